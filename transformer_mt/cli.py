@@ -1,0 +1,216 @@
+"""The command line: verbs, thin. Heavy imports stand inside each verb, so that `tmt --help` is instant."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import warnings
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, NoReturn
+
+from transformer_mt import __version__
+from transformer_mt.errors import Interrupted, UserError
+
+if TYPE_CHECKING:
+    from transformer_mt.config import Config
+    from transformer_mt.decoding.translator import Translator
+
+OVERRIDES = "override a key of the configuration: model.d_model=512, 'data.train={src: F, tgt: G}'"
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run a verb and exit: 0, 2 for a user's mistake, 128 + N when signal N ended it."""
+    args = _parser().parse_args(arguments)
+    warnings.showwarning = _show_warning
+    try:
+        args.verb(args)
+        sys.stdout.flush()
+    except UserError as error:
+        _fail(str(error))
+    except Interrupted as stop:
+        _note(f"stopped by {signal.Signals(stop.signal).name} and saved; the same command goes on from here")
+        sys.exit(128 + stop.signal)
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
+    except BrokenPipeError:  # whoever read our output has gone; that is no mistake
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(128 + signal.SIGPIPE)
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        _fail(
+            f"{place}{error.strerror or error}; nothing half-written was left: mend it and run the same command again"
+        )
+    sys.exit(0)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tmt",
+        description="Train a Transformer for machine translation from scratch, from one YAML file.",
+        epilog="tensorboard --logdir runs shows the curves. configs/reference.yaml names every key.",
+    )
+    parser.add_argument("--version", action="version", version=f"tmt {__version__}")
+    verbs = parser.add_subparsers(metavar="VERB", required=True)
+
+    train = verbs.add_parser("train", help="train a model; the same command again goes on where it stopped")
+    train.add_argument("--config", type=Path, metavar="X.yaml", help="without it, the built-in quickstart")
+    train.add_argument("--restart", action="store_true", help="begin anew; the old run is moved aside")
+    train.add_argument("overrides", nargs="*", metavar="section.key=value", help=OVERRIDES)
+    train.set_defaults(verb=_train)
+
+    translate = verbs.add_parser("translate", help="translate arguments, standard input, a file, or at a prompt")
+    translate.add_argument("run", type=Path, metavar="RUN", help="a run folder, such as runs/quickstart")
+    translate.add_argument("texts", nargs="*", metavar="text", help="without any: --input, or standard input")
+    translate.add_argument("--input", type=Path, metavar="F", help="translate the lines of a file (plain or .gz)")
+    translate.add_argument(
+        "--output", type=Path, metavar="G", help="write here instead of to standard output; grows in G.part"
+    )
+    _add_reading(translate)
+    translate.set_defaults(verb=_translate)
+
+    evaluate = verbs.add_parser("evaluate", help="BLEU and chrF of a run's translations, on raw text")
+    evaluate.add_argument("run", type=Path, metavar="RUN", help="a run folder")
+    evaluate.add_argument("--src", type=Path, metavar="F", help="source sentences; without, the run's own test sets")
+    evaluate.add_argument("--ref", type=Path, metavar="G", help="their reference translations, line by line")
+    evaluate.add_argument("--show", type=int, default=0, metavar="N", help="print N of the translations")
+    _add_reading(evaluate)
+    evaluate.set_defaults(verb=_evaluate)
+
+    config = verbs.add_parser("config", help="print the resolved configuration, with every default")
+    config.add_argument("config", type=Path, nargs="?", metavar="X.yaml", help="without it, the built-in quickstart")
+    config.add_argument("overrides", nargs="*", metavar="section.key=value", help=OVERRIDES)
+    config.add_argument("--schema", action="store_true", help="print the JSON schema, for editors")
+    config.set_defaults(verb=_config)
+    return parser
+
+
+def _add_reading(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--checkpoint", default="best", metavar="best|last|STEP", help="default: best")
+    parser.add_argument("--device", default="auto", help="auto (default), cpu, cuda, cuda:N or mps")
+    parser.add_argument("--threads", default="auto", metavar="N", help="CPU threads (default: one a core)")
+
+
+# --- the verbs --------------------------------------------------------------------------------------------------------
+
+
+def _train(args: argparse.Namespace) -> None:
+    config = _load_config(args)
+    from transformer_mt import pipeline
+
+    pipeline.train(config, restart=args.restart)
+
+
+def _translate(args: argparse.Namespace) -> None:
+    if args.texts and args.input:
+        raise UserError("translate: give texts or --input, not both")
+    if args.input and args.input.is_dir():
+        raise UserError(f"{args.input}: is a directory; name a file")
+    with _output(args.output) as output:
+        translator = _load_translator(args)
+        at_prompt = not args.texts and not args.input and sys.stdin.isatty()
+        for line in translator.stream(_lines(args, at_prompt), window=1 if at_prompt else 1000):
+            output.write(f"{line}\n".encode())
+            output.flush()
+
+
+def _evaluate(args: argparse.Namespace) -> None:
+    if bool(args.src) != bool(args.ref):
+        raise UserError("evaluate: --src and --ref go together")
+    from transformer_mt import config as configuration
+    from transformer_mt import pipeline
+    from transformer_mt.runs import RunFolder
+
+    run = RunFolder.open(args.run)
+    config = configuration.load(run.config)
+    translator = _load_translator(args)
+    for name, table in pipeline.test_tables(config, args.src, args.ref).items():
+        scores, samples = pipeline.evaluate(translator, table, config)
+        for sample in samples[: args.show]:
+            print("\n".join(sample.lines()) + "\n")
+        print("\n".join([f"{name} ({len(table):,} pairs)", *scores.lines()]))
+
+
+def _config(args: argparse.Namespace) -> None:
+    from transformer_mt import config as configuration
+
+    print(configuration.json_schema() if args.schema else configuration.render(_load_config(args)), end="")
+
+
+# --- their parts ------------------------------------------------------------------------------------------------------
+
+
+def _load_config(args: argparse.Namespace) -> Config:
+    from transformer_mt import config as configuration
+
+    if args.config is not None and not args.config.exists() and "=" in str(args.config):
+        args.overrides, args.config = [str(args.config), *args.overrides], None  # tmt config key=value
+    return configuration.load(args.config or configuration.builtin("quickstart"), args.overrides)
+
+
+def _load_translator(args: argparse.Namespace) -> Translator:
+    from transformer_mt.decoding.translator import Translator
+
+    return Translator.load(args.run, args.checkpoint, args.device, args.threads)
+
+
+def _lines(args: argparse.Namespace, at_prompt: bool) -> Iterable[str]:
+    """What is to be translated: arguments, a file, what is typed, or standard input."""
+    from transformer_mt.data.sources import decode_line, read_lines
+
+    if args.texts:
+        return (line for text in args.texts for line in _check(text).split("\n"))
+    if args.input:
+        return read_lines(args.input)
+    if at_prompt:
+        return _prompt_lines()
+    return (decode_line(raw, "standard input", number) for number, raw in enumerate(sys.stdin.buffer, start=1))
+
+
+def _check(text: str) -> str:
+    """An argument whose bytes were no UTF-8 holds lone surrogates, which are no text."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UserError("translate: an argument is not UTF-8 text") from None
+    return text
+
+
+def _prompt_lines() -> Iterator[str]:
+    """What is typed, line by line, until the end of input."""
+    with suppress(ImportError):
+        import readline  # noqa: F401  (its import gives input() a history)
+    with suppress(EOFError):
+        while True:
+            yield _check(input("> "))
+
+
+@contextmanager
+def _output(path: Path | None) -> Generator[IO[bytes]]:
+    """Standard output, or a file that takes its name when it is whole; until then its lines are in `path.part`."""
+    if path is None:
+        yield sys.stdout.buffer
+        return
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        what = "is a directory; name a file" if path.is_dir() else f"there is no folder {path.absolute().parent}"
+        raise UserError(f"{path}: {what}")
+    part = path.with_name(path.name + ".part")
+    with part.open("wb") as file:
+        yield file
+    part.replace(path)
+
+
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    _note(f"warning: {message}")
+
+
+def _note(text: str) -> None:
+    print(f"tmt: {text}", file=sys.stderr)
+
+
+def _fail(text: str) -> NoReturn:
+    _note(text)
+    sys.exit(2)

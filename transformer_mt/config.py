@@ -1,0 +1,297 @@
+"""The root of the configuration: sections, the checks that cross them, reading, overriding and writing YAML."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import typing
+from collections.abc import Iterator, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import yaml
+from pydantic import BaseModel, Field, ValidationError
+
+from transformer_mt.data.batching import BatchConfig
+from transformer_mt.data.corpus import DataConfig
+from transformer_mt.data.tokenizer import TokenizerConfig
+from transformer_mt.decoding.scoring import ScoringConfig
+from transformer_mt.decoding.search import DecodingConfig
+from transformer_mt.device import DeviceName, Precision, Threads
+from transformer_mt.errors import UserError
+from transformer_mt.model.config import ModelConfig
+from transformer_mt.settings import MAY_CHANGE, KeyPath, MayChange, Section, Tree, Value, read_value, read_yaml
+from transformer_mt.training.checkpoint import KeepConfig
+from transformer_mt.training.loss import LossConfig
+from transformer_mt.training.optim import OptimizerConfig, ScheduleConfig
+from transformer_mt.training.trainer import TrainConfig, ValidationConfig
+
+COMMAND_LINE = "command line"
+
+
+class Config(Section):
+    """Everything that decides what a run does."""
+
+    name: Annotated[str | None, MAY_CHANGE] = Field(default=None, pattern=r"^[^/\s]([^/\n]*[^/\s])?$")
+    """name of the run and of its folder; null: the file's name"""
+    runs_dir: Annotated[str, MAY_CHANGE] = "runs"
+    """folder of the run folders"""
+    seed: int = Field(default=1, ge=0)
+    """of weights, dropout and the order of batches"""
+    device: Annotated[DeviceName, MAY_CHANGE] = "auto"
+    """auto (cuda, else mps, else cpu), cpu, cuda, cuda:N or mps"""
+    precision: Precision = "auto"
+    """of matrix products in training: bf16, fp32, or auto (bf16 where the hardware has it)"""
+    threads: Annotated[Threads, MAY_CHANGE] = "auto"
+    """CPU threads of torch; auto: one a core"""
+    data: DataConfig
+    """the sentence pairs"""
+    tokenizer: TokenizerConfig = TokenizerConfig()
+    """text to ids"""
+    batches: BatchConfig = BatchConfig()
+    """how much is learnt from at once"""
+    model: ModelConfig = ModelConfig()
+    """the encoder-decoder Transformer"""
+    loss: LossConfig = LossConfig()
+    """label-smoothed cross-entropy"""
+    optimizer: OptimizerConfig = OptimizerConfig()
+    """Adam"""
+    schedule: ScheduleConfig = ScheduleConfig()
+    """the learning rate"""
+    train: TrainConfig = TrainConfig()
+    """how long, and how often something is said or saved"""
+    validation: ValidationConfig = ValidationConfig()
+    """the loss and greedy translations of the validation pairs"""
+    scoring: ScoringConfig = ScoringConfig()
+    """BLEU and chrF"""
+    decoding: DecodingConfig = DecodingConfig()
+    """translating, in validation and afterwards"""
+    keep: KeepConfig = KeepConfig()
+    """which checkpoints stay"""
+
+    def problems(self) -> Iterator[tuple[KeyPath, str]]:
+        """What is wrong between sections: where, and what to do."""
+        if self.model.tie_embeddings == "all" and not self.tokenizer.joint:
+            yield (
+                ("model", "tie_embeddings"),
+                "all needs one vocabulary for both languages: set tokenizer.joint: true, or decoder or none here",
+            )
+        if self.train.max_steps is None and self.train.max_epochs is None and self.validation.patience is None:
+            yield (
+                ("train", "max_steps"),
+                "nothing would ever end the training: set a limit here, or validation.patience",
+            )
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def load(path: Path, overrides: Sequence[str] = ()) -> Config:
+    """Read a file, what it inherits from, and the overrides of the command line (`section.key=value`).
+
+    Raises one `UserError` with every mistake, a line each: file, line, key, remedy.
+    """
+    tree = _read_inherited(path, ())
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        if not equals or not all(key.split(".")):
+            raise UserError(f"{COMMAND_LINE}: {override}: an override is section.key=value")
+        tree = tree.replacing(tuple(key.split(".")), read_value(text, f"{COMMAND_LINE}: {key}"), COMMAND_LINE)
+    if tree.values.get("name") is None:
+        tree = tree.replacing(("name",), path.stem, str(path))
+    try:
+        config = Config.model_validate(tree.values)
+    except ValidationError as error:
+        raise UserError("\n".join(_explain(error, tree))) from None
+    problems = [_line(tree, where, what) for where, what in config.problems()]
+    if problems:
+        raise UserError("\n".join(problems))
+    return config
+
+
+def builtin(name: str) -> Path:
+    """A configuration that comes with the program: from the installed package, or from the checkout."""
+    inside = Path(str(resources.files("transformer_mt"))) / "configs" / f"{name}.yaml"
+    return inside if inside.exists() else inside.parents[2] / "configs" / f"{name}.yaml"
+
+
+def _read_inherited(path: Path, heirs: tuple[Path, ...]) -> Tree:
+    if path.resolve() in heirs:
+        chain = " -> ".join(str(heir.name) for heir in (*heirs, path.resolve()))
+        raise UserError(f"{path}: base: the files inherit from each other in a circle: {chain}")
+    tree = read_yaml(path)
+    base = tree.values.pop("base", None)
+    if base is None:
+        return tree
+    if not isinstance(base, str):
+        raise UserError(f"{tree.place(('base',))}: base: must be the name of one YAML file")
+    try:
+        return tree.over(_read_inherited(path.parent / base, (*heirs, path.resolve())))
+    except UserError as error:
+        raise UserError(f"{error}\n(inherited by {tree.place(('base',))})") from None
+
+
+def _line(tree: Tree, path: KeyPath, message: str) -> str:
+    dotted = ".".join(str(key) for key in path)
+    return ": ".join(part for part in (tree.place(path), dotted, message) if part)
+
+
+def _explain(error: ValidationError, tree: Tree) -> list[str]:
+    """A line for each mistake, in the order of the file."""
+    by_path: dict[KeyPath, list[str]] = {}
+    for detail in error.errors():
+        path = _path_in_file(detail["loc"], tree)
+        if detail["type"] == "refusal":  # of a section's own check, which names one of its keys
+            path = (*path, *filter(None, [detail.get("ctx", {})["key"]]))
+        by_path.setdefault(path, []).append(_say(cast(dict[str, Any], detail), path))
+    lines = [_line(tree, path, "; or: ".join(dict.fromkeys(said))) for path, said in by_path.items()]
+    return sorted(lines, key=_by_line)
+
+
+def _by_line(line: str) -> tuple[str, int]:
+    file, _, rest = line.partition(":")
+    number = rest.partition(":")[0]
+    return file, int(number) if number.isdigit() else 0
+
+
+def _path_in_file(loc: KeyPath, tree: Tree) -> KeyPath:
+    """pydantic's location without the branches of unions, which are no keys."""
+    path: KeyPath = ()
+    value: Value = tree.values
+    for key in loc:
+        if isinstance(value, dict) and key in value:
+            value = cast(dict[str | int, Value], value)[key]
+        elif isinstance(value, list) and isinstance(key, int):
+            value = cast(list[Value], value)[key]
+        elif _schema_of(path) is None or str(key) not in cast(type[Section], _schema_of(path)).model_fields:
+            continue
+        path = (*path, key)
+    return path
+
+
+def _schema_of(path: KeyPath) -> type[Section] | None:
+    """The section that stands at a path, if one does."""
+    found: Any = Config
+    for key in path:
+        if isinstance(found, type) and issubclass(found, BaseModel):
+            found = _section_in(found.model_fields[str(key)].annotation) if str(key) in found.model_fields else None
+        elif typing.get_origin(found) is dict:
+            found = typing.get_args(found)[1]
+        else:
+            return None
+    return found if isinstance(found, type) and issubclass(found, Section) else None
+
+
+def _section_in(annotation: Any) -> Any:
+    """A section, a dict of sections, or None, out of a field's annotation."""
+    if typing.get_origin(annotation) is dict or (isinstance(annotation, type) and issubclass(annotation, Section)):
+        return annotation
+    return next((found for part in typing.get_args(annotation) if (found := _section_in(part))), None)
+
+
+def _say(detail: dict[str, Any], path: KeyPath) -> str:
+    kind, given = detail["type"], detail["input"]
+    shown = "nothing" if given is None else json.dumps(given, ensure_ascii=False)
+    if kind == "extra_forbidden":
+        section = _schema_of(path[:-1])
+        return "unknown key, " + _suggest(str(path[-1]), list(section.model_fields) if section else [])
+    if kind == "missing":
+        return "is required"
+    if kind == "literal_error":
+        choices = [choice.strip("'") for choice in detail["ctx"]["expected"].replace(" or ", ", ").split(", ")]
+        return f"{shown} is not allowed, {_suggest(str(given), choices)}"
+    if kind in ("model_type", "model_attributes_type", "dict_type"):
+        return f"must be a section of keys and values, not {shown}"
+    message = detail["msg"].removeprefix("Value error, ")
+    return message if kind in ("refusal", "value_error") else f"{message}, not {shown}"
+
+
+def _suggest(word: str, choices: list[str]) -> str:
+    close = difflib.get_close_matches(word, choices, n=1)
+    return f'did you mean "{close[0]}"?' if close else f"choose from: {', '.join(choices)}"
+
+
+# --- comparing --------------------------------------------------------------------------------------------------------
+
+
+def flatten(section: Section) -> dict[str, Any]:
+    """Every key with its dotted path and plain value."""
+
+    def walk(values: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+        for key, value in values.items():
+            if isinstance(value, dict) and value:
+                yield from walk(cast(dict[str, Any], value), f"{prefix}{key}.")
+            else:
+                yield prefix + key, value
+
+    return dict(walk(section.model_dump(mode="json"), ""))
+
+
+def changed_keys(old: Config, new: Config) -> tuple[list[str], list[str]]:
+    """The keys in which two configurations differ: those that may change within a run, and those that may not."""
+    before, after = flatten(old), flatten(new)
+    differing = [key for key in {**before, **after} if before.get(key) != after.get(key)]
+    free = [key for key in differing if _may_change(key.split("."))]
+    return free, [key for key in differing if key not in free]
+
+
+def _may_change(path: list[str]) -> bool:
+    section = _schema_of(tuple(path[:-1]))
+    if section is None or path[-1] not in section.model_fields:
+        return False
+    return any(isinstance(mark, MayChange) for mark in section.model_fields[path[-1]].metadata)
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+
+
+def render(config: Config) -> str:
+    """The configuration as YAML, every key with its value and its manual. `load` reads it back.
+
+    A kind of section that stands more than once (a source) is written out in full the first time only.
+    """
+    return "\n".join(_render(config, "", set())) + "\n"
+
+
+def _render(section: Section, indent: str, seen: set[type[Section]]) -> Iterator[str]:
+    repeated = type(section) in seen
+    seen.add(type(section))
+    for key, about in type(section).model_fields.items():
+        value = getattr(section, key)
+        manual = f"  # {about.description}"
+        if repeated and value in (None, ()):
+            continue
+        if isinstance(value, Section):
+            yield ("" if indent else "\n") + f"{indent}{key}:{manual}"
+            yield from _render(value, indent + "  ", seen)
+        elif isinstance(value, dict) and value:
+            yield f"{indent}{key}:{manual}"
+            for name, inner in cast(dict[str, Section], value).items():
+                yield f"{indent}  {_scalar(name)}:"
+                yield from _render(inner, indent + "    ", seen)
+        else:
+            yield f"{indent}{key}: {_scalar(value)}{manual}"
+
+
+def _scalar(value: object) -> str:
+    if isinstance(value, tuple):
+        return f"[{', '.join(_scalar(item) for item in cast(tuple[object, ...], value))}]"
+    if isinstance(value, str):  # quoted wherever any YAML reader could take it for something else
+        return (
+            yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=10**6)
+            .removesuffix("\n...\n")
+            .strip()
+        )
+    return "{}" if value == {} else json.dumps(value)
+
+
+def json_schema() -> str:
+    """The JSON schema by which editors complete and check the files."""
+    schema = Config.model_json_schema()
+    schema["properties"]["base"] = {
+        "type": "string",
+        "description": "a YAML file to inherit from, relative to this one",
+    }
+    schema["required"] = []  # a file may inherit what it lacks
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"

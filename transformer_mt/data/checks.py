@@ -1,0 +1,74 @@
+"""What is told about the data before the first step: sizes, what was dropped and why, duplicates, leaks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+
+from transformer_mt.data.corpus import Table
+from transformer_mt.data.encoded import EncodedCorpus
+from transformer_mt.runs import write_text
+
+_REASONS = {
+    "empty": "dropped {n:,} pairs with an empty side",
+    "too_long": "dropped {n:,} pairs longer than data.max_length",
+    "truncated": "truncated {n:,} pairs longer than data.max_length",
+}
+
+
+def report(train: Table, corpus: EncodedCorpus, held_out: Mapping[str, Table], cache_dir: Path) -> list[str]:
+    """The report, a sentence a line; what begins with `warning:` should be read before going on."""
+    n_src, n_tgt = len(corpus.src.ids), len(corpus.tgt.ids)
+    kept = max(1, len(corpus))
+    lines = [
+        f"{len(corpus):,} training pairs, {n_src:,} source and {n_tgt:,} target tokens "
+        f"({n_src / kept:.1f} and {n_tgt / kept:.1f} a sentence)"
+    ]
+    lines += [f"{len(table):,} pairs in {name}" for name, table in held_out.items()]
+    for reason, sentence in _REASONS.items():
+        count = getattr(corpus.losses, reason)
+        if count:
+            first = ", ".join(train.origin(row) for row in corpus.losses.examples[reason])
+            more = ", ..." if count > len(corpus.losses.examples[reason]) else ""
+            lines.append(f"{sentence.format(n=count)} ({first}{more})")
+    return lines + _repetitions(train, held_out, cache_dir)
+
+
+def _repetitions(train: Table, held_out: Mapping[str, Table], cache_dir: Path) -> list[str]:
+    """Duplicates within the training pairs, and sentences that stand in training and elsewhere too.
+
+    One pass over the training pairs with 8 bytes of memory for each; its result is cached.
+    """
+    keys = [train.key, train.sha256, *(f"{name} {table.key} {table.sha256}" for name, table in held_out.items())]
+    path = cache_dir / f"repetitions-{sha256(json.dumps(keys).encode()).hexdigest()[:16]}.json"
+    if not path.exists():
+        write_text(path, json.dumps(_find_repetitions(train, held_out)))
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _find_repetitions(train: Table, held_out: Mapping[str, Table]) -> list[str]:
+    sentences = {name: table.column("src") for name, table in held_out.items()}
+    wanted = {text for column in sentences.values() for text in column}
+    met: set[str] = set()
+    hashes = np.empty(len(train), np.int64)
+    for row, pair in enumerate(train):
+        hashes[row] = hash(pair)
+        if pair[0] in wanted:
+            met.add(pair[0])
+    lines: list[str] = []
+    duplicates = len(hashes) - len(np.unique(hashes))
+    if duplicates:
+        lines.append(f"{duplicates:,} training pairs are exact duplicates of others ({duplicates / len(train):.1%})")
+    for name, column in sentences.items():
+        shared = [text for text in column if text in met]
+        if shared:
+            share = len(shared) / len(column)
+            lines.append(
+                f"warning: {len(shared):,} of {len(column):,} source sentences of {name} ({share:.1%}) stand in the "
+                f'training pairs too, such as "{shared[0][:60]}"; its scores flatter the model'
+            )
+    return lines

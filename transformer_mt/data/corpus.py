@@ -1,0 +1,211 @@
+"""Parallel text from anywhere into one Arrow table: `src | tgt | file | line`.
+
+Two line-aligned text files, a table (TSV, CSV, JSONL, Parquet), a `datasets` data set from the hub or from disk, or the
+built-in quickstart corpus: all come through `load`. Files are read once, written as Arrow under a key of their paths,
+sizes, modification times and settings, and memory-mapped from then on, so that a corpus may be larger than memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+
+from transformer_mt import __version__
+from transformer_mt.data import sources
+from transformer_mt.errors import UserError
+from transformer_mt.runs import replaced_folder
+from transformer_mt.settings import MAY_CHANGE, OneLine, Section, refusal
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+LAYOUT = 1  # of a cached table; part of its key
+BLOCK = 10_000  # pairs held in memory at a time
+
+
+def _as_list(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+Files = Annotated[
+    tuple[str, ...],
+    BeforeValidator(_as_list),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
+]
+
+
+class Source(Section):
+    """Where sentence pairs come from: exactly one of `builtin`, `src` with `tgt`, `table` and `dataset`."""
+
+    builtin: Literal["quickstart"] | None = None
+    """the corpus that comes with the program: quickstart"""
+    src: Files = ()
+    """text file of source sentences, one a line, plain or .gz; or a list of files"""
+    tgt: Files = ()
+    """text file of their translations, line by line; or a list of files"""
+    table: Files = ()
+    """.tsv, .csv, .jsonl (each also .gz) or .parquet file with a column for each language; or a list"""
+    dataset: str | None = None
+    """a data set's name on the Hugging Face hub, or a local folder that `load_dataset` takes"""
+    subset: str | None = None
+    """of a data set: its configuration, such as en-de"""
+    split: str | None = None
+    """of a data set or the built-in corpus: train, validation, test, ..."""
+    src_column: str | None = None
+    """column of the source sentences; without it, data.src_lang"""
+    tgt_column: str | None = None
+    """column of the translations; without it, data.tgt_lang"""
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Source:
+        kinds = {"builtin": self.builtin, "src": self.src, "tgt": self.tgt, "table": self.table}
+        named = [key for key, value in {**kinds, "dataset": self.dataset}.items() if value]
+        if named not in (["builtin"], ["src", "tgt"], ["table"], ["dataset"]):
+            what = f"found {' and '.join(named)}" if named else "found none"
+            raise refusal(
+                named[-1] if named else "",
+                f"a source is exactly one of builtin, src with tgt, table, dataset; {what}"
+                + (" (null takes an inherited key away)" if len(named) > 1 else ""),
+            )
+        if len(self.src) != len(self.tgt):
+            raise refusal("tgt", f"as many target files as source files are needed ({len(self.src)}, {len(self.tgt)})")
+        return self
+
+
+class DataConfig(Section):
+    """The sentence pairs."""
+
+    src_lang: OneLine
+    """source language, an ISO 639 code such as en; required"""
+    tgt_lang: OneLine
+    """target language; it also chooses the tokeniser of BLEU; required"""
+    train: Source
+    """the training pairs; required"""
+    validation: Source | None = None
+    """validation pairs; without them, some are cut from the training pairs"""
+    validation_size: int = Field(default=1000, ge=1)
+    """how many pairs are cut where `validation` is missing (at most a tenth)"""
+    test: dict[OneLine, Source] = Field(default={})
+    """test sets by name, scored once, at the end, with the best checkpoint"""
+    cache_dir: Annotated[str, MAY_CHANGE] = "runs/.cache"
+    """folder of the memory-mapped tables; it may be deleted at any time"""
+    max_length: int = Field(default=256, ge=2)
+    """longest side of a training pair, in tokens, end symbol included"""
+    too_long: Literal["drop", "truncate"] = "drop"
+    """what is done with a longer training pair"""
+
+
+@dataclass(frozen=True)
+class Table:
+    """An Arrow table `src | tgt | file | line`: the key under which it is cached and the hash of its text."""
+
+    rows: Dataset
+    files: list[str]
+    key: str
+    sha256: str
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        """The sentence pairs in order, read in blocks."""
+        blocks: Any = self.rows.with_format("arrow").iter(BLOCK)
+        for block in blocks:
+            yield from zip(block["src"].to_pylist(), block["tgt"].to_pylist(), strict=True)
+
+    def column(self, name: Literal["src", "tgt"]) -> list[str]:
+        """One side, in memory; for validation and test sets."""
+        return [pair[name == "tgt"] for pair in self]
+
+    def origin(self, row: int) -> str:
+        """Where a pair was read: `file:line`."""
+        found: dict[str, Any] = self.rows[row]
+        return f"{self.files[found['file']]}:{found['line']}"
+
+    def select(self, rows: Sequence[int], name: str) -> Table:
+        """The table of some of its rows; `name` tells the selection's key and hash from others'."""
+        return Table(self.rows.select(rows), self.files, f"{self.key}-{name}", f"{self.sha256}-{name}")
+
+
+def load(source: Source, src_lang: str, tgt_lang: str, cache_dir: Path) -> Table:
+    """Read a source into its table, or take the table from the cache.
+
+    Raises `UserError` for whatever cannot be read, naming file, line and remedy.
+    """
+    from datasets import Dataset
+
+    columns = (source.src_column or src_lang, source.tgt_column or tgt_lang)
+    folder = cache_dir / f"table-{_key(source, columns)}"
+    if not folder.exists():
+        with replaced_folder(folder) as beside:
+            _write(sources.read(source, columns), beside)
+    about = json.loads((folder / "table.json").read_text(encoding="utf-8"))
+    if about["pairs"] == 0:
+        raise UserError(f"{_describe(source)}: holds no sentence pairs; is it the right file?")
+    return Table(Dataset.from_file(str(folder / "pairs.arrow")), about["files"], folder.name, about["sha256"])
+
+
+def cut_validation(table: Table, size: int, seed: int) -> tuple[Table, Table]:
+    """Split a table into training and validation pairs, at random but always alike for one seed.
+
+    The order of the training pairs stays; at most a tenth of the pairs is cut. Raises `UserError` below 10 pairs.
+    """
+    if len(table) < 10:
+        raise UserError(f"data.validation: missing, and {len(table)} training pairs are too few to cut some; name one")
+    size = min(size, len(table) // 10)
+    import numpy as np
+
+    shuffled = np.random.default_rng([seed, len(table)]).permutation(len(table))
+    held_out, kept = np.sort(shuffled[:size]), np.sort(shuffled[size:])
+    name = f"seed{seed}-{size}"
+    return table.select(kept.tolist(), f"rest-{name}"), table.select(held_out.tolist(), f"cut-{name}")
+
+
+def _describe(source: Source) -> str:
+    name = source.builtin or source.dataset or ", ".join((*source.src, *source.tgt, *source.table))
+    return name + (f" ({source.split})" if source.split else "")
+
+
+def _key(source: Source, columns: tuple[str, str]) -> str:
+    """The cache's key: settings, and path, size and modification time of each file."""
+    files = [Path(name) for name in (*source.src, *source.tgt, *source.table)]
+    if source.dataset and Path(source.dataset).is_dir():
+        files += sorted(path for path in Path(source.dataset).rglob("*") if path.is_file())
+    stats = [(str(path.resolve()), *_size_and_time(path)) for path in files]
+    text = json.dumps([LAYOUT, __version__ if source.builtin else "", source.model_dump(mode="json"), columns, stats])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _size_and_time(path: Path) -> tuple[int, int]:
+    if not path.exists():
+        raise UserError(f"{path}: no such file (looked in {Path.cwd()})")
+    if path.is_dir():
+        raise UserError(f"{path}: is a directory; name a file")
+    return path.stat().st_size, path.stat().st_mtime_ns
+
+
+def _write(pairs: Iterator[sources.Pair], folder: Path) -> None:
+    import pyarrow
+
+    pa: Any = pyarrow
+    schema = pa.schema([("src", pa.string()), ("tgt", pa.string()), ("file", pa.int32()), ("line", pa.int64())])
+    digest, files, n_pairs = hashlib.sha256(), dict[str, int](), 0
+    with pa.OSFile(str(folder / "pairs.arrow"), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
+        while block := list(islice(pairs, BLOCK)):
+            n_pairs += len(block)
+            for pair in block:
+                digest.update(f"{pair.src}\n{pair.tgt}\n".encode())
+            rows = [
+                {"src": pair.src, "tgt": pair.tgt, "file": files.setdefault(pair.file, len(files)), "line": pair.line}
+                for pair in block
+            ]
+            writer.write_batch(pa.RecordBatch.from_pylist(rows, schema=schema))
+    about = {"pairs": n_pairs, "sha256": digest.hexdigest(), "files": list(files)}
+    (folder / "table.json").write_text(json.dumps(about), encoding="utf-8")

@@ -1,0 +1,146 @@
+"""The tokenised corpus: encoded once, held as flat arrays of ids on disk and mapped into memory.
+
+Two 32-bit numbers a token pair and two 64-bit offsets a sentence pair, where Python lists would need ten times that.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from hashlib import sha256
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from transformer_mt.data.corpus import BLOCK, Table
+from transformer_mt.data.tokenizer import TokenizerPair
+from transformer_mt.runs import replaced_folder
+
+LAYOUT = 1  # of the arrays on disk; part of the cache's key
+EXAMPLES = 5  # rows named in the report, for each reason
+
+Ids = NDArray[np.int32]
+Offsets = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Side:
+    """The ids of one language: sentence `i` is `ids[offsets[i]:offsets[i + 1]]`, without control symbols."""
+
+    ids: Ids
+    offsets: Offsets
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, i: int) -> Ids:
+        return self.ids[self.offsets[i] : self.offsets[i + 1]]
+
+    @property
+    def lengths(self) -> Offsets:
+        """Tokens of each sentence. [N]"""
+        return np.diff(self.offsets)
+
+
+@dataclass
+class Losses:
+    """What was done to pairs on the way, and the table rows of the first few."""
+
+    empty: int = 0
+    too_long: int = 0
+    truncated: int = 0
+    examples: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
+
+    def count(self, reason: Literal["empty", "too_long", "truncated"], row: int) -> None:
+        setattr(self, reason, getattr(self, reason) + 1)
+        examples = self.examples.setdefault(reason, [])
+        if len(examples) < EXAMPLES:
+            examples.append(row)
+
+
+@dataclass(frozen=True)
+class EncodedCorpus:
+    """Both sides of the pairs that are kept, in the table's order."""
+
+    src: Side
+    tgt: Side
+    losses: Losses
+
+    def __len__(self) -> int:
+        return len(self.src)
+
+
+@dataclass(frozen=True)
+class LengthLimit:
+    """The longest side of a training pair in tokens, the end symbol included, and what becomes of a longer one."""
+
+    max_length: int
+    too_long: Literal["drop", "truncate"]
+
+
+def encode(table: Table, tokenizers: TokenizerPair, limit: LengthLimit | None, cache_dir: Path) -> EncodedCorpus:
+    """Encode a table, or take the arrays from the cache.
+
+    With a limit (training), pairs with an empty side are dropped and long ones treated as it says; without one
+    (validation and test), every pair is kept as it is.
+    """
+    settings = [LAYOUT, table.key, table.sha256, tokenizers.src.to_json(), tokenizers.tgt.to_json(), str(limit)]
+    folder = cache_dir / f"ids-{sha256(json.dumps(settings).encode()).hexdigest()[:16]}"
+    if not folder.exists():
+        with replaced_folder(folder) as beside:
+            losses = _write(table, tokenizers, limit, beside)
+            (beside / "losses.json").write_text(json.dumps(asdict(losses)), encoding="utf-8")
+    losses = Losses(**json.loads((folder / "losses.json").read_text(encoding="utf-8")))
+    return EncodedCorpus(_load_side(folder, "src"), _load_side(folder, "tgt"), losses)
+
+
+def _load_side(folder: Path, name: str) -> Side:
+    offsets = np.load(folder / f"{name}.offsets.npy", mmap_mode="r")
+    path = folder / f"{name}.ids"
+    ids: Any = np.memmap(path, np.int32, mode="r") if path.stat().st_size else np.empty(0, np.int32)
+    return Side(ids, offsets)
+
+
+def _write(table: Table, tokenizers: TokenizerPair, limit: LengthLimit | None, folder: Path) -> Losses:
+    losses = Losses()
+    lengths: tuple[list[Offsets], list[Offsets]] = ([np.zeros(1, np.int64)], [np.zeros(1, np.int64)])
+    pairs, row = iter(table), 0
+    with (folder / "src.ids").open("wb") as src_file, (folder / "tgt.ids").open("wb") as tgt_file:
+        while block := list(islice(pairs, BLOCK)):
+            texts = [text for text, _ in block], [text for _, text in block]
+            coded = list(zip(tokenizers.src.encode(texts[0]), tokenizers.tgt.encode(texts[1]), strict=True))
+            if limit is not None:
+                coded = _keep(block, coded, limit, losses, row)
+            row += len(block)
+            for side, file in enumerate((src_file, tgt_file)):
+                lengths[side].append(np.array([len(pair[side]) for pair in coded], np.int64))
+                file.write(np.array([i for pair in coded for i in pair[side]], np.int32).tobytes())
+    for name, counted in zip(("src", "tgt"), lengths, strict=True):
+        np.save(folder / f"{name}.offsets.npy", np.cumsum(np.concatenate(counted)))
+    return losses
+
+
+def _keep(
+    texts: list[tuple[str, str]],
+    coded: list[tuple[list[int], list[int]]],
+    limit: LengthLimit,
+    losses: Losses,
+    first_row: int,
+) -> list[tuple[list[int], list[int]]]:
+    """The pairs of a block that are trained on; what is dropped or cut is counted."""
+    longest = limit.max_length - 1  # the end symbol takes one place
+    kept: list[tuple[list[int], list[int]]] = []
+    for row, ((src_text, tgt_text), (src, tgt)) in enumerate(zip(texts, coded, strict=True), start=first_row):
+        if not src_text.strip() or not tgt_text.strip():
+            losses.count("empty", row)
+        elif max(len(src), len(tgt)) <= longest:
+            kept.append((src, tgt))
+        elif limit.too_long == "truncate":
+            losses.count("truncated", row)
+            kept.append((src[:longest], tgt[:longest]))
+        else:
+            losses.count("too_long", row)
+    return kept

@@ -1,0 +1,104 @@
+"""The sentences of the quickstart language: every pattern, weighted, as one English and one German sentence."""
+
+from transformer_mt.data.quickstart import lexicon, verbs
+from transformer_mt.data.quickstart.actions import action, animal_action, transport
+from transformer_mt.data.quickstart.anaphora import ANAPHORA
+from transformer_mt.data.quickstart.clause import Clause, main_clause
+from transformer_mt.data.quickstart.dice import Dice, weighted
+from transformer_mt.data.quickstart.morphology import (
+    COUNTS,
+    NO,
+    A,
+    NounPhrase,
+    Text,
+    sequence,
+)
+from transformer_mt.data.quickstart.phrases import adjective_for, human
+from transformer_mt.data.quickstart.places import inside, location
+from transformer_mt.data.quickstart.questions import QUESTIONS
+from transformer_mt.data.quickstart.states import is_adjective, state, thing, weather
+from transformer_mt.data.quickstart.subordination import SUBORDINATION
+from transformer_mt.data.quickstart.tenses import in_time, past_time
+
+
+def event(dice: Dice) -> Text:
+    """Somebody does something: the plain statement, or with time or place in front."""
+    return main_clause(in_time(dice, action(dice, human(dice))))
+
+
+def animal_event(dice: Dice) -> Text:
+    return main_clause(in_time(dice, animal_action(dice)))
+
+
+def arrival(dice: Dice) -> Text:
+    """ "The train arrives at three o'clock": "Der Zug kommt um drei Uhr an"."""
+    clause = in_time(dice, transport(dice))
+    if not clause.time and not clause.negated and clause.modal is None and dice.chance(0.6):
+        en, de = dice.pick(lexicon.HOURS)
+        clause = clause._replace(tense="present", time=lexicon.Adverb(f"at {en} o'clock", f"um {de} Uhr"))
+    return main_clause(clause)
+
+
+def how_it_is(dice: Dice) -> Text:
+    return main_clause(state(dice))
+
+
+def existence(dice: Dice) -> Text:
+    """There is, there are: es gibt with the accusative."""
+    things, sites = (lexicon.nouns(words) for words in dice.pick(_EXISTING))
+    noun = dice.pick(things)
+    adjective = adjective_for(dice, noun) if dice.chance(0.35) else None
+    where = inside(location(dice, dice.pick(sites)))
+    if dice.chance(0.4):
+        phrase, copula = NounPhrase(noun, dice.pick(COUNTS), True, adjective), ("are", "were")
+    else:
+        phrase, copula = NounPhrase(noun, NO if dice.chance(0.25) else A, False, adjective), ("is", "was")
+    past = dice.chance(0.2)
+    be, gibt = copula[past], "gab" if past else "gibt"
+    what = Text(phrase.en, phrase.de("acc"), phrase.pairs)
+    if dice.chance(0.4):
+        return sequence(f"{{}} there {be} {{}}", f"{{}} {gibt} es {{}}", where, what)
+    return sequence(f"there {be} {{}} {{}}", f"es {gibt} {{}} {{}}", what, where)
+
+
+def correction(dice: Dice) -> Text:
+    """ "The car is not red, but blue": nicht ..., sondern."""
+    while True:
+        subject = thing(dice)._replace(adjective=None)
+        first = adjective_for(dice, subject.noun)
+        others = tuple(a for a in lexicon.ADJECTIVES_FOR[subject.noun.kind] if a.scale == first.scale and a != first)
+        if others:
+            break
+    wrong, right = is_adjective(subject, first), is_adjective(subject, dice.pick(others))
+    contrast = sequence("{}, but {}", "{}, sondern {}", wrong, right)
+    return main_clause(Clause(subject, verbs.BE, negated=True, predicate=contrast))
+
+
+def weather_report(dice: Dice) -> Text:
+    if dice.chance(0.5):
+        return main_clause(weather(dice, "past")._replace(time=past_time(dice, dice.chance(0.5))))
+    clause = weather(dice, "present")
+    return main_clause(clause._replace(time=dice.pick(lexicon.NOW)))
+
+
+_EXISTING = (  # what there is, and where
+    ("table chair lamp bed picture window door dog cat computer", "kitchen room house school museum hospital"),
+    ("church school museum hospital market park lake garden horse bus car", "city village"),
+    ("bird horse dog cat house lake man woman child cow flower", "garden park forest village"),
+)
+_STATEMENTS = weighted(
+    (event, 50), (animal_event, 6), (arrival, 3), (how_it_is, 18), (existence, 3), (correction, 2), (weather_report, 1),
+)  # fmt: skip
+_PATTERNS = weighted((_STATEMENTS, 58), (SUBORDINATION, 15), (ANAPHORA, 12))
+
+
+def sentence(dice: Dice) -> Text:
+    """One sentence with capital and full stop or question mark."""
+    if dice.chance(0.17):
+        return _written(dice.pick(QUESTIONS)(dice), "?")
+    return _written(dice.pick(dice.pick(_PATTERNS))(dice), ".")
+
+
+def _written(text: Text, mark: str) -> Text:
+    en, de = text.en, text.de.removesuffix(",")  # the comma that closes a relative clause gives way to the stop
+    return Text(en[0].upper() + en[1:] + mark, de[0].upper() + de[1:] + mark, text.pairs)

@@ -1,0 +1,56 @@
+"""Validation: the loss with the reference as input, and free translations scored as text."""
+
+from __future__ import annotations
+
+import torch
+
+from transformer_mt.data.batching import BatchStream
+from transformer_mt.decoding.scoring import score
+from transformer_mt.decoding.translator import Translator
+from transformer_mt.device import Machine
+from transformer_mt.training.loss import batch_loss
+from transformer_mt.training.monitor import Sample
+from transformer_mt.training.trainer import Validation, perplexity
+
+
+class Validator:
+    """Called by the trainer; looks at the model as it is, without dropout, and leaves it as it was."""
+
+    def __init__(
+        self,
+        translator: Translator,
+        stream: BatchStream,
+        pairs: list[tuple[str, str]],
+        *,
+        machine: Machine,
+        smoothing: float,
+        tokenize: str,
+        probes: int,
+    ) -> None:
+        self.translator, self.stream = translator, stream
+        self.sources, self.references = [src for src, _ in pairs], [tgt for _, tgt in pairs]
+        self.machine, self.smoothing, self.tokenize = machine, smoothing, tokenize
+        # probes stand evenly spread over the set, so that they differ as the set does
+        self.probes = [i * len(pairs) // probes for i in range(min(probes, len(pairs)))]
+
+    def __call__(self) -> Validation:
+        hypotheses = self.translator.translate(self.sources)
+        scores = score(hypotheses, self.references, self.tokenize)
+        samples = [Sample(self.sources[i], hypotheses[i], self.references[i]) for i in self.probes]
+        return Validation({**self.losses(), "bleu": scores.bleu.value, "chrf": scores.chrf.value}, samples)
+
+    @torch.no_grad()
+    def losses(self) -> dict[str, float]:
+        """Means over the labels of the whole set: smoothed loss, negative log-likelihood, perplexity."""
+        model = self.translator.model
+        was_training = model.training
+        model.eval()
+        sums, labels = torch.zeros(2), 0
+        for batch in self.stream.in_order():
+            with self.machine.autocast():
+                loss = batch_loss(model, batch.to(self.machine.device), self.smoothing)
+            sums += torch.stack(loss).cpu()
+            labels += batch.n_tgt
+        model.train(was_training)
+        means: list[float] = (sums / labels).tolist()
+        return {"loss": means[0], "nll": means[1], "ppl": perplexity(means[1])}

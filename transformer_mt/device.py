@@ -1,0 +1,114 @@
+"""Device, precision and threads: what `auto` means, decided in one place.
+
+Only `resolve` and what follows it import torch, so that a configuration is read and checked at once.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import BeforeValidator, WithJsonSchema
+
+from transformer_mt.errors import UserError
+
+if TYPE_CHECKING:
+    import torch
+
+_DEVICE = re.compile(r"auto|cpu|mps|cuda(:[0-9]+)?")
+
+
+def _read_device(value: object) -> str:
+    if not _DEVICE.fullmatch(str(value)):
+        raise ValueError(f'"{value}" is no device; choose from: auto, cpu, cuda, cuda:N, mps')
+    return str(value)
+
+
+def _read_threads(value: object) -> object:
+    if value != "auto" and not re.fullmatch("[1-9][0-9]*", str(value)):
+        raise ValueError(f'"{value}" is neither a number of threads nor auto')
+    return value if value == "auto" else int(str(value))
+
+
+DeviceName = Annotated[
+    str, BeforeValidator(_read_device), WithJsonSchema({"type": "string", "pattern": _DEVICE.pattern})
+]
+Precision = Literal["auto", "fp32", "bf16"]
+Threads = Annotated[
+    Literal["auto"] | int,
+    BeforeValidator(_read_threads),
+    WithJsonSchema({"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 1}]}),
+]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where and how to compute: a device that exists, a precision it has, a number of threads."""
+
+    device: torch.device
+    precision: Literal["fp32", "bf16"]
+    threads: int
+
+    @contextmanager
+    def autocast(self) -> Generator[None]:
+        """Matrix products in this precision; parameters, residual stream, norms and loss stay in fp32."""
+        import torch
+
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
+            yield
+
+
+def resolve(device: str, precision: str, threads: str | int) -> Machine:
+    """Give `auto` its meaning on this machine and set the number of threads of this process.
+
+    Raises `UserError` where a device is named that is not there.
+    """
+    import torch
+
+    chosen = torch.device(_best_device() if device == "auto" else device)
+    if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
+        raise UserError(f"device: {device} is not there ({torch.cuda.device_count()} CUDA devices); use device: auto")
+    if chosen.type == "mps" and not torch.backends.mps.is_available():
+        raise UserError("device: mps is not there; use device: auto")
+    bf16 = precision == "bf16" or (precision == "auto" and has_native_bf16(chosen))
+    if threads != "auto":
+        torch.set_num_threads(int(threads))
+    return Machine(chosen, "bf16" if bf16 else "fp32", torch.get_num_threads())
+
+
+def _best_device() -> str:
+    import torch
+
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def has_native_bf16(device: torch.device) -> bool:
+    """Whether the device multiplies bf16 matrices in hardware: NVIDIA from Ampere on, CPUs with AVX512-BF16 or AMX."""
+    import torch
+
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    if device.type == "cpu":
+        return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()  # pyright: ignore[reportPrivateUsage]
+    return False
+
+
+def describe(device: torch.device) -> str:
+    """The hardware in words, for a run's records."""
+    import torch
+
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    name = ""
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        with cpuinfo.open(encoding="utf-8", errors="replace") as lines:
+            name = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "")
+    return f"{name or 'CPU'}, {os.cpu_count()} cores"

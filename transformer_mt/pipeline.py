@@ -1,0 +1,335 @@
+"""The story, top to bottom: config -> corpus -> tokenizers -> batches -> model -> trainer -> scores.
+
+The one file that sees every room.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from transformer_mt import __version__, card
+from transformer_mt import config as configuration
+from transformer_mt.config import Config
+from transformer_mt.data import checks, corpus, tokenizer
+from transformer_mt.data.batching import BatchStream
+from transformer_mt.data.corpus import Table
+from transformer_mt.data.encoded import EncodedCorpus, LengthLimit, encode
+from transformer_mt.data.tokenizer import TokenizerPair
+from transformer_mt.decoding.scoring import Scores, bleu_tokenizer, score
+from transformer_mt.decoding.translator import Translator
+from transformer_mt.decoding.validation import Validator
+from transformer_mt.device import Machine, describe, resolve
+from transformer_mt.errors import UserError
+from transformer_mt.model.transformer import Transformer
+from transformer_mt.runs import FORMAT, RunFolder, ranked, write_text
+from transformer_mt.training.monitor import Monitor, Sample
+from transformer_mt.training.optim import make_optimizer, make_schedule
+from transformer_mt.training.trainer import Trainer
+
+
+def train(config: Config, *, restart: bool = False) -> None:
+    """Train a run to its end, from wherever it stands, and score its test sets.
+
+    Raises `UserError` for what the user can mend, and `Interrupted` when a signal stopped it.
+    """
+    run = RunFolder(Path(config.runs_dir) / str(config.name))
+    if restart and run.path.exists():
+        say(f"the old run is now {run.move_aside()}")
+    with run.locked():
+        config, machine = settle(run, config)
+        tables = load_tables(config)
+        tokenizers = make_tokenizers(run, config, tables.train)
+        corpora = encode_tables(config, tables, tokenizers)
+        report = checks.report(tables.train, corpora.train, tables.held_out(), Path(config.data.cache_dir))
+        for line in report:
+            say(f"data: {line}")
+        torch.manual_seed(config.seed)
+        model = Transformer(config.model, tokenizers.src, tokenizers.tgt).to(machine.device)
+        begin(run, config, machine, model, tables, report)
+        with make_monitor(run, config) as monitor:
+            trainer = make_trainer(run, config, machine, model, tokenizers, corpora, tables, monitor)
+            if run.checkpoint_list():
+                trainer.resume(run.checkpoint("last"))
+                say(f"going on after step {trainer.progress.step:,}")
+            write_card(run, config)
+            ended = trainer.fit()
+            say(f"training ended: {ended}")
+            finish(run, config, machine, ended, tables, monitor)
+        write_card(run, config)
+    say(f"the run is in {run.path}; its README.md says what to type next")
+
+
+# --- settings and records ---------------------------------------------------------------------------------------------
+
+
+def settle(run: RunFolder, config: Config) -> tuple[Config, Machine]:
+    """The configuration as the run has it: `auto` resolved once, and nothing changed that decides what is learnt."""
+    old = None
+    if run.exists():
+        run.read_record()
+        old = configuration.load(run.config)
+        unchanged = {
+            key: getattr(old, key) for key in ("device", "precision", "threads") if getattr(config, key) == "auto"
+        }
+        config = config.model_copy(update=unchanged)
+    machine = resolve(config.device, config.precision, config.threads)
+    config = config.model_copy(
+        update={"device": str(machine.device), "precision": machine.precision, "threads": machine.threads}
+    )
+    if old is not None:
+        compare(run, old, config)
+    return config, machine
+
+
+def compare(run: RunFolder, old: Config, new: Config) -> None:
+    """Refuse to go on with a run under other settings; say which of the free ones changed."""
+    free, fixed = configuration.changed_keys(old, new)
+    before, after = configuration.flatten(old), configuration.flatten(new)
+    if fixed:
+        changes = "\n".join(f"  {key}: {show(before.get(key))} -> {show(after.get(key))}" for key in fixed)
+        raise UserError(
+            f"{run.path}: this run was begun with other settings:\n{changes}\n"
+            "name another run (name=...), or begin this one anew with --restart (the old one is moved aside)"
+        )
+    for key in free:
+        say(f"{key}: {show(before.get(key))} -> {show(after.get(key))}")
+    if {"device", "threads"} & set(free):
+        say("device or threads changed: results may now differ in the last bits from those of an undisturbed run")
+
+
+def show(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def begin(
+    run: RunFolder, config: Config, machine: Machine, model: Transformer, tables: Tables, report: list[str]
+) -> None:
+    """Write down what this run is; what earlier starts wrote about its end is kept until there is a new one."""
+    earlier = run.read_record() if run.exists() else {}
+    record = {
+        **earlier,
+        "format": FORMAT,
+        "provenance": earlier.get("provenance") or provenance(machine),
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "report": report,
+        "sha256": tables.sha256(),
+    }
+    if earlier and earlier["sha256"] != record["sha256"]:
+        raise UserError(
+            f"{run.path}: the text of the data has changed since the run began; restore it, or use --restart or name="
+        )
+    write_text(run.config, configuration.render(config))
+    write_record(run, record)
+
+
+def provenance(machine: Machine) -> dict[str, Any]:
+    """With what, where and when."""
+    packages = ("torch", "datasets", "tokenizers", "sacrebleu", "numpy")
+    return {
+        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "versions": {
+            "transformer-mt": __version__,
+            "python": platform.python_version(),
+            **{package: metadata.version(package) for package in packages},
+        },
+        "commit": commit(),
+        "hardware": describe(machine.device),
+        "system": platform.platform(),
+    }
+
+
+def commit() -> str | None:
+    """The commit of this program, where it runs from a checkout."""
+    root = Path(__file__).resolve().parents[1]
+    if not (root / ".git").exists():
+        return None
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def write_record(run: RunFolder, record: Mapping[str, Any]) -> None:
+    write_text(run.record, json.dumps(record, ensure_ascii=False, indent=1) + "\n")
+
+
+def write_card(run: RunFolder, config: Config) -> None:
+    best = next(iter(ranked(run.checkpoint_list())), None)
+    write_text(run.readme, card.render(run, config, run.read_record(), best))
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+# --- data -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The sentence pairs of a run, as text."""
+
+    train: Table
+    validation: Table
+    test: dict[str, Table]
+
+    def held_out(self) -> dict[str, Table]:
+        """All that is not trained on, by name."""
+        return {"validation": self.validation, **self.test}
+
+    def sha256(self) -> dict[str, str]:
+        """The hash of each table's text."""
+        return {name: table.sha256 for name, table in {"train": self.train, **self.held_out()}.items()}
+
+
+@dataclass(frozen=True)
+class Corpora:
+    """The sentence pairs of a run, in ids."""
+
+    train: EncodedCorpus
+    validation: EncodedCorpus
+
+
+def load_tables(config: Config) -> Tables:
+    """Every source of the configuration; validation pairs are cut from the training pairs where none are named."""
+    data, cache = config.data, Path(config.data.cache_dir)
+
+    def load(source: corpus.Source) -> Table:
+        return corpus.load(source, data.src_lang, data.tgt_lang, cache)
+
+    train_table = load(data.train)
+    if data.validation is not None:
+        validation = load(data.validation)
+    else:
+        train_table, validation = corpus.cut_validation(train_table, data.validation_size, config.seed)
+        say(f"data: data.validation is missing: {len(validation):,} random pairs are cut from the training pairs")
+    return Tables(train_table, validation, {name: load(source) for name, source in data.test.items()})
+
+
+def make_tokenizers(run: RunFolder, config: Config, table: Table) -> TokenizerPair:
+    """The run's tokenizers: learnt from the training pairs once, then read from the run folder."""
+    if not run.tokenizer.exists():
+        tokenizer.train(config.tokenizer, table).save(run.tokenizer)
+    return TokenizerPair.load(run.tokenizer)
+
+
+def encode_tables(config: Config, tables: Tables, tokenizers: TokenizerPair) -> Corpora:
+    """Training pairs within the length limit, validation pairs as they are."""
+    cache = Path(config.data.cache_dir)
+    limit = LengthLimit(config.data.max_length, config.data.too_long)
+    corpora = Corpora(
+        encode(tables.train, tokenizers, limit, cache), encode(tables.validation, tokenizers, None, cache)
+    )
+    if not len(corpora.train):
+        losses = corpora.train.losses
+        raise UserError(
+            f"data.train: none of {len(tables.train):,} pairs is left: {losses.empty:,} have an empty side, "
+            f"{losses.too_long:,} are longer than data.max_length {limit.max_length}"
+        )
+    return corpora
+
+
+# --- training ---------------------------------------------------------------------------------------------------------
+
+
+def make_monitor(run: RunFolder, config: Config) -> Monitor:
+    """What the run says; its settings make its row among TensorBoard's hyper-parameters."""
+    sections = ("batches", "loss", "model", "optimizer", "schedule", "tokenizer", "seed", "precision")
+    hparams = {
+        key: value if isinstance(value, str | int | float | None) else str(value)
+        for key, value in configuration.flatten(config).items()
+        if key.partition(".")[0] in sections
+    }
+    return Monitor(run, hparams, config.train.max_steps)
+
+
+def make_trainer(
+    run: RunFolder,
+    config: Config,
+    machine: Machine,
+    model: Transformer,
+    tokenizers: TokenizerPair,
+    corpora: Corpora,
+    tables: Tables,
+    monitor: Monitor,
+) -> Trainer:
+    """The trainer with all its parts."""
+    smoothing, tokens = config.loss.label_smoothing, config.batches.tokens
+    validator = Validator(
+        Translator(model, tokenizers, config.decoding),
+        BatchStream(corpora.validation, tokenizers, tokens, config.seed),
+        list(tables.validation),
+        machine=machine,
+        smoothing=smoothing,
+        tokenize=bleu_tokenizer(config.scoring.tokenize, config.data.tgt_lang),
+        probes=config.validation.probes,
+    )
+    return Trainer(
+        model=model,
+        stream=BatchStream(corpora.train, tokenizers, tokens, config.seed),
+        optimizer=make_optimizer(config.optimizer, model.parameters()),
+        schedule=make_schedule(config.schedule, config.model.d_model),
+        validate=validator,
+        run=run,
+        monitor=monitor,
+        machine=machine,
+        accumulate=config.batches.accumulate,
+        clip_norm=config.optimizer.clip_norm,
+        smoothing=smoothing,
+        limits=config.train,
+        validation=config.validation,
+        keep=config.keep,
+    )
+
+
+def finish(run: RunFolder, config: Config, machine: Machine, ended: str, tables: Tables, monitor: Monitor) -> None:
+    """Score the test sets, once, with the best checkpoint."""
+    record, best = run.read_record(), run.checkpoint("best")
+    record["ended"] = ended
+    if record.get("tested_step") != best.step:
+        translator = Translator.load(run.path, str(best.step), str(machine.device), machine.threads)
+        record["test"] = {}
+        for name, table in tables.test.items():
+            scores, _ = evaluate(translator, table, config)
+            say("\n".join([f"{name} ({len(table):,} pairs, greedy, step {best.step:,})", *scores.lines()]))
+            record["test"][name] = {metric: asdict(getattr(scores, metric)) for metric in ("bleu", "chrf")}
+            step = run.checkpoint("last").step
+            monitor.record(step, {f"test/{name}/bleu": scores.bleu.value, f"test/{name}/chrf": scores.chrf.value})
+        record["tested_step"] = best.step
+    write_record(run, record)
+
+
+# --- scores -----------------------------------------------------------------------------------------------------------
+
+
+def evaluate(translator: Translator, table: Table, config: Config) -> tuple[Scores, list[Sample]]:
+    """The scores of a table's sentences, and every sentence with its translation."""
+    sources, references = table.column("src"), table.column("tgt")
+    hypotheses = translator.translate(sources)
+    tokenize = bleu_tokenizer(config.scoring.tokenize, config.data.tgt_lang)
+    samples = [Sample(*parts) for parts in zip(sources, hypotheses, references, strict=True)]
+    return score(hypotheses, references, tokenize), samples
+
+
+def test_tables(config: Config, src: Path | None, ref: Path | None) -> dict[str, Table]:
+    """Two files to be scored, or else the configuration's own test sets."""
+    data, cache = config.data, Path(config.data.cache_dir)
+    if src is not None and ref is not None:
+        return {
+            str(src): corpus.load(corpus.Source(src=(str(src),), tgt=(str(ref),)), data.src_lang, data.tgt_lang, cache)
+        }
+    if not data.test:
+        raise UserError("evaluate: this run has no test sets (data.test); give --src and --ref")
+    return {name: corpus.load(source, data.src_lang, data.tgt_lang, cache) for name, source in data.test.items()}

@@ -1,0 +1,204 @@
+"""What every configuration section is made of, and the YAML reader that knows where each value was written.
+
+A scalar is kept as the text that stands in the file; the field that receives it decides what it means. So `no` is text
+in a text field and false in a boolean one, `1e-4` is a number, and `1:30` is never 90.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import yaml
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from transformer_mt.errors import UserError
+
+KeyPath = tuple[str | int, ...]
+Value = Any  # None, str, list[Value] or dict[str, Value]: what a YAML file holds before a schema has read it
+
+
+class Section(BaseModel):
+    """One section of the configuration: frozen, and strict about unknown keys. A key's docstring is its manual."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+
+
+class MayChange:
+    """Marks a key that may have another value when a run is resumed: it does not decide what is learnt, only how long
+    the run goes on or where it runs."""
+
+
+MAY_CHANGE = MayChange()
+
+
+def refusal(key: str, message: str) -> PydanticCustomError:
+    """The error by which a section's check points at one of the section's keys."""
+    return PydanticCustomError("refusal", "{message}", {"key": key, "message": message})
+
+
+# --- a number of steps or of epochs -----------------------------------------------------------------------------------
+
+_INTERVAL = re.compile(r"([1-9][0-9_]*)\s*(steps?|epochs?)?")
+
+
+def _read_interval(value: object) -> str:
+    match = _INTERVAL.fullmatch(str(value).strip())
+    if match is None:
+        raise ValueError(f'"{value}" is neither a number of steps ("500") nor of epochs ("1 epoch")')
+    count, unit = int(match[1]), (match[2] or "steps").rstrip("s")
+    return f"{count} {unit}" + ("s" if count > 1 else "")
+
+
+Interval = Annotated[
+    str,
+    BeforeValidator(_read_interval),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": _INTERVAL.pattern}]}),
+]
+"""How often something happens: `500`, `500 steps` or `2 epochs`."""
+
+
+def interval_is_due(interval: str | None, *, step: int, epochs_before: int, epochs_now: int) -> bool:
+    """Whether an interval ends with this step (counted from 1), which took the run from one epoch count to another."""
+    if interval is None:
+        return False
+    count, unit = interval.split()
+    if unit.startswith("step"):
+        return step % int(count) == 0
+    return epochs_now // int(count) > epochs_before // int(count)
+
+
+def _one_line(text: str) -> str:
+    if "\n" in text or "\r" in text:
+        raise ValueError("must stand on one line")
+    return text
+
+
+OneLine = Annotated[str, AfterValidator(_one_line)]
+
+
+# --- YAML, with the place of every value ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Tree:
+    """The nested values of one or more YAML files, and where each was written (`file.yaml:14`)."""
+
+    values: dict[str, Value] = field(default_factory=dict[str, Value])
+    places: dict[KeyPath, str] = field(default_factory=dict[KeyPath, str])
+
+    def place(self, path: KeyPath) -> str:
+        """Where a key was written; for a key that was not, the nearest section around it."""
+        while path and path not in self.places:
+            path = path[:-1]
+        return self.places.get(path, "")
+
+    def over(self, base: Tree) -> Tree:
+        """This tree laid over another: sections are merged, everything else is replaced."""
+        merged = Tree(_merge(base.values, self.values), {**base.places, **self.places})
+        live = set(_paths(merged.values))
+        return Tree(merged.values, {path: place for path, place in merged.places.items() if path in live})
+
+    def replacing(self, path: tuple[str, ...], value: Value, place: str) -> Tree:
+        """This tree with one value replaced as a whole."""
+        values: dict[str, Value] = {**self.values}
+        inner = values
+        for key in path[:-1]:
+            child = inner.get(key)
+            inner[key] = {**cast(dict[str, Value], child)} if isinstance(child, dict) else {}
+            inner = cast(dict[str, Value], inner[key])
+        inner[path[-1]] = value
+        places = {p: where for p, where in self.places.items() if p[: len(path)] != path}
+        new = [path[:i] for i in range(1, len(path))] + [path + tuple(p) for p in _paths(value)]
+        return Tree(values, {**dict.fromkeys(new, place), **places})
+
+
+def _merge(base: Value, over: Value) -> Value:
+    if isinstance(base, dict) and isinstance(over, dict):
+        base, over = cast(dict[str, Value], base), cast(dict[str, Value], over)
+        return {**base, **{key: _merge(base.get(key), value) for key, value in over.items()}}
+    return over
+
+
+def _paths(value: Value, path: KeyPath = ()) -> Iterator[KeyPath]:
+    yield path
+    children: list[tuple[str | int, Value]] = []
+    if isinstance(value, dict):
+        children = list(cast(dict[str, Value], value).items())
+    elif isinstance(value, list):
+        children = list(enumerate(cast(list[Value], value)))
+    for key, child in children:
+        yield from _paths(child, (*path, key))
+
+
+def read_yaml(path: Path) -> Tree:
+    """Read one YAML file whose top level is a mapping. Every mistake is a `UserError` that names file and line."""
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise UserError(f"{path}: is a directory; name a YAML file") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 text (byte {error.start}); save the file as UTF-8") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+    values, places = _parse(text, str(path))
+    if values is None:
+        raise UserError(f"{path}: is empty; configs/reference.yaml shows every key")
+    if not isinstance(values, dict):
+        raise UserError(f"{path}: must hold keys and values (`key: value`) at its top level")
+    return Tree(cast(dict[str, Value], values), places)
+
+
+def read_value(text: str, place: str) -> Value:
+    """Read one YAML value, as an override on the command line gives it."""
+    return _parse(text, place)[0]
+
+
+def _parse(text: str, name: str) -> tuple[Value, dict[KeyPath, str]]:
+    try:
+        node: yaml.Node | None = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
+        advice = " (indent with spaces, never with tabs)" if "'\\t'" in str(error.problem) else ""
+        raise UserError(f"{name}{line}: not valid YAML: {error.problem or error.context}{advice}") from None
+    except yaml.YAMLError as error:
+        raise UserError(f"{name}: not valid YAML: {str(error).splitlines()[0]}") from None
+    places: dict[KeyPath, str] = {}
+    return _construct(node, (), name, places, ()), places
+
+
+def _construct(
+    node: yaml.Node | None, path: KeyPath, name: str, places: dict[KeyPath, str], inside: tuple[yaml.Node, ...]
+) -> Value:
+    if node is None:
+        return None
+    line = node.start_mark.line + 1
+    places.setdefault(path, f"{name}:{line}")
+    if any(node is outer for outer in inside):
+        raise UserError(f"{name}:{line}: an alias (*) stands inside its own anchor (&)")
+    inside = (*inside, node)
+    if isinstance(node, yaml.ScalarNode):
+        is_null = node.style is None and node.value in ("", "~", "null", "Null", "NULL")
+        return None if is_null else cast(str, node.value)
+    if isinstance(node, yaml.SequenceNode):
+        items = cast(list[yaml.Node], node.value)
+        return [_construct(item, (*path, i), name, places, inside) for i, item in enumerate(items)]
+    values: dict[str, Value] = {}
+    for key_node, value_node in cast(list[tuple[yaml.Node, yaml.Node]], node.value):
+        line = key_node.start_mark.line + 1
+        if not isinstance(key_node, yaml.ScalarNode):
+            raise UserError(f"{name}:{line}: a key must be a single word")
+        key = cast(str, key_node.value)
+        if key in values:
+            first = places[(*path, key)].rpartition(":")[2]
+            dotted = ".".join(map(str, (*path, key)))
+            raise UserError(f"{name}:{line}: {dotted}: stands twice (first on line {first}); keep one")
+        places[(*path, key)] = f"{name}:{line}"
+        values[key] = _construct(value_node, (*path, key), name, places, inside)
+    return values

@@ -1,0 +1,151 @@
+"""What a run says while it trains: the terminal, metrics.jsonl and TensorBoard, with the same figures everywhere."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tqdm import tqdm
+
+from transformer_mt.runs import RunFolder, replaced_file
+from transformer_mt.training import events
+from transformer_mt.training.events import EventWriter, Scalar
+
+
+class Sample(NamedTuple):
+    """A sentence, its translation by the model, and its reference."""
+
+    src: str
+    hypothesis: str
+    reference: str
+
+    def lines(self) -> list[str]:
+        """For the terminal."""
+        return [f"  source     {self.src}", f"  model      {self.hypothesis}", f"  reference  {self.reference}"]
+
+
+class Monitor:
+    """Writes figures down, and shows how far the run has come: a bar on a terminal, else a line at each entry.
+
+    Files are opened at the first entry, so that they can be cut back to a checkpoint before.
+    """
+
+    def __init__(self, run: RunFolder, hparams: Mapping[str, Scalar], max_steps: int | None) -> None:
+        self.run, self.hparams, self.max_steps = run, hparams, max_steps
+        self._events: EventWriter | None = None
+        self._bar: Any = None
+        self._began = time.perf_counter()
+        self._first_step: int | None = None
+
+    def __enter__(self) -> Monitor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+        if self._events is not None:
+            self._events.close()
+
+    def say(self, line: str) -> None:
+        """One line for the person who watches."""
+        tqdm.write(line, file=sys.stderr)
+
+    def advance(self, step: int) -> None:
+        """A step was taken."""
+        if self._first_step is None:
+            self._first_step = step
+            on_terminal = sys.stderr.isatty()
+            self._bar = tqdm(
+                total=self.max_steps, initial=step - 1, unit="step", disable=not on_terminal, dynamic_ncols=True
+            )
+        self._bar.update()
+
+    def record_training(self, step: int, figures: Mapping[str, float]) -> None:
+        """An entry of the training's log."""
+        self.record(step, figures)
+        shown = (
+            f"loss {figures['train/loss']:.3f}  ppl {figures['train/ppl']:.2f}  "
+            f"{figures['train/tokens_per_second']:,.0f} tokens/s"
+        )
+        if self._bar is not None and not self._bar.disable:
+            self._bar.set_postfix_str(shown)
+        else:
+            self.say(f"step {step:,}{self._of_all()}  {shown}{self._time_left(step)}")
+
+    def record_validation(
+        self, step: int, scores: Mapping[str, float], samples: list[Sample], *, is_best: bool
+    ) -> None:
+        """The outcome of a validation."""
+        figures = {f"valid/{name}": value for name, value in scores.items()}
+        if is_best:
+            figures |= {f"best/{name}": value for name, value in scores.items()}
+        self.record(step, figures)
+        shown = "  ".join(f"{name} {value:.3f}" for name, value in scores.items())
+        self.say(f"step {step:,}  validation  {shown}{'  (best so far)' if is_best else ''}")
+        for sample in samples:
+            self.say("\n".join(sample.lines()) + "\n")
+        if samples:
+            self._open().text("validation", _table(samples), step)
+            self.flush()
+
+    def record(self, step: int, figures: Mapping[str, float]) -> None:
+        """Figures by name, to both files."""
+        writer = self._open()
+        for name, value in figures.items():
+            writer.scalar(name, value, step)
+        finite = {name: value if math.isfinite(value) else str(value) for name, value in figures.items()}
+        with self.run.metrics.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"step": step, **finite}) + "\n")
+
+    def flush(self) -> None:
+        """Everything recorded so far is in the files."""
+        if self._events is not None:
+            self._events.flush()
+
+    def cut_back(self, step: int) -> None:
+        """Take away what was recorded after a step, so that no curve is drawn twice."""
+        _cut_metrics(self.run.metrics, step)
+        events.cut_back(self.run.tensorboard, step)
+
+    def _open(self) -> EventWriter:
+        if self._events is None:
+            self._events = EventWriter(self.run.tensorboard, self.hparams)
+        return self._events
+
+    def _of_all(self) -> str:
+        return f" of {self.max_steps:,}" if self.max_steps else ""
+
+    def _time_left(self, step: int) -> str:
+        if self.max_steps is None or self._first_step is None:
+            return ""
+        seconds = (time.perf_counter() - self._began) / (step - self._first_step + 1) * (self.max_steps - step)
+        return f"  {tqdm.format_interval(seconds)} left"
+
+
+def _table(samples: list[Sample]) -> str:
+    """Samples as a Markdown table for TensorBoard's TEXT tab."""
+
+    def cell(text: str) -> str:
+        return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
+
+    rows = [" | ".join(map(cell, sample)) for sample in samples]
+    return "\n".join(["| source | model | reference |", "|---|---|---|", *(f"| {row} |" for row in rows)])
+
+
+def _cut_metrics(path: Path, step: int) -> None:
+    if not path.exists():
+        return
+    kept: list[str] = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            if json.loads(line)["step"] <= step:
+                kept.append(line + "\n")
+        except ValueError:
+            break  # a line that was being written when the run was killed
+    with replaced_file(path) as beside:
+        beside.write_text("".join(kept), encoding="utf-8")

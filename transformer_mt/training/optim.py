@@ -1,0 +1,66 @@
+"""The optimiser, and learning-rate schedules as pure functions of the step.
+
+`step` is counted from 1: the learning rate of step s is what the s-th update uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from transformer_mt.settings import Section
+
+if TYPE_CHECKING:
+    import torch
+
+Schedule = Callable[[int], float]
+
+
+class OptimizerConfig(Section):
+    """Adam (Kingma & Ba 2015)."""
+
+    betas: tuple[float, float] = (0.9, 0.98)
+    """decay of the running mean of the gradient and of its square"""
+    eps: float = Field(default=1e-9, gt=0)
+    """added to the root of the mean square"""
+    clip_norm: float | None = Field(default=1.0, gt=0)
+    """longest gradient; a longer one is scaled down; null: as it is"""
+
+
+class ScheduleConfig(Section):
+    """The learning rate. It grows linearly while it warms up, then falls with the root of the step."""
+
+    kind: Literal["inverse_sqrt", "noam"] = "inverse_sqrt"
+    """noam: factor * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5); inverse_sqrt: by its peak"""
+    warmup_steps: int = Field(default=1000, ge=1)
+    """steps until the peak"""
+    peak: float = Field(default=2e-3, gt=0)
+    """of inverse_sqrt: the highest learning rate"""
+    factor: float = Field(default=1.0, gt=0)
+    """of noam: multiplies the whole schedule"""
+
+
+def make_schedule(config: ScheduleConfig, d_model: int) -> Schedule:
+    """The learning rate by step."""
+    if config.kind == "noam":
+        return lambda step: noam(step, d_model, config.warmup_steps, config.factor)
+    return lambda step: inverse_sqrt(step, config.peak, config.warmup_steps)
+
+
+def noam(step: int, d_model: int, warmup_steps: int, factor: float = 1.0) -> float:
+    """Vaswani et al. 2017, equation 3."""
+    return factor * d_model**-0.5 * min(step**-0.5, step * warmup_steps**-1.5)
+
+
+def inverse_sqrt(step: int, peak: float, warmup_steps: int) -> float:
+    """Linear to `peak` at `warmup_steps`, then peak * sqrt(warmup_steps / step)."""
+    return peak * min(step / warmup_steps, (warmup_steps / step) ** 0.5)
+
+
+def make_optimizer(config: OptimizerConfig, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    """Fused Adam; the learning rate is set before each step."""
+    import torch
+
+    return torch.optim.Adam(parameters, lr=0.0, betas=config.betas, eps=config.eps, fused=True)
