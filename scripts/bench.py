@@ -130,7 +130,11 @@ def our_step(config: Config, tokenizers: TokenizerPair, folder: Path, precision:
         validation=config.validation,
         keep=config.keep,
     )
-    return lambda batch: trainer.update([batch])
+
+    def step(batch: Batch) -> None:
+        trainer.update([batch])
+
+    return step
 
 
 class Student(nn.Module):

@@ -59,6 +59,12 @@ def _parser() -> argparse.ArgumentParser:
     train = verbs.add_parser("train", help="train a model; the same command again goes on where it stopped")
     train.add_argument("--config", type=Path, metavar="X.yaml", help="without it, the built-in quickstart")
     train.add_argument("--restart", action="store_true", help="begin anew; the old run is moved aside")
+    train.add_argument(
+        "--checkpoint",
+        default="last",
+        metavar="last|best|STEP",
+        help="where to go on from (default: last); later checkpoints are deleted",
+    )
     train.add_argument("overrides", nargs="*", metavar="section.key=value", help=OVERRIDES)
     train.set_defaults(verb=_train)
 
@@ -101,7 +107,7 @@ def _train(args: argparse.Namespace) -> None:
     config = _load_config(args)
     from transformer_mt import pipeline
 
-    pipeline.train(config, restart=args.restart)
+    pipeline.train(config, checkpoint=args.checkpoint, restart=args.restart)
 
 
 def _translate(args: argparse.Namespace) -> None:
@@ -182,7 +188,7 @@ def _check(text: str) -> str:
 def _prompt_lines() -> Iterator[str]:
     """What is typed, line by line, until the end of input."""
     with suppress(ImportError):
-        import readline  # noqa: F401  (its import gives input() a history)
+        __import__("readline")  # gives input() a history
     with suppress(EOFError):
         while True:
             yield _check(input("> "))

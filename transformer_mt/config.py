@@ -271,7 +271,7 @@ def _render(section: Section, indent: str, seen: set[type[Section]]) -> Iterator
                 yield f"{indent}  {_scalar(name)}:"
                 yield from _render(inner, indent + "    ", seen)
         else:
-            yield f"{indent}{key}: {_scalar(value)}{manual}"
+            yield f"{indent}{key}: {_scalar(cast(object, value))}{manual}"
 
 
 def _scalar(value: object) -> str:

@@ -33,13 +33,14 @@ from transformer_mt.device import Machine, describe, resolve
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs import FORMAT, RunFolder, ranked, write_text
+from transformer_mt.training.checkpoint import rewind
 from transformer_mt.training.monitor import Monitor, Sample
 from transformer_mt.training.optim import make_optimizer, make_schedule
 from transformer_mt.training.trainer import Trainer
 
 
-def train(config: Config, *, restart: bool = False) -> None:
-    """Train a run to its end, from wherever it stands, and score its test sets.
+def train(config: Config, *, checkpoint: str = "last", restart: bool = False) -> None:
+    """Train a run to its end, from wherever it stands or from a chosen checkpoint, and score its test sets.
 
     Raises `UserError` for what the user can mend, and `Interrupted` when a signal stopped it.
     """
@@ -60,7 +61,9 @@ def train(config: Config, *, restart: bool = False) -> None:
         with make_monitor(run, config) as monitor:
             trainer = make_trainer(run, config, machine, model, tokenizers, corpora, tables, monitor)
             if run.checkpoint_list():
-                trainer.resume(run.checkpoint("last"))
+                info = run.checkpoint(checkpoint)
+                rewind(run, info)
+                trainer.resume(info)
                 say(f"going on after step {trainer.progress.step:,}")
             write_card(run, config)
             ended = trainer.fit()
@@ -220,7 +223,7 @@ def load_tables(config: Config) -> Tables:
 
 def make_tokenizers(run: RunFolder, config: Config, table: Table) -> TokenizerPair:
     """The run's tokenizers: learnt from the training pairs once, then read from the run folder."""
-    if not run.tokenizer.exists():
+    if not run.exists():
         tokenizer.train(config.tokenizer, table).save(run.tokenizer)
     return TokenizerPair.load(run.tokenizer)
 

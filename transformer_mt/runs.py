@@ -18,7 +18,7 @@ import json
 import os
 import shutil
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -201,7 +201,10 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Generator[None]:
-        """Hold the run for writing. Raises `UserError` where another process holds it."""
+        """Hold the run for writing. Raises `UserError` where another process holds it.
+
+        A run that was not begun in the meantime leaves nothing behind.
+        """
         import fcntl
 
         self.path.mkdir(parents=True, exist_ok=True)
@@ -210,9 +213,16 @@ class RunFolder:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise UserError(f"{self.path}: another process is training this run; wait for it or stop it") from None
-            for leftover in (*self.path.glob(".*.tmp"), *self.checkpoints.glob(".*.tmp")):
+            for leftover in list(self.path.rglob(".*.tmp")):
                 shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
-            yield
+            try:
+                yield
+            finally:
+                if not self.exists():
+                    self.tokenizer.unlink(missing_ok=True)
+                    (self.path / ".lock").unlink()
+                    with suppress(OSError):  # what else lies there is not ours
+                        self.path.rmdir()
 
     def move_aside(self) -> Path:
         """Give the folder another name, so that a new run can take its place."""

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, NamedTuple, cast
 
 import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, WithJsonSchema
@@ -62,14 +62,21 @@ Interval = Annotated[
 """How often something happens: `500`, `500 steps` or `2 epochs`."""
 
 
-def interval_is_due(interval: str | None, *, step: int, epochs_before: int, epochs_now: int) -> bool:
-    """Whether an interval ends with this step (counted from 1), which took the run from one epoch count to another."""
-    if interval is None:
-        return False
-    count, unit = interval.split()
-    if unit.startswith("step"):
-        return step % int(count) == 0
-    return epochs_now // int(count) > epochs_before // int(count)
+class Milestone(NamedTuple):
+    """The end of a step (counted from 1), which took the run from one count of whole epochs to another."""
+
+    step: int
+    epochs_before: int
+    epochs: int
+
+    def ends(self, interval: str | None) -> bool:
+        """Whether an interval ends here; null never does."""
+        if interval is None:
+            return False
+        count, unit = interval.split()
+        if unit.startswith("step"):
+            return self.step % int(count) == 0
+        return self.epochs // int(count) > self.epochs_before // int(count)
 
 
 def _one_line(text: str) -> str:
@@ -162,7 +169,7 @@ def read_value(text: str, place: str) -> Value:
 
 def _parse(text: str, name: str) -> tuple[Value, dict[KeyPath, str]]:
     try:
-        node: yaml.Node | None = yaml.compose(text, Loader=yaml.SafeLoader)
+        node = cast("yaml.Node | None", yaml.compose(text, Loader=yaml.SafeLoader))
     except yaml.MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
         advice = " (indent with spaces, never with tabs)" if "'\\t'" in str(error.problem) else ""

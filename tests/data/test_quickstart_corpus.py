@@ -12,7 +12,7 @@ from transformer_mt.data.quickstart.corpus import SPLITS, is_reserved, pairs, wo
 from transformer_mt.data.quickstart.dice import Dice
 from transformer_mt.data.quickstart.grammar import sentence
 
-CHECKSUM = 0
+CHECKSUM = 2594111934
 SIZES = {
     "train": quickstart.TRAIN_SIZE,
     "validation": quickstart.VALIDATION_SIZE,
@@ -20,6 +20,7 @@ SIZES = {
     "combinations": quickstart.COMBINATIONS_SIZE,
 }
 CORPUS = [pair for split in SPLITS for pair in pairs(split)]
+ADJECTIVES = {adjective.en for adjective in lexicon.ADJECTIVES}
 VERBS = [verb for verb in vars(verbs).values() if isinstance(verb, verbs.Verb)]
 NOUN_FORMS = {form: noun.en for noun in lexicon.NOUNS.values() for form in (noun.en, noun.en_plural) if form}
 VERB_FORMS = {
@@ -102,7 +103,7 @@ def _phrases(en: str) -> set[tuple[str, str]]:
     found: set[tuple[str, str]] = set()
     for place, word in enumerate(words):
         before = words[max(0, place - 2) : place]
-        if word in NOUN_FORMS and before and before[-1] in lexicon.ADJECTIVE:
+        if word in NOUN_FORMS and before and before[-1] in ADJECTIVES:
             found.add((before[-1], NOUN_FORMS[word]))
         elif word in NOUN_FORMS and len(before) == 2 and before[0] in VERB_FORMS and before[1] in DETERMINERS:
             found.add((VERB_FORMS[before[0]], NOUN_FORMS[word]))

@@ -12,7 +12,7 @@ from transformer_mt.data.quickstart.clause import (
     question,
     subordinate,
 )
-from transformer_mt.data.quickstart.lexicon import ADJECTIVE, NOUNS, Adverb
+from transformer_mt.data.quickstart.lexicon import NOUNS, Adverb
 from transformer_mt.data.quickstart.morphology import (
     BARE,
     COUNTS,
@@ -43,6 +43,7 @@ from transformer_mt.data.quickstart.morphology import (
     relative_pronoun,
 )
 
+ADJECTIVE = {adjective.en: adjective for adjective in lexicon.ADJECTIVES}
 ANNA, PETER = ProperName(lexicon.Name("Anna", "f")), ProperName(lexicon.Name("Peter", "m"))
 TODAY, YESTERDAY = Adverb("today", "heute"), Adverb("yesterday", "gestern")
 OFTEN = Adverb("often", "oft", True)

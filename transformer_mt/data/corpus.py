@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
@@ -116,7 +116,7 @@ class Table:
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         """The sentence pairs in order, read in blocks."""
-        blocks: Any = self.rows.with_format("arrow").iter(BLOCK)
+        blocks = cast(Any, self.rows.with_format("arrow").iter(BLOCK))
         for block in blocks:
             yield from zip(block["src"].to_pylist(), block["tgt"].to_pylist(), strict=True)
 
@@ -126,7 +126,7 @@ class Table:
 
     def origin(self, row: int) -> str:
         """Where a pair was read: `file:line`."""
-        found: dict[str, Any] = self.rows[row]
+        found = cast(dict[str, Any], self.rows[row])
         return f"{self.files[found['file']]}:{found['line']}"
 
     def select(self, rows: Sequence[int], name: str) -> Table:

@@ -136,7 +136,7 @@ def _read_tsv(path: Path) -> Iterator[Row]:
 def _read_csv(path: Path) -> Iterator[Row]:
     reader = csv.reader((line + "\n" for line in read_lines(path)), strict=True)
     try:
-        header: list[str] = next(reader, [])
+        header = next(reader, list[str]())
         for fields in reader:
             if len(fields) != len(header):
                 raise UserError(f"{path}:{reader.line_num}: {len(fields)} columns, where line 1 names {len(header)}")

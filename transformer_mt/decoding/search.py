@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Protocol, TypeVar
+from typing import Annotated, Protocol, TypeVar, cast
 
 import torch
 from pydantic import Field
@@ -70,8 +70,8 @@ def greedy(step: StepFunction[StateT], state: StateT, bos: int, eos: int, limits
                 break
             rows, tokens = rows[kept], tokens[kept]
             state.select(kept)
-    found: list[list[int]] = output.tolist()
-    return [_hypothesis(ids, eos, limit) for ids, limit in zip(found, limits.tolist(), strict=True)]
+    found = zip(cast(list[list[int]], output.tolist()), cast(list[int], limits.tolist()), strict=True)
+    return [_hypothesis(ids, eos, limit) for ids, limit in found]
 
 
 def _hypothesis(ids: list[int], eos: int, limit: int) -> Hypothesis:

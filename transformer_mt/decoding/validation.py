@@ -52,5 +52,5 @@ class Validator:
             sums += torch.stack(loss).cpu()
             labels += batch.n_tgt
         model.train(was_training)
-        means: list[float] = (sums / labels).tolist()
-        return {"loss": means[0], "nll": means[1], "ppl": perplexity(means[1])}
+        smoothed, nll = (float(total) / labels for total in sums)
+        return {"loss": smoothed, "nll": nll, "ppl": perplexity(nll)}

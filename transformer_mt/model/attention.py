@@ -62,8 +62,7 @@ class MultiHeadAttention(nn.Module):
         return self.output(context.transpose(1, 2).flatten(2)), weights
 
     def _split(self, x: Tensor) -> Tensor:
-        heads: Tensor = x.unflatten(-1, (self.n_heads, -1))  # [B, L, D] -> [B, L, H, E]
-        return heads.transpose(1, 2)  # [B, H, L, E]
+        return x.view(*x.shape[:2], self.n_heads, -1).transpose(1, 2)  # [B, L, D] -> [B, H, L, E]
 
 
 def attend(queries: Tensor, memory: KeysValues, mask: Tensor | None, dropout: float = 0.0) -> Tensor:

@@ -33,12 +33,18 @@ class KeepConfig(Section):
 
 
 def save(info: CheckpointInfo, model: nn.Module, state: State) -> None:
-    """Write a checkpoint; one of the same step is replaced."""
+    """Write a checkpoint; one of the same step is replaced. Raises `UserError` when the disk does not take it."""
     about = {"step": info.step, "metric": info.metric, "scores": info.scores}
-    with replaced_folder(info.path) as folder:
-        safetensors.torch.save_model(model, str(folder / "model.safetensors"))
-        torch.save(state, folder / "training.pt")
-        (folder / "checkpoint.json").write_text(json.dumps(about), encoding="utf-8")
+    try:
+        with replaced_folder(info.path) as folder:
+            safetensors.torch.save_model(model, str(folder / "model.safetensors"))
+            torch.save(state, folder / "training.pt")
+            (folder / "checkpoint.json").write_text(json.dumps(about), encoding="utf-8")
+    except (OSError, RuntimeError, safetensors.SafetensorError) as error:
+        raise UserError(
+            f"{info.path}: the checkpoint cannot be written: {str(error).splitlines()[0]}\n"
+            "earlier checkpoints are intact: make room, and the same command goes on from the last one"
+        ) from None
 
 
 def load_weights(model: nn.Module, info: CheckpointInfo) -> None:
@@ -66,6 +72,13 @@ def prune(run: RunFolder, keep: KeepConfig) -> None:
     for info in found:
         if info.step not in kept:
             _delete(info.path)
+
+
+def rewind(run: RunFolder, info: CheckpointInfo) -> None:
+    """Delete the checkpoints after one, so that it is the last."""
+    for later in run.checkpoint_list():
+        if later.step > info.step:
+            _delete(later.path)
 
 
 def _delete(folder: Path) -> None:

@@ -9,7 +9,7 @@ is (1 - e) on the label and e / K on every class, as in `F.cross_entropy`.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -50,7 +50,7 @@ def label_smoothed_cross_entropy(states: Tensor, weight: Tensor, labels: Tensor,
         dtype = torch.get_autocast_dtype(device)
         states, weight = states.to(dtype), weight.to(dtype)
     with torch.autocast(device, enabled=False):
-        sums: tuple[Tensor, Tensor] = _ChunkedLoss.apply(states[real], weight, labels[real], pad_id, smoothing)
+        sums = cast("tuple[Tensor, Tensor]", _ChunkedLoss.apply(states[real], weight, labels[real], pad_id, smoothing))
     return Loss(sums[0], sums[1].detach())
 
 

@@ -20,7 +20,7 @@ from transformer_mt.device import Machine
 from transformer_mt.errors import Interrupted, UserError
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs import CheckpointInfo, RunFolder, is_better
-from transformer_mt.settings import MAY_CHANGE, Interval, Section, interval_is_due
+from transformer_mt.settings import MAY_CHANGE, Interval, Milestone, Section
 from transformer_mt.training import checkpoint
 from transformer_mt.training.checkpoint import KeepConfig, State
 from transformer_mt.training.loss import batch_loss
@@ -121,23 +121,19 @@ class Trainer:
         progress = self.progress
         with StopSignals() as stop:
             while (reason := self.reason_to_stop()) is None:
-                began, epochs_before = time.perf_counter(), progress.position.epoch
+                began = time.perf_counter()
                 batches, position = self.stream.take(progress.position, self.accumulate)
                 gradient_norm = self.update(batches)
-                progress.step, progress.position = progress.step + 1, position
+                here = Milestone(progress.step + 1, progress.position.epoch, position.epoch)
+                progress.step, progress.position = here.step, position
                 self.window.seconds += time.perf_counter() - began
                 self.monitor.advance(progress.step)
 
-                def is_due(interval: str | None, before: int = epochs_before) -> bool:
-                    return interval_is_due(
-                        interval, step=progress.step, epochs_before=before, epochs_now=progress.position.epoch
-                    )
-
                 if progress.step % self.limits.log_every == 0:
                     self.log(gradient_norm)
-                if is_due(self.validation.every):
+                if here.ends(self.validation.every):
                     self.validate_and_save()
-                elif is_due(self.limits.save_every) or stop.number:
+                elif here.ends(self.limits.save_every) or stop.number:
                     self.save({})
                 if stop.number:
                     raise Interrupted(stop.number)
@@ -254,8 +250,8 @@ class Trainer:
         state = checkpoint.load_state(info)
         checkpoint.load_weights(self.model, info)
         self.optimizer.load_state_dict(state["optimizer"])
-        progress = state["progress"]
-        self.progress = Progress(**{**progress, "position": Position(**progress["position"])})
+        self.progress = Progress(**state["progress"])
+        self.progress.position = Position(**state["progress"]["position"])
         self.window = Window(**state["window"])
         torch.set_rng_state(state["random"])
         if state["random_cuda"] is not None and self.machine.device.type == "cuda":

@@ -16,7 +16,7 @@ from transformer_mt.data.quickstart.grammar import sentence
 from transformer_mt.data.quickstart.morphology import Pairs, Text
 
 SPLITS = ("train", "validation", "test", "combinations")
-TRAIN_SIZE = 12_000
+TRAIN_SIZE = 24_000
 VALIDATION_SIZE = 500
 TEST_SIZE = 500
 COMBINATIONS_SIZE = 400

@@ -229,7 +229,6 @@ ADJECTIVES = (
     _adjective("sick/krank", "health", f"{_HUMANS} animal"),
     _adjective("hungry/hungrig", "hunger", f"{_HUMANS} animal"),
 )  # fmt: skip
-ADJECTIVE = {adjective.en: adjective for adjective in ADJECTIVES}
 # What one can say of a kind of noun; an adjective that suits few kinds counts more there, so that none stays rare.
 ADJECTIVES_FOR = {
     noun.kind: tuple(a for a in ADJECTIVES if noun.kind in a.kinds for _ in range(max(1, 5 - len(a.kinds))))

@@ -1,0 +1,191 @@
+"""What several files share: the command line in this process, one tiny run trained through it, and small parts."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import os
+import sys
+import warnings
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+import pytest
+
+if TYPE_CHECKING:
+    from transformer_mt.data.encoded import EncodedCorpus
+    from transformer_mt.data.tokenizer import TokenizerPair
+    from transformer_mt.model.transformer import Transformer
+
+Tmt = Callable[..., "CompletedProcess[str]"]
+
+
+def written(stream: io.TextIOWrapper) -> str:
+    stream.seek(0)
+    return stream.read()
+
+
+@contextmanager
+def one_thread() -> Generator[None]:
+    """Tiny models are fastest so, and most of all on a machine that is busy."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def tmt() -> Tmt:
+    """`tmt("translate", run, ..., stdin=b"...")`: the command line in this process, and what it said."""
+    from transformer_mt.cli import main
+
+    def tmt(*arguments: object, stdin: bytes = b"") -> CompletedProcess[str]:
+        command = [str(argument) for argument in arguments]
+        with (
+            patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), "utf-8")),
+            redirect_stdout(io.TextIOWrapper(io.BytesIO(), "utf-8", newline="", write_through=True)) as stdout,
+            redirect_stderr(io.TextIOWrapper(io.BytesIO(), "utf-8", newline="", write_through=True)) as stderr,
+            warnings.catch_warnings(),
+            one_thread(),
+            pytest.raises(SystemExit) as end,
+        ):
+            main(command)
+        return CompletedProcess(command, int(end.value.code or 0), written(stdout), written(stderr))
+
+    return tmt
+
+
+TINY = """
+data:
+  src_lang: en
+  tgt_lang: de
+  train: {src: train.en, tgt: train.de}
+  validation: {src: valid.en, tgt: valid.de}
+  test: {unseen: {src: test.en, tgt: test.de}}
+tokenizer: {vocab_size: 340}
+batches: {tokens: 256}
+model: {d_model: 16, d_ff: 32, n_heads: 2, encoder: {n_layers: 1}, decoder: {n_layers: 1}}
+schedule: {warmup_steps: 5}
+train: {max_steps: 12, log_every: 3}
+validation: {every: 4, metric: loss, probes: 2}
+decoding: {max_length_factor: 0, max_length_offset: 5}
+keep: {last: 2}
+device: cpu
+threads: 1
+"""
+
+NUMBERS = {
+    "one": "eins",
+    "two": "zwei",
+    "three": "drei",
+    "four": "vier",
+    "five": "fünf",
+    "six": "sechs",
+    "eight": "acht",
+}
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `tiny.yaml` and the text files that it names, to be used from within."""
+    folder = tmp_path_factory.mktemp("tiny")
+    pairs = [tuple(map(" ".join, zip(*three, strict=True))) for three in itertools.permutations(NUMBERS.items(), 3)]
+    for name, part in {"train": pairs[:50], "valid": pairs[100:108], "test": pairs[200:206]}.items():
+        for side, language in enumerate(("en", "de")):
+            text = "".join(f"{pair[side]}\n" for pair in part)
+            (folder / f"{name}.{language}").write_text(text, encoding="utf-8")
+    (folder / "tiny.yaml").write_text(TINY, encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_run(tiny: Path, tmt: Tmt) -> Path:
+    """The run folder of `tmt train --config tiny.yaml`: to be read, never written."""
+    before = Path.cwd()
+    os.chdir(tiny)
+    try:
+        done = tmt("train", "--config", "tiny.yaml")
+    finally:
+        os.chdir(before)
+    assert done.returncode == 0, done.stderr
+    (tiny / "train.log").write_text(done.stderr, encoding="utf-8")
+    return tiny / "runs" / "tiny"
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    """A test draws the same random numbers alone and in company."""
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(0)
+
+
+@dataclass(frozen=True)
+class Words:
+    """What a model knows of a language."""
+
+    vocab_size: int
+    pad_id: int
+
+
+@pytest.fixture(scope="session")
+def make_model() -> Callable[..., Transformer]:
+    """`make_model(norm_position="post", rough=0.3)`: a tiny model that is not training.
+
+    With `rough`, noise of that size is on every weight, so that biases and gains matter, and outputs differ.
+    """
+    import torch
+
+    from transformer_mt.model.config import ModelConfig
+    from transformer_mt.model.transformer import Transformer
+
+    def make_model(
+        *, vocab: tuple[int, int] = (23, 23), pad: tuple[int, int] = (0, 0), rough: float = 0.0, **settings: Any
+    ) -> Transformer:
+        two = {"n_layers": 2}
+        sizes = {"d_model": 16, "d_ff": 32, "n_heads": 4, "encoder": two, "decoder": two}
+        config = ModelConfig.model_validate(sizes | settings)
+        src, tgt = (Words(size, pad_id) for size, pad_id in zip(vocab, pad, strict=True))
+        torch.manual_seed(1)
+        model = Transformer(config, src, tgt).eval()
+        for parameter in model.parameters() if rough else ():
+            parameter.data += rough * torch.randn_like(parameter)
+        for stack, pad_id in ((model.encoder, pad[0]), (model.decoder, pad[1])) if rough else ():
+            stack.embedding.tokens.weight.data[pad_id] = 0
+        return model
+
+    return make_model
+
+
+@pytest.fixture(scope="session")
+def small_tokenizers() -> TokenizerPair:
+    """A joint vocabulary of 420 entries, from quickstart's test pairs."""
+    from transformer_mt.data.quickstart.corpus import pairs
+    from transformer_mt.data.tokenizer import TokenizerConfig, train
+
+    return train(TokenizerConfig(vocab_size=420), pairs("test")[:300])
+
+
+@pytest.fixture(scope="session")
+def make_corpus() -> Callable[..., EncodedCorpus]:
+    """`make_corpus(src, tgt)`: pairs of ids, held as the product holds them."""
+    import numpy as np
+
+    from transformer_mt.data.encoded import EncodedCorpus, Losses, Side
+
+    def make_side(sentences: Sequence[Sequence[int]]) -> Side:
+        flat = [i for sentence in sentences for i in sentence]
+        return Side(np.array(flat, np.int32), np.cumsum([0, *map(len, sentences)]))
+
+    def make_corpus(src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> EncodedCorpus:
+        return EncodedCorpus(make_side(src), make_side(tgt), Losses())
+
+    return make_corpus

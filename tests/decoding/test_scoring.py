@@ -1,0 +1,174 @@
+"""Scores equal those of the `sacrebleu` command on written files (trap 36); what validation reports of a model
+(traps 21 and 24)."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from transformer_mt.data.batching import BatchStream
+from transformer_mt.data.encoded import EncodedCorpus
+from transformer_mt.data.quickstart.corpus import pairs
+from transformer_mt.data.tokenizer import TokenizerPair
+from transformer_mt.decoding.scoring import BleuTokenizer, Score, Scores, ScoringConfig, bleu_tokenizer, score
+from transformer_mt.decoding.search import DecodingConfig
+from transformer_mt.decoding.translator import Translator
+from transformer_mt.decoding.validation import Validator
+from transformer_mt.device import Machine
+from transformer_mt.model.transformer import Transformer
+
+REFERENCES = [tgt for _, tgt in pairs("test")[:40]]
+CHINESE = ["他昨天买了两本书。", "天气很好,我们去公园吧!", "这是 GPU 吗?"]
+
+
+def damage(text: str, dice: random.Random) -> str:
+    """Some characters are lost, and some words change places."""
+    words = "".join(c for c in text if dice.random() < 0.95).split()
+    if len(words) > 2 and dice.random() < 0.3:
+        words[0], words[-1] = words[-1], words[0]
+    return " ".join(words)
+
+
+def by_command(hypotheses: list[str], references: list[str], tokenize: str, folder: Path) -> list[dict[str, str]]:
+    """BLEU and chrF as someone else computes them from the files."""
+    for name, lines in (("hyp", hypotheses), ("ref", references)):
+        (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    command = [sys.executable, "-m", "sacrebleu", folder / "ref", "-i", folder / "hyp", "-m", "bleu", "chrf"]
+    done = subprocess.run([*command, "-tok", tokenize, "-w", "8"], capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("tokenize", ["13a", "intl", "char", "zh"])
+def test_equals_the_sacrebleu_command(tokenize: str, tmp_path: Path) -> None:
+    """Trap 36: on raw text with blank lines, quotes and spaces at the ends; signatures, too."""
+    references = [*REFERENCES, *CHINESE, "", 'Er sagt: "Nein, 3,5 % ..."', "&quot;a&amp;b"]
+    dice = random.Random(1)
+    hypotheses = [damage(reference, dice) for reference in references[:-2]] + ['  er sagt:"Nein , 3.5%"... ', ""]
+    found = score(hypotheses, references, tokenize)
+    for ours, theirs in zip(
+        (found.bleu, found.chrf), by_command(hypotheses, references, tokenize, tmp_path), strict=True
+    ):
+        assert ours.value == pytest.approx(float(theirs["score"]), abs=1e-6)
+        assert ours.signature == theirs["signature"]
+        assert 5 < ours.value < 95
+
+
+def test_a_perfect_and_a_hopeless_translation() -> None:
+    perfect, hopeless = score(REFERENCES, REFERENCES, "13a"), score([""] * len(REFERENCES), REFERENCES, "13a")
+    assert (perfect.bleu.value, perfect.chrf.value) == pytest.approx((100, 100))
+    assert (hopeless.bleu.value, hopeless.chrf.value) == (0, 0)
+
+
+def test_the_signature_names_the_tokeniser() -> None:
+    for tokenize in ("13a", "zh", "char"):
+        assert f"tok:{tokenize}|" in score(["ein Satz"], ["ein Satz"], tokenize).bleu.signature
+
+
+def test_lines_for_the_terminal() -> None:
+    assert Scores(Score(31.416, "a|b"), Score(2.0, "c")).lines() == ["BLEU 31.42  a|b", "chrF 2.00  c"]
+
+
+@pytest.mark.parametrize(
+    ("language", "tokenizer"),
+    [
+        *((language, "13a") for language in ("de", "en", "EN-us", "", "jam")),
+        *((language, "zh") for language in ("zh", "ZH", "zh-CN", "zh_TW", "zh-Hant-HK")),
+        *((language, "char") for language in ("ja", "ja-JP", "JA", "ko", "ko_KR", "th", "lo", "km", "my", "bo")),
+    ],
+)
+def test_the_tokeniser_of_each_language(language: str, tokenizer: str) -> None:
+    assert ScoringConfig().tokenize == "auto"
+    assert bleu_tokenizer("auto", language) == tokenizer
+
+
+@pytest.mark.parametrize("tokenize", ["13a", "zh", "char", "none"])
+def test_a_tokeniser_that_is_named_serves_every_language(tokenize: BleuTokenizer) -> None:
+    assert [bleu_tokenizer(tokenize, language) for language in ("de", "zh", "ja")] == [tokenize] * 3
+
+
+# --- validation -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def make_validator(
+    make_model: Callable[..., Transformer],
+    make_corpus: Callable[..., EncodedCorpus],
+    small_tokenizers: TokenizerPair,
+) -> Callable[[int], Validator]:
+    """A validator of ten pairs that shows some of them."""
+    texts, tokenizer = pairs("test")[300:310], small_tokenizers.tgt
+    corpus = make_corpus(*(tokenizer.encode(side) for side in zip(*texts, strict=True)))
+    words = (tokenizer.vocab_size, tokenizer.vocab_size)
+    model = make_model(vocab=words, pad=(tokenizer.pad_id, tokenizer.pad_id), dropout={"embedding": 0.9})
+
+    def make_validator(probes: int) -> Validator:
+        return Validator(
+            Translator(model, small_tokenizers, DecodingConfig(max_length_factor=0, max_length_offset=5)),
+            BatchStream(corpus, small_tokenizers, tokens=100, seed=1),
+            texts,
+            machine=Machine(torch.device("cpu"), "fp32", 1),
+            smoothing=0.1,
+            tokenize="13a",
+            probes=probes,
+        )
+
+    return make_validator
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_validation_looks_without_dropout_and_leaves_the_mode(
+    make_validator: Callable[[int], Validator], training: bool
+) -> None:
+    """Trap 24."""
+    validator = make_validator(2)
+    wanted = validator()
+    model = validator.translator.model.train(training)
+    assert validator() == wanted
+    assert all(module.training == training for module in model.modules())
+
+
+def test_losses_are_means_over_all_labels(make_validator: Callable[[int], Validator]) -> None:
+    """Trap 21: perplexity comes from the plain loss; batches of many sizes weigh by their labels."""
+    validator = make_validator(0)
+    model, sums, labels = validator.translator.model, [0.0, 0.0], 0
+    for row in range(10):
+        batch = validator.stream.collate(np.array([row]))
+        logits = model.logits(model(batch.src, batch.tgt_in))[0, :, 1:]
+        for i, smoothing in enumerate((0.1, 0.0)):
+            loss = F.cross_entropy(logits, batch.labels[0] - 1, label_smoothing=smoothing, reduction="sum")
+            sums[i] += loss.item()
+        labels += batch.labels.numel()
+    found = validator.losses()
+    assert found["loss"] == pytest.approx(sums[0] / labels, rel=1e-5)
+    assert found["nll"] == pytest.approx(sums[1] / labels, rel=1e-5)
+    assert found["ppl"] == pytest.approx(math.exp(sums[1] / labels), rel=1e-4)
+
+
+def test_scores_are_of_free_translations(make_validator: Callable[[int], Validator]) -> None:
+    """Trap 36: the reference is not an input."""
+    validator = make_validator(0)
+    scores, samples = validator()
+    wanted = score(validator.translator.translate(validator.sources), validator.references, "13a")
+    assert (scores["bleu"], scores["chrf"]) == (wanted.bleu.value, wanted.chrf.value)
+    assert not samples
+
+
+@pytest.mark.parametrize(("probes", "rows"), [(1, [0]), (2, [0, 5]), (4, [0, 2, 5, 7]), (10, list(range(10)))])
+def test_probes_stand_evenly_over_the_set(
+    make_validator: Callable[[int], Validator], probes: int, rows: list[int]
+) -> None:
+    validator = make_validator(probes)
+    samples = validator().samples
+    texts = pairs("test")[300:310]
+    assert [(sample.src, sample.reference) for sample in samples] == [texts[row] for row in rows]
+    assert [sample.hypothesis for sample in samples] == validator.translator.translate([texts[row][0] for row in rows])

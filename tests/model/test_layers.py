@@ -1,0 +1,163 @@
+"""Layers against their formulas: traps 8 (layer normalisation) and 16 (residual connections)."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from transformer_mt.model.attention import MultiHeadAttention, causal_mask
+from transformer_mt.model.cache import Past
+from transformer_mt.model.config import ModelConfig
+from transformer_mt.model.layers import (
+    DecoderLayer,
+    EncoderLayer,
+    FeedForward,
+    PostNorm,
+    PreNorm,
+    Residual,
+    make_final_norm,
+    make_residual,
+)
+
+B, L, D = 2, 5, 16
+NORMS = pytest.mark.parametrize("norm_position", ["pre", "post"])
+NO_DROPOUT = dict.fromkeys(["embedding", "residual", "attention", "activation"], 0.0)
+
+
+def config(**settings: Any) -> ModelConfig:
+    return ModelConfig.model_validate({"d_model": D, "d_ff": 24, "n_heads": 2, "dropout": NO_DROPOUT, **settings})
+
+
+@pytest.fixture
+def x() -> Tensor:
+    return torch.randn(B, L, D)
+
+
+def normed(x: Tensor, eps: float) -> Tensor:
+    """Zero mean, and the biased variance under the root with eps."""
+    mean = x.mean(-1, keepdim=True)
+    variance = (x - mean).square().mean(-1, keepdim=True)
+    return (x - mean) / (variance + eps).sqrt()
+
+
+def double(h: Tensor) -> Tensor:
+    return 2 * h
+
+
+# --- residual connections ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("eps", [1e-5, 0.5])
+def test_layer_normalisation(x: Tensor, eps: float) -> None:
+    """Trap 8: a large eps shows where it stands."""
+    settings = config(norm_eps=eps, norm_position="post")
+    wanted = normed(3 * x, eps)
+    torch.testing.assert_close(make_residual(settings)(x, double), wanted)
+    torch.testing.assert_close(F.layer_norm(3 * x, (D,), eps=eps), wanted)
+    torch.testing.assert_close(make_final_norm(config(norm_eps=eps))(x), normed(x, eps))
+
+
+def test_pre_norm_is_x_plus_sublayer_of_norm(x: Tensor) -> None:
+    torch.testing.assert_close(PreNorm(D, 1e-5, 0.0)(x, double), x + 2 * normed(x, 1e-5))
+
+
+def test_post_norm_is_norm_of_x_plus_sublayer(x: Tensor) -> None:
+    torch.testing.assert_close(PostNorm(D, 1e-5, 0.0)(x, double), normed(x + 2 * x, 1e-5))
+
+
+def test_the_norm_has_gain_and_bias(x: Tensor) -> None:
+    residual = PreNorm(D, 1e-5, 0.0)
+    nn.init.constant_(residual.norm.weight, 3.0)
+    nn.init.constant_(residual.norm.bias, 0.5)
+    torch.testing.assert_close(residual(x, double), x + 2 * (3 * normed(x, 1e-5) + 0.5))
+
+
+def test_dropout_is_on_the_sublayer_alone(x: Tensor) -> None:
+    """The residual stream passes whole; what is left of the sub-layer is scaled."""
+    added = PreNorm(D, 1e-5, 0.5)(x, torch.ones_like) - x
+    assert set(added.round(decimals=4).unique().tolist()) == {0.0, 2.0}
+
+
+def test_kinds_by_name() -> None:
+    for name, kind, final in (("pre", PreNorm, nn.LayerNorm), ("post", PostNorm, nn.Identity)):
+        assert type(make_residual(config(norm_position=name))) is kind
+        assert type(make_final_norm(config(norm_position=name))) is final
+    with pytest.raises(NotImplementedError):
+        Residual(D, 1e-5, 0.0)(torch.zeros(D), double)
+
+
+# --- layers -----------------------------------------------------------------------------------------------------------
+
+
+def test_feed_forward_is_its_formula(x: Tensor) -> None:
+    layer = FeedForward(D, 24, 0.0)
+    hidden = (x @ layer.inner.weight.T + layer.inner.bias).clamp(min=0)
+    torch.testing.assert_close(layer(x), hidden @ layer.outer.weight.T + layer.outer.bias)
+
+
+def run_encoder(x: Tensor, **settings: Any) -> Tensor:
+    return EncoderLayer(config(**settings))(x, torch.ones(B, 1, 1, L, dtype=torch.bool))
+
+
+def silence(layer: nn.Module) -> None:
+    """Make every sub-layer answer zero."""
+    for module in layer.modules():
+        if isinstance(module, MultiHeadAttention | FeedForward):
+            last = module.output if isinstance(module, MultiHeadAttention) else module.outer
+            nn.init.zeros_(last.weight)
+            nn.init.zeros_(last.bias)
+
+
+def run_decoder(layer: DecoderLayer, x: Tensor, past: Past | None = None) -> Tensor:
+    states = torch.linspace(-1, 1, B * 3 * D).view(B, 3, D)
+    mask = None if past else causal_mask(x.size(1))
+    memory_mask = torch.tensor([[True, True, False], [True, True, True]])[:, None, None]
+    return layer(x, mask, layer.cross_attention.project(states), memory_mask, past)
+
+
+def test_silent_sublayers_are_the_identity_under_pre_norm(x: Tensor) -> None:
+    """Trap 16: the residual is the layer's input, not the sub-layer's output."""
+    encoder, decoder = EncoderLayer(config()), DecoderLayer(config())
+    silence(encoder)
+    silence(decoder)
+    assert torch.equal(encoder(x, torch.ones(B, 1, 1, L, dtype=torch.bool)), x)
+    assert torch.equal(run_decoder(decoder, x), x)
+
+
+@NORMS
+def test_inputs_stay_as_they_are(norm_position: str, x: Tensor) -> None:
+    """Trap 16: nothing is added to the caller's tensor."""
+    settings, before = config(norm_position=norm_position), x.clone()
+    FeedForward(D, 24, 0.0)(x)
+    make_residual(settings)(x, double)
+    make_final_norm(settings)(x)
+    run_encoder(x, norm_position=norm_position)
+    run_decoder(DecoderLayer(settings), x)
+    run_decoder(DecoderLayer(settings), x, Past())
+    assert torch.equal(x, before)
+
+
+@NORMS
+def test_a_layer_with_a_past_continues_the_whole(norm_position: str, x: Tensor) -> None:
+    layer, past = DecoderLayer(config(norm_position=norm_position)), Past()
+    steps = [run_decoder(layer, x[:, t : t + 1], past) for t in range(L)]
+    torch.testing.assert_close(torch.cat(steps, dim=1), run_decoder(layer, x))
+
+
+@pytest.mark.parametrize("name", ["residual", "attention", "activation"])
+def test_each_dropout_rate_has_its_place(name: str) -> None:
+    settings = config(dropout={**NO_DROPOUT, name: 0.25})
+    layer = DecoderLayer(settings)
+    rates = {
+        "residual": {cast(Residual, residual).dropout.p for residual in layer.residuals},
+        "attention": {layer.self_attention.dropout, layer.cross_attention.dropout},
+        "activation": {layer.feed_forward.dropout.p},
+    }
+    assert rates == {place: {0.25 if place == name else 0.0} for place in rates}
+    encoder = EncoderLayer(settings)
+    assert encoder.self_attention.dropout == (0.25 if name == "attention" else 0.0)
+    assert encoder.feed_forward.dropout.p == (0.25 if name == "activation" else 0.0)

@@ -1,0 +1,375 @@
+"""The whole model against `torch.nn`, and what must not move it: traps 1 to 5, 7, 11, 13, 14 and 16."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from transformer_mt.data.batching import Batch
+from transformer_mt.model.attention import MultiHeadAttention, padding_mask
+from transformer_mt.model.config import ModelConfig
+from transformer_mt.model.layers import DecoderLayer, EncoderLayer
+from transformer_mt.model.positions import SinusoidalPositions, sinusoidal_table
+from transformer_mt.model.transformer import Decoder, Embedding, Encoder, Transformer
+from transformer_mt.runs import CheckpointInfo
+from transformer_mt.training import checkpoint
+from transformer_mt.training.loss import batch_loss
+from transformer_mt.training.optim import OptimizerConfig, make_optimizer
+
+MakeModel = Callable[..., Transformer]
+NORMS = pytest.mark.parametrize("norm_position", ["pre", "post"])
+TIES = pytest.mark.parametrize("tie_embeddings", ["all", "decoder", "none"])
+PAD = 0
+SRC = torch.tensor([[5, 6, 7, 8, 9], [4, 3, PAD, PAD, PAD], [9, 9, 2, 11, PAD]])
+TGT = torch.tensor([[1, 12, 4, 5], [1, 3, 22, PAD], [1, PAD, PAD, PAD]])
+
+
+def scramble_padding(ids: Tensor) -> Tensor:
+    """Other ids where there is padding."""
+    return torch.where(ids == PAD, torch.randint(1, 23, ids.shape), ids)
+
+
+def real(states: Tensor, ids: Tensor) -> Tensor:
+    """The states of what is not padding."""
+    return states[ids != PAD]
+
+
+def watch(module: nn.Module) -> list[Tensor]:
+    """What a module will give out, with its place in the graph."""
+    outputs: list[Tensor] = []
+
+    def keep(_module: nn.Module, _inputs: object, output: Tensor) -> None:
+        outputs.append(output)
+
+    module.register_forward_hook(keep)
+    return outputs
+
+
+# --- the same as torch.nn ---------------------------------------------------------------------------------------------
+
+
+def copy_attention(ours: MultiHeadAttention, theirs: Any) -> None:
+    theirs.in_proj_weight.data = torch.cat([ours.query.weight, ours.key_value.weight]).detach()
+    theirs.in_proj_bias.data = torch.cat([ours.query.bias, ours.key_value.bias]).detach()
+    theirs.out_proj.load_state_dict(ours.output.state_dict())
+
+
+def copy_layer(ours: Any, theirs: Any) -> None:
+    copy_attention(ours.self_attention, theirs.self_attn)
+    if hasattr(ours, "cross_attention"):
+        copy_attention(ours.cross_attention, theirs.multihead_attn)
+    theirs.linear1.load_state_dict(ours.feed_forward.inner.state_dict())
+    theirs.linear2.load_state_dict(ours.feed_forward.outer.state_dict())
+    for i, residual in enumerate(ours.residuals, start=1):
+        getattr(theirs, f"norm{i}").load_state_dict(residual.norm.state_dict())
+
+
+def stack_in_torch(ours: Encoder | Decoder, config: ModelConfig) -> nn.Module:
+    """A stack of torch's layers with our weights; only pre-norm ends with a norm."""
+    pre, depth = config.norm_position == "pre", len(ours.layers)
+    norm: Any = nn.LayerNorm(config.d_model) if pre else None
+    sizes: Any = {"d_model": config.d_model, "nhead": config.n_heads, "dim_feedforward": config.d_ff}
+    sizes |= {"batch_first": True, "norm_first": pre}
+    if isinstance(ours, Encoder):
+        stack = nn.TransformerEncoder(nn.TransformerEncoderLayer(**sizes), depth, norm, enable_nested_tensor=False)
+    else:
+        stack = nn.TransformerDecoder(nn.TransformerDecoderLayer(**sizes), depth, norm)
+    for our_layer, their_layer in zip(ours.layers, stack.layers, strict=True):
+        copy_layer(our_layer, their_layer)
+    if pre:
+        norm.load_state_dict(ours.norm.state_dict())
+    return stack.eval()
+
+
+def embed(embedding: Embedding, ids: Tensor) -> Tensor:
+    weight = embedding.tokens.weight
+    return weight[ids] * math.sqrt(weight.size(1)) + sinusoidal_table(ids.size(1), weight.size(1))
+
+
+def encode_in_torch(model: Transformer, src: Tensor) -> Tensor:
+    stack = stack_in_torch(model.encoder, model.config)
+    return stack(embed(model.encoder.embedding, src), src_key_padding_mask=src == PAD)
+
+
+def decode_in_torch(model: Transformer, tgt_in: Tensor, memory: Tensor, src: Tensor) -> Tensor:
+    stack = stack_in_torch(model.decoder, model.config)
+    return stack(
+        embed(model.decoder.embedding, tgt_in),
+        memory,
+        tgt_mask=torch.ones(tgt_in.size(1), tgt_in.size(1), dtype=torch.bool).triu(1),
+        tgt_key_padding_mask=tgt_in == PAD,
+        memory_key_padding_mask=src == PAD,
+    )
+
+
+@NORMS
+def test_the_encoder_equals_torch(make_model: MakeModel, norm_position: str) -> None:
+    model = make_model(norm_position=norm_position, rough=0.2)
+    ours, theirs = model.encode(SRC)[0], encode_in_torch(model, SRC)
+    torch.testing.assert_close(real(ours, SRC), real(theirs, SRC), atol=1e-5, rtol=1e-5)
+
+
+@NORMS
+def test_the_decoder_equals_torch(make_model: MakeModel, norm_position: str) -> None:
+    """Also where torch masks the target's padding: the causal mask alone serves."""
+    model, memory = make_model(norm_position=norm_position, rough=0.2), torch.randn(3, 5, 16)
+    ours = model.decode(TGT, memory, padding_mask(SRC, PAD))
+    theirs = decode_in_torch(model, TGT, memory, SRC)
+    torch.testing.assert_close(real(ours, TGT), real(theirs, TGT), atol=1e-5, rtol=1e-5)
+
+
+@NORMS
+@TIES
+def test_the_model_equals_torch(make_model: MakeModel, norm_position: str, tie_embeddings: str) -> None:
+    model = make_model(norm_position=norm_position, tie_embeddings=tie_embeddings, rough=0.2)
+    theirs = F.linear(decode_in_torch(model, TGT, encode_in_torch(model, SRC), SRC), model.output.weight)
+    ours = model.logits(model(SRC, TGT))
+    torch.testing.assert_close(real(ours, TGT)[:, 1:], real(theirs, TGT)[:, 1:], atol=1e-5, rtol=1e-5)
+    assert torch.all(ours[..., PAD] == -math.inf)
+
+
+def test_an_encoder_alone() -> None:
+    class Words:
+        vocab_size, pad_id = 23, PAD
+
+    config = ModelConfig(d_model=16, d_ff=32, n_heads=2)
+    encoder = Encoder(config, Embedding(Words(), config)).eval()
+    wanted = stack_in_torch(encoder, config)(embed(encoder.embedding, SRC), src_key_padding_mask=SRC == PAD)
+    torch.testing.assert_close(real(encoder(SRC, padding_mask(SRC, PAD)), SRC), real(wanted, SRC))
+
+
+# --- masks ------------------------------------------------------------------------------------------------------------
+
+
+@NORMS
+def test_padding_on_the_right_changes_nothing(make_model: MakeModel, norm_position: str) -> None:
+    """Traps 3 and 7."""
+    model = make_model(norm_position=norm_position, rough=0.2)
+    longer = model(F.pad(SRC, (0, 4), value=PAD), F.pad(TGT, (0, 3), value=PAD))[:, : TGT.size(1)]
+    torch.testing.assert_close(real(longer, TGT), real(model(SRC, TGT), TGT))
+    alone = model(SRC[1:2, :2], TGT[1:2, :3])
+    torch.testing.assert_close(alone[0], model(SRC, TGT)[1, :3])
+
+
+def test_the_ids_that_padding_holds_change_nothing(make_model: MakeModel) -> None:
+    """Trap 3: what is masked is a key, whatever stands there."""
+    model, mask = make_model(rough=0.2), padding_mask(SRC, PAD)
+    clean, scrambled = model.encoder(SRC, mask), model.encoder(scramble_padding(SRC), mask)
+    torch.testing.assert_close(real(scrambled, SRC), real(clean, SRC))
+    wanted = model.decode(TGT, clean, mask)
+    torch.testing.assert_close(real(model.decode(scramble_padding(TGT), scrambled, mask), TGT), real(wanted, TGT))
+
+
+def test_the_source_is_masked_by_its_own_pad_id(make_model: MakeModel) -> None:
+    """Trap 17: the target's pad id is a word there."""
+    model = make_model(pad=(5, 3), tie_embeddings="decoder", rough=0.2)
+    src = torch.tensor([[4, 3, 8], [3, 5, 5]])
+    states, mask = model.encode(src)
+    assert mask.flatten(1).tolist() == [[True, True, True], [True, False, False]]
+    torch.testing.assert_close(states[1, :1], model.encode(torch.tensor([[3]]))[0][0])
+
+
+@NORMS
+@pytest.mark.parametrize("t", [0, 1, 2])
+def test_no_position_sees_the_next_token(make_model: MakeModel, norm_position: str, t: int) -> None:
+    """Traps 1 and 2: another token at t + 1 moves no state up to t, and has no gradient from there."""
+    model = make_model(norm_position=norm_position, tie_embeddings="none", rough=0.2)
+    other = TGT.clone()
+    other[:, t + 1 :] = 17
+    assert torch.equal(model(SRC, other)[:, : t + 1], model(SRC, TGT)[:, : t + 1])
+
+    embedded = watch(model.decoder.embedding)
+    states = model(SRC, TGT)
+    (gradient,) = torch.autograd.grad(states[:, t].square().sum(), embedded)
+    assert torch.all(gradient[:, t + 1 :] == 0)
+    assert gradient[0, : t + 1].abs().sum(-1).min() > 0
+
+
+def test_every_source_token_is_seen_by_every_position(make_model: MakeModel) -> None:
+    """The other side of trap 2: the encoder looks both ways, and the decoder at the whole source."""
+    model = make_model(tie_embeddings="none", rough=0.2)
+    embedded = watch(model.encoder.embedding)
+    states = model(SRC, TGT)
+    for t in range(TGT.size(1)):
+        (gradient,) = torch.autograd.grad(states[:, t].square().sum(), embedded, retain_graph=True)
+        assert torch.equal(gradient.abs().sum(-1) > 0, SRC != PAD)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_an_empty_source_poisons_nothing(make_model: MakeModel, dtype: torch.dtype) -> None:
+    """Trap 4: in training, with dropout on the weights, and the neighbours' gradient is their own."""
+    model = make_model(dropout={"attention": 0.3}).train()
+    src = SRC.clone()
+    src[1] = PAD
+    with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
+        smoothed, nll = batch_loss(model, Batch(src, TGT, TGT, n_src=9, n_tgt=8), smoothing=0.1)
+    smoothed.backward()
+    assert smoothed.isfinite() and nll.isfinite()
+    assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in model.parameters())
+    with torch.no_grad():
+        model.eval()
+        torch.testing.assert_close(model(src, TGT)[0], model(SRC, TGT)[0])
+
+
+# --- precision --------------------------------------------------------------------------------------------------------
+
+
+@NORMS
+def test_autocast_is_near_fp32(make_model: MakeModel, norm_position: str) -> None:
+    """Traps 5 and 12."""
+    model = make_model(norm_position=norm_position)
+    with torch.autocast("cpu", torch.bfloat16):
+        states = model(SRC, TGT)
+    torch.testing.assert_close(states.float(), model(SRC, TGT), atol=0.1, rtol=0.1)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_model_in_half_precision(make_model: MakeModel, dtype: torch.dtype) -> None:
+    """Trap 5: also with padding and an empty source, which want the masks' fill value."""
+    model = make_model(rough=0.1)
+    exact = real(model.logits(model(SRC, TGT)), TGT)
+    model.to(dtype)
+    torch.testing.assert_close(real(model.logits(model(SRC, TGT)), TGT), exact, atol=0.2, rtol=0.2)
+    assert model.logits(model(torch.full_like(SRC, PAD), TGT))[..., 1:].isfinite().all()
+
+
+# --- embeddings and initial weights -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("start", [0, 3])
+def test_embeddings_are_scaled_and_placed(make_model: MakeModel, start: int) -> None:
+    """Trap 13: the same for a training prefix and for the one token of a decoding step."""
+    embedding = make_model(d_model=16).decoder.embedding
+    wanted = embedding.tokens.weight[TGT] * 4 + sinusoidal_table(start + 4, 16)[start:]
+    torch.testing.assert_close(embedding(TGT, start), wanted)
+    torch.testing.assert_close(embedding(TGT[:, :1], start), wanted[:, :1])
+
+
+def test_dropout_of_embeddings_is_for_training_only(make_model: MakeModel) -> None:
+    embedding = make_model(dropout={"embedding": 0.5}).decoder.embedding
+    assert torch.equal(embedding(TGT), embedding(TGT))
+    assert (embedding.train()(TGT) == 0).float().mean() > 0.25
+
+
+def test_positions_that_grew_while_translating_serve_training(make_model: MakeModel) -> None:
+    """Trap 10: a buffer made in inference mode must not stop autograd."""
+    model = make_model()
+    model.encoder.embedding.positions = SinusoidalPositions(16, length=2)
+    with torch.inference_mode():
+        model.start(SRC)
+    model.train()(SRC, TGT).sum().backward()
+
+
+@TIES
+def test_initial_weights(make_model: MakeModel, tie_embeddings: str) -> None:
+    model = make_model(d_model=64, d_ff=128, vocab=(500, 500), tie_embeddings=tie_embeddings)
+    bounds: list[tuple[Tensor, float]] = []
+    for module in model.modules():
+        if isinstance(module, MultiHeadAttention):
+            matrices = (module.query.weight, *module.key_value.weight.chunk(2), module.output.weight)
+            bounds += [(matrix, math.sqrt(6 / (64 + 64))) for matrix in matrices]
+        elif isinstance(module, EncoderLayer | DecoderLayer):
+            feed_forward = module.feed_forward
+            bounds += [(layer.weight, math.sqrt(6 / (64 + 128))) for layer in (feed_forward.inner, feed_forward.outer)]
+        elif isinstance(module, nn.Embedding):
+            assert module.weight.std().item() == pytest.approx(64**-0.5, rel=0.05)
+        if isinstance(module, nn.Linear) and module is not model.output:
+            assert torch.all(module.bias == 0)
+    if tie_embeddings == "none":
+        bounds.append((model.output.weight, math.sqrt(6 / (64 + 500))))
+    assert len(bounds) == 2 * (4 + 2) + 2 * (8 + 2) + (tie_embeddings == "none")
+    for matrix, bound in bounds:  # of a uniform distribution, the largest of so many is near the bound
+        assert 0.97 * bound < matrix.abs().max() <= bound
+
+
+@NORMS
+@TIES
+def test_number_of_parameters(make_model: MakeModel, norm_position: str, tie_embeddings: str) -> None:
+    d, f, src_vocab, tgt_vocab = 16, 32, 23, 23 if tie_embeddings == "all" else 31
+    model = make_model(vocab=(src_vocab, tgt_vocab), norm_position=norm_position, tie_embeddings=tie_embeddings)
+    attention, feed_forward, norm = 4 * (d * d + d), 2 * d * f + f + d, 2 * d
+    layers = 2 * (attention + feed_forward + 2 * norm) + 2 * (2 * attention + feed_forward + 3 * norm)
+    final_norms = 2 * norm if norm_position == "pre" else 0
+    rows = {"all": tgt_vocab, "decoder": src_vocab + tgt_vocab, "none": src_vocab + 2 * tgt_vocab}[tie_embeddings]
+    assert sum(parameter.numel() for parameter in model.parameters()) == layers + final_norms + rows * d
+
+
+def pad_rows(model: Transformer) -> Iterator[Tensor]:
+    yield model.encoder.embedding.tokens.weight[model.src_pad]
+    yield model.decoder.embedding.tokens.weight[model.tgt_pad]
+
+
+def take_steps(model: Transformer, count: int) -> None:
+    optimizer = make_optimizer(OptimizerConfig(), model.parameters())
+    optimizer.param_groups[0]["lr"] = 0.01
+    src, tgt = (torch.randint(0, 23, (4, 6)) for _ in range(2))
+    src[:, 4:], tgt[:2, 3:] = model.src_pad, model.tgt_pad
+    for _ in range(count):
+        optimizer.zero_grad()
+        batch_loss(model, Batch(src, tgt, tgt, n_src=16, n_tgt=18), smoothing=0.1).smoothed.backward()
+        optimizer.step()
+
+
+@TIES
+@pytest.mark.parametrize("pad", [0, 11, 22])
+def test_the_pad_row_stays_zero(make_model: MakeModel, tie_embeddings: str, pad: int, tmp_path: Path) -> None:
+    """Trap 14: at first, after tying, after ten steps, after saving and loading."""
+    pads = (pad, pad) if tie_embeddings == "all" else (pad, 3)
+    model = make_model(pad=pads, tie_embeddings=tie_embeddings).train()
+    before = model.decoder.embedding.tokens.weight.detach().clone()
+    assert all(torch.all(row == 0) for row in pad_rows(model))
+    assert (model.output.weight is model.decoder.embedding.tokens.weight) == (tie_embeddings != "none")
+
+    take_steps(model, 10)
+    assert (model.decoder.embedding.tokens.weight - before).abs().max() > 0.05
+    assert all(torch.all(row == 0) for row in pad_rows(model))
+
+    info = CheckpointInfo(tmp_path / "step-000010", 10, "bleu", {})
+    checkpoint.save(info, model, {})
+    loaded = make_model(pad=pads, tie_embeddings=tie_embeddings, rough=1.0)
+    checkpoint.load_weights(loaded, info)
+    assert all(torch.all(row == 0) for row in pad_rows(loaded))
+    assert (loaded.output.weight is loaded.decoder.embedding.tokens.weight) == (tie_embeddings != "none")
+    for ours, theirs in zip(loaded.parameters(), model.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_another_length_of_positions_loads(make_model: MakeModel) -> None:
+    """Trap 11."""
+    model = make_model()
+    model(torch.full((1, 600), 5), TGT[:1])
+    assert not any("positions" in name for name in model.state_dict())
+    make_model(rough=0.1).load_state_dict(model.state_dict())
+
+
+# --- what the caller keeps --------------------------------------------------------------------------------------------
+
+
+def test_the_model_changes_none_of_its_inputs(make_model: MakeModel) -> None:
+    """Trap 16."""
+    model = make_model(rough=0.2)
+    memory, mask = model.encode(SRC)
+    states = model.decode(TGT, memory, mask)
+    tokens = torch.tensor([1, 1, 1])
+    inputs = (SRC, TGT, memory, mask, states, tokens)
+    before = [part.clone() for part in inputs]
+    model.encode(SRC)
+    model.decode(TGT, memory, mask)
+    model.logits(states)
+    model.step(tokens, model.start(SRC))
+    assert all(map(torch.equal, inputs, before))
+
+
+def test_no_token_is_better_than_padding(make_model: MakeModel) -> None:
+    """The pad symbol cannot be chosen, whatever its row says."""
+    model = make_model(pad=(0, 7), tie_embeddings="none")
+    with torch.no_grad():
+        model.output.weight[7] = 1e4 * model(SRC, TGT)[0, 0]
+    assert model.logits(model(SRC, TGT)).argmax(-1).ne(7).all()

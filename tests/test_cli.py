@@ -1,0 +1,730 @@
+"""What a person types, and what they are told: every verb on one tiny run, and every wrong input."""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import json
+import os
+import pty
+import re
+import shutil
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any, NoReturn
+
+import pytest
+import sacrebleu
+import torch
+from safetensors.torch import load_file
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+import transformer_mt
+from transformer_mt import Translator, runs
+from transformer_mt import config as configuration
+from transformer_mt.runs import FORMAT, RunFolder
+
+Tmt = Callable[..., "CompletedProcess[str]"]
+
+TRAIN = ("train", "--config", "tiny.yaml")
+ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
+SENTENCES = ["one two three", "three two one", "eight"]
+
+
+@pytest.fixture
+def here(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in the folder of `tiny.yaml`; what is written goes elsewhere."""
+    monkeypatch.chdir(tiny)
+    return tiny
+
+
+@pytest.fixture
+def copy(tiny_run: Path, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The tiny run in a folder of this test, with everything around it: to be changed."""
+    shutil.copytree(tiny, tmp_path / "copy")
+    monkeypatch.chdir(tmp_path / "copy")
+    return tmp_path / "copy" / tiny_run.relative_to(tiny)
+
+
+@pytest.fixture
+def translator(tiny_run: Path) -> Translator:
+    return Translator.load(tiny_run)
+
+
+def refused(done: CompletedProcess[str], *parts: str) -> None:
+    """Exit status 2, and a few lines that say what is wrong and hold these parts."""
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    said = re.split(r"^(?=tmt[ \w]*: )", done.stderr, maxsplit=1, flags=re.MULTILINE)[-1]
+    assert said.startswith("tmt")
+    assert 1 <= len(said.strip().split("\n")) <= 4
+    for part in parts:
+        assert part in said
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder, by its path."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def subprocess_tmt(*arguments: object, **options: Any) -> CompletedProcess[bytes]:
+    """The command in a process of its own."""
+    command = [sys.executable, "-m", "transformer_mt", *map(str, arguments)]
+    return subprocess.run(command, stderr=subprocess.PIPE, check=False, env=ONE_THREAD, **options)
+
+
+# --- translate --------------------------------------------------------------------------------------------------------
+
+
+def test_translate_arguments(tiny_run: Path, tmt: Tmt, translator: Translator) -> None:
+    done = tmt("translate", tiny_run, "one two three", "", "two\nthree", "\t")
+    assert done.returncode == 0
+    assert done.stdout.split("\n") == [*translator.translate(["one two three", "", "two", "three", ""]), ""]
+
+
+def test_every_way_in_and_out_is_the_same(tiny_run: Path, tmt: Tmt, tmp_path: Path) -> None:
+    text = "".join(f"{sentence}\n" for sentence in SENTENCES).encode()
+    (tmp_path / "f").write_bytes(text)
+    (tmp_path / "f.gz").write_bytes(gzip.compress(text))
+    expected = tmt("translate", tiny_run, *SENTENCES).stdout
+    assert len(expected.split("\n")) == 4
+    assert tmt("translate", tiny_run, stdin=text).stdout == expected
+    assert tmt("translate", tiny_run, stdin=text.rstrip()).stdout == expected
+    assert tmt("translate", tiny_run, "--input", tmp_path / "f").stdout == expected
+    assert tmt("translate", tiny_run, "--input", tmp_path / "f.gz").stdout == expected
+    assert tmt("translate", tiny_run, *SENTENCES, "--output", tmp_path / "g").stdout == ""
+    assert (tmp_path / "g").read_text(encoding="utf-8") == expected
+    assert tmt("translate", tiny_run, "--input", tmp_path / "f", "--output", tmp_path / "f").returncode == 0
+    assert (tmp_path / "f").read_text(encoding="utf-8") == expected
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["f", "f.gz", "g"]
+
+
+def test_nothing_in_is_nothing_out(tiny_run: Path, tmt: Tmt) -> None:
+    done = tmt("translate", tiny_run, stdin=b"")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+HARD_LINES = [
+    "one two",
+    "",
+    " \t ",
+    "nul \x00 byte",
+    "line \u2028 and paragraph \u2029",
+    "next \x85 line, \x0b tab, \x0c feed",
+    "carriage \r return",
+    "\x1b[31m bell \x07",
+    "</s> <s> <pad> <0x0A>",
+    "\U0001f600 \u0301 \u202e \ufeff",
+]
+
+
+def test_line_n_in_is_line_n_out(tiny_run: Path, tmt: Tmt, translator: Translator, tmp_path: Path) -> None:
+    """Three windows of lines that a careless reader would split, join or drop."""
+    lines = [HARD_LINES[n * n % 7 * n % len(HARD_LINES)] for n in range(3000)]
+    alone = {line: translator.translate([line])[0] for line in HARD_LINES}
+    text = "".join(f"{line}\n" for line in lines).encode()
+    (tmp_path / "f").write_bytes(text)
+    assert tmt("translate", tiny_run, "--input", tmp_path / "f", "--output", tmp_path / "g").returncode == 0
+    translated = (tmp_path / "g").read_bytes()
+    assert translated.count(b"\n") == 3000
+    assert translated.decode().split("\n")[:-1] == [alone[line] for line in lines]
+    assert tmt("translate", tiny_run, stdin=text).stdout == translated.decode()
+
+
+def test_bad_bytes_keep_the_lines_before_them(tiny_run: Path, tmt: Tmt, tmp_path: Path) -> None:
+    lines = [b"one two\n"] * 2499 + [b"na\xefve\n"] + [b"three\n"] * 9
+    (tmp_path / "f").write_bytes(b"".join(lines))
+    done = tmt("translate", tiny_run, "--input", tmp_path / "f", "--output", tmp_path / "g")
+    refused(done, f"{tmp_path}/f:2500: not UTF-8 text (byte 0xef at position 3)")
+    assert not (tmp_path / "g").exists()
+    kept = (tmp_path / "g.part").read_bytes()
+    assert kept == tmt("translate", tiny_run, "one two").stdout.encode() * 2499
+    done = tmt("translate", tiny_run, stdin=b"".join(lines))
+    refused(done, "standard input:2500: not UTF-8 text")
+    assert done.stdout.encode() == kept
+
+
+def test_a_failed_translation_leaves_the_earlier_file(tiny_run: Path, tmt: Tmt, tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"one\n\xff\n")
+    (tmp_path / "g").write_text("earlier")
+    refused(tmt("translate", tiny_run, "--input", tmp_path / "f", "--output", tmp_path / "g"), "f:2: not UTF-8")
+    assert (tmp_path / "g").read_text() == "earlier"
+
+
+@pytest.mark.filterwarnings("default::transformer_mt.decoding.translator.CutSource")
+def test_a_source_that_is_too_long_is_cut_with_a_warning(copy: Path, tmt: Tmt) -> None:
+    run = RunFolder(copy)
+    text = run.config.read_text(encoding="utf-8")
+    run.config.write_text(text.replace("max_source_length: 1024", "max_source_length: 3"), encoding="utf-8")
+    done = tmt("translate", copy, stdin=b"one two three\n\none two three four five\n")
+    assert done.returncode == 0
+    first, blank, third, end = done.stdout.split("\n")
+    assert (first, blank, end) == (third, "", "")
+    assert re.fullmatch(r"tmt: warning: line 3 has \d+ tokens and was cut to 3\n", done.stderr)
+
+
+@pytest.mark.parametrize("which", ["best", "last", "8", "12"])
+def test_a_checkpoint_of_choice(which: str, tiny_run: Path, tmt: Tmt) -> None:
+    done = tmt("translate", tiny_run, *SENTENCES, "--checkpoint", which)
+    assert done.stdout.split("\n")[:-1] == Translator.load(tiny_run, which).translate(SENTENCES)
+
+
+@pytest.mark.slow
+def test_a_prompt_answers_line_by_line(tiny_run: Path, translator: Translator) -> None:
+    keyboard, terminal = pty.openpty()
+    command = [sys.executable, "-m", "transformer_mt", "translate", str(tiny_run)]
+    with subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal, env=ONE_THREAD) as process:
+        os.close(terminal)
+        shown = b""
+        for typed in ("one two\n", "\n", "three\n", "\x04"):
+            while not shown.endswith(b"> "):
+                shown += os.read(keyboard, 4096)  # an error once the program has ended
+            os.write(keyboard, typed.encode())
+            shown += b"\n"
+        assert process.wait() == 0
+    os.close(keyboard)
+    for translation in translator.translate(["one two", "three"]):
+        assert translation in shown.decode()
+
+
+@pytest.mark.slow
+def test_a_reader_that_leaves_early_is_no_mistake(tiny_run: Path) -> None:
+    command = f"{sys.executable} -m transformer_mt translate {tiny_run}"
+    script = f"yes one two | head -40000 | {command} | head -1; exit ${{PIPESTATUS[2]}}"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False, env=ONE_THREAD)
+    assert done.returncode == 141
+    assert done.stderr == ""
+    assert done.stdout.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_standard_output_on_a_full_disk(tiny_run: Path) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess_tmt("translate", tiny_run, "one two", stdout=full)
+    assert done.returncode == 2
+    assert done.stderr.decode().startswith("tmt: No space left on device")
+    assert done.stderr.count(b"\n") == 1
+
+
+def test_a_file_on_a_full_disk(tiny_run: Path, tmt: Tmt, tmp_path: Path) -> None:
+    (tmp_path / "g.part").symlink_to("/dev/full")
+    refused(tmt("translate", tiny_run, "one two", "--output", tmp_path / "g"), "No space left on device")
+    assert not (tmp_path / "g").exists()
+
+
+def test_python(tiny_run: Path, tmt: Tmt) -> None:
+    assert transformer_mt.Translator is Translator
+    found = Translator.load(str(tiny_run)).translate(SENTENCES)
+    assert "\n".join([*found, ""]) == tmt("translate", tiny_run, *SENTENCES).stdout
+    assert Translator.load(tiny_run).translate([]) == []
+    with pytest.raises(AttributeError, match="no attribute 'Tanslator'"):
+        transformer_mt.Tanslator  # noqa: B018  # pyright: ignore
+
+
+def test_a_run_translates_without_its_data(tiny_run: Path, tmp_path: Path, tmt: Tmt) -> None:
+    moved = shutil.copytree(tiny_run, tmp_path / "elsewhere")
+    assert tmt("translate", moved, *SENTENCES).stdout == tmt("translate", tiny_run, *SENTENCES).stdout
+    assert content(moved) == content(tiny_run)
+
+
+# --- evaluate ---------------------------------------------------------------------------------------------------------
+
+
+def test_evaluate_is_sacrebleu_on_the_translations(here: Path, tiny_run: Path, tmt: Tmt) -> None:
+    """Trap 36."""
+    done = tmt("evaluate", tiny_run, "--src", "valid.en", "--ref", "valid.de")
+    hypotheses = tmt("translate", tiny_run, "--input", "valid.en").stdout.split("\n")[:-1]
+    references = (here / "valid.de").read_text(encoding="utf-8").split("\n")[:-1]
+    bleu, chrf = sacrebleu.BLEU(), sacrebleu.CHRF()
+    assert done.stdout.split("\n") == [
+        "valid.en (8 pairs)",
+        f"BLEU {bleu.corpus_score(hypotheses, [references]).score:.2f}  {bleu.get_signature()}",
+        f"chrF {chrf.corpus_score(hypotheses, [references]).score:.2f}  {chrf.get_signature()}",
+        "",
+    ]
+
+
+def test_evaluate_the_run_s_own_test_sets(here: Path, tiny_run: Path, tmt: Tmt) -> None:
+    done = tmt("evaluate", tiny_run, "--show", "2")
+    *samples, title, bleu, chrf, end = done.stdout.split("\n")
+    sources = (here / "test.en").read_text(encoding="utf-8").split("\n")
+    assert [line for line in samples if "source" in line] == [f"  source     {text}" for text in sources[:2]]
+    assert (title, end) == ("unseen (6 pairs)", "")
+    saved = json.loads(RunFolder(tiny_run).record.read_text(encoding="utf-8"))["test"]["unseen"]
+    assert bleu == f"BLEU {saved['bleu']['value']:.2f}  {saved['bleu']['signature']}"
+    assert chrf == f"chrF {saved['chrf']['value']:.2f}  {saved['chrf']['signature']}"
+
+
+def test_evaluate_another_checkpoint(here: Path, tiny_run: Path, tmt: Tmt) -> None:
+    files = ("--src", "valid.en", "--ref", "valid.de")
+    done = tmt("evaluate", tiny_run, *files, "--checkpoint", "8", "--show", "1")
+    first = (here / "valid.en").read_text(encoding="utf-8").split("\n")[0]
+    assert f"  model      {Translator.load(tiny_run, '8').translate([first])[0]}" in done.stdout.split("\n")
+    refused(tmt("evaluate", tiny_run, *files, "--checkpoint", "999"), "best, last and the steps 8, 12")
+
+
+# --- config -----------------------------------------------------------------------------------------------------------
+
+
+def test_config_prints_what_loads_again(here: Path, tmt: Tmt, tmp_path: Path) -> None:
+    done = tmt("config", "tiny.yaml", "seed=7", "schedule.peak=1e-4")
+    (tmp_path / "again.yaml").write_text(done.stdout, encoding="utf-8")
+    again = configuration.load(tmp_path / "again.yaml")
+    assert again == configuration.load(here / "tiny.yaml", ["seed=7", "schedule.peak=1e-4"])
+    assert (again.seed, again.schedule.peak, again.name) == (7, 1e-4, "tiny")
+    assert tmt("config", tmp_path / "again.yaml").stdout == done.stdout
+
+
+def test_config_without_a_file_is_the_quickstart(tmt: Tmt) -> None:
+    quickstart = configuration.load(configuration.builtin("quickstart"))
+    assert tmt("config").stdout == configuration.render(quickstart)
+    assert tmt("config", "seed=7").stdout == configuration.render(quickstart.model_copy(update={"seed": 7}))
+
+
+def test_config_prints_the_schema(tmt: Tmt) -> None:
+    assert tmt("config", "--schema").stdout == configuration.json_schema()
+
+
+def test_version_and_help(tmt: Tmt) -> None:
+    assert tmt("--version").stdout == f"tmt {transformer_mt.__version__}\n"
+    assert all(verb in tmt("--help").stdout for verb in ("train", "translate", "evaluate", "config"))
+
+
+# --- the run folder ---------------------------------------------------------------------------------------------------
+
+
+def test_the_run_folder_holds_what_is_said_of_it(tiny_run: Path) -> None:
+    promised = re.findall(r"^      (\S+?)/? ", str(runs.__doc__), re.MULTILINE)
+    assert sorted(path.name for path in tiny_run.iterdir()) == sorted([".lock", *promised])
+    in_checkpoint = re.findall(r"[\w.]+\.(?:safetensors|pt|json)\b", re.findall("checkpoints/.*", str(runs.__doc__))[0])
+    assert sorted(path.name for path in (tiny_run / "checkpoints").iterdir()) == ["step-000008", "step-000012"]
+    for checkpoint in (tiny_run / "checkpoints").iterdir():
+        assert sorted(path.name for path in checkpoint.iterdir()) == sorted(in_checkpoint)
+
+
+def test_everything_loads_without_pickle(tiny_run: Path) -> None:
+    """Trap 39."""
+    for checkpoint in (tiny_run / "checkpoints").iterdir():
+        assert load_file(checkpoint / "model.safetensors")
+        assert torch.load(checkpoint / "training.pt", weights_only=True)["progress"]["step"]
+
+
+def test_the_saved_configuration_is_resolved_and_loads_again(here: Path, tiny_run: Path) -> None:
+    saved, given = configuration.load(tiny_run / "config.yaml"), configuration.load(here / "tiny.yaml")
+    assert "auto" not in (saved.device, saved.precision, saved.threads)
+    assert saved == given.model_copy(update={"precision": saved.precision})
+
+
+def test_the_record_says_whence_the_run_comes(tiny_run: Path) -> None:
+    record = json.loads((tiny_run / "run.json").read_text(encoding="utf-8"))
+    assert record["format"] == FORMAT
+    assert record["provenance"]["versions"]["torch"] == torch.__version__
+    assert record["provenance"]["hardware"].endswith("cores")
+    assert set(record["sha256"]) == {"train", "validation", "unseen"}
+    assert record["ended"] == "train.max_steps 12 reached"
+
+
+def test_the_readme_is_true(tiny_run: Path, here: Path, tmt: Tmt, tmp_path: Path) -> None:
+    text = (tiny_run / "README.md").read_text(encoding="utf-8")
+    record = json.loads((tiny_run / "run.json").read_text(encoding="utf-8"))
+    weights = load_file(RunFolder(tiny_run).checkpoint("best").path / "model.safetensors")
+    best = RunFolder(tiny_run).checkpoint("best")
+    for fact in (
+        "# tiny\n",
+        "translates en into de",
+        "1 + 1 layers, width 16, feed-forward 32, 2 heads, pre-norm",
+        f"{sum(tensor.numel() for tensor in weights.values()):,} parameters",
+        "train.max_steps 12 reached",
+        "50 training pairs, ",
+        "8 pairs in validation",
+        f"SHA-256 of train: `{record['sha256']['train']}`",
+        f"validation, at step {best.step} (the best by loss, greedy): loss {best.scores['loss']:.3f}",
+        f"unseen: bleu {record['test']['unseen']['bleu']['value']:.2f} (`nrefs:1|",
+    ):
+        assert fact in text
+    commands = re.findall(r"^tmt .*?(?=  |$)", text, re.MULTILINE)
+    assert len(commands) == 3
+    for command in commands:
+        _, verb, *words = command.split()
+        files = {"F": "valid.en", "G": "valid.de" if verb == "evaluate" else str(tmp_path / "g")}
+        done = tmt(verb, *[files.get(word, word) for word in words], stdin=b"one\n")
+        assert done.returncode == 0, done.stderr
+
+
+def figures(run: Path) -> dict[str, dict[int, float]]:
+    """What metrics.jsonl holds, by name and step."""
+    found: dict[str, dict[int, float]] = defaultdict(dict)
+    for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
+        entry = json.loads(line)
+        step = entry.pop("step")
+        for name, value in entry.items():
+            assert step not in found[name], f"{name} stands twice at step {step}"
+            found[name][step] = value
+    return dict(found)
+
+
+def events(run: Path) -> Any:
+    """What TensorBoard reads."""
+    found = EventAccumulator(str(run / "tensorboard"), size_guidance={"scalars": 0, "tensors": 0})
+    found.Reload()
+    return found
+
+
+def test_metrics_and_tensorboard_carry_the_same_figures(tiny_run: Path) -> None:
+    in_file, on_board = figures(tiny_run), events(tiny_run)
+    assert set(on_board.Tags()["scalars"]) == set(in_file)
+    for name, by_step in in_file.items():
+        scalars = on_board.Scalars(name)
+        assert [event.step for event in scalars] == list(by_step)
+        assert [event.value for event in scalars] == pytest.approx(list(by_step.values()), rel=1e-6)
+
+
+def test_the_figures_that_are_kept(tiny_run: Path) -> None:
+    found = figures(tiny_run)
+    train = [
+        "loss",
+        "nll",
+        "ppl",
+        "learning_rate",
+        "gradient_norm",
+        "tokens_per_second",
+        "padding",
+        "skipped_steps",
+        "epoch",
+    ]
+    for name in train:
+        assert list(found[f"train/{name}"]) == [3, 6, 9, 12]
+    for name in ("loss", "nll", "ppl", "bleu", "chrf"):
+        assert list(found[f"valid/{name}"]) == [4, 8, 12]
+    assert set(found["test/unseen/bleu"]) == set(found["test/unseen/chrf"]) == {12}
+    saved = RunFolder(tiny_run).checkpoint("8").scores
+    assert saved == {name: found[f"valid/{name}"][8] for name in ("loss", "nll", "ppl", "bleu", "chrf")}
+
+
+def test_tensorboard_holds_probes_and_settings(tiny_run: Path) -> None:
+    on_board = events(tiny_run)
+    shown = on_board.Tensors("validation/text_summary")
+    assert [event.step for event in shown] == [4, 8, 12]
+    table = shown[-1].tensor_proto.string_val[0].decode()
+    assert table.startswith("| source | model | reference |")
+    assert table.count("\n") == 3
+    from tensorboard.plugins.hparams import plugin_data_pb2
+
+    messages: Any = plugin_data_pb2
+    data = on_board.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
+    settings = messages.HParamsPluginData.FromString(data).session_start_info.hparams
+    assert settings["model.d_model"].number_value == 16
+    assert settings["schedule.kind"].string_value == "inverse_sqrt"
+
+
+# --- train ------------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_said_while_training(tiny_run: Path, here: Path) -> None:
+    said = (here / "train.log").read_text(encoding="utf-8").split("\n")
+    assert said[:3] == [
+        "data: 50 training pairs, 150 source and 150 target tokens (3.0 and 3.0 a sentence)",
+        "data: 8 pairs in validation",
+        "data: 6 pairs in unseen",
+    ]
+    assert any(re.fullmatch(r"step 3 of 12  loss \d\.\d+  ppl [\d.]+  [\d,]+ tokens/s  .* left", line) for line in said)
+    assert any(re.match(r"step 4  validation  loss .* bleu .*\(best so far\)", line) for line in said)
+    assert sum(line.startswith("  reference  ") for line in said) == 3 * 2
+    assert "training ended: train.max_steps 12 reached" in said
+    assert said[-2] == "the run is in runs/tiny; its README.md says what to type next"
+
+
+def test_the_same_command_again_returns_at_once(copy: Path, tmt: Tmt) -> None:
+    before, curves = content(copy), events(copy)
+    done = tmt(*TRAIN)
+    assert done.returncode == 0
+    assert "going on after step 12" in done.stderr
+    after = content(copy)
+    assert {name for name in {**before, **after} if before.get(name) != after.get(name)} <= {
+        name for name in before if name.startswith("tensorboard/")
+    }
+    for name in curves.Tags()["scalars"]:
+        assert events(copy).Scalars(name) == curves.Scalars(name)
+
+
+def test_a_longer_run_goes_on(copy: Path, tmt: Tmt) -> None:
+    done = tmt(*TRAIN, "train.max_steps=14", "threads=2")
+    assert done.returncode == 0
+    assert "threads: 1 -> 2\ntrain.max_steps: 12 -> 14\n" in done.stderr
+    assert "device or threads changed: results may now differ in the last bits" in done.stderr
+    assert list(figures(copy)["valid/loss"]) == [4, 8, 12, 14]
+    assert "train.max_steps 14 reached" in (copy / "README.md").read_text(encoding="utf-8")
+
+
+def test_going_on_from_an_earlier_checkpoint(copy: Path, tmt: Tmt) -> None:
+    expected = load_file(RunFolder(copy).checkpoint("12").path / "model.safetensors")
+    done = tmt(*TRAIN, "--checkpoint", "8")
+    assert done.returncode == 0
+    assert "going on after step 8\n" in done.stderr
+    assert list(figures(copy)["valid/loss"]) == [4, 8, 12]
+    again = load_file(RunFolder(copy).checkpoint("12").path / "model.safetensors")
+    assert all(torch.equal(again[name], expected[name]) for name in expected)
+
+
+def test_an_unknown_checkpoint_deletes_nothing(copy: Path, tmt: Tmt) -> None:
+    before = content(copy / "checkpoints")
+    refused(tmt(*TRAIN, "--checkpoint", "9"), "best, last and the steps 8, 12")
+    assert content(copy / "checkpoints") == before
+
+
+def test_other_settings_are_refused_and_listed(copy: Path, tmt: Tmt) -> None:
+    before = content(copy)
+    done = tmt(*TRAIN, "model.d_ff=64", "seed=7", "keep.last=9")
+    refused_lines = done.stderr[done.stderr.index("tmt: ") :].split("\n")
+    assert done.returncode == 2
+    assert refused_lines == [
+        "tmt: runs/tiny: this run was begun with other settings:",
+        "  seed: 1 -> 7",
+        "  model.d_ff: 32 -> 64",
+        "name another run (name=...), or begin this one anew with --restart (the old one is moved aside)",
+        "",
+    ]
+    assert content(copy) == before
+
+
+def test_other_text_is_refused(copy: Path, tmt: Tmt) -> None:
+    Path("train.de").write_text(Path("train.de").read_text().replace("eins", "ein"))
+    before = content(copy)
+    refused(tmt(*TRAIN), "the text of the data has changed", "--restart or name=")
+    assert content(copy) == before
+
+
+def test_restart_moves_the_old_run_aside(copy: Path, tmt: Tmt) -> None:
+    before = content(copy)
+    done = tmt(*TRAIN, "--restart", "train.max_steps=1", "seed=7")
+    assert done.returncode == 0
+    (aside,) = copy.parent.glob("tiny.*")
+    assert f"the old run is now {aside.relative_to(Path.cwd())}" in done.stderr
+    assert content(aside) == before
+    assert [info.step for info in RunFolder(copy).checkpoint_list()] == [1]
+
+
+def test_another_process_holds_the_run(copy: Path, tmt: Tmt) -> None:
+    with RunFolder(copy).locked():
+        refused(tmt(*TRAIN), "runs/tiny: another process is training this run; wait for it or stop it")
+
+
+def set_format(run: Path, version: int) -> None:
+    record = json.loads((run / "run.json").read_text(encoding="utf-8"))
+    (run / "run.json").write_text(json.dumps({**record, "format": version}), encoding="utf-8")
+
+
+@pytest.mark.parametrize("command", [TRAIN, ("translate", "runs/tiny", "one"), ("evaluate", "runs/tiny")])
+def test_another_run_format(command: tuple[str, ...], copy: Path, tmt: Tmt) -> None:
+    set_format(copy, FORMAT + 1)
+    parts = (f"runs/tiny: was written in run format {FORMAT + 1}, and this program reads format {FORMAT}", "--restart")
+    refused(tmt(*command), *parts)
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(errno.ENOSPC, "No space left on device"), RuntimeError("No space left on device")]
+)
+def test_a_disk_that_is_full_while_saving(
+    error: Exception, copy: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing half-written is left, and the same command goes on when there is room again."""
+    before = content(copy / "checkpoints")
+
+    def save(_: object, path: Path) -> NoReturn:
+        path.write_bytes(b"half")
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "save", save)
+        refused(tmt(*TRAIN, "train.max_steps=14"), "step-000014", "No space left", "the same command goes on")
+    assert content(copy / "checkpoints") == before
+    assert tmt(*TRAIN, "train.max_steps=14").returncode == 0
+    assert list(figures(copy)["valid/loss"]) == [4, 8, 12, 14]
+
+
+def test_a_read_only_disk(here: Path, tmt: Tmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def mkdir(path: Path, *_: object, **__: object) -> NoReturn:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    refused(tmt(*TRAIN, f"runs_dir={tmp_path}/runs"), f"{tmp_path}/runs/tiny: Read-only file system")
+
+
+@pytest.mark.parametrize("runs_dir", ["/proc/nowhere", "train.en", "/dev/null"])
+def test_a_place_that_cannot_hold_runs(runs_dir: str, here: Path, tmt: Tmt) -> None:
+    refused(tmt(*TRAIN, f"runs_dir={runs_dir}"), f"{runs_dir}")
+
+
+# --- wrong data -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def wrong(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Files that no training can use."""
+    folder = tmp_path_factory.mktemp("wrong")
+    lines = "".join(f"line {n * n}\n" for n in range(2000)).encode()
+    files = {
+        "two": b"a\nb\n",
+        "empty": b"",
+        "blank": b"\n \n",
+        "latin": b"a\nna\xefve\n",
+        "cut.gz": gzip.compress(lines)[:-500],
+        "ten": b"a b c d\n" * 10,
+        "table.tsv": b"en\tfr\na\tb\n",
+        "table.xls": b"",
+        "broken.yaml": b"data: [\n",
+    }
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+    (folder / "folder").mkdir()
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("train", "parts"),
+    [
+        ("{src: W/nope, tgt: W/two}", ("W/nope: no such file",)),
+        ("{src: W/folder, tgt: W/two}", ("W/folder: is a directory; name a file",)),
+        ("{src: W/empty, tgt: W/empty}", ("W/empty", "holds no sentence pairs")),
+        ("{src: W/two, tgt: W/ten}", ("W/two has 2 lines, W/ten has 10",)),
+        ("{src: W/latin, tgt: W/two}", ("W/latin:2: not UTF-8 text", "convert the file to UTF-8")),
+        ("{src: W/cut.gz, tgt: W/ten}", ("W/cut.gz:", "the .gz is truncated or damaged")),
+        ("{src: W/two, tgt: W/blank}", ("none of 2 pairs is left: 2 have an empty side",)),
+        ("{table: W/table.tsv}", ("W/table.tsv:2: no column de; it has en, fr",)),
+        ("{table: W/table.xls}", ("W/table.xls: a table ends in .tsv",)),
+        ("{dataset: W/folder}", ("W/folder (train): the data set cannot be loaded", "data.train='{src:")),
+        ("{builtin: quickstart, split: dev}", ("no split dev; choose from: train, validation, test",)),
+        ("{src: W/two}", ("command line: data.train.src: a source is exactly one of",)),
+    ],
+)
+def test_wrong_training_data(
+    train: str, parts: tuple[str, ...], wrong: Path, here: Path, tmt: Tmt, tmp_path: Path
+) -> None:
+    done = tmt(*TRAIN, f"data.train={train}".replace("W", str(wrong)), f"runs_dir={tmp_path}")
+    refused(done, *(part.replace("W", str(wrong)) for part in parts))
+    assert not RunFolder(tmp_path / "tiny").exists()
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "part"),
+    [
+        (
+            ("data.max_length=2",),
+            "none of 50 pairs is left: 0 have an empty side, 50 are longer than",
+        ),
+        (("data.validation=null", "data.train={src: W/two, tgt: W/two}"), "2 training pairs are too few to cut some"),
+        (("data.validation={src: W/two, tgt: W/ten}",), "W/two has 2 lines, W/ten has 10"),
+        (("data.test.unseen={src: W/two, tgt: W/nope}",), "W/nope: no such file"),
+        (("device=cuda:99",), "device: cuda:99 is not there"),
+    ],
+)
+def test_other_wrong_settings_of_the_data(
+    overrides: tuple[str, ...], part: str, wrong: Path, here: Path, tmt: Tmt, tmp_path: Path
+) -> None:
+    done = tmt(*TRAIN, *(override.replace("W", str(wrong)) for override in overrides), f"runs_dir={tmp_path}")
+    refused(done, part.replace("W", str(wrong)))
+    assert not RunFolder(tmp_path / "tiny").exists()
+
+
+def test_a_hub_that_cannot_be_reached(here: Path, tmt: Tmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def load_dataset(*_: object, **__: object) -> NoReturn:
+        raise ConnectionError("Couldn't reach 'bentrevett/multi30k' on the Hub")
+
+    monkeypatch.setattr("datasets.load_dataset", load_dataset)
+    done = tmt(*TRAIN, "data.train={dataset: bentrevett/multi30k}", f"runs_dir={tmp_path}")
+    parts = ("bentrevett/multi30k (train)", "Couldn't reach", "the network must reach the hub", "data.train='{src: ")
+    refused(done, *parts)
+
+
+# --- wrong words ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "parts"),
+    [
+        ((), ("the following arguments are required: VERB",)),
+        (("trian",), ("invalid choice: 'trian'", "translate")),
+        (("train", "--confg", "tiny.yaml"), ("unrecognized arguments",)),
+        (("train", "tiny.yaml"), ("tiny.yaml: an override is section.key=value",)),
+        (("train", "--config", "nope.yaml"), ("nope.yaml: no such file",)),
+        (("train", "--config", "W/folder"), ("W/folder: is a directory; name a YAML file",)),
+        (("train", "--config", "W/empty"), ("W/empty: is empty",)),
+        (("train", "--config", "W/latin"), ("W/latin: not UTF-8 text",)),
+        (("train", "--config", "W/broken.yaml"), ("W/broken.yaml:2: not valid YAML",)),
+        ((*TRAIN, "model.d_modle=8"), ('command line: model.d_modle: unknown key, did you mean "d_model"?',)),
+        (("config", "nope.yaml"), ("nope.yaml: no such file",)),
+        (("config", "tiny.yaml", "seed=x"), ("command line: seed: Input should be a valid integer",)),
+        (("translate",), ("arguments are required",)),
+        (("translate", "runs/nope", "one"), ("runs/nope: no such run folder; `tmt train` makes one",)),
+        (("translate", "tiny.yaml", "one"), ("tiny.yaml: no such run folder",)),
+        (("translate", "W/folder", "one"), ("W/folder: is not a run folder (it has no run.json)",)),
+        (("translate", "RUN", "one", "--input", "F"), ("give texts or --input, not both",)),
+        (("translate", "RUN", "--input", "W/nope"), ("W/nope: no such file",)),
+        (("translate", "RUN", "--input", "W/folder"), ("W/folder: is a directory; name a file",)),
+        (("translate", "RUN", "--input", "W/cut.gz"), ("W/cut.gz:", "the .gz is truncated or damaged")),
+        (("translate", "RUN", "one", "--output", "nowhere/g"), ("nowhere/g: there is no folder ",)),
+        (("translate", "RUN", "one", "--output", "W/folder"), ("W/folder: is a directory; name a file",)),
+        (("translate", "RUN", "one", "--output", "/proc/g"), ("/proc/g",)),
+        (("translate", "RUN", "one", "--output", "tiny.yaml/g"), ("tiny.yaml/g: there is no folder ",)),
+        (("translate", "RUN", "one", "--checkpoint", "999"), ("RUN has best, last and the steps 8, 12",)),
+        (("translate", "RUN", "one", "--device", "cuda:99"), ("device: cuda:99 is not there",)),
+        (("translate", "RUN", os.fsdecode(b"na\xefve")), ("an argument is not UTF-8 text",)),
+        (("evaluate", "RUN", "--src", "test.en"), ("--src and --ref go together",)),
+        (("evaluate", "RUN", "--ref", "test.de"), ("--src and --ref go together",)),
+        (("evaluate", "RUN", "--src", "test.en", "--ref", "valid.de"), ("test.en has 6 lines, valid.de has 8",)),
+        (("evaluate", "RUN", "--src", "W/nope", "--ref", "valid.de"), ("W/nope: no such file",)),
+        (("evaluate", "RUN", "--src", "W/empty", "--ref", "W/empty"), ("holds no sentence pairs",)),
+        (("evaluate", "W/folder"), ("W/folder: is not a run folder",)),
+    ],
+)
+def test_wrong_words(
+    command: tuple[str, ...], parts: tuple[str, ...], wrong: Path, here: Path, tiny_run: Path, tmt: Tmt
+) -> None:
+    names = {"W": str(wrong), "RUN": str(tiny_run)}
+
+    def fill(text: str) -> str:
+        return re.sub(r"\b(?:W|RUN)\b", lambda found: names[found[0]], text)
+
+    before = content(here)
+    refused(tmt(*map(fill, command)), *map(fill, parts))
+    assert content(here) == before
+
+
+def test_evaluate_without_test_sets(copy: Path, tmt: Tmt) -> None:
+    text = (copy / "config.yaml").read_text(encoding="utf-8")
+    (copy / "config.yaml").write_text(re.sub(r"(?s)  test:.*?(?=  cache_dir)", "  test: {}\n", text), encoding="utf-8")
+    refused(tmt("evaluate", copy), "this run has no test sets (data.test); give --src and --ref")
+
+
+def test_no_checkpoint_yet(copy: Path, tmt: Tmt) -> None:
+    shutil.rmtree(copy / "checkpoints")
+    for verb in ("translate", "evaluate"):
+        refused(tmt(verb, copy), f"{copy}: has no checkpoint yet; train longer")
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "training.pt"])
+def test_a_damaged_checkpoint(name: str, copy: Path, tmt: Tmt) -> None:
+    path = RunFolder(copy).checkpoint("last").path / name
+    path.write_bytes(path.read_bytes()[:-100])
+    command = TRAIN if name == "training.pt" else ("translate", copy, "one", "--checkpoint", "last")
+    refused(tmt(*command), f"{name}: cannot be read", "to fall back on the one before")
+
+
+@pytest.mark.parametrize("damage", ["", "{}", '{"format": 9}', "hello"])
+def test_a_damaged_tokenizer(damage: str, copy: Path, tmt: Tmt) -> None:
+    (copy / "tokenizer.json").write_text(damage)
+    refused(tmt("translate", copy, "one"), f"{copy}/tokenizer.json: not a tokenizer of this program")
+    (copy / "tokenizer.json").unlink()
+    refused(tmt("translate", copy, "one"), "no such file; the run folder is incomplete")
+
+
+@pytest.mark.slow
+def test_the_real_command_exits_with_2_and_no_traceback(tmp_path: Path) -> None:
+    done = subprocess_tmt("train", "--config", tmp_path / "nope.yaml", stdout=subprocess.PIPE)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr.decode() == f"tmt: {tmp_path}/nope.yaml: no such file\n"

@@ -1,0 +1,421 @@
+"""The whole configuration: mistakes, inheritance, overrides, and files that say what they mean."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from transformer_mt import config as configuration
+from transformer_mt.config import Config, changed_keys, flatten, load, render
+from transformer_mt.errors import UserError
+from transformer_mt.settings import Section, Tree, read_yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
+
+MINIMAL = "data: {src_lang: en, tgt_lang: de, train: {builtin: quickstart}}\n"
+
+Write = Callable[[str, str], Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Write a YAML file into a folder of this test."""
+
+    def write(name: str, text: str) -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+def make(**sections: Any) -> Config:
+    data = {"src_lang": "en", "tgt_lang": "de", "train": {"builtin": "quickstart"}, **sections.pop("data", {})}
+    return Config.model_validate({"data": data, **sections})
+
+
+def mistakes(path: Path, *overrides: str) -> list[str]:
+    """The lines of the refusal, without the folder."""
+    with pytest.raises(UserError) as caught:
+        load(path, overrides)
+    return str(caught.value).replace(f"{path.parent}/", "").split("\n")
+
+
+# --- mistakes ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("model:\n  d_modle: 8\n", 'x.yaml:3: model.d_modle: unknown key, did you mean "d_model"?'),
+        ("modle: {}\n", 'x.yaml:2: modle: unknown key, did you mean "model"?'),
+        ("keep: {zzz: 1}\n", "x.yaml:2: keep.zzz: unknown key, choose from: best, last"),
+        (
+            "model:\n  dropout: {resdual: 0.1}\n",
+            'x.yaml:3: model.dropout.resdual: unknown key, did you mean "residual"?',
+        ),
+        ("precision: fp23\n", 'x.yaml:2: precision: "fp23" is not allowed, did you mean "fp32"?'),
+        (
+            "model: {norm_position: mid}\n",
+            'x.yaml:2: model.norm_position: "mid" is not allowed, choose from: pre',
+        ),
+        ("model: 3\n", 'x.yaml:2: model: must be a section of keys and values, not "3"'),
+        ("model:\n", "x.yaml:2: model: must be a section of keys and values, not nothing"),
+        ("validation:\n  every: daily\n", 'x.yaml:3: validation.every: "daily" is neither a number of steps'),
+        ("device: tpu\n", 'x.yaml:2: device: "tpu" is no device; choose from: auto, cpu, cuda, cuda:N, mps'),
+        ("threads: 0\n", 'x.yaml:2: threads: "0" is neither a number of threads nor auto'),
+        ("loss: {label_smoothing: much}\n", "x.yaml:2: loss.label_smoothing: Input should be a valid number"),
+        ("schedule: {peak: 1:30}\n", "x.yaml:2: schedule.peak: Input should be a valid number"),
+        ("model: {d_model: 1:30}\n", "x.yaml:2: model.d_model: Input should be a valid integer"),
+        ("seed: -1\n", 'x.yaml:2: seed: Input should be greater than or equal to 0, not "-1"'),
+        ("name: a/b\n", "x.yaml:2: name: "),
+        ("model:\n  d_model: 10\n  n_heads: 3\n", "x.yaml:4: model.n_heads: 3 does not divide d_model 10; 1, 2, 5, 10"),
+    ],
+)
+def test_a_mistake_names_file_line_key_and_remedy(write: Write, text: str, message: str) -> None:
+    (line,) = mistakes(write("x.yaml", MINIMAL + text))
+    assert line.startswith(message)
+
+
+DATA = "data:\n  src_lang: en\n  tgt_lang: de\n"
+
+
+@pytest.mark.parametrize(
+    ("train", "message"),
+    [
+        ("  train: {}\n", "x.yaml:4: data.train: a source is exactly one of .*; found none"),
+        ("  train: {src: a}\n", "x.yaml:4: data.train.src: .*; found src$"),
+        (
+            "  train:\n    src: a\n    tgt: b\n    table: c\n",
+            "x.yaml:7: data.train.table: .*; found src and tgt and",
+        ),
+        ("  train: {src: [a, b], tgt: c}\n", r"x.yaml:4: data.train.tgt: as many target files .* \(2, 1\)"),
+        ("  train: {builtin: tatoeba}\n", 'x.yaml:4: data.train.builtin: "tatoeba" is not allowed, choose from: quick'),
+        ("  train: {spilt: x, dataset: y}\n", 'x.yaml:4: data.train.spilt: unknown key, did you mean "split"'),
+        ("", "x.yaml:1: data.train: is required"),
+        ("  train: {dataset: x}\n  test:\n    t: {datset: y}\n", 'x.yaml:6: data.test.t.datset: unknown .*"dataset"'),
+    ],
+)
+def test_a_source_is_exactly_one_thing(write: Write, train: str, message: str) -> None:
+    assert re.match(message, mistakes(write("x.yaml", DATA + train))[0])
+
+
+def test_every_mistake_is_told_at_once_in_the_order_of_the_file(write: Write) -> None:
+    path = write("x.yaml", "model:\n  d_modle: 1\n  d_ff: x\ntrain:\n  max_steps: 0\n" + DATA + "speed: 11\n")
+    lines = [line.split(": ")[:2] for line in mistakes(path, "loss.label_smoothing=2")]
+    assert lines == [
+        ["x.yaml:2", "model.d_modle"],
+        ["x.yaml:3", "model.d_ff"],
+        ["x.yaml:5", "train.max_steps"],
+        ["x.yaml:6", "data.train"],
+        ["x.yaml:9", "speed"],
+        ["command line", "loss.label_smoothing"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("tokenizer: {joint: no}\n", "x.yaml:1: model.tie_embeddings"),
+        ("tokenizer: {joint: no}\nmodel:\n  tie_embeddings: all\n", "x.yaml:4: model.tie_embeddings"),
+        ("train: {max_steps: null}\nvalidation: {patience: null}\n", "x.yaml:2: train.max_steps"),
+    ],
+)
+def test_sections_that_contradict_each_other(write: Write, text: str, place: str) -> None:
+    (line,) = mistakes(write("x.yaml", MINIMAL + text))
+    assert line.startswith(place)
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"tokenizer": {"joint": False}, "model": {"tie_embeddings": "decoder"}},
+        {"tokenizer": {"joint": False}, "model": {"tie_embeddings": "none"}},
+        {"train": {"max_steps": None}},
+        {"train": {"max_steps": None, "max_epochs": 1}, "validation": {"patience": None}},
+    ],
+)
+def test_sections_that_agree(sections: dict[str, Any]) -> None:
+    assert list(make(**sections).problems()) == []
+
+
+# --- inheritance ------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_inherits_what_it_does_not_name(write: Write) -> None:
+    write("base.yaml", MINIMAL + "seed: 5\nmodel: {d_model: 64, encoder: {n_layers: 7}}\n")
+    write("sub/middle.yaml", "base: ../base.yaml\nseed: 6\n")
+    config = load(write("heir.yaml", "base: sub/middle.yaml\nmodel: {d_ff: 99}\n"))
+    assert config.name == "heir"
+    assert (config.seed, config.model.d_model, config.model.d_ff, config.model.encoder.n_layers) == (6, 64, 99, 7)
+
+
+def test_null_takes_an_inherited_word_away(write: Write) -> None:
+    write("base.yaml", MINIMAL)
+    path = write("heir.yaml", "base: base.yaml\ndata: {train: {builtin: null, dataset: hub/name}}\n")
+    assert load(path).data.train.dataset == "hub/name"
+
+
+def test_an_inherited_mistake_names_the_file_in_which_it_stands(write: Write) -> None:
+    write("base.yaml", MINIMAL + "model:\n  d_modle: 64\n")
+    assert mistakes(write("heir.yaml", "base: base.yaml\nseed: x\n")) == [
+        'base.yaml:3: model.d_modle: unknown key, did you mean "d_model"?',
+        'heir.yaml:2: seed: Input should be a valid integer, unable to parse string as an integer, not "x"',
+    ]
+
+
+@pytest.mark.parametrize(
+    ("base", "message"),
+    [
+        ("a: [1\n", "base.yaml:2: not valid YAML"),
+        ("a: 1\na: 2\n", "base.yaml:2: a: stands twice"),
+        (None, "no such file"),
+    ],
+)
+def test_a_base_that_cannot_be_read_names_both_files(write: Write, base: str | None, message: str) -> None:
+    if base is not None:
+        write("base.yaml", base)
+    said = mistakes(write("heir.yaml", MINIMAL + "base: base.yaml\n"))
+    assert message in said[0]
+    assert said[1] == "(inherited by heir.yaml:2)"
+
+
+@pytest.mark.parametrize("names", ["x", "xy", "xyz"])
+def test_a_circle_of_bases(write: Write, tmp_path: Path, names: str) -> None:
+    for name, following in zip(names, names[1:] + names[0], strict=True):
+        write(f"{name}.yaml", f"base: {following}.yaml\n")
+    said = mistakes(tmp_path / f"{names[-1]}.yaml")
+    circle = " -> ".join(f"{name}.yaml" for name in (names[-1], *names))
+    assert said[0].endswith(f"in a circle: {circle}")
+
+
+@pytest.mark.parametrize("base", ["[a, b]", "{a: b}"])
+def test_a_base_is_one_file(write: Write, base: str) -> None:
+    (line,) = mistakes(write("x.yaml", f"{MINIMAL}base: {base}\n"))
+    assert line == "x.yaml:2: base: must be the name of one YAML file"
+
+
+# --- overrides --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("override", "key", "value"),
+    [
+        ("model.d_model=512", "model.d_model", 512),
+        ("schedule.peak=1e-4", "schedule.peak", 1e-4),
+        ("tokenizer.joint=on", "tokenizer.joint", True),
+        ("data.src_lang=no", "data.src_lang", "no"),
+        ("name=a=b", "name", "a=b"),
+        ("train.max_steps=null", "train.max_steps", None),
+        ("train.max_steps=", "train.max_steps", None),
+        ("optimizer.betas=[0.8, 0.9]", "optimizer.betas", [0.8, 0.9]),
+        ("validation.every=1 epoch", "validation.every", "1 epoch"),
+        ("data.train={src: F, tgt: G}", "data.train.src", ["F"]),
+        ("data.test.new={builtin: quickstart, split: test}", "data.test.new.split", "test"),
+        ("model={d_model: 64}", "model.d_model", 64),
+    ],
+)
+def test_an_override_is_a_yaml_value(write: Write, override: str, key: str, value: object) -> None:
+    path = write("x.yaml", MINIMAL + "model: {d_model: 32}\ntokenizer: {joint: no}\n")
+    config = load(path, [override, "model.tie_embeddings=none"])
+    assert flatten(config)[key] == value
+
+
+def test_the_last_override_counts_and_a_section_is_replaced_as_a_whole(write: Write) -> None:
+    path = write("x.yaml", MINIMAL + "model: {d_model: 32, d_ff: 48}\n")
+    config = load(path, ["model={d_model: 64}", "model.n_heads=2", "model.n_heads=8"])
+    assert (config.model.d_model, config.model.d_ff, config.model.n_heads) == (64, 1024, 8)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("model.d_modle=1", 'command line: model.d_modle: unknown key, did you mean "d_model"?'),
+        ("model.d_model=x", "command line: model.d_model: Input should be a valid integer"),
+        ("model", "command line: model: an override is section.key=value"),
+        ("=1", "command line: =1: an override is section.key=value"),
+        ("model..d=1", "command line: model..d=1: an override is section.key=value"),
+        ("seed=[1", "command line: seed:1: not valid YAML"),
+        ("data.train={src: a}", "command line: data.train.src: a source is exactly one of"),
+    ],
+)
+def test_a_mistake_on_the_command_line(write: Write, override: str, message: str) -> None:
+    (line,) = mistakes(write("x.yaml", MINIMAL), override)
+    assert line.startswith(message)
+
+
+def test_the_name_is_the_file_s_unless_it_is_given(write: Write) -> None:
+    assert load(write("my.run.yaml", MINIMAL)).name == "my.run"
+    assert load(write("y.yaml", MINIMAL + "name: no\n")).name == "no"
+    assert load(write("y.yaml", MINIMAL), ["name=other"]).name == "other"
+
+
+# --- the files that come with the program -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
+def test_an_example_is_valid_and_names_the_schema(path: Path) -> None:
+    load(path)
+    first = path.read_text(encoding="utf-8").split("\n")[0]
+    schema = first.removeprefix("# yaml-language-server: $schema=")
+    assert (path.parent / schema).samefile(ROOT / "configs" / "schema.json")
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
+def test_a_rendered_configuration_loads_back_equal(path: Path, write: Write) -> None:
+    config = load(path)
+    again = load(write("other.yaml", render(config)))
+    assert again == config
+    assert render(again) == render(config)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["no", "on", "null", "~", "1e-4", "1:30", "012", "a: b", "a #b", "'", '"', "- a", "&a", "*", "{x}", "é 猫", " "],
+)
+def test_any_text_survives_rendering(text: str, write: Write) -> None:
+    config = make(name="run", runs_dir=text, data={"src_lang": text, "test": {text: {"dataset": text}}})
+    assert load(write("x.yaml", render(config))) == config
+
+
+def test_what_is_rendered_can_be_read_by_any_yaml_reader(write: Write) -> None:
+    import yaml
+
+    config = make(name="no", data={"src_lang": "no", "test": {"on": {"src": ["null", "1"], "tgt": ["x", "y"]}}})
+    read: dict[str, Any] = yaml.safe_load(render(config))
+    assert read["name"] == "no"
+    assert read["data"]["src_lang"] == "no"
+    assert read["data"]["test"]["on"]["src"] == ["null", "1"]
+    assert read["tokenizer"]["joint"] is True
+
+
+def keys_of(section: type[Section], prefix: str = "") -> set[str]:
+    """Every key of a schema, by its annotations alone; below a source only once, and none below `test`."""
+    found: set[str] = set()
+    for name, about in section.model_fields.items():
+        kind = about.annotation
+        if isinstance(kind, type) and issubclass(kind, Section):
+            found |= keys_of(kind, f"{prefix}{name}.")
+        else:
+            found.add(prefix + name)
+    return found
+
+
+def test_the_reference_holds_every_key_and_its_default() -> None:
+    tree = read_yaml(ROOT / "configs" / "reference.yaml")
+    config = load(ROOT / "configs" / "reference.yaml", ["name=x"])
+    assert {".".join(map(str, path)) for path in leaves(tree)} == keys_of(Config)
+    assert config == make(name="x")
+
+
+def leaves(tree: Tree) -> set[tuple[str | int, ...]]:
+    """The paths of a tree below which nothing stands, lists taken as one value."""
+    paths = {path for path in tree.places if not any(isinstance(key, int) for key in path)}
+    return paths - {path[:-1] for path in paths if path}
+
+
+def test_the_reference_is_what_its_script_writes() -> None:
+    script = runpy.run_path(str(ROOT / "scripts" / "write_reference.py"))
+    assert (ROOT / "configs" / "reference.yaml").read_text(encoding="utf-8") == script["reference"]()
+    assert (ROOT / "configs" / "schema.json").read_text(encoding="utf-8") == configuration.json_schema()
+
+
+def test_every_key_of_the_reference_has_a_comment_on_its_line() -> None:
+    lines = (ROOT / "configs" / "reference.yaml").read_text(encoding="utf-8").split("\n")
+    for line in lines:
+        assert not line or line.startswith("#") or re.fullmatch(r"\s*\w+:( \S.*)?  # \S.*\S", line), line
+
+
+def test_the_schema_knows_every_key_and_the_base() -> None:
+    schema = json.loads(configuration.json_schema())
+    assert set(schema["properties"]) == {*Config.model_fields, "base"}
+    for name, definition in schema["$defs"].items():
+        assert definition["additionalProperties"] is False, name
+        assert all("description" in about for about in definition["properties"].values()), name
+
+
+def test_the_built_in_quickstart_is_the_one_in_configs() -> None:
+    assert load(configuration.builtin("quickstart")) == load(ROOT / "configs" / "quickstart.yaml")
+
+
+# --- what may change within a run -------------------------------------------------------------------------------------
+
+FREE: dict[str, Any] = {
+    "name": "other",
+    "runs_dir": "elsewhere",
+    "device": "cuda:1",
+    "threads": 3,
+    "data.cache_dir": "elsewhere",
+    "train.max_steps": 7,
+    "train.max_epochs": 7,
+    "train.save_every": "7 steps",
+    "train.log_every": 7,
+    "validation.every": "7 steps",
+    "validation.patience": 7,
+    "validation.probes": 7,
+    "decoding.batch_tokens": 7,
+    "keep.best": 7,
+    "keep.last": 7,
+}
+FIXED: dict[str, Any] = {
+    "seed": 7,
+    "precision": "fp32",
+    "data.src_lang": "fr",
+    "data.train.split": "test",
+    "data.validation.builtin": "quickstart",
+    "data.validation_size": 7,
+    "data.test.more.builtin": "quickstart",
+    "data.test.with.dot.builtin": "quickstart",
+    "data.max_length": 7,
+    "data.too_long": "truncate",
+    "tokenizer.vocab_size": 777,
+    "batches.tokens": 7,
+    "batches.accumulate": 7,
+    "model.d_model": 512,
+    "model.encoder.n_layers": 7,
+    "model.dropout.residual": 0.7,
+    "loss.label_smoothing": 0.7,
+    "optimizer.betas": [0.7, 0.7],
+    "schedule.kind": "noam",
+    "validation.metric": "chrf",
+    "scoring.tokenize": "char",
+    "decoding.max_length_factor": 7.0,
+}
+
+
+def with_key(dotted: str, value: Any) -> Config:
+    """The minimal configuration with one key changed."""
+    first, *others = dotted.split(".", 1)
+    if dotted.startswith("data.test."):
+        return make(data={"test": {dotted.removeprefix("data.test.").rpartition(".")[0]: {"builtin": value}}})
+    if not others:
+        return make(**{first: value})
+    inner, *deeper = others[0].split(".")
+    if first == "data" and inner == "train":
+        return make(data={"train": {"builtin": "quickstart", deeper[0]: value}})
+    return make(**{first: {inner: {deeper[0]: value} if deeper else value}})
+
+
+@pytest.mark.parametrize(("key", "value"), {**FREE, **FIXED}.items())
+def test_what_may_change_within_a_run(key: str, value: Any) -> None:
+    free, fixed = changed_keys(make(), with_key(key, value))
+    assert (key in free, key in fixed) == (key in FREE, key in FIXED)
+    assert not (free if key in FIXED else fixed)
+
+
+def test_nothing_changed() -> None:
+    assert changed_keys(make(), make()) == ([], [])
+
+
+def test_every_key_is_known_to_be_free_or_fixed() -> None:
+    """A new key that may change within a run has to be added to the list above."""
+    free = {".".join(path) for key in keys_of(Config) if (path := key.split(".")) and configuration._may_change(path)}
+    assert free == set(FREE)

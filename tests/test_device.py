@@ -1,0 +1,114 @@
+"""What `auto` means: device, precision and threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from pydantic import TypeAdapter, ValidationError
+
+from transformer_mt import device
+from transformer_mt.device import DeviceName, Threads, describe, has_native_bf16, resolve
+from transformer_mt.errors import UserError
+
+
+@pytest.fixture(autouse=True)
+def threads_stay() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch, *, cuda: int = 0, mps: bool = False) -> None:
+    """Let torch say that it has these devices."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: cuda)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
+
+
+@pytest.mark.parametrize(
+    ("cuda", "mps", "best"), [(1, False, "cuda"), (1, True, "cuda"), (0, True, "mps"), (0, False, "cpu")]
+)
+def test_auto_takes_the_best_device(cuda: int, mps: bool, best: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, cuda=cuda, mps=mps)
+    assert str(resolve("auto", "fp32", "auto").device) == best
+
+
+@pytest.mark.parametrize("name", ["cuda", "cuda:1", "mps"])
+def test_a_device_that_is_not_there_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, cuda=1 if name == "cuda:1" else 0)
+    with pytest.raises(UserError, match=f"device: {name} is not there.*; use device: auto"):
+        resolve(name, "auto", "auto")
+
+
+def test_a_device_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, cuda=2)
+    assert resolve("cuda:1", "fp32", "auto").device == torch.device("cuda:1")
+    assert resolve("cpu", "fp32", "auto").device == torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("asked", "native", "found"),
+    [
+        ("auto", True, "bf16"),
+        ("auto", False, "fp32"),
+        ("bf16", False, "bf16"),
+        ("fp32", True, "fp32"),
+    ],
+)
+def test_auto_precision_follows_the_hardware(
+    asked: str, native: bool, found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device, "has_native_bf16", lambda _: native)
+    machine = resolve("cpu", asked, "auto")
+    assert machine.precision == found
+    with machine.autocast():
+        product = torch.ones(2, 2) @ torch.ones(2, 2)
+    assert product.dtype == (torch.bfloat16 if found == "bf16" else torch.float32)
+
+
+@pytest.mark.parametrize(("avx512", "amx"), [(False, False), (True, False), (False, True)])
+def test_bf16_on_a_cpu(avx512: bool, amx: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx512)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
+    assert has_native_bf16(torch.device("cpu")) is (avx512 or amx)
+
+
+def test_bf16_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In hardware: emulation, which older cards offer, would be slower than fp32."""
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
+    assert not has_native_bf16(torch.device("cuda"))
+    assert not has_native_bf16(torch.device("mps"))
+
+
+def test_threads() -> None:
+    assert resolve("cpu", "fp32", 2).threads == torch.get_num_threads() == 2
+    assert resolve("cpu", "fp32", "1").threads == torch.get_num_threads() == 1
+    assert resolve("cpu", "fp32", "auto").threads == 1
+
+
+@pytest.mark.parametrize("name", ["auto", "cpu", "cuda", "cuda:0", "cuda:12", "mps"])
+def test_device_names(name: str) -> None:
+    assert TypeAdapter[str](DeviceName).validate_python(name) == name
+
+
+@pytest.mark.parametrize("name", ["", "tpu", "cpu:0", "cuda:", "cuda:x", "CUDA", None])
+def test_names_of_no_device(name: object) -> None:
+    with pytest.raises(ValidationError, match="is no device; choose from: auto, cpu, cuda, cuda:N, mps"):
+        TypeAdapter[str](DeviceName).validate_python(name)
+
+
+@pytest.mark.parametrize(("written", "read"), [("auto", "auto"), ("3", 3), (3, 3)])
+def test_thread_counts(written: object, read: object) -> None:
+    assert TypeAdapter[int | str](Threads).validate_python(written) == read
+
+
+@pytest.mark.parametrize("written", ["0", "-1", "1.5", "many", "", None])
+def test_no_thread_counts(written: object) -> None:
+    with pytest.raises(ValidationError, match="neither a number of threads nor auto"):
+        TypeAdapter[int | str](Threads).validate_python(written)
+
+
+def test_the_hardware_in_words() -> None:
+    assert describe(torch.device("cpu")).endswith(" cores")

@@ -1,0 +1,248 @@
+"""The run folder: files appear whole or not at all, one process writes, and checkpoints are found by number."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from transformer_mt.errors import UserError
+from transformer_mt.runs import (
+    FORMAT,
+    CheckpointInfo,
+    RunFolder,
+    is_better,
+    ranked,
+    replaced_file,
+    replaced_folder,
+    write_text,
+)
+from transformer_mt.settings import Section
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    """A run that has begun."""
+    run = RunFolder(tmp_path / "run")
+    run.path.mkdir()
+    write_text(run.config, "model: {d_model: 8}\n")
+    write_text(run.record, json.dumps({"format": FORMAT}))
+    return run
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+# --- atomic writes (trap 40) ------------------------------------------------------------------------------------------
+
+
+def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_text(path, "old")
+    with replaced_file(path) as beside:
+        beside.write_text("new")
+        assert beside.parent == path.parent
+        assert path.read_text() == "old"
+    assert path.read_text() == "new"
+    assert names(tmp_path) == ["file"]
+
+
+def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_text(path, "old")
+    with pytest.raises(ZeroDivisionError), replaced_file(path) as beside:
+        beside.write_text("half")
+        raise ZeroDivisionError
+    assert path.read_text() == "old"
+    assert names(tmp_path) == ["file"]
+
+
+def test_a_failure_before_there_was_a_file_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(UnicodeEncodeError):
+        write_text(tmp_path / "file", "\ud800")
+    assert names(tmp_path) == []
+
+
+def test_a_folder_is_replaced_whole(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "folder"
+    for content in ("old", "new"):
+        with replaced_folder(path) as beside:
+            (beside / content).write_text(content)
+            assert not (path / content).exists()
+        assert names(path) == [content]
+    assert names(path.parent) == ["folder"]
+
+
+def test_a_failure_leaves_the_old_folder_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "folder"
+    with replaced_folder(path) as beside:
+        (beside / "old").touch()
+    with pytest.raises(ZeroDivisionError), replaced_folder(path) as beside:
+        (beside / "half").touch()
+        raise ZeroDivisionError
+    assert names(path) == ["old"]
+    assert names(tmp_path) == ["folder"]
+
+
+# --- the lock ---------------------------------------------------------------------------------------------------------
+
+
+def try_to_lock(path: Path) -> str:
+    """What another process is told."""
+    code = """
+import sys
+from pathlib import Path
+from transformer_mt.errors import UserError
+from transformer_mt.runs import RunFolder
+try:
+    with RunFolder(Path(sys.argv[1])).locked():
+        print("locked")
+except UserError as error:
+    print(error)
+"""
+    return subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_one_process_at_a_time(run: RunFolder) -> None:
+    with run.locked():
+        assert try_to_lock(run.path) == f"{run.path}: another process is training this run; wait for it or stop it"
+    assert try_to_lock(run.path) == "locked"
+
+
+def test_the_lock_is_released_by_an_error(run: RunFolder) -> None:
+    with pytest.raises(ZeroDivisionError), run.locked():
+        raise ZeroDivisionError
+    with run.locked():
+        pass
+
+
+def test_a_run_that_did_not_begin_leaves_nothing(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path / "new" / "run")
+    with pytest.raises(ZeroDivisionError), run.locked():
+        run.tokenizer.touch()
+        raise ZeroDivisionError
+    assert not run.path.exists()
+
+
+def test_who_holds_the_lock_clears_what_a_killed_process_left(run: RunFolder) -> None:
+    before = names(run.path)
+    (run.checkpoints / ".step-000005.77.tmp").mkdir(parents=True)
+    (run.checkpoints / ".step-000005.77.tmp" / "model.safetensors").touch()
+    (run.path / ".config.yaml.77.tmp").touch()
+    with run.locked():
+        assert names(run.path) == sorted([".lock", "checkpoints", *before])
+        assert names(run.checkpoints) == []
+
+
+# --- reading a run ----------------------------------------------------------------------------------------------------
+
+
+def add_checkpoint(run: RunFolder, step: int, metric: str = "loss", folder: str = "", **scores: float) -> None:
+    path = run.checkpoints / (folder or f"step-{step:06d}")
+    path.mkdir(parents=True)
+    write_text(path / "checkpoint.json", json.dumps({"step": step, "metric": metric, "scores": scores}))
+
+
+def test_a_run_opens(run: RunFolder) -> None:
+    assert RunFolder.open(run.path) == RunFolder.open(str(run.path)) == run
+
+
+def test_a_section_of_the_run_s_configuration(run: RunFolder) -> None:
+    class Model(Section):
+        d_model: int
+
+    assert run.section("model", Model) == Model(d_model=8)
+
+
+@pytest.mark.parametrize("which", ["missing", "file"])
+def test_no_run_folder(which: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="no such run folder; `tmt train` makes one"):
+        RunFolder.open(tmp_path / which)
+
+
+def test_a_folder_that_is_no_run(tmp_path: Path, run: RunFolder) -> None:
+    with pytest.raises(UserError, match=r"is not a run folder \(it has no run.json\)"):
+        RunFolder.open(tmp_path)
+    run.config.unlink()
+    with pytest.raises(UserError, match="is not a run folder"):
+        RunFolder.open(run.path)
+
+
+@pytest.mark.parametrize("version", [FORMAT + 1, 0, "1", None])
+def test_another_format_is_answered(version: Any, run: RunFolder) -> None:
+    write_text(run.record, json.dumps({"format": version}))
+    with pytest.raises(UserError, match=f"was written in run format {version}, and this program reads format {FORMAT}"):
+        RunFolder.open(run.path)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"3", b"{}", b"\xff"])
+def test_a_damaged_record(content: bytes, run: RunFolder) -> None:
+    run.record.write_bytes(content)
+    with pytest.raises(UserError, match=r"run.json: is damaged"):
+        RunFolder.open(run.path)
+
+
+def test_no_checkpoint_yet(run: RunFolder) -> None:
+    (run.checkpoints / "step-000005").mkdir(parents=True)  # without checkpoint.json it is none
+    for which in ("best", "last", "5"):
+        with pytest.raises(UserError, match="has no checkpoint yet; train longer"):
+            run.checkpoint(which)
+
+
+def test_checkpoints_are_ordered_by_number(run: RunFolder) -> None:
+    """Trap 43: the name sorts 100 before 9."""
+    for step in (9, 100, 10):
+        add_checkpoint(run, step, folder=f"step-{step}")
+    assert [info.step for info in run.checkpoint_list()] == [9, 10, 100]
+    assert run.checkpoint("last").step == 100
+    assert run.checkpoint("10").step == 10
+    assert run.checkpoint("best").step == 100  # the newest, where none was validated
+
+
+@pytest.mark.parametrize("which", ["999", "1", "010", "newest", "", "-1"])
+def test_an_unknown_checkpoint_is_answered_with_those_there_are(which: str, run: RunFolder) -> None:
+    for step in (9, 10, 100):
+        add_checkpoint(run, step)
+    with pytest.raises(UserError, match=r"has best, last and the steps 9, 10, 100$"):
+        run.checkpoint(which)
+
+
+@pytest.mark.parametrize(
+    ("metric", "best_first"), [("loss", [10, 30, 9, 40]), ("bleu", [40, 9, 10, 30]), ("chrf", [9, 10, 30, 40])]
+)
+def test_the_best_checkpoint(metric: str, best_first: list[int], run: RunFolder) -> None:
+    """By the run's metric; of equals the earlier; an unvalidated one is never the best."""
+    add_checkpoint(run, 9, metric, loss=2.0, bleu=20.0, chrf=5.0)
+    add_checkpoint(run, 10, metric, loss=1.0, bleu=10.0, chrf=5.0)
+    add_checkpoint(run, 30, metric, loss=1.0, bleu=10.0, chrf=5.0)
+    add_checkpoint(run, 40, metric, loss=3.0, bleu=30.0, chrf=5.0)
+    add_checkpoint(run, 100, metric)
+    assert [info.step for info in ranked(run.checkpoint_list())] == best_first
+    assert run.checkpoint("best").step == best_first[0]
+    assert run.checkpoint("last").step == 100
+
+
+def test_a_score_of_zero_is_a_score() -> None:
+    infos = [CheckpointInfo(Path(), step, "loss", {"loss": loss}) for step, loss in ((1, 1.0), (2, 0.0))]
+    assert [info.step for info in ranked(infos)] == [2, 1]
+
+
+@pytest.mark.parametrize(("metric", "better"), [("loss", 1.0), ("bleu", 3.0), ("chrf", 3.0)])
+def test_is_better(metric: str, better: float) -> None:
+    assert is_better(metric, better, than=2.0)
+    assert not is_better(metric, 4.0 - better, than=2.0)
+    assert not is_better(metric, 2.0, than=2.0)
+
+
+def test_move_aside_keeps_everything_under_another_name(run: RunFolder) -> None:
+    aside = run.move_aside()
+    assert not run.path.exists()
+    assert aside.parent == run.path.parent
+    assert aside.name.startswith("run.")
+    assert RunFolder.open(aside).read_record() == {"format": FORMAT}

@@ -1,0 +1,258 @@
+"""YAML as the schema reads it (trap 38), the place of every value, and intervals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from transformer_mt.errors import UserError
+from transformer_mt.settings import Interval, Milestone, OneLine, Section, Tree, read_value, read_yaml
+
+
+class Kinds(Section):
+    """One key of each type that a section may have."""
+
+    text: str = ""
+    real: float = 0.0
+    count: int = 0
+    flag: bool | None = None
+    maybe: str | None = "something"
+    pair: tuple[float, float] = (0.0, 0.0)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "some.yaml"
+
+
+def read(file: Path, text: str) -> Tree:
+    file.write_text(text, encoding="utf-8")
+    return read_yaml(file)
+
+
+# --- the field decides what a scalar is -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "key", "value"),
+    [
+        ("real: 1e-4", "real", 1e-4),
+        ("real: 1E-4", "real", 1e-4),
+        ("real: '1e-4'", "real", 1e-4),
+        ("real: 3", "real", 3.0),
+        ("real: .5", "real", 0.5),
+        ("count: 20_000", "count", 20_000),
+        ("count: 010", "count", 10),
+        ("pair: [1e-1, 2]", "pair", (0.1, 2.0)),
+        ("text: no", "text", "no"),
+        ("text: on", "text", "on"),
+        ("text: true", "text", "true"),
+        ("text: 1:30", "text", "1:30"),
+        ("text: 1e-4", "text", "1e-4"),
+        ("text: 012", "text", "012"),
+        ("text: 2024-01-31", "text", "2024-01-31"),
+        ("text: 'null'", "text", "null"),
+        ("text: ''", "text", ""),
+        ("text: |\n  null", "text", "null"),
+        ("flag: on", "flag", True),
+        ("flag: off", "flag", False),
+        ("flag: yes", "flag", True),
+        ("flag: no", "flag", False),
+        ("flag: True", "flag", True),
+        ("maybe: null", "maybe", None),
+        ("maybe: ~", "maybe", None),
+        ("maybe:", "maybe", None),
+        ("maybe: NULL", "maybe", None),
+        ("maybe: none", "maybe", "none"),
+    ],
+)
+def test_the_field_decides_what_a_scalar_is(file: Path, line: str, key: str, value: object) -> None:
+    found = getattr(Kinds.model_validate(read(file, line).values), key)
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    "line", ["real: 1:30", "count: 1:30", "count: 1.5", "real: yes", "flag: 1:30", "real: inf", "count: null", "x: 1"]
+)
+def test_what_a_field_cannot_be_is_refused(file: Path, line: str) -> None:
+    with pytest.raises(ValidationError):
+        Kinds.model_validate(read(file, line).values)
+
+
+@pytest.mark.parametrize("key", ["on", "no", "null", "1", "1:30", "~"])
+def test_a_key_is_text(file: Path, key: str) -> None:
+    assert read(file, f"{key}: x").values == {key: "x"}
+
+
+def test_a_section_is_frozen() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        setattr(Kinds(), "count", 1)  # noqa: B010  (pyright sees through the plain assignment)
+
+
+@pytest.mark.parametrize("text", ["two\nlines", "two\rlines"])
+def test_one_line(text: str) -> None:
+    with pytest.raises(ValidationError, match="one line"):
+        TypeAdapter(OneLine).validate_python(text)
+
+
+# --- places -----------------------------------------------------------------------------------------------------------
+
+
+def test_every_value_knows_its_line(file: Path) -> None:
+    tree = read(file, "# comment\na: 1\nb:\n  c: [x,\n      y]\n  d: {e: 1}\n")
+    lines = {path: place.removeprefix(f"{file}:") for path, place in tree.places.items()}
+    assert lines == {
+        (): "2",
+        ("a",): "2",
+        ("b",): "3",
+        ("b", "c"): "4",
+        ("b", "c", 0): "4",
+        ("b", "c", 1): "5",
+        ("b", "d"): "6",
+        ("b", "d", "e"): "6",
+    }
+    assert tree.place(("b", "d", "missing", "deeper")) == f"{file}:6"
+
+
+def test_over_merges_sections_and_replaces_the_rest(tmp_path: Path) -> None:
+    base = read(tmp_path / "base.yaml", "a: {x: 1, y: 2}\nb: [1, 2, 3]\nc: old\n")
+    heir = read(tmp_path / "heir.yaml", "a:\n  y: 3\nb: [4]\nc: null\n")
+    both = heir.over(base)
+    assert both.values == {"a": {"x": "1", "y": "3"}, "b": ["4"], "c": None}
+    assert both.place(("a", "x")) == f"{tmp_path}/base.yaml:1"
+    assert both.place(("a", "y")) == f"{tmp_path}/heir.yaml:2"
+    assert ("b", 1) not in both.places
+
+
+def test_replacing_puts_a_whole_value_in_place_and_leaves_the_tree(file: Path) -> None:
+    tree = read(file, "a: {x: 1, y: 2}\n")
+    new = tree.replacing(("a", "x"), {"deep": "3"}, "here")
+    assert new.values == {"a": {"x": {"deep": "3"}, "y": "2"}}
+    assert new.place(("a", "x", "deep")) == "here"
+    assert new.place(("a", "y")) == f"{file}:1"
+    assert tree.values == {"a": {"x": "1", "y": "2"}}
+    assert tree.replacing(("n", "e", "w"), "1", "here").place(("n", "e")) == "here"
+
+
+# --- files that cannot be read ----------------------------------------------------------------------------------------
+
+MISTAKES: dict[str, tuple[bytes, str]] = {
+    "empty": (b"", "is empty"),
+    "only comments": (b"# nothing\n\n", "is empty"),
+    "no mapping": (b"- a\n- b\n", "keys and values"),
+    "a word": (b"hello\n", "keys and values"),
+    "duplicate": (b"a: 1\nb: 2\na: 3\n", r":3: a: stands twice \(first on line 1\)"),
+    "duplicate inside": (b"m:\n  a: 1\n  a: 2\n", r":3: m\.a: stands twice \(first on line 2\)"),
+    "duplicate in a list": (b"m:\n- {a: 1,\n   a: 2}\n", r":3: m\.0\.a: stands twice \(first on line 2\)"),
+    "tab": (b"m:\n\ta: 1\n", ":2: not valid YAML: .*never with tabs"),
+    "unclosed": (b"a: [1, 2\nb: 3\n", ":2: not valid YAML"),
+    "bad indent": (b"a:\n    b: 1\n  c: 2\n", ":3: not valid YAML"),
+    "unknown alias": (b"a: *b\n", ":1: not valid YAML"),
+    "alias in its anchor": (b"a: &x\n  b: *x\n", ":1: an alias .* inside its own anchor"),
+    "two documents": (b"a: 1\n---\nb: 2\n", ":2: not valid YAML"),
+    "key of several words": (b"? [a, b]\n: 1\n", ":1: a key must be a single word"),
+    "control character": (b"a: 1\nb: \x07\n", "not valid YAML"),
+    "latin-1": ("a: 1\nb: naïve\n".encode("latin-1"), r"not UTF-8 text \(byte 10\)"),
+    "utf-16": ("a: 1\n".encode("utf-16"), "not UTF-8 text"),
+}
+
+
+@pytest.mark.parametrize(("content", "message"), MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_is_one_sentence_with_its_place(file: Path, content: bytes, message: str) -> None:
+    file.write_bytes(content)
+    with pytest.raises(UserError, match=message) as caught:
+        read_yaml(file)
+    assert str(caught.value).startswith(f"{file}:")
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_no_file(tmp_path: Path, file: Path) -> None:
+    with pytest.raises(UserError, match="no such file"):
+        read_yaml(file)
+    with pytest.raises(UserError, match="is a directory"):
+        read_yaml(tmp_path)
+    file.write_text("a: 1")
+    with pytest.raises(UserError, match="cannot be read: Not a directory"):
+        read_yaml(file / "inside.yaml")
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_byte_order_mark_and_line_ends(file: Path, end: str) -> None:
+    file.write_bytes(f"\ufeffa: 1{end}b: 2".encode())
+    tree = read_yaml(file)
+    assert tree.values == {"a": "1", "b": "2"}
+    assert tree.place(("b",)) == f"{file}:2"
+
+
+def test_an_alias_repeats_a_value(file: Path) -> None:
+    assert read(file, "a: &x {k: 1}\nb: *x\n").values == {"a": {"k": "1"}, "b": {"k": "1"}}
+
+
+def test_tags_construct_nothing(file: Path) -> None:
+    assert read(file, "a: !!python/object/apply:os.system [x]\n").values == {"a": ["x"]}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("1e-4", "1e-4"), ("null", None), ("", None), ("[a, b]", ["a", "b"]), ("{a: 1}", {"a": "1"}), ("'null'", "null")],
+)
+def test_read_value(text: str, value: Any) -> None:
+    assert read_value(text, "there") == value
+
+
+def test_a_value_that_is_no_yaml_names_its_place() -> None:
+    with pytest.raises(UserError, match=r"^there:1: not valid YAML"):
+        read_value("[a", "there")
+
+
+# --- intervals --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("500", "500 steps"),
+        (500, "500 steps"),
+        ("1", "1 step"),
+        ("1 steps", "1 step"),
+        ("2 step", "2 steps"),
+        ("1_000 steps", "1000 steps"),
+        (" 1 epoch ", "1 epoch"),
+        ("3epochs", "3 epochs"),
+    ],
+)
+def test_interval(written: object, read: str) -> None:
+    adapter = TypeAdapter[str](Interval)
+    assert adapter.validate_python(written) == read
+    assert adapter.validate_python(read) == read
+
+
+@pytest.mark.parametrize("written", ["0", "-1", "1.5", "1e3", "steps", "1 hour", "1 epoch 2", "", None, True])
+def test_no_interval(written: object) -> None:
+    with pytest.raises(ValidationError, match="neither a number of steps"):
+        TypeAdapter[str](Interval).validate_python(written)
+
+
+@pytest.mark.parametrize(
+    ("interval", "step", "before", "now", "due"),
+    [
+        (None, 10, 0, 1, False),
+        ("1 step", 7, 0, 0, True),
+        ("5 steps", 10, 0, 0, True),
+        ("5 steps", 11, 0, 1, False),
+        ("1000 steps", 1000, 0, 0, True),
+        ("1 epoch", 10, 0, 0, False),
+        ("1 epoch", 10, 0, 1, True),
+        ("1 epoch", 10, 3, 3, False),
+        ("2 epochs", 10, 0, 1, False),
+        ("2 epochs", 10, 1, 2, True),
+        ("2 epochs", 10, 1, 4, True),  # a step that is longer than an epoch
+        ("3 epochs", 10, 3, 5, False),
+    ],
+)
+def test_an_interval_ends(interval: str | None, step: int, before: int, now: int, due: bool) -> None:
+    assert Milestone(step, epochs_before=before, epochs=now).ends(interval) is due

@@ -1,0 +1,360 @@
+"""The loss against `F.cross_entropy` and closed forms, and the update made of it: traps 17, 19, 20, 21, 22 and 23."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from transformer_mt.data.batching import Batch
+from transformer_mt.device import Machine
+from transformer_mt.errors import UserError
+from transformer_mt.model.transformer import Transformer
+from transformer_mt.runs import RunFolder
+from transformer_mt.training import loss as loss_file
+from transformer_mt.training.checkpoint import KeepConfig
+from transformer_mt.training.loss import (
+    Loss,
+    LossConfig,
+    batch_loss,
+    label_smoothed_cross_entropy,
+    plain_cross_entropy,
+)
+from transformer_mt.training.monitor import Monitor
+from transformer_mt.training.optim import OptimizerConfig, ScheduleConfig, make_optimizer, make_schedule
+from transformer_mt.training.trainer import MOST_SKIPPED, TrainConfig, Trainer, ValidationConfig
+
+MakeModel = Callable[..., Transformer]
+B, T, D, V = 3, 7, 16, 29
+PADS = pytest.mark.parametrize("pad", [0, 13, V - 1], ids=["first", "middle", "last"])
+SMOOTHINGS = pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
+
+
+class Problem(NamedTuple):
+    """States, output weights and labels, a third of them padding."""
+
+    states: Tensor
+    weight: Tensor
+    labels: Tensor
+
+
+def make_problem(pad: int) -> Problem:
+    labels = torch.randint(0, V, (B, T))
+    labels[:, -2:] = pad
+    labels[:, 0] = torch.tensor([1, 12, V - 2])  # before and behind each pad id
+    return Problem(torch.randn(B, T, D, requires_grad=True), torch.randn(V, D, requires_grad=True), labels)
+
+
+def oracle(problem: Problem, pad: int, smoothing: float) -> Tensor:
+    """`F.cross_entropy` in double precision, on logits from which the pad symbol's column is taken out."""
+    logits = problem.states.double() @ problem.weight.double().T
+    real = problem.labels != pad
+    logits = torch.cat([logits[..., :pad], logits[..., pad + 1 :]], dim=-1)[real]
+    labels = problem.labels[real]
+    labels = torch.where(labels > pad, labels - 1, labels)
+    return F.cross_entropy(logits, labels, label_smoothing=smoothing, reduction="sum")
+
+
+def assert_near(found: Tensor, wanted: Tensor) -> None:
+    """Equal as far as fp32 goes."""
+    torch.testing.assert_close(found, wanted.float())
+
+
+def gradients(value: Tensor, problem: Problem) -> tuple[Tensor, ...]:
+    return torch.autograd.grad(value, (problem.states, problem.weight))
+
+
+def chunked(problem: Problem, pad: int, smoothing: float) -> Loss:
+    return label_smoothed_cross_entropy(*problem, pad, smoothing)
+
+
+def plain(problem: Problem, pad: int, smoothing: float) -> Loss:
+    logits = problem.states @ problem.weight.T
+    return plain_cross_entropy(logits.flatten(0, 1), problem.labels.flatten(), pad, smoothing)
+
+
+# --- value and gradient -----------------------------------------------------------------------------------------------
+
+
+@PADS
+@SMOOTHINGS
+@pytest.mark.parametrize("way", [chunked, plain])
+def test_equals_torch(way: Callable[..., Loss], pad: int, smoothing: float) -> None:
+    """Traps 20 and 21: with smoothing what is minimised, without it what is reported."""
+    problem = make_problem(pad)
+    found, wanted = way(problem, pad, smoothing), oracle(problem, pad, smoothing)
+    assert_near(found.smoothed, wanted)
+    assert_near(found.nll, oracle(problem, pad, 0.0))
+    assert not found.nll.requires_grad
+    torch.testing.assert_close(gradients(found.smoothed, problem), gradients(wanted, problem))
+
+
+@PADS
+@pytest.mark.parametrize("rows", [1, 2, 4, 100])
+def test_chunks_make_no_difference(pad: int, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(loss_file.CHUNK_ELEMENTS, "cpu", rows * V)
+    problem = make_problem(pad)
+    found, wanted = chunked(problem, pad, 0.1), oracle(problem, pad, 0.1)
+    assert_near(found.smoothed, wanted)
+    torch.testing.assert_close(gradients(3 * found.smoothed, problem), gradients(3 * wanted, problem))
+
+
+def test_a_vocabulary_larger_than_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(loss_file.CHUNK_ELEMENTS, "cpu", 1)
+    problem = make_problem(0)
+    assert_near(chunked(problem, 0, 0.1).smoothed, oracle(problem, 0, 0.1))
+
+
+@PADS
+@SMOOTHINGS
+def test_autocast_is_near_fp32(pad: int, smoothing: float) -> None:
+    problem = make_problem(pad)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = chunked(problem, pad, smoothing)
+    assert found.smoothed.dtype == found.nll.dtype == torch.float32
+    wanted = oracle(problem, pad, smoothing)
+    assert found.smoothed.item() == pytest.approx(wanted.item(), rel=0.01)
+    for ours, theirs in zip(gradients(found.smoothed, problem), gradients(wanted, problem), strict=True):
+        assert ours.dtype == torch.float32
+        torch.testing.assert_close(ours, theirs, rtol=0.02, atol=0.02 * float(theirs.abs().max()))
+
+
+def test_no_gradient_is_worked_out_for_nobody() -> None:
+    problem = make_problem(0)
+    with torch.no_grad():
+        found = chunked(problem, 0, 0.1)
+    assert not found.smoothed.requires_grad
+    assert_near(found.smoothed, oracle(problem, 0, 0.1))
+
+
+@PADS
+@SMOOTHINGS
+def test_the_masses_of_the_wanted_distribution(pad: int, smoothing: float) -> None:
+    """Trap 20: with an identity for weight, softmax minus gradient is the distribution that the loss wants."""
+    logits, labels = torch.randn(1, V, V, requires_grad=True), torch.arange(V)[None]
+    loss = label_smoothed_cross_entropy(logits, torch.eye(V), labels, pad, smoothing).smoothed
+    (gradient,) = torch.autograd.grad(loss, logits)
+    without_pad = logits.detach().clone()
+    without_pad[..., pad] = -math.inf
+    masses = (without_pad.softmax(-1) - gradient)[0]
+    for label in set(range(V)) - {pad}:
+        wanted = torch.full((V,), smoothing / (V - 1))
+        wanted[label] += 1 - smoothing
+        wanted[pad] = 0.0
+        torch.testing.assert_close(masses[label], wanted)
+    assert torch.all(gradient[0, pad] == 0)
+
+
+@PADS
+def test_the_pad_row_moves_nothing_and_is_not_moved(pad: int) -> None:
+    """Trap 20."""
+    problem = make_problem(pad)
+    before = chunked(problem, pad, 0.1)
+    states_before, weight_before = gradients(before.smoothed, problem)
+    with torch.no_grad():
+        problem.weight[pad] += 3.0
+    after = chunked(problem, pad, 0.1)
+    states_after, weight_after = gradients(after.smoothed, problem)
+    torch.testing.assert_close((*after, states_after, weight_after), (*before, states_before, weight_before))
+    assert torch.all(weight_after[pad] == 0)
+
+
+@pytest.mark.parametrize("way", [chunked, plain])
+def test_a_batch_of_padding_is_worth_nothing(way: Callable[..., Loss]) -> None:
+    """Trap 19: 0, and finite."""
+    problem = make_problem(5)
+    problem.labels.fill_(5)
+    found = way(problem, 5, 0.1)
+    assert found.smoothed == 0 and found.nll == 0
+    assert all(torch.all(gradient == 0) for gradient in gradients(found.smoothed, problem))
+
+
+def test_perfect_logits_cost_nothing() -> None:
+    """Trap 22: no softmax stands before the cross-entropy."""
+    labels = torch.arange(1, V)[None]
+    found = label_smoothed_cross_entropy(50 * F.one_hot(labels, V).float(), torch.eye(V), labels, 0, 0.0)
+    assert found.smoothed < 1e-4 and found.nll < 1e-4
+
+
+# --- of a model -------------------------------------------------------------------------------------------------------
+
+
+def ragged(rows: int, pads: tuple[int, int] = (0, 0), vocab: int = 23) -> Batch:
+    """A batch of random ids with lengths of all kinds."""
+    src, labels = (torch.randint(6, vocab, (rows, 9)) for _ in range(2))
+    tgt_in = labels.roll(1, dims=1)
+    tgt_in[:, 0] = 1
+    for row in range(rows):
+        src[row, 1 + torch.randint(9, ()) :] = pads[0]
+        length = 1 + int(torch.randint(9, ()))
+        labels[row, length:] = tgt_in[row, length:] = pads[1]
+    return Batch(src, tgt_in, labels, n_src=int((src != pads[0]).sum()), n_tgt=int((labels != pads[1]).sum()))
+
+
+@pytest.mark.parametrize("norm_position", ["pre", "post"])
+@pytest.mark.parametrize("tie_embeddings", ["all", "decoder", "none"])
+def test_the_first_loss_is_that_of_a_guess(make_model: MakeModel, tie_embeddings: str, norm_position: str) -> None:
+    """Trap 22: ln V within 1."""
+    model = make_model(d_model=64, vocab=(1000, 1000), tie_embeddings=tie_embeddings, norm_position=norm_position)
+    batch = ragged(32, vocab=1000)
+    smoothed, nll = batch_loss(model, batch, smoothing=0.1)
+    assert nll.item() / batch.n_tgt == pytest.approx(math.log(1000), abs=1)
+    assert smoothed.item() / batch.n_tgt == pytest.approx(math.log(1000), abs=1)
+
+
+@pytest.mark.parametrize("pads", [(5, 2), (0, 3)])
+def test_each_side_has_its_own_pad_id(make_model: MakeModel, pads: tuple[int, int]) -> None:
+    """Trap 17: the source's pad id is a word of the target, which counts, and the other way round."""
+    model = make_model(pad=pads, tie_embeddings="decoder", rough=0.1)
+    batch = ragged(8, pads)
+    batch.labels[0, 0], batch.src[0, 0] = pads
+    found = batch_loss(model, batch, smoothing=0.1)
+    problem = Problem(model(batch.src, batch.tgt_in), model.output.weight, batch.labels)
+    assert_near(found.smoothed, oracle(problem, pads[1], 0.1))
+
+
+def test_smoothing_is_a_tenth_unless_said_otherwise() -> None:
+    """Vaswani et al. 2017, section 5.4."""
+    assert LossConfig().label_smoothing == 0.1
+
+
+# --- the trainer's update ---------------------------------------------------------------------------------------------
+
+
+def make_trainer(model: Transformer, folder: Path, **settings: Any) -> Trainer:
+    """A trainer that is given its batches."""
+    run = RunFolder(folder)
+    unused: Any = None
+    defaults: dict[str, Any] = {
+        "stream": unused,
+        "optimizer": make_optimizer(OptimizerConfig(), model.parameters()),
+        "schedule": make_schedule(ScheduleConfig(warmup_steps=10, peak=0.01), 16),
+        "validate": unused,
+        "run": run,
+        "monitor": Monitor(run, {}, None),
+        "machine": Machine(torch.device("cpu"), "fp32", 1),
+        "accumulate": 1,
+        "clip_norm": None,
+        "smoothing": 0.1,
+        "limits": TrainConfig(),
+        "validation": ValidationConfig(),
+        "keep": KeepConfig(),
+    }
+    return Trainer(model=model, **{**defaults, **settings})
+
+
+def part(batch: Batch, rows: slice) -> Batch:
+    src, tgt_in, labels = batch.src[rows], batch.tgt_in[rows], batch.labels[rows]
+    return Batch(src, tgt_in, labels, n_src=int((src != 0).sum()), n_tgt=int((labels != 0).sum()))
+
+
+def weights(model: Transformer) -> list[Tensor]:
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+def moments(trainer: Trainer) -> list[Tensor]:
+    """What the optimiser remembers."""
+    return [value.clone() for state in trainer.optimizer.state.values() for value in state.values()]
+
+
+@pytest.mark.parametrize("parts", [4, 32])
+def test_accumulated_gradients_are_those_of_one_batch(make_model: MakeModel, parts: int, tmp_path: Path) -> None:
+    """Trap 23: with ragged lengths the mean is over labels, not over batches."""
+    batch, size = ragged(32), 32 // parts
+    whole, accumulated = make_model(rough=0.1), make_model(rough=0.1)
+    norm = make_trainer(whole, tmp_path).update([batch])
+    trainer = make_trainer(accumulated, tmp_path)
+    batches = [part(batch, slice(start, start + size)) for start in range(0, 32, size)]
+    assert len({b.n_tgt for b in batches}) > 1
+    assert trainer.update(batches) == pytest.approx(norm, rel=1e-5)
+    for ours, theirs in zip(accumulated.parameters(), whole.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad, atol=1e-6, rtol=1e-4)
+
+
+def test_an_update_minimises_the_smoothed_loss_and_reports_the_plain_one(make_model: MakeModel, tmp_path: Path) -> None:
+    """Trap 21."""
+    model, batch = make_model(rough=0.1), ragged(8)
+    problem = Problem(model(batch.src, batch.tgt_in), model.output.weight, batch.labels)
+    wanted, nll = oracle(problem, 0, 0.1), oracle(problem, 0, 0.0)
+    gradient = torch.autograd.grad(wanted / batch.n_tgt, list(model.parameters()))
+    trainer = make_trainer(model, tmp_path)
+    trainer.update([batch])
+    assert (trainer.window.loss, trainer.window.nll) == pytest.approx((wanted.item(), nll.item()))
+    assert (trainer.window.n_src, trainer.window.n_tgt) == (batch.n_src, batch.n_tgt)
+    for parameter, wanted in zip(model.parameters(), gradient, strict=True):
+        torch.testing.assert_close(parameter.grad, wanted, atol=1e-6, rtol=1e-4)
+
+
+def test_a_long_gradient_is_cut_to_the_norm(make_model: MakeModel, tmp_path: Path) -> None:
+    model = make_model(rough=0.3)
+    norm = make_trainer(model, tmp_path, clip_norm=0.01).update([ragged(8)])
+    clipped = torch.cat([cast(Tensor, parameter.grad).flatten() for parameter in model.parameters()])
+    assert norm > 0.1
+    assert clipped.norm().item() == pytest.approx(0.01, rel=1e-3)
+
+
+def test_each_step_has_its_learning_rate(make_model: MakeModel, tmp_path: Path) -> None:
+    """The first update uses the rate of step 1."""
+    trainer = make_trainer(make_model(), tmp_path)
+    for step in (1, 2, 3):
+        trainer.update([ragged(2)])
+        assert trainer.optimizer.param_groups[0]["lr"] == trainer.schedule(step)
+        trainer.progress.step += 1
+
+
+def test_a_batch_without_labels_is_no_step(make_model: MakeModel, tmp_path: Path) -> None:
+    """Trap 19: also when the optimiser still has momentum."""
+    model = make_model()
+    trainer = make_trainer(model, tmp_path)
+    trainer.update([ragged(4)])
+    before = weights(model)
+    empty = part(ragged(4), slice(0, 4))
+    empty.labels.fill_(0)
+    trainer.update([Batch(empty.src, empty.tgt_in, empty.labels, n_src=empty.n_src, n_tgt=0)])
+    assert all(map(torch.equal, weights(model), before))
+    assert trainer.progress.skipped == 1
+
+
+def spoil(model: nn.Module, value: float) -> Any:
+    """Every state that the model gives out is multiplied by a value."""
+
+    def multiply(_module: nn.Module, _inputs: object, output: Tensor) -> Tensor:
+        return output * value
+
+    return model.register_forward_hook(multiply)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("clip_norm", [None, 1.0])
+def test_a_gradient_that_is_not_finite_changes_nothing(
+    make_model: MakeModel, value: float, clip_norm: float | None, tmp_path: Path
+) -> None:
+    """No weight, nothing in the optimiser; it is counted, and the next good batch is a step again."""
+    model = make_model()
+    trainer = make_trainer(model, tmp_path, clip_norm=clip_norm)
+    trainer.update([ragged(4)])
+    before = weights(model) + moments(trainer)
+    hook = spoil(model, value)
+    trainer.update([ragged(4)])
+    assert all(map(torch.equal, weights(model) + moments(trainer), before))
+    assert (trainer.progress.skipped, trainer.progress.skipped_in_a_row) == (1, 1)
+    hook.remove()
+    trainer.update([ragged(4)])
+    assert not all(map(torch.equal, weights(model), before))
+    assert (trainer.progress.skipped, trainer.progress.skipped_in_a_row) == (1, 0)
+
+
+def test_a_run_whose_gradients_stay_infinite_ends(make_model: MakeModel, tmp_path: Path) -> None:
+    model = make_model()
+    trainer, batch = make_trainer(model, tmp_path), ragged(2)
+    spoil(model, math.nan)
+    for _ in range(MOST_SKIPPED - 1):
+        trainer.update([batch])
+    with pytest.raises(UserError, match=r"lower schedule\.peak"):
+        trainer.update([batch])
