@@ -38,7 +38,7 @@ def test_auto_takes_the_best_device(cuda: int, mps: bool, best: str, monkeypatch
 @pytest.mark.parametrize("name", ["cuda", "cuda:1", "mps"])
 def test_a_device_that_is_not_there_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, cuda=1 if name == "cuda:1" else 0)
-    with pytest.raises(UserError, match=f"device: {name} is not there.*; use device: auto"):
+    with pytest.raises(UserError, match=f"device: {name} is not there.*; use device=cpu"):
         resolve(name, "auto", "auto")
 
 

@@ -115,9 +115,12 @@ def _translate(args: argparse.Namespace) -> None:
         raise UserError("translate: give texts or --input, not both")
     if args.input and args.input.is_dir():
         raise UserError(f"{args.input}: is a directory; name a file")
+    if args.input and not args.input.exists():
+        raise UserError(f"{args.input}: no such file (looked in {Path.cwd()})")
+    _check_output(args.output)
+    translator = _load_translator(args)
+    at_prompt = not args.texts and not args.input and sys.stdin.isatty() and sys.stdout.isatty()
     with _output(args.output) as output:
-        translator = _load_translator(args)
-        at_prompt = not args.texts and not args.input and sys.stdin.isatty()
         for line in translator.stream(_lines(args, at_prompt), window=1 if at_prompt else 1000):
             output.write(f"{line}\n".encode())
             output.flush()
@@ -194,15 +197,25 @@ def _prompt_lines() -> Iterator[str]:
             yield _check(input("> "))
 
 
+def _check_output(path: Path | None) -> None:
+    """Refuse what cannot be written before anything is loaded."""
+    if path is not None and path.is_dir():
+        raise UserError(f"{path}: is a directory; name a file")
+    if path is not None and not path.absolute().parent.is_dir():
+        raise UserError(f"{path}: there is no folder {path.absolute().parent}")
+
+
 @contextmanager
 def _output(path: Path | None) -> Generator[IO[bytes]]:
     """Standard output, or a file that takes its name when it is whole; until then its lines are in `path.part`."""
     if path is None:
         yield sys.stdout.buffer
         return
-    if path.is_dir() or not path.absolute().parent.is_dir():
-        what = "is a directory; name a file" if path.is_dir() else f"there is no folder {path.absolute().parent}"
-        raise UserError(f"{path}: {what}")
+    path = path.resolve()  # what a link points to is written, not the link
+    if path.exists() and not path.is_file():  # a device or a pipe cannot be replaced
+        with path.open("wb") as file:
+            yield file
+        return
     part = path.with_name(path.name + ".part")
     with part.open("wb") as file:
         yield file

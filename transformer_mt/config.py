@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 import typing
 from collections.abc import Iterator, Sequence
 from importlib import resources
@@ -33,11 +34,11 @@ COMMAND_LINE = "command line"
 class Config(Section):
     """Everything that decides what a run does."""
 
-    name: Annotated[str | None, MAY_CHANGE] = Field(default=None, pattern=r"^[^/\s]([^/\n]*[^/\s])?$")
+    name: Annotated[str | None, MAY_CHANGE] = Field(default=None, pattern=r"^[^/\s.]([^/\n]*[^/\s])?$")
     """name of the run and of its folder; null: the file's name"""
     runs_dir: Annotated[str, MAY_CHANGE] = "runs"
     """folder of the run folders"""
-    seed: int = Field(default=1, ge=0)
+    seed: int = Field(default=1, ge=0, lt=2**63)
     """of weights, dropout and the order of batches"""
     device: Annotated[DeviceName, MAY_CHANGE] = "auto"
     """auto (cuda, else mps, else cpu), cpu, cuda, cuda:N or mps"""
@@ -278,11 +279,11 @@ def _scalar(value: object) -> str:
     if isinstance(value, tuple):
         return f"[{', '.join(_scalar(item) for item in cast(tuple[object, ...], value))}]"
     if isinstance(value, str):  # quoted wherever any YAML reader could take it for something else
-        return (
-            yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=10**6)
-            .removesuffix("\n...\n")
-            .strip()
-        )
+        bare = yaml.safe_dump(value, width=10**6).removesuffix("\n...\n").strip()
+        if bare == value and re.fullmatch(r"[\w./ -]+", value):
+            return value
+        quoted = json.dumps(value, ensure_ascii=False)
+        return "".join(letter if letter.isprintable() else f"\\U{ord(letter):08x}" for letter in quoted)
     return "{}" if value == {} else json.dumps(value)
 
 

@@ -70,11 +70,15 @@ def resolve(device: str, precision: str, threads: str | int) -> Machine:
     """
     import torch
 
+    try:
+        device, threads = _read_device(device), str(_read_threads(threads))
+    except ValueError as error:
+        raise UserError(str(error)) from None
     chosen = torch.device(_best_device() if device == "auto" else device)
     if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
-        raise UserError(f"device: {device} is not there ({torch.cuda.device_count()} CUDA devices); use device: auto")
+        raise UserError(f"device: {device} is not there ({torch.cuda.device_count()} CUDA devices); use device=cpu")
     if chosen.type == "mps" and not torch.backends.mps.is_available():
-        raise UserError("device: mps is not there; use device: auto")
+        raise UserError("device: mps is not there; use device=cpu")
     bf16 = precision == "bf16" or (precision == "auto" and has_native_bf16(chosen))
     if threads != "auto":
         torch.set_num_threads(int(threads))

@@ -45,8 +45,10 @@ def train(config: Config, *, checkpoint: str = "last", restart: bool = False) ->
     Raises `UserError` for what the user can mend, and `Interrupted` when a signal stopped it.
     """
     run = RunFolder(Path(config.runs_dir) / str(config.name))
-    if restart and run.path.exists():
-        say(f"the old run is now {run.move_aside()}")
+    if restart and run.exists():
+        with run.locked():
+            aside = run.move_aside()
+        say(f"the old run is now {aside}")
     with run.locked():
         config, machine = settle(run, config)
         tables = load_tables(config)
@@ -62,9 +64,12 @@ def train(config: Config, *, checkpoint: str = "last", restart: bool = False) ->
             trainer = make_trainer(run, config, machine, model, tokenizers, corpora, tables, monitor)
             if run.checkpoint_list():
                 info = run.checkpoint(checkpoint)
-                rewind(run, info)
+                if rewind(run, info):
+                    write_record(run, without_end(run.read_record()))
                 trainer.resume(info)
                 say(f"going on after step {trainer.progress.step:,}")
+            else:
+                monitor.cut_back(0)  # an earlier start may have ended before its first checkpoint
             write_card(run, config)
             ended = trainer.fit()
             say(f"training ended: {ended}")
@@ -166,6 +171,11 @@ def commit() -> str | None:
 
 def write_record(run: RunFolder, record: Mapping[str, Any]) -> None:
     write_text(run.record, json.dumps(record, ensure_ascii=False, indent=1) + "\n")
+
+
+def without_end(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A record as it was before the run came to an end."""
+    return {key: value for key, value in record.items() if key not in ("ended", "tested_step", "test")}
 
 
 def write_card(run: RunFolder, config: Config) -> None:

@@ -24,6 +24,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
+from pydantic import ValidationError
+
 from transformer_mt.errors import UserError
 from transformer_mt.settings import Section, read_yaml
 
@@ -171,14 +173,21 @@ class RunFolder:
 
     def section(self, name: str, schema: type[SectionT]) -> SectionT:
         """One section of the run's resolved configuration."""
-        return schema.model_validate(read_yaml(self.config).values[name])
+        try:
+            return schema.model_validate(read_yaml(self.config).values[name])
+        except (KeyError, ValidationError):
+            raise UserError(
+                f"{self.config}: section {name} is damaged; `tmt config {self.config}` says where"
+            ) from None
 
     def checkpoint_list(self) -> list[CheckpointInfo]:
         """All whole checkpoints, oldest first."""
         found: list[CheckpointInfo] = []
         for file in self.checkpoints.glob("step-*/checkpoint.json"):
-            about = json.loads(file.read_text(encoding="utf-8"))
-            found.append(CheckpointInfo(file.parent, **about))
+            try:
+                found.append(CheckpointInfo(file.parent, **json.loads(file.read_text(encoding="utf-8"))))
+            except (ValueError, TypeError):
+                raise UserError(f"{file}: is damaged; delete {file.parent} to fall back on the one before") from None
         return sorted(found, key=lambda info: info.step)
 
     def checkpoint(self, which: str) -> CheckpointInfo:
@@ -207,6 +216,8 @@ class RunFolder:
         """
         import fcntl
 
+        if self.path.exists() and not self.exists() and any(self.path.glob("[!.]*")):
+            raise UserError(f"{self.path}: holds files and is no run; choose another name=, or another runs_dir=")
         self.path.mkdir(parents=True, exist_ok=True)
         with (self.path / ".lock").open("w", encoding="utf-8") as lock:
             try:
@@ -218,15 +229,15 @@ class RunFolder:
             try:
                 yield
             finally:
-                if not self.exists():
+                if self.path.exists() and not self.exists():
                     self.tokenizer.unlink(missing_ok=True)
-                    (self.path / ".lock").unlink()
+                    (self.path / ".lock").unlink(missing_ok=True)
                     with suppress(OSError):  # what else lies there is not ours
                         self.path.rmdir()
 
     def move_aside(self) -> Path:
         """Give the folder another name, so that a new run can take its place."""
-        stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+        stamp = datetime.now().strftime("%Y%m%d-%H%M%S.%f")
         aside = self.path.with_name(f"{self.path.name}.{stamp}")
         self.path.rename(aside)
         return aside

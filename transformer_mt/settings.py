@@ -176,6 +176,8 @@ def _parse(text: str, name: str) -> tuple[Value, dict[KeyPath, str]]:
         raise UserError(f"{name}{line}: not valid YAML: {error.problem or error.context}{advice}") from None
     except yaml.YAMLError as error:
         raise UserError(f"{name}: not valid YAML: {str(error).splitlines()[0]}") from None
+    except RecursionError:
+        raise UserError(f"{name}: is nested too deeply") from None
     places: dict[KeyPath, str] = {}
     return _construct(node, (), name, places, ()), places
 

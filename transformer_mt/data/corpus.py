@@ -31,7 +31,7 @@ BLOCK = 10_000  # pairs held in memory at a time
 
 
 def _as_list(value: object) -> object:
-    return [value] if isinstance(value, str) else value
+    return [value] if isinstance(value, str) else value or ()
 
 
 Files = Annotated[

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import zip_longest
@@ -120,6 +121,10 @@ def _pick(row: Mapping[str, object], columns: tuple[str, str], where: str) -> tu
             raise UserError(f"{where}: no column {column}; it has {have}: set src_column and tgt_column")
         if not isinstance(row[column], str):
             raise UserError(f"{where}: column {column} holds {json.dumps(row[column], default=str)} instead of text")
+        if re.search("[\ud800-\udfff]", str(row[column])):
+            raise UserError(
+                f"{where}: column {column} holds half a character (a lone surrogate); mend or drop the line"
+            )
     return cast(str, row[columns[0]]), cast(str, row[columns[1]])
 
 
@@ -128,6 +133,8 @@ def _read_tsv(path: Path) -> Iterator[Row]:
     header = next(lines, "").split("\t")
     for number, line in enumerate(lines, start=2):
         fields = line.split("\t")
+        if not line:
+            continue
         if len(fields) != len(header):
             raise UserError(f"{path}:{number}: {len(fields)} columns, where line 1 names {len(header)}")
         yield Row(number, dict(zip(header, fields, strict=True)))
@@ -137,19 +144,24 @@ def _read_csv(path: Path) -> Iterator[Row]:
     reader = csv.reader((line + "\n" for line in read_lines(path)), strict=True)
     try:
         header = next(reader, list[str]())
+        first = reader.line_num + 1
         for fields in reader:
-            if len(fields) != len(header):
+            if fields and len(fields) != len(header):
                 raise UserError(f"{path}:{reader.line_num}: {len(fields)} columns, where line 1 names {len(header)}")
-            yield Row(reader.line_num, dict(zip(header, fields, strict=True)))
+            if fields:  # else a blank line
+                yield Row(first, dict(zip(header, fields, strict=True)))
+            first = reader.line_num + 1
     except csv.Error as error:
         raise UserError(f"{path}:{reader.line_num}: not valid CSV: {error}") from None
 
 
 def _read_jsonl(path: Path) -> Iterator[Row]:
     for number, line in enumerate(read_lines(path), start=1):
+        if not line.strip():
+            continue
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UserError(f"{path}:{number}: not valid JSON: {error}") from None
         if not isinstance(row, dict):
             raise UserError(f'{path}:{number}: not a JSON object such as {{"en": "...", "de": "..."}}')
@@ -187,13 +199,16 @@ def _read_dataset(source: Source, columns: tuple[str, str]) -> Iterator[Pair]:
     try:
         if (Path(name) / "dataset_info.json").exists() or (Path(name) / "dataset_dict.json").exists():
             loaded = cast(Any, datasets.load_from_disk(name))
-            rows = loaded[split] if isinstance(loaded, datasets.DatasetDict) else loaded
+            if not isinstance(loaded, datasets.DatasetDict):
+                loaded = {str(loaded.split or "train"): loaded}
+            rows = loaded[split]
         else:
             rows = datasets.load_dataset(name, source.subset, split=split)
     except KeyError:
         raise UserError(f"{name}: no split {split}; set `split`") from None
     except Exception as error:  # the hub client has no common base class for what can go wrong on the way
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        cause = error.__cause__ or error
+        reason = (str(cause).splitlines() or [type(cause).__name__])[0]
         raise UserError(
             f"{name} ({split}): the data set cannot be loaded: {reason}\n"
             "for a hub name the network must reach the hub; with text files of your own, give them instead:\n"

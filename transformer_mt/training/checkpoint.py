@@ -38,6 +38,7 @@ def save(info: CheckpointInfo, model: nn.Module, state: State) -> None:
     try:
         with replaced_folder(info.path) as folder:
             safetensors.torch.save_model(model, str(folder / "model.safetensors"))
+            (folder / "model.safetensors").chmod(0o644)  # the library lets nobody else read it
             torch.save(state, folder / "training.pt")
             (folder / "checkpoint.json").write_text(json.dumps(about), encoding="utf-8")
     except (OSError, RuntimeError, safetensors.SafetensorError) as error:
@@ -74,11 +75,12 @@ def prune(run: RunFolder, keep: KeepConfig) -> None:
             _delete(info.path)
 
 
-def rewind(run: RunFolder, info: CheckpointInfo) -> None:
-    """Delete the checkpoints after one, so that it is the last."""
-    for later in run.checkpoint_list():
-        if later.step > info.step:
-            _delete(later.path)
+def rewind(run: RunFolder, info: CheckpointInfo) -> bool:
+    """Delete the checkpoints after one, so that it is the last. Returns whether there were any."""
+    later = [other for other in run.checkpoint_list() if other.step > info.step]
+    for other in later:
+        _delete(other.path)
+    return bool(later)
 
 
 def _delete(folder: Path) -> None:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
@@ -16,12 +16,13 @@ if TYPE_CHECKING:
     import torch
 
 Schedule = Callable[[int], float]
+Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 class OptimizerConfig(Section):
     """Adam (Kingma & Ba 2015)."""
 
-    betas: tuple[float, float] = (0.9, 0.98)
+    betas: tuple[Decay, Decay] = (0.9, 0.98)
     """decay of the running mean of the gradient and of its square"""
     eps: float = Field(default=1e-9, gt=0)
     """added to the root of the mean square"""
