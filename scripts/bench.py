@@ -54,18 +54,16 @@ def main() -> None:
         print(run_side(args.side, args.folder, args.precision))
         return
     with tempfile.TemporaryDirectory() as name:
-        prepare(Path(name), args.src, args.tgt, args.steps)
+        prepare(Path(name), work(args.src, args.tgt), args.steps)
         compare(Path(name), args.rounds, args.precision)
 
 
 def compare(folder: Path, rounds: int, precision: str) -> None:
     """Let the sides take turns, and print tokens per second and the ratio."""
-    command = [sys.executable, __file__, "train", "--folder", str(folder), "--precision", precision]
     speeds: dict[str, list[float]] = {side: [] for side in SIDES}
     for turn in range(rounds):
         for side in SIDES:
-            output = subprocess.run([*command, "--side", side], check=True, capture_output=True, text=True).stdout
-            speeds[side].append(float(output))
+            speeds[side].append(measure_side(side, folder, precision))
         ratio = speeds["ours"][-1] / speeds["student"][-1]
         print(f"turn {turn + 1}: " + "  ".join(f"{s} {speeds[s][-1]:,.0f}" for s in SIDES) + f"  ratio {ratio:.2f}")
     ratios = [ours / student for ours, student in zip(speeds["ours"], speeds["student"], strict=True)]
@@ -74,15 +72,21 @@ def compare(folder: Path, rounds: int, precision: str) -> None:
     print(f"ratio    {statistics.median(ratios):.2f} (from {min(ratios):.2f} to {max(ratios):.2f})")
 
 
+def measure_side(side: str, folder: Path, precision: str) -> float:
+    """Target tokens per second of one side, in a process of its own."""
+    command = [sys.executable, __file__, "train", "--folder", str(folder), "--precision", precision, "--side", side]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
 def work(src: str | None, tgt: str | None) -> Config:
     """The fixed work as a configuration."""
     source = {"src": src, "tgt": tgt} if src else {"builtin": "quickstart"}
     return Config.model_validate({"data": {"src_lang": "en", "tgt_lang": "de", "train": source}})
 
 
-def prepare(folder: Path, src: str | None, tgt: str | None, steps: int) -> None:
-    """Write the configuration, the tokenizer and the batches that both sides are to use."""
-    config = work(src, tgt)
+def prepare(folder: Path, config: Config, steps: int) -> None:
+    """Write the configuration, the tokenizer and the batches that all sides are to use."""
+    folder.mkdir(exist_ok=True)
     table = corpus.load(config.data.train, "en", "de", folder)
     tokenizers = tokenizer.train(config.tokenizer, table)
     tokenizers.save(folder / "tokenizer.json")

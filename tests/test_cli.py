@@ -167,6 +167,25 @@ def test_a_source_that_is_too_long_is_cut_with_a_warning(copy: Path, tmt: Tmt) -
     assert re.fullmatch(r"tmt: warning: line 3 has \d+ tokens and was cut to 3\n", done.stderr)
 
 
+@pytest.mark.filterwarnings("default::transformer_mt.decoding.translator.CutSource")
+def test_learned_positions_end_where_they_end(here: Path, tmt: Tmt) -> None:
+    """Validation pairs and sources beyond the last position are cut, and no translation grows past it."""
+    settings = [
+        "name=learned",
+        "model={d_model: 16, d_ff: 32, n_heads: 2, positions: learned, max_positions: 3}",
+        "data.max_length=3",
+        "data.too_long=truncate",
+        "decoding={max_length_factor: 3}",
+        "train.max_steps=2",
+    ]
+    done = tmt("train", "--config", "tiny.yaml", *settings)
+    assert done.returncode == 0, done.stderr
+    assert "truncated" in done.stderr
+    done = tmt("translate", "runs/learned", "one two three four five six eight one two three four five")
+    assert done.returncode == 0
+    assert re.fullmatch(r"tmt: warning: line 1 has \d+ tokens and was cut to 2\n", done.stderr)
+
+
 @pytest.mark.parametrize("which", ["best", "last", "8", "12"])
 def test_a_checkpoint_of_choice(which: str, tiny_run: Path, tmt: Tmt) -> None:
     done = tmt("translate", tiny_run, *SENTENCES, "--checkpoint", which)

@@ -78,6 +78,11 @@ def mistakes(path: Path, *overrides: str) -> list[str]:
         ("seed: -1\n", 'x.yaml:2: seed: Input should be greater than or equal to 0, not "-1"'),
         ("name: a/b\n", "x.yaml:2: name: "),
         ("model:\n  d_model: 10\n  n_heads: 3\n", "x.yaml:4: model.n_heads: 3 does not divide d_model 10; 1, 2, 5, 10"),
+        (
+            "model:\n  encoder:\n    n_heads: 3\n",
+            "x.yaml:4: model.encoder.n_heads: 3 does not divide d_model 256; 1, 2, 4, 8, 16, 32, 64 would",
+        ),
+        ("model: {n_kv_heads: 3}\n", "x.yaml:2: model.n_kv_heads: 3 does not divide n_heads 4; 1, 2, 4 would"),
     ],
 )
 def test_a_mistake_names_file_line_key_and_remedy(write: Write, text: str, message: str) -> None:
@@ -127,6 +132,8 @@ def test_every_mistake_is_told_at_once_in_the_order_of_the_file(write: Write) ->
         ("tokenizer: {joint: no}\n", "x.yaml:1: model.tie_embeddings"),
         ("tokenizer: {joint: no}\nmodel:\n  tie_embeddings: all\n", "x.yaml:4: model.tie_embeddings"),
         ("train: {max_steps: null}\nvalidation: {patience: null}\n", "x.yaml:2: train.max_steps"),
+        ("model: {positions: learned, max_positions: 255}\n", "x.yaml:2: model.max_positions: 255 learned positions"),
+        ("model: {positions: learned, max_positions: 256}\ntokenizer: {source_bos: on}\n", "x.yaml:2: model.max_pos"),
     ],
 )
 def test_sections_that_contradict_each_other(write: Write, text: str, place: str) -> None:
@@ -297,14 +304,16 @@ def test_what_is_rendered_can_be_read_by_any_yaml_reader(write: Write) -> None:
     assert read["tokenizer"]["joint"] is True
 
 
-def keys_of(section: type[Section], prefix: str = "") -> set[str]:
-    """Every key of a schema, by its annotations alone; below a source only once, and none below `test`."""
+def keys_of(section: type[Section], prefix: str = "", seen: tuple[type[Section], ...] = ()) -> set[str]:
+    """Every key of a schema, by its annotations alone; of a section that stands again, what it sets itself."""
     found: set[str] = set()
     for name, about in section.model_fields.items():
         kind = about.annotation
         if isinstance(kind, type) and issubclass(kind, Section):
-            found |= keys_of(kind, f"{prefix}{name}.")
-        else:
+            found |= keys_of(kind, f"{prefix}{name}.", seen)
+            inner = [about.annotation for about in kind.model_fields.values()]
+            seen += (kind, *(kind for kind in inner if isinstance(kind, type) and issubclass(kind, Section)))
+        elif section not in seen or about.default is not None:
             found.add(prefix + name)
     return found
 

@@ -24,14 +24,17 @@ MAY_IMPORT: dict[str, set[str]] = {
     "settings": {"errors"},
     "device": {"errors"},
     "runs": {"errors", "settings"},
+    "drawing": set(),
     "model": BELOW,
     "data": BELOW,
-    "training": BELOW | {"data", "model"},
-    "decoding": BELOW | {"data", "model", "training"},
+    "training": BELOW | {"data", "model", "drawing"},
+    "decoding": BELOW | {"data", "model", "training", "drawing"},
     "config": BELOW | {"data", "model", "training", "decoding"},
     "card": BELOW | {"config"},
-    "pipeline": BELOW | {"data", "model", "training", "decoding", "config", "card"},
-    "cli": BELOW | {"data", "decoding", "config", "pipeline"},
+    "pictures": BELOW | {"data", "model", "training", "drawing"},
+    "pipeline": BELOW | {"data", "model", "training", "decoding", "config", "card", "pictures"},
+    "tools": BELOW | {"data", "model", "training", "decoding", "config", "pictures", "pipeline"},
+    "cli": BELOW | {"data", "decoding", "config", "pipeline", "tools"},
     "__main__": {"cli"},
     "": {"decoding"},  # the package itself: its public names
 }
@@ -82,7 +85,7 @@ def test_imports_go_one_way(module: str) -> None:
 
 def test_only_the_upper_floors_know_the_whole_configuration() -> None:
     knowing = {module for module in MODULES if "transformer_mt.config" in imports(parse(module))}
-    assert {part(module) for module in knowing} <= {"card", "pipeline", "cli"}
+    assert {part(module) for module in knowing} <= {"card", "pipeline", "tools", "cli"}
 
 
 def test_no_cycle_at_import() -> None:
@@ -94,7 +97,7 @@ def test_no_cycle_at_import() -> None:
 
 
 def test_the_rooms() -> None:
-    assert ROOMS == ["data", "decoding", "model", "training"]
+    assert ROOMS == ["data", "decoding", "drawing", "model", "tools", "training"]
 
 
 @pytest.mark.parametrize("room", [name for name in MODULES if MODULES[name].name == "__init__.py"][1:])
@@ -110,7 +113,18 @@ def loaded_by(code: str) -> set[str]:
     return set(done.stdout.splitlines()[-1].split())
 
 
-HEAVY = {"torch", "pydantic", "yaml", "datasets", "tokenizers", "numpy", "pyarrow", "sacrebleu", "tensorboard"}
+HEAVY = {
+    "torch",
+    "pydantic",
+    "yaml",
+    "datasets",
+    "tokenizers",
+    "numpy",
+    "pyarrow",
+    "sacrebleu",
+    "tensorboard",
+    "matplotlib",
+}
 
 
 def test_help_is_instant() -> None:

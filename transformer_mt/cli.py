@@ -24,7 +24,7 @@ OVERRIDES = "override a key of the configuration: model.d_model=512, 'data.train
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run a verb and exit: 0, 2 for a user's mistake, 128 + N when signal N ended it."""
-    args = _parser().parse_args(arguments)
+    args = _parse(arguments)
     warnings.showwarning = _show_warning
     try:
         args.verb(args)
@@ -45,6 +45,17 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             f"{place}{error.strerror or error}; nothing half-written was left: mend it and run the same command again"
         )
     sys.exit(0)
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The arguments; overrides may stand behind options too, where argparse no longer knows them."""
+    parser = _parser()
+    args, rest = parser.parse_known_args(arguments)
+    if rest and (not hasattr(args, "overrides") or any("=" not in word or word.startswith("-") for word in rest)):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    elif rest:
+        args.overrides += rest
+    return args
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -86,12 +97,48 @@ def _parser() -> argparse.ArgumentParser:
     _add_reading(evaluate)
     evaluate.set_defaults(verb=_evaluate)
 
+    _add_plot(verbs.add_parser("plot", help="draw positions, schedule, attention or lengths, as PNG, SVG or PDF"))
+
+    _add_tokenize(verbs.add_parser("tokenize", help="show pieces and ids, or how well a vocabulary fits a text"))
+
     config = verbs.add_parser("config", help="print the resolved configuration, with every default")
     config.add_argument("config", type=Path, nargs="?", metavar="X.yaml", help="without it, the built-in quickstart")
     config.add_argument("overrides", nargs="*", metavar="section.key=value", help=OVERRIDES)
     config.add_argument("--schema", action="store_true", help="print the JSON schema, for editors")
     config.set_defaults(verb=_config)
     return parser
+
+
+def _add_plot(plot: argparse.ArgumentParser) -> None:
+    what = (
+        "positions: the table, some dimensions, and products; schedule: the learning rate, beside other schedules; "
+        "attention: by layer and head, for one sentence; lengths: of the training sentences, in tokens"
+    )
+    plot.add_argument("what", choices=("positions", "schedule", "attention", "lengths"), help=what)
+    plot.add_argument("subject", type=Path, metavar="RUN-or-X.yaml", help="a run folder, or a configuration")
+    plot.add_argument("overrides", nargs="*", metavar="section.key=value", help=OVERRIDES)
+    plot.add_argument(
+        "--output",
+        type=Path,
+        metavar="F",
+        help=".png, .svg or .pdf (default: plots/WHAT.png in the run; of a configuration, NAME-WHAT.png here)",
+    )
+    plot.add_argument("--text", help="attention: a sentence to translate (default: the first validation sentence)")
+    plot.add_argument("--kind", choices=("cross", "encoder", "decoder"), default="cross", help="attention: of which")
+    plot.add_argument("--layer", type=int, metavar="N", help="attention: one layer, counted from 1 (default: all)")
+    plot.add_argument("--head", type=int, metavar="N", help="attention: one head, counted from 1 (default: all)")
+    plot.add_argument("--checkpoint", default="best", metavar="best|last|STEP", help="of a run (default: best)")
+    plot.set_defaults(verb=_plot)
+
+
+def _add_tokenize(tokenize: argparse.ArgumentParser) -> None:
+    about = "a run folder; or a configuration, whose tokenizers are then learnt"
+    tokenize.add_argument("subject", type=Path, metavar="RUN-or-X.yaml", help=about)
+    about = "without text, --input: of a run standard input, of a configuration figures over the validation pairs"
+    tokenize.add_argument("texts", nargs="*", metavar="text or section.key=value", help=about)
+    tokenize.add_argument("--input", type=Path, metavar="F", help="figures over the lines of a file (plain or .gz)")
+    tokenize.add_argument("--side", choices=("src", "tgt"), help="which language (default: src; of figures, both)")
+    tokenize.set_defaults(verb=_tokenize)
 
 
 def _add_reading(parser: argparse.ArgumentParser) -> None:
@@ -111,12 +158,7 @@ def _train(args: argparse.Namespace) -> None:
 
 
 def _translate(args: argparse.Namespace) -> None:
-    if args.texts and args.input:
-        raise UserError("translate: give texts or --input, not both")
-    if args.input and args.input.is_dir():
-        raise UserError(f"{args.input}: is a directory; name a file")
-    if args.input and not args.input.exists():
-        raise UserError(f"{args.input}: no such file (looked in {Path.cwd()})")
+    _check_input(args, "translate")
     _check_output(args.output)
     translator = _load_translator(args)
     at_prompt = not args.texts and not args.input and sys.stdin.isatty() and sys.stdout.isatty()
@@ -141,6 +183,31 @@ def _evaluate(args: argparse.Namespace) -> None:
         for sample in samples[: args.show]:
             print("\n".join(sample.lines()) + "\n")
         print("\n".join([f"{name} ({len(table):,} pairs)", *scores.lines()]))
+
+
+def _plot(args: argparse.Namespace) -> None:
+    text = None if args.text is None else _check(args.text)
+    _check_output(args.output)
+    from transformer_mt.tools import plots
+
+    choice = plots.Choice(text, args.kind, args.layer, args.head)
+    plots.check(args.what, choice, args.overrides, args.output)
+    subject = plots.Subject.open(args.subject, args.overrides, args.checkpoint)
+    print(plots.plot(args.what, subject, choice, args.output))
+
+
+def _tokenize(args: argparse.Namespace) -> None:
+    from transformer_mt.tools import tokens
+
+    args.texts, overrides = tokens.split_words(args.subject, args.texts)
+    _check_input(args, "tokenize")
+    subject = tokens.Subject.open(args.subject, overrides)
+    if args.input or args.texts or subject.validation is None:
+        output = tokens.look(subject.of(args.side or "src"), _lines(args, at_prompt=False), args.input)
+    else:
+        output = subject.reports([args.side] if args.side else ["src", "tgt"])
+    for line in output:
+        print(line)
 
 
 def _config(args: argparse.Namespace) -> None:
@@ -184,7 +251,7 @@ def _check(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise UserError("translate: an argument is not UTF-8 text") from None
+        raise UserError("an argument is not UTF-8 text") from None
     return text
 
 
@@ -195,6 +262,16 @@ def _prompt_lines() -> Iterator[str]:
     with suppress(EOFError):
         while True:
             yield _check(input("> "))
+
+
+def _check_input(args: argparse.Namespace, verb: str) -> None:
+    """Refuse what cannot be read before anything is loaded."""
+    if args.texts and args.input:
+        raise UserError(f"{verb}: give texts or --input, not both")
+    if args.input and args.input.is_dir():
+        raise UserError(f"{args.input}: is a directory; name a file")
+    if args.input and not args.input.exists():
+        raise UserError(f"{args.input}: no such file (looked in {Path.cwd()})")
 
 
 def _check_output(path: Path | None) -> None:

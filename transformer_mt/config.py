@@ -78,6 +78,13 @@ class Config(Section):
                 ("model", "tie_embeddings"),
                 "all needs one vocabulary for both languages: set tokenizer.joint: true, or decoder or none here",
             )
+        longest = self.data.max_length + self.tokenizer.source_bos
+        if self.model.longest is not None and longest > self.model.longest:
+            yield (
+                ("model", "max_positions"),
+                f"{self.model.longest} learned positions, and data.max_length lets sequences have {longest} tokens: "
+                "raise this, or lower that",
+            )
         if self.train.max_steps is None and self.train.max_epochs is None and self.validation.patience is None:
             yield (
                 ("train", "max_steps"),
@@ -144,7 +151,7 @@ def _explain(error: ValidationError, tree: Tree) -> list[str]:
     for detail in error.errors():
         path = _path_in_file(detail["loc"], tree)
         if detail["type"] == "refusal":  # of a section's own check, which names one of its keys
-            path = (*path, *filter(None, [detail.get("ctx", {})["key"]]))
+            path = (*path, *filter(None, detail.get("ctx", {})["key"].split(".")))
         by_path.setdefault(path, []).append(_say(cast(dict[str, Any], detail), path))
     lines = [_line(tree, path, "; or: ".join(dict.fromkeys(said))) for path, said in by_path.items()]
     return sorted(lines, key=_by_line)
@@ -264,8 +271,10 @@ def _render(section: Section, indent: str, seen: set[type[Section]]) -> Iterator
         if repeated and value in (None, ()):
             continue
         if isinstance(value, Section):
-            yield ("" if indent else "\n") + f"{indent}{key}:{manual}"
-            yield from _render(value, indent + "  ", seen)
+            lines = list(_render(value, indent + "  ", seen))
+            if lines:  # none where it stands again and sets nothing
+                yield ("" if indent else "\n") + f"{indent}{key}:{manual}"
+                yield from lines
         elif isinstance(value, dict) and value:
             yield f"{indent}{key}:{manual}"
             for name, inner in cast(dict[str, Section], value).items():

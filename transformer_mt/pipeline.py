@@ -14,17 +14,18 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from transformer_mt import __version__, card
+from transformer_mt import __version__, card, pictures
 from transformer_mt import config as configuration
 from transformer_mt.config import Config
 from transformer_mt.data import checks, corpus, tokenizer
 from transformer_mt.data.batching import BatchStream
 from transformer_mt.data.corpus import Table
 from transformer_mt.data.encoded import EncodedCorpus, LengthLimit, encode
+from transformer_mt.data.sampling import Resampler
 from transformer_mt.data.tokenizer import TokenizerPair
 from transformer_mt.decoding.scoring import Scores, bleu_tokenizer, score
 from transformer_mt.decoding.translator import Translator
@@ -37,6 +38,9 @@ from transformer_mt.training.checkpoint import rewind
 from transformer_mt.training.monitor import Monitor, Sample
 from transformer_mt.training.optim import make_optimizer, make_schedule
 from transformer_mt.training.trainer import Trainer
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def train(config: Config, *, checkpoint: str = "last", restart: bool = False) -> None:
@@ -70,6 +74,7 @@ def train(config: Config, *, checkpoint: str = "last", restart: bool = False) ->
                 say(f"going on after step {trainer.progress.step:,}")
             else:
                 monitor.cut_back(0)  # an earlier start may have ended before its first checkpoint
+                monitor.show(1, make_pictures(config, model, corpora))
             write_card(run, config)
             ended = trainer.fit()
             say(f"training ended: {ended}")
@@ -234,16 +239,26 @@ def load_tables(config: Config) -> Tables:
 def make_tokenizers(run: RunFolder, config: Config, table: Table) -> TokenizerPair:
     """The run's tokenizers: learnt from the training pairs once, then read from the run folder."""
     if not run.exists():
-        tokenizer.train(config.tokenizer, table).save(run.tokenizer)
+        tokenizer.train(config.tokenizer, table, config.seed).save(run.tokenizer)
     return TokenizerPair.load(run.tokenizer)
 
 
+def make_resamplers(config: Config, tokenizers: TokenizerPair) -> tuple[Resampler, Resampler] | None:
+    """What cuts the training pairs into other pieces in each epoch, where that is asked for."""
+    rate, longest = config.tokenizer.sampling, config.data.max_length - 1  # the end symbol takes one place
+    if rate == 0.0:
+        return None
+    src = Resampler(tokenizers.src, rate, config.seed, longest)
+    return src, src if tokenizers.joint else Resampler(tokenizers.tgt, rate, config.seed, longest)
+
+
 def encode_tables(config: Config, tables: Tables, tokenizers: TokenizerPair) -> Corpora:
-    """Training pairs within the length limit, validation pairs as they are."""
-    cache = Path(config.data.cache_dir)
+    """Training pairs within the length limit, validation pairs as they are, but for what the model cannot read."""
+    cache, longest = Path(config.data.cache_dir), config.model.longest
     limit = LengthLimit(config.data.max_length, config.data.too_long)
+    readable = LengthLimit(longest - config.tokenizer.source_bos, "truncate", keep_empty=True) if longest else None
     corpora = Corpora(
-        encode(tables.train, tokenizers, limit, cache), encode(tables.validation, tokenizers, None, cache)
+        encode(tables.train, tokenizers, limit, cache), encode(tables.validation, tokenizers, readable, cache)
     )
     if not len(corpora.train):
         losses = corpora.train.losses
@@ -266,6 +281,19 @@ def make_monitor(run: RunFolder, config: Config) -> Monitor:
         if key.partition(".")[0] in sections
     }
     return Monitor(run, hparams, config.train.max_steps)
+
+
+def make_pictures(config: Config, model: Transformer, corpora: Corpora) -> dict[str, Figure]:
+    """What TensorBoard shows of a run from its first step on."""
+    if not config.validation.probes:
+        return {}
+    shown = {
+        "schedule": pictures.schedule(config.schedule, config.model.d_model, config.train.max_steps),
+        "lengths": pictures.lengths(corpora.train, config.data),
+    }
+    if config.model.positions != "none":
+        shown["positions"] = pictures.positions(config.model, model)
+    return shown
 
 
 def make_trainer(
@@ -291,7 +319,7 @@ def make_trainer(
     )
     return Trainer(
         model=model,
-        stream=BatchStream(corpora.train, tokenizers, tokens, config.seed),
+        stream=BatchStream(corpora.train, tokenizers, tokens, config.seed, make_resamplers(config, tokenizers)),
         optimizer=make_optimizer(config.optimizer, model.parameters()),
         schedule=make_schedule(config.schedule, config.model.d_model),
         validate=validator,

@@ -6,10 +6,10 @@
       tokenizer.json     both tokenizers
       checkpoints/       step-000500/ with model.safetensors, training.pt, checkpoint.json
       metrics.jsonl      one JSON object a line
-      tensorboard/       the same figures as events
+      tensorboard/       the same figures as events, and pictures
       README.md          what this run is, its scores, what to type next
 
-Whatever is replaced is written to the side, flushed to disk and renamed.
+`tmt plot` adds a folder plots/. Whatever is replaced is written to the side, flushed to disk and renamed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pydantic import ValidationError
 from transformer_mt.errors import UserError
 from transformer_mt.settings import Section, read_yaml
 
-FORMAT = 1
+FORMAT = 2
 
 SectionT = TypeVar("SectionT", bound=Section)
 

@@ -37,7 +37,7 @@ MAY_CHANGE = MayChange()
 
 
 def refusal(key: str, message: str) -> PydanticCustomError:
-    """The error by which a section's check points at one of the section's keys."""
+    """The error by which a section's check points at one of the section's keys (`key`, or `section.key` within)."""
     return PydanticCustomError("refusal", "{message}", {"key": key, "message": message})
 
 

@@ -31,6 +31,7 @@ class Symbols:
 class SymbolsPair:
     src: Symbols
     tgt: Symbols
+    source_bos: bool = False
 
 
 def make_stream(
@@ -84,6 +85,19 @@ def test_each_side_has_its_own_symbols(make_corpus: MakeCorpus) -> None:
     assert batch.labels.tolist() == [[11, 12, 52], [6, 52, 50]]
 
 
+def test_sources_begin_with_bos_where_the_tokenizers_say_so(make_corpus: MakeCorpus) -> None:
+    """In training as in translating, and the budget knows it."""
+    tokenizers: Any = SymbolsPair(Symbols(40, 41, 42), Symbols(50, 51, 52), source_bos=True)
+    stream = BatchStream(make_corpus([[7, 8], [5], []], [[6], [11, 12], [9]]), tokenizers, 60, 1)
+    batch = stream.collate(np.array([0, 1, 2]))
+    assert batch.src.tolist() == [[41, 7, 8, 42], [41, 5, 42, 40], [41, 42, 40, 40]]
+    assert batch.tgt_in.tolist() == [[51, 6, 50], [51, 11, 12], [51, 9, 50]]
+    assert batch.n_src == (batch.src != 40).sum() == 9
+    assert torch.equal(source_batch([[7, 8], [5], []], tokenizers), batch.src)
+    long = BatchStream(make_corpus([[7] * 9] * 4, [[6]] * 4), tokenizers, 11, 1)
+    assert [len(batch.src) for batch in long.in_order()] == [2, 2]  # two of 9 + 2 are within 2 * 11
+
+
 def test_an_empty_sentence(make_corpus: MakeCorpus) -> None:
     """As validation may have one: it is an end symbol, and it counts."""
     batch = make_stream(make_corpus([[]], [[]])).collate(np.array([0]))
@@ -92,7 +106,7 @@ def test_an_empty_sentence(make_corpus: MakeCorpus) -> None:
 
 
 def test_what_the_translator_encodes_is_what_training_encoded(corpus: EncodedCorpus) -> None:
-    symbols: Any = Symbols()
+    symbols: Any = SymbolsPair(Symbols(), Symbols())
     chosen = np.array([3, 1, 4])
     sources = [corpus.src[row].tolist() for row in chosen]
     assert torch.equal(source_batch(sources, symbols), make_stream(corpus).collate(chosen).src)

@@ -133,7 +133,7 @@ def test_validation_looks_without_dropout_and_leaves_the_mode(
     validator = make_validator(2)
     wanted = validator()
     model = validator.translator.model.train(training)
-    assert validator() == wanted
+    assert validator()[:2] == wanted[:2]
     assert all(module.training == training for module in model.modules())
 
 
@@ -141,11 +141,13 @@ def test_losses_are_means_over_all_labels(make_validator: Callable[[int], Valida
     """Trap 21: perplexity comes from the plain loss; batches of many sizes weigh by their labels."""
     validator = make_validator(0)
     model, sums, labels = validator.translator.model, [0.0, 0.0], 0
+    pad = validator.translator.tokenizers.tgt.pad_id
     for row in range(10):
         batch = validator.stream.collate(np.array([row]))
-        logits = model.logits(model(batch.src, batch.tgt_in))[0, :, 1:]
+        logits = model.logits(model(batch.src, batch.tgt_in))[0]
+        logits, wanted = torch.cat([logits[:, :pad], logits[:, pad + 1 :]], 1), batch.labels[0]
         for i, smoothing in enumerate((0.1, 0.0)):
-            loss = F.cross_entropy(logits, batch.labels[0] - 1, label_smoothing=smoothing, reduction="sum")
+            loss = F.cross_entropy(logits, wanted - (wanted > pad).long(), label_smoothing=smoothing, reduction="sum")
             sums[i] += loss.item()
         labels += batch.labels.numel()
     found = validator.losses()
@@ -157,10 +159,11 @@ def test_losses_are_means_over_all_labels(make_validator: Callable[[int], Valida
 def test_scores_are_of_free_translations(make_validator: Callable[[int], Validator]) -> None:
     """Trap 36: the reference is not an input."""
     validator = make_validator(0)
-    scores, samples = validator()
+    scores, samples, figures = validator()
     wanted = score(validator.translator.translate(validator.sources), validator.references, "13a")
     assert (scores["bleu"], scores["chrf"]) == (wanted.bleu.value, wanted.chrf.value)
     assert not samples
+    assert not figures
 
 
 @pytest.mark.parametrize(("probes", "rows"), [(1, [0]), (2, [0, 5]), (4, [0, 2, 5, 7]), (10, list(range(10)))])

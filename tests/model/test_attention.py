@@ -20,6 +20,7 @@ from transformer_mt.model.attention import (
     causal_mask,
     padding_mask,
 )
+from transformer_mt.model.config import DropoutConfig, ModelConfig
 
 B, H, T, S, E = 2, 3, 4, 5, 8
 D = H * E
@@ -160,54 +161,56 @@ def test_causal_mask(length: int) -> None:
 @pytest.fixture
 def attention() -> MultiHeadAttention:
     """Dropout is set, and off."""
-    return MultiHeadAttention(D, H, dropout=0.5).eval()
+    config = ModelConfig(d_model=D, n_heads=H, dropout=DropoutConfig(attention=0.5))
+    attention = MultiHeadAttention(config, is_self=True).eval()
+    nn.init.normal_(attention.queries_keys_values.bias)
+    return attention
 
 
 def in_torch(ours: MultiHeadAttention) -> nn.MultiheadAttention:
     """torch's own attention with the same weights."""
     theirs = nn.MultiheadAttention(D, H, batch_first=True).eval()
-    theirs.in_proj_weight.data = torch.cat([ours.query.weight, ours.key_value.weight]).detach()
-    theirs.in_proj_bias.data = torch.cat([ours.query.bias, ours.key_value.bias]).detach()
+    theirs.in_proj_weight.data = ours.queries_keys_values.weight.detach()
+    theirs.in_proj_bias.data = ours.queries_keys_values.bias.detach()
     theirs.out_proj.load_state_dict(ours.output.state_dict())
     return theirs
 
 
 def test_equals_torch_in_cross_attention(attention: MultiHeadAttention) -> None:
-    """Also trap 15: queries and keys have lengths of their own. `explain` gives the weights of each head."""
+    """Also trap 15: queries and keys have lengths of their own."""
     x, states, mask = torch.randn(B, T, D), torch.randn(B, S, D), torch.rand(B, 1, 1, S) < 0.7
     mask[..., 0] = True
     wanted, weights = in_torch(attention)(
         x, states, states, key_padding_mask=~mask[:, 0, 0], average_attn_weights=False
     )
-    memory = attention.project(states)
-    torch.testing.assert_close(attention(x, memory, mask), wanted)
-    explained = attention.explain(x, memory, mask)
-    torch.testing.assert_close(explained, (wanted, weights))
+    queries, memory = attention.queries(x), attention.keys_values(states)
+    torch.testing.assert_close(attention(queries, memory, mask), wanted)
+    torch.testing.assert_close(attend_explicitly(queries, memory, mask)[1], weights)
 
 
 def test_equals_torch_in_self_attention(attention: MultiHeadAttention) -> None:
     x, mask = torch.randn(B, T, D), causal_mask(T)
     wanted, _ = in_torch(attention)(x, x, x, attn_mask=~mask[0, 0])
-    torch.testing.assert_close(attention(x, attention.project(x), mask), wanted)
+    torch.testing.assert_close(attention(*attention.project(x), mask), wanted)
 
 
-def test_the_packed_projection_is_keys_then_values(attention: MultiHeadAttention) -> None:
-    states = torch.randn(B, S, D)
-    parts = zip(attention.key_value.weight.chunk(2), attention.key_value.bias.chunk(2), strict=True)
-    for found, (weight, bias) in zip(attention.project(states), parts, strict=True):
-        wanted = F.linear(states, weight, bias)
+def test_the_packed_projection_is_three_apart(attention: MultiHeadAttention) -> None:
+    """Queries, keys, values, each split into heads; and the same alone as together."""
+    x, packed = torch.randn(B, S, D), attention.queries_keys_values
+    queries, (keys, values) = attention.project(x)
+    parts = zip(packed.weight.chunk(3), packed.bias.chunk(3), strict=True)
+    for found, (weight, bias) in zip((queries, keys, values), parts, strict=True):
+        wanted = F.linear(x, weight, bias)
         for head in range(H):
             torch.testing.assert_close(found[:, head], wanted[..., head * E : (head + 1) * E])
+    torch.testing.assert_close((attention.queries(x), attention.keys_values(x)), (queries, KeysValues(keys, values)))
 
 
 def test_dropout_is_for_training_only(attention: MultiHeadAttention) -> None:
-    x = torch.randn(B, T, D)
-    memory = attention.project(x)
-    plain = attention(x, memory, None)
-    torch.testing.assert_close(attention(x, memory, None), plain)
-    attention.train()
-    assert not torch.allclose(attention(x, memory, None), plain)
-    torch.testing.assert_close(attention.explain(x, memory, None)[0], plain)
+    queries, memory = attention.project(torch.randn(B, T, D))
+    plain = attention(queries, memory, None)
+    torch.testing.assert_close(attention(queries, memory, None), plain)
+    assert not torch.allclose(attention.train()(queries, memory, None), plain)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -215,8 +218,44 @@ def test_inputs_stay_as_they_are(attention: MultiHeadAttention, dtype: torch.dty
     """Trap 16, on both paths."""
     attention.to(dtype).train()
     x, mask = torch.randn(B, T, D, dtype=dtype), causal_mask(T)
-    memory = attention.project(x)
-    before = [part.clone() for part in (x, *memory, mask)]
-    attention(x, memory, mask)
-    attention.explain(x, memory, mask)
-    assert all(map(torch.equal, (x, *memory, mask), before))
+    queries, memory = attention.project(x)
+    before = [part.clone() for part in (x, queries, *memory, mask)]
+    attention(queries, memory, mask)
+    attend_explicitly(queries, memory, mask)
+    assert all(map(torch.equal, (x, queries, *memory, mask), before))
+
+
+# --- fewer heads of keys and values -----------------------------------------------------------------------------------
+
+
+@PATHS
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("groups", [1, 3])
+def test_grouped_queries_are_multi_head_with_repeated_keys(path: Attend, mask: str, groups: int) -> None:
+    heads = 6
+    queries = torch.randn(B, heads, T, E)
+    few = KeysValues(torch.randn(B, groups, S, E), torch.randn(B, groups, S, E))
+    many = KeysValues(*(part.repeat_interleave(heads // groups, dim=1) for part in few))
+    allowed = random_mask(B, heads, T, S) if mask == "heads" else MASKS[mask]()
+    torch.testing.assert_close(path(queries, few, allowed), path(queries, many, allowed))
+
+
+@pytest.mark.parametrize("n_kv_heads", [1, 2, 4])
+def test_a_grouped_module_is_a_multi_head_one_with_repeated_projections(n_kv_heads: int) -> None:
+    few = MultiHeadAttention(ModelConfig(d_model=32, n_heads=4, n_kv_heads=n_kv_heads), is_self=True)
+    many = MultiHeadAttention(ModelConfig(d_model=32, n_heads=4), is_self=True)
+    for name in ("weight", "bias"):
+        parts = getattr(few.queries_keys_values, name).detach().split(few.queries_keys_values.widths)
+        repeated = [part.unflatten(0, (n_kv_heads, 8)).repeat_interleave(4 // n_kv_heads, 0) for part in parts[1:]]
+        getattr(many.queries_keys_values, name).data = torch.cat([parts[0], *(part.flatten(0, 1) for part in repeated)])
+    many.output.load_state_dict(few.output.state_dict())
+    x, mask = torch.randn(B, T, 32), causal_mask(T)
+    torch.testing.assert_close(few(*few.project(x), mask), many(*many.project(x), mask))
+
+
+def test_queries_and_keys_are_normalised_in_each_head() -> None:
+    config = ModelConfig(d_model=32, n_heads=4, qk_norm=True, norm="rmsnorm")
+    queries, memory = MultiHeadAttention(config, is_self=True).project(7 * torch.randn(B, T, 32))
+    for heads in (queries, memory.keys):
+        torch.testing.assert_close(heads.square().mean(-1), torch.ones(B, 4, T), atol=1e-4, rtol=0)
+    assert not torch.allclose(memory.values.square().mean(-1), torch.ones(B, 4, T), atol=0.1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -19,12 +20,13 @@ from transformer_mt.model.layers import (
     PostNorm,
     PreNorm,
     Residual,
+    SublayerNorm,
     make_final_norm,
     make_residual,
 )
 
 B, L, D = 2, 5, 16
-NORMS = pytest.mark.parametrize("norm_position", ["pre", "post"])
+NORMS = pytest.mark.parametrize("norm_position", ["pre", "post", "sublayer"])
 NO_DROPOUT = dict.fromkeys(["embedding", "residual", "attention", "activation"], 0.0)
 
 
@@ -62,41 +64,73 @@ def test_layer_normalisation(x: Tensor, eps: float) -> None:
 
 
 def test_pre_norm_is_x_plus_sublayer_of_norm(x: Tensor) -> None:
-    torch.testing.assert_close(PreNorm(D, 1e-5, 0.0)(x, double), x + 2 * normed(x, 1e-5))
+    torch.testing.assert_close(PreNorm(config())(x, double), x + 2 * normed(x, 1e-5))
 
 
 def test_post_norm_is_norm_of_x_plus_sublayer(x: Tensor) -> None:
-    torch.testing.assert_close(PostNorm(D, 1e-5, 0.0)(x, double), normed(x + 2 * x, 1e-5))
+    torch.testing.assert_close(PostNorm(config())(x, double), normed(x + 2 * x, 1e-5))
+
+
+def test_sublayer_norm_is_x_plus_norm_of_sublayer(x: Tensor) -> None:
+    torch.testing.assert_close(SublayerNorm(config())(x, double), x + normed(2 * x, 1e-5))
 
 
 def test_the_norm_has_gain_and_bias(x: Tensor) -> None:
-    residual = PreNorm(D, 1e-5, 0.0)
-    nn.init.constant_(residual.norm.weight, 3.0)
-    nn.init.constant_(residual.norm.bias, 0.5)
+    residual = PreNorm(config())
+    norm = cast(nn.LayerNorm, residual.norm)
+    nn.init.constant_(norm.weight, 3.0)
+    nn.init.constant_(norm.bias, 0.5)
     torch.testing.assert_close(residual(x, double), x + 2 * (3 * normed(x, 1e-5) + 0.5))
 
 
 def test_dropout_is_on_the_sublayer_alone(x: Tensor) -> None:
     """The residual stream passes whole; what is left of the sub-layer is scaled."""
-    added = PreNorm(D, 1e-5, 0.5)(x, torch.ones_like) - x
+    added = PreNorm(config(dropout={**NO_DROPOUT, "residual": 0.5}))(x, torch.ones_like) - x
     assert set(added.round(decimals=4).unique().tolist()) == {0.0, 2.0}
 
 
 def test_kinds_by_name() -> None:
-    for name, kind, final in (("pre", PreNorm, nn.LayerNorm), ("post", PostNorm, nn.Identity)):
+    kinds = (
+        ("pre", PreNorm, nn.LayerNorm),
+        ("post", PostNorm, nn.Identity),
+        ("sublayer", SublayerNorm, nn.LayerNorm),
+    )
+    for name, kind, final in kinds:
         assert type(make_residual(config(norm_position=name))) is kind
         assert type(make_final_norm(config(norm_position=name))) is final
     with pytest.raises(NotImplementedError):
-        Residual(D, 1e-5, 0.0)(torch.zeros(D), double)
+        Residual(config())(torch.zeros(D), double)
 
 
 # --- layers -----------------------------------------------------------------------------------------------------------
 
 
 def test_feed_forward_is_its_formula(x: Tensor) -> None:
-    layer = FeedForward(D, 24, 0.0)
+    layer = FeedForward(config())
     hidden = (x @ layer.inner.weight.T + layer.inner.bias).clamp(min=0)
     torch.testing.assert_close(layer(x), hidden @ layer.outer.weight.T + layer.outer.bias)
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": lambda h: h * 0.5 * (1 + torch.erf(h / 2**0.5)),
+    "silu": lambda h: h / (1 + torch.exp(-h)),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "function"), [("gelu", "gelu"), ("silu", "silu"), ("geglu", "gelu"), ("swiglu", "silu")]
+)
+@pytest.mark.parametrize("bias", [True, False])
+def test_other_feed_forwards_are_their_formulas(x: Tensor, name: str, function: str, bias: bool) -> None:
+    layer = FeedForward(config(activation=name, feed_forward_bias=bias))
+    assert sum(1 for _ in layer.parameters()) == (4 if bias else 2)
+    hidden = F.linear(x, layer.inner.weight, layer.inner.bias)
+    if name.endswith("glu"):
+        gate, value = hidden.chunk(2, dim=-1)
+        hidden = ACTIVATIONS[function](gate) * value
+    else:
+        hidden = ACTIVATIONS[function](hidden)
+    torch.testing.assert_close(layer(x), F.linear(hidden, layer.outer.weight, layer.outer.bias))
 
 
 def run_encoder(x: Tensor, **settings: Any) -> Tensor:
@@ -116,7 +150,7 @@ def run_decoder(layer: DecoderLayer, x: Tensor, past: Past | None = None) -> Ten
     states = torch.linspace(-1, 1, B * 3 * D).view(B, 3, D)
     mask = None if past else causal_mask(x.size(1))
     memory_mask = torch.tensor([[True, True, False], [True, True, True]])[:, None, None]
-    return layer(x, mask, layer.cross_attention.project(states), memory_mask, past)
+    return layer(x, mask, layer.cross_attention.keys_values(states), memory_mask, past)
 
 
 def test_silent_sublayers_are_the_identity_under_pre_norm(x: Tensor) -> None:
@@ -132,7 +166,7 @@ def test_silent_sublayers_are_the_identity_under_pre_norm(x: Tensor) -> None:
 def test_inputs_stay_as_they_are(norm_position: str, x: Tensor) -> None:
     """Trap 16: nothing is added to the caller's tensor."""
     settings, before = config(norm_position=norm_position), x.clone()
-    FeedForward(D, 24, 0.0)(x)
+    FeedForward(config())(x)
     make_residual(settings)(x, double)
     make_final_norm(settings)(x)
     run_encoder(x, norm_position=norm_position)

@@ -1,4 +1,4 @@
-"""Positions against their closed form: traps 9 (exponent), 10 (overflow), 11 (checkpoint) and 12 (precision)."""
+"""Positions against their closed forms: traps 9 (exponent), 10 (overflow), 11 (checkpoint) and 12 (precision)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ import math
 import pytest
 import torch
 
-from transformer_mt.model.positions import SinusoidalPositions, sinusoidal_table
+from transformer_mt.errors import UserError
+from transformer_mt.model.positions import LearnedPositions, Rotary, SinusoidalPositions, sinusoidal_table
+
+
+def table_of(positions: SinusoidalPositions, start: int, length: int) -> torch.Tensor:
+    """What is added at some positions. [length, D]"""
+    width = positions.table.size(1)
+    return positions(torch.zeros(1, length, width, dtype=positions.table.dtype), start)[0]
 
 
 def closed_form(position: int, dim: int, d_model: int) -> float:
@@ -35,13 +42,13 @@ def test_a_step_is_a_rotation_by_the_same_angle() -> None:
 def test_any_length_works(start: int, length: int) -> None:
     """Trap 10: inside the table, up to its end, across it, behind it."""
     positions = SinusoidalPositions(8, length=4)
-    torch.testing.assert_close(positions(start, length), sinusoidal_table(64, 8)[start : start + length])
-    torch.testing.assert_close(positions(0, 2), sinusoidal_table(2, 8))
+    torch.testing.assert_close(table_of(positions, start, length), sinusoidal_table(64, 8)[start : start + length])
+    torch.testing.assert_close(table_of(positions, 0, 2), sinusoidal_table(2, 8))
 
 
 def test_the_table_grows_in_strides() -> None:
     positions = SinusoidalPositions(8, length=4)
-    sizes = [len(positions(0, length)) and len(positions.table) for length in range(1, 33)]
+    sizes = [len(table_of(positions, 0, length)) and len(positions.table) for length in range(1, 33)]
     assert len(set(sizes)) == 4  # 4, 8, 16, 32
 
 
@@ -56,12 +63,59 @@ def test_the_table_follows_the_module_to_another_precision() -> None:
     positions = SinusoidalPositions(16, length=4)
     assert positions.table.dtype == torch.float32
     positions.to(torch.bfloat16)
-    assert torch.equal(positions(0, 1030), sinusoidal_table(1030, 16).bfloat16())
+    assert torch.equal(table_of(positions, 0, 1030), sinusoidal_table(1030, 16).bfloat16())
 
 
 def test_positions_stay_apart_under_autocast() -> None:
     """Trap 12: computed in bf16, 514 of them would be left."""
     with torch.autocast("cpu", torch.bfloat16):
-        found = SinusoidalPositions(16, length=4)(0, 1030)
+        found = table_of(SinusoidalPositions(16, length=4), 0, 1030)
     assert torch.equal(found, sinusoidal_table(1030, 16))
     assert len(found.unique(dim=0)) == 1030
+
+
+# --- learned ----------------------------------------------------------------------------------------------------------
+
+
+def test_learned_positions_are_added_up_to_their_maximum() -> None:
+    positions, x = LearnedPositions(8, 5), torch.randn(2, 3, 8)
+    torch.testing.assert_close(positions(x, 2), x + positions.table[2:5])
+    with pytest.raises(UserError, match=r"a sequence of 6 tokens, .* learnt 5 positions: .*model\.max_positions"):
+        positions(x, 3)
+
+
+# --- rotary -----------------------------------------------------------------------------------------------------------
+
+
+def test_rotary_is_a_multiplication_of_complex_numbers() -> None:
+    """Su et al. 2021, section 3.4: pair i is turned by position / 10000^(2i / E)."""
+    x, start = torch.randn(2, 3, 7, 10), 4
+    pairs = torch.complex(*x.double().chunk(2, dim=-1))  # [2, 3, 7, 5]
+    angles = torch.arange(start, start + 7)[:, None] / 10_000 ** (2 * torch.arange(5).double() / 10)
+    turned = pairs * torch.polar(torch.ones_like(angles), angles)
+    wanted = torch.cat([turned.real, turned.imag], dim=-1).float()
+    torch.testing.assert_close(Rotary(10, length=5)(x, start), wanted, atol=1e-5, rtol=1e-5)
+
+
+def test_rotary_products_depend_on_the_distance_alone() -> None:
+    rotary, query, key = Rotary(16), torch.randn(1, 1, 1, 16), torch.randn(1, 1, 1, 16)
+    near, far, other = (
+        (rotary(query, place) * rotary(key, place + distance)).sum() for place, distance in ((3, 5), (400, 5), (3, 6))
+    )
+    torch.testing.assert_close(near, far, atol=1e-4, rtol=1e-4)
+    assert not torch.isclose(near, other, atol=1e-2)
+
+
+def test_rotary_keeps_lengths_and_leaves_position_zero() -> None:
+    rotary, x = Rotary(8), torch.randn(1, 2, 600, 8)
+    torch.testing.assert_close(rotary(x, 0).norm(dim=-1), x.norm(dim=-1))
+    torch.testing.assert_close(rotary(x[:, :, :1], 0), x[:, :, :1])
+
+
+def test_rotary_positions_that_grew_while_translating_serve_training() -> None:
+    """Trap 10: a table made in inference mode must not stop autograd."""
+    rotary, x = Rotary(8, length=2), torch.randn(1, 2, 9, 8, requires_grad=True)
+    with torch.inference_mode():
+        rotary(x, 0)
+    rotary(x, 0).sum().backward()
+    assert not rotary.state_dict()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,6 +26,7 @@ from transformer_mt.training.optim import OptimizerConfig, make_optimizer
 
 MakeModel = Callable[..., Transformer]
 NORMS = pytest.mark.parametrize("norm_position", ["pre", "post"])
+ACTIVATIONS = pytest.mark.parametrize("activation", ["relu", "gelu"])
 TIES = pytest.mark.parametrize("tie_embeddings", ["all", "decoder", "none"])
 PAD = 0
 SRC = torch.tensor([[5, 6, 7, 8, 9], [4, 3, PAD, PAD, PAD], [9, 9, 2, 11, PAD]])
@@ -55,20 +57,35 @@ def watch(module: nn.Module) -> list[Tensor]:
 # --- the same as torch.nn ---------------------------------------------------------------------------------------------
 
 
-def copy_attention(ours: MultiHeadAttention, theirs: Any) -> None:
-    theirs.in_proj_weight.data = torch.cat([ours.query.weight, ours.key_value.weight]).detach()
-    theirs.in_proj_bias.data = torch.cat([ours.query.bias, ours.key_value.bias]).detach()
-    theirs.out_proj.load_state_dict(ours.output.state_dict())
+Twins = Iterator[tuple[Tensor, Tensor]]
 
 
-def copy_layer(ours: Any, theirs: Any) -> None:
-    copy_attention(ours.self_attention, theirs.self_attn)
+def twins(ours: nn.Module, theirs: nn.Module) -> Twins:
+    """Parameters that mean the same, of two modules of one shape."""
+    yield from zip(ours.parameters(), theirs.parameters(), strict=True)
+
+
+def attention_twins(ours: MultiHeadAttention, theirs: nn.MultiheadAttention) -> Twins:
+    yield ours.queries_keys_values.weight, theirs.in_proj_weight
+    yield ours.queries_keys_values.bias, theirs.in_proj_bias
+    yield from twins(ours.output, theirs.out_proj)
+
+
+def layer_twins(ours: Any, theirs: Any) -> Twins:
+    yield from attention_twins(ours.self_attention, theirs.self_attn)
     if hasattr(ours, "cross_attention"):
-        copy_attention(ours.cross_attention, theirs.multihead_attn)
-    theirs.linear1.load_state_dict(ours.feed_forward.inner.state_dict())
-    theirs.linear2.load_state_dict(ours.feed_forward.outer.state_dict())
+        yield from attention_twins(ours.cross_attention, theirs.multihead_attn)
+    yield from twins(ours.feed_forward.inner, theirs.linear1)
+    yield from twins(ours.feed_forward.outer, theirs.linear2)
     for i, residual in enumerate(ours.residuals, start=1):
-        getattr(theirs, f"norm{i}").load_state_dict(residual.norm.state_dict())
+        yield from twins(residual.norm, getattr(theirs, f"norm{i}"))
+
+
+def stack_twins(ours: Encoder | Decoder, theirs: Any) -> Twins:
+    for layers in zip(ours.layers, theirs.layers, strict=True):
+        yield from layer_twins(*layers)
+    if theirs.norm is not None:
+        yield from twins(ours.norm, theirs.norm)
 
 
 def stack_in_torch(ours: Encoder | Decoder, config: ModelConfig) -> nn.Module:
@@ -76,16 +93,14 @@ def stack_in_torch(ours: Encoder | Decoder, config: ModelConfig) -> nn.Module:
     pre, depth = config.norm_position == "pre", len(ours.layers)
     norm: Any = nn.LayerNorm(config.d_model) if pre else None
     sizes: Any = {"d_model": config.d_model, "nhead": config.n_heads, "dim_feedforward": config.d_ff}
-    sizes |= {"batch_first": True, "norm_first": pre}
+    sizes |= {"batch_first": True, "norm_first": pre, "activation": config.activation, "dropout": 0.0}
     if isinstance(ours, Encoder):
         stack = nn.TransformerEncoder(nn.TransformerEncoderLayer(**sizes), depth, norm, enable_nested_tensor=False)
     else:
         stack = nn.TransformerDecoder(nn.TransformerDecoderLayer(**sizes), depth, norm)
-    for our_layer, their_layer in zip(ours.layers, stack.layers, strict=True):
-        copy_layer(our_layer, their_layer)
-    if pre:
-        norm.load_state_dict(ours.norm.state_dict())
-    return stack.eval()
+    for our_weight, their_weight in stack_twins(ours, stack):
+        their_weight.data = our_weight.detach().clone()
+    return stack  # it stays in training, without dropout: evaluating, torch takes a path that has no gradients
 
 
 def embed(embedding: Embedding, ids: Tensor) -> Tensor:
@@ -93,13 +108,11 @@ def embed(embedding: Embedding, ids: Tensor) -> Tensor:
     return weight[ids] * math.sqrt(weight.size(1)) + sinusoidal_table(ids.size(1), weight.size(1))
 
 
-def encode_in_torch(model: Transformer, src: Tensor) -> Tensor:
-    stack = stack_in_torch(model.encoder, model.config)
+def encode_in_torch(model: Transformer, stack: nn.Module, src: Tensor) -> Tensor:
     return stack(embed(model.encoder.embedding, src), src_key_padding_mask=src == PAD)
 
 
-def decode_in_torch(model: Transformer, tgt_in: Tensor, memory: Tensor, src: Tensor) -> Tensor:
-    stack = stack_in_torch(model.decoder, model.config)
+def decode_in_torch(model: Transformer, stack: nn.Module, tgt_in: Tensor, memory: Tensor, src: Tensor) -> Tensor:
     return stack(
         embed(model.decoder.embedding, tgt_in),
         memory,
@@ -109,30 +122,47 @@ def decode_in_torch(model: Transformer, tgt_in: Tensor, memory: Tensor, src: Ten
     )
 
 
-@NORMS
-def test_the_encoder_equals_torch(make_model: MakeModel, norm_position: str) -> None:
-    model = make_model(norm_position=norm_position, rough=0.2)
-    ours, theirs = model.encode(SRC)[0], encode_in_torch(model, SRC)
-    torch.testing.assert_close(real(ours, SRC), real(theirs, SRC), atol=1e-5, rtol=1e-5)
+def check(ours: Tensor, theirs: Tensor, weights: Twins) -> None:
+    """The same output, and the same gradients of all weights."""
+    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+    for states in (ours, theirs):
+        states.square().mean().backward()
+    for our_weight, their_weight in weights:
+        torch.testing.assert_close(our_weight.grad, their_weight.grad, atol=1e-5, rtol=1e-5)
 
 
 @NORMS
-def test_the_decoder_equals_torch(make_model: MakeModel, norm_position: str) -> None:
+@ACTIVATIONS
+def test_the_encoder_equals_torch(make_model: MakeModel, norm_position: str, activation: str) -> None:
+    model = make_model(norm_position=norm_position, activation=activation, rough=0.2)
+    stack = stack_in_torch(model.encoder, model.config)
+    ours, theirs = model.encode(SRC)[0], encode_in_torch(model, stack, SRC)
+    check(real(ours, SRC), real(theirs, SRC), stack_twins(model.encoder, stack))
+
+
+@NORMS
+@ACTIVATIONS
+def test_the_decoder_equals_torch(make_model: MakeModel, norm_position: str, activation: str) -> None:
     """Also where torch masks the target's padding: the causal mask alone serves."""
-    model, memory = make_model(norm_position=norm_position, rough=0.2), torch.randn(3, 5, 16)
+    model = make_model(norm_position=norm_position, activation=activation, rough=0.2)
+    memory = torch.randn(3, 5, 16)
+    stack = stack_in_torch(model.decoder, model.config)
     ours = model.decode(TGT, memory, padding_mask(SRC, PAD))
-    theirs = decode_in_torch(model, TGT, memory, SRC)
-    torch.testing.assert_close(real(ours, TGT), real(theirs, TGT), atol=1e-5, rtol=1e-5)
+    theirs = decode_in_torch(model, stack, TGT, memory, SRC)
+    check(real(ours, TGT), real(theirs, TGT), stack_twins(model.decoder, stack))
 
 
 @NORMS
 @TIES
 def test_the_model_equals_torch(make_model: MakeModel, norm_position: str, tie_embeddings: str) -> None:
     model = make_model(norm_position=norm_position, tie_embeddings=tie_embeddings, rough=0.2)
-    theirs = F.linear(decode_in_torch(model, TGT, encode_in_torch(model, SRC), SRC), model.output.weight)
+    encoder, decoder = (stack_in_torch(stack, model.config) for stack in (model.encoder, model.decoder))
+    states = decode_in_torch(model, decoder, TGT, encode_in_torch(model, encoder, SRC), SRC)
+    theirs = F.linear(states, model.output.weight)
     ours = model.logits(model(SRC, TGT))
-    torch.testing.assert_close(real(ours, TGT)[:, 1:], real(theirs, TGT)[:, 1:], atol=1e-5, rtol=1e-5)
     assert torch.all(ours[..., PAD] == -math.inf)
+    both = itertools.chain(stack_twins(model.encoder, encoder), stack_twins(model.decoder, decoder))
+    check(real(ours, TGT)[:, 1:], real(theirs, TGT)[:, 1:], both)
 
 
 def test_an_encoder_alone() -> None:
@@ -141,8 +171,10 @@ def test_an_encoder_alone() -> None:
 
     config = ModelConfig(d_model=16, d_ff=32, n_heads=2)
     encoder = Encoder(config, Embedding(Words(), config)).eval()
-    wanted = stack_in_torch(encoder, config)(embed(encoder.embedding, SRC), src_key_padding_mask=SRC == PAD)
-    torch.testing.assert_close(real(encoder(SRC, padding_mask(SRC, PAD)), SRC), real(wanted, SRC))
+    stack = stack_in_torch(encoder, config)
+    wanted = stack(embed(encoder.embedding, SRC), src_key_padding_mask=SRC == PAD)
+    torch.testing.assert_close(real(encoder(SRC), SRC), real(wanted, SRC))
+    torch.testing.assert_close(encoder(SRC), encoder(SRC, padding_mask(SRC, PAD)))
 
 
 # --- masks ------------------------------------------------------------------------------------------------------------
@@ -253,9 +285,9 @@ def test_embeddings_are_scaled_and_placed(make_model: MakeModel, start: int) -> 
 
 
 def test_dropout_of_embeddings_is_for_training_only(make_model: MakeModel) -> None:
-    embedding = make_model(dropout={"embedding": 0.5}).decoder.embedding
-    assert torch.equal(embedding(TGT), embedding(TGT))
-    assert (embedding.train()(TGT) == 0).float().mean() > 0.25
+    decoder = make_model(dropout={"embedding": 0.5}).decoder
+    assert torch.equal(decoder.embed(TGT), decoder.embed(TGT))
+    assert (decoder.train().embed(TGT) == 0).float().mean() > 0.25
 
 
 def test_positions_that_grew_while_translating_serve_training(make_model: MakeModel) -> None:
@@ -273,7 +305,7 @@ def test_initial_weights(make_model: MakeModel, tie_embeddings: str) -> None:
     bounds: list[tuple[Tensor, float]] = []
     for module in model.modules():
         if isinstance(module, MultiHeadAttention):
-            matrices = (module.query.weight, *module.key_value.weight.chunk(2), module.output.weight)
+            matrices = (*module.queries_keys_values.weight.chunk(3), module.output.weight)
             bounds += [(matrix, math.sqrt(6 / (64 + 64))) for matrix in matrices]
         elif isinstance(module, EncoderLayer | DecoderLayer):
             feed_forward = module.feed_forward

@@ -96,6 +96,26 @@ def test_equals_torch(way: Callable[..., Loss], pad: int, smoothing: float) -> N
 
 
 @PADS
+@SMOOTHINGS
+@pytest.mark.parametrize("way", [chunked, plain])
+def test_equals_a_kl_divergence_but_for_the_entropy(way: Callable[..., Loss], pad: int, smoothing: float) -> None:
+    """Many write the loss as a KL divergence against the smoothed distribution: the gradient is the same, and the value
+    smaller by the entropy of that distribution, for each label."""
+    problem = make_problem(pad)
+    found = way(problem, pad, smoothing).smoothed
+    real = problem.labels != pad
+    logits = (problem.states @ problem.weight.T)[real].index_fill(-1, torch.tensor(pad), -1e9)
+    wanted = torch.full_like(logits, smoothing / (V - 1))
+    wanted.scatter_add_(1, problem.labels[real][:, None], torch.full((len(wanted), 1), 1 - smoothing))
+    wanted[:, pad] = 0.0
+    divergence = F.kl_div(logits.log_softmax(-1), wanted, reduction="sum")
+    entropy = torch.special.entr(wanted).sum()
+    torch.testing.assert_close(found - divergence, entropy, atol=1e-3, rtol=1e-4)
+    for ours, theirs in zip(gradients(found, problem), gradients(divergence, problem), strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
+
+
+@PADS
 @pytest.mark.parametrize("rows", [1, 2, 4, 100])
 def test_chunks_make_no_difference(pad: int, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(loss_file.CHUNK_ELEMENTS, "cpu", rows * V)

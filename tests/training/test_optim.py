@@ -49,6 +49,13 @@ def test_linear_to_the_peak_then_down_with_the_root(config: dict[str, Any]) -> N
         assert schedule(step) == pytest.approx(peak * math.sqrt(warmup / step))
 
 
+@pytest.mark.parametrize("warmup", [1, 10])
+def test_a_constant_rate_after_the_warm_up(warmup: int) -> None:
+    schedule = make_schedule(ScheduleConfig(kind="constant", warmup_steps=warmup, peak=1e-4), D_MODEL)
+    assert [schedule(step) for step in (warmup, warmup + 1, 10**6)] == [1e-4] * 3
+    assert schedule(1) == pytest.approx(1e-4 / warmup)
+
+
 @SCHEDULES
 def test_the_peak_is_at_the_end_of_the_warm_up(config: dict[str, Any]) -> None:
     schedule, warmup, peak = read(config)

@@ -34,7 +34,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def make_config(text: Path, runs_dir: Path, **train: Any) -> Config:
-    """A tiny model with everything on that a resume could forget: dropout, accumulation, patience."""
+    """A tiny model with everything on that a resume could forget: dropout, sampling, accumulation, patience."""
     return Config.model_validate(
         {
             "name": "run",
@@ -46,7 +46,7 @@ def make_config(text: Path, runs_dir: Path, **train: Any) -> Config:
                 "train": {"src": str(text / "t.en"), "tgt": str(text / "t.de")},
                 "cache_dir": str(text / "cache"),
             },
-            "tokenizer": {"vocab_size": 320},
+            "tokenizer": {"vocab_size": 320, "sampling": 0.2, "source_bos": True},
             "batches": {"tokens": 256, "accumulate": 2},
             "model": {
                 "d_model": 16,

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from transformer_mt.data.encoded import EncodedCorpus, Ids
-from transformer_mt.data.tokenizer import Tokenizer, TokenizerPair
+from transformer_mt.data.sampling import Resampler
+from transformer_mt.data.tokenizer import TokenizerPair
 from transformer_mt.settings import Section
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class Position:
 class Batch:
     """Padded ids. The decoder reads BOS + target and has to predict target + EOS."""
 
-    src: torch.Tensor  # [B, S] source + EOS
+    src: torch.Tensor  # [B, S] source + EOS, with `tokenizer.source_bos` BOS + source + EOS
     tgt_in: torch.Tensor  # [B, T] BOS + target
     labels: torch.Tensor  # [B, T] target + EOS
     n_src: int  # source ids that are not padding
@@ -63,11 +64,18 @@ class Batch:
 class BatchStream:
     """The batches of a corpus, epoch after epoch."""
 
-    def __init__(self, corpus: EncodedCorpus, tokenizers: TokenizerPair, tokens: int, seed: int) -> None:
+    def __init__(
+        self,
+        corpus: EncodedCorpus,
+        tokenizers: TokenizerPair,
+        tokens: int,
+        seed: int,
+        resample: tuple[Resampler, Resampler] | None = None,
+    ) -> None:
         self.corpus, self.tokenizers = corpus, tokenizers
-        self.tokens, self.seed = tokens, seed
-        # every sequence carries one control symbol more than its text
-        self._lengths = corpus.src.lengths + 1, corpus.tgt.lengths + 1
+        self.tokens, self.seed, self.resample = tokens, seed, resample
+        # every sequence carries one control symbol more than its text, or two
+        self._lengths = corpus.src.lengths + 1 + tokenizers.source_bos, corpus.tgt.lengths + 1
         self.plan = lru_cache(maxsize=2)(self._plan)
 
     def take(self, position: Position, count: int) -> tuple[list[Batch], Position]:
@@ -75,7 +83,7 @@ class BatchStream:
         batches: list[Batch] = []
         for _ in range(count):
             plan = self.plan(position.epoch)
-            batches.append(self.collate(plan[position.index]))
+            batches.append(self.collate(plan[position.index], position.epoch))
             at_end = position.index + 1 == len(plan)
             position = Position(position.epoch + 1, 0) if at_end else Position(position.epoch, position.index + 1)
         return batches, position
@@ -85,18 +93,23 @@ class BatchStream:
         for rows in cut_batches(*self._lengths, self.tokens, np.arange(len(self.corpus))):
             yield self.collate(rows)
 
-    def collate(self, rows: Rows) -> Batch:
-        """Pad the pairs of these rows to one batch."""
-        src = [self.corpus.src[int(i)] for i in rows]
-        tgt = [self.corpus.tgt[int(i)] for i in rows]
+    def collate(self, rows: Rows, epoch: int | None = None) -> Batch:
+        """Pad the pairs of these rows to one batch; of an epoch of training, in that epoch's segmentation."""
+        src, tgt = (self._sentences(side, rows, epoch) for side in (0, 1))
         tokenizer = self.tokenizers.tgt
         return Batch(
-            src=source_batch(src, self.tokenizers.src),
+            src=source_batch(src, self.tokenizers),
             tgt_in=_pad(tgt, tokenizer.pad_id, first=tokenizer.bos_id),
             labels=_pad(tgt, tokenizer.pad_id, last=tokenizer.eos_id),
-            n_src=sum(map(len, src)) + len(src),
+            n_src=sum(map(len, src)) + len(src) * (1 + self.tokenizers.source_bos),
             n_tgt=sum(map(len, tgt)) + len(tgt),
         )
+
+    def _sentences(self, side: int, rows: Rows, epoch: int | None) -> Sequence[Sequence[int] | Ids]:
+        held = self.corpus.tgt if side else self.corpus.src
+        if self.resample is None or epoch is None:
+            return [held[row] for row in rows.tolist()]
+        return [self.resample[side](held[row].tolist(), epoch, side, row) for row in rows.tolist()]
 
     def _plan(self, epoch: int) -> list[Rows]:
         """The rows of each batch of an epoch: a pure function of (seed, epoch)."""
@@ -105,9 +118,11 @@ class BatchStream:
         return [batches[i] for i in random.permutation(len(batches))]
 
 
-def source_batch(sentences: Sequence[Sequence[int] | Ids], tokenizer: Tokenizer) -> torch.Tensor:
-    """Source ids as the encoder wants them: with EOS, right-padded. [B, S]"""
-    return _pad(sentences, tokenizer.pad_id, last=tokenizer.eos_id)
+def source_batch(sentences: Sequence[Sequence[int] | Ids], tokenizers: TokenizerPair) -> torch.Tensor:
+    """Source ids as the encoder wants them: with EOS, and BOS where the tokenizers say so, right-padded. [B, S]"""
+    tokenizer = tokenizers.src
+    first = tokenizer.bos_id if tokenizers.source_bos else None
+    return _pad(sentences, tokenizer.pad_id, first=first, last=tokenizer.eos_id)
 
 
 def cut_batches(src_lengths: Rows, tgt_lengths: Rows, tokens: int, order: Rows) -> list[Rows]:
@@ -136,12 +151,12 @@ def _pad(
     import torch
 
     before = int(first is not None)
-    width = max(map(len, sequences)) + 1
+    width = max(map(len, sequences)) + before + int(last is not None)
     padded = np.full((len(sequences), width), pad, np.int64)
     for row, ids in zip(padded, sequences, strict=True):
         row[before : before + len(ids)] = ids
         if first is not None:
             row[0] = first
         if last is not None:
-            row[len(ids)] = last
+            row[before + len(ids)] = last
     return torch.from_numpy(padded)

@@ -75,17 +75,18 @@ class EncodedCorpus:
 
 @dataclass(frozen=True)
 class LengthLimit:
-    """The longest side of a training pair in tokens, the end symbol included, and what becomes of a longer one."""
+    """The longest side of a pair in tokens, the end symbol included, and what becomes of a longer or an empty one."""
 
     max_length: int
     too_long: Literal["drop", "truncate"]
+    keep_empty: bool = False
 
 
 def encode(table: Table, tokenizers: TokenizerPair, limit: LengthLimit | None, cache_dir: Path) -> EncodedCorpus:
     """Encode a table, or take the arrays from the cache.
 
-    With a limit (training), pairs with an empty side are dropped and long ones treated as it says; without one
-    (validation and test), every pair is kept as it is.
+    With a limit, pairs with an empty side and long ones are treated as it says; without one, every pair is kept as it
+    is.
     """
     settings = [LAYOUT, table.key, table.sha256, tokenizers.src.to_json(), tokenizers.tgt.to_json(), str(limit)]
     folder = cache_dir / f"ids-{sha256(json.dumps(settings).encode()).hexdigest()[:16]}"
@@ -134,7 +135,7 @@ def _keep(
     longest = limit.max_length - 1  # the end symbol takes one place
     kept: list[tuple[list[int], list[int]]] = []
     for row, ((src_text, tgt_text), (src, tgt)) in enumerate(zip(texts, coded, strict=True), start=first_row):
-        if not src_text.strip() or not tgt_text.strip():
+        if not limit.keep_empty and not (src_text.strip() and tgt_text.strip()):
             losses.count("empty", row)
         elif max(len(src), len(tgt)) <= longest:
             kept.append((src, tgt))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -28,6 +29,8 @@ class Translator:
 
     def __init__(self, model: Transformer, tokenizers: TokenizerPair, config: DecodingConfig) -> None:
         self.model, self.tokenizers, self.config = model, tokenizers, config
+        self.longest = model.config.longest or sys.maxsize
+        self.longest_source = min(config.max_source_length, self.longest - 1 - tokenizers.source_bos)
 
     @classmethod
     def load(
@@ -48,7 +51,8 @@ class Translator:
     def translate(self, texts: Sequence[str]) -> list[str]:
         """One line for each text, in order, greedily, in fp32. A blank text becomes an empty one.
 
-        A text that is longer than `decoding.max_source_length` is cut, with a warning (`CutSource`).
+        A text that is longer than `decoding.max_source_length`, or than the model's positions, is cut, with a warning
+        (`CutSource`).
         """
         return self._translate(texts, first_line=1)
 
@@ -59,19 +63,24 @@ class Translator:
             yield from self._translate(texts, first_line=done + 1)
             done += len(texts)
 
-    def _translate(self, texts: Sequence[str], first_line: int) -> list[str]:
+    def encode(self, texts: Sequence[str], first_line: int = 1) -> list[list[int]]:
+        """The ids of each text, those of one that is too long cut, with a warning that names its line."""
         coded = self.tokenizers.src.encode(texts)
-        limit = self.config.max_source_length
+        limit = self.longest_source
         for line, ids in enumerate(coded, start=first_line):
             if len(ids) > limit:
-                warnings.warn(CutSource(f"line {line} has {len(ids)} tokens and was cut to {limit}"), stacklevel=3)
+                warnings.warn(CutSource(f"line {line} has {len(ids)} tokens and was cut to {limit}"), stacklevel=4)
                 del ids[limit:]
+        return coded
+
+    def _translate(self, texts: Sequence[str], first_line: int) -> list[str]:
+        coded = self.encode(texts, first_line)
         found: dict[int, Hypothesis] = {}
         worth = [i for i, text in enumerate(texts) if text.strip()]
         was_training = self.model.training
         self.model.eval()
         for batch in self._batches(worth, coded):
-            found.update(zip(batch, self._search([coded[i] for i in batch]), strict=True))
+            found.update(zip(batch, self.search([coded[i] for i in batch]), strict=True))
         self.model.train(was_training)
         outputs = self.tokenizers.tgt.decode([found[i].ids if i in found else [] for i in range(len(texts))])
         return [text.replace("\n", " ") for text in outputs]
@@ -88,11 +97,13 @@ class Translator:
             yield batch
 
     @torch.inference_mode()
-    def _search(self, sentences: list[list[int]]) -> list[Hypothesis]:
+    def search(self, sentences: list[list[int]]) -> list[Hypothesis]:
+        """A batch of source ids, translated greedily by a model that is not training."""
         device = self.model.output.weight.device
         factor, offset = self.config.max_length_factor, self.config.max_length_offset
-        limits = torch.tensor([int(factor * len(ids)) + offset for ids in sentences], device=device)
-        cache = self.model.start(source_batch(sentences, self.tokenizers.src).to(device))
+        lengths = [min(int(factor * len(ids)) + offset, self.longest) for ids in sentences]
+        limits = torch.tensor(lengths, device=device)
+        cache = self.model.start(source_batch(sentences, self.tokenizers).to(device))
         tokenizer = self.tokenizers.tgt
         return greedy(self.model.step, cache, tokenizer.bos_id, tokenizer.eos_id, limits)
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
 from transformer_mt.data.batching import BatchStream
+from transformer_mt.decoding.explanation import explain
 from transformer_mt.decoding.scoring import score
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.device import Machine
 from transformer_mt.training.loss import batch_loss
 from transformer_mt.training.monitor import Sample
 from transformer_mt.training.trainer import Validation, perplexity
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 class Validator:
@@ -37,7 +43,15 @@ class Validator:
         hypotheses = self.translator.translate(self.sources)
         scores = score(hypotheses, self.references, self.tokenize)
         samples = [Sample(self.sources[i], hypotheses[i], self.references[i]) for i in self.probes]
-        return Validation({**self.losses(), "bleu": scores.bleu.value, "chrf": scores.chrf.value}, samples)
+        found = {**self.losses(), "bleu": scores.bleu.value, "chrf": scores.chrf.value}
+        return Validation(found, samples, self.figures())
+
+    def figures(self) -> dict[str, Figure]:
+        """The last layer's cross-attention for the first probe."""
+        if not self.probes:
+            return {}
+        last = len(self.translator.model.decoder.layers)
+        return {"attention": explain(self.translator, self.sources[self.probes[0]]).figure("cross", layer=last)}
 
     @torch.no_grad()
     def losses(self) -> dict[str, float]:

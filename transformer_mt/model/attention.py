@@ -1,6 +1,9 @@
 """Multi-head attention (Vaswani et al. 2017, section 3.2), one class for self- and cross-attention.
 
-`B` batch, `T` queries, `S` keys, `D` width, `H` heads, `E` = D / H width of a head.
+With fewer heads of keys and values than of queries it is multi-query (Shazeer 2019) or grouped-query attention
+(Ainslie et al. 2023): query head h reads the keys and values of head h * G / H.
+
+`B` batch, `T` queries, `S` keys, `D` width, `H` heads, `G` heads of keys and values, `E` = D / H width of a head.
 A mask is bool, True means "may be attended", and its shape broadcasts to [B, H, T, S].
 """
 
@@ -12,6 +15,11 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from transformer_mt.model.config import ModelConfig
+from transformer_mt.model.linear import PackedLinear
+from transformer_mt.model.norms import make_norm
+from transformer_mt.model.positions import NoRotation, make_rotation
 
 
 def padding_mask(ids: Tensor, pad_id: int) -> Tensor:
@@ -27,42 +35,63 @@ def causal_mask(length: int, device: torch.device | None = None) -> Tensor:
 class KeysValues(NamedTuple):
     """What is attended to, split into heads."""
 
-    keys: Tensor  # [B, H, S, E]
-    values: Tensor  # [B, H, S, E]
+    keys: Tensor  # [B, G, S, E]
+    values: Tensor  # [B, G, S, E]
 
 
 class MultiHeadAttention(nn.Module):
-    """Attention of queries from `x` over keys and values that `project` made from a memory.
+    """Attention of queries over keys and values; both are projected apart from it, because they come from elsewhere.
 
-    For self-attention the memory is `x` itself; for cross-attention it is the encoder's output; a decoder that works
-    step by step keeps the projected keys and values and passes them in again.
+    Self-attention projects all three from one input in one product. Cross-attention projects the queries from the
+    target and the keys and values from the encoder's output, once for each source; a decoder that works step by step
+    keeps them and passes them in again.
     """
 
-    def __init__(self, d_model: int, n_heads: int, dropout: float) -> None:
+    def __init__(self, config: ModelConfig, *, is_self: bool) -> None:
         super().__init__()
-        self.n_heads, self.dropout = n_heads, dropout
-        self.query = nn.Linear(d_model, d_model)
-        self.key_value = nn.Linear(d_model, 2 * d_model)  # two projections in one product
-        self.output = nn.Linear(d_model, d_model)
+        d_model, d_head = config.d_model, config.d_head
+        self.d_head, self.dropout = d_head, config.dropout.attention
+        self.queries_keys_values = PackedLinear(
+            d_model, [d_model, *2 * [config.kv_heads * d_head]], config.attention_bias
+        )
+        self.output = nn.Linear(d_model, d_model, config.attention_output_bias)
+        self.query_norm = make_norm(config, d_head) if config.qk_norm else nn.Identity()
+        self.key_norm = make_norm(config, d_head) if config.qk_norm else nn.Identity()
+        self.rotation = make_rotation(config) if is_self else NoRotation()
 
-    def project(self, memory: Tensor) -> KeysValues:
-        """Keys and values of a memory. [B, S, D] -> 2 x [B, H, S, E]"""
-        keys, values = self.key_value(memory).chunk(2, dim=-1)
-        return KeysValues(self._split(keys), self._split(values))
+    def project(self, x: Tensor, start: int = 0) -> tuple[Tensor, KeysValues]:
+        """Queries, keys and values of one input, which stands at position `start`.
 
-    def forward(self, x: Tensor, memory: KeysValues, mask: Tensor | None) -> Tensor:
-        """[B, T, D] -> [B, T, D]"""
-        queries = self._split(self.query(x))  # [B, H, T, E]
+        [B, L, D] -> [B, H, L, E], 2 x [B, G, L, E]
+        """
+        queries, keys, values = self.queries_keys_values.project(x)
+        return self._queries(queries, start), self._keys_values(keys, values, start)
+
+    def queries(self, x: Tensor) -> Tensor:
+        """Queries alone. [B, T, D] -> [B, H, T, E]"""
+        (queries,) = self.queries_keys_values.project(x, 0, 1)
+        return self._queries(queries, 0)
+
+    def keys_values(self, memory: Tensor) -> KeysValues:
+        """Keys and values alone. [B, S, D] -> 2 x [B, G, S, E]"""
+        keys, values = self.queries_keys_values.project(memory, 1, 3)
+        return self._keys_values(keys, values, 0)
+
+    def forward(self, queries: Tensor, memory: KeysValues, mask: Tensor | None) -> Tensor:
+        """[B, H, T, E] -> [B, T, D]"""
         context = attend(queries, memory, mask, self.dropout if self.training else 0.0)
         return self.output(context.transpose(1, 2).flatten(2))
 
-    def explain(self, x: Tensor, memory: KeysValues, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The same without dropout, step by step, and the weights. [B, T, D] -> [B, T, D], [B, H, T, S]"""
-        context, weights = attend_explicitly(self._split(self.query(x)), memory, mask)
-        return self.output(context.transpose(1, 2).flatten(2)), weights
+    def _queries(self, queries: Tensor, start: int) -> Tensor:
+        normalised = self.query_norm(self._split(queries)).to(queries.dtype)
+        return self.rotation(normalised, start)
+
+    def _keys_values(self, keys: Tensor, values: Tensor, start: int) -> KeysValues:
+        normalised = self.key_norm(self._split(keys)).to(keys.dtype)
+        return KeysValues(self.rotation(normalised, start), self._split(values))
 
     def _split(self, x: Tensor) -> Tensor:
-        return x.view(*x.shape[:2], self.n_heads, -1).transpose(1, 2)  # [B, L, D] -> [B, H, L, E]
+        return x.view(*x.shape[:2], -1, self.d_head).transpose(1, 2)  # [B, L, H * E] -> [B, H, L, E]
 
 
 def attend(queries: Tensor, memory: KeysValues, mask: Tensor | None, dropout: float = 0.0) -> Tensor:
@@ -70,7 +99,8 @@ def attend(queries: Tensor, memory: KeysValues, mask: Tensor | None, dropout: fl
     if queries.device.type == "cpu" and queries.dtype == torch.bfloat16:
         # for sentences, torch's fused kernel takes 2 to 7 times as long here as the products one by one
         return attend_explicitly(queries, memory, mask, dropout)[0]
-    return F.scaled_dot_product_attention(queries, *memory, attn_mask=mask, dropout_p=dropout)
+    is_grouped = memory.keys.size(1) < queries.size(1)
+    return F.scaled_dot_product_attention(queries, *memory, attn_mask=mask, dropout_p=dropout, enable_gqa=is_grouped)
 
 
 def attend_explicitly(
@@ -78,11 +108,17 @@ def attend_explicitly(
 ) -> tuple[Tensor, Tensor]:
     """The same step by step, with the weights. [B, H, T, E] -> [B, H, T, E], [B, H, T, S]
 
-    The softmax is in fp32. A query that may attend to nothing gets zeros, as from the fused kernel.
+    The softmax is in fp32. A query that may attend to nothing gets zeros, as from the fused kernel. The queries that
+    share a head of keys are laid one behind the other, R = H / G for each position.
     """
-    scores = (queries @ memory.keys.transpose(-2, -1)).float() / math.sqrt(queries.size(-1))  # [B, H, T, S]
+    keys, values = memory
+    batch, groups, length, _ = keys.shape
+    together = queries.reshape(batch, groups, -1, queries.size(-1))  # [B, G, R * T, E]
+    scores = (together @ keys.transpose(-2, -1)).float() / math.sqrt(queries.size(-1))  # [B, G, R * T, S]
+    scores = scores.view(*queries.shape[:3], length)  # [B, H, T, S]
     if mask is None:
         weights = scores.softmax(-1)
     else:
         weights = scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(-1).masked_fill(~mask, 0.0)
-    return F.dropout(weights, dropout).to(memory.values.dtype) @ memory.values, weights
+    kept = F.dropout(weights, dropout).to(values.dtype).view(batch, groups, -1, length)  # [B, G, R * T, S]
+    return (kept @ values).view_as(queries), weights

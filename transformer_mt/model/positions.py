@@ -1,6 +1,6 @@
-"""Positional encodings (Vaswani et al. 2017, section 3.5).
+"""Where a token stands: positions added to embeddings, or queries and keys that are turned.
 
-`D` width of the model.
+`B` batch, `L` length, `D` width of the model, `H` heads, `E` width of a head. Positions are computed in fp32.
 """
 
 from __future__ import annotations
@@ -10,30 +10,123 @@ import math
 import torch
 from torch import Tensor, nn
 
+from transformer_mt.errors import UserError
+from transformer_mt.model.config import ModelConfig
+
+LENGTH = 512  # of a table before it has to grow
+
+
+def rates(width: int) -> Tensor:
+    """1 / 10000^(2i / width), the angle by which pair i moves from one position to the next. [ceil(width / 2)]"""
+    return torch.exp(torch.arange(0, width, 2, dtype=torch.float32) * (-math.log(10_000.0) / width))
+
 
 def sinusoidal_table(length: int, d_model: int) -> Tensor:
-    """PE(pos, 2i) = sin(pos / 10000^(2i/D)), PE(pos, 2i+1) = cos(pos / 10000^(2i/D)), in fp32. [length, D]"""
-    position = torch.arange(length, dtype=torch.float32)[:, None]
-    rate = torch.exp(torch.arange(0, d_model, 2, dtype=torch.float32) * (-math.log(10_000.0) / d_model))
+    """PE(pos, 2i) = sin(pos / 10000^(2i/D)), PE(pos, 2i+1) = cos(pos / 10000^(2i/D)), in fp32. [length, D]
+
+    Vaswani et al. 2017, section 3.5.
+    """
+    angles = torch.arange(length, dtype=torch.float32)[:, None] * rates(d_model)
     table = torch.empty(length, d_model)
-    table[:, 0::2] = torch.sin(position * rate)
-    table[:, 1::2] = torch.cos(position * rate[: d_model // 2])
+    table[:, 0::2] = torch.sin(angles)
+    table[:, 1::2] = torch.cos(angles[:, : d_model // 2])
     return table
 
 
+def rotary_table(length: int, width: int) -> Tensor:
+    """cos and sin of the angle of each pair at each position, in fp32. [2, length, E / 2]"""
+    angles = torch.arange(length, dtype=torch.float32)[:, None] * rates(width)
+    return torch.stack([angles.cos(), angles.sin()])
+
+
+# --- added to the embeddings ------------------------------------------------------------------------------------------
+
+
 class SinusoidalPositions(nn.Module):
-    """The table as a buffer that grows with the longest sequence met. It is computed, so no checkpoint holds it."""
+    """Adds the table, a buffer that grows with the longest sequence met. It is computed, so no checkpoint holds it."""
 
     table: Tensor  # [length, D]
 
-    def __init__(self, d_model: int, length: int = 512) -> None:
+    def __init__(self, d_model: int, length: int = LENGTH) -> None:
         super().__init__()
         self.register_buffer("table", sinusoidal_table(length, d_model), persistent=False)
 
-    def forward(self, start: int, length: int) -> Tensor:
-        """The encodings of positions start .. start + length - 1. [length, D]"""
-        end = start + length
+    def forward(self, x: Tensor, start: int) -> Tensor:
+        """`x` stands at positions start, start + 1, ... [B, L, D] -> [B, L, D]"""
+        end = start + x.size(1)
         if end > len(self.table):
             longer = sinusoidal_table(max(end, 2 * len(self.table)), self.table.size(1))
             self.table = longer.to(self.table)
-        return self.table[start:end]
+        return x + self.table[start:end]
+
+
+class LearnedPositions(nn.Module):
+    """Adds a vector learnt for each position (Gehring et al. 2017)."""
+
+    def __init__(self, d_model: int, max_positions: int) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.empty(max_positions, d_model))
+        nn.init.normal_(self.table, std=d_model**-0.5)
+
+    def forward(self, x: Tensor, start: int) -> Tensor:
+        """[B, L, D] -> [B, L, D]. Raises `UserError` beyond the last position."""
+        end = start + x.size(1)
+        if end > len(self.table):
+            raise UserError(
+                f"a sequence of {end} tokens, and the model has learnt {len(self.table)} positions: shorten it, "
+                "or train with a larger model.max_positions, or with sinusoidal or rotary positions"
+            )
+        return x + self.table[start:end]
+
+
+class NoPositions(nn.Module):
+    """Adds nothing."""
+
+    def forward(self, x: Tensor, start: int) -> Tensor:
+        return x
+
+
+def make_positions(config: ModelConfig) -> nn.Module:
+    """What `positions` adds to embeddings."""
+    if config.positions == "sinusoidal":
+        return SinusoidalPositions(config.d_model)
+    if config.positions == "learned":
+        return LearnedPositions(config.d_model, config.max_positions)
+    return NoPositions()
+
+
+# --- in the attention -------------------------------------------------------------------------------------------------
+
+
+class Rotary(nn.Module):
+    """Turns pairs of a vector by angles that grow with its position (Su et al. 2021), so that the product of a query
+    and a key depends on their distance alone. Pair i is made of the elements i and i + E / 2."""
+
+    table: Tensor  # [2, length, E / 2]
+
+    def __init__(self, width: int, length: int = LENGTH) -> None:
+        super().__init__()
+        self.register_buffer("table", rotary_table(length, width), persistent=False)
+
+    def forward(self, x: Tensor, start: int) -> Tensor:
+        """`x` stands at positions start, start + 1, ... [B, H, L, E] -> [B, H, L, E]"""
+        end = start + x.size(2)
+        if end > self.table.size(1):
+            with torch.inference_mode(False):  # grown while translating, it has to serve training as well
+                longer = rotary_table(max(end, 2 * self.table.size(1)), x.size(3))
+                self.table = longer.to(self.table)
+        cos, sin = self.table[:, start:end].to(x.dtype)
+        first, second = x.chunk(2, dim=-1)
+        return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+
+
+class NoRotation(nn.Module):
+    """Turns nothing."""
+
+    def forward(self, x: Tensor, start: int) -> Tensor:
+        return x
+
+
+def make_rotation(config: ModelConfig) -> nn.Module:
+    """What `positions` does to the queries and keys of self-attention."""
+    return Rotary(config.d_head) if config.positions == "rotary" else NoRotation()

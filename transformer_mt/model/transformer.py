@@ -1,21 +1,24 @@
 """The encoder-decoder Transformer (Vaswani et al. 2017).
 
-`B` batch, `S` source length, `T` target length, `D` width, `V` vocabulary.
+`B` batch, `S` source length, `T` target length, `L` either, `D` width, `V` vocabulary.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Protocol, cast
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 
+import torch
 from torch import Tensor, nn
 
-from transformer_mt.model.attention import KeysValues, MultiHeadAttention, causal_mask, padding_mask
+from transformer_mt.model.attention import KeysValues, causal_mask, padding_mask
 from transformer_mt.model.cache import Cache, Past
 from transformer_mt.model.config import ModelConfig
 from transformer_mt.model.layers import DecoderLayer, EncoderLayer, make_final_norm
-from transformer_mt.model.positions import SinusoidalPositions
+from transformer_mt.model.linear import initialise
+from transformer_mt.model.norms import make_norm
+from transformer_mt.model.positions import make_positions
 
 
 class Vocabulary(Protocol):
@@ -29,49 +32,80 @@ class Vocabulary(Protocol):
 
 
 class Embedding(nn.Module):
-    """Token embeddings times sqrt(D), plus positions. [B, L] -> [B, L, D]"""
+    """Token embeddings and positions. [B, L] -> [B, L, D]
+
+    Embeddings begin as N(0, 1 / D); that of padding is zero and stays zero.
+    """
 
     def __init__(self, vocabulary: Vocabulary, config: ModelConfig) -> None:
         super().__init__()
-        self.tokens = nn.Embedding(vocabulary.vocab_size, config.d_model, padding_idx=vocabulary.pad_id)
-        self.positions = SinusoidalPositions(config.d_model)
-        self.dropout = nn.Dropout(config.dropout.embedding)
-        self.scale = math.sqrt(config.d_model)
+        self.pad_id = vocabulary.pad_id
+        self.tokens = nn.Embedding(vocabulary.vocab_size, config.d_model, self.pad_id)
+        nn.init.normal_(self.tokens.weight, std=config.d_model**-0.5)
+        self.tokens.weight.data[self.pad_id] = 0
+        self.scale = math.sqrt(config.d_model) if config.scale_embeddings else 1.0
+        self.positions = make_positions(config)
+        self.norm = make_norm(config) if config.embedding_norm else nn.Identity()
 
     def forward(self, ids: Tensor, start: int = 0) -> Tensor:
         """`start` is the position of the first column."""
-        return self.dropout(self.tokens(ids) * self.scale + self.positions(start, ids.size(1)))
+        return self.norm(self.positions(self.tokens(ids) * self.scale, start))
 
 
-class Encoder(nn.Module):
+class Stack(nn.Module):
+    """What encoder and decoder share: embedded ids, layers of which some may be left out, a norm at the end."""
+
+    def __init__(
+        self, config: ModelConfig, n_layers: int, make_layer: Callable[[ModelConfig], nn.Module], embedding: Embedding
+    ) -> None:
+        super().__init__()
+        self.embedding = embedding
+        self.word_dropout, self.layer_drop = config.dropout.word, config.layer_drop
+        self.dropout = nn.Dropout(config.dropout.embedding)
+        self.layers = nn.ModuleList([make_layer(config) for _ in range(n_layers)])
+        for depth, layer in enumerate(self.layers, start=1):
+            initialise(layer, config, depth)
+        self.norm = make_final_norm(config)
+
+    def embed(self, ids: Tensor, start: int = 0) -> Tensor:
+        """[B, L] -> [B, L, D]; a word that is dropped (Gal & Ghahramani 2016) leaves its position."""
+        if self.training and self.word_dropout:
+            dropped = torch.rand(ids.shape, device=ids.device) < self.word_dropout
+            ids = ids.masked_fill(dropped, self.embedding.pad_id)
+        return self.dropout(self.embedding(ids, start))
+
+    def survivors(self) -> Iterator[tuple[int, nn.Module]]:
+        """The layers that take part, with their numbers: in training each may be left out (Fan et al. 2020)."""
+        for i, layer in enumerate(self.layers):
+            if not (self.training and self.layer_drop and torch.rand(()).item() < self.layer_drop):
+                yield i, layer
+
+
+class Encoder(Stack):
     """Source ids to states."""
 
     def __init__(self, config: ModelConfig, embedding: Embedding) -> None:
-        super().__init__()
-        self.embedding = embedding
-        self.layers = nn.ModuleList([EncoderLayer(config) for _ in range(config.encoder.n_layers)])
-        self.norm = make_final_norm(config)
+        super().__init__(config.of(config.encoder), config.encoder.n_layers, EncoderLayer, embedding)
 
-    def forward(self, src: Tensor, mask: Tensor) -> Tensor:
-        """[B, S] -> [B, S, D]"""
-        x = self.embedding(src)
-        for layer in self.layers:
+    def forward(self, src: Tensor, mask: Tensor | None = None) -> Tensor:
+        """[B, S] -> [B, S, D]; without a mask, padding is masked."""
+        if mask is None:
+            mask = padding_mask(src, self.embedding.pad_id)
+        x = self.embed(src)
+        for _, layer in self.survivors():
             x = layer(x, mask)
         return self.norm(x)
 
 
-class Decoder(nn.Module):
+class Decoder(Stack):
     """Target ids so far, and the source's states, to states."""
 
     def __init__(self, config: ModelConfig, embedding: Embedding) -> None:
-        super().__init__()
-        self.embedding = embedding
-        self.layers = nn.ModuleList([DecoderLayer(config) for _ in range(config.decoder.n_layers)])
-        self.norm = make_final_norm(config)
+        super().__init__(config.of(config.decoder), config.decoder.n_layers, DecoderLayer, embedding)
 
     def project(self, memory: Tensor) -> list[KeysValues]:
         """Keys and values of the source's states for each layer's cross-attention. [B, S, D]"""
-        return [cast(DecoderLayer, layer).cross_attention.project(memory) for layer in self.layers]
+        return [layer.cross_attention.keys_values(memory) for layer in self.layers if isinstance(layer, DecoderLayer)]
 
     def forward(
         self,
@@ -84,10 +118,9 @@ class Decoder(nn.Module):
 
         The causal mask alone serves: padding stands on the right, behind every position that counts.
         """
-        start = past[0].length if past else 0
-        x = self.embedding(tgt_in, start)
+        x = self.embed(tgt_in, past[0].length if past else 0)
         mask = None if past else causal_mask(tgt_in.size(1), tgt_in.device)
-        for i, layer in enumerate(self.layers):
+        for i, layer in self.survivors():
             x = layer(x, mask, memory[i], memory_mask, past[i] if past else None)
         return self.norm(x)
 
@@ -107,8 +140,9 @@ class Transformer(nn.Module):
         self.encoder = Encoder(config, src_embedding)
         self.decoder = Decoder(config, tgt_embedding)
         self.output = nn.Linear(config.d_model, tgt.vocab_size, bias=False)
-        initialise(self)
-        if config.tie_embeddings != "none":
+        if config.tie_embeddings == "none":
+            initialise(self.output, config)
+        else:
             self.output.weight = tgt_embedding.tokens.weight
 
     def forward(self, src: Tensor, tgt_in: Tensor) -> Tensor:
@@ -139,22 +173,3 @@ class Transformer(nn.Module):
         """The scores of the next token after `tokens`, which the cache takes in. [B] -> [B, V]"""
         states = self.decoder(tokens[:, None], cache.memory, cache.memory_mask, cache.past)
         return self.logits(states[:, 0])
-
-
-def initialise(model: nn.Module) -> None:
-    """Xavier uniform for each projection, also inside a packed matrix; N(0, 1/sqrt(D)) for embeddings; zero biases.
-
-    The pad row of an embedding stays zero.
-    """
-    for module in model.modules():
-        if isinstance(module, nn.Linear):
-            nn.init.xavier_uniform_(module.weight)
-            if module.bias is not None:  # pyright: ignore[reportUnnecessaryComparison]: Linear(bias=False) has none
-                nn.init.zeros_(module.bias)
-        elif isinstance(module, nn.Embedding):
-            nn.init.normal_(module.weight, std=module.embedding_dim**-0.5)
-            module.weight.data[module.padding_idx] = 0
-    for module in model.modules():
-        if isinstance(module, MultiHeadAttention):
-            for projection in module.key_value.weight.data.chunk(2):
-                nn.init.xavier_uniform_(projection)

@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
 from tensorboard.compat.proto import event_pb2, summary_pb2
@@ -17,7 +17,11 @@ from tensorboard.plugins.hparams import metadata, plugin_data_pb2
 from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard import SummaryWriter
 
+from transformer_mt.drawing.figures import pixels
 from transformer_mt.runs import replaced_file
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Scalar = str | float | int | bool | None
 
@@ -36,6 +40,9 @@ class EventWriter:
 
     def text(self, name: str, markdown: str, step: int) -> None:
         self._writer.add_text(name, markdown, step)
+
+    def figure(self, name: str, figure: Figure, step: int) -> None:
+        self._writer.add_image(name, pixels(figure), step, dataformats="HWC")
 
     def flush(self) -> None:
         self._writer.flush()

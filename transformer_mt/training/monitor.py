@@ -8,13 +8,16 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tqdm import tqdm
 
 from transformer_mt.runs import RunFolder, replaced_file
 from transformer_mt.training import events
 from transformer_mt.training.events import EventWriter, Scalar
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 class Sample(NamedTuple):
@@ -101,6 +104,12 @@ class Monitor:
         finite = {name: value if math.isfinite(value) else str(value) for name, value in figures.items()}
         with self.run.metrics.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step, **finite}) + "\n")
+
+    def show(self, step: int, figures: Mapping[str, Figure]) -> None:
+        """Pictures by name, to TensorBoard."""
+        for name, figure in figures.items():
+            self._open().figure(name, figure, step)
+        self.flush()
 
     def flush(self) -> None:
         """Everything recorded so far is in the files."""

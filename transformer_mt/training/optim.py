@@ -31,23 +31,26 @@ class OptimizerConfig(Section):
 
 
 class ScheduleConfig(Section):
-    """The learning rate. It grows linearly while it warms up, then falls with the root of the step."""
+    """The learning rate. It grows linearly while it warms up, then falls with the root of the step or stays."""
 
-    kind: Literal["inverse_sqrt", "noam"] = "inverse_sqrt"
-    """noam: factor * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5); inverse_sqrt: by its peak"""
+    kind: Literal["inverse_sqrt", "noam", "constant"] = "inverse_sqrt"
+    """noam: factor * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5); inverse_sqrt, constant: by their peak"""
     warmup_steps: int = Field(default=1000, ge=1)
-    """steps until the peak"""
+    """steps until the peak; 1: from the first step on"""
     peak: float = Field(default=2e-3, gt=0)
-    """of inverse_sqrt: the highest learning rate"""
+    """of inverse_sqrt and constant: the highest learning rate"""
     factor: float = Field(default=1.0, gt=0)
     """of noam: multiplies the whole schedule"""
 
 
 def make_schedule(config: ScheduleConfig, d_model: int) -> Schedule:
     """The learning rate by step."""
-    if config.kind == "noam":
-        return lambda step: noam(step, d_model, config.warmup_steps, config.factor)
-    return lambda step: inverse_sqrt(step, config.peak, config.warmup_steps)
+    kinds: dict[str, Schedule] = {
+        "noam": lambda step: noam(step, d_model, config.warmup_steps, config.factor),
+        "inverse_sqrt": lambda step: inverse_sqrt(step, config.peak, config.warmup_steps),
+        "constant": lambda step: constant(step, config.peak, config.warmup_steps),
+    }
+    return kinds[config.kind]
 
 
 def noam(step: int, d_model: int, warmup_steps: int, factor: float = 1.0) -> float:
@@ -58,6 +61,11 @@ def noam(step: int, d_model: int, warmup_steps: int, factor: float = 1.0) -> flo
 def inverse_sqrt(step: int, peak: float, warmup_steps: int) -> float:
     """Linear to `peak` at `warmup_steps`, then peak * sqrt(warmup_steps / step)."""
     return peak * min(step / warmup_steps, (warmup_steps / step) ** 0.5)
+
+
+def constant(step: int, peak: float, warmup_steps: int) -> float:
+    """Linear to `peak` at `warmup_steps`, then the same."""
+    return peak * min(1.0, step / warmup_steps)
 
 
 def make_optimizer(config: OptimizerConfig, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from types import FrameType
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import torch
 from pydantic import Field
@@ -26,6 +26,9 @@ from transformer_mt.training.checkpoint import KeepConfig, State
 from transformer_mt.training.loss import batch_loss
 from transformer_mt.training.monitor import Monitor, Sample
 from transformer_mt.training.optim import Schedule
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 MOST_SKIPPED = 20  # steps in a row whose gradient is not finite
 
@@ -53,14 +56,15 @@ class ValidationConfig(Section):
     patience: Annotated[int | None, MAY_CHANGE] = Field(default=10, ge=1)
     """stop after so many validations in a row without a better score; null: never"""
     probes: Annotated[int, MAY_CHANGE] = Field(default=4, ge=0)
-    """sentences whose translations are shown at each validation"""
+    """sentences whose translations are shown at each validation; 0: none, and no pictures in TensorBoard either"""
 
 
 class Validation(NamedTuple):
-    """What one validation found: scores by name (loss, nll, ppl, bleu, chrf) and a few translations."""
+    """What one validation found: scores by name (loss, nll, ppl, bleu, chrf), a few translations, and pictures."""
 
     scores: dict[str, float]
     samples: list[Sample]
+    figures: dict[str, Figure]
 
 
 @dataclass
@@ -203,13 +207,14 @@ class Trainer:
     def validate_and_save(self) -> None:
         """Score the model as it is, and keep it."""
         progress = self.progress
-        scores, samples = self.validate()
+        scores, samples, figures = self.validate()
         score, progress.validated = scores[self.validation.metric], progress.step
         if progress.best_score is None or is_better(self.validation.metric, score, progress.best_score):
             progress.best_score, progress.best_step, progress.not_better = score, progress.step, 0
         else:
             progress.not_better += 1
         self.monitor.record_validation(progress.step, scores, samples, is_best=progress.not_better == 0)
+        self.monitor.show(progress.step, figures)
         self.save(scores)
 
     def reason_to_stop(self) -> str | None:

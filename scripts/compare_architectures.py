@@ -1,0 +1,154 @@
+"""Train every architecture of configs/architectures at one size, on the same text, batches and schedule; print a table.
+
+    python scripts/compare_architectures.py --folder F [--epochs N] [--seeds N] [--only NAME ...] [--jobs N] [--speed]
+
+`--folder` holds Multi30k as text: train, val and test_2016_flickr, each as .en and .de; it can be any corpus of that
+shape. Of a preset only what makes its model is taken: sizes, dropout and tokenizer are common, and where the
+feed-forward is gated its width is two thirds, which keeps the parameters equal. Runs go to runs/architectures, and what
+was begun goes on. `--speed` measures target tokens per second of training, the architectures taking turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import bench
+import yaml
+
+from transformer_mt import config as configuration
+from transformer_mt.config import Config
+from transformer_mt.model.config import ModelConfig
+
+ARCHITECTURES = Path(__file__).resolve().parents[1] / "configs" / "architectures"
+RUNS = Path("runs/architectures")
+WIDTH, HEADS, LAYERS = 128, 4, 3
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, required=True, help="text files train, val, test_2016_flickr (.en, .de)")
+    parser.add_argument("--epochs", type=int, default=6)
+    parser.add_argument("--seeds", type=int, default=1, help="runs of each, with seeds 1, 2, ...")
+    parser.add_argument("--only", nargs="*", metavar="NAME", help="some of the presets, or default")
+    parser.add_argument("--jobs", type=int, default=1, help="trainings at once, each with one CPU thread")
+    parser.add_argument("--speed", action="store_true", help="measure the speed instead of training")
+    args = parser.parse_args()
+    configs = distinct({name: shrunk(name, args.folder, args.epochs) for name in args.only or names()})
+    if args.speed:
+        measure(configs)
+        return
+    with ThreadPoolExecutor(args.jobs) as pool:
+        seeds = range(1, args.seeds + 1)
+        trainings = [pool.submit(train, name, seed, configs[name]) for seed in seeds for name in configs]
+        for training in trainings:
+            training.result()
+    print_table(list(configs), args.seeds)
+
+
+def names() -> list[str]:
+    """The presets, and the program's default."""
+    return ["default", *sorted(path.stem for path in ARCHITECTURES.glob("*.yaml"))]
+
+
+def distinct(configs: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Without those that are the same as an earlier one at this size."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, config in configs.items():
+        same = [other for other in found if found[other] == config]
+        if same:
+            print(f"{name} is {same[0]} at this size")
+        else:
+            found[name] = config
+    return found
+
+
+def shrunk(name: str, folder: Path, epochs: int) -> dict[str, Any]:
+    """The configuration of one architecture at the common size."""
+    config = ModelConfig()
+    if name != "default":
+        config = configuration.load(ARCHITECTURES / f"{name}.yaml").model
+    found = config.model_dump(mode="json")
+    gated = config.activation.endswith("glu")
+    model = {
+        **found,
+        "d_model": WIDTH,
+        "d_ff": WIDTH * 8 // 3 if gated else WIDTH * 4,
+        "n_heads": HEADS,
+        "n_kv_heads": max(1, config.kv_heads * HEADS // config.n_heads),
+        "encoder": {"n_layers": LAYERS},
+        "decoder": {"n_layers": LAYERS},
+        "dropout": {"embedding": 0.1, "residual": 0.1},
+    }
+
+    def files(part: str) -> dict[str, str]:
+        return {"src": str(folder / f"{part}.en"), "tgt": str(folder / f"{part}.de")}
+
+    data = {"train": files("train"), "validation": files("val"), "test": {"flickr2016": files("test_2016_flickr")}}
+    return {
+        "runs_dir": str(RUNS),
+        "data": {"src_lang": "en", "tgt_lang": "de", **data},
+        "tokenizer": {"vocab_size": 6000},
+        "batches": {"tokens": 2048},
+        "schedule": {"warmup_steps": 400, "peak": 2e-3},
+        "model": model,
+        "train": {"max_steps": None, "max_epochs": epochs},
+        "validation": {"every": "2 epochs", "patience": None},
+    }
+
+
+def train(name: str, seed: int, config: dict[str, Any]) -> None:
+    """One run, in a process of its own; what it says goes to a file beside it."""
+    RUNS.mkdir(parents=True, exist_ok=True)
+    file = RUNS / f"{name}-{seed}.yaml"
+    file.write_text(yaml.safe_dump({**config, "seed": seed, "threads": 1}), encoding="utf-8")
+    with file.with_suffix(".log").open("a", encoding="utf-8") as log:
+        command = [sys.executable, "-m", "transformer_mt", "train", "--config", str(file)]
+        subprocess.run(command, check=True, stderr=log)
+    print(f"{name}, seed {seed}: {scores(name, seed)}", flush=True)
+
+
+def scores(name: str, seed: int) -> dict[str, float]:
+    """BLEU and chrF of a finished run on the test set, and its parameters."""
+    record = json.loads((RUNS / f"{name}-{seed}" / "run.json").read_text(encoding="utf-8"))
+    test = record["test"]["flickr2016"]
+    return {"bleu": test["bleu"]["value"], "chrf": test["chrf"]["value"], "parameters": record["parameters"]}
+
+
+def print_table(architectures: list[str], seeds: int) -> None:
+    """The table in Markdown, the best first; means over the seeds, and each seed's BLEU."""
+    rows: list[tuple[float, str]] = []
+    for name in architectures:
+        found = [scores(name, seed) for seed in range(1, seeds + 1)]
+        bleu, chrf = (statistics.mean(run[metric] for run in found) for metric in ("bleu", "chrf"))
+        each = f" ({', '.join(format(run['bleu'], '.2f') for run in found)})" if seeds > 1 else ""
+        rows.append((bleu, f"| {name} | {bleu:.2f}{each} | {chrf:.2f} | {found[0]['parameters']:,} |"))
+    print("| architecture | BLEU | chrF | parameters |\n|---|---|---|---|")
+    print("\n".join(row for _, row in sorted(rows, reverse=True)))
+
+
+def measure(configs: dict[str, dict[str, Any]], rounds: int = 5) -> None:
+    """Target tokens per second of training, each architecture in a process of its own, taking turns."""
+    with tempfile.TemporaryDirectory() as place:
+        speeds: dict[str, list[float]] = {name: [] for name in configs}
+        for name, config in configs.items():
+            bench.prepare(Path(place) / name, Config.model_validate(config), steps=30)
+        for _ in range(rounds):
+            for name in configs:
+                speeds[name].append(bench.measure_side("ours", Path(place) / name, "auto"))
+    for name, found in speeds.items():
+        ratios = [speed / first for speed, first in zip(found, next(iter(speeds.values())), strict=True)]
+        print(
+            f"{name:26} {statistics.median(found):8,.0f} target tokens/s, {statistics.median(ratios):.2f} of the first"
+        )
+
+
+if __name__ == "__main__":
+    main()

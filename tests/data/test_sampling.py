@@ -1,0 +1,269 @@
+"""Subword sampling: other pieces of the same text, drawn as the papers say, a pure function of seed, epoch and row."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import tokenizers as hf
+import torch
+from tokenizers import models
+
+from transformer_mt.data import sampling
+from transformer_mt.data.batching import Batch, BatchStream, Position
+from transformer_mt.data.encoded import EncodedCorpus
+from transformer_mt.data.quickstart.corpus import pairs
+from transformer_mt.data.sampling import BpeWords, Resampler, UnigramWords, Word, make_words
+from transformer_mt.data.tokenizer import Tokenizer, TokenizerConfig, TokenizerPair, train
+from transformer_mt.errors import UserError
+
+PAIRS = pairs("test")[:120]
+TEXTS = [*(text for pair in PAIRS for text in pair), "語 and 語", "", " ", "  two  spaces ", "<0x41></s>", "\ufffd?"]
+DRAWS = 20_000
+
+
+@pytest.fixture(scope="module", params=["bpe", "byte_bpe", "unigram"])
+def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
+    return train(TokenizerConfig(kind=request.param, vocab_size=480), PAIRS).src
+
+
+def segmented(tokenizer: Tokenizer, rate: float, epoch: int = 0, seed: int = 1, longest: int = 999) -> list[list[int]]:
+    resample = Resampler(tokenizer, rate, seed, longest)
+    return [resample(ids, epoch, 0, row) for row, ids in enumerate(tokenizer.encode(TEXTS))]
+
+
+# --- what is drawn ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.1, 0.5, 0.9, 1.0])
+def test_any_segmentation_is_of_the_same_text(tokenizer: Tokenizer, rate: float) -> None:
+    assert tokenizer.decode(segmented(tokenizer, rate)) == TEXTS
+
+
+def test_rate_0_is_the_canonical_segmentation(tokenizer: Tokenizer) -> None:
+    assert segmented(tokenizer, 0.0) == tokenizer.encode(TEXTS)
+
+
+def test_a_small_rate_is_close_to_it_and_a_larger_one_further(tokenizer: Tokenizer) -> None:
+    canonical = tokenizer.encode(TEXTS)
+    drawn = [segmented(tokenizer, rate) for rate in (0.15, 0.3, 1.0)]
+    cut_anew = [sum(ids != other for ids, other in zip(canonical, found, strict=True)) for found in drawn]
+    assert 0 < cut_anew[0] < cut_anew[1] < cut_anew[2]
+    assert sum(map(len, canonical)) < sum(map(len, drawn[2]))
+
+
+@pytest.mark.parametrize("kind", ["bpe", "byte_bpe"])
+def test_bpe_dropout_at_rate_1_is_characters(kind: str) -> None:
+    tokenizer = train(TokenizerConfig.model_validate({"kind": kind, "vocab_size": 480}), PAIRS).src
+    symbols = [len(f" {text}".encode()) if kind == "byte_bpe" else None for text in TEXTS if text]
+    drawn = [ids for ids in segmented(tokenizer, 1.0) if ids]
+    if kind == "byte_bpe":
+        assert [len(ids) for ids in drawn] == symbols
+    assert all(len(token) == 1 or token.startswith("<0x") for ids in drawn for token in tokenizer.tokens(ids))
+
+
+def frequencies(draw: Callable[[], Sequence[int]]) -> dict[tuple[int, ...], float]:
+    counts = Counter(tuple(draw()) for _ in range(DRAWS))
+    return {ids: count / DRAWS for ids, count in counts.items()}
+
+
+def assert_alike(left: dict[tuple[int, ...], float], right: dict[tuple[int, ...], float], error: float) -> None:
+    """Each share differs by at most so many times the standard deviation of a share of that size."""
+    for ids in {**left, **right}:
+        a, b = left.get(ids, 0.0), right.get(ids, 0.0)
+        assert abs(a - b) <= error * math.sqrt(max(a, b) * (1 - min(a, b)) / DRAWS) + 1 / DRAWS, (ids, a, b)
+
+
+def naive_bpe_dropout(word: str, merges: list[tuple[str, str]], rate: float, dice: random.Random) -> list[str]:
+    """Algorithm 1 of the paper, word for word."""
+    ranks = {merge: rank for rank, merge in enumerate(merges)}
+    split = [*word]
+    while True:
+        possible = [(ranks[pair], i) for i in range(len(split) - 1) if (pair := (split[i], split[i + 1])) in ranks]
+        kept = [merge for merge in possible if dice.random() >= rate]
+        if not kept:
+            return split
+        _, i = min(kept)
+        split[i : i + 2] = [split[i] + split[i + 1]]
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.4, 0.8])
+@pytest.mark.parametrize("word", ["banana", "aaaa", "nan"])
+def test_bpe_dropout_is_the_algorithm_of_the_paper(rate: float, word: str) -> None:
+    merges = [("a", "n"), ("b", "an"), ("an", "a"), ("a", "a"), ("ban", "ana"), ("aa", "aa"), ("n", "a")]
+    entries = ["a", "b", "n", *dict.fromkeys(left + right for left, right in merges)]
+    vocab = {entry: i for i, entry in enumerate(entries)}
+    words = BpeWords({"vocab": vocab, "merges": merges, "byte_fallback": False}, rate)
+    made, dice = words.make(word), random.Random(1)
+    assert made is not None
+    ours = frequencies(lambda: made.draw(random.Random(dice.random()).random))
+    naive = frequencies(lambda: [vocab[piece] for piece in naive_bpe_dropout(word, merges, rate, dice)])
+    assert len(ours) > 2
+    assert_alike(ours, naive, error=7)
+
+
+def segmentations(word: str, scores: dict[str, float]) -> Iterator[list[str]]:
+    if not word:
+        yield []
+    for end in range(1, len(word) + 1):
+        if word[:end] in scores:
+            yield from ([word[:end], *rest] for rest in segmentations(word[end:], scores))
+
+
+SCORES = {"a": -2.0, "b": -2.5, "c": -1.5, "ab": -2.2, "bc": -3.0, "abc": -3.1, "ca": -2.8, "cab": -4.0}
+
+
+@pytest.mark.parametrize("rate", [0.3, 0.5, 0.8, 1.0])
+@pytest.mark.parametrize("word", ["abcab", "cabca", "a"])
+def test_unigram_sampling_agrees_with_exact_enumeration(rate: float, word: str) -> None:
+    made = UnigramWords({"vocab": list(SCORES.items()), "byte_fallback": False}, rate).make(word)
+    assert made is not None
+    ids = {piece: i for i, piece in enumerate(SCORES)}
+    power = (1 - rate) / rate
+    weights = {
+        tuple(ids[piece] for piece in pieces): math.exp(power * sum(SCORES[piece] for piece in pieces))
+        for pieces in segmentations(word, SCORES)
+    }
+    exact = {pieces: weight / sum(weights.values()) for pieces, weight in weights.items()}
+    dice = random.Random(1)
+    assert_alike(frequencies(lambda: made.draw(dice.random)), exact, error=5)
+
+
+def test_a_long_word_is_drawn_without_overflow() -> None:
+    words: list[Callable[[str], Word | None]] = [
+        UnigramWords({"vocab": list(SCORES.items()), "byte_fallback": False}, 0.001).make,
+        BpeWords({"vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [("a", "b")], "byte_fallback": False}, 0.5).make,
+    ]
+    for make in words:
+        made = make("ab" * 500)
+        assert made is not None
+        assert len(made.draw(random.Random(1).random)) >= 500
+
+
+# --- a pure function --------------------------------------------------------------------------------------------------
+
+
+def test_the_same_seed_epoch_and_row_give_the_same(tokenizer: Tokenizer) -> None:
+    """Trap 42: whatever was asked for before, and whatever is remembered of words."""
+    first, second = Resampler(tokenizer, 0.5, 1, 999), Resampler(tokenizer, 0.5, 1, 999)
+    coded = tokenizer.encode(TEXTS)
+    wanted = {(e, row): first(ids, e, 0, row) for e in (0, 1) for row, ids in enumerate(coded)}
+    for (epoch, row), expected in reversed(wanted.items()):
+        assert second(coded[row], epoch, 0, row) == expected
+
+
+def test_another_seed_epoch_side_or_row_gives_another(tokenizer: Tokenizer) -> None:
+    (ids,) = tokenizer.encode([" ".join(TEXTS[:5])])
+    found = [
+        Resampler(tokenizer, 0.5, seed, 9999)(ids, epoch, side, row)
+        for seed, epoch, side, row in ((1, 0, 0, 0), (2, 0, 0, 0), (1, 1, 0, 0), (1, 0, 1, 0), (1, 0, 0, 1))
+    ]
+    assert len(set(map(tuple, found))) == len(found)
+
+
+def test_a_sentence_that_would_get_too_long_stays(tokenizer: Tokenizer) -> None:
+    coded = tokenizer.encode(TEXTS)
+    longest = max(map(len, coded))
+    drawn = segmented(tokenizer, 0.9, longest=longest)
+    free = segmented(tokenizer, 0.9)
+    assert max(map(len, drawn)) <= longest < max(map(len, free))
+    assert drawn == [other if len(other) <= longest else ids for ids, other in zip(coded, free, strict=True)]
+
+
+def test_what_was_cut_in_the_middle_of_a_character_stays(tokenizer: Tokenizer) -> None:
+    """As `data.too_long: truncate` may do."""
+    (ids,) = tokenizer.encode(["a\U0001f600"])
+    for end in (len(ids) - 1, len(ids) - 2):
+        assert Resampler(tokenizer, 1.0, 1, 999)(ids[:end], 0, 0, 0) == ids[:end]
+
+
+def test_a_word_that_cannot_be_spelt_stays() -> None:
+    model = models.BPE({"a": 0, "b": 1, "ab": 2, "?": 3}, [("a", "b")], unk_token="?")
+    tokenizer = Tokenizer(hf.Tokenizer(model))
+    (ids,) = tokenizer.encode(["abcab"])
+    assert Resampler(tokenizer, 1.0, 1, 999)(ids, 0, 0, 0) == ids == [2, 3, 2]
+
+
+def test_pieces_that_mark_the_end_of_words_are_refused() -> None:
+    model = models.BPE({"a": 0, "b</w>": 1}, [], end_of_word_suffix="</w>")
+    with pytest.raises(UserError, match=r"tokenizer\.sampling: .* marks the ends of words"):
+        make_words(Tokenizer(hf.Tokenizer(model)), 0.1)
+
+
+# --- in batches -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=["bpe", "unigram"])
+def both(request: pytest.FixtureRequest) -> TokenizerPair:
+    return train(TokenizerConfig(kind=request.param, vocab_size=480, joint=False), PAIRS)
+
+
+@pytest.fixture
+def corpus(both: TokenizerPair, make_corpus: Callable[..., EncodedCorpus]) -> EncodedCorpus:
+    return make_corpus(both.src.encode([src for src, _ in PAIRS]), both.tgt.encode([tgt for _, tgt in PAIRS]))
+
+
+def make_stream(corpus: EncodedCorpus, both: TokenizerPair, rate: float) -> BatchStream:
+    resample = (Resampler(both.src, rate, 1, 255), Resampler(both.tgt, rate, 1, 255))
+    return BatchStream(corpus, both, 600, 1, resample)
+
+
+def texts(batches: Sequence[Batch], tokenizers: TokenizerPair) -> list[tuple[str, str]]:
+    src = tokenizers.src.decode([row for batch in batches for row in batch.src.tolist()])
+    return list(
+        zip(src, tokenizers.tgt.decode([row for batch in batches for row in batch.labels.tolist()]), strict=True)
+    )
+
+
+def test_an_epoch_holds_every_pair_in_other_pieces(corpus: EncodedCorpus, both: TokenizerPair) -> None:
+    """The decoder's input stays in step with its labels (trap 18), and the counts are those of what was drawn."""
+    stream, pads = make_stream(corpus, both, 0.5), (both.src.pad_id, both.tgt.pad_id)
+    first, second = (stream.take(Position(epoch), len(stream.plan(epoch)))[0] for epoch in (0, 1))
+    for batches in (first, second):
+        assert sorted(texts(batches, stream.tokenizers)) == sorted(PAIRS)
+        for batch in batches:
+            going_on = batch.labels[:, 1:] != pads[1]
+            assert torch.equal(batch.tgt_in[:, 1:][going_on], batch.labels[:, :-1][going_on])
+            assert batch.n_src == (batch.src != pads[0]).sum()
+            assert batch.n_tgt == (batch.labels != pads[1]).sum()
+    assert sum(batch.n_tgt for batch in first) != sum(batch.n_tgt for batch in second)
+
+
+def test_a_stream_that_resumes_sees_the_same_batches(corpus: EncodedCorpus, both: TokenizerPair) -> None:
+    """Trap 42."""
+    whole, _ = make_stream(corpus, both, 0.3).take(Position(), 30)
+    _, middle = make_stream(corpus, both, 0.3).take(Position(), 25)
+    rest, _ = make_stream(corpus, both, 0.3).take(middle, 5)
+    for left, right in zip(whole[25:], rest, strict=True):
+        assert torch.equal(left.src, right.src)
+        assert torch.equal(left.tgt_in, right.tgt_in)
+
+
+def test_validation_is_never_sampled(corpus: EncodedCorpus, both: TokenizerPair) -> None:
+    stream, canonical = make_stream(corpus, both, 0.9), BatchStream(corpus, both, 600, 1)
+    for left, right in zip(stream.in_order(), canonical.in_order(), strict=True):
+        assert torch.equal(left.src, right.src)
+        assert torch.equal(left.labels, right.labels)
+
+
+def test_what_the_model_file_says_is_not_changed(tokenizer: Tokenizer) -> None:
+    before: Any = json.loads(tokenizer.to_json())
+    segmented(tokenizer, 0.5)
+    np.random.seed(7)
+    assert json.loads(tokenizer.to_json()) == before
+
+
+def test_what_is_remembered_is_bounded_and_changes_nothing(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = segmented(tokenizer, 0.5)
+    for name in ("WORDS", "LONGEST", "STATES"):
+        with monkeypatch.context() as patch:
+            patch.setattr(sampling, name, 3)
+            assert segmented(tokenizer, 0.5) == expected

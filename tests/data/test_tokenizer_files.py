@@ -1,0 +1,223 @@
+"""Tokenizers of other programs and of earlier runs: what they do to text is taken over, what they add is not."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokenizers as hf
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+from transformer_mt.data.quickstart.corpus import pairs
+from transformer_mt.data.sampling import Resampler
+from transformer_mt.data.tokenizer import Tokenizer, TokenizerConfig, TokenizerPair, train
+from transformer_mt.errors import UserError
+
+PAIRS = pairs("test")[:200]
+TEXTS = [text for pair in PAIRS for text in pair]
+STRANGE = ["", " ", "  two  spaces ", "<s> </s> <pad> <0x41> [CLS]", "語 é 😀", "Der Hund, 2024!", "\ta\n"]
+
+
+def imported(path: Path, kind: str = "bpe") -> Tokenizer:
+    return train(TokenizerConfig.model_validate({"file": str(path), "kind": kind}), PAIRS).src
+
+
+def make_hugging_face(model: str) -> hf.Tokenizer:
+    """A tokenizer as other programs make it: with special tokens, a template, padding and truncation."""
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+    kinds: dict[str, tuple[Any, Any]] = {
+        "word": (models.WordLevel(unk_token="[UNK]"), trainers.WordLevelTrainer(special_tokens=special)),
+        "wordpiece": (models.WordPiece(unk_token="[UNK]"), trainers.WordPieceTrainer(special_tokens=special)),
+        "bpe": (
+            models.BPE(unk_token="[UNK]", dropout=0.5),
+            trainers.BpeTrainer(vocab_size=300, special_tokens=special),
+        ),
+        "byte_bpe": (models.BPE(), trainers.BpeTrainer(vocab_size=400, special_tokens=special)),
+        "unigram": (
+            models.Unigram(),
+            trainers.UnigramTrainer(vocab_size=300, special_tokens=special, unk_token="[UNK]"),
+        ),
+    }
+    made, trainer = kinds[model]
+    found = hf.Tokenizer(made)
+    found.normalizer = normalizers.Lowercase()
+    found.pre_tokenizer = pre_tokenizers.ByteLevel() if model == "byte_bpe" else pre_tokenizers.Metaspace()
+    found.decoder = decoders.ByteLevel() if model == "byte_bpe" else decoders.Metaspace()
+    trainer.show_progress = False
+    found.train_from_iterator(TEXTS, trainer)
+    found.add_tokens([AddedToken("Hund", special=False, normalized=False)])
+    found.post_processor = processors.TemplateProcessing("[CLS] $A [SEP]", None, [("[CLS]", 2), ("[SEP]", 3)])
+    found.enable_padding(length=50)
+    found.enable_truncation(7)
+    return found
+
+
+@pytest.fixture(params=["word", "wordpiece", "bpe", "byte_bpe", "unigram"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+# --- tokenizer.json of Hugging Face -----------------------------------------------------------------------------------
+
+
+def test_text_has_the_ids_that_the_file_gives_it(kind: str, tmp_path: Path) -> None:
+    """Apart from template, padding, truncation and dropout."""
+    original = make_hugging_face(kind)
+    original.save(str(tmp_path / "other.json"))
+    found = imported(tmp_path / "other.json", kind)
+    original.no_padding()
+    original.no_truncation()
+    if kind == "bpe":
+        setattr(original.model, "dropout", None)  # noqa: B010  (the library's types lack it)
+    assert found.encode(TEXTS) == [original.encode(text, add_special_tokens=False).ids for text in TEXTS]
+    assert all("Hund" in found.tokens(ids) for ids in found.encode(["Der Hund", "ein Hund da"]))
+    assert found.vocab_size == original.get_vocab_size() + 3
+
+
+def test_a_literal_special_token_is_text(kind: str, tmp_path: Path) -> None:
+    """Trap 30: also when what was imported is saved and loaded."""
+    make_hugging_face(kind).save(str(tmp_path / "other.json"))
+    found = imported(tmp_path / "other.json", kind)
+    TokenizerPair(found, found).save(tmp_path / "tokenizer.json")
+    for tokenizer in (found, TokenizerPair.load(tmp_path / "tokenizer.json").tgt):
+        (ids,) = tokenizer.encode(["a [CLS][SEP] [PAD] </s> b"])
+        assert not {"[CLS]", "[SEP]", "[PAD]"} & {*tokenizer.tokens(ids)}
+        assert max(ids) < tokenizer.pad_id
+
+
+@pytest.mark.parametrize("kind", ["bpe", "byte_bpe", "unigram"], indirect=True)
+def test_an_imported_vocabulary_can_be_sampled_from(kind: str, tmp_path: Path) -> None:
+    make_hugging_face(kind).save(str(tmp_path / "other.json"))
+    found = imported(tmp_path / "other.json", kind)
+    resample, coded = Resampler(found, 0.5, 1, 999), found.encode([text.lower() for text in TEXTS])
+    drawn = [resample(ids, 0, 0, row) for row, ids in enumerate(coded)]
+    assert found.decode(drawn) == found.decode(coded)
+    assert sum(map(len, drawn)) > sum(map(len, coded))
+
+
+# --- of a run ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_tokenizers_of_a_run_are_taken_again(tmp_path: Path) -> None:
+    for joint in (True, False):
+        first = train(TokenizerConfig(joint=joint, vocab_size=400), PAIRS)
+        first.save(tmp_path / "tokenizer.json")
+        name = str(tmp_path / "tokenizer.json")
+        files = {"file": name} if joint else {"src_file": name, "tgt_file": name}
+        again = train(TokenizerConfig.model_validate({"joint": joint, "source_bos": True, **files}), [])
+        assert (again.joint, again.source_bos) == (joint, True)
+        for old, new in ((first.src, again.src), (first.tgt, again.tgt)):
+            assert new.encode([*TEXTS, *STRANGE]) == old.encode([*TEXTS, *STRANGE])
+    with pytest.raises(UserError, match="holds a vocabulary for each language; name it in src_file and in tgt_file"):
+        imported(tmp_path / "tokenizer.json")
+
+
+# --- SentencePiece ----------------------------------------------------------------------------------------------------
+
+
+def make_sentencepiece(folder: Path, **options: Any) -> Path:
+    sentencepiece = pytest.importorskip("sentencepiece")
+    written = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(TEXTS), model_writer=written, minloglevel=2, num_threads=1, **options
+    )
+    (folder / "spm.model").write_bytes(written.getvalue())
+    return folder / "spm.model"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"model_type": "unigram", "vocab_size": 200},
+        {"model_type": "unigram", "vocab_size": 400, "byte_fallback": True, "user_defined_symbols": ["<sep>"]},
+        {"model_type": "bpe", "vocab_size": 200, "user_defined_symbols": ["<sep>", "<sep>>"]},
+        {"model_type": "bpe", "vocab_size": 400, "byte_fallback": True, "normalization_rule_name": "identity"},
+        {"model_type": "bpe", "vocab_size": 400, "remove_extra_whitespaces": False, "add_dummy_prefix": False},
+    ],
+    ids=str,
+)
+def test_text_has_the_pieces_that_sentencepiece_gives_it(options: dict[str, Any], tmp_path: Path) -> None:
+    path = make_sentencepiece(tmp_path, **options)
+    import sentencepiece
+
+    original: Any = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    found = imported(path, options["model_type"])
+    held_out = [text for pair in pairs("validation")[:200] for text in pair]
+    texts = [*held_out, "  two  spaces ", " ", "", "语 é ﬁ 😀", "ABC abc ①", "a<sep>b", "<sep>", "a <sep>>b"]
+    assert found.encode(texts) == [original.encode(text) for text in texts]
+    assert found.decode(found.encode(texts)) == [original.decode(original.encode(text)) for text in texts]
+    assert found.vocab_size == original.get_piece_size() + 3
+
+
+def test_a_byte_of_sentencepiece_is_no_text(tmp_path: Path) -> None:
+    """Trap 30."""
+    path = make_sentencepiece(tmp_path, model_type="unigram", vocab_size=400, byte_fallback=True)
+    found = imported(path, "unigram")
+    assert found.decode(found.encode(["<0x41>"])) == ["<0x41>"]
+
+
+# --- wrong files ------------------------------------------------------------------------------------------------------
+
+WRONG = {
+    "text.json": b"hello",
+    "list.json": b"[]",
+    "other.json": b'{"model": 7}',
+    "empty.json": b"",
+    "binary.json": b"\xff\xfe\x00",
+    "text.model": b"hello, this is no model",
+    "empty.model": b"",
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_another_file_is_refused(name: str, tmp_path: Path) -> None:
+    if name.endswith(".model"):
+        pytest.importorskip("sentencepiece")
+    (tmp_path / name).write_bytes(WRONG[name])
+    with pytest.raises(UserError) as caught:
+        imported(tmp_path / name)
+    said = str(caught.value)
+    assert said.startswith(f"tokenizer.file: {tmp_path / name}: is no")
+    assert "a tokenizer.json (of Hugging Face tokenizers, or of a run) or a SentencePiece .model" in said
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=rf"tokenizer\.file: {tmp_path}/no\.json: no such file \(looked in"):
+        imported(tmp_path / "no.json")
+    with pytest.raises(UserError, match=rf"tokenizer\.file: {tmp_path}: is a directory; name a tokenizer\.json"):
+        imported(tmp_path)
+    config = TokenizerConfig(src_file=str(tmp_path), tgt_file="no.json", joint=False)
+    with pytest.raises(UserError, match=r"tokenizer\.src_file: .*: is a directory"):
+        train(config, PAIRS)
+
+
+def test_another_kind_is_refused(kind: str, tmp_path: Path) -> None:
+    make_hugging_face(kind).save(str(tmp_path / "other.json"))
+    with pytest.raises(UserError, match=f"holds {kind}, and tokenizer.kind is char; set tokenizer.kind: {kind}"):
+        imported(tmp_path / "other.json", "char")
+
+
+@pytest.mark.parametrize("model_type", ["word", "char"])
+def test_another_type_of_sentencepiece_is_refused(model_type: str, tmp_path: Path) -> None:
+    path = make_sentencepiece(tmp_path, model_type=model_type, vocab_size=40, hard_vocab_limit=False)
+    with pytest.raises(UserError, match="of a type that cannot be read; unigram and bpe can"):
+        imported(path)
+
+
+def test_without_sentencepiece_the_remedy_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "spm.model").write_bytes(b"")
+    monkeypatch.setitem(sys.modules, "sentencepiece", None)
+    with pytest.raises(UserError, match=r"needs one more package: pip install sentencepiece"):
+        imported(tmp_path / "spm.model")
+
+
+def test_nothing_of_the_file_is_lost_in_json(kind: str, tmp_path: Path) -> None:
+    """What is kept is the library's JSON of what was read."""
+    make_hugging_face(kind).save(str(tmp_path / "other.json"))
+    content = json.loads(imported(tmp_path / "other.json", kind).to_json())
+    assert (content["padding"], content["truncation"], content["post_processor"]) == (None, None, None)
+    assert [token["content"] for token in content["added_tokens"]] == ["Hund"]

@@ -1,0 +1,329 @@
+"""Every variant of the architecture: pairs of values, presets, and what each word of YAML means."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+import torch.nn.functional as F
+from pydantic import ValidationError
+from torch import Tensor, nn
+
+from transformer_mt import config as configuration
+from transformer_mt.data.batching import Batch
+from transformer_mt.errors import UserError
+from transformer_mt.model.attention import MultiHeadAttention
+from transformer_mt.model.config import ModelConfig
+from transformer_mt.model.explain import attention_weights
+from transformer_mt.model.linear import PackedLinear
+from transformer_mt.model.norms import RMSNorm
+from transformer_mt.model.transformer import Transformer
+from transformer_mt.runs import CheckpointInfo
+from transformer_mt.training import checkpoint
+from transformer_mt.training.loss import batch_loss
+
+MakeModel = Callable[..., Transformer]
+PRESETS = sorted((Path(__file__).resolve().parents[2] / "configs" / "architectures").glob("*.yaml"))
+PAD = 0
+SRC = torch.tensor([[5, 6, 7, 8, 9], [4, 3, PAD, PAD, PAD], [9, 9, 2, 11, PAD]])
+TGT = torch.tensor([[1, 12, 4, 5], [1, 3, 22, PAD], [1, PAD, PAD, PAD]])
+
+VARIANTS: dict[str, list[Any]] = {
+    "norm_position": ["pre", "post", "sublayer"],
+    "norm": ["layernorm", "rmsnorm"],
+    "n_kv_heads": [None, 2, 1],
+    "positions": ["sinusoidal", "learned", "rotary", "none"],
+    "activation": ["relu", "gelu", "silu", "geglu", "swiglu"],
+    "tie_embeddings": ["all", "decoder", "none"],
+    "scale_embeddings": [True, False],
+    "embedding_norm": [False, True],
+    "qk_norm": [False, True],
+    "attention_bias": [True, False],
+    "attention_output_bias": [True, False],
+    "feed_forward_bias": [True, False],
+    "init": ["xavier", "depth_scaled", "normal"],
+    "layer_drop": [0.0, 0.3],
+    "dropout": [{}, {"word": 0.2, "attention": 0.1, "activation": 0.1}],
+    "encoder": [
+        {"n_layers": 2},
+        {"n_layers": 3, "n_heads": 2, "n_kv_heads": 2, "d_ff": 24, "dropout": {"residual": 0}},
+    ],
+    "decoder": [{"n_layers": 2}, {"n_layers": 1, "n_heads": 8, "n_kv_heads": 4}],
+}
+
+
+Choice = tuple[str, int]  # a key, and which of its values
+
+
+def gain(choice: Choice, chosen: list[Choice], missing: dict[frozenset[Choice], None]) -> int:
+    """How many pairs that have not met would meet."""
+    return sum(frozenset((choice, other)) in missing for other in chosen)
+
+
+def covering() -> list[dict[str, Any]]:
+    """Few settings, in which every value of every key meets every value of every other key."""
+    choices = {key: [(key, i) for i in range(len(values))] for key, values in VARIANTS.items()}
+    pairs = itertools.combinations(VARIANTS, 2)
+    missing = dict.fromkeys(frozenset(met) for a, b in pairs for met in itertools.product(choices[a], choices[b]))
+    found: list[dict[str, Any]] = []
+    while missing:
+        chosen = sorted(next(iter(missing)))
+        for key in VARIANTS:
+            if key not in dict(chosen):
+                gains = [gain(choice, chosen, missing) for choice in choices[key]]
+                chosen.append(choices[key][gains.index(max(gains))])
+        for met in map(frozenset, itertools.combinations(chosen, 2)):
+            missing.pop(met, None)
+        found.append({key: VARIANTS[key][i] for key, i in chosen})
+    return found
+
+
+def name_of(settings: dict[str, Any]) -> str:
+    return "-".join(str(value) for value in settings.values() if isinstance(value, str))
+
+
+def check(model: Transformer, folder: Path) -> None:
+    """Forward, backward, cached as whole, saved and loaded; and no input is changed."""
+    before = SRC.clone(), TGT.clone()
+    with torch.no_grad():
+        whole = model.logits(model(SRC, TGT))
+        cache = model.start(SRC)
+        for t in range(TGT.size(1)):
+            torch.testing.assert_close(model.step(TGT[:, t], cache), whole[:, t], atol=1e-4, rtol=1e-4)
+    alone = model.logits(model(SRC[1:2, :2], TGT[1:2, :3]))
+    torch.testing.assert_close(alone[0], whole[1, :3], atol=1e-4, rtol=1e-4)
+
+    model.train()
+    for enabled in (False, True):
+        model.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            loss = batch_loss(model, Batch(SRC, TGT, TGT, n_src=11, n_tgt=7), smoothing=0.1)
+        loss.smoothed.backward()
+        gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+        assert gradients and all(gradient.isfinite().all() for gradient in gradients)
+
+    info = CheckpointInfo(folder / "step-000001", 1, "bleu", {})
+    checkpoint.save(info, model.eval(), {})
+    for parameter in model.parameters():
+        parameter.data.add_(1.0)
+    checkpoint.load_weights(model, info)
+    with torch.no_grad():
+        assert torch.equal(model.logits(model(SRC, TGT)), whole)
+    assert torch.equal(SRC, before[0]) and torch.equal(TGT, before[1])
+
+
+@pytest.mark.parametrize("settings", covering(), ids=name_of)
+def test_every_pair_of_values(make_model: MakeModel, settings: dict[str, Any], tmp_path: Path) -> None:
+    check(make_model(d_model=16, n_heads=4, rough=0.1, **settings), tmp_path)
+
+
+# --- presets ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("preset", PRESETS, ids=lambda path: path.stem)
+def test_every_preset(make_model: MakeModel, preset: Path, tmp_path: Path) -> None:
+    """With the preset's own heads and layers, at a small width."""
+    config = configuration.load(preset)
+    sizes = {"d_model": 2 * config.model.n_heads, "d_ff": 32}
+    check(make_model(**{**config.model.model_dump(), **sizes}, rough=0.02), tmp_path)
+
+
+@pytest.mark.parametrize("preset", PRESETS, ids=lambda path: path.stem)
+def test_a_preset_says_what_it_reproduces_and_how_it_deviates(preset: Path) -> None:
+    comment = re.match(r"(#.*\n)+", preset.read_text(encoding="utf-8"))
+    assert comment and len(comment[0].splitlines()) > 3
+    assert "Deviations:" in comment[0] or "reproduces no single paper" in comment[0]
+
+
+@pytest.mark.parametrize(
+    ("preset", "d", "d_ff", "millions"), [("vaswani2017_base", 512, 2048, 63.1), ("vaswani2017_big", 1024, 4096, 214.2)]
+)
+def test_parameters_of_the_paper(preset: str, d: int, d_ff: int, millions: float) -> None:
+    """A closed form at 37,000 shared symbols; the paper's table 3 says 65 and 213 million."""
+
+    class Words:
+        vocab_size, pad_id = 37_000, 0
+
+    (path,) = (path for path in PRESETS if path.stem == preset)
+    with torch.device("meta"):
+        model = Transformer(configuration.load(path).model, Words(), Words())
+    attention, feed_forward, norm = 4 * (d * d + d), 2 * d * d_ff + d_ff + d, 2 * d
+    encoder, decoder = attention + feed_forward + 2 * norm, 2 * attention + feed_forward + 3 * norm
+    count = sum(parameter.numel() for parameter in model.parameters())
+    assert count == 37_000 * d + 6 * encoder + 6 * decoder
+    assert count / 1e6 == pytest.approx(millions, abs=0.1)
+
+
+# --- what the words mean ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(4, 6), (2, 3, 6), (3, 6, 4)])
+def test_rms_norm_equals_torch(shape: tuple[int, ...]) -> None:
+    """Value and gradients; the last shape is looked at transposed."""
+    norm = RMSNorm(6, eps=0.1).double()
+    nn.init.normal_(norm.weight)
+    x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    seen = x.transpose(1, 2) if shape[-1] != 6 else x
+    ours, theirs = norm(seen), F.rms_norm(seen, (6,), norm.weight, 0.1)
+    torch.testing.assert_close(ours, theirs)
+    inputs = (x, norm.weight)
+    for found, wanted in zip(*(torch.autograd.grad(y.sin().sum(), inputs) for y in (ours, theirs)), strict=True):
+        torch.testing.assert_close(found, wanted)
+
+
+def test_without_positions_the_encoder_does_not_care_for_order(make_model: MakeModel) -> None:
+    model, order = make_model(positions="none", rough=0.2), torch.tensor([3, 0, 4, 1, 2])
+    states = model.encoder(SRC[:1])
+    torch.testing.assert_close(model.encoder(SRC[:1, order]), states[:, order], atol=1e-5, rtol=1e-5)
+    for positions in ("sinusoidal", "learned", "rotary"):
+        encoder = make_model(positions=positions, rough=0.2).encoder
+        assert not torch.allclose(encoder(SRC[:1, order]), encoder(SRC[:1])[:, order], atol=1e-2)
+
+
+def test_rotary_models_care_for_distance_alone(make_model: MakeModel) -> None:
+    """A source moved to the right by masked positions has the same states."""
+    model = make_model(positions="rotary", rough=0.2)
+    moved = F.pad(SRC[:1], (7, 0), value=PAD)
+    torch.testing.assert_close(model.encoder(moved)[:, 7:], model.encoder(SRC[:1]), atol=1e-5, rtol=1e-5)
+
+
+def test_embeddings_may_be_unscaled_and_normalised(make_model: MakeModel) -> None:
+    embedding = make_model(scale_embeddings=False, positions="none").encoder.embedding
+    assert torch.equal(embedding(SRC), embedding.tokens.weight[SRC])
+    normalised = make_model(embedding_norm=True).encoder.embedding(SRC)
+    torch.testing.assert_close(normalised.mean(-1), torch.zeros(3, 5), atol=1e-5, rtol=0)
+
+
+def test_a_sequence_longer_than_learned_positions_is_refused(make_model: MakeModel) -> None:
+    model = make_model(positions="learned", max_positions=5)
+    model(SRC, TGT)
+    with pytest.raises(UserError, match="max_positions"):
+        model(F.pad(SRC, (0, 1), value=4), TGT)
+
+
+def biases(model: nn.Module, name: str) -> int:
+    """Elements of the biases of all projections of a name."""
+    return sum(bias.numel() for key, bias in model.named_parameters() if key.endswith(f"{name}.bias"))
+
+
+def test_biases_are_where_they_are_wanted(make_model: MakeModel) -> None:
+    places = {
+        "attention_bias": ["queries_keys_values"],
+        "attention_output_bias": ["attention.output"],
+        "feed_forward_bias": ["feed_forward.inner", "feed_forward.outer"],
+    }
+    for key in places:
+        model = make_model(**{other: other != key for other in places})
+        for other, names in places.items():
+            assert all((biases(model, name) == 0) == (other == key) for name in names)
+
+
+def test_a_side_may_differ(make_model: MakeModel) -> None:
+    model = make_model(
+        d_model=16,
+        n_heads=4,
+        dropout={"residual": 0.1, "embedding": 0.3},
+        encoder={"n_layers": 1, "n_heads": 2, "d_ff": 48, "dropout": {"residual": 0.25}},
+        decoder={"n_layers": 2, "n_kv_heads": 1},
+    )
+    encoder_layer, decoder_layer = cast(Any, (model.encoder.layers[0], model.decoder.layers[0]))
+    assert encoder_layer.self_attention.d_head == 8 and decoder_layer.cross_attention.d_head == 4
+    assert encoder_layer.feed_forward.outer.in_features == 48 and decoder_layer.feed_forward.outer.in_features == 32
+    assert [residual.dropout.p for residual in encoder_layer.residuals] == [0.25, 0.25]
+    assert [residual.dropout.p for residual in decoder_layer.residuals] == [0.1, 0.1, 0.1]
+    assert model.encoder.dropout.p == model.decoder.dropout.p == 0.3
+    assert decoder_layer.cross_attention.keys_values(torch.randn(1, 3, 16)).keys.shape == (1, 1, 3, 4)
+
+
+def matrices(model: Transformer) -> Iterator[tuple[int, Tensor]]:
+    """Each projection with the depth of its layer, packed ones apart."""
+    for stack in (model.encoder, model.decoder):
+        for depth, layer in enumerate(stack.layers, start=1):
+            for module in layer.modules():
+                if isinstance(module, nn.Linear):
+                    widths = module.widths if isinstance(module, PackedLinear) else [module.out_features]
+                    yield from ((depth, weight) for weight in module.weight.split(widths))
+
+
+@pytest.mark.parametrize("init", ["xavier", "depth_scaled", "normal"])
+def test_initial_weights(make_model: MakeModel, init: str) -> None:
+    model = make_model(d_model=64, d_ff=96, n_kv_heads=2, activation="swiglu", init=init)
+    for depth, weight in matrices(model):
+        glorot = math.sqrt(2 / sum(weight.shape))
+        wanted = {"xavier": glorot, "depth_scaled": glorot / math.sqrt(depth), "normal": 0.02}[init]
+        assert weight.std().item() == pytest.approx(wanted, rel=0.06)
+    assert model.encoder.embedding.tokens.weight.std().item() == pytest.approx(64**-0.5, rel=0.1)
+
+
+def test_layers_are_left_out_in_training_only(make_model: MakeModel) -> None:
+    model = make_model(layer_drop=0.5, decoder={"n_layers": 40}, dropout={"embedding": 0, "residual": 0})
+    assert len(list(model.decoder.survivors())) == 40
+    assert torch.equal(model(SRC, TGT), model(SRC, TGT))
+    kept = [[number for number, _ in model.train().decoder.survivors()] for _ in range(50)]
+    assert len(set(map(tuple, kept))) == 50
+    assert sum(map(len, kept)) / 2000 == pytest.approx(0.5, abs=0.06)
+    assert not torch.equal(model(SRC, TGT), model(SRC, TGT))
+
+
+def test_words_are_dropped_whole_and_leave_their_position(make_model: MakeModel) -> None:
+    model = make_model(positions="none", dropout={"word": 0.4, "embedding": 0}, d_model=8)
+    ids = torch.full((50, 40), 5)
+    assert torch.equal(model.encoder.embed(ids), model.encoder.embedding(ids))
+    embedded = model.encoder.train().embed(ids)
+    dropped = (embedded == 0).all(-1)
+    assert dropped.float().mean().item() == pytest.approx(0.4, abs=0.05)
+    assert torch.equal(embedded[~dropped], model.encoder.embedding(ids)[~dropped])
+
+
+def test_attention_weights_are_those_of_the_model(make_model: MakeModel) -> None:
+    """They sum to 1, see no padding and no future, and give the layer's output when multiplied out."""
+    model = make_model(n_kv_heads=2, rough=0.2, dropout={"attention": 0.5}).train()
+    weights = attention_weights(model, SRC, TGT)
+    assert model.training
+    assert [len(kind) for kind in weights] == [2, 2, 2]
+    for found in itertools.chain(*weights):
+        torch.testing.assert_close(found.sum(-1), torch.ones(found.shape[:3]))
+    for found in weights.cross + weights.encoder:
+        hidden = (SRC == PAD)[:, None, None].expand_as(found)
+        assert torch.all(found[hidden] == 0)
+    assert all(torch.equal(found, found.tril()) for found in weights.decoder)
+
+    first = cast(Any, model.eval().encoder.layers[0])
+    attention: MultiHeadAttention = first.self_attention
+    x = first.residuals[0].norm(model.encoder.embed(SRC))
+    queries, memory = attention.project(x)
+    values = memory.values.repeat_interleave(2, dim=1)
+    wanted = attention(queries, memory, (SRC != PAD)[:, None, None])
+    torch.testing.assert_close(attention.output((weights.encoder[0] @ values).transpose(1, 2).flatten(2)), wanted)
+
+
+# --- what does not fit ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "key", "message"),
+    [
+        ({"d_model": 16, "n_heads": 3}, "n_heads", "3 does not divide d_model 16; 1, 2, 4, 8, 16 would"),
+        ({"d_model": 16, "n_kv_heads": 3}, "n_kv_heads", "3 does not divide n_heads 4; 1, 2, 4 would"),
+        ({"d_model": 12, "positions": "rotary"}, "n_heads", "a head of 3 is of odd width; 1, 2, 3, 6 would"),
+        ({"d_model": 9, "n_heads": 1, "positions": "rotary"}, "n_heads", "of odd width; an even d_model is needed"),
+        ({"d_model": 16, "decoder": {"n_heads": 5}}, "decoder.n_heads", "5 does not divide d_model 16"),
+        (
+            {"d_model": 16, "encoder": {"n_heads": 2}, "n_kv_heads": 4},
+            "n_kv_heads",
+            "4 does not divide n_heads 2; 1, 2",
+        ),
+        ({"encoder": {"n_kv_heads": 3}}, "encoder.n_kv_heads", "3 does not divide n_heads 4; 1, 2, 4 would"),
+    ],
+)
+def test_numbers_of_heads_that_do_not_fit(settings: dict[str, Any], key: str, message: str) -> None:
+    with pytest.raises(ValidationError) as error:
+        ModelConfig.model_validate(settings)
+    (detail,) = error.value.errors()
+    assert detail.get("ctx", {})["key"] == key and message in detail["msg"]

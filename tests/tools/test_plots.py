@@ -1,0 +1,226 @@
+"""`tmt plot`: real files, of the run's own figures, and a sentence for every mistake."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from transformer_mt import Translator
+from transformer_mt import config as configuration
+from transformer_mt.decoding.explanation import Explanation, explain, pieces
+from transformer_mt.tools import plots
+
+Tmt = Callable[..., "CompletedProcess[str]"]
+KINDS = ("positions", "schedule", "attention", "lengths")
+
+
+@pytest.fixture
+def here(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in the folder of `tiny.yaml`; what is written goes elsewhere."""
+    monkeypatch.chdir(tiny)
+    return tiny
+
+
+@pytest.fixture
+def translator(tiny_run: Path) -> Translator:
+    return Translator.load(tiny_run)
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", KINDS)
+def test_a_run_is_drawn(what: str, tiny_run: Path, here: Path, tmt: Tmt, tmp_path: Path) -> None:
+    done = tmt("plot", what, tiny_run, "--output", tmp_path / "f.png")
+    assert (done.returncode, done.stdout) == (0, f"{tmp_path}/f.png\n"), done.stderr
+    with Image.open(tmp_path / "f.png") as picture:
+        assert picture.format == "PNG"
+        assert 300 < min(picture.size) <= max(picture.size) < 3000
+        assert len(np.unique(np.asarray(picture))) > 9  # something is on it
+    assert [path.name for path in tmp_path.iterdir()] == ["f.png"]
+    assert not (tiny_run / "plots").exists()
+
+
+@pytest.mark.parametrize(("suffix", "start"), [("svg", b"<?xml"), ("pdf", b"%PDF"), ("PNG", b"\x89PNG")])
+def test_the_suffix_decides_the_format(suffix: str, start: bytes, here: Path, tmt: Tmt, tmp_path: Path) -> None:
+    path = tmp_path / f"f.{suffix}"
+    assert tmt("plot", "schedule", "tiny.yaml", "--output", path, "schedule.kind=noam").returncode == 0
+    assert path.read_bytes().startswith(start)
+
+
+def test_without_output_a_picture_goes_to_its_subject(
+    tiny_run: Path, tiny: Path, tmt: Tmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(tiny, tmp_path / "copy")
+    monkeypatch.chdir(tmp_path / "copy")
+    run = tiny_run.relative_to(tiny)
+    for _ in range(2):  # a picture replaces the one before
+        assert tmt("plot", "schedule", run).stdout == f"{run}/plots/schedule.png\n"
+    assert [path.name for path in (run / "plots").iterdir()] == ["schedule.png"]
+    assert tmt("plot", "lengths", "tiny.yaml", "name=other").stdout == "other-lengths.png\n"
+    assert Path("other-lengths.png").exists()
+    assert not Path("runs/other").exists()
+
+
+# --- what is drawn ----------------------------------------------------------------------------------------------------
+
+
+def test_a_configuration_and_its_run_have_the_same_lengths(tiny_run: Path, here: Path) -> None:
+    titles, counts = set[str](), set[float]()
+    for path in (tiny_run, Path("tiny.yaml")):
+        figure = plots.draw("lengths", plots.Subject.open(path, [], "best"), plots.Choice())
+        for axes in figure.axes:
+            counts.add(sum(bar.get_height() for bar in axes.patches))  # pyright: ignore[reportAttributeAccessIssue]
+        titles.add(figure.get_suptitle())
+    assert counts == {50}
+    assert titles == {"50 training pairs; 0 beyond data.max_length"}
+
+
+def test_lengths_show_what_lies_beyond_the_limit(here: Path) -> None:
+    subject = plots.Subject.open(Path("tiny.yaml"), ["data.max_length=3"], "best")
+    figure = plots.draw("lengths", subject, plots.Choice())
+    beyond = int(figure.get_suptitle().split("; ")[1].split()[0])
+    assert 0 < beyond <= 50
+    assert max(int(axes.get_title().rpartition(" ")[2]) for axes in figure.axes) > 3
+
+
+def test_overrides_are_drawn(here: Path) -> None:
+    subject = plots.Subject.open(Path("tiny.yaml"), ["schedule.kind=noam", "train.max_steps=77"], "best")
+    axes = plots.draw("schedule", subject, plots.Choice()).axes[0]
+    assert (axes.get_title(), axes.get_xlim()[1]) == ("learning rate: noam", 77)
+
+
+@pytest.fixture
+def explanation(translator: Translator) -> Explanation:
+    return explain(translator, "one two three")
+
+
+def test_an_explanation_is_of_the_models_own_translation(translator: Translator, explanation: Explanation) -> None:
+    assert "".join(explanation.src) == "one two three</s>"
+    (hypothesis,) = translator.search(translator.encode(["one two three"]))
+    end = [translator.tokenizers.tgt.eos_id] * hypothesis.finished
+    assert explanation.written == pieces(translator.tokenizers.tgt, hypothesis.ids + end)
+    assert explanation.read == ["<s>", *pieces(translator.tokenizers.tgt, (hypothesis.ids + end)[:-1])]
+    n_src, n_tgt = len(explanation.src), len(explanation.written)
+    for kind, size in {"cross": (n_tgt, n_src), "encoder": (n_src, n_src), "decoder": (n_tgt, n_tgt)}.items():
+        (weights,) = getattr(explanation.weights, kind)
+        assert weights.shape == (1, 2, *size)
+        assert torch.allclose(weights.sum(-1), torch.ones(()), atol=1e-5)
+    assert not torch.triu(explanation.weights.decoder[0], 1).any()
+
+
+@pytest.mark.parametrize("kind", ["cross", "encoder", "decoder"])
+def test_attention_is_drawn_as_it_is(kind: Any, explanation: Explanation) -> None:
+    figure = explanation.figure(kind)
+    (weights,) = getattr(explanation.weights, kind)
+    for axes, expected in zip(figure.axes[:2], weights[0], strict=True):
+        drawn = np.asarray(axes.images[0].get_array())
+        assert np.array_equal(drawn, expected.numpy())
+        assert np.allclose(drawn.sum(-1), 1, atol=1e-5)
+    alone = explanation.figure(kind, layer=1, head=2)
+    assert [axes.get_title() for axes in alone.axes[:-1]] == ["layer 1, head 2"]
+    assert np.array_equal(np.asarray(alone.axes[0].images[0].get_array()), weights[0, 1].numpy())
+
+
+def test_an_explanation_leaves_the_model_as_it_was(translator: Translator) -> None:
+    model, before = translator.model.train(), torch.get_rng_state()
+    explain(translator, "one").figure("cross")
+    assert model.training
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_pieces_make_up_the_text(translator: Translator) -> None:
+    tokenizer = translator.tokenizers.src
+    for text in ("one two three", "two  spaces ", "fünf</s>"):
+        (ids,) = tokenizer.encode([text])
+        assert "".join(pieces(tokenizer, ids)) == text
+    (ids,) = tokenizer.encode(["犬"])  # the vocabulary spells it in bytes
+    assert re.fullmatch(r"\s*(<0x[0-9A-F]{2}>){3}", "".join(pieces(tokenizer, ids)))
+
+
+# --- while training ---------------------------------------------------------------------------------------------------
+
+
+def images(run: Path) -> dict[str, list[int]]:
+    events = EventAccumulator(str(run / "tensorboard"))
+    events.Reload()
+    tags: Any = events.Tags()
+    return {tag: [image.step for image in events.Images(tag)] for tag in tags["images"]}
+
+
+def test_tensorboard_has_the_pictures(tiny_run: Path) -> None:
+    assert images(tiny_run) == {"schedule": [1], "lengths": [1], "positions": [1], "attention": [4, 8, 12]}
+
+
+def test_without_probes_there_are_none(here: Path, tmt: Tmt, tmp_path: Path) -> None:
+    command = ("train", "--config", "tiny.yaml", f"runs_dir={tmp_path}", "validation.probes=0", "train.max_steps=4")
+    assert tmt(*command).returncode == 0
+    assert images(tmp_path / "tiny") == {}
+
+
+def test_pictures_are_cut_back_with_the_curves(here: Path, tmt: Tmt, tmp_path: Path) -> None:
+    command = ("train", "--config", "tiny.yaml", f"runs_dir={tmp_path}", "model.positions=none")
+    assert tmt(*command, "train.max_steps=8").returncode == 0
+    assert tmt(*command, "train.max_steps=8", "--checkpoint", "4").returncode == 0
+    assert images(tmp_path / "tiny") == {"schedule": [1], "lengths": [1], "attention": [4, 8]}
+
+
+# --- mistakes ---------------------------------------------------------------------------------------------------------
+
+MISTAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "no such run": (("schedule", "nowhere"), ("nowhere: no such run folder and no such YAML file",)),
+    "a folder that is no run": (("schedule", "W"), ("is not a run folder",)),
+    "another suffix": (("schedule", "tiny.yaml", "--output", "W/f.bmp"), ("W/f.bmp: the suffix", ".png, .svg, .pdf")),
+    "no suffix": (("schedule", "tiny.yaml", "--output", "W/f"), (".png, .svg, .pdf",)),
+    "no such folder": (("schedule", "tiny.yaml", "--output", "W/no/f.png"), ("there is no folder",)),
+    "attention of a configuration": (("attention", "tiny.yaml"), ("a configuration has no model", "name a run")),
+    "no positions": (("positions", "tiny.yaml", "model.positions=none"), ("model.positions is none",)),
+    "positions not learnt": (("positions", "tiny.yaml", "model.positions=learned"), ("name a run",)),
+    "positions not learnt by the run": (("positions", "RUN", "model.positions=learned"), ("name a run",)),
+    "no text": (("attention", "RUN", "--text", " \t"), ("the text is empty", "--text")),
+    "no such layer": (("attention", "RUN", "--layer", "2"), ("--layer 2: there are 1",)),
+    "heads count from 1": (("attention", "RUN", "--head", "0"), ("--head 0: there are 2; name one from 1 to 2",)),
+    "overrides of attention": (("attention", "RUN", "model.d_model=8"), ("model.d_model=8", "leave overrides out")),
+    "text for a schedule": (("schedule", "tiny.yaml", "--text", "one"), ("belong to attention",)),
+    "no such picture": (("losses", "RUN"), ("choose from",)),
+    "a word too many": (("schedule", "tiny.yaml", "--output", "W/f.png", "noam"), ("unrecognized arguments: noam",)),
+    "an unknown option": (("schedule", "tiny.yaml", "--colour=red"), ("unrecognized arguments: --colour=red",)),
+    "no such checkpoint": (("attention", "RUN", "--checkpoint", "5"), ("--checkpoint 5",)),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes(mistake: str, tiny_run: Path, here: Path, tmt: Tmt, tmp_path: Path) -> None:
+    arguments, said = MISTAKES[mistake]
+    given = [text.replace("RUN", str(tiny_run)).replace("W", str(tmp_path), text[0] == "W") for text in arguments]
+    done = tmt("plot", *given)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Traceback" not in done.stderr
+    for part in said:
+        assert part.replace("W/", f"{tmp_path}/") in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_where_the_validation_text_is_gone_the_remedy_is_named(
+    tiny_run: Path, tmt: Tmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = tmt("plot", "attention", tiny_run, "--output", "f.png")
+    assert done.returncode == 2
+    assert "without --text, the first validation sentence is drawn" in done.stderr
+    assert tmt("plot", "attention", tiny_run, "--output", "f.png", "--text", "one").returncode == 0
+
+
+def test_the_picture_is_of_the_first_validation_sentence(tiny_run: Path, here: Path) -> None:
+    config = configuration.load(tiny_run / "config.yaml")
+    assert plots.first_sentence(config) == (here / "valid.en").read_text(encoding="utf-8").split("\n")[0]

@@ -1,0 +1,173 @@
+"""How each kind of vocabulary is learnt.
+
+    word        whole words, the most frequent; others are unknown
+    char        single characters, the most frequent; others are spelled in their UTF-8 bytes
+    wordpiece   pieces of words (Schuster and Nakajima 2012), the longest first; a word is unknown as a whole
+    bpe         byte-pair encoding (Sennrich et al. 2016); characters that the vocabulary lacks are spelled in bytes
+    byte_bpe    byte-pair encoding whose characters are bytes (Radford et al. 2019)
+    unigram     the most likely segmentation (Kudo 2018); characters that the vocabulary lacks are spelled in bytes
+
+All but `unigram` are the same, to the bit, whenever they are learnt from the same text. The library sums the
+likelihoods of `unigram` in an order that changes from run to run: in our trials the pieces agreed, and their scores
+differed in the third decimal. A run keeps the tokenizer that it learnt, so that nothing else depends on it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import tokenizers as hf
+from tokenizers import models, pre_tokenizers, trainers
+
+from transformer_mt.data.tokenizer_text import BYTES, PREFIX, UNKNOWN, decoder, normalizer, pre_tokenizer
+from transformer_mt.errors import UserError
+
+if TYPE_CHECKING:
+    from transformer_mt.data.tokenizer import TokenizerConfig
+
+Texts = Callable[[], Iterator[str]]  # the training text of a vocabulary, to be read as often as it takes
+
+N_CONTROLS = 3  # entries of `vocab_size` that the library does not know: pad, BOS, EOS
+LONGEST_WORD = 1000  # characters of a word that `wordpiece` looks at
+
+
+def learn(config: TokenizerConfig, texts: Texts) -> hf.Tokenizer:
+    """The library's tokenizer, learnt from the texts. Raises `UserError` where `vocab_size` is too small."""
+    inner = _LEARN[config.kind](config, texts)
+    # what the trainers reserve stays in the vocabulary, and is not looked for in text
+    return _changed(inner, added_tokens=[])
+
+
+def _learn_word(config: TokenizerConfig, texts: Texts) -> hf.Tokenizer:
+    inner = _make(config, models.WordLevel(unk_token=UNKNOWN))
+    trainer = trainers.WordLevelTrainer(
+        vocab_size=config.vocab_size - N_CONTROLS,
+        min_frequency=config.min_frequency,
+        special_tokens=[UNKNOWN],
+        show_progress=False,
+    )
+    inner.train_from_iterator(texts(), trainer)
+    return inner
+
+
+def _learn_char(config: TokenizerConfig, texts: Texts) -> hf.Tokenizer:
+    counts = Counter[str]()
+    prepare = normalizer(config.normalization)
+    for text in texts():
+        counts.update(prepare.normalize_str(text))
+    ranked = sorted((-count, character) for character, count in counts.items() if count >= config.min_frequency)
+    most = config.vocab_size - N_CONTROLS - len(BYTES)
+    vocabulary = {entry: i for i, entry in enumerate([*BYTES, *(character for _, character in ranked[:most])])}
+    return _make(config, models.BPE(vocabulary, [], byte_fallback=True))
+
+
+def _learn_wordpiece(config: TokenizerConfig, texts: Texts) -> hf.Tokenizer:
+    words = _distinct_words(config, texts)
+    # the trainer would number the characters inside words in the order of a hash table
+    inside = sorted({PREFIX + character for word in words for character in word[1:]})
+    least = 1 + len(inside) + len(set[str]().union(*words))
+    if least > config.vocab_size - N_CONTROLS:
+        raise UserError(
+            f"tokenizer.vocab_size: {config.vocab_size:,} is too small: wordpiece needs {least + N_CONTROLS:,} entries "
+            "for the characters of this text alone;\nset more, or kind: bpe, which spells rare characters in bytes"
+        )
+    inner = _make(config, models.WordPiece(unk_token=UNKNOWN))
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=config.vocab_size - N_CONTROLS,
+        min_frequency=config.min_frequency,
+        special_tokens=[UNKNOWN, *inside],
+        continuing_subword_prefix=PREFIX,
+        show_progress=False,
+    )
+    inner.train_from_iterator(texts(), trainer)
+    model = json.loads(inner.to_str())["model"]
+    return _changed(inner, model={**model, "max_input_chars_per_word": LONGEST_WORD})
+
+
+def _learn_bpe(config: TokenizerConfig, texts: Texts) -> hf.Tokenizer:
+    if config.kind == "byte_bpe":
+        reserved, alphabet = [], sorted(pre_tokenizers.ByteLevel.alphabet())
+    else:
+        reserved = [*BYTES]
+        alphabet = [] if config.merges is None else sorted(set[str]().union(*_distinct_words(config, texts)))
+    size = config.vocab_size - N_CONTROLS
+    if config.merges is not None:
+        size = len(reserved) + len(alphabet) + config.merges
+    inner = _make(config, models.BPE(byte_fallback=config.kind == "bpe"))
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        min_frequency=config.min_frequency,
+        special_tokens=reserved,
+        initial_alphabet=alphabet if config.kind == "byte_bpe" else [],
+        limit_alphabet=size - len(reserved),
+        show_progress=False,
+    )
+    inner.train_from_iterator(texts(), trainer)
+    return inner if config.merges is None else _cut_merges(inner, config.merges)
+
+
+def _cut_merges(inner: hf.Tokenizer, merges: int) -> hf.Tokenizer:
+    """Without the merges beyond that number: two merges may make the same piece, and so not fill a vocabulary."""
+    model = json.loads(inner.to_str())["model"]
+    late = {left + right for left, right in model["merges"][merges:]}
+    kept: list[list[str]] = model["merges"][:merges]
+    late -= {left + right for left, right in kept}
+    entries = [entry for entry in sorted(model["vocab"], key=model["vocab"].__getitem__) if entry not in late]
+    return _changed(inner, model={**model, "merges": kept, "vocab": {entry: i for i, entry in enumerate(entries)}})
+
+
+def _learn_unigram(config: TokenizerConfig, texts: Texts) -> hf.Tokenizer:
+    words = _distinct_words(config, texts)
+    alphabet = set[str]().union(*words)
+    size = config.vocab_size - N_CONTROLS - len(BYTES)
+    inner = _make(config, models.Unigram())
+    pieces: list[tuple[str, float]] = []
+    if alphabet:
+        trainer = trainers.UnigramTrainer(vocab_size=max(size, len(alphabet) + 1), show_progress=False)
+        # the trainer starts from what stands in two different words at least: so a frequent word stands in one more
+        frequent = words[:size] if "whitespace" in config.pre_tokenization else []
+        inner.train_from_iterator(chain(texts(), (2 * word.strip() for word in frequent)), trainer)
+        seen = "\n".join(words) if frequent else ""
+        found: list[tuple[str, float]] = json.loads(inner.to_str())["model"]["vocab"]
+        pieces = [(piece, score) for piece, score in found if not seen or piece in seen]
+    # of an alphabet that is too large, the likeliest stay; bytes have the lowest score, and only they can be unknown
+    ranked = sorted(pieces, key=lambda entry: (-entry[1], entry[0]))[:size]
+    lowest = min((score for _, score in ranked), default=0.0)
+    vocabulary = [*((byte, lowest - 1.0) for byte in BYTES), *ranked]
+    return _make(config, models.Unigram(vocabulary, unk_id=0, byte_fallback=True))
+
+
+_LEARN: dict[str, Callable[[TokenizerConfig, Texts], hf.Tokenizer]] = {
+    "word": _learn_word,
+    "char": _learn_char,
+    "wordpiece": _learn_wordpiece,
+    "bpe": _learn_bpe,
+    "byte_bpe": _learn_bpe,
+    "unigram": _learn_unigram,
+}
+
+
+def _make(config: TokenizerConfig, model: models.Model) -> hf.Tokenizer:
+    inner = hf.Tokenizer(model)
+    inner.normalizer = normalizer(config.normalization)
+    inner.pre_tokenizer = pre_tokenizer(config.kind, config.pre_tokenization)
+    inner.decoder = decoder(config.kind)
+    return inner
+
+
+def _distinct_words(config: TokenizerConfig, texts: Texts) -> list[str]:
+    """Every stretch of text that pre-tokenisation leaves whole, once, the most frequent first."""
+    inner = _make(config, models.WordLevel(unk_token=UNKNOWN))
+    inner.train_from_iterator(
+        texts(), trainers.WordLevelTrainer(vocab_size=2**31, min_frequency=0, show_progress=False)
+    )
+    return sorted(found := inner.get_vocab(), key=found.__getitem__)
+
+
+def _changed(inner: hf.Tokenizer, **parts: Any) -> hf.Tokenizer:
+    """The same with some parts of its JSON replaced."""
+    return hf.Tokenizer.from_str(json.dumps({**json.loads(inner.to_str()), **parts}))

@@ -1,0 +1,136 @@
+"""`tmt tokenize`: the pieces and ids of texts, and how well a vocabulary fits the lines of a file."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+from transformer_mt import config as configuration
+from transformer_mt import pipeline
+from transformer_mt.config import Config
+from transformer_mt.data import tokenizer
+from transformer_mt.data.corpus import Table
+from transformer_mt.data.tokenizer import Tokenizer, TokenizerPair
+from transformer_mt.errors import UserError
+from transformer_mt.runs import RunFolder
+
+Side = Literal["src", "tgt"]
+
+WINDOW = 1000  # lines held in memory at a time
+EXAMPLES = 3  # lines shown that do not come back
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Tokenizers, and the validation pairs of the configuration that they were learnt under."""
+
+    tokenizers: TokenizerPair
+    validation: Table | None  # none where the tokenizers were read from a run
+
+    @classmethod
+    def open(cls, path: Path, overrides: Sequence[str]) -> Subject:
+        """Read a run's tokenizers, or learn those of a configuration from its training pairs."""
+        if path.is_dir():
+            return cls(TokenizerPair.load(RunFolder.open(path).tokenizer), None)
+        if not path.exists():
+            raise UserError(f"{path}: no such run folder and no such YAML file (looked in {Path.cwd()})")
+        config = configuration.load(path, overrides)
+        tables = pipeline.load_tables(config)
+        return cls(tokenizer.train(config.tokenizer, tables.train, config.seed), tables.validation)
+
+    def of(self, side: Side) -> Tokenizer:
+        """The tokenizer of one language."""
+        return self.tokenizers.src if side == "src" else self.tokenizers.tgt
+
+    def reports(self, sides: Sequence[Side]) -> Iterator[str]:
+        """How the vocabularies fit the validation pairs."""
+        for side in sides:
+            lines = (pair[side == "tgt"] for pair in self.validation or ())
+            yield from measure(self.of(side), lines).report(f"{side}, validation pairs")
+
+
+def split_words(path: Path, words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Texts and overrides: for a configuration, what begins like one of its keys, with `=` behind it, overrides."""
+    if path.is_dir():
+        return [*words], []
+    key = re.compile(rf"({'|'.join(Config.model_fields)})(\.\w+)*=", re.ASCII)
+    return [word for word in words if not key.match(word)], [word for word in words if key.match(word)]
+
+
+def look(tokenizer: Tokenizer, lines: Iterable[str], file: Path | None) -> Iterator[str]:
+    """Figures over the lines of a file, or each line's pieces and ids."""
+    return show(tokenizer, lines) if file is None else measure(tokenizer, lines).report(str(file))
+
+
+def show(tokenizer: Tokenizer, lines: Iterable[str]) -> Iterator[str]:
+    """The pieces of each line, a space shown as ▁, and below them their ids."""
+    for line in lines:
+        (ids,) = tokenizer.encode([line])
+        yield " ".join(_visible(piece) for piece in tokenizer.tokens(ids))
+        yield " ".join(map(str, ids))
+
+
+def _visible(piece: str) -> str:
+    shown = (letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in piece)
+    return "".join(shown).replace(" ", "▁")
+
+
+@dataclass
+class Fit:
+    """What was counted over the lines of a text."""
+
+    vocabulary: int
+    lines: int = 0
+    words: int = 0
+    characters: int = 0
+    pieces: int = 0
+    unknown: int = 0
+    returned: int = 0  # lines that came back from their ids as they were
+    lost: list[tuple[int, str, str]] = field(default_factory=list[tuple[int, str, str]])  # number, line, what came back
+
+    def report(self, name: str) -> Iterator[str]:
+        """The figures, a line each, and the first lines that did not come back."""
+        yield name
+        yield f"  vocabulary            {self.vocabulary:,}"
+        yield f"  lines                 {self.lines:,}"
+        yield f"  words                 {self.words:,} (between white space)"
+        yield f"  pieces                {self.pieces:,}"
+        yield f"  pieces per word       {self.pieces / max(1, self.words):.3f}"
+        yield f"  characters per piece  {self.characters / max(1, self.pieces):.3f}"
+        yield f"  unknown               {self.unknown / max(1, self.pieces):.2%} of the pieces"
+        yield f"  round trip            {self.returned / max(1, self.lines):.2%} of the lines come back as they were"
+        for number, line, back in self.lost:
+            yield f"    line {number}: {json.dumps(line, ensure_ascii=False)}"
+            yield f"       became {json.dumps(back, ensure_ascii=False)}"
+
+
+def measure(tokenizer: Tokenizer, lines: Iterable[str]) -> Fit:
+    """Count over any number of lines, in constant memory."""
+    fit, unknown = Fit(tokenizer.vocab_size), unknown_id(tokenizer)
+    stream = iter(lines)
+    while window := list(islice(stream, WINDOW)):
+        coded = tokenizer.encode(window)
+        for line, ids, back in zip(window, coded, tokenizer.decode(coded), strict=True):
+            fit.lines += 1
+            fit.words += len(line.split())
+            fit.characters += len(line)
+            fit.pieces += len(ids)
+            fit.unknown += ids.count(unknown)
+            fit.returned += back == line
+            if back != line and len(fit.lost) < EXAMPLES:
+                fit.lost.append((fit.lines, line, back))
+    return fit
+
+
+def unknown_id(tokenizer: Tokenizer) -> int:
+    """The id of what stands for unknown text; -1 where bytes spell it."""
+    model: dict[str, Any] = json.loads(tokenizer.to_json())["model"]
+    if model["type"] == "Unigram":
+        return -1 if model["byte_fallback"] or model["unk_id"] is None else model["unk_id"]
+    found = None if model.get("byte_fallback") or model["unk_token"] is None else model["unk_token"]
+    return -1 if found is None else model["vocab"].get(found, -1)
