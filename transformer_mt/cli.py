@@ -7,12 +7,11 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from transformer_mt import __version__
+from transformer_mt import __version__, streams
 from transformer_mt.errors import Interrupted, UserError
 
 if TYPE_CHECKING:
@@ -158,12 +157,13 @@ def _train(args: argparse.Namespace) -> None:
 
 
 def _translate(args: argparse.Namespace) -> None:
-    _check_input(args, "translate")
-    _check_output(args.output)
+    streams.check_input(args.texts, args.input, "translate")
+    streams.check_output(args.output)
     translator = _load_translator(args)
     at_prompt = not args.texts and not args.input and sys.stdin.isatty() and sys.stdout.isatty()
-    with _output(args.output) as output:
-        for line in translator.stream(_lines(args, at_prompt), window=1 if at_prompt else 1000):
+    lines = streams.lines(args.texts, args.input, at_prompt)
+    with streams.output(args.output) as output:
+        for line in translator.stream(lines, window=1 if at_prompt else 1000):
             output.write(f"{line}\n".encode())
             output.flush()
 
@@ -186,8 +186,8 @@ def _evaluate(args: argparse.Namespace) -> None:
 
 
 def _plot(args: argparse.Namespace) -> None:
-    text = None if args.text is None else _check(args.text)
-    _check_output(args.output)
+    text = None if args.text is None else streams.check_text(args.text)
+    streams.check_output(args.output)
     from transformer_mt.tools import plots
 
     choice = plots.Choice(text, args.kind, args.layer, args.head)
@@ -200,10 +200,11 @@ def _tokenize(args: argparse.Namespace) -> None:
     from transformer_mt.tools import tokens
 
     args.texts, overrides = tokens.split_words(args.subject, args.texts)
-    _check_input(args, "tokenize")
+    streams.check_input(args.texts, args.input, "tokenize")
     subject = tokens.Subject.open(args.subject, overrides)
     if args.input or args.texts or subject.validation is None:
-        output = tokens.look(subject.of(args.side or "src"), _lines(args, at_prompt=False), args.input)
+        lines = streams.lines(args.texts, args.input, at_prompt=False)
+        output = tokens.look(subject.of(args.side or "src"), lines, args.input)
     else:
         output = subject.reports([args.side] if args.side else ["src", "tgt"])
     for line in output:
@@ -231,72 +232,6 @@ def _load_translator(args: argparse.Namespace) -> Translator:
     from transformer_mt.decoding.translator import Translator
 
     return Translator.load(args.run, args.checkpoint, args.device, args.threads)
-
-
-def _lines(args: argparse.Namespace, at_prompt: bool) -> Iterable[str]:
-    """What is to be translated: arguments, a file, what is typed, or standard input."""
-    from transformer_mt.data.sources import decode_line, read_lines
-
-    if args.texts:
-        return (line for text in args.texts for line in _check(text).split("\n"))
-    if args.input:
-        return read_lines(args.input)
-    if at_prompt:
-        return _prompt_lines()
-    return (decode_line(raw, "standard input", number) for number, raw in enumerate(sys.stdin.buffer, start=1))
-
-
-def _check(text: str) -> str:
-    """An argument whose bytes were no UTF-8 holds lone surrogates, which are no text."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise UserError("an argument is not UTF-8 text") from None
-    return text
-
-
-def _prompt_lines() -> Iterator[str]:
-    """What is typed, line by line, until the end of input."""
-    with suppress(ImportError):
-        __import__("readline")  # gives input() a history
-    with suppress(EOFError):
-        while True:
-            yield _check(input("> "))
-
-
-def _check_input(args: argparse.Namespace, verb: str) -> None:
-    """Refuse what cannot be read before anything is loaded."""
-    if args.texts and args.input:
-        raise UserError(f"{verb}: give texts or --input, not both")
-    if args.input and args.input.is_dir():
-        raise UserError(f"{args.input}: is a directory; name a file")
-    if args.input and not args.input.exists():
-        raise UserError(f"{args.input}: no such file (looked in {Path.cwd()})")
-
-
-def _check_output(path: Path | None) -> None:
-    """Refuse what cannot be written before anything is loaded."""
-    if path is not None and path.is_dir():
-        raise UserError(f"{path}: is a directory; name a file")
-    if path is not None and not path.absolute().parent.is_dir():
-        raise UserError(f"{path}: there is no folder {path.absolute().parent}")
-
-
-@contextmanager
-def _output(path: Path | None) -> Generator[IO[bytes]]:
-    """Standard output, or a file that takes its name when it is whole; until then its lines are in `path.part`."""
-    if path is None:
-        yield sys.stdout.buffer
-        return
-    path = path.resolve()  # what a link points to is written, not the link
-    if path.exists() and not path.is_file():  # a device or a pipe cannot be replaced
-        with path.open("wb") as file:
-            yield file
-        return
-    part = path.with_name(path.name + ".part")
-    with part.open("wb") as file:
-        yield file
-    part.replace(path)
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:

@@ -6,20 +6,15 @@ The one file that sees every room.
 from __future__ import annotations
 
 import json
-import platform
-import subprocess
 import sys
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from datetime import datetime, timezone
-from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
-from transformer_mt import __version__, card, pictures
 from transformer_mt import config as configuration
+from transformer_mt import pictures, records
 from transformer_mt.config import Config
 from transformer_mt.data import checks, corpus, tokenizer
 from transformer_mt.data.batching import BatchStream
@@ -30,10 +25,10 @@ from transformer_mt.data.tokenizer import TokenizerPair
 from transformer_mt.decoding.scoring import Scores, bleu_tokenizer, score
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.decoding.validation import Validator
-from transformer_mt.device import Machine, describe, resolve
+from transformer_mt.device import Machine, resolve
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.runs import FORMAT, RunFolder, ranked, write_text
+from transformer_mt.runs import RunFolder
 from transformer_mt.training.checkpoint import rewind
 from transformer_mt.training.monitor import Monitor, Sample
 from transformer_mt.training.optim import make_optimizer, make_schedule
@@ -63,27 +58,28 @@ def train(config: Config, *, checkpoint: str = "last", restart: bool = False) ->
             say(f"data: {line}")
         torch.manual_seed(config.seed)
         model = Transformer(config.model, tokenizers.src, tokenizers.tgt).to(machine.device)
-        begin(run, config, machine, model, tables, report)
+        parameters = sum(parameter.numel() for parameter in model.parameters())
+        records.begin(run, config, machine, parameters, report, tables.sha256())
         with make_monitor(run, config) as monitor:
             trainer = make_trainer(run, config, machine, model, tokenizers, corpora, tables, monitor)
             if run.checkpoint_list():
                 info = run.checkpoint(checkpoint)
                 if rewind(run, info):
-                    write_record(run, without_end(run.read_record()))
+                    records.write(run, records.without_end(run.read_record()))
                 trainer.resume(info)
                 say(f"going on after step {trainer.progress.step:,}")
             else:
                 monitor.cut_back(0)  # an earlier start may have ended before its first checkpoint
                 monitor.show(1, make_pictures(config, model, corpora))
-            write_card(run, config)
+            records.write_card(run, config)
             ended = trainer.fit()
             say(f"training ended: {ended}")
             finish(run, config, machine, ended, tables, monitor)
-        write_card(run, config)
+        records.write_card(run, config)
     say(f"the run is in {run.path}; its README.md says what to type next")
 
 
-# --- settings and records ---------------------------------------------------------------------------------------------
+# --- settings ---------------------------------------------------------------------------------------------------------
 
 
 def settle(run: RunFolder, config: Config) -> tuple[Config, Machine]:
@@ -123,69 +119,6 @@ def compare(run: RunFolder, old: Config, new: Config) -> None:
 
 def show(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
-
-
-def begin(
-    run: RunFolder, config: Config, machine: Machine, model: Transformer, tables: Tables, report: list[str]
-) -> None:
-    """Write down what this run is; what earlier starts wrote about its end is kept until there is a new one."""
-    earlier = run.read_record() if run.exists() else {}
-    record = {
-        **earlier,
-        "format": FORMAT,
-        "provenance": earlier.get("provenance") or provenance(machine),
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "report": report,
-        "sha256": tables.sha256(),
-    }
-    if earlier and earlier["sha256"] != record["sha256"]:
-        raise UserError(
-            f"{run.path}: the text of the data has changed since the run began; restore it, or use --restart or name="
-        )
-    write_text(run.config, configuration.render(config))
-    write_record(run, record)
-
-
-def provenance(machine: Machine) -> dict[str, Any]:
-    """With what, where and when."""
-    packages = ("torch", "datasets", "tokenizers", "sacrebleu", "numpy")
-    return {
-        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "versions": {
-            "transformer-mt": __version__,
-            "python": platform.python_version(),
-            **{package: metadata.version(package) for package in packages},
-        },
-        "commit": commit(),
-        "hardware": describe(machine.device),
-        "system": platform.platform(),
-    }
-
-
-def commit() -> str | None:
-    """The commit of this program, where it runs from a checkout."""
-    root = Path(__file__).resolve().parents[1]
-    if not (root / ".git").exists():
-        return None
-    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return None
-
-
-def write_record(run: RunFolder, record: Mapping[str, Any]) -> None:
-    write_text(run.record, json.dumps(record, ensure_ascii=False, indent=1) + "\n")
-
-
-def without_end(record: Mapping[str, Any]) -> dict[str, Any]:
-    """A record as it was before the run came to an end."""
-    return {key: value for key, value in record.items() if key not in ("ended", "tested_step", "test")}
-
-
-def write_card(run: RunFolder, config: Config) -> None:
-    best = next(iter(ranked(run.checkpoint_list())), None)
-    write_text(run.readme, card.render(run, config, run.read_record(), best))
 
 
 def say(line: str) -> None:
@@ -349,7 +282,7 @@ def finish(run: RunFolder, config: Config, machine: Machine, ended: str, tables:
             step = run.checkpoint("last").step
             monitor.record(step, {f"test/{name}/bleu": scores.bleu.value, f"test/{name}/chrf": scores.chrf.value})
         record["tested_step"] = best.step
-    write_record(run, record)
+    records.write(run, record)
 
 
 # --- scores -----------------------------------------------------------------------------------------------------------

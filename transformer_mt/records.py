@@ -1,0 +1,132 @@
+"""What a run writes down about itself: `run.json`, with what it was made of, and the README of its folder."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from transformer_mt import __version__
+from transformer_mt import config as configuration
+from transformer_mt.config import Config
+from transformer_mt.device import Machine, describe
+from transformer_mt.errors import UserError
+from transformer_mt.runs import FORMAT, CheckpointInfo, RunFolder, ranked, write_text
+
+
+def begin(
+    run: RunFolder, config: Config, machine: Machine, parameters: int, report: list[str], sha256: Mapping[str, str]
+) -> None:
+    """Write down what this run is; what earlier starts wrote about its end is kept until there is a new one.
+
+    `sha256`: of the text of each table. Raises `UserError` where it is another than when the run began.
+    """
+    earlier = run.read_record() if run.exists() else {}
+    record = {
+        **earlier,
+        "format": FORMAT,
+        "provenance": earlier.get("provenance") or provenance(machine),
+        "parameters": parameters,
+        "report": report,
+        "sha256": {**sha256},
+    }
+    if earlier and earlier["sha256"] != record["sha256"]:
+        raise UserError(
+            f"{run.path}: the text of the data has changed since the run began; restore it, or use --restart or name="
+        )
+    write_text(run.config, configuration.render(config))
+    write(run, record)
+
+
+def provenance(machine: Machine) -> dict[str, Any]:
+    """With what, where and when."""
+    packages = ("torch", "datasets", "tokenizers", "sacrebleu", "numpy")
+    return {
+        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "versions": {
+            "transformer-mt": __version__,
+            "python": platform.python_version(),
+            **{package: metadata.version(package) for package in packages},
+        },
+        "commit": commit(),
+        "hardware": describe(machine.device),
+        "system": platform.platform(),
+    }
+
+
+def commit() -> str | None:
+    """The commit of this program, where it runs from a checkout."""
+    root = Path(__file__).resolve().parents[1]
+    if not (root / ".git").exists():
+        return None
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def write(run: RunFolder, record: Mapping[str, Any]) -> None:
+    """Replace `run.json`."""
+    write_text(run.record, json.dumps(record, ensure_ascii=False, indent=1) + "\n")
+
+
+def without_end(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A record as it was before the run came to an end."""
+    return {key: value for key, value in record.items() if key not in ("ended", "tested_step", "test")}
+
+
+def write_card(run: RunFolder, config: Config) -> None:
+    """Replace the run's README by what is known now."""
+    best = next(iter(ranked(run.checkpoint_list())), None)
+    write_text(run.readme, card(run, config, run.read_record(), best))
+
+
+def card(run: RunFolder, config: Config, record: Mapping[str, Any], best: CheckpointInfo | None) -> str:
+    """The text, from what the run folder knows."""
+    model, made = config.model, record["provenance"]
+    lines = [
+        f"# {config.name}",
+        "",
+        f"A Transformer that translates {config.data.src_lang} into {config.data.tgt_lang}, trained from scratch with "
+        f"transformer-mt {made['versions']['transformer-mt']}.",
+        "",
+        f"- Model: {model.encoder.n_layers} + {model.decoder.n_layers} layers, width {model.d_model}, feed-forward "
+        f"{model.d_ff}, {model.n_heads} heads, {model.norm_position}-norm, {record['parameters']:,} parameters",
+        f"- Trained on {made['hardware']}, {config.precision}, seed {config.seed}",
+        f"- Status: {record.get('ended') or 'in training, or interrupted'}",
+        "",
+        "## Data",
+        *(f"- {line}" for line in record["report"]),
+        *(f"- SHA-256 of {name}: `{digest}`" for name, digest in record["sha256"].items()),
+        "",
+        "## Scores",
+    ]
+    if best is None:
+        lines.append("Not validated yet.")
+    else:
+        scores = ", ".join(f"{name} {value:.3f}" for name, value in best.scores.items())
+        lines.append(f"- validation, at step {best.step:,} (the best by {best.metric}, greedy): {scores}")
+    for name, scores in record.get("test", {}).items():
+        for metric, score in scores.items():
+            lines.append(f"- {name}: {metric} {score['value']:.2f} (`{score['signature']}`)")
+    folder = run.path
+    lines += [
+        "",
+        "## What to type next",
+        "",
+        "```bash",
+        f"tmt translate {folder}                # a prompt, or standard input",
+        f"tmt translate {folder} --input F --output G",
+        f"tmt evaluate {folder} --src F --ref G",
+        f"tensorboard --logdir {folder.parent}",
+        "```",
+        "",
+        "`config.yaml` holds every setting; `run.json` says with which versions and on what machine it was made.",
+    ]
+    return "\n".join(lines) + "\n"
