@@ -17,6 +17,8 @@ from unittest.mock import patch
 
 import pytest
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # the workers share the cores, and tiny models are fastest so
+
 if TYPE_CHECKING:
     from transformer_mt.data.encoded import EncodedCorpus
     from transformer_mt.data.tokenizer import TokenizerPair
