@@ -134,7 +134,7 @@ def print_table(architectures: list[str], seeds: int) -> None:
     print("\n".join(row for _, row in sorted(rows, reverse=True)))
 
 
-def measure(configs: dict[str, dict[str, Any]], rounds: int = 5) -> None:
+def measure(configs: dict[str, dict[str, Any]], rounds: int = 3) -> None:
     """Target tokens per second of training, each architecture in a process of its own, taking turns."""
     with tempfile.TemporaryDirectory() as place:
         speeds: dict[str, list[float]] = {name: [] for name in configs}

@@ -48,8 +48,8 @@ def positions(config: ModelConfig, model: Transformer | None) -> Figure:
 
 
 def schedule(config: ScheduleConfig, d_model: int, max_steps: int | None) -> Figure:
-    """The learning rate up to the last step; where none is set, through ten times the warm-up."""
-    end = max_steps or 10 * config.warmup_steps
+    """The learning rate up to the last step; where none is set, through ten times the warm-up or 1,000 steps."""
+    end = max_steps or max(1000, 10 * config.warmup_steps)
     steps = np.unique(np.r_[np.linspace(1, end, POINTS, dtype=int), min(config.warmup_steps, end)])
     rates: dict[str, NDArray[Any]] = {}
     for kind in get_args(ScheduleConfig.model_fields["kind"].annotation):

@@ -104,8 +104,8 @@ def test_schedule(kind: str) -> None:
 
 
 def test_a_schedule_without_a_last_step_is_drawn_past_its_warm_up() -> None:
-    axes = pictures.schedule(ScheduleConfig(warmup_steps=50), 64, None).axes[0]
-    assert axes.get_xlim() == (0, 500)
+    axes = pictures.schedule(ScheduleConfig(warmup_steps=500), 64, None).axes[0]
+    assert axes.get_xlim() == (0, 5000)
 
 
 def attention(n_layers: int, n_heads: int, n_queries: int, n_keys: int) -> list[np.ndarray]:
