@@ -136,7 +136,9 @@ def _add_tokenize(tokenize: argparse.ArgumentParser) -> None:
     about = "without text, --input: of a run standard input, of a configuration figures over the validation pairs"
     tokenize.add_argument("texts", nargs="*", metavar="text or section.key=value", help=about)
     tokenize.add_argument("--input", type=Path, metavar="F", help="figures over the lines of a file (plain or .gz)")
-    tokenize.add_argument("--side", choices=("src", "tgt"), help="which language (default: src; of figures, both)")
+    tokenize.add_argument(
+        "--side", choices=("src", "tgt"), help="which language (default: src; of validation pairs, both)"
+    )
     tokenize.set_defaults(verb=_tokenize)
 
 

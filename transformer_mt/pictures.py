@@ -26,7 +26,8 @@ POINTS = 1000  # of a curve
 def positions(config: ModelConfig, model: Transformer | None) -> Figure:
     """The table of positions: computed, or as a model has learnt it.
 
-    That of rotary positions is a vector of ones, then zeros, turned as the queries and keys at each position are.
+    That of rotary positions is a vector of ones, then zeros, turned as the encoder's queries and keys at each position
+    are.
     """
     from transformer_mt.model.positions import LearnedPositions, rotary_table, sinusoidal_table
 
@@ -40,7 +41,8 @@ def positions(config: ModelConfig, model: Transformer | None) -> Figure:
             raise UserError("model.positions is learned: there is no table before training; name a run that learnt one")
         table = learned.table.detach().cpu()
     elif config.positions == "rotary":
-        table = rotary_table(POSITIONS, config.d_head).transpose(0, 1).flatten(1)  # [P, E]: cosines, then sines
+        width = config.of(config.encoder).d_head
+        table = rotary_table(POSITIONS, width).transpose(0, 1).flatten(1)  # [P, E]: cosines, then sines
     else:
         table = sinusoidal_table(POSITIONS, config.d_model)
     shown = table[:POSITIONS].numpy()

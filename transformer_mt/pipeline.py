@@ -20,7 +20,7 @@ from transformer_mt.data import checks, corpus, tokenizer
 from transformer_mt.data.batching import BatchStream
 from transformer_mt.data.corpus import Table
 from transformer_mt.data.encoded import EncodedCorpus, LengthLimit, encode
-from transformer_mt.data.sampling import Resampler
+from transformer_mt.data.sampling import Resampler, Resamplers
 from transformer_mt.data.tokenizer import TokenizerPair
 from transformer_mt.decoding.scoring import Scores, bleu_tokenizer, score
 from transformer_mt.decoding.translator import Translator
@@ -52,6 +52,7 @@ def train(config: Config, *, checkpoint: str = "last", restart: bool = False) ->
         config, machine = settle(run, config)
         tables = load_tables(config)
         tokenizers = make_tokenizers(run, config, tables.train)
+        resamplers = make_resamplers(config, tokenizers)
         corpora = encode_tables(config, tables, tokenizers)
         report = checks.report(tables.train, corpora.train, tables.held_out(), Path(config.data.cache_dir))
         for line in report:
@@ -61,7 +62,7 @@ def train(config: Config, *, checkpoint: str = "last", restart: bool = False) ->
         parameters = sum(parameter.numel() for parameter in model.parameters())
         records.begin(run, config, machine, parameters, report, tables.sha256())
         with make_monitor(run, config) as monitor:
-            trainer = make_trainer(run, config, machine, model, tokenizers, corpora, tables, monitor)
+            trainer = make_trainer(run, config, machine, model, tokenizers, resamplers, corpora, tables, monitor)
             if run.checkpoint_list():
                 info = run.checkpoint(checkpoint)
                 if rewind(run, info):
@@ -176,7 +177,7 @@ def make_tokenizers(run: RunFolder, config: Config, table: Table) -> TokenizerPa
     return TokenizerPair.load(run.tokenizer)
 
 
-def make_resamplers(config: Config, tokenizers: TokenizerPair) -> tuple[Resampler, Resampler] | None:
+def make_resamplers(config: Config, tokenizers: TokenizerPair) -> Resamplers | None:
     """What cuts the training pairs into other pieces in each epoch, where that is asked for."""
     rate, longest = config.tokenizer.sampling, config.data.max_length - 1  # the end symbol takes one place
     if rate == 0.0:
@@ -235,6 +236,7 @@ def make_trainer(
     machine: Machine,
     model: Transformer,
     tokenizers: TokenizerPair,
+    resamplers: Resamplers | None,
     corpora: Corpora,
     tables: Tables,
     monitor: Monitor,
@@ -252,7 +254,7 @@ def make_trainer(
     )
     return Trainer(
         model=model,
-        stream=BatchStream(corpora.train, tokenizers, tokens, config.seed, make_resamplers(config, tokenizers)),
+        stream=BatchStream(corpora.train, tokenizers, tokens, config.seed, resamplers),
         optimizer=make_optimizer(config.optimizer, model.parameters()),
         schedule=make_schedule(config.schedule, config.model.d_model),
         validate=validator,

@@ -90,6 +90,8 @@ def write_card(run: RunFolder, config: Config) -> None:
 def card(run: RunFolder, config: Config, record: Mapping[str, Any], best: CheckpointInfo | None) -> str:
     """The text, from what the run folder knows."""
     model, made = config.model, record["provenance"]
+    sides = [model.of(stack) for stack in (model.encoder, model.decoder)]
+    d_ff, heads = (" + ".join(dict.fromkeys(str(getattr(side, key)) for side in sides)) for key in ("d_ff", "n_heads"))
     lines = [
         f"# {config.name}",
         "",
@@ -97,7 +99,7 @@ def card(run: RunFolder, config: Config, record: Mapping[str, Any], best: Checkp
         f"transformer-mt {made['versions']['transformer-mt']}.",
         "",
         f"- Model: {model.encoder.n_layers} + {model.decoder.n_layers} layers, width {model.d_model}, feed-forward "
-        f"{model.d_ff}, {model.n_heads} heads, {model.norm_position}-norm, {record['parameters']:,} parameters",
+        f"{d_ff}, {heads} heads, {model.norm_position}-norm, {record['parameters']:,} parameters",
         f"- Trained on {made['hardware']}, {config.precision}, seed {config.seed}",
         f"- Status: {record.get('ended') or 'in training, or interrupted'}",
         "",

@@ -185,6 +185,20 @@ def test_another_file_is_refused(name: str, tmp_path: Path) -> None:
     assert "a tokenizer.json (of Hugging Face tokenizers, or of a run) or a SentencePiece .model" in said
 
 
+@pytest.mark.parametrize(
+    ("name", "model", "message"),
+    [
+        ("word", models.WordLevel({"a": 0}, unk_token="[UNK]"), "cannot encode text"),
+        ("unigram", models.Unigram([("a", -1.0)]), "cannot encode text"),
+        ("char", models.BPE({"a": 0}, []), "leaves out characters that it does not know"),
+    ],
+)
+def test_a_file_that_cannot_take_any_text(name: str, model: Any, message: str, tmp_path: Path) -> None:
+    hf.Tokenizer(model).save(str(tmp_path / "t.json"))
+    with pytest.raises(UserError, match=rf"tokenizer\.file: .*/t\.json: {message}"):
+        imported(tmp_path / "t.json", name)
+
+
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=rf"tokenizer\.file: {tmp_path}/no\.json: no such file \(looked in"):
         imported(tmp_path / "no.json")

@@ -248,6 +248,8 @@ def test_the_order_of_the_steps_counts() -> None:
         ({"normalization": ["NFX"]}, "normalization", "'strip_accents'"),
         ({"pre_tokenization": ["words"]}, "pre_tokenization", "'punctuation'"),
         ({"pre_tokenization": [], "kind": "word"}, "pre_tokenization", "word cuts at white space at least"),
+        ({"file": "a", "merges": 5}, "merges", "the file has its own: leave this out"),
+        ({"file": "a", "normalization": ["NFC"]}, "normalization", "the file has its own: leave this out"),
         ({"src_file": "a", "joint": False}, "src_file", "src_file and tgt_file go together"),
         ({"file": "a", "src_file": "b", "tgt_file": "c"}, "file", "give file (for both languages), or"),
         ({"file": "a", "joint": False}, "joint", "one file is one vocabulary: set true"),
@@ -266,6 +268,14 @@ def test_sizes_at_the_limit_are_learnt() -> None:
     for kind, size in {"word": 5, "char": 260, "bpe": 260, "byte_bpe": 259, "unigram": 260}.items():
         tokenizer = learn(TEXTS, kind=kind, vocab_size=size)
         assert tokenizer.vocab_size == size
+
+
+def test_wordpiece_knows_every_word_of_characters_that_it_has_met() -> None:
+    """Also where a character was met at the start of a word only."""
+    texts = ["Really? Yes! Well. (x)", "Really? Yes! Well. (x)"]
+    tokenizer = learn(texts, kind="wordpiece", vocab_size=200)
+    odd = ["Really??", "Well...", "((x))", "!?!", "sY"]
+    assert tokenizer.decode(tokenizer.encode(odd)) == odd
 
 
 def test_wordpiece_needs_room_for_its_alphabet() -> None:

@@ -177,6 +177,20 @@ def test_rms_norm_equals_torch(shape: tuple[int, ...]) -> None:
         torch.testing.assert_close(found, wanted)
 
 
+def test_rms_norm_in_half_precision() -> None:
+    """Trap 5: the mean square of values of 20 is past the largest number of fp16."""
+    x = 20 * torch.randn(4, 512)
+    norm = RMSNorm(512, eps=1e-5)
+    torch.testing.assert_close(norm.half()(x.half()).float(), norm.float()(x), atol=0.02, rtol=0.01)
+
+
+def test_tied_embeddings_share_their_matrix_alone(make_model: MakeModel) -> None:
+    model = make_model(positions="learned", embedding_norm=True)
+    src, tgt = cast(Any, (model.encoder.embedding, model.decoder.embedding))
+    assert src.tokens is tgt.tokens and model.output.weight is tgt.tokens.weight
+    assert src.positions.table is not tgt.positions.table and src.norm.weight is not tgt.norm.weight
+
+
 def test_without_positions_the_encoder_does_not_care_for_order(make_model: MakeModel) -> None:
     model, order = make_model(positions="none", rough=0.2), torch.tensor([3, 0, 4, 1, 2])
     states = model.encoder(SRC[:1])

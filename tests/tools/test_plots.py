@@ -107,7 +107,7 @@ def explanation(translator: Translator) -> Explanation:
 
 def test_an_explanation_is_of_the_models_own_translation(translator: Translator, explanation: Explanation) -> None:
     assert "".join(explanation.src) == "one two three</s>"
-    (hypothesis,) = translator.search(translator.encode(["one two three"]))
+    (hypothesis,) = translator.search(translator.tokenizers.src.encode(["one two three"]))
     end = [translator.tokenizers.tgt.eos_id] * hypothesis.finished
     assert explanation.written == pieces(translator.tokenizers.tgt, hypothesis.ids + end)
     assert explanation.read == ["<s>", *pieces(translator.tokenizers.tgt, (hypothesis.ids + end)[:-1])]
@@ -186,7 +186,10 @@ MISTAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "attention of a configuration": (("attention", "tiny.yaml"), ("a configuration has no model", "name a run")),
     "no positions": (("positions", "tiny.yaml", "model.positions=none"), ("model.positions is none",)),
     "positions not learnt": (("positions", "tiny.yaml", "model.positions=learned"), ("name a run",)),
-    "positions not learnt by the run": (("positions", "RUN", "model.positions=learned"), ("name a run",)),
+    "another model than the run's": (
+        ("positions", "RUN", "model.positions=learned"),
+        ("has its model", "leave it out"),
+    ),
     "no text": (("attention", "RUN", "--text", " \t"), ("the text is empty", "--text")),
     "no such layer": (("attention", "RUN", "--layer", "2"), ("--layer 2: there are 1",)),
     "heads count from 1": (("attention", "RUN", "--head", "0"), ("--head 0: there are 2; name one from 1 to 2",)),

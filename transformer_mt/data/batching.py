@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from transformer_mt.data.encoded import EncodedCorpus, Ids
-from transformer_mt.data.sampling import Resampler
+from transformer_mt.data.sampling import Resamplers
 from transformer_mt.data.tokenizer import TokenizerPair
 from transformer_mt.settings import Section
 
@@ -26,13 +26,14 @@ if TYPE_CHECKING:
     import torch
 
 Rows = NDArray[np.int64]
+PROBED = 1000  # rows by which it is told how much longer sampling makes sentences
 
 
 class BatchConfig(Section):
     """How much is learnt from at once."""
 
     tokens: int = Field(default=4096, ge=1)
-    """budget of a batch: padded target tokens (the padded source may take up to twice as many)"""
+    """budget of a batch: padded target tokens (twice as many of the source); with tokenizer.sampling, about"""
     accumulate: int = Field(default=1, ge=1)
     """batches whose gradients make one step"""
 
@@ -70,12 +71,12 @@ class BatchStream:
         tokenizers: TokenizerPair,
         tokens: int,
         seed: int,
-        resample: tuple[Resampler, Resampler] | None = None,
+        resample: Resamplers | None = None,
     ) -> None:
         self.corpus, self.tokenizers = corpus, tokenizers
         self.tokens, self.seed, self.resample = tokens, seed, resample
         # every sequence carries one control symbol more than its text, or two
-        self._lengths = corpus.src.lengths + 1 + tokenizers.source_bos, corpus.tgt.lengths + 1
+        self._lengths = self._expected(0) + 1 + tokenizers.source_bos, self._expected(1) + 1
         self.plan = lru_cache(maxsize=2)(self._plan)
 
     def take(self, position: Position, count: int) -> tuple[list[Batch], Position]:
@@ -110,6 +111,15 @@ class BatchStream:
         if self.resample is None or epoch is None:
             return [held[row] for row in rows.tolist()]
         return [self.resample[side](held[row].tolist(), epoch, side, row) for row in rows.tolist()]
+
+    def _expected(self, side: int) -> Rows:
+        """The lengths by which batches are cut: with sampling, longer by as much as some rows have become. [N]"""
+        held = self.corpus.tgt if side else self.corpus.src
+        if self.resample is None:
+            return held.lengths
+        rows = np.unique(np.linspace(0, len(held) - 1, PROBED, dtype=np.int64))
+        before, after = int(held.lengths[rows].sum()), sum(map(len, self._sentences(side, rows, 0)))
+        return np.ceil(held.lengths * (after / max(1, before))).astype(np.int64)
 
     def _plan(self, epoch: int) -> list[Rows]:
         """The rows of each batch of an epoch: a pure function of (seed, epoch)."""

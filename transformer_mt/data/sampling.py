@@ -77,6 +77,9 @@ class Resampler:
         return canonical, self._make(word) or Fixed(canonical)
 
 
+Resamplers = tuple[Resampler, Resampler]  # of the source and of the target
+
+
 def make_words(tokenizer: Tokenizer, rate: float) -> Callable[[str], Word | None]:
     """What makes words of text; None for a word that the vocabulary cannot spell, which keeps its one segmentation."""
     model: dict[str, Any] = json.loads(tokenizer.to_json())["model"]

@@ -30,6 +30,7 @@ CONTROLS = (PAD, BOS, EOS)
 FORMAT = 2
 LEAST = {"word": 5, "char": 260, "wordpiece": 6, "bpe": 260, "byte_bpe": 259, "unigram": 260}
 MOST = 10_000_000
+HAD_BY_A_FILE = ("merges", "normalization", "pre_tokenization")
 
 
 class TokenizerConfig(Section):
@@ -82,6 +83,9 @@ class TokenizerConfig(Section):
             raise refusal("src_file" if self.src_file else "tgt_file", "src_file and tgt_file go together")
         if self.file and self.src_file:
             raise refusal("file", "give file (for both languages), or src_file and tgt_file")
+        for key in HAD_BY_A_FILE:
+            if not self._learnt and getattr(self, key) != type(self).model_fields[key].default:
+                raise refusal(key, "the file has its own: leave this out")
         if not self._learnt and self.joint != bool(self.file):
             reason = (
                 "one file is one vocabulary: set true" if self.file else "two files are two vocabularies: set false"

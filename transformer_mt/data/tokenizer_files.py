@@ -18,6 +18,7 @@ from transformer_mt.errors import UserError
 
 WHAT = "a tokenizer.json (of Hugging Face tokenizers, or of a run) or a SentencePiece .model"
 KINDS = {"WordLevel": "word", "WordPiece": "wordpiece", "Unigram": "unigram"}
+UNHEARD_OF = "\U0010fffd"  # a character for private use
 UNIGRAM, BPE = 1, 2  # SentencePiece's types of models
 NORMAL, UNKNOWN, USER_DEFINED, UNUSED = 1, 2, 4, 5  # and of pieces
 
@@ -33,7 +34,19 @@ def read(path: Path, key: str, kind: str) -> hf.Tokenizer:
     found = kind_of(inner)
     if found != kind:
         raise UserError(f"{place}: holds {found}, and tokenizer.kind is {kind}; set tokenizer.kind: {found}")
+    if not _try(inner, place):
+        raise UserError(f"{place}: leaves out characters that it does not know; it needs an entry for the unknown")
     return inner
+
+
+def _try(inner: hf.Tokenizer, place: str) -> list[int]:
+    """The ids of a character that no vocabulary knows: the library finds some mistakes of a file only now."""
+    try:
+        return inner.encode(UNHEARD_OF, add_special_tokens=False).ids
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # the library panics, too
+        raise UserError(f"{place}: cannot encode text ({str(error).strip() or type(error).__name__})") from None
 
 
 def kind_of(inner: hf.Tokenizer) -> str:
@@ -60,9 +73,9 @@ def _read_json(path: Path, place: str, key: str) -> hf.Tokenizer:
         if content["model"].get("dropout"):
             content["model"]["dropout"] = None
         return hf.Tokenizer.from_str(json.dumps(content))
-    except UserError:
+    except (UserError, KeyboardInterrupt, SystemExit):
         raise
-    except Exception as error:  # the library raises bare Exceptions
+    except BaseException as error:  # the library raises bare Exceptions, and panics
         raise UserError(f"{place}: is not {WHAT} ({error})") from None
 
 

@@ -68,7 +68,7 @@ def _learn_char(config: TokenizerConfig, texts: Texts) -> hf.Tokenizer:
 def _learn_wordpiece(config: TokenizerConfig, texts: Texts) -> hf.Tokenizer:
     words = _distinct_words(config, texts)
     # the trainer would number the characters inside words in the order of a hash table
-    inside = sorted({PREFIX + character for word in words for character in word[1:]})
+    inside = sorted({PREFIX + sign for word in words for at, sign in enumerate(word) if at or not sign.isspace()})
     least = 1 + len(inside) + len(set[str]().union(*words))
     if least > config.vocab_size - N_CONTROLS:
         raise UserError(

@@ -21,7 +21,7 @@ from transformer_mt.model.explain import AttentionWeights, attention_weights
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Kind = Literal["cross", "encoder", "decoder"]
+AttentionKind = Literal["cross", "encoder", "decoder"]
 
 
 class Explanation(NamedTuple):
@@ -32,7 +32,7 @@ class Explanation(NamedTuple):
     written: list[str]  # T: what it then writes, up to the end symbol or to its limit
     weights: AttentionWeights  # of a batch of one
 
-    def figure(self, kind: Kind, layer: int | None = None, head: int | None = None) -> Figure:
+    def figure(self, kind: AttentionKind, layer: int | None = None, head: int | None = None) -> Figure:
         """All layers and heads, or those of one number (counted from 1). Raises `UserError` where there is none."""
         weights = [layer[0].float().cpu().numpy() for layer in getattr(self.weights, kind)]  # L x [H, T, S]
         layers, heads = _chosen("layer", layer, len(weights)), _chosen("head", head, len(weights[0]))
@@ -48,16 +48,18 @@ class Explanation(NamedTuple):
 def explain(translator: Translator, text: str) -> Explanation:
     """Translate a text, greedily, and read it with its translation once more to see the weights."""
     model, tokenizers = translator.model, translator.tokenizers
-    source = translator.encode([text])
+    source = [ids[: translator.longest_source] for ids in tokenizers.src.encode([text])]
     was_training = model.training
     model.eval()
-    (hypothesis,) = translator.search(source)
+    try:
+        (hypothesis,) = translator.search(source)
+    finally:
+        model.train(was_training)
     device = model.output.weight.device
     written = hypothesis.ids + [tokenizers.tgt.eos_id] * hypothesis.finished
     read = [tokenizers.tgt.bos_id, *written[:-1]]
     src = source_batch(source, tokenizers).to(device)  # [1, S]
     weights = attention_weights(model, src, torch.tensor([read], device=device))
-    model.train(was_training)
     return Explanation(
         src=pieces(tokenizers.src, cast(list[int], src[0].tolist())),
         read=pieces(tokenizers.tgt, read),

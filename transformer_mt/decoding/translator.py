@@ -63,18 +63,13 @@ class Translator:
             yield from self._translate(texts, first_line=done + 1)
             done += len(texts)
 
-    def encode(self, texts: Sequence[str], first_line: int = 1) -> list[list[int]]:
-        """The ids of each text, those of one that is too long cut, with a warning that names its line."""
+    def _translate(self, texts: Sequence[str], first_line: int) -> list[str]:
         coded = self.tokenizers.src.encode(texts)
         limit = self.longest_source
         for line, ids in enumerate(coded, start=first_line):
             if len(ids) > limit:
-                warnings.warn(CutSource(f"line {line} has {len(ids)} tokens and was cut to {limit}"), stacklevel=4)
+                warnings.warn(CutSource(f"line {line} has {len(ids)} tokens and was cut to {limit}"), stacklevel=3)
                 del ids[limit:]
-        return coded
-
-    def _translate(self, texts: Sequence[str], first_line: int) -> list[str]:
-        coded = self.encode(texts, first_line)
         found: dict[int, Hypothesis] = {}
         worth = [i for i, text in enumerate(texts) if text.strip()]
         was_training = self.model.training
@@ -109,7 +104,7 @@ class Translator:
 
 
 class CutSource(UserWarning):
-    """A source was longer than `decoding.max_source_length`."""
+    """A source was longer than `decoding.max_source_length`, or than the positions that the model has learnt."""
 
 
 def _windows(lines: Iterable[str], size: int) -> Iterator[list[str]]:

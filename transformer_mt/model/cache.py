@@ -1,6 +1,6 @@
 """What a decoder that works step by step remembers.
 
-`B` batch, `H` heads, `S` source length, `C` positions there is room for, `E` width of a head.
+`B` batch, `G` heads of keys and values, `S` source length, `C` positions there is room for, `E` width of a head.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ class Past:
 
     def __init__(self) -> None:
         self.length = 0
-        self._room: tuple[Tensor, Tensor] | None = None  # each [B, H, C, E]
+        self._room: tuple[Tensor, Tensor] | None = None  # each [B, G, C, E]
 
     def append(self, new: KeysValues) -> KeysValues:
-        """Add new positions and return all of them so far. 2 x [B, H, n, E] -> 2 x [B, H, length, E]"""
+        """Add new positions and return all of them so far. 2 x [B, G, n, E] -> 2 x [B, G, length, E]"""
         end = self.length + new.keys.size(2)
         self._room = room = self._with_room(new, end)
         for kept, added in zip(room, new, strict=True):
@@ -51,7 +51,7 @@ class Past:
 class Cache:
     """The state of a step-by-step decoder: the source, projected once, and the target so far."""
 
-    memory: list[KeysValues]  # of each layer's cross-attention, 2 x [B, H, S, E]
+    memory: list[KeysValues]  # of each layer's cross-attention, 2 x [B, G, S, E]
     memory_mask: Tensor  # [B, 1, 1, S]
     past: list[Past]  # of each layer's self-attention
 

@@ -27,7 +27,7 @@ class DropoutConfig(Section):
     activation: float = Field(default=0.0, ge=0, lt=1)
     """on the inner layer of the feed-forward"""
     word: float = Field(default=0.0, ge=0, lt=1)
-    """on whole words: all of an embedding is dropped, or nothing"""
+    """on tokens as a whole: each keeps its embedding or has none; not rescaled"""
 
 
 class OwnDropoutConfig(Section):

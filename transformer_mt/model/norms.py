@@ -22,7 +22,8 @@ class RMSNorm(nn.Module):
         self.weight, self.eps = nn.Parameter(torch.ones(width)), eps
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.device.type == "cpu":  # where torch has no kernel for it, and its gradient takes three times as long
+        if x.device.type == "cpu" and self.weight.dtype == torch.float32:
+            # torch has no kernel for it there, and its gradient takes three times as long
             return cast(Tensor, _RMSNorm.apply(x, self.weight, self.eps))
         return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
 

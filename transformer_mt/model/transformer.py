@@ -34,15 +34,13 @@ class Vocabulary(Protocol):
 class Embedding(nn.Module):
     """Token embeddings and positions. [B, L] -> [B, L, D]
 
-    Embeddings begin as N(0, 1 / D); that of padding is zero and stays zero.
+    Embeddings begin as N(0, 1 / D); that of padding is zero and stays zero. `tokens` shares those of another language.
     """
 
-    def __init__(self, vocabulary: Vocabulary, config: ModelConfig) -> None:
+    def __init__(self, vocabulary: Vocabulary, config: ModelConfig, tokens: nn.Embedding | None = None) -> None:
         super().__init__()
         self.pad_id = vocabulary.pad_id
-        self.tokens = nn.Embedding(vocabulary.vocab_size, config.d_model, self.pad_id)
-        nn.init.normal_(self.tokens.weight, std=config.d_model**-0.5)
-        self.tokens.weight.data[self.pad_id] = 0
+        self.tokens = tokens or make_token_embedding(vocabulary, config.d_model)
         self.scale = math.sqrt(config.d_model) if config.scale_embeddings else 1.0
         self.positions = make_positions(config)
         self.norm = make_norm(config) if config.embedding_norm else nn.Identity()
@@ -50,6 +48,14 @@ class Embedding(nn.Module):
     def forward(self, ids: Tensor, start: int = 0) -> Tensor:
         """`start` is the position of the first column."""
         return self.norm(self.positions(self.tokens(ids) * self.scale, start))
+
+
+def make_token_embedding(vocabulary: Vocabulary, d_model: int) -> nn.Embedding:
+    """A vector for each entry of the vocabulary."""
+    tokens = nn.Embedding(vocabulary.vocab_size, d_model, vocabulary.pad_id)
+    nn.init.normal_(tokens.weight, std=d_model**-0.5)
+    tokens.weight.data[vocabulary.pad_id] = 0
+    return tokens
 
 
 class Stack(nn.Module):
@@ -68,7 +74,7 @@ class Stack(nn.Module):
         self.norm = make_final_norm(config)
 
     def embed(self, ids: Tensor, start: int = 0) -> Tensor:
-        """[B, L] -> [B, L, D]; a word that is dropped (Gal & Ghahramani 2016) leaves its position."""
+        """[B, L] -> [B, L, D]; of a word that is dropped the position is left, and the others are not rescaled."""
         if self.training and self.word_dropout:
             dropped = torch.rand(ids.shape, device=ids.device) < self.word_dropout
             ids = ids.masked_fill(dropped, self.embedding.pad_id)
@@ -136,7 +142,7 @@ class Transformer(nn.Module):
         super().__init__()
         self.config, self.src_pad, self.tgt_pad = config, src.pad_id, tgt.pad_id
         tgt_embedding = Embedding(tgt, config)
-        src_embedding = tgt_embedding if config.tie_embeddings == "all" else Embedding(src, config)
+        src_embedding = Embedding(src, config, tgt_embedding.tokens if config.tie_embeddings == "all" else None)
         self.encoder = Encoder(config, src_embedding)
         self.decoder = Decoder(config, tgt_embedding)
         self.output = nn.Linear(config.d_model, tgt.vocab_size, bias=False)

@@ -12,7 +12,7 @@ from transformer_mt import config as configuration
 from transformer_mt import pictures, pipeline
 from transformer_mt.config import Config
 from transformer_mt.data.encoded import encode
-from transformer_mt.decoding.explanation import Kind, explain
+from transformer_mt.decoding.explanation import AttentionKind, explain
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.runs import RunFolder, replaced_file
@@ -37,6 +37,9 @@ class Subject:
         """A run folder or a YAML file, under the overrides of the command line."""
         if path.is_dir():
             run = RunFolder.open(path)
+            for override in overrides:
+                if override.startswith(("model", "tokenizer")):
+                    raise UserError(f"{override}: the run has its model and its tokenizers already; leave it out")
             return cls(configuration.load(run.config, overrides), run, checkpoint)
         if not path.exists():
             raise UserError(f"{path}: no such run folder and no such YAML file (looked in {Path.cwd()})")
@@ -52,7 +55,7 @@ class Choice:
     """What is drawn of the attention: for which sentence, and which layers and heads (counted from 1; None: all)."""
 
     text: str | None = None
-    kind: Kind = "cross"
+    kind: AttentionKind = "cross"
     layer: int | None = None
     head: int | None = None
 
