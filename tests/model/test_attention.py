@@ -137,7 +137,7 @@ def test_the_weights_of_the_explicit_path(dtype: torch.dtype) -> None:
     """Trap 15: each row sums to 1 over what may be attended, in fp32, and is 0 elsewhere, also with dropout."""
     queries, keys, values = (random_heads(length).to(dtype) for length in (T, S, S))
     mask = random_mask(B, H, T, S)
-    _, weights = attend_explicitly(queries, KeysValues(keys, values), mask, dropout=0.5)
+    _, weights = attend_explicitly(queries, KeysValues(keys, values), mask, dropout_rate=0.5)
     assert torch.all(weights[~mask] == 0)
     torch.testing.assert_close(weights.sum(-1), mask.any(-1).float())
 

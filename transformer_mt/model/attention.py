@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transformer_mt.model.config import ModelConfig
+from transformer_mt.model.dropout import dropout
 from transformer_mt.model.linear import PackedLinear
 from transformer_mt.model.norms import make_norm
 from transformer_mt.model.positions import NoRotation, make_rotation
@@ -94,17 +95,19 @@ class MultiHeadAttention(nn.Module):
         return x.view(*x.shape[:2], -1, self.d_head).transpose(1, 2)  # [B, L, H * E] -> [B, H, L, E]
 
 
-def attend(queries: Tensor, memory: KeysValues, mask: Tensor | None, dropout: float = 0.0) -> Tensor:
+def attend(queries: Tensor, memory: KeysValues, mask: Tensor | None, dropout_rate: float = 0.0) -> Tensor:
     """softmax(Q K^T / sqrt(E)) V by the fastest way there is. [B, H, T, E] -> [B, H, T, E]"""
     if queries.device.type == "cpu" and queries.dtype == torch.bfloat16:
         # for sentences, torch's fused kernel takes 2 to 7 times as long here as the products one by one
-        return attend_explicitly(queries, memory, mask, dropout)[0]
+        return attend_explicitly(queries, memory, mask, dropout_rate)[0]
     is_grouped = memory.keys.size(1) < queries.size(1)
-    return F.scaled_dot_product_attention(queries, *memory, attn_mask=mask, dropout_p=dropout, enable_gqa=is_grouped)
+    return F.scaled_dot_product_attention(
+        queries, *memory, attn_mask=mask, dropout_p=dropout_rate, enable_gqa=is_grouped
+    )
 
 
 def attend_explicitly(
-    queries: Tensor, memory: KeysValues, mask: Tensor | None, dropout: float = 0.0
+    queries: Tensor, memory: KeysValues, mask: Tensor | None, dropout_rate: float = 0.0
 ) -> tuple[Tensor, Tensor]:
     """The same step by step, with the weights. [B, H, T, E] -> [B, H, T, E], [B, H, T, S]
 
@@ -120,5 +123,5 @@ def attend_explicitly(
         weights = scores.softmax(-1)
     else:
         weights = scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(-1).masked_fill(~mask, 0.0)
-    kept = F.dropout(weights, dropout).to(values.dtype).view(batch, groups, -1, length)  # [B, G, R * T, S]
+    kept = dropout(weights, dropout_rate).to(values.dtype).view(batch, groups, -1, length)  # [B, G, R * T, S]
     return (kept @ values).view_as(queries), weights

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformer_mt.model.attention import KeysValues, MultiHeadAttention
 from transformer_mt.model.cache import Past
 from transformer_mt.model.config import ModelConfig
+from transformer_mt.model.dropout import Dropout
 from transformer_mt.model.linear import PackedLinear
 from transformer_mt.model.norms import make_norm
 
@@ -36,7 +37,7 @@ class FeedForward(nn.Module):
         super().__init__()
         self.activation, n_inputs = make_activation(config.activation)
         self.inner = PackedLinear(config.d_model, n_inputs * [config.d_ff], config.feed_forward_bias)
-        self.dropout = nn.Dropout(config.dropout.activation)
+        self.dropout = Dropout(config.dropout.activation)
         self.outer = nn.Linear(config.d_ff, config.d_model, config.feed_forward_bias)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -59,7 +60,7 @@ class Residual(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.norm = make_norm(config)
-        self.dropout = nn.Dropout(config.dropout.residual)
+        self.dropout = Dropout(config.dropout.residual)
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         raise NotImplementedError

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from transformer_mt.model.attention import KeysValues, causal_mask, padding_mask
 from transformer_mt.model.cache import Cache, Past
 from transformer_mt.model.config import ModelConfig
+from transformer_mt.model.dropout import Dropout
 from transformer_mt.model.layers import DecoderLayer, EncoderLayer, make_final_norm
 from transformer_mt.model.linear import initialise
 from transformer_mt.model.norms import make_norm
@@ -67,7 +68,7 @@ class Stack(nn.Module):
         super().__init__()
         self.embedding = embedding
         self.word_dropout, self.layer_drop = config.dropout.word, config.layer_drop
-        self.dropout = nn.Dropout(config.dropout.embedding)
+        self.dropout = Dropout(config.dropout.embedding)
         self.layers = nn.ModuleList([make_layer(config) for _ in range(n_layers)])
         for depth, layer in enumerate(self.layers, start=1):
             initialise(layer, config, depth)
