@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 
 from transformer_mt import device
-from transformer_mt.device import DeviceName, Threads, describe, has_native_bf16, resolve
+from transformer_mt.device import SHAPES, DeviceName, Threads, describe, has_native_bf16, resolve
 from transformer_mt.errors import UserError
 
 
@@ -86,6 +87,17 @@ def test_threads() -> None:
     assert resolve("cpu", "fp32", 2).threads == torch.get_num_threads() == 2
     assert resolve("cpu", "fp32", "1").threads == torch.get_num_threads() == 1
     assert resolve("cpu", "fp32", "auto").threads == 1
+
+
+@pytest.mark.parametrize(("set_before", "kept"), [(None, str(SHAPES)), ("7", "7")])
+def test_few_compiled_shapes_are_kept(set_before: str | None, kept: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that memory stays flat; whoever sets it otherwise is heard."""
+    name = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
+    monkeypatch.setenv(name, set_before or "")
+    if set_before is None:
+        monkeypatch.delenv(name)
+    resolve("cpu", "fp32", 1)
+    assert os.environ[name] == kept
 
 
 @pytest.mark.parametrize("name", ["auto", "cpu", "cuda", "cuda:0", "cuda:12", "mps"])

@@ -20,6 +20,10 @@ from transformer_mt.errors import UserError
 if TYPE_CHECKING:
     import torch
 
+SHAPES = 64
+"""Compiled matrix shapes that torch's CPU library keeps. By default it keeps 1,024, and nearly every batch brings new
+ones: memory grows for hours, and none comes back soon enough to be worth it."""
+
 _DEVICE = re.compile(r"auto|cpu|mps|cuda(:[0-9]+)?")
 
 
@@ -64,7 +68,7 @@ class Machine:
 
 
 def resolve(device: str, precision: str, threads: str | int) -> Machine:
-    """Give `auto` its meaning on this machine and set the number of threads of this process.
+    """Give `auto` its meaning on this machine, and set the number of threads and what this process keeps of shapes.
 
     Raises `UserError` where a device is named that is not there.
     """
@@ -80,6 +84,7 @@ def resolve(device: str, precision: str, threads: str | int) -> Machine:
     if chosen.type == "mps" and not torch.backends.mps.is_available():
         raise UserError("device: mps is not there; use device=cpu")
     bf16 = precision == "bf16" or (precision == "auto" and has_native_bf16(chosen))
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(SHAPES))  # read at the first matrix product
     if threads != "auto":
         torch.set_num_threads(int(threads))
     return Machine(chosen, "bf16" if bf16 else "fp32", torch.get_num_threads())
