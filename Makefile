@@ -18,7 +18,7 @@ quickstart: .venv/.installed ## train the built-in corpus, then translate held-o
 	$(BIN)/tmt train --config configs/quickstart.yaml
 	$(BIN)/tmt evaluate runs/quickstart --show 5
 
-test: .venv/.installed-dev ## run the test suite (8 minutes)
+test: .venv/.installed-dev ## run the test suite (4 minutes)
 	$(BIN)/pytest
 
 check: .venv/.installed-dev ## ruff and pyright
