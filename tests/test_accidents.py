@@ -21,6 +21,7 @@ import pytest
 from transformer_mt.config import Config, load, render
 from transformer_mt.data import corpus
 from transformer_mt.data.corpus import Source
+from transformer_mt.decoding.validation import Validator
 from transformer_mt.errors import UserError
 from transformer_mt.runs import RunFolder
 
@@ -262,3 +263,12 @@ def test_why_a_data_set_cannot_be_loaded(tmp_path, monkeypatch):
 
 
 # ---- data/test_checks.py
+
+
+def test_a_picture_that_fails_costs_no_checkpoint(here, tmt, monkeypatch):
+    def fail(_):
+        raise UserError("no ink")
+
+    monkeypatch.setattr(Validator, "draw", fail)
+    refused(tmt(*TRAIN, "name=inkless"), "no ink")
+    assert [info.step for info in RunFolder(here / "runs" / "inkless").checkpoint_list()] == [4]

@@ -157,3 +157,8 @@ def test_a_file_of_another_kind_names_the_remedy(tiny_run: Path, here: Path, tmt
     assert done.returncode == 2
     assert "holds bpe, and tokenizer.kind is unigram; set tokenizer.kind: bpe" in done.stderr
     assert tmt("tokenize", "tiny.yaml", own, "one").stdout == tmt("tokenize", tiny_run, "one").stdout
+
+
+def test_test_sets_are_not_needed(here: Path, tmt: Tmt) -> None:
+    done = tmt("tokenize", "tiny.yaml", "data.test={gone: {src: gone.en, tgt: gone.de}}")
+    assert done.returncode == 0, done.stderr

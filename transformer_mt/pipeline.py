@@ -155,19 +155,24 @@ class Corpora:
 
 
 def load_tables(config: Config) -> Tables:
-    """Every source of the configuration; validation pairs are cut from the training pairs where none are named."""
-    data, cache = config.data, Path(config.data.cache_dir)
+    """Every source of the configuration."""
+    train_table, validation = load_training(config)
+    return Tables(train_table, validation, {name: load(config, source) for name, source in config.data.test.items()})
 
-    def load(source: corpus.Source) -> Table:
-        return corpus.load(source, data.src_lang, data.tgt_lang, cache)
 
-    train_table = load(data.train)
+def load_training(config: Config) -> tuple[Table, Table]:
+    """Training and validation pairs; the latter are cut from the former where none are named."""
+    data, train_table = config.data, load(config, config.data.train)
     if data.validation is not None:
-        validation = load(data.validation)
-    else:
-        train_table, validation = corpus.cut_validation(train_table, data.validation_size, config.seed)
-        say(f"data: data.validation is missing: {len(validation):,} random pairs are cut from the training pairs")
-    return Tables(train_table, validation, {name: load(source) for name, source in data.test.items()})
+        return train_table, load(config, data.validation)
+    train_table, validation = corpus.cut_validation(train_table, data.validation_size, config.seed)
+    say(f"data: data.validation is missing: {len(validation):,} random pairs are cut from the training pairs")
+    return train_table, validation
+
+
+def load(config: Config, source: corpus.Source) -> Table:
+    """One source, in the configuration's languages."""
+    return corpus.load(source, config.data.src_lang, config.data.tgt_lang, Path(config.data.cache_dir))
 
 
 def make_tokenizers(run: RunFolder, config: Config, table: Table) -> TokenizerPair:
@@ -301,11 +306,8 @@ def evaluate(translator: Translator, table: Table, config: Config) -> tuple[Scor
 
 def test_tables(config: Config, src: Path | None, ref: Path | None) -> dict[str, Table]:
     """Two files to be scored, or else the configuration's own test sets."""
-    data, cache = config.data, Path(config.data.cache_dir)
     if src is not None and ref is not None:
-        return {
-            str(src): corpus.load(corpus.Source(src=(str(src),), tgt=(str(ref),)), data.src_lang, data.tgt_lang, cache)
-        }
-    if not data.test:
+        return {str(src): load(config, corpus.Source(src=(str(src),), tgt=(str(ref),)))}
+    if not config.data.test:
         raise UserError("evaluate: this run has no test sets (data.test); give --src and --ref")
-    return {name: corpus.load(source, data.src_lang, data.tgt_lang, cache) for name, source in data.test.items()}
+    return {name: load(config, source) for name, source in config.data.test.items()}

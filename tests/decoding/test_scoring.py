@@ -159,11 +159,11 @@ def test_losses_are_means_over_all_labels(make_validator: Callable[[int], Valida
 def test_scores_are_of_free_translations(make_validator: Callable[[int], Validator]) -> None:
     """Trap 36: the reference is not an input."""
     validator = make_validator(0)
-    scores, samples, figures = validator()
+    scores, samples, draw = validator()
     wanted = score(validator.translator.translate(validator.sources), validator.references, "13a")
     assert (scores["bleu"], scores["chrf"]) == (wanted.bleu.value, wanted.chrf.value)
     assert not samples
-    assert not figures
+    assert not draw()
 
 
 @pytest.mark.parametrize(("probes", "rows"), [(1, [0]), (2, [0, 5]), (4, [0, 2, 5, 7]), (10, list(range(10)))])

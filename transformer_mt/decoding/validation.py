@@ -44,9 +44,9 @@ class Validator:
         scores = score(hypotheses, self.references, self.tokenize)
         samples = [Sample(self.sources[i], hypotheses[i], self.references[i]) for i in self.probes]
         found = {**self.losses(), "bleu": scores.bleu.value, "chrf": scores.chrf.value}
-        return Validation(found, samples, self.figures())
+        return Validation(found, samples, self.draw)
 
-    def figures(self) -> dict[str, Figure]:
+    def draw(self) -> dict[str, Figure]:
         """The last layer's cross-attention for the first probe."""
         if not self.probes:
             return {}

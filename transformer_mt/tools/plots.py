@@ -8,7 +8,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Literal
 
-from transformer_mt import config as configuration
 from transformer_mt import pictures, pipeline
 from transformer_mt.config import Config
 from transformer_mt.data.encoded import encode
@@ -16,6 +15,7 @@ from transformer_mt.decoding.explanation import AttentionKind, explain
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.runs import RunFolder, replaced_file
+from transformer_mt.tools.subject import read
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,15 +35,8 @@ class Subject:
     @classmethod
     def open(cls, path: Path, overrides: Sequence[str], checkpoint: str) -> Subject:
         """A run folder or a YAML file, under the overrides of the command line."""
-        if path.is_dir():
-            run = RunFolder.open(path)
-            for override in overrides:
-                if override.startswith(("model", "tokenizer")):
-                    raise UserError(f"{override}: the run has its model and its tokenizers already; leave it out")
-            return cls(configuration.load(run.config, overrides), run, checkpoint)
-        if not path.exists():
-            raise UserError(f"{path}: no such run folder and no such YAML file (looked in {Path.cwd()})")
-        return cls(configuration.load(path, overrides), None)
+        config, run = read(path, overrides)
+        return cls(config, run, checkpoint)
 
     def translator(self) -> Translator | None:
         """The run's model; a configuration has none."""
@@ -102,7 +95,7 @@ def draw(what: What, subject: Subject, choice: Choice) -> Figure:
 def draw_lengths(subject: Subject) -> Figure:
     """Of all training pairs, also those beyond the limit. A configuration's tokenizers are learnt for the purpose."""
     config = subject.config
-    table = pipeline.load_tables(config).train
+    table, _ = pipeline.load_training(config)
     with TemporaryDirectory() as folder:
         run = subject.run or RunFolder(Path(folder))
         tokenizers = pipeline.make_tokenizers(run, config, table)
@@ -123,6 +116,7 @@ def draw_attention(subject: Subject, choice: Choice) -> Figure:
 def first_sentence(config: Config) -> str:
     """Of the validation pairs."""
     try:
-        return next(iter(pipeline.load_tables(config).validation))[0]
+        _, validation = pipeline.load_training(config)
+        return next(iter(validation))[0]
     except UserError as error:
         raise UserError(f"{error}\n(without --text, the first validation sentence is drawn)") from None

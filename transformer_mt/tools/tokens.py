@@ -10,14 +10,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from transformer_mt import config as configuration
 from transformer_mt import pipeline
 from transformer_mt.config import Config
 from transformer_mt.data import tokenizer
 from transformer_mt.data.corpus import Table
 from transformer_mt.data.tokenizer import Tokenizer, TokenizerPair
-from transformer_mt.errors import UserError
-from transformer_mt.runs import RunFolder
+from transformer_mt.tools.subject import read
 
 Side = Literal["src", "tgt"]
 
@@ -35,13 +33,11 @@ class Subject:
     @classmethod
     def open(cls, path: Path, overrides: Sequence[str]) -> Subject:
         """Read a run's tokenizers, or learn those of a configuration from its training pairs."""
-        if path.is_dir():
-            return cls(TokenizerPair.load(RunFolder.open(path).tokenizer), None)
-        if not path.exists():
-            raise UserError(f"{path}: no such run folder and no such YAML file (looked in {Path.cwd()})")
-        config = configuration.load(path, overrides)
-        tables = pipeline.load_tables(config)
-        return cls(tokenizer.train(config.tokenizer, tables.train, config.seed), tables.validation)
+        config, run = read(path, overrides)
+        if run is not None:
+            return cls(TokenizerPair.load(run.tokenizer), None)
+        train, validation = pipeline.load_training(config)
+        return cls(tokenizer.train(config.tokenizer, train, config.seed), validation)
 
     def of(self, side: Side) -> Tokenizer:
         """The tokenizer of one language."""

@@ -60,11 +60,11 @@ class ValidationConfig(Section):
 
 
 class Validation(NamedTuple):
-    """What one validation found: scores by name (loss, nll, ppl, bleu, chrf), a few translations, and pictures."""
+    """What one validation found: scores by name (loss, nll, ppl, bleu, chrf), translations, and what draws pictures."""
 
     scores: dict[str, float]
     samples: list[Sample]
-    figures: dict[str, Figure]
+    draw: Callable[[], dict[str, Figure]]
 
 
 @dataclass
@@ -207,15 +207,15 @@ class Trainer:
     def validate_and_save(self) -> None:
         """Score the model as it is, and keep it."""
         progress = self.progress
-        scores, samples, figures = self.validate()
+        scores, samples, draw = self.validate()
         score, progress.validated = scores[self.validation.metric], progress.step
         if progress.best_score is None or is_better(self.validation.metric, score, progress.best_score):
             progress.best_score, progress.best_step, progress.not_better = score, progress.step, 0
         else:
             progress.not_better += 1
         self.monitor.record_validation(progress.step, scores, samples, is_best=progress.not_better == 0)
-        self.monitor.show(progress.step, figures)
         self.save(scores)
+        self.monitor.show(progress.step, draw())  # after saving: no picture is worth a checkpoint
 
     def reason_to_stop(self) -> str | None:
         """Which limit is reached, if one is: a pure function of progress and limits."""
