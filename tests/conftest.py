@@ -188,6 +188,6 @@ def make_corpus() -> Callable[..., EncodedCorpus]:
         return Side(np.array(flat, np.int32), np.cumsum([0, *map(len, sentences)]))
 
     def make_corpus(src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> EncodedCorpus:
-        return EncodedCorpus(make_side(src), make_side(tgt), Losses())
+        return EncodedCorpus(make_side(src), make_side(tgt), np.arange(len(src), dtype=np.int32), Losses())
 
     return make_corpus

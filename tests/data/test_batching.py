@@ -12,8 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from transformer_mt.data.batching import Batch, BatchStream, Position, cut_batches, source_batch
+from transformer_mt.data.batching import Batch, BatchStream, Position, source_batch
 from transformer_mt.data.encoded import EncodedCorpus
+from transformer_mt.data.order import Cuts
 
 MakeCorpus = Callable[..., EncodedCorpus]
 
@@ -140,11 +141,27 @@ def test_budgets(corpus: EncodedCorpus, tokens: int) -> None:
     assert (len(batches) == len(corpus)) == (tokens == 1)
 
 
+def test_shapes_are_those_of_every_epoch(corpus: EncodedCorpus) -> None:
+    """So the largest batch is known before the first."""
+    stream = make_stream(corpus)
+    for epoch in (0, 3):
+        batches, _ = stream.take(Position(epoch), len(stream))
+        found = sorted((len(batch.src), batch.src.size(1), batch.labels.size(1)) for batch in batches)
+        assert found == sorted(map(tuple, stream.cuts.shapes.tolist()))
+
+
+def test_sentences_beyond_sixteen_bits(make_corpus: MakeCorpus) -> None:
+    """The sort of short lengths is another than that of long ones."""
+    lengths = [70_000, 3, 65_536, 1, 65_535]
+    stream = make_stream(make_corpus([[5] * n for n in lengths], [[6]] * 5), tokens=1)
+    assert [batch.rows.tolist() for batch in stream.in_order()] == [[3], [1], [4], [2], [0]]
+
+
 def test_long_sources_make_small_batches() -> None:
     """The source's budget binds where targets are short, also behind a longer one of a shorter target."""
-    src, tgt = np.array([10, 3, 3, 3, 3]), np.array([1, 2, 2, 2, 2])
-    batches = cut_batches(src, tgt, 20, np.arange(5))
-    assert [batch.tolist() for batch in batches] == [[0, 1, 2, 3], [4]]
+    cuts = Cuts(np.array([10, 3, 3, 3, 3], np.int32), np.array([1, 2, 2, 2, 2], np.int32), 20)
+    assert [batch.tolist() for batch in cuts.in_order()] == [[0, 1, 2, 3], [4]]
+    assert cuts.shapes.tolist() == [[4, 10, 2], [1, 3, 2]]
 
 
 def test_a_batch_takes_what_it_can(corpus: EncodedCorpus) -> None:
@@ -249,3 +266,60 @@ def test_a_corpus_of_one_pair(make_corpus: MakeCorpus) -> None:
     batches, end = make_stream(make_corpus([[5]], [[6]])).take(Position(), 3)
     assert [batch.src.tolist() for batch in batches] == [[[5, 2]]] * 3
     assert end == Position(3, 0)
+
+
+# --- what a batch knows of itself -------------------------------------------------------------------------------------
+
+
+def test_a_batch_knows_its_rows_and_its_epoch(corpus: EncodedCorpus) -> None:
+    stream = make_stream(corpus)
+    batches, _ = stream.take(Position(2, len(stream) - 2), 4)
+    assert [batch.epoch for batch in batches] == [2, 2, 3, 3]
+    assert all(rows(batch) == batch.rows.tolist() for batch in batches)
+    (moved,) = (batch.to(torch.device("meta")) for batch in batches[:1])
+    assert (moved.rows.tolist(), moved.epoch) == (batches[0].rows.tolist(), 2)
+    assert {batch.epoch for batch in stream.in_order()} == {None}
+
+
+def pairs_of(batch: Batch) -> list[tuple[list[int], ...]]:
+    """The pairs of a batch without their padding, 0."""
+    parts = zip(batch.src.tolist(), batch.tgt_in.tolist(), batch.labels.tolist(), strict=True)
+    return [tuple([i for i in ids if i] for ids in pair) for pair in parts]
+
+
+@pytest.mark.parametrize("epoch", [None, 0, 5])
+def test_halves_hold_exactly_the_pairs_of_the_whole(corpus: EncodedCorpus, epoch: int | None) -> None:
+    stream = make_stream(corpus)
+    for picked in stream.plan(epoch or 0):
+        whole = stream.collate(picked, epoch)
+        if len(picked) < 2:
+            continue
+        halves = stream.halves(whole)
+        assert pairs_of(halves[0]) + pairs_of(halves[1]) == pairs_of(whole)
+        assert [*halves[0].rows, *halves[1].rows] == whole.rows.tolist()
+        assert abs(len(halves[0].rows) - len(halves[1].rows)) <= 1
+        assert sum(half.n_src for half in halves) == whole.n_src
+        assert sum(half.n_tgt for half in halves) == whole.n_tgt
+        assert {half.epoch for half in halves} == {epoch}
+        for half in halves:
+            assert (half.src != 0).any(0).all(), "no column is padding alone"
+            assert (half.labels != 0).any(0).all()
+
+
+# --- several processes ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+@pytest.mark.parametrize("count", [1, 2, 4, 6])
+def test_processes_share_the_batches_of_a_step(corpus: EncodedCorpus, count: int, size: int) -> None:
+    """What all of them get is what one would get, in turn, whatever their number, also across the ends of epochs."""
+    stream = make_stream(corpus)
+    position = Position(0, len(stream) - 5)
+    for _ in range(4):
+        whole, after = stream.take(position, count)
+        shares = [make_stream(corpus).take(position, count, rank, size) for rank in range(size)]
+        assert {found for _, found in shares} == {after}
+        dealt = [shares[i % size][0][i // size] for i in range(count)]
+        assert plain(dealt) == plain(whole)
+        assert sum(len(batches) for batches, _ in shares) == count
+        position = after

@@ -65,7 +65,8 @@ def test_what_was_cut() -> None:
 def test_of_many_the_first_few_are_named() -> None:
     lines = report([*DISTINCT, *[("a", "")] * 1200])
     assert lines[1] == (
-        "dropped 1,200 pairs with an empty side (train.en:4, train.en:5, train.en:6, train.en:7, train.en:8, ...)"
+        "dropped 1,200 pairs with an empty side (train.en:4, train.en:5, train.en:6, train.en:7, train.en:8, "
+        "... and 1,195 more)"
     )
 
 

@@ -9,7 +9,7 @@ that resumes, on any number of workers, sees what it would have seen.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from transformer_mt.data.corpus import Table
 from transformer_mt.data.encoded import EncodedCorpus, Ids
+from transformer_mt.data.order import Cuts, Plan, Rows
 from transformer_mt.data.sampling import Resamplers
 from transformer_mt.data.tokenizer import TokenizerPair
 from transformer_mt.settings import Section
@@ -25,7 +27,6 @@ from transformer_mt.settings import Section
 if TYPE_CHECKING:
     import torch
 
-Rows = NDArray[np.int64]
 PROBED = 1000  # rows by which it is told how much longer sampling makes sentences
 
 
@@ -55,11 +56,18 @@ class Batch:
     labels: torch.Tensor  # [B, T] target + EOS
     n_src: int  # source ids that are not padding
     n_tgt: int  # labels that are not padding
+    rows: Rows = field(default_factory=lambda: np.empty(0, np.int32))  # of the encoded corpus. [B]
+    epoch: int | None = None  # of training, in whose segmentation the pairs stand
 
     def to(self, device: torch.device) -> Batch:
         """The same batch on another device."""
-        moved = (part.to(device, non_blocking=True) for part in (self.src, self.tgt_in, self.labels))
-        return Batch(*moved, n_src=self.n_src, n_tgt=self.n_tgt)
+        src, tgt_in, labels = (part.to(device, non_blocking=True) for part in (self.src, self.tgt_in, self.labels))
+        return replace(self, src=src, tgt_in=tgt_in, labels=labels)
+
+    def pinned(self) -> Batch:
+        """The same batch in memory that a GPU can read while the CPU goes on."""
+        src, tgt_in, labels = (part.pin_memory() for part in (self.src, self.tgt_in, self.labels))
+        return replace(self, src=src, tgt_in=tgt_in, labels=labels)
 
 
 class BatchStream:
@@ -74,25 +82,42 @@ class BatchStream:
         resample: Resamplers | None = None,
     ) -> None:
         self.corpus, self.tokenizers = corpus, tokenizers
-        self.tokens, self.seed, self.resample = tokens, seed, resample
+        self.seed, self.resample = seed, resample
         # every sequence carries one control symbol more than its text, or two
-        self._lengths = self._expected(0) + 1 + tokenizers.source_bos, self._expected(1) + 1
+        self.cuts = Cuts(self._expected(0) + 1 + tokenizers.source_bos, self._expected(1) + 1, tokens)
         self.plan = lru_cache(maxsize=2)(self._plan)
 
-    def take(self, position: Position, count: int) -> tuple[list[Batch], Position]:
-        """The next `count` batches from a position, across the ends of epochs, and the position after them."""
-        batches: list[Batch] = []
-        for _ in range(count):
-            plan = self.plan(position.epoch)
-            batches.append(self.collate(plan[position.index], position.epoch))
-            at_end = position.index + 1 == len(plan)
-            position = Position(position.epoch + 1, 0) if at_end else Position(position.epoch, position.index + 1)
-        return batches, position
+    def __len__(self) -> int:
+        """Batches of an epoch."""
+        return len(self.cuts)
+
+    def take(self, position: Position, count: int, rank: int = 0, size: int = 1) -> tuple[list[Batch], Position]:
+        """The next `count` batches from a position, across the ends of epochs, and the position after them.
+
+        Of `size` processes that share them, number `rank` gets those numbered rank, rank + size, ... of them, and the
+        position moves by all: so the order does not depend on the number of processes.
+        """
+        taken = [self.after(position, i) for i in range(rank, count, size)]
+        batches = [self.collate(self.plan(place.epoch)[place.index], place.epoch) for place in taken]
+        return batches, self.after(position, count)
+
+    def after(self, position: Position, count: int) -> Position:
+        """The position `count` batches on."""
+        epochs, index = divmod(position.index + count, len(self))
+        return Position(position.epoch + epochs, index)
 
     def in_order(self) -> Iterator[Batch]:
         """Every pair once, shortest first, without shuffling: for validation."""
-        for rows in cut_batches(*self._lengths, self.tokens, np.arange(len(self.corpus))):
-            yield self.collate(rows)
+        return (self.collate(rows) for rows in self.cuts.in_order())
+
+    def halves(self, batch: Batch) -> list[Batch]:
+        """The pairs of a batch, of two at least, in two batches, each padded no more than it must be."""
+        middle = (len(batch.rows) + 1) // 2
+        return [self.collate(rows, batch.epoch) for rows in (batch.rows[:middle], batch.rows[middle:])]
+
+    def name_lines(self, batch: Batch, table: Table) -> str:
+        """Where the pairs of a batch were read, for a person: the first few `file:line`, and how many more."""
+        return table.origins(self.corpus.rows[batch.rows].tolist())
 
     def collate(self, rows: Rows, epoch: int | None = None) -> Batch:
         """Pad the pairs of these rows to one batch; of an epoch of training, in that epoch's segmentation."""
@@ -104,6 +129,8 @@ class BatchStream:
             labels=_pad(tgt, tokenizer.pad_id, last=tokenizer.eos_id),
             n_src=sum(map(len, src)) + len(src) * (1 + self.tokenizers.source_bos),
             n_tgt=sum(map(len, tgt)) + len(tgt),
+            rows=rows,
+            epoch=epoch,
         )
 
     def _sentences(self, side: int, rows: Rows, epoch: int | None) -> Sequence[Sequence[int] | Ids]:
@@ -112,20 +139,17 @@ class BatchStream:
             return [held[row] for row in rows.tolist()]
         return [self.resample[side](held[row].tolist(), epoch, side, row) for row in rows.tolist()]
 
-    def _expected(self, side: int) -> Rows:
+    def _expected(self, side: int) -> NDArray[np.int32]:
         """The lengths by which batches are cut: with sampling, longer by as much as some rows have become. [N]"""
         held = self.corpus.tgt if side else self.corpus.src
         if self.resample is None:
             return held.lengths
-        rows = np.unique(np.linspace(0, len(held) - 1, PROBED, dtype=np.int64))
+        rows = np.unique(np.linspace(0, len(held) - 1, PROBED, dtype=np.int32))
         before, after = int(held.lengths[rows].sum()), sum(map(len, self._sentences(side, rows, 0)))
-        return np.ceil(held.lengths * (after / max(1, before))).astype(np.int64)
+        return np.ceil(held.lengths * (after / max(1, before))).astype(np.int32)
 
-    def _plan(self, epoch: int) -> list[Rows]:
-        """The rows of each batch of an epoch: a pure function of (seed, epoch)."""
-        random = np.random.default_rng([self.seed, epoch])
-        batches = cut_batches(*self._lengths, self.tokens, random.permutation(len(self.corpus)))
-        return [batches[i] for i in random.permutation(len(batches))]
+    def _plan(self, epoch: int) -> Plan:
+        return self.cuts.shuffled(self.seed, epoch)
 
 
 def source_batch(sentences: Sequence[Sequence[int] | Ids], tokenizers: TokenizerPair) -> torch.Tensor:
@@ -133,26 +157,6 @@ def source_batch(sentences: Sequence[Sequence[int] | Ids], tokenizers: Tokenizer
     tokenizer = tokenizers.src
     first = tokenizer.bos_id if tokenizers.source_bos else None
     return _pad(sentences, tokenizer.pad_id, first=first, last=tokenizer.eos_id)
-
-
-def cut_batches(src_lengths: Rows, tgt_lengths: Rows, tokens: int, order: Rows) -> list[Rows]:
-    """Sort the rows by target and source length, ties in the given order, and cut them at the budget.
-
-    A batch of B rows has B * T <= tokens and B * S <= 2 * tokens; a row that alone is longer is a batch of its own.
-    """
-    order = order[np.lexsort((src_lengths[order], tgt_lengths[order]))]
-    src, tgt = src_lengths[order], tgt_lengths[order]
-    batches: list[Rows] = []
-    start = 0
-    while start < len(order):
-        most = max(1, tokens // int(tgt[start]))  # targets only get longer from here on
-        count = np.arange(1, min(most, len(order) - start) + 1)
-        window = slice(start, start + len(count))
-        fits = (count * tgt[window] <= tokens) & (count * np.maximum.accumulate(src[window]) <= 2 * tokens)
-        size = max(1, int(fits.sum()))  # both products only grow, so what fits is a beginning
-        batches.append(order[start : start + size])
-        start += size
-    return batches
 
 
 def _pad(

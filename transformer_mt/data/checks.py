@@ -32,9 +32,7 @@ def report(train: Table, corpus: EncodedCorpus, held_out: Mapping[str, Table], c
     for reason, sentence in _REASONS.items():
         count = getattr(corpus.losses, reason)
         if count:
-            first = ", ".join(train.origin(row) for row in corpus.losses.examples[reason])
-            more = ", ..." if count > len(corpus.losses.examples[reason]) else ""
-            lines.append(f"{sentence.format(n=count)} ({first}{more})")
+            lines.append(f"{sentence.format(n=count)} ({train.origins(corpus.losses.examples[reason], count)})")
     return lines + _repetitions(train, held_out, cache_dir)
 
 

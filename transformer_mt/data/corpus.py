@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 LAYOUT = 1  # of a cached table; part of its key
 BLOCK = 10_000  # pairs held in memory at a time
+NAMED = 5  # rows whose origin is told, of many
 
 
 def _as_list(value: object) -> object:
@@ -128,6 +129,11 @@ class Table:
         """Where a pair was read: `file:line`."""
         found = cast(dict[str, Any], self.rows[row])
         return f"{self.files[found['file']]}:{found['line']}"
+
+    def origins(self, rows: Sequence[int], count: int | None = None) -> str:
+        """Where the first few of some rows were read, and how many more there are (`count` in all)."""
+        more = (len(rows) if count is None else count) - NAMED
+        return ", ".join(map(self.origin, rows[:NAMED])) + (f", ... and {more:,} more" if more > 0 else "")
 
     def select(self, rows: Sequence[int], name: str) -> Table:
         """The table of some of its rows; `name` tells the selection's key and hash from others'."""

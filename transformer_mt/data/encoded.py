@@ -1,6 +1,7 @@
 """The tokenised corpus: encoded once, held as flat arrays of ids on disk and mapped into memory.
 
-Two 32-bit numbers a token pair and two 64-bit offsets a sentence pair, where Python lists would need ten times that.
+Two 32-bit numbers a token pair; two 64-bit offsets and a 32-bit row of the table a sentence pair. Python lists would
+need ten times that.
 """
 
 from __future__ import annotations
@@ -8,22 +9,22 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from transformer_mt.data.corpus import BLOCK, Table
+from transformer_mt.data.corpus import BLOCK, NAMED, Table
 from transformer_mt.data.tokenizer import TokenizerPair
 from transformer_mt.runs import replaced_folder
 
-LAYOUT = 1  # of the arrays on disk; part of the cache's key
-EXAMPLES = 5  # rows named in the report, for each reason
+LAYOUT = 2  # of the arrays on disk; part of the cache's key
 
 Ids = NDArray[np.int32]
 Offsets = NDArray[np.int64]
+Rows = NDArray[np.int32]
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,9 @@ class Side:
         return self.ids[self.offsets[i] : self.offsets[i + 1]]
 
     @property
-    def lengths(self) -> Offsets:
+    def lengths(self) -> NDArray[np.int32]:
         """Tokens of each sentence. [N]"""
-        return np.diff(self.offsets)
+        return np.diff(self.offsets).astype(np.int32)
 
 
 @dataclass
@@ -57,7 +58,7 @@ class Losses:
     def count(self, reason: Literal["empty", "too_long", "truncated"], row: int) -> None:
         setattr(self, reason, getattr(self, reason) + 1)
         examples = self.examples.setdefault(reason, [])
-        if len(examples) < EXAMPLES:
+        if len(examples) < NAMED:
             examples.append(row)
 
 
@@ -67,6 +68,7 @@ class EncodedCorpus:
 
     src: Side
     tgt: Side
+    rows: Rows  # of the table, from which each pair comes. [N]
     losses: Losses
 
     def __len__(self) -> int:
@@ -95,7 +97,8 @@ def encode(table: Table, tokenizers: TokenizerPair, limit: LengthLimit | None, c
             losses = _write(table, tokenizers, limit, beside)
             (beside / "losses.json").write_text(json.dumps(asdict(losses)), encoding="utf-8")
     losses = Losses(**json.loads((folder / "losses.json").read_text(encoding="utf-8")))
-    return EncodedCorpus(_load_side(folder, "src"), _load_side(folder, "tgt"), losses)
+    rows = np.load(folder / "rows.npy", mmap_mode="r")
+    return EncodedCorpus(_load_side(folder, "src"), _load_side(folder, "tgt"), rows, losses)
 
 
 def _load_side(folder: Path, name: str) -> Side:
@@ -108,17 +111,20 @@ def _load_side(folder: Path, name: str) -> Side:
 def _write(table: Table, tokenizers: TokenizerPair, limit: LengthLimit | None, folder: Path) -> Losses:
     losses = Losses()
     lengths: tuple[list[Offsets], list[Offsets]] = ([np.zeros(1, np.int64)], [np.zeros(1, np.int64)])
+    rows = [np.empty(0, np.int32)]
     pairs, row = iter(table), 0
     with (folder / "src.ids").open("wb") as src_file, (folder / "tgt.ids").open("wb") as tgt_file:
         while block := list(islice(pairs, BLOCK)):
             texts = [text for text, _ in block], [text for _, text in block]
             coded = list(zip(tokenizers.src.encode(texts[0]), tokenizers.tgt.encode(texts[1]), strict=True))
-            if limit is not None:
-                coded = _keep(block, coded, limit, losses, row)
+            kept = [*range(len(block))] if limit is None else _keep(block, coded, limit, losses, row)
+            rows.append(np.array(kept, np.int32) + row)
             row += len(block)
             for side, file in enumerate((src_file, tgt_file)):
-                lengths[side].append(np.array([len(pair[side]) for pair in coded], np.int64))
-                file.write(np.array([i for pair in coded for i in pair[side]], np.int32).tobytes())
+                ids = [coded[i][side] for i in kept]
+                lengths[side].append(np.array([*map(len, ids)], np.int64))
+                file.write(np.fromiter(chain.from_iterable(ids), np.int32).tobytes())
+    np.save(folder / "rows.npy", np.concatenate(rows))
     for name, counted in zip(("src", "tgt"), lengths, strict=True):
         np.save(folder / f"{name}.offsets.npy", np.cumsum(np.concatenate(counted)))
     return losses
@@ -130,18 +136,19 @@ def _keep(
     limit: LengthLimit,
     losses: Losses,
     first_row: int,
-) -> list[tuple[list[int], list[int]]]:
-    """The pairs of a block that are trained on; what is dropped or cut is counted."""
+) -> list[int]:
+    """Which pairs of a block are trained on; long ones are cut in place, and all that is lost is counted."""
     longest = limit.max_length - 1  # the end symbol takes one place
-    kept: list[tuple[list[int], list[int]]] = []
-    for row, ((src_text, tgt_text), (src, tgt)) in enumerate(zip(texts, coded, strict=True), start=first_row):
+    kept: list[int] = []
+    for i, ((src_text, tgt_text), (src, tgt)) in enumerate(zip(texts, coded, strict=True)):
         if not limit.keep_empty and not (src_text.strip() and tgt_text.strip()):
-            losses.count("empty", row)
+            losses.count("empty", first_row + i)
         elif max(len(src), len(tgt)) <= longest:
-            kept.append((src, tgt))
+            kept.append(i)
         elif limit.too_long == "truncate":
-            losses.count("truncated", row)
-            kept.append((src[:longest], tgt[:longest]))
+            losses.count("truncated", first_row + i)
+            del src[longest:], tgt[longest:]
+            kept.append(i)
         else:
-            losses.count("too_long", row)
+            losses.count("too_long", first_row + i)
     return kept

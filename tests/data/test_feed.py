@@ -1,0 +1,151 @@
+"""Batches built ahead are the same batches, and the position is that of what was handed out."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
+
+import pytest
+import torch
+
+from transformer_mt.data import feed as feed_module
+from transformer_mt.data.batching import Batch, BatchStream, Position
+from transformer_mt.data.encoded import EncodedCorpus
+from transformer_mt.data.feed import AHEAD, Feed, Share
+from transformer_mt.data.sampling import Resampler
+from transformer_mt.data.tokenizer import TokenizerPair
+from transformer_mt.errors import UserError
+
+TEXTS = ["the lazy dog sleeps", "a quick fox jumps", "over it", "dogs and foxes are friends", "so it is"] * 8
+
+
+@pytest.fixture(params=[0.0, 0.3], ids=["canonical", "sampled"])
+def make_stream(
+    request: pytest.FixtureRequest, make_corpus: Callable[..., EncodedCorpus], small_tokenizers: TokenizerPair
+) -> Callable[[], BatchStream]:
+    """Streams that share nothing but the corpus."""
+    ids = small_tokenizers.src.encode(TEXTS)
+    corpus = make_corpus(ids, ids[::-1])
+
+    def make() -> BatchStream:
+        resampler = Resampler(small_tokenizers.src, request.param, 1, 99)
+        return BatchStream(corpus, small_tokenizers, 80, 1, (resampler, resampler) if request.param else None)
+
+    return make
+
+
+@pytest.fixture(autouse=True)
+def no_thread_stays() -> Iterator[None]:
+    before = set(threading.enumerate())
+    yield
+    assert set(threading.enumerate()) <= before
+
+
+def same(left: Batch, right: Batch) -> bool:
+    parts = ((left.src, right.src), (left.tgt_in, right.tgt_in), (left.labels, right.labels))
+    return all(torch.equal(*pair) for pair in parts) and left.rows.tolist() == right.rows.tolist()
+
+
+@pytest.mark.parametrize("share", [Share(1), Share(3), Share(4, 1, 2), Share(3, 2, 3)])
+def test_what_is_built_ahead_is_what_is_taken(make_stream: Callable[[], BatchStream], share: Share) -> None:
+    stream = make_stream()
+    position = Position(1, len(stream) - 4)
+    with Feed(make_stream(), position, share) as feed:
+        for batches, after in islice(feed, 12):
+            wanted, position = stream.take(position, share.count, share.rank, share.size)
+            assert after == position
+            assert len(batches) == len(wanted)
+            assert all(map(same, batches, wanted))
+    assert position.epoch > 1, "an epoch has ended on the way"
+
+
+def test_a_resume_goes_on_behind_what_was_handed_out(make_stream: Callable[[], BatchStream]) -> None:
+    """And not behind what was built by then."""
+    with Feed(make_stream(), Position(), Share(2)) as feed:
+        whole = list(islice(feed, 9))
+    with Feed(make_stream(), Position(), Share(2)) as feed:
+        first = list(islice(feed, 4))
+    with Feed(make_stream(), first[-1].position, Share(2)) as feed:
+        second = list(islice(feed, 5))
+    for left, right in zip(whole, first + second, strict=True):
+        assert left.position == right.position
+        assert all(map(same, left.batches, right.batches))
+
+
+def test_no_more_is_built_than_is_wanted_soon(
+    make_stream: Callable[[], BatchStream], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream, taken = make_stream(), list[Position]()
+    take: Any = stream.take
+
+    def spy(position: Position, *arguments: Any) -> Any:
+        taken.append(position)
+        return take(position, *arguments)
+
+    monkeypatch.setattr(stream, "take", spy)
+    with Feed(stream, Position(), Share(1)) as feed:
+        for _ in range(3):
+            next(feed)
+    assert 3 <= len(taken) <= 3 + AHEAD
+
+
+def test_building_goes_on_while_the_consumer_computes(
+    make_stream: Callable[[], BatchStream], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream, built = make_stream(), threading.Semaphore(0)
+    take: Any = stream.take
+
+    def spy(*arguments: Any) -> Any:
+        found = take(*arguments)
+        built.release()
+        return found
+
+    monkeypatch.setattr(stream, "take", spy)
+    with Feed(stream, Position(), Share(1)) as feed:
+        next(feed)
+        assert all(built.acquire(timeout=60) for _ in range(1 + AHEAD))
+
+
+class Broken(BatchStream):
+    """Cannot build the batches of its second epoch."""
+
+    def collate(self, rows: Any, epoch: int | None = None) -> Batch:
+        if epoch == 1:
+            raise UserError(f"rows {rows.tolist()} are damaged")
+        return super().collate(rows, epoch)
+
+
+def test_an_error_arrives_where_its_step_is_asked_for(make_stream: Callable[[], BatchStream]) -> None:
+    stream = make_stream()
+    stream.__class__ = Broken
+    with Feed(stream, Position(0, len(stream) - 3), Share(1)) as feed:
+        assert [step.position for step in islice(feed, 3)][-1] == Position(1, 0)
+        for _ in range(2):
+            with pytest.raises(UserError, match="are damaged"):
+                next(feed)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, UserError])
+def test_the_thread_ends_when_the_consumer_fails(
+    make_stream: Callable[[], BatchStream], error: type[BaseException]
+) -> None:
+    """`no_thread_stays` looks."""
+    with pytest.raises(error), Feed(make_stream(), Position(), Share(2)) as feed:
+        next(feed)
+        raise error
+
+
+def test_a_feed_that_nobody_asks(make_stream: Callable[[], BatchStream]) -> None:
+    with Feed(make_stream(), Position(), Share(2)) as feed:
+        assert feed.waited == 0
+
+
+def test_waiting_is_told(make_stream: Callable[[], BatchStream], monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([10.0, 10.5, 20.0, 22.0])
+    monkeypatch.setattr(feed_module.time, "perf_counter", lambda: next(clock))
+    with Feed(make_stream(), Position(), Share(1)) as feed:
+        for waited in (0.5, 2.5):
+            next(feed)
+            assert feed.waited == waited
