@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,9 @@ from transformer_mt.data.tokenizer import TokenizerPair
 from transformer_mt.device import resolve
 from transformer_mt.model.positions import sinusoidal_table
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.runs import RunFolder
-from transformer_mt.training.monitor import Monitor
+from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.optim import make_optimizer, make_schedule
-from transformer_mt.training.trainer import Trainer
+from transformer_mt.training.update import Updater
 
 SIDES = ("student", "ours")
 WARM_UP = 5  # steps that are not counted
@@ -113,30 +113,24 @@ def run_side(side: str, folder: Path, precision: str) -> float:
 
 
 def our_step(config: Config, tokenizers: TokenizerPair, folder: Path, precision: str) -> Any:
-    """The trainer's own update."""
+    """Our own step."""
     machine = resolve("auto", precision, "auto")
     model = Transformer(config.model, tokenizers.src, tokenizers.tgt).to(machine.device)
-    run = RunFolder(folder)
-    unused: Any = None
-    trainer = Trainer(
-        model=model,
-        stream=unused,
-        optimizer=make_optimizer(config.optimizer, model.parameters()),
-        schedule=make_schedule(config.schedule, config.model.d_model),
-        validate=unused,
-        run=run,
-        monitor=Monitor(run, {}, None),
-        machine=machine,
-        accumulate=1,
-        clip_norm=config.optimizer.clip_norm,
+    updater = Updater(
+        model,
+        make_optimizer(config.optimizer, model.parameters()),
         smoothing=config.loss.label_smoothing,
-        limits=config.train,
-        validation=config.validation,
-        keep=config.keep,
+        clip_norm=config.optimizer.clip_norm,
+        seed=config.seed,
+        machine=machine,
+        ranks=Ranks(),
+        halve=lambda batch: [],
     )
+    schedule, steps = make_schedule(config.schedule, config.model.d_model), count(1)
 
     def step(batch: Batch) -> None:
-        trainer.update([batch])
+        step = next(steps)
+        updater.update(step, schedule(step), [batch])
 
     return step
 

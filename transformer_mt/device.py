@@ -79,14 +79,19 @@ def resolve(device: str, precision: str, threads: str | int) -> Machine:
     except ValueError as error:
         raise UserError(str(error)) from None
     chosen = torch.device(_best_device() if device == "auto" else device)
+    if str(chosen) == "cuda" and "LOCAL_RANK" in os.environ:  # of several processes, each has its own
+        chosen = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
         raise UserError(f"device: {device} is not there ({torch.cuda.device_count()} CUDA devices); use device=cpu")
     if chosen.type == "mps" and not torch.backends.mps.is_available():
         raise UserError("device: mps is not there; use device=cpu")
     bf16 = precision == "bf16" or (precision == "auto" and has_native_bf16(chosen))
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(SHAPES))  # read at the first matrix product
+    processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     if threads != "auto":
         torch.set_num_threads(int(threads))
+    elif processes > 1:
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // processes))
     return Machine(chosen, "bf16" if bf16 else "fp32", torch.get_num_threads())
 
 
@@ -121,3 +126,12 @@ def describe(device: torch.device) -> str:
         with cpuinfo.open(encoding="utf-8", errors="replace") as lines:
             name = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "")
     return f"{name or 'CPU'}, {os.cpu_count()} cores"
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether an error says that the device, or the machine, has no memory left."""
+    import torch
+
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return "DefaultCPUAllocator" in str(error) or "bad_alloc" in str(error)

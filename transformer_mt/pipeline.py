@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,9 +19,10 @@ from transformer_mt import config as configuration
 from transformer_mt import pictures, records
 from transformer_mt.config import Config
 from transformer_mt.data import checks, corpus, tokenizer
-from transformer_mt.data.batching import BatchStream
+from transformer_mt.data.batching import Batch, BatchStream
 from transformer_mt.data.corpus import Table
 from transformer_mt.data.encoded import EncodedCorpus, LengthLimit, encode
+from transformer_mt.data.feed import Feed, Share
 from transformer_mt.data.sampling import Resampler, Resamplers
 from transformer_mt.data.tokenizer import TokenizerPair
 from transformer_mt.decoding.scoring import Scores, bleu_tokenizer, score
@@ -28,11 +31,14 @@ from transformer_mt.decoding.validation import Validator
 from transformer_mt.device import Machine, resolve
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.runs import RunFolder
+from transformer_mt.runs import CheckpointInfo, RunFolder
+from transformer_mt.training import distributed
 from transformer_mt.training.checkpoint import rewind
-from transformer_mt.training.monitor import Monitor, Sample
+from transformer_mt.training.distributed import Ranks
+from transformer_mt.training.monitor import Monitor, Sample, SilentMonitor
 from transformer_mt.training.optim import make_optimizer, make_schedule
 from transformer_mt.training.trainer import Trainer
+from transformer_mt.training.update import Updater
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -44,46 +50,74 @@ def train(config: Config, *, checkpoint: str = "last", restart: bool = False) ->
     Raises `UserError` for what the user can mend, and `Interrupted` when a signal stopped it.
     """
     run = RunFolder(Path(config.runs_dir) / str(config.name))
-    if restart and run.exists():
-        with run.locked():
-            aside = run.move_aside()
-        say(f"the old run is now {aside}")
-    with run.locked():
-        config, machine = settle(run, config)
-        tables = load_tables(config)
-        tokenizers = make_tokenizers(run, config, tables.train)
-        resamplers = make_resamplers(config, tokenizers)
-        corpora = encode_tables(config, tables, tokenizers)
-        report = checks.report(tables.train, corpora.train, tables.held_out(), Path(config.data.cache_dir))
-        for line in report:
-            say(f"data: {line}")
+    with distributed.join(config.batches.accumulate) as ranks, hold(run, ranks, restart):
+        config = ranks.first_decides(lambda: settle(run, config))
+        machine = resolve(config.device, config.precision, config.threads)
+        with ranks.first_goes_ahead():
+            tables = load_tables(config)
+            tokenizers = make_tokenizers(run, config, tables.train)
+            corpora = encode_tables(config, tables, tokenizers)
         torch.manual_seed(config.seed)
         model = Transformer(config.model, tokenizers.src, tokenizers.tgt).to(machine.device)
-        parameters = sum(parameter.numel() for parameter in model.parameters())
-        records.begin(run, config, machine, parameters, report, tables.sha256())
-        with make_monitor(run, config) as monitor:
-            trainer = make_trainer(run, config, machine, model, tokenizers, resamplers, corpora, tables, monitor)
-            if run.checkpoint_list():
-                info = run.checkpoint(checkpoint)
-                if rewind(run, info):
-                    records.write(run, records.without_end(run.read_record()))
+        if ranks.is_first:
+            begin(run, config, machine, model, tables, corpora)
+        with make_monitor(run, config, ranks) as monitor:
+            trainer = make_trainer(run, config, machine, ranks, model, tokenizers, corpora, tables, monitor)
+            info = ranks.first_decides(lambda: find_start(run, checkpoint))
+            if info is not None:
                 trainer.resume(info)
                 say(f"going on after step {trainer.progress.step:,}")
             else:
                 monitor.cut_back(0)  # an earlier start may have ended before its first checkpoint
                 monitor.show(1, make_pictures(config, model, corpora))
-            records.write_card(run, config)
             ended = trainer.fit()
             say(f"training ended: {ended}")
-            finish(run, config, machine, ended, tables, monitor)
-        records.write_card(run, config)
+            if ranks.is_first:
+                finish(run, config, machine, ended, tables, monitor)
+            ranks.wait()
     say(f"the run is in {run.path}; its README.md says what to type next")
+
+
+@contextmanager
+def hold(run: RunFolder, ranks: Ranks, restart: bool) -> Generator[None]:
+    """The run folder, for this training alone; moved aside first where it is to begin anew."""
+    if not ranks.is_first:
+        yield
+        return
+    if restart and run.exists() and not distributed.restarts():
+        with run.locked():
+            aside = run.move_aside()
+        say(f"the old run is now {aside}")
+    with run.locked():
+        yield
+
+
+def begin(
+    run: RunFolder, config: Config, machine: Machine, model: Transformer, tables: Tables, corpora: Corpora
+) -> None:
+    """Look at the data, say what was found, and write down what this run is."""
+    report = checks.report(tables.train, corpora.train, tables.held_out(), Path(config.data.cache_dir))
+    for line in report:
+        say(f"data: {line}")
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    records.begin(run, config, machine, parameters, report, tables.sha256())
+    records.write_card(run, config)
+
+
+def find_start(run: RunFolder, checkpoint: str) -> CheckpointInfo | None:
+    """The checkpoint to go on from, which is then the last one; None where there is none yet."""
+    if not run.checkpoint_list():
+        return None
+    info = run.checkpoint(checkpoint)
+    if rewind(run, info):
+        records.write(run, records.without_end(run.read_record()))
+    return info
 
 
 # --- settings ---------------------------------------------------------------------------------------------------------
 
 
-def settle(run: RunFolder, config: Config) -> tuple[Config, Machine]:
+def settle(run: RunFolder, config: Config) -> Config:
     """The configuration as the run has it: `auto` resolved once, and nothing changed that decides what is learnt."""
     old = None
     if run.exists():
@@ -95,11 +129,15 @@ def settle(run: RunFolder, config: Config) -> tuple[Config, Machine]:
         config = config.model_copy(update=unchanged)
     machine = resolve(config.device, config.precision, config.threads)
     config = config.model_copy(
-        update={"device": str(machine.device), "precision": machine.precision, "threads": machine.threads}
+        update={
+            "device": machine.device.type if config.device == "auto" else config.device,
+            "precision": machine.precision,
+            "threads": machine.threads,
+        }
     )
     if old is not None:
         compare(run, old, config)
-    return config, machine
+    return config
 
 
 def compare(run: RunFolder, old: Config, new: Config) -> None:
@@ -123,7 +161,9 @@ def show(value: object) -> str:
 
 
 def say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    """One line for the person who watches: of several processes, the first one's."""
+    if distributed.is_first():
+        print(line, file=sys.stderr, flush=True)
 
 
 # --- data -------------------------------------------------------------------------------------------------------------
@@ -211,7 +251,7 @@ def encode_tables(config: Config, tables: Tables, tokenizers: TokenizerPair) -> 
 # --- training ---------------------------------------------------------------------------------------------------------
 
 
-def make_monitor(run: RunFolder, config: Config) -> Monitor:
+def make_monitor(run: RunFolder, config: Config, ranks: Ranks) -> Monitor:
     """What the run says; its settings make its row among TensorBoard's hyper-parameters."""
     sections = ("batches", "loss", "model", "optimizer", "schedule", "tokenizer", "seed", "precision")
     hparams = {
@@ -219,7 +259,7 @@ def make_monitor(run: RunFolder, config: Config) -> Monitor:
         for key, value in configuration.flatten(config).items()
         if key.partition(".")[0] in sections
     }
-    return Monitor(run, hparams, config.train.max_steps)
+    return (Monitor if ranks.is_first else SilentMonitor)(run, hparams, config.train.max_steps)
 
 
 def make_pictures(config: Config, model: Transformer, corpora: Corpora) -> dict[str, Figure]:
@@ -239,40 +279,58 @@ def make_trainer(
     run: RunFolder,
     config: Config,
     machine: Machine,
+    ranks: Ranks,
     model: Transformer,
     tokenizers: TokenizerPair,
-    resamplers: Resamplers | None,
     corpora: Corpora,
     tables: Tables,
     monitor: Monitor,
 ) -> Trainer:
     """The trainer with all its parts."""
-    smoothing, tokens = config.loss.label_smoothing, config.batches.tokens
+    smoothing, tokens, accumulate = config.loss.label_smoothing, config.batches.tokens, config.batches.accumulate
+    stream = BatchStream(corpora.train, tokenizers, tokens, config.seed, make_resamplers(config, tokenizers))
+    updater = Updater(
+        model,
+        make_optimizer(config.optimizer, model.parameters()),
+        smoothing=smoothing,
+        clip_norm=config.optimizer.clip_norm,
+        seed=config.seed,
+        machine=machine,
+        ranks=ranks,
+        halve=lambda batch: halves(stream, batch, tables.train),
+    )
     validator = Validator(
         Translator(model, tokenizers, config.decoding),
         BatchStream(corpora.validation, tokenizers, tokens, config.seed),
         list(tables.validation),
         machine=machine,
+        ranks=ranks,
         smoothing=smoothing,
         tokenize=bleu_tokenizer(config.scoring.tokenize, config.data.tgt_lang),
         probes=config.validation.probes,
     )
     return Trainer(
-        model=model,
-        stream=BatchStream(corpora.train, tokenizers, tokens, config.seed, resamplers),
-        optimizer=make_optimizer(config.optimizer, model.parameters()),
+        updater=updater,
+        feed=Feed(stream, Share(accumulate, ranks.rank, ranks.size), pinned=machine.device.type == "cuda"),
         schedule=make_schedule(config.schedule, config.model.d_model),
         validate=validator,
         run=run,
         monitor=monitor,
-        machine=machine,
-        accumulate=config.batches.accumulate,
-        clip_norm=config.optimizer.clip_norm,
-        smoothing=smoothing,
+        ranks=ranks,
         limits=config.train,
         validation=config.validation,
         keep=config.keep,
+        whereabouts=lambda position: tables.train.origins(stream.rows(position, accumulate).tolist()),
     )
+
+
+def halves(stream: BatchStream, batch: Batch, table: Table) -> list[Batch]:
+    """Two batches of one for which there is no memory. Raises `UserError` for a single pair."""
+    lines = stream.name_lines(batch, table)
+    if len(batch.rows) == 1:
+        raise UserError(f"{lines}: there is no memory for this pair alone; lower data.max_length, or the model's size")
+    print(f"no memory for a batch of {len(batch.rows)} pairs: it is split ({lines})", file=sys.stderr, flush=True)
+    return stream.halves(batch)
 
 
 def finish(run: RunFolder, config: Config, machine: Machine, ended: str, tables: Tables, monitor: Monitor) -> None:
@@ -290,6 +348,7 @@ def finish(run: RunFolder, config: Config, machine: Machine, ended: str, tables:
             monitor.record(step, {f"test/{name}/bleu": scores.bleu.value, f"test/{name}/chrf": scores.chrf.value})
         record["tested_step"] = best.step
     records.write(run, record)
+    records.write_card(run, config)
 
 
 # --- scores -----------------------------------------------------------------------------------------------------------

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from itertools import islice
 from typing import Any
 
 import pytest
 import torch
 
-from transformer_mt.data import feed as feed_module
 from transformer_mt.data.batching import Batch, BatchStream, Position
 from transformer_mt.data.encoded import EncodedCorpus
-from transformer_mt.data.feed import AHEAD, Feed, Share
+from transformer_mt.data.feed import AHEAD, Feed, Share, Step
 from transformer_mt.data.sampling import Resampler
 from transformer_mt.data.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
@@ -48,12 +46,21 @@ def same(left: Batch, right: Batch) -> bool:
     return all(torch.equal(*pair) for pair in parts) and left.rows.tolist() == right.rows.tolist()
 
 
+def steps(feed: Feed, position: Position, count: int) -> list[Step]:
+    """So many in succession."""
+    found: list[Step] = []
+    for _ in range(count):
+        found.append(feed.take(position))
+        position = found[-1].position
+    return found
+
+
 @pytest.mark.parametrize("share", [Share(1), Share(3), Share(4, 1, 2), Share(3, 2, 3)])
 def test_what_is_built_ahead_is_what_is_taken(make_stream: Callable[[], BatchStream], share: Share) -> None:
     stream = make_stream()
     position = Position(1, len(stream) - 4)
-    with Feed(make_stream(), position, share) as feed:
-        for batches, after in islice(feed, 12):
+    with Feed(make_stream(), share) as feed:
+        for batches, after in steps(feed, position, 12):
             wanted, position = stream.take(position, share.count, share.rank, share.size)
             assert after == position
             assert len(batches) == len(wanted)
@@ -63,12 +70,12 @@ def test_what_is_built_ahead_is_what_is_taken(make_stream: Callable[[], BatchStr
 
 def test_a_resume_goes_on_behind_what_was_handed_out(make_stream: Callable[[], BatchStream]) -> None:
     """And not behind what was built by then."""
-    with Feed(make_stream(), Position(), Share(2)) as feed:
-        whole = list(islice(feed, 9))
-    with Feed(make_stream(), Position(), Share(2)) as feed:
-        first = list(islice(feed, 4))
-    with Feed(make_stream(), first[-1].position, Share(2)) as feed:
-        second = list(islice(feed, 5))
+    with Feed(make_stream(), Share(2)) as feed:
+        whole = steps(feed, Position(), 9)
+    with Feed(make_stream(), Share(2)) as feed:
+        first = steps(feed, Position(), 4)
+    with Feed(make_stream(), Share(2)) as feed:
+        second = steps(feed, first[-1].position, 5)
     for left, right in zip(whole, first + second, strict=True):
         assert left.position == right.position
         assert all(map(same, left.batches, right.batches))
@@ -85,9 +92,8 @@ def test_no_more_is_built_than_is_wanted_soon(
         return take(position, *arguments)
 
     monkeypatch.setattr(stream, "take", spy)
-    with Feed(stream, Position(), Share(1)) as feed:
-        for _ in range(3):
-            next(feed)
+    with Feed(stream, Share(1)) as feed:
+        steps(feed, Position(), 3)
     assert 3 <= len(taken) <= 3 + AHEAD
 
 
@@ -103,8 +109,8 @@ def test_building_goes_on_while_the_consumer_computes(
         return found
 
     monkeypatch.setattr(stream, "take", spy)
-    with Feed(stream, Position(), Share(1)) as feed:
-        next(feed)
+    with Feed(stream, Share(1)) as feed:
+        feed.take(Position())
         assert all(built.acquire(timeout=60) for _ in range(1 + AHEAD))
 
 
@@ -120,11 +126,11 @@ class Broken(BatchStream):
 def test_an_error_arrives_where_its_step_is_asked_for(make_stream: Callable[[], BatchStream]) -> None:
     stream = make_stream()
     stream.__class__ = Broken
-    with Feed(stream, Position(0, len(stream) - 3), Share(1)) as feed:
-        assert [step.position for step in islice(feed, 3)][-1] == Position(1, 0)
+    with Feed(stream, Share(1)) as feed:
+        assert steps(feed, Position(0, len(stream) - 3), 3)[-1].position == Position(1, 0)
         for _ in range(2):
             with pytest.raises(UserError, match="are damaged"):
-                next(feed)
+                feed.take(Position(1, 0))
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, UserError])
@@ -132,20 +138,21 @@ def test_the_thread_ends_when_the_consumer_fails(
     make_stream: Callable[[], BatchStream], error: type[BaseException]
 ) -> None:
     """`no_thread_stays` looks."""
-    with pytest.raises(error), Feed(make_stream(), Position(), Share(2)) as feed:
-        next(feed)
+    with pytest.raises(error), Feed(make_stream(), Share(2)) as feed:
+        feed.take(Position())
         raise error
 
 
 def test_a_feed_that_nobody_asks(make_stream: Callable[[], BatchStream]) -> None:
-    with Feed(make_stream(), Position(), Share(2)) as feed:
-        assert feed.waited == 0
+    with Feed(make_stream(), Share(2)):
+        pass
 
 
-def test_waiting_is_told(make_stream: Callable[[], BatchStream], monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter([10.0, 10.5, 20.0, 22.0])
-    monkeypatch.setattr(feed_module.time, "perf_counter", lambda: next(clock))
-    with Feed(make_stream(), Position(), Share(1)) as feed:
-        for waited in (0.5, 2.5):
-            next(feed)
-            assert feed.waited == waited
+def test_it_can_be_sent_back(make_stream: Callable[[], BatchStream]) -> None:
+    """To a position before, as when a run goes back to a checkpoint."""
+    with Feed(make_stream(), Share(2)) as feed:
+        first = steps(feed, Position(), 5)
+        again = steps(feed, Position(), 5)
+    for left, right in zip(first, again, strict=True):
+        assert left.position == right.position
+        assert all(map(same, left.batches, right.batches))

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from transformer_mt.data.batching import Batch
-from transformer_mt.device import Machine
-from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.runs import RunFolder
 from transformer_mt.training import loss as loss_file
-from transformer_mt.training.checkpoint import KeepConfig
 from transformer_mt.training.loss import (
     Loss,
     LossConfig,
@@ -26,9 +21,6 @@ from transformer_mt.training.loss import (
     label_smoothed_cross_entropy,
     plain_cross_entropy,
 )
-from transformer_mt.training.monitor import Monitor
-from transformer_mt.training.optim import OptimizerConfig, ScheduleConfig, make_optimizer, make_schedule
-from transformer_mt.training.trainer import MOST_SKIPPED, TrainConfig, Trainer, ValidationConfig
 
 MakeModel = Callable[..., Transformer]
 B, T, D, V = 3, 7, 16, 29
@@ -242,139 +234,3 @@ def test_each_side_has_its_own_pad_id(make_model: MakeModel, pads: tuple[int, in
 def test_smoothing_is_a_tenth_unless_said_otherwise() -> None:
     """Vaswani et al. 2017, section 5.4."""
     assert LossConfig().label_smoothing == 0.1
-
-
-# --- the trainer's update ---------------------------------------------------------------------------------------------
-
-
-def make_trainer(model: Transformer, folder: Path, **settings: Any) -> Trainer:
-    """A trainer that is given its batches."""
-    run = RunFolder(folder)
-    unused: Any = None
-    defaults: dict[str, Any] = {
-        "stream": unused,
-        "optimizer": make_optimizer(OptimizerConfig(), model.parameters()),
-        "schedule": make_schedule(ScheduleConfig(warmup_steps=10, peak=0.01), 16),
-        "validate": unused,
-        "run": run,
-        "monitor": Monitor(run, {}, None),
-        "machine": Machine(torch.device("cpu"), "fp32", 1),
-        "accumulate": 1,
-        "clip_norm": None,
-        "smoothing": 0.1,
-        "limits": TrainConfig(),
-        "validation": ValidationConfig(),
-        "keep": KeepConfig(),
-    }
-    return Trainer(model=model, **{**defaults, **settings})
-
-
-def part(batch: Batch, rows: slice) -> Batch:
-    src, tgt_in, labels = batch.src[rows], batch.tgt_in[rows], batch.labels[rows]
-    return Batch(src, tgt_in, labels, n_src=int((src != 0).sum()), n_tgt=int((labels != 0).sum()))
-
-
-def weights(model: Transformer) -> list[Tensor]:
-    return [parameter.detach().clone() for parameter in model.parameters()]
-
-
-def moments(trainer: Trainer) -> list[Tensor]:
-    """What the optimiser remembers."""
-    return [value.clone() for state in trainer.optimizer.state.values() for value in state.values()]
-
-
-@pytest.mark.parametrize("parts", [4, 32])
-def test_accumulated_gradients_are_those_of_one_batch(make_model: MakeModel, parts: int, tmp_path: Path) -> None:
-    """Trap 23: with ragged lengths the mean is over labels, not over batches."""
-    batch, size = ragged(32), 32 // parts
-    whole, accumulated = make_model(rough=0.1), make_model(rough=0.1)
-    norm = make_trainer(whole, tmp_path).update([batch])
-    trainer = make_trainer(accumulated, tmp_path)
-    batches = [part(batch, slice(start, start + size)) for start in range(0, 32, size)]
-    assert len({b.n_tgt for b in batches}) > 1
-    assert trainer.update(batches) == pytest.approx(norm, rel=1e-5)
-    for ours, theirs in zip(accumulated.parameters(), whole.parameters(), strict=True):
-        torch.testing.assert_close(ours.grad, theirs.grad, atol=1e-6, rtol=1e-4)
-
-
-def test_an_update_minimises_the_smoothed_loss_and_reports_the_plain_one(make_model: MakeModel, tmp_path: Path) -> None:
-    """Trap 21."""
-    model, batch = make_model(rough=0.1), ragged(8)
-    problem = Problem(model(batch.src, batch.tgt_in), model.output.weight, batch.labels)
-    wanted, nll = oracle(problem, 0, 0.1), oracle(problem, 0, 0.0)
-    gradient = torch.autograd.grad(wanted / batch.n_tgt, list(model.parameters()))
-    trainer = make_trainer(model, tmp_path)
-    trainer.update([batch])
-    assert (trainer.window.loss, trainer.window.nll) == pytest.approx((wanted.item(), nll.item()))
-    assert (trainer.window.n_src, trainer.window.n_tgt) == (batch.n_src, batch.n_tgt)
-    for parameter, wanted in zip(model.parameters(), gradient, strict=True):
-        torch.testing.assert_close(parameter.grad, wanted, atol=1e-6, rtol=1e-4)
-
-
-def test_a_long_gradient_is_cut_to_the_norm(make_model: MakeModel, tmp_path: Path) -> None:
-    model = make_model(rough=0.3)
-    norm = make_trainer(model, tmp_path, clip_norm=0.01).update([ragged(8)])
-    clipped = torch.cat([cast(Tensor, parameter.grad).flatten() for parameter in model.parameters()])
-    assert norm > 0.1
-    assert clipped.norm().item() == pytest.approx(0.01, rel=1e-3)
-
-
-def test_each_step_has_its_learning_rate(make_model: MakeModel, tmp_path: Path) -> None:
-    """The first update uses the rate of step 1."""
-    trainer = make_trainer(make_model(), tmp_path)
-    for step in (1, 2, 3):
-        trainer.update([ragged(2)])
-        assert trainer.optimizer.param_groups[0]["lr"] == trainer.schedule(step)
-        trainer.progress.step += 1
-
-
-def test_a_batch_without_labels_is_no_step(make_model: MakeModel, tmp_path: Path) -> None:
-    """Trap 19: also when the optimiser still has momentum."""
-    model = make_model()
-    trainer = make_trainer(model, tmp_path)
-    trainer.update([ragged(4)])
-    before = weights(model)
-    empty = part(ragged(4), slice(0, 4))
-    empty.labels.fill_(0)
-    trainer.update([Batch(empty.src, empty.tgt_in, empty.labels, n_src=empty.n_src, n_tgt=0)])
-    assert all(map(torch.equal, weights(model), before))
-    assert trainer.progress.skipped == 1
-
-
-def spoil(model: nn.Module, value: float) -> Any:
-    """Every state that the model gives out is multiplied by a value."""
-
-    def multiply(_module: nn.Module, _inputs: object, output: Tensor) -> Tensor:
-        return output * value
-
-    return model.register_forward_hook(multiply)
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-@pytest.mark.parametrize("clip_norm", [None, 1.0])
-def test_a_gradient_that_is_not_finite_changes_nothing(
-    make_model: MakeModel, value: float, clip_norm: float | None, tmp_path: Path
-) -> None:
-    """No weight, nothing in the optimiser; it is counted, and the next good batch is a step again."""
-    model = make_model()
-    trainer = make_trainer(model, tmp_path, clip_norm=clip_norm)
-    trainer.update([ragged(4)])
-    before = weights(model) + moments(trainer)
-    hook = spoil(model, value)
-    trainer.update([ragged(4)])
-    assert all(map(torch.equal, weights(model) + moments(trainer), before))
-    assert (trainer.progress.skipped, trainer.progress.skipped_in_a_row) == (1, 1)
-    hook.remove()
-    trainer.update([ragged(4)])
-    assert not all(map(torch.equal, weights(model), before))
-    assert (trainer.progress.skipped, trainer.progress.skipped_in_a_row) == (1, 0)
-
-
-def test_a_run_whose_gradients_stay_infinite_ends(make_model: MakeModel, tmp_path: Path) -> None:
-    model = make_model()
-    trainer, batch = make_trainer(model, tmp_path), ragged(2)
-    spoil(model, math.nan)
-    for _ in range(MOST_SKIPPED - 1):
-        trainer.update([batch])
-    with pytest.raises(UserError, match=r"lower schedule\.peak"):
-        trainer.update([batch])

@@ -101,6 +101,11 @@ class BatchStream:
         batches = [self.collate(self.plan(place.epoch)[place.index], place.epoch) for place in taken]
         return batches, self.after(position, count)
 
+    def rows(self, position: Position, count: int) -> Rows:
+        """The rows of the table from which the next `count` batches from a position come."""
+        places = [self.after(position, i) for i in range(count)]
+        return self.corpus.rows[np.concatenate([self.plan(place.epoch)[place.index] for place in places])]
+
     def after(self, position: Position, count: int) -> Position:
         """The position `count` batches on."""
         epochs, index = divmod(position.index + count, len(self))

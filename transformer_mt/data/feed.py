@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections import deque
-from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -31,18 +28,16 @@ class Share:
 
 
 class Feed:
-    """The steps of a stream from a position on, without end, to be used in a `with` statement.
+    """The steps of a stream, to be used in a `with` statement.
 
     What is handed out does not depend on what is built ahead. An error in building is raised where its step is asked
     for.
     """
 
-    def __init__(self, stream: BatchStream, position: Position, share: Share, *, pinned: bool = False) -> None:
+    def __init__(self, stream: BatchStream, share: Share, *, pinned: bool = False) -> None:
         self.stream, self.share, self.pinned = stream, share, pinned
-        self.waited = 0.0  # seconds that were spent waiting for batches
-        self._next = position  # of the step that will be begun next
         self._pool = ThreadPoolExecutor(1, "batches")
-        self._steps: deque[Future[Step]] = deque()
+        self._steps: dict[Position, Future[Step]] = {}  # by the position before
 
     def __enter__(self) -> Feed:
         return self
@@ -50,17 +45,11 @@ class Feed:
     def __exit__(self, *_: object) -> None:
         self._pool.shutdown(cancel_futures=True)
 
-    def __iter__(self) -> Iterator[Step]:
-        return self
-
-    def __next__(self) -> Step:
-        began = time.perf_counter()
-        while len(self._steps) <= AHEAD:
-            self._steps.append(self._pool.submit(self._build, self._next))
-            self._next = self.stream.after(self._next, self.share.count)
-        step = self._steps.popleft().result()
-        self.waited += time.perf_counter() - began
-        return step
+    def take(self, position: Position) -> Step:
+        """The step that begins at a position. The ones behind it are built meanwhile."""
+        places = [self.stream.after(position, i * self.share.count) for i in range(AHEAD + 1)]
+        self._steps = {place: self._steps.get(place) or self._pool.submit(self._build, place) for place in places}
+        return self._steps[position].result()
 
     def _build(self, position: Position) -> Step:
         batches, after = self.stream.take(position, self.share.count, self.share.rank, self.share.size)

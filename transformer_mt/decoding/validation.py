@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,6 +12,7 @@ from transformer_mt.decoding.explanation import explain
 from transformer_mt.decoding.scoring import score
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.device import Machine
+from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.loss import batch_loss
 from transformer_mt.training.monitor import Sample
 from transformer_mt.training.trainer import Validation, perplexity
@@ -29,18 +31,19 @@ class Validator:
         pairs: list[tuple[str, str]],
         *,
         machine: Machine,
+        ranks: Ranks,
         smoothing: float,
         tokenize: str,
         probes: int,
     ) -> None:
         self.translator, self.stream = translator, stream
         self.sources, self.references = [src for src, _ in pairs], [tgt for _, tgt in pairs]
-        self.machine, self.smoothing, self.tokenize = machine, smoothing, tokenize
+        self.machine, self.ranks, self.smoothing, self.tokenize = machine, ranks, smoothing, tokenize
         # probes stand evenly spread over the set, so that they differ as the set does
         self.probes = [i * len(pairs) // probes for i in range(min(probes, len(pairs)))]
 
     def __call__(self) -> Validation:
-        hypotheses = self.translator.translate(self.sources)
+        hypotheses = self.ranks.gather(self.translator.translate(self.ranks.share(self.sources)))
         scores = score(hypotheses, self.references, self.tokenize)
         samples = [Sample(self.sources[i], hypotheses[i], self.references[i]) for i in self.probes]
         found = {**self.losses(), "bleu": scores.bleu.value, "chrf": scores.chrf.value}
@@ -59,12 +62,12 @@ class Validator:
         model = self.translator.model
         was_training = model.training
         model.eval()
-        sums, labels = torch.zeros(2), 0
-        for batch in self.stream.in_order():
+        sums = torch.zeros(3, device=self.machine.device)
+        for batch in islice(self.stream.in_order(), self.ranks.rank, None, self.ranks.size):
             with self.machine.autocast():
                 loss = batch_loss(model, batch.to(self.machine.device), self.smoothing)
-            sums += torch.stack(loss).cpu()
-            labels += batch.n_tgt
+            sums += torch.stack([*loss, sums.new_tensor(batch.n_tgt)])
         model.train(was_training)
-        smoothed, nll = (float(total) / labels for total in sums)
+        smoothed, nll, labels = map(float, self.ranks.add_up([sums])[0])
+        smoothed, nll = smoothed / labels, nll / labels
         return {"loss": smoothed, "nll": nll, "ppl": perplexity(nll)}

@@ -93,7 +93,7 @@ class Monitor:
         for sample in samples:
             self.say("\n".join(sample.lines()) + "\n")
         if samples:
-            self._open().text("validation", _table(samples), step)
+            self.write("validation", _table(samples), step)
             self.flush()
 
     def record(self, step: int, figures: Mapping[str, float]) -> None:
@@ -104,6 +104,10 @@ class Monitor:
         finite = {name: value if math.isfinite(value) else str(value) for name, value in figures.items()}
         with self.run.metrics.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step, **finite}) + "\n")
+
+    def write(self, name: str, markdown: str, step: int) -> None:
+        """Text, to TensorBoard."""
+        self._open().text(name, markdown, step)
 
     def show(self, step: int, figures: Mapping[str, Figure]) -> None:
         """Pictures by name, to TensorBoard."""
@@ -134,6 +138,28 @@ class Monitor:
             return ""
         seconds = (time.perf_counter() - self._began) / (step - self._first_step + 1) * (self.max_steps - step)
         return f"  {tqdm.format_interval(seconds)} left"
+
+
+class SilentMonitor(Monitor):
+    """Of several processes that train together, all but the first."""
+
+    def say(self, line: str) -> None:
+        pass
+
+    def advance(self, step: int) -> None:
+        pass
+
+    def record(self, step: int, figures: Mapping[str, float]) -> None:
+        pass
+
+    def write(self, name: str, markdown: str, step: int) -> None:
+        pass
+
+    def show(self, step: int, figures: Mapping[str, Figure]) -> None:
+        pass
+
+    def cut_back(self, step: int) -> None:
+        pass
 
 
 def _table(samples: list[Sample]) -> str:

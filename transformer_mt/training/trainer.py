@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import threading
+import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, cast
 
 import torch
 from pydantic import Field
-from torch.nn.utils import clip_grad_norm_
+from torch import Tensor
 
-from transformer_mt.data.batching import Batch, BatchStream, Position
-from transformer_mt.device import Machine
+from transformer_mt.data.batching import Position
+from transformer_mt.data.feed import Feed
 from transformer_mt.errors import Interrupted, UserError
-from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs import CheckpointInfo, RunFolder, is_better
 from transformer_mt.settings import MAY_CHANGE, Interval, Milestone, Section
 from transformer_mt.training import checkpoint
 from transformer_mt.training.checkpoint import KeepConfig, State
-from transformer_mt.training.loss import batch_loss
+from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.monitor import Monitor, Sample
 from transformer_mt.training.optim import Schedule
+from transformer_mt.training.signals import StopSignals
+from transformer_mt.training.update import FIGURES, Updater
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_SKIPPED = 20  # steps in a row whose gradient is not finite
+MOST_RETURNS = 2  # to an earlier checkpoint
+SUMS = ("loss", "nll", "n_src", "n_tgt", "cells")  # of what the steps find, for the log's next entry
 
 
 class TrainConfig(Section):
@@ -73,15 +73,17 @@ class Window:
 
     loss: float = 0.0
     nll: float = 0.0
-    n_src: int = 0
-    n_tgt: int = 0
-    cells: int = 0
+    n_src: float = 0.0
+    n_tgt: float = 0.0
+    cells: float = 0.0
+    gradient_norm: float = 0.0  # of the last step
     seconds: float = 0.0
+    waited: float = 0.0  # for batches, of these seconds
 
 
 @dataclass
 class Progress:
-    """How far a run has come. With weights, optimiser and random states it is all that a resume needs."""
+    """How far a run has come. With weights, optimiser and settings it is all that the next step depends on."""
 
     step: int = 0
     position: Position = field(default_factory=Position)
@@ -91,6 +93,16 @@ class Progress:
     not_better: int = 0  # validations in a row
     skipped: int = 0  # steps whose gradient was not finite
     skipped_in_a_row: int = 0
+    splits: int = 0  # batches that did not fit into memory as they were
+    returns: int = 0  # to an earlier checkpoint, each with half the learning rate
+
+
+class Outcome(NamedTuple):
+    """What a step found, on the device until someone reads it."""
+
+    step: int
+    position: Position  # of its first batch
+    figures: Tensor  # as in `update.FIGURES`
 
 
 class Trainer:
@@ -99,110 +111,129 @@ class Trainer:
     def __init__(
         self,
         *,
-        model: Transformer,
-        stream: BatchStream,
-        optimizer: torch.optim.Optimizer,
+        updater: Updater,
+        feed: Feed,
         schedule: Schedule,
         validate: Callable[[], Validation],
         run: RunFolder,
         monitor: Monitor,
-        machine: Machine,
-        accumulate: int,
-        clip_norm: float | None,
-        smoothing: float,
+        ranks: Ranks,
         limits: TrainConfig,
         validation: ValidationConfig,
         keep: KeepConfig,
+        whereabouts: Callable[[Position], str],
     ) -> None:
-        self.model, self.stream, self.optimizer, self.schedule = model, stream, optimizer, schedule
-        self.validate, self.run, self.monitor, self.machine = validate, run, monitor, machine
-        self.accumulate, self.clip_norm, self.smoothing = accumulate, clip_norm, smoothing
-        self.limits, self.validation, self.keep = limits, validation, keep
-        self.progress, self.window = Progress(), Window()
+        self.updater, self.feed, self.schedule, self.validate = updater, feed, schedule, validate
+        self.run, self.monitor, self.ranks = run, monitor, ranks
+        self.limits, self.validation, self.keep, self.whereabouts = limits, validation, keep, whereabouts
+        self.progress, self.window, self.unread = Progress(), Window(), list[Outcome]()
 
     def fit(self) -> str:
         """Train until a limit is reached, and say which. Raises `Interrupted` when a signal ended it before."""
-        progress = self.progress
-        with StopSignals() as stop:
+        with StopSignals() as stop, self.feed:
             while (reason := self.reason_to_stop()) is None:
-                began = time.perf_counter()
-                batches, position = self.stream.take(progress.position, self.accumulate)
-                gradient_norm = self.update(batches)
-                here = Milestone(progress.step + 1, progress.position.epoch, position.epoch)
-                progress.step, progress.position = here.step, position
-                self.window.seconds += time.perf_counter() - began
-                self.monitor.advance(progress.step)
+                if self.progress.skipped_in_a_row >= MOST_SKIPPED:
+                    self.go_back()
+                here = self.step()
+                signal = self.ranks.any(stop.number)
 
-                if progress.step % self.limits.log_every == 0:
-                    self.log(gradient_norm)
+                if here.step % self.limits.log_every == 0:
+                    self.log()
                 if here.ends(self.validation.every):
                     self.validate_and_save()
-                elif here.ends(self.limits.save_every) or stop.number:
+                elif here.ends(self.limits.save_every) or signal:
                     self.save({})
-                if stop.number:
-                    raise Interrupted(stop.number)
-            if progress.validated != progress.step:
+                if signal:
+                    raise Interrupted(signal)
+            if self.progress.validated != self.progress.step:
                 self.validate_and_save()
         return reason
 
-    def update(self, batches: list[Batch]) -> float:
-        """One step of the optimiser on the mean loss of all labels in the batches. Returns the gradient's norm.
+    def step(self) -> Milestone:
+        """Take the next batches from the stream, and a step with them."""
+        progress, window, began = self.progress, self.window, time.perf_counter()
+        step, before = progress.step + 1, progress.position
+        batches, after = self.feed.take(before)
+        window.waited += time.perf_counter() - began
+        figures = self.updater.update(step, self.learning_rate(step), batches)
+        self.unread.append(Outcome(step, before, figures))
+        progress.step, progress.position = step, after
+        window.seconds += time.perf_counter() - began
+        self.monitor.advance(step)
+        return Milestone(step, before.epoch, after.epoch)
 
-        A step whose gradient is not finite, or that has no label, changes nothing and is counted.
-        """
-        n_tgt = sum(batch.n_tgt for batch in batches)
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.schedule(self.progress.step + 1)
-        self.optimizer.zero_grad()
-        sums = torch.zeros(2, device=self.machine.device)
-        for batch in batches:
-            with self.machine.autocast():
-                loss = batch_loss(self.model, batch.to(self.machine.device), self.smoothing)
-            (loss.smoothed / max(1, n_tgt)).backward()
-            sums += torch.stack([loss.smoothed.detach(), loss.nll])
-        norm = float(clip_grad_norm_(self.model.parameters(), self.clip_norm or float("inf")))
-        if n_tgt and norm < float("inf"):
-            self.optimizer.step()
-            self.progress.skipped_in_a_row = 0
-        else:
-            self.skip()
-        self.count(batches, float(sums[0]), float(sums[1]))
-        return norm
+    def learning_rate(self, step: int) -> float:
+        """By schedule, and half of it for each time that the run went back."""
+        return self.schedule(step) / 2**self.progress.returns
 
-    def skip(self) -> None:
-        """Count a step that was not taken; too many in a row end the run."""
+    def read(self) -> None:
+        """Take in what the last steps found. A GPU's work has to be waited for here, so it is done late, for many."""
+        began, outcomes = time.perf_counter(), self.unread
+        if not outcomes:
+            return
+        rows = cast("list[list[float]]", torch.stack([outcome.figures for outcome in outcomes]).tolist())
+        self.window.seconds += time.perf_counter() - began
+        self.unread = []
+        for outcome, row in zip(outcomes, rows, strict=True):
+            found = dict(zip(FIGURES, row, strict=True))
+            self.window.gradient_norm = found["norm"]
+            self.progress.splits += int(found["splits"])
+            if math.isfinite(found["norm"]):
+                self.progress.skipped_in_a_row = 0
+                for name in SUMS:
+                    setattr(self.window, name, getattr(self.window, name) + found[name])
+            else:
+                self.count_skipped(outcome, math.isfinite(found["loss"]))
+
+    def count_skipped(self, outcome: Outcome, loss_is_finite: bool) -> None:
+        """A step was not taken; the first of several in a row is told."""
         self.progress.skipped += 1
         self.progress.skipped_in_a_row += 1
-        if self.progress.skipped_in_a_row == MOST_SKIPPED:
+        if self.progress.skipped_in_a_row == 1:
+            what = "gradient of the loss" if loss_is_finite else "loss"
+            where = self.whereabouts(outcome.position)
+            self.monitor.say(f"step {outcome.step:,} skipped: the {what} is not finite ({where})")
+
+    def go_back(self) -> None:
+        """Go on from the last checkpoint before the trouble began, with half the learning rate; at most twice."""
+        progress, returns = self.progress, self.progress.returns + 1
+        good = progress.step - progress.skipped_in_a_row
+        trouble = (
+            f"the gradient has not been finite for {progress.skipped_in_a_row} steps in a row, since step {good + 1:,}"
+        )
+        found = self.ranks.first_decides(lambda: [i for i in self.run.checkpoint_list() if i.step <= good])
+        if not found or returns > MOST_RETURNS:
+            tried = f"after going back {MOST_RETURNS} times" if found else "before the first checkpoint"
             raise UserError(
-                f"step {self.progress.step + 1}: the gradient has not been finite for {MOST_SKIPPED} steps in a row;\n"
-                "lower schedule.peak (or schedule.factor) or raise schedule.warmup_steps, and begin anew with --restart"
+                f"{self.run.path}: step {progress.step:,}: {trouble}, {tried} (learning rate "
+                f"{self.learning_rate(progress.step):.2g});\nlower schedule.peak (or schedule.factor), raise "
+                "schedule.warmup_steps or set precision: fp32, and begin anew with --restart"
             )
+        if self.ranks.is_first:
+            checkpoint.rewind(self.run, found[-1])
+        self.resume(found[-1])
+        self.progress.returns = returns
+        self.monitor.say(f"{trouble}: back to step {found[-1].step:,} with half the learning rate")
 
-    def count(self, batches: list[Batch], loss: float, nll: float) -> None:
-        """Add the figures of a step to those of the log's next entry."""
-        window = self.window
-        window.loss, window.nll = window.loss + loss, window.nll + nll
-        for batch in batches:
-            window.n_src, window.n_tgt = window.n_src + batch.n_src, window.n_tgt + batch.n_tgt
-            window.cells += batch.src.numel() + batch.labels.numel()
-
-    def log(self, gradient_norm: float) -> None:
-        """An entry of the log: means over the steps since the last one."""
-        window, self.window = self.window, Window()
-        nll = window.nll / window.n_tgt
+    def log(self) -> None:
+        """An entry of the log: means over the steps since the last one that were taken."""
+        self.read()
+        window, self.window, progress = self.window, Window(), self.progress
+        n_labels = window.n_tgt or math.nan
         figures = {
-            "train/loss": window.loss / window.n_tgt,
-            "train/nll": nll,
-            "train/ppl": perplexity(nll),
-            "train/learning_rate": self.schedule(self.progress.step),
-            "train/gradient_norm": gradient_norm,
+            "train/loss": window.loss / n_labels,
+            "train/nll": window.nll / n_labels,
+            "train/ppl": perplexity(window.nll / n_labels),
+            "train/learning_rate": self.learning_rate(progress.step),
+            "train/gradient_norm": window.gradient_norm,
             "train/tokens_per_second": window.n_tgt / window.seconds,
-            "train/padding": 1 - (window.n_src + window.n_tgt) / window.cells,
-            "train/skipped_steps": float(self.progress.skipped),
-            "train/epoch": float(self.progress.position.epoch),
+            "train/waiting": window.waited / window.seconds,
+            "train/padding": 1 - (window.n_src + window.n_tgt) / (window.cells or math.nan),
+            "train/skipped_steps": float(progress.skipped),
+            "train/split_batches": float(progress.splits),
+            "train/epoch": float(progress.position.epoch),
         }
-        self.monitor.record_training(self.progress.step, figures)
+        self.monitor.record_training(progress.step, figures)
 
     def validate_and_save(self) -> None:
         """Score the model as it is, and keep it."""
@@ -232,60 +263,34 @@ class Trainer:
 
     def save(self, scores: dict[str, float]) -> None:
         """Write a checkpoint of this step, then drop those that need not stay."""
+        self.read()
+        if not self.ranks.is_first:
+            return
         self.monitor.flush()
-        path = self.run.checkpoints / f"step-{self.progress.step:06d}"
-        checkpoint.save(
-            CheckpointInfo(path, self.progress.step, self.validation.metric, scores), self.model, self.state()
-        )
+        step = self.progress.step
+        info = CheckpointInfo(self.run.checkpoints / f"step-{step:06d}", step, self.validation.metric, scores)
+        checkpoint.save(info, self.updater.model, self.state())
         checkpoint.prune(self.run, self.keep)
 
     def state(self) -> State:
-        """Everything but the weights that the next step depends on."""
-        cuda = self.machine.device.type == "cuda"
+        """Everything but the weights that the next step depends on. What is random follows from seed and step."""
         return {
             "progress": asdict(self.progress),
             "window": asdict(self.window),
-            "optimizer": self.optimizer.state_dict(),
-            "random": torch.get_rng_state(),
-            "random_cuda": torch.cuda.get_rng_state(self.machine.device) if cuda else None,
+            "optimizer": self.updater.optimizer.state_dict(),
         }
 
     def resume(self, info: CheckpointInfo) -> None:
-        """Go on from a checkpoint: weights, optimiser, progress, random states, and curves cut back to its step."""
+        """Go on from a checkpoint: weights, optimiser, progress, and curves cut back to its step."""
         state = checkpoint.load_state(info)
-        checkpoint.load_weights(self.model, info)
-        self.optimizer.load_state_dict(state["optimizer"])
+        checkpoint.load_weights(self.updater.model, info)
+        self.updater.optimizer.load_state_dict(state["optimizer"])
         self.progress = Progress(**state["progress"])
         self.progress.position = Position(**state["progress"]["position"])
         self.window = Window(**state["window"])
-        torch.set_rng_state(state["random"])
-        if state["random_cuda"] is not None and self.machine.device.type == "cuda":
-            torch.cuda.set_rng_state(state["random_cuda"], self.machine.device)
         self.monitor.cut_back(info.step)
 
 
 def perplexity(nll: float) -> float:
     """exp of the mean negative log-likelihood of a token; infinite where that is past the largest number."""
     return float(torch.tensor(nll, dtype=torch.float64).exp())
-
-
-class StopSignals:
-    """Turns SIGINT and SIGTERM into a number that the loop looks at; a second signal ends the process at once."""
-
-    def __init__(self) -> None:
-        self.number = 0
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> StopSignals:
-        if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._receive) for number in (signal.SIGINT, signal.SIGTERM)}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _receive(self, number: int, _frame: FrameType | None) -> None:
-        if self.number:
-            os._exit(128 + number)  # what is being written has its own name until it is whole
-        self.number = number

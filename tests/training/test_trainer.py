@@ -1,0 +1,141 @@
+"""The loop: steps whose gradient is not finite, the way back, and what the log says of it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from transformer_mt.runs import RunFolder
+from transformer_mt.training import trainer
+from transformer_mt.training.update import FIGURES, Updater
+
+TRAIN = ("train", "--config", "tiny.yaml", "keep.last=9", "train.log_every=1")
+Sick = Callable[[int, float], bool]  # whether a step, with its learning rate, ends badly
+
+
+@pytest.fixture
+def here(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("tiny.yaml", "train.en", "train.de", "valid.en", "valid.de", "test.en", "test.de"):
+        shutil.copy(tiny / name, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(trainer, "MOST_SKIPPED", 3)
+    return tmp_path
+
+
+@pytest.fixture
+def infect(monkeypatch: pytest.MonkeyPatch) -> Callable[[Sick], list[tuple[int, float]]]:
+    """Poison the gradients of some steps; returns the list of all steps taken, with their learning rates."""
+
+    def infect(sick: Sick) -> list[tuple[int, float]]:
+        update, sum_up, taken = Updater.update, Updater.sum_up, list[tuple[int, float]]()
+
+        def watch(self: Updater, step: int, learning_rate: float, batches: Any) -> torch.Tensor:
+            taken.append((step, learning_rate))
+            return update(self, step, learning_rate, batches)
+
+        def poison(self: Updater, batch: Any) -> list[torch.Tensor]:
+            sums, *gradients = sum_up(self, batch)
+            return [sums, *(gradient * (torch.nan if sick(*taken[-1]) else 1) for gradient in gradients)]
+
+        monkeypatch.setattr(Updater, "update", watch)
+        monkeypatch.setattr(Updater, "sum_up", poison)
+        return taken
+
+    return infect
+
+
+def entries() -> list[dict[str, Any]]:
+    lines = Path("runs/tiny/metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [entry for line in lines if "train/loss" in (entry := json.loads(line))]
+
+
+def test_a_step_that_is_not_finite_is_skipped_and_its_lines_are_named(here, tmt, infect) -> None:
+    infect(lambda step, _: step == 6)
+    done = tmt(*TRAIN)
+    assert done.returncode == 0, done.stderr
+    (told,) = [line for line in done.stderr.splitlines() if "skipped" in line]
+    assert told.startswith("step 6 skipped: the gradient of the loss is not finite (train.en:")
+    assert [entry["train/skipped_steps"] for entry in entries()] == [0.0] * 5 + [1.0] * 7
+    assert [entry["train/loss"] for entry in entries()][5] == "nan"
+
+
+def test_each_step_has_its_learning_rate(here, tmt, infect) -> None:
+    """The first step uses the rate of step 1; what is logged is what was used."""
+    taken = infect(lambda *_: False)
+    assert tmt(*TRAIN).returncode == 0
+    assert [step for step, _ in taken] == list(range(1, 13))
+    assert [rate for _, rate in taken] == [entry["train/learning_rate"] for entry in entries()]
+    assert [rate / taken[0][1] for _, rate in taken[:5]] == pytest.approx([1, 2, 3, 4, 5])  # warmup_steps 5
+
+
+def test_after_several_in_a_row_it_goes_back_with_half_the_learning_rate(here, tmt, infect) -> None:
+    """Checkpoints stand at 4 and 8: trouble from step 6 on goes away with a smaller rate, and no curve is doubled."""
+    taken = infect(lambda step, rate: step >= 6 and rate > 1.5e-3)
+    done = tmt(*TRAIN, "schedule.kind=constant", "schedule.warmup_steps=1", "schedule.peak=2e-3")
+    assert done.returncode == 0, done.stderr
+    assert (
+        "not been finite for 3 steps in a row, since step 6: back to step 4 with half the learning rate" in done.stderr
+    )
+    assert taken == [(step, 2e-3) for step in range(1, 9)] + [(step, 1e-3) for step in range(5, 13)]
+    assert [entry["step"] for entry in entries()] == list(range(1, 13))
+    assert [entry["train/learning_rate"] for entry in entries()][3:5] == [2e-3, 1e-3]
+    state = torch.load(RunFolder(here / "runs" / "tiny").checkpoint("last").path / "training.pt", weights_only=True)
+    assert state["progress"]["returns"] == 1
+
+
+def test_after_two_returns_it_ends_with_a_diagnosis(here, tmt, infect) -> None:
+    taken = infect(lambda step, _: step >= 6)
+    done = tmt(*TRAIN, "schedule.kind=constant", "schedule.warmup_steps=1", "schedule.peak=2e-3")
+    assert done.returncode == 2
+    assert "step 8: the gradient has not been finite for 3 steps in a row, since step 6, after going back 2 times" in (
+        done.stderr
+    )
+    assert "lower schedule.peak" in done.stderr
+    assert [rate for step, rate in taken if step == 6] == [2e-3, 1e-3, 5e-4]
+
+
+def test_before_the_first_checkpoint_there_is_no_way_back(here, tmt, infect) -> None:
+    infect(lambda *_: True)
+    done = tmt(*TRAIN)
+    assert done.returncode == 2
+    assert "before the first checkpoint" in done.stderr
+
+
+def test_a_batch_that_is_split_is_counted_and_named(here, tmt, monkeypatch) -> None:
+    from transformer_mt.training import update
+
+    batch_loss, failed = update.batch_loss, list[int]()
+
+    def starve(model: Any, batch: Any, smoothing: float) -> Any:
+        if len(failed) < 2 and len(batch.src) > 1:
+            failed.append(len(batch.src))
+            raise torch.OutOfMemoryError("none left")
+        return batch_loss(model, batch, smoothing)
+
+    monkeypatch.setattr(update, "batch_loss", starve)
+    done = tmt(*TRAIN)
+    assert done.returncode == 0, done.stderr
+    assert f"no memory for a batch of {failed[0]} pairs: it is split (train.en:" in done.stderr
+    assert failed[1] == (failed[0] + 1) // 2
+    assert entries()[-1]["train/split_batches"] == 2
+
+
+def test_a_pair_that_does_not_fit_alone_is_named(here, tmt, monkeypatch) -> None:
+    def starve(*_: Any) -> Any:
+        raise torch.OutOfMemoryError("none left")
+
+    monkeypatch.setattr("transformer_mt.training.update.batch_loss", starve)
+    done = tmt(*TRAIN)
+    assert done.returncode == 2
+    assert "there is no memory for this pair alone; lower data.max_length" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_figures_have_names() -> None:
+    assert set(trainer.SUMS) < set(FIGURES)

@@ -1,0 +1,145 @@
+"""The processes that train together, as `torchrun` starts them; alone there is one.
+
+Every process (a *rank*) holds the whole model. A step's micro-batches are shared out among them, each sums up the
+gradients of its own, and one all-reduce adds the sums. Against overlapping the exchange with the backward pass, as
+`DistributedDataParallel` does, this costs the time of one exchange a step; for it, a rank may fail, split a batch or
+have nothing to do, and no other waits for a message that never comes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from transformer_mt.errors import UserError
+
+PATIENCE = timedelta(hours=2)
+"""How long ranks wait for each other: the first one tokenises a large corpus before the others can begin. One that
+has died is noticed at once, by its closed connections."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among those that train together."""
+
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the one that speaks and writes."""
+        return self.rank == 0
+
+    def share(self, items: Sequence[T]) -> Sequence[T]:
+        """Every `size`-th item, beginning with this rank's own number."""
+        return items[self.rank :: self.size]
+
+    def add_up(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """The sums over all ranks, in one exchange. The same bits on every rank."""
+        if self.size == 1:
+            return list(tensors)
+        flat = torch.cat([tensor.flatten() for tensor in tensors])
+        with _together():
+            dist.all_reduce(flat)
+        parts = flat.split_with_sizes([tensor.numel() for tensor in tensors])
+        return [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]
+
+    def any(self, number: int) -> int:
+        """The largest of the ranks' numbers: a stop signal that one received, all obey."""
+        if self.size == 1:
+            return number
+        largest = torch.tensor(number)
+        with _together():
+            dist.all_reduce(largest, dist.ReduceOp.MAX)
+        return int(largest)
+
+    def gather(self, share: Sequence[T]) -> list[T]:
+        """What `share` took apart, in order again, on every rank."""
+        if self.size == 1:
+            return list(share)
+        shares: list[Any] = [None] * self.size
+        with _together():
+            dist.all_gather_object(shares, list(share))
+        rows = [list(part) for part in cast("list[list[T]]", shares)]
+        return [part[i] for i in range(len(rows[0])) for part in rows if i < len(part)]
+
+    def first_decides(self, decide: Callable[[], T]) -> T:
+        """What the first rank found; the others wait for it, and do not look themselves."""
+        found: list[Any] = [decide() if self.is_first else None]
+        if self.size > 1:
+            with _together():
+                dist.broadcast_object_list(found)
+        return cast(T, found[0])
+
+    @contextmanager
+    def first_goes_ahead(self) -> Generator[None]:
+        """The first rank does what stands inside, and only then the others, who find its files."""
+        if not self.is_first:
+            self.wait()
+        yield
+        if self.is_first:
+            self.wait()
+
+    def wait(self) -> None:
+        """Until all have come here."""
+        if self.size > 1:
+            with _together():
+                dist.barrier()
+
+
+@contextmanager
+def join(accumulate: int) -> Generator[Ranks]:
+    """Meet the processes that `torchrun` started with this one. Without it this is one process alone.
+
+    Raises `UserError` where a step has fewer batches than there are processes.
+    """
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size == 1:
+        yield Ranks()
+        return
+    if size > accumulate:
+        raise UserError(
+            f"batches.accumulate: {accumulate}: {size} processes cannot share so few batches a step: set it to {size}, "
+            f"or a multiple (a step is then as much larger), or start {accumulate}"
+        )
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    # messages between CPUs go by gloo, between GPUs by NCCL
+    dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo", timeout=PATIENCE)
+    try:
+        yield Ranks(dist.get_rank(), size)
+    finally:
+        dist.destroy_process_group()
+
+
+def is_first() -> bool:
+    """Whether this is the first process of a training, or the only one."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def restarts() -> int:
+    """How often `torchrun` has started this job anew."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+
+
+@contextmanager
+def _together() -> Generator[None]:
+    """An exchange, which fails where a process has gone."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise UserError(
+            f"another process of this training has gone ({str(error).splitlines()[0]});\n"
+            "what it said stands above; the same command goes on from the last checkpoint, and "
+            "torchrun --max-restarts N types it by itself"
+        ) from None

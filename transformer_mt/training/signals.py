@@ -1,0 +1,31 @@
+"""Stop signals: the step that is being taken is finished first."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from types import FrameType
+from typing import Any
+
+
+class StopSignals:
+    """Turns SIGINT and SIGTERM into a number that the loop looks at; a second signal ends the process at once."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> StopSignals:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._receive) for number in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _receive(self, number: int, _frame: FrameType | None) -> None:
+        if self.number:
+            os._exit(128 + number)  # what is being written has its own name until it is whole
+        self.number = number

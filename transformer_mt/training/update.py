@@ -1,0 +1,101 @@
+"""One step: micro-batches to gradients, their sum over all processes, and the optimiser's move along the mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.utils import get_total_norm
+
+from transformer_mt.data.batching import Batch
+from transformer_mt.device import Machine, is_out_of_memory
+from transformer_mt.model.transformer import Transformer
+from transformer_mt.training.distributed import Ranks
+from transformer_mt.training.loss import batch_loss
+
+FIGURES = ("loss", "nll", "n_src", "n_tgt", "cells", "splits", "norm")
+"""What a step finds: the first six are sums over its micro-batches, the last is the norm of the mean gradient."""
+
+
+class Updater:
+    """Moves a model's weights, a step at a time. The result depends neither on how the micro-batches are shared out
+    among processes nor on how one that does not fit into memory is split, but for rounding (and, split, for dropout).
+
+    `halve` makes two batches of one; it says what cannot be split.
+    """
+
+    def __init__(
+        self,
+        model: Transformer,
+        optimizer: torch.optim.Optimizer,
+        *,
+        smoothing: float,
+        clip_norm: float | None,
+        seed: int,
+        machine: Machine,
+        ranks: Ranks,
+        halve: Callable[[Batch], Sequence[Batch]],
+    ) -> None:
+        self.model, self.optimizer, self.parameters = model, optimizer, list(model.parameters())
+        self.smoothing, self.clip_norm, self.seed = smoothing, clip_norm, seed
+        self.machine, self.ranks, self.halve = machine, ranks, halve
+
+    def update(self, step: int, learning_rate: float, batches: Sequence[Batch]) -> Tensor:
+        """Take a step with this rank's share of its micro-batches, on the mean loss of all labels of all ranks.
+
+        Returns the figures [7], on the device: to read them is to wait for it. Where the gradient is not finite, or
+        there is no label, nothing changes.
+        """
+        total: list[Tensor] = []
+        for i, batch in enumerate(batches):
+            torch.manual_seed(self.chance(step, self.ranks.rank + i * self.ranks.size))
+            part = self.sum_up(batch)
+            total = _add(total, part) if total else part
+        sums, *gradients = self.ranks.add_up(total)
+        n_labels = sums[FIGURES.index("n_tgt")]
+        norm = get_total_norm(gradients) / n_labels
+        self.move(learning_rate, gradients, n_labels, norm)
+        return torch.cat([sums, norm[None]])
+
+    def chance(self, step: int, number: int) -> int:
+        """The seed of what is random in one micro-batch: the same on whatever rank, and after whatever happened."""
+        return int(np.random.SeedSequence([self.seed, step, number]).generate_state(1)[0])
+
+    def sum_up(self, batch: Batch) -> list[Tensor]:
+        """The figures of a batch [6], and the gradient of its summed loss for each parameter."""
+        try:
+            with self.machine.autocast():
+                loss = batch_loss(self.model, batch.to(self.machine.device), self.smoothing)
+            # not `backward`: gradients that run out of memory on the way leave nothing behind
+            gradients = torch.autograd.grad(loss.smoothed, self.parameters, materialize_grads=True)
+            counts = loss.nll.new_tensor([batch.n_src, batch.n_tgt, batch.src.numel() + batch.labels.numel(), 0])
+            return [torch.cat([torch.stack([loss.smoothed.detach(), loss.nll]), counts]), *gradients]
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+        # outside of the handler, whose traceback holds on to the memory
+        if self.machine.device.type == "cuda":
+            torch.cuda.empty_cache()
+        left, right = (self.sum_up(half) for half in self.halve(batch))
+        left[0][FIGURES.index("splits")] += 1
+        return _add(left, right)
+
+    def move(self, learning_rate: float, gradients: Sequence[Tensor], n_labels: Tensor, norm: Tensor) -> None:
+        """The optimiser's step. It divides by the number of labels and clips as it goes; see torch's fused Adam for
+        the two tensors that it reads."""
+        for parameter, gradient in zip(self.parameters, gradients, strict=True):
+            parameter.grad = gradient
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
+        excess = (norm / (self.clip_norm or float("inf"))).clamp(min=1.0)
+        self.optimizer.grad_scale = n_labels * excess  # pyright: ignore[reportAttributeAccessIssue]
+        self.optimizer.found_inf = (~norm.isfinite()).float()  # pyright: ignore[reportAttributeAccessIssue]
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+def _add(left: Sequence[Tensor], right: Sequence[Tensor]) -> list[Tensor]:
+    """Not in place: one tensor may be the gradient of two parameters."""
+    return [one + other for one, other in zip(left, right, strict=True)]
