@@ -32,7 +32,8 @@ from transformer_mt.device import resolve
 from transformer_mt.model.positions import sinusoidal_table
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.training.distributed import Ranks
-from transformer_mt.training.optim import make_optimizer, make_schedule
+from transformer_mt.training.optim import make_optimizer
+from transformer_mt.training.schedule import make_schedule
 from transformer_mt.training.update import Updater
 
 SIDES = ("student", "ours")
@@ -118,7 +119,7 @@ def our_step(config: Config, tokenizers: TokenizerPair, folder: Path, precision:
     model = Transformer(config.model, tokenizers.src, tokenizers.tgt).to(machine.device)
     updater = Updater(
         model,
-        make_optimizer(config.optimizer, model.parameters()),
+        make_optimizer(config.optimizer, model),
         smoothing=config.loss.label_smoothing,
         clip_norm=config.optimizer.clip_norm,
         seed=config.seed,

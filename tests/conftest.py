@@ -139,6 +139,12 @@ class Words:
 
 
 @pytest.fixture(scope="session")
+def words() -> type[Words]:
+    """`words(vocab_size, pad_id)`: a language, as a model sees it."""
+    return Words
+
+
+@pytest.fixture(scope="session")
 def make_model() -> Callable[..., Transformer]:
     """`make_model(norm_position="post", rough=0.3)`: a tiny model that is not training.
 

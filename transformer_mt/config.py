@@ -25,7 +25,8 @@ from transformer_mt.model.config import ModelConfig
 from transformer_mt.settings import MAY_CHANGE, KeyPath, MayChange, Section, Tree, Value, read_value, read_yaml
 from transformer_mt.training.checkpoint import KeepConfig
 from transformer_mt.training.loss import LossConfig
-from transformer_mt.training.optim import OptimizerConfig, ScheduleConfig
+from transformer_mt.training.optim import OptimizerConfig
+from transformer_mt.training.schedule import ScheduleConfig
 from transformer_mt.training.trainer import TrainConfig, ValidationConfig
 
 COMMAND_LINE = "command line"
@@ -57,7 +58,7 @@ class Config(Section):
     loss: LossConfig = LossConfig()
     """label-smoothed cross-entropy"""
     optimizer: OptimizerConfig = OptimizerConfig()
-    """Adam"""
+    """Adam, and the mean of the weights"""
     schedule: ScheduleConfig = ScheduleConfig()
     """the learning rate"""
     train: TrainConfig = TrainConfig()
@@ -90,6 +91,8 @@ class Config(Section):
                 ("train", "max_steps"),
                 "nothing would ever end the training: set a limit here, or validation.patience",
             )
+        for key, what in self.schedule.problems(self.train.max_steps):
+            yield ("schedule", key), what
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from transformer_mt.drawing import figures
 from transformer_mt.errors import UserError
-from transformer_mt.training.optim import ScheduleConfig, make_schedule
+from transformer_mt.training.schedule import ScheduleConfig, make_schedule
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -50,12 +50,13 @@ def positions(config: ModelConfig, model: Transformer | None) -> Figure:
 
 
 def schedule(config: ScheduleConfig, d_model: int, max_steps: int | None) -> Figure:
-    """The learning rate up to the last step; where none is set, through ten times the warm-up or 1,000 steps."""
-    end = max_steps or max(1000, 10 * config.warmup_steps)
+    """The learning rate up to the last step; where none is set, to the end of the curve, or through ten times the
+    warm-up or 1,000 steps."""
+    end = max_steps or config.total_steps or max(1000, 10 * config.warmup_steps)
     steps = np.unique(np.r_[np.linspace(1, end, POINTS, dtype=int), min(config.warmup_steps, end)])
     rates: dict[str, NDArray[Any]] = {}
     for kind in get_args(ScheduleConfig.model_fields["kind"].annotation):
-        rate = make_schedule(config.model_copy(update={"kind": kind}), d_model)
+        rate = make_schedule(config.model_copy(update={"kind": kind}).ending(end), d_model)
         rates[kind] = np.array([rate(int(step)) for step in steps])
     return figures.schedule_figure(steps, rates, config.kind, config.warmup_steps)
 

@@ -36,7 +36,8 @@ from transformer_mt.training import distributed
 from transformer_mt.training.checkpoint import rewind
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.monitor import Monitor, Sample, SilentMonitor
-from transformer_mt.training.optim import make_optimizer, make_schedule
+from transformer_mt.training.optim import make_optimizer
+from transformer_mt.training.schedule import ENDING, make_schedule
 from transformer_mt.training.trainer import Trainer
 from transformer_mt.training.update import Updater
 
@@ -126,18 +127,29 @@ def settle(run: RunFolder, config: Config) -> Config:
         unchanged = {
             key: getattr(old, key) for key in ("device", "precision", "threads") if getattr(config, key) == "auto"
         }
-        config = config.model_copy(update=unchanged)
+        config = config.model_copy(update={**unchanged, "schedule": config.schedule.ending(old.schedule.total_steps)})
     machine = resolve(config.device, config.precision, config.threads)
-    config = config.model_copy(
-        update={
-            "device": machine.device.type if config.device == "auto" else config.device,
-            "precision": machine.precision,
-            "threads": machine.threads,
-        }
-    )
+    found = {
+        "device": machine.device.type if config.device == "auto" else config.device,
+        "precision": machine.precision,
+        "threads": machine.threads,
+    }
+    config = config.model_copy(update={**found, "schedule": config.schedule.ending(config.train.max_steps)})
     if old is not None:
         compare(run, old, config)
+    warn_of_the_end(config)
     return config
+
+
+def warn_of_the_end(config: Config) -> None:
+    """Say so where the training may go on behind the end of the learning rate's curve."""
+    total, max_steps = config.schedule.total_steps, config.train.max_steps
+    if config.schedule.kind in ENDING and total and (max_steps is None or max_steps > total):
+        rate = make_schedule(config.schedule, config.model.d_model)(total)
+        say(
+            f"schedule: the {config.schedule.kind} curve ends at step {total:,} (schedule.total_steps); "
+            f"any step after it has a learning rate of {rate:.2g}"
+        )
 
 
 def compare(run: RunFolder, old: Config, new: Config) -> None:
@@ -291,7 +303,7 @@ def make_trainer(
     stream = BatchStream(corpora.train, tokenizers, tokens, config.seed, make_resamplers(config, tokenizers))
     updater = Updater(
         model,
-        make_optimizer(config.optimizer, model.parameters()),
+        make_optimizer(config.optimizer, model),
         smoothing=smoothing,
         clip_norm=config.optimizer.clip_norm,
         seed=config.seed,

@@ -21,7 +21,9 @@ from transformer_mt.drawing import figures, fonts
 from transformer_mt.drawing.fonts import MissingGlyphs, letter
 from transformer_mt.errors import UserError
 from transformer_mt.model.config import ModelConfig
-from transformer_mt.training.optim import ScheduleConfig, make_schedule
+from transformer_mt.training.schedule import ScheduleConfig, make_schedule
+
+KINDS = ("inverse_sqrt", "noam", "cosine", "linear", "wsd", "constant")
 
 
 @pytest.fixture(autouse=True)
@@ -86,26 +88,36 @@ def test_drawing_leaves_the_random_state(make_model: Any) -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@pytest.mark.parametrize("kind", ["noam", "inverse_sqrt", "constant"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_schedule(kind: str) -> None:
     config = ScheduleConfig.model_validate({"kind": kind, "warmup_steps": 30, "peak": 2e-3})
     axes = pictures.schedule(config, 64, 3000).axes[0]
-    rate = make_schedule(config, 64)
+    rate = make_schedule(config.ending(3000), 64)
     curves = {str(line.get_label()).split()[0]: line for line in axes.lines if len(np.asarray(line.get_xdata())) > 2}
-    assert {"noam", "inverse_sqrt", "constant"} <= set(curves)
+    assert set(curves) == set(KINDS)
     steps = [int(step) for step in np.asarray(curves[kind].get_xdata())]
     assert (steps[0], steps[-1]) == (1, 3000)
     assert 30 in steps  # the peak is no point between two others
     assert list(np.asarray(curves[kind].get_ydata())) == [rate(step) for step in steps]
     assert all(line.get_linewidth() < curves[kind].get_linewidth() for name, line in curves.items() if name != kind)
-    assert len({line.get_linestyle() for line in curves.values()}) == len(curves)
+    assert len({(line.get_linestyle(), line.get_color()) for line in curves.values()}) == len(curves)
     assert [text.get_text() for text in axes.texts] == ["warm-up ends at step 30"]
     assert axes.get_ylim()[1] >= max(np.asarray(curves[kind].get_ydata()))
 
 
-def test_a_schedule_without_a_last_step_is_drawn_past_its_warm_up() -> None:
-    axes = pictures.schedule(ScheduleConfig(warmup_steps=500), 64, None).axes[0]
-    assert axes.get_xlim() == (0, 5000)
+@pytest.mark.parametrize(
+    ("settings", "max_steps", "end"),
+    [({}, None, 5000), ({"kind": "cosine", "total_steps": 700}, None, 700), ({"total_steps": 700}, 900, 900)],
+    ids=["past its warm-up", "to the end of its curve", "to the last step"],
+)
+def test_how_far_a_schedule_is_drawn(settings: dict[str, Any], max_steps: int | None, end: int) -> None:
+    config = ScheduleConfig.model_validate({"warmup_steps": 500, **settings})
+    assert pictures.schedule(config, 64, max_steps).axes[0].get_xlim() == (0, end)
+
+
+def test_a_run_that_is_shorter_than_the_warm_up_is_drawn() -> None:
+    axes = pictures.schedule(ScheduleConfig(warmup_steps=500), 64, 100).axes[0]
+    assert not axes.texts
 
 
 def attention(n_layers: int, n_heads: int, n_queries: int, n_keys: int) -> list[np.ndarray]:

@@ -339,7 +339,7 @@ def pad_rows(model: Transformer) -> Iterator[Tensor]:
 
 
 def take_steps(model: Transformer, count: int) -> None:
-    optimizer = make_optimizer(OptimizerConfig(), model.parameters())
+    optimizer = make_optimizer(OptimizerConfig(), model)
     optimizer.param_groups[0]["lr"] = 0.01
     src, tgt = (torch.randint(0, 23, (4, 6)) for _ in range(2))
     src[:, 4:], tgt[:2, 3:] = model.src_pad, model.tgt_pad

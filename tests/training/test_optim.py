@@ -1,112 +1,152 @@
-"""Learning-rate schedules against their closed forms, and the optimiser against the formula of Adam."""
+"""The optimiser against the formulas of Adam and AdamW, and what decays, by name, in every preset."""
 
 from __future__ import annotations
 
-import math
-from typing import Any
+import re
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import torch
-from torch import nn
+from pydantic import ValidationError
+from torch import Tensor, nn
 
-from transformer_mt.training.optim import (
-    OptimizerConfig,
-    Schedule,
-    ScheduleConfig,
-    inverse_sqrt,
-    make_optimizer,
-    make_schedule,
-    noam,
-)
+from transformer_mt import config as configuration
+from transformer_mt.model.config import ModelConfig
+from transformer_mt.model.transformer import Transformer
+from transformer_mt.training.optim import OptimizerConfig, make_optimizer
 
-D_MODEL = 512
-SCHEDULES = pytest.mark.parametrize(
-    "config",
-    [
-        {"kind": "noam", "warmup_steps": 4000},
-        {"kind": "noam", "warmup_steps": 7, "factor": 2.0},
-        {"kind": "inverse_sqrt", "warmup_steps": 1000, "peak": 2e-3},
-        {"kind": "inverse_sqrt", "warmup_steps": 1, "peak": 0.5},
-    ],
-    ids=["the paper's noam", "noam", "inverse_sqrt", "no warm-up"],
-)
+ROOT = Path(__file__).resolve().parents[2]
+PRESETS = sorted([*(ROOT / "configs").glob("*.yaml"), *(ROOT / "configs" / "architectures").glob("*.yaml")])
+KINDS = pytest.mark.parametrize(("kind", "decay"), [("adam", 0.0), ("adamw", 0.0), ("adamw", 0.1)])
 
 
-def read(config: dict[str, Any]) -> tuple[Schedule, int, float]:
-    """The schedule, its warm-up, and the peak by the papers' formulas."""
-    schedule, warmup = make_schedule(ScheduleConfig.model_validate(config), D_MODEL), config["warmup_steps"]
-    peak = config.get("peak") or config.get("factor", 1.0) / math.sqrt(D_MODEL * warmup)
-    return schedule, warmup, peak
+class Adam:
+    """Kingma & Ba 2015, algorithm 1, and Loshchilov & Hutter 2019, algorithm 2, in double precision."""
+
+    def __init__(self, config: OptimizerConfig, weight: Tensor) -> None:
+        self.config, self.weight, self.step = config, weight.detach().double(), 0
+        self.mean, self.square = torch.zeros_like(self.weight), torch.zeros_like(self.weight)
+
+    def update(self, gradient: Tensor, rate: float) -> None:
+        (beta1, beta2), gradient = self.config.betas, gradient.double()
+        self.step += 1
+        self.mean = beta1 * self.mean + (1 - beta1) * gradient
+        self.square = beta2 * self.square + (1 - beta2) * gradient**2
+        mean, square = self.mean / (1 - beta1**self.step), self.square / (1 - beta2**self.step)
+        decayed = self.config.weight_decay * self.weight
+        self.weight = self.weight - rate * (mean / (square.sqrt() + self.config.eps) + decayed)
 
 
-@SCHEDULES
-def test_linear_to_the_peak_then_down_with_the_root(config: dict[str, Any]) -> None:
-    schedule, warmup, peak = read(config)
-    for step in (1, 2, warmup // 2, warmup - 1, warmup):
-        if 1 <= step <= warmup:
-            assert schedule(step) == pytest.approx(peak * step / warmup)
-    for step in (warmup, warmup + 1, 4 * warmup, 100 * warmup):
-        assert schedule(step) == pytest.approx(peak * math.sqrt(warmup / step))
+def make_both(kind: Any, decay: float) -> tuple[nn.Parameter, torch.optim.Optimizer, Adam]:
+    config = OptimizerConfig(kind=kind, weight_decay=decay)
+    layer = nn.Linear(5, 33, bias=False)  # more than a vector register, and a rest
+    weight = cast(nn.Parameter, layer.weight)
+    return weight, make_optimizer(config, layer), Adam(config, weight)
 
 
-@pytest.mark.parametrize("warmup", [1, 10])
-def test_a_constant_rate_after_the_warm_up(warmup: int) -> None:
-    schedule = make_schedule(ScheduleConfig(kind="constant", warmup_steps=warmup, peak=1e-4), D_MODEL)
-    assert [schedule(step) for step in (warmup, warmup + 1, 10**6)] == [1e-4] * 3
-    assert schedule(1) == pytest.approx(1e-4 / warmup)
+def remembered(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    return [value.clone() for state in optimizer.state.values() for value in state.values()]
 
 
-@SCHEDULES
-def test_the_peak_is_at_the_end_of_the_warm_up(config: dict[str, Any]) -> None:
-    schedule, warmup, peak = read(config)
-    rates = [schedule(step) for step in range(1, 3 * warmup + 1)]
-    assert max(rates) == schedule(warmup) == pytest.approx(peak)
-    assert rates == sorted(rates[:warmup]) + sorted(rates[warmup:], reverse=True)
-
-
-@SCHEDULES
-def test_no_jump(config: dict[str, Any]) -> None:
-    schedule, warmup, peak = read(config)
-    steps = range(1, 3 * warmup + 1)
-    assert max(abs(schedule(step + 1) - schedule(step)) for step in steps) <= peak / warmup * 1.0001
-
-
-@SCHEDULES
-def test_a_schedule_is_a_pure_function(config: dict[str, Any]) -> None:
-    """State as a value: a resumed run asks for any step first."""
-    schedule, _, _ = read(config)
-    assert [schedule(step) for step in (900, 3, 900, 50)] == [read(config)[0](step) for step in (900, 3, 900, 50)]
-
-
-@pytest.mark.parametrize("step", [1, 17, 4000, 100_000])
-def test_noam_is_inverse_sqrt_with_a_peak_of_its_own(step: int) -> None:
-    peak = 2.0 * (D_MODEL * 4000) ** -0.5
-    assert noam(step, D_MODEL, 4000, factor=2.0) == pytest.approx(inverse_sqrt(step, peak, 4000))
-
-
-def test_noam_is_equation_3_of_the_paper() -> None:
-    """Vaswani et al. 2017, with numbers that can be checked in the head: 100^-0.5 * min(4^-0.5, 4 * 16^-1.5)."""
-    assert noam(4, d_model=100, warmup_steps=16) == pytest.approx(0.1 * 4 / 64)
-    assert noam(25, d_model=100, warmup_steps=16) == pytest.approx(0.1 / 5)
-
-
-def test_adam_is_its_formula() -> None:
-    """Kingma & Ba 2015, algorithm 1, with the rate set before each step."""
-    (beta1, beta2), eps = OptimizerConfig().betas, OptimizerConfig().eps
-    parameter = nn.Parameter(torch.randn(5))
-    optimizer = make_optimizer(OptimizerConfig(), [parameter])
-    wanted, mean, square = parameter.detach().double(), torch.zeros(5), torch.zeros(5)
-    for step, rate in enumerate((0.1, 0.2, 0.05), start=1):
-        parameter.grad = torch.randn(5)
-        optimizer.param_groups[0]["lr"] = rate
+@KINDS
+def test_the_optimiser_is_its_formula(kind: str, decay: float) -> None:
+    weight, optimizer, oracle = make_both(kind, decay)
+    for rate in (0.1, 0.2, 0.05):
+        weight.grad = torch.randn_like(weight)
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        oracle.update(weight.grad, rate)
         optimizer.step()
-        mean = beta1 * mean + (1 - beta1) * parameter.grad.double()
-        square = beta2 * square + (1 - beta2) * parameter.grad.double() ** 2
-        wanted = wanted - rate * mean / (1 - beta1**step) / ((square / (1 - beta2**step)).sqrt() + eps)
-        torch.testing.assert_close(parameter.detach().double(), wanted, atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(weight.detach().double(), oracle.weight, atol=1e-6, rtol=1e-5)
+
+
+@KINDS
+def test_gradients_are_divided_by_grad_scale_inside_the_step(kind: str, decay: float) -> None:
+    """What torch's fused kernels read, so that neither normalising nor clipping needs a pass or a wait of its own."""
+    weight, optimizer, oracle = make_both(kind, decay)
+    for scale in (8.0, 1.0, 0.3, 1000.0):
+        weight.grad = torch.randn_like(weight)
+        for group in optimizer.param_groups:
+            group["lr"] = 0.1
+        oracle.update(weight.grad / scale, 0.1)
+        optimizer.grad_scale, optimizer.found_inf = torch.tensor(scale), torch.zeros(())  # pyright: ignore
+        optimizer.step()
+        torch.testing.assert_close(weight.detach().double(), oracle.weight, atol=1e-6, rtol=1e-5)
+
+
+@KINDS
+def test_a_step_with_found_inf_changes_nothing_to_the_bit(kind: str, decay: float) -> None:
+    """Neither weights nor moments nor the count of steps, whatever the gradient; the step after it is the next one."""
+    weight, optimizer, oracle = make_both(kind, decay)
+    for bad, value in [(False, 0.5), (True, float("nan")), (True, float("inf")), (True, 1.0), (False, 0.7)]:
+        weight.grad = torch.randn_like(weight) * value
+        for group in optimizer.param_groups:
+            group["lr"] = 0.1
+        optimizer.grad_scale, optimizer.found_inf = torch.tensor(2.0), torch.tensor(float(bad))  # pyright: ignore
+        before = [weight.detach().clone(), *remembered(optimizer)]
+        if not bad:
+            oracle.update(weight.grad / 2, 0.1)
+        optimizer.step()
+        after = [weight.detach(), *remembered(optimizer)]
+        if bad:
+            assert all(torch.equal(*pair) for pair in zip(before, after, strict=True))
+        torch.testing.assert_close(weight.detach().double(), oracle.weight, atol=1e-6, rtol=1e-5)
+    assert {float(state["step"]) for state in optimizer.state.values()} == {2.0}
 
 
 def test_the_settings_reach_the_optimiser() -> None:
-    config = OptimizerConfig(betas=(0.8, 0.9), eps=1e-3)
-    (group,) = make_optimizer(config, [nn.Parameter(torch.zeros(1))]).param_groups
-    assert (group["betas"], group["eps"], group["weight_decay"]) == ((0.8, 0.9), 1e-3, 0)
+    config = OptimizerConfig(kind="adamw", betas=(0.8, 0.9), eps=1e-3, weight_decay=0.1)
+    optimizer = make_optimizer(config, nn.Linear(2, 2))
+    assert [(group["betas"], group["eps"]) for group in optimizer.param_groups] == [((0.8, 0.9), 1e-3)] * 2
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.1, 0.0]
+    assert isinstance(optimizer, torch.optim.AdamW)
+    assert all(group["fused"] for group in optimizer.param_groups)
+
+
+def test_weight_decay_is_not_for_adam() -> None:
+    with pytest.raises(ValidationError, match="set kind: adamw"):
+        OptimizerConfig(weight_decay=0.1)
+
+
+# --- what decays ------------------------------------------------------------------------------------------------------
+
+MATRIX = re.compile(
+    r"(en|de)coder\.layers\.\d+\.((self|cross)_attention\.(?!\w*norm)\w+|feed_forward\.(inner|outer))\.weight|output\.weight"
+)
+VECTOR = re.compile(r".*(\.bias|norm\.weight|_norm\.weight|embedding\.tokens\.weight|embedding\.positions\.table)")
+
+
+def variants() -> Iterator[tuple[str, ModelConfig]]:
+    """Every preset, and every way of tying with every kind of norm and positions."""
+    for path in PRESETS:
+        yield path.stem, configuration.load(path).model
+    for tie, norm, positions in product(("all", "decoder", "none"), ("layernorm", "rmsnorm"), ("learned", "rotary")):
+        settings = {"qk_norm": True, "embedding_norm": True, "activation": "swiglu", "n_kv_heads": 2}
+        own = {"tie_embeddings": tie, "norm": norm, "positions": positions}
+        yield f"{tie}-{norm}-{positions}", ModelConfig.model_validate({**settings, **own})
+
+
+@pytest.mark.parametrize(("config"), [pytest.param(config, id=name) for name, config in variants()])
+def test_matrices_of_the_layers_decay_and_nothing_else(config: ModelConfig, words: Any) -> None:
+    with torch.device("meta"):
+        model = Transformer(config, words(29, 0), words(29, 0))
+    decaying, others = make_optimizer(OptimizerConfig(kind="adamw", weight_decay=0.1), model).param_groups
+    assert (decaying["weight_decay"], others["weight_decay"]) == (0.1, 0.0)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    grouped = [[names[id(parameter)] for parameter in group["params"]] for group in (decaying, others)]
+    assert sorted(grouped[0] + grouped[1]) == sorted(names.values())  # each once
+    assert all(MATRIX.fullmatch(name) for name in grouped[0]), grouped[0]
+    assert all(VECTOR.fullmatch(name) and not MATRIX.fullmatch(name) for name in grouped[1]), grouped[1]
+    assert ("output.weight" in grouped[0]) == (config.tie_embeddings == "none")
+    shared = {id(model.encoder.embedding.tokens.weight), id(model.decoder.embedding.tokens.weight)}
+    assert not shared & {id(parameter) for parameter in decaying["params"]}
+
+
+def test_without_weight_decay_there_is_one_group() -> None:
+    for kind in ("adam", "adamw"):
+        config = OptimizerConfig.model_validate({"kind": kind})
+        (group,) = make_optimizer(config, nn.Linear(2, 2)).param_groups
+        assert (len(group["params"]), group["weight_decay"]) == (2, 0.0)

@@ -69,7 +69,7 @@ def schedule_figure(steps: Array, rates: Mapping[str, Array], chosen: str, warmu
     axes = figure.subplots()
     axes.plot(steps, rates[chosen], color=DARK, linewidth=4, label=_peak(chosen, rates))
     for i, name in enumerate(name for name in rates if name != chosen):
-        stroke, colour = (*STROKES[1:], STROKES[0])[i % 4], (BRIGHT, MIDDLE)[i % 2]
+        stroke, colour = STROKES[1:][i % 3], (BRIGHT, MIDDLE)[i % 2]  # six pairs, none twice
         axes.plot(steps, rates[name], stroke, color=colour, linewidth=1.4, label=_peak(name, rates))
     top = max(float(rate.max()) for rate in rates.values())
     axes.set_ylim(0, 1.05 * min(top, 2.5 * float(rates[chosen].max())))  # others may be far above

@@ -1,75 +1,62 @@
-"""The optimiser, and learning-rate schedules as pure functions of the step.
-
-`step` is counted from 1: the learning rate of step s is what the s-th update uses.
-"""
+"""The optimiser, and which parameters its weight decay falls on."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from transformer_mt.settings import Section
+from transformer_mt.settings import Section, refusal
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
 
-Schedule = Callable[[int], float]
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 class OptimizerConfig(Section):
-    """Adam (Kingma & Ba 2015)."""
+    """Adam (Kingma & Ba 2015), with or without weight decay, and a mean of the weights."""
 
+    kind: Literal["adam", "adamw"] = "adam"
+    """adam; adamw: with weight decay, apart from the gradient"""
     betas: tuple[Decay, Decay] = (0.9, 0.98)
     """decay of the running mean of the gradient and of its square"""
     eps: float = Field(default=1e-9, gt=0)
     """added to the root of the mean square"""
+    weight_decay: float = Field(default=0.0, ge=0)
+    """of adamw: share of the layers' matrices, times the learning rate, that a step takes away; embeddings keep all"""
     clip_norm: float | None = Field(default=1.0, gt=0)
     """longest gradient; a longer one is scaled down; null: as it is"""
+    ema_decay: float | None = Field(default=None, gt=0, lt=1)
+    """a running mean of the weights (0.999: over about 1,000 steps) is what is validated and saved; null: no mean"""
+
+    @model_validator(mode="after")
+    def _decay_has_its_optimizer(self) -> OptimizerConfig:
+        if self.weight_decay and self.kind != "adamw":
+            raise refusal("weight_decay", "adam would divide it by the gradients' size: set kind: adamw, or leave 0")
+        return self
 
 
-class ScheduleConfig(Section):
-    """The learning rate. It grows linearly while it warms up, then falls with the root of the step or stays."""
-
-    kind: Literal["inverse_sqrt", "noam", "constant"] = "inverse_sqrt"
-    """noam: factor * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5); inverse_sqrt, constant: by their peak"""
-    warmup_steps: int = Field(default=1000, ge=1)
-    """steps until the peak; 1: from the first step on"""
-    peak: float = Field(default=2e-3, gt=0)
-    """of inverse_sqrt and constant: the highest learning rate"""
-    factor: float = Field(default=1.0, gt=0)
-    """of noam: multiplies the whole schedule"""
-
-
-def make_schedule(config: ScheduleConfig, d_model: int) -> Schedule:
-    """The learning rate by step."""
-    kinds: dict[str, Schedule] = {
-        "noam": lambda step: noam(step, d_model, config.warmup_steps, config.factor),
-        "inverse_sqrt": lambda step: inverse_sqrt(step, config.peak, config.warmup_steps),
-        "constant": lambda step: constant(step, config.peak, config.warmup_steps),
-    }
-    return kinds[config.kind]
-
-
-def noam(step: int, d_model: int, warmup_steps: int, factor: float = 1.0) -> float:
-    """Vaswani et al. 2017, equation 3."""
-    return factor * d_model**-0.5 * min(step**-0.5, step * warmup_steps**-1.5)
-
-
-def inverse_sqrt(step: int, peak: float, warmup_steps: int) -> float:
-    """Linear to `peak` at `warmup_steps`, then peak * sqrt(warmup_steps / step)."""
-    return peak * min(step / warmup_steps, (warmup_steps / step) ** 0.5)
-
-
-def constant(step: int, peak: float, warmup_steps: int) -> float:
-    """Linear to `peak` at `warmup_steps`, then the same."""
-    return peak * min(1.0, step / warmup_steps)
-
-
-def make_optimizer(config: OptimizerConfig, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
-    """Fused Adam; the learning rate is set before each step."""
+def make_optimizer(config: OptimizerConfig, model: nn.Module) -> torch.optim.Optimizer:
+    """Fused Adam (Kingma & Ba 2015) or AdamW (Loshchilov & Hutter 2019); the learning rate is set before each step."""
     import torch
 
-    return torch.optim.Adam(parameters, lr=0.0, betas=config.betas, eps=config.eps, fused=True)
+    kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config.kind]
+    groups = parameter_groups(model, config.weight_decay)
+    return kind(groups, lr=0.0, betas=config.betas, eps=config.eps, fused=True)
+
+
+def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, list[nn.Parameter] | float]]:
+    """The parameters that decay, and those that do not; all in one group where none does."""
+    decaying: list[nn.Parameter] = []
+    others: list[nn.Parameter] = []
+    for name, parameter in model.named_parameters():  # a shared one once, under its first name: that of an embedding
+        (decaying if weight_decay and decays(name, parameter) else others).append(parameter)
+    groups = ((decaying, weight_decay), (others, 0.0))
+    return [{"params": params, "weight_decay": decay} for params, decay in groups if params]
+
+
+def decays(name: str, parameter: nn.Parameter) -> bool:
+    """Matrices of the layers and an output projection of its own do; biases, gains, embeddings and positions do not."""
+    return parameter.dim() == 2 and ".embedding." not in name

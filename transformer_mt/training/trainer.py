@@ -21,7 +21,7 @@ from transformer_mt.training import checkpoint
 from transformer_mt.training.checkpoint import KeepConfig, State
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.monitor import Monitor, Sample
-from transformer_mt.training.optim import Schedule
+from transformer_mt.training.schedule import Schedule
 from transformer_mt.training.signals import StopSignals
 from transformer_mt.training.update import FIGURES, Updater
 

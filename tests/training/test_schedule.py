@@ -1,0 +1,188 @@
+"""Learning-rate schedules against their closed forms, torch's own, and what holds of any."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.optim import lr_scheduler
+
+from transformer_mt.training.schedule import Schedule, ScheduleConfig, inverse_sqrt, make_schedule, noam
+
+D_MODEL = 512
+FALLING = [
+    {"kind": "noam", "warmup_steps": 4000},
+    {"kind": "noam", "warmup_steps": 7, "factor": 2.0},
+    {"kind": "inverse_sqrt", "warmup_steps": 1000, "peak": 2e-3},
+    {"kind": "inverse_sqrt", "warmup_steps": 1, "peak": 0.5},
+]
+ENDING = [
+    {"kind": "cosine", "warmup_steps": 1, "total_steps": 50, "peak": 0.5},
+    {"kind": "cosine", "warmup_steps": 10, "total_steps": 90, "peak": 2e-3, "final": 0.1},
+    {"kind": "linear", "warmup_steps": 10, "total_steps": 11, "peak": 2e-3},
+    {"kind": "linear", "warmup_steps": 10, "total_steps": 90, "peak": 2e-3, "final": 0.1},
+    {"kind": "wsd", "warmup_steps": 10, "total_steps": 100, "decay_steps": 20, "peak": 2e-3},
+    {"kind": "wsd", "warmup_steps": 10, "total_steps": 40, "decay_steps": 30, "peak": 2e-3, "final": 0.25},
+    {"kind": "wsd", "warmup_steps": 90, "total_steps": 100, "peak": 2e-3},  # a fifth is more than what is left
+]
+
+
+def name(config: dict[str, Any]) -> str:
+    return " ".join(str(value) for value in config.values())
+
+
+falling = pytest.mark.parametrize("config", FALLING, ids=name)
+ending = pytest.mark.parametrize("config", ENDING, ids=name)
+every = pytest.mark.parametrize("config", [*FALLING, *ENDING, {"kind": "constant", "warmup_steps": 10}], ids=name)
+
+
+def make(**config: Any) -> Schedule:
+    return make_schedule(ScheduleConfig.model_validate(config), D_MODEL)
+
+
+def peak_of(config: dict[str, Any]) -> float:
+    """By the papers' formulas."""
+    if config["kind"] == "noam":
+        return config.get("factor", 1.0) / math.sqrt(D_MODEL * config["warmup_steps"])
+    return config.get("peak", 2e-3)
+
+
+def steps_of(config: dict[str, Any]) -> range:
+    return range(1, max(3 * config["warmup_steps"], config.get("total_steps", 0)) + 10)
+
+
+# --- what holds of any ------------------------------------------------------------------------------------------------
+
+
+@every
+def test_a_straight_line_to_the_peak_and_never_up_again(config: dict[str, Any]) -> None:
+    schedule, warmup, peak = make(**config), config["warmup_steps"], peak_of(config)
+    rates = [schedule(step) for step in steps_of(config)]
+    assert rates[:warmup] == pytest.approx([peak * step / warmup for step in range(1, warmup + 1)])
+    assert max(rates) == schedule(warmup)
+    assert rates[warmup - 1 :] == sorted(rates[warmup - 1 :], reverse=True)
+
+
+@every
+def test_no_jump(config: dict[str, Any]) -> None:
+    """No step changes the rate by more than the steepest piece of its curve does on average, times pi / 2."""
+    schedule, warmup, peak = make(**config), config["warmup_steps"], peak_of(config)
+    left = config.get("total_steps", math.inf) - warmup
+    pieces = min(warmup, left, config.get("decay_steps", left))
+    steps = steps_of(config)
+    assert max(abs(schedule(step + 1) - schedule(step)) for step in steps) <= math.pi / 2 * peak / pieces
+
+
+@every
+def test_a_schedule_is_a_pure_function(config: dict[str, Any]) -> None:
+    """State as a value: a resumed run asks for any step first."""
+    schedule = make(**config)
+    assert [schedule(step) for step in (900, 3, 900, 50)] == [make(**config)(step) for step in (900, 3, 900, 50)]
+
+
+# --- each by its formula ----------------------------------------------------------------------------------------------
+
+
+@falling
+def test_down_with_the_root(config: dict[str, Any]) -> None:
+    schedule, warmup, peak = make(**config), config["warmup_steps"], peak_of(config)
+    for step in (warmup, warmup + 1, 4 * warmup, 100 * warmup):
+        assert schedule(step) == pytest.approx(peak * math.sqrt(warmup / step))
+
+
+@pytest.mark.parametrize("step", [1, 17, 4000, 100_000])
+def test_noam_is_inverse_sqrt_with_a_peak_of_its_own(step: int) -> None:
+    peak = 2.0 * (D_MODEL * 4000) ** -0.5
+    assert noam(step, D_MODEL, 4000, factor=2.0) == pytest.approx(inverse_sqrt(step, peak, 4000))
+
+
+def test_noam_is_equation_3_of_the_paper() -> None:
+    """Vaswani et al. 2017, with numbers that can be checked in the head: 100^-0.5 * min(4^-0.5, 4 * 16^-1.5)."""
+    assert noam(4, d_model=100, warmup_steps=16) == pytest.approx(0.1 * 4 / 64)
+    assert noam(25, d_model=100, warmup_steps=16) == pytest.approx(0.1 / 5)
+
+
+@pytest.mark.parametrize("warmup", [1, 10])
+def test_a_constant_rate_after_the_warm_up(warmup: int) -> None:
+    schedule = make(kind="constant", warmup_steps=warmup, peak=1e-4)
+    assert [schedule(step) for step in (warmup, warmup + 1, 10**6)] == [1e-4] * 3
+
+
+@ending
+def test_the_curve_ends_where_it_should_and_stays(config: dict[str, Any]) -> None:
+    schedule, total = make(**config), config["total_steps"]
+    end = config.get("final", 0.0) * config["peak"]
+    assert [schedule(total), schedule(total + 1), schedule(10**6)] == pytest.approx([end] * 3, abs=1e-18)
+    assert schedule(total - 1) > end
+
+
+Torch = Callable[[torch.optim.Optimizer, int, float], lr_scheduler.LRScheduler]
+DECAYS: dict[str, Torch] = {
+    "cosine": lambda optimizer, steps, final: lr_scheduler.CosineAnnealingLR(optimizer, steps, 0.4 * final),
+    "linear": lambda optimizer, steps, final: lr_scheduler.LinearLR(optimizer, 1.0, final, steps),
+    "wsd": lambda optimizer, steps, final: lr_scheduler.SequentialLR(
+        optimizer,
+        [lr_scheduler.ConstantLR(optimizer, 1.0), lr_scheduler.LinearLR(optimizer, 1.0, final, 15)],
+        [steps - 15],
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*epoch parameter in `scheduler.step:UserWarning")  # torch's own, of SequentialLR
+@pytest.mark.parametrize("kind", DECAYS)
+@pytest.mark.parametrize("final", [0.0, 0.3])
+def test_after_the_warm_up_the_rates_are_those_of_torch(kind: str, final: float) -> None:
+    schedule = make(kind=kind, warmup_steps=5, total_steps=45, decay_steps=15, peak=0.4, final=final)
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.4)
+    oracle = DECAYS[kind](optimizer, 40, final)
+    for step in range(5, 46):
+        assert schedule(step) == pytest.approx(oracle.get_last_lr()[0], abs=1e-12), step
+        optimizer.step()
+        oracle.step()
+
+
+# --- its settings -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["cosine", "linear", "wsd"])
+@pytest.mark.parametrize(
+    ("settings", "max_steps", "key"),
+    [
+        ({}, None, "total_steps"),
+        ({"warmup_steps": 100}, 100, "warmup_steps"),
+        ({"warmup_steps": 100, "total_steps": 99}, 1000, "warmup_steps"),
+        ({}, 1001, None),
+        ({"warmup_steps": 100, "total_steps": 101}, 10, None),
+        ({"total_steps": 5000}, None, None),
+    ],
+)
+def test_a_curve_fits_its_run(kind: str, settings: dict[str, Any], max_steps: int | None, key: str | None) -> None:
+    config = ScheduleConfig.model_validate({"kind": kind, **settings})
+    assert [where for where, _ in config.problems(max_steps)] == [key] * (key is not None)
+
+
+@pytest.mark.parametrize(("decay", "fits"), [(90, True), (91, False)])
+def test_wsd_decays_within_what_is_left(decay: int, fits: bool) -> None:
+    config = ScheduleConfig(kind="wsd", warmup_steps=10, decay_steps=decay)
+    assert [where for where, _ in config.problems(100)] == [] if fits else ["decay_steps"]
+
+
+@pytest.mark.parametrize("kind", ["inverse_sqrt", "noam", "constant"])
+def test_a_schedule_without_an_end_fits_any_run(kind: Any) -> None:
+    config = ScheduleConfig(kind=kind, warmup_steps=100)
+    assert not list(config.problems(50))
+    assert config.ending(50) == config
+
+
+def test_the_end_is_decided_once() -> None:
+    config = ScheduleConfig(kind="cosine").ending(2000)
+    assert config.total_steps == 2000
+    assert config.ending(3000) == config
+
+
+def test_without_decay_steps_wsd_falls_in_the_last_fifth() -> None:
+    schedule = make(kind="wsd", warmup_steps=10, total_steps=100, peak=1.0)
+    assert [schedule(step) for step in (79, 80, 90, 100)] == pytest.approx([1.0, 1.0, 0.5, 0.0])
