@@ -1,0 +1,59 @@
+"""An exponential moving average of the weights (Polyak & Juditsky 1992; Tarvainen & Valpola 2017)."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+
+class AveragedWeights:
+    """A running mean of a model's parameters; shared ones are there once.
+
+    A checkpoint is made within `swapped`: then the model's weights are the mean, and `state` holds the raw ones.
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.parameters, self.decay = dict(model.named_parameters()), decay
+        self.others = {name: parameter.detach().clone() for name, parameter in self.parameters.items()}
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        """Take in the weights after a step, counted from 1.
+
+        The decay is min(decay, (1 + step) / (10 + step)), as TensorFlow's ExponentialMovingAverage has it with
+        `num_updates`: a mean of about the last tenth of a short run, in which the first weights do not linger.
+        """
+        decay = min(self.decay, (1 + step) / (10 + step))
+        means, weights = list(self.others.values()), list[Tensor](self.parameters.values())
+        torch._foreach_lerp_(means, weights, 1 - decay)  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
+
+    @contextmanager
+    def swapped(self) -> Generator[None]:
+        """The model has the mean, then its own weights again. They change places in memory, one parameter at a time, so
+        that whatever points at the parameters stays right."""
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    def state(self) -> dict[str, Tensor]:
+        """Within `swapped`: the raw weights."""
+        return dict(self.others)
+
+    @torch.no_grad()
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from a checkpoint: the model, which has read the mean, gets the raw weights of `state`."""
+        for name, other in self.others.items():
+            other.copy_(state[name])
+        self._swap()
+
+    @torch.no_grad()
+    def _swap(self) -> None:
+        for parameter, other in zip(self.parameters.values(), self.others.values(), strict=True):
+            held = parameter.clone()
+            parameter.copy_(other)
+            other.copy_(held)
