@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from transformer_mt import config as configuration
-from transformer_mt import pictures, records
+from transformer_mt import origin, pictures, records
 from transformer_mt.config import Config
 from transformer_mt.data import checks, corpus, tokenizer
 from transformer_mt.data.batching import Batch, BatchStream
@@ -31,6 +31,7 @@ from transformer_mt.decoding.validation import Validator
 from transformer_mt.device import Machine, resolve
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer
+from transformer_mt.origin import Origin
 from transformer_mt.runs import CheckpointInfo, RunFolder
 from transformer_mt.training import distributed
 from transformer_mt.training.checkpoint import rewind
@@ -51,6 +52,8 @@ def train(config: Config, *, checkpoint: str = "last", restart: bool = False) ->
     Raises `UserError` for what the user can mend, and `Interrupted` when a signal stopped it.
     """
     run = RunFolder(Path(config.runs_dir) / str(config.name))
+    restart = restart and not distributed.restarts()
+    begun = origin.find(run, config, restart)
     with distributed.join(config.batches.accumulate) as ranks, hold(run, ranks, restart):
         config = ranks.first_decides(lambda: settle(run, config))
         machine = resolve(config.device, config.precision, config.threads)
@@ -60,8 +63,10 @@ def train(config: Config, *, checkpoint: str = "last", restart: bool = False) ->
             corpora = encode_tables(config, tables, tokenizers)
         torch.manual_seed(config.seed)
         model = Transformer(config.model, tokenizers.src, tokenizers.tgt).to(machine.device)
+        if begun is not None:
+            begun.give(model)
         if ranks.is_first:
-            begin(run, config, machine, model, tables, corpora)
+            begin(run, config, machine, model, begun, tables, corpora)
         with make_monitor(run, config, ranks) as monitor:
             trainer = make_trainer(run, config, machine, ranks, model, tokenizers, corpora, tables, monitor)
             info = ranks.first_decides(lambda: find_start(run, checkpoint))
@@ -85,7 +90,7 @@ def hold(run: RunFolder, ranks: Ranks, restart: bool) -> Generator[None]:
     if not ranks.is_first:
         yield
         return
-    if restart and run.exists() and not distributed.restarts():
+    if restart and run.exists():
         with run.locked():
             aside = run.move_aside()
         say(f"the old run is now {aside}")
@@ -94,14 +99,20 @@ def hold(run: RunFolder, ranks: Ranks, restart: bool) -> Generator[None]:
 
 
 def begin(
-    run: RunFolder, config: Config, machine: Machine, model: Transformer, tables: Tables, corpora: Corpora
+    run: RunFolder,
+    config: Config,
+    machine: Machine,
+    model: Transformer,
+    begun: Origin | None,
+    tables: Tables,
+    corpora: Corpora,
 ) -> None:
     """Look at the data, say what was found, and write down what this run is."""
     report = checks.report(tables.train, corpora.train, tables.held_out(), Path(config.data.cache_dir))
-    for line in report:
-        say(f"data: {line}")
+    for line in [*(f"data: {line}" for line in report), *(begun.lines() if begun else [])]:
+        say(line)
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    records.begin(run, config, machine, parameters, report, tables.sha256())
+    records.begin(run, config, machine, parameters, report, tables.sha256(), begun and begun.about())
     records.write_card(run, config)
 
 
@@ -228,10 +239,17 @@ def load(config: Config, source: corpus.Source) -> Table:
 
 
 def make_tokenizers(run: RunFolder, config: Config, table: Table) -> TokenizerPair:
-    """The run's tokenizers: learnt from the training pairs once, then read from the run folder."""
+    """The run's tokenizers: made once, then read from the run folder."""
     if not run.exists():
-        tokenizer.train(config.tokenizer, table, config.seed).save(run.tokenizer)
+        new_tokenizers(config, table).save(run.tokenizer)
     return TokenizerPair.load(run.tokenizer)
+
+
+def new_tokenizers(config: Config, table: Table) -> TokenizerPair:
+    """Learnt from the training pairs, or taken over from the run to begin with."""
+    if config.train.init_from is not None:
+        return origin.tokenizers(config)
+    return tokenizer.train(config.tokenizer, table, config.seed)
 
 
 def make_resamplers(config: Config, tokenizers: TokenizerPair) -> Resamplers | None:

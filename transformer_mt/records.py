@@ -20,17 +20,25 @@ from transformer_mt.runs import FORMAT, CheckpointInfo, RunFolder, ranked, write
 
 
 def begin(
-    run: RunFolder, config: Config, machine: Machine, parameters: int, report: list[str], sha256: Mapping[str, str]
+    run: RunFolder,
+    config: Config,
+    machine: Machine,
+    parameters: int,
+    report: list[str],
+    sha256: Mapping[str, str],
+    init_from: Mapping[str, Any] | None,
 ) -> None:
     """Write down what this run is; what earlier starts wrote about its end is kept until there is a new one.
 
-    `sha256`: of the text of each table. Raises `UserError` where it is another than when the run began.
+    `sha256`: of the text of each table; `init_from`: whose weights it begins with, if not its own. Raises `UserError`
+    where a text is another than when the run began.
     """
     earlier = run.read_record() if run.exists() else {}
+    made = earlier.get("provenance") or provenance(machine)
     record = {
         **earlier,
         "format": FORMAT,
-        "provenance": earlier.get("provenance") or provenance(machine),
+        "provenance": {**made, "init_from": init_from} if init_from else made,
         "parameters": parameters,
         "report": report,
         "sha256": {**sha256},
@@ -101,6 +109,11 @@ def card(run: RunFolder, config: Config, record: Mapping[str, Any], best: Checkp
         f"- Model: {model.encoder.n_layers} + {model.decoder.n_layers} layers, width {model.d_model}, feed-forward "
         f"{d_ff}, {heads} heads, {model.norm_position}-norm, {record['parameters']:,} parameters",
         f"- Trained on {made['hardware']}, {config.precision}, seed {config.seed}",
+        *(
+            f"- Begun with the weights of {begun['path']}, step {begun['step']:,}"
+            for begun in [made.get("init_from")]
+            if begun
+        ),
         f"- Status: {record.get('ended') or 'in training, or interrupted'}",
         "",
         "## Data",

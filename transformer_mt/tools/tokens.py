@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 from transformer_mt import pipeline
 from transformer_mt.config import Config
-from transformer_mt.data import tokenizer
 from transformer_mt.data.corpus import Table
 from transformer_mt.data.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.tools.subject import read
@@ -32,12 +31,12 @@ class Subject:
 
     @classmethod
     def open(cls, path: Path, overrides: Sequence[str]) -> Subject:
-        """Read a run's tokenizers, or learn those of a configuration from its training pairs."""
+        """Read a run's tokenizers, or make those of a configuration."""
         config, run = read(path, overrides)
         if run is not None:
             return cls(TokenizerPair.load(run.tokenizer), None)
         train, validation = pipeline.load_training(config)
-        return cls(tokenizer.train(config.tokenizer, train, config.seed), validation)
+        return cls(pipeline.new_tokenizers(config, train), validation)
 
     def of(self, side: Side) -> Tokenizer:
         """The tokenizer of one language."""

@@ -40,6 +40,8 @@ class TrainConfig(Section):
     """last step; null: no such limit"""
     max_epochs: Annotated[int | None, MAY_CHANGE] = Field(default=None, ge=1)
     """last pass through the training pairs; null: no such limit"""
+    init_from: str | None = None
+    """a run folder: begin with its best weights and its tokenizers, and with a new optimiser and schedule"""
     save_every: Annotated[Interval | None, MAY_CHANGE] = None
     """steps ("500") or epochs ("1 epoch") between checkpoints besides those at each validation"""
     log_every: Annotated[int, MAY_CHANGE] = Field(default=50, ge=1)

@@ -1,0 +1,139 @@
+"""What a run begins with that another has learnt (`train.init_from`): its tokenizers, and its best weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from transformer_mt import config as configuration
+from transformer_mt.config import Config
+from transformer_mt.data.tokenizer import TokenizerConfig, TokenizerPair
+from transformer_mt.errors import UserError
+from transformer_mt.model.config import ModelConfig
+from transformer_mt.model.transformer import Transformer
+from transformer_mt.runs import RunFolder
+from transformer_mt.settings import Section
+from transformer_mt.training.checkpoint import load_weights
+
+KEY = "train.init_from"
+SHOWN = 6  # parameters that do not fit
+OF_TRAINING = ("dropout", "layer_drop", "init", "sampling")  # keys that say nothing about what was learnt
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Another run's best model, read and found to fit."""
+
+    run: RunFolder
+    step: int
+    sha256: str  # of the weights file
+    model: Transformer
+    differences: tuple[str, ...]  # settings under which these weights were not learnt
+
+    @classmethod
+    def open(cls, config: Config) -> Origin:
+        """Read the run that `train.init_from` names. Raises `UserError` where it is none, or does not fit."""
+        run, pair = _open(config), tokenizers(config)
+        try:
+            info = run.checkpoint("best")
+            with torch.random.fork_rng(devices=[]):
+                theirs = Transformer(run.section("model", ModelConfig), pair.src, pair.tgt)
+            load_weights(theirs, info)
+            digest = sha256((info.path / "model.safetensors").read_bytes()).hexdigest()
+        except UserError as error:
+            raise UserError(f"{KEY}: {error}") from None
+        with torch.device("meta"):
+            ours = Transformer(config.model, pair.src, pair.tgt)
+        differences = tuple(_differences("model", config.model, theirs.config))
+        if misfits := list(_misfits(ours, theirs)):
+            more = [f"and {len(misfits) - SHOWN:,} more"] * (len(misfits) > SHOWN)
+            lines = _indented(misfits[:SHOWN] + more)
+            raise UserError(
+                f"{KEY}: {run.path}: its weights do not fit this model:\n{lines}\n{_mend(run, differences)}"
+            )
+        return cls(run, info.step, digest, theirs, differences)
+
+    def give(self, model: Transformer) -> None:
+        """The model gets these weights."""
+        model.load_state_dict(self.model.state_dict())
+
+    def about(self) -> dict[str, Any]:
+        """For the records of the run that begins."""
+        return {"path": str(self.run.path), "step": self.step, "sha256": self.sha256}
+
+    def lines(self) -> list[str]:
+        """For the person who watches."""
+        begun = f"{KEY}: the run begins with the weights of {self.run.path}, step {self.step:,}"
+        if not self.differences:
+            return [begun]
+        return [f"{begun}; they were learnt under other settings:", _indented(self.differences)]
+
+
+def find(run: RunFolder, config: Config, restart: bool) -> Origin | None:
+    """What a run has to begin with, if anything. A run that has a checkpoint goes on from there."""
+    if config.train.init_from is None or (not restart and run.checkpoint_list()):
+        return None
+    if Path(config.train.init_from).resolve() == run.path.resolve():
+        raise UserError(f"{KEY}: {run.path}: is this run itself; give the new one another name (name=...)")
+    return Origin.open(config)
+
+
+def tokenizers(config: Config) -> TokenizerPair:
+    """Those of the run that `train.init_from` names. Raises `UserError` where `tokenizer` asks for others."""
+    run = _open(config)
+    try:
+        differences = list(_differences("tokenizer", config.tokenizer, run.section("tokenizer", TokenizerConfig)))
+        pair = TokenizerPair.load(run.tokenizer)
+    except UserError as error:
+        raise UserError(f"{KEY}: {error}") from None
+    if differences:
+        raise UserError(
+            f"{KEY}: {run.path}: its tokenizers come with its weights, and here others are asked for;\n"
+            f"{_mend(run, differences)}"
+        )
+    return pair
+
+
+def _open(config: Config) -> RunFolder:
+    try:
+        return RunFolder.open(str(config.train.init_from))
+    except UserError as error:
+        raise UserError(f"{KEY}: {error}") from None
+
+
+def _differences(name: str, ours: Section, theirs: Section) -> Iterator[str]:
+    here, there = configuration.flatten(ours), configuration.flatten(theirs)
+    for key in here:
+        if here[key] != there[key] and not set(OF_TRAINING) & set(key.split(".")):
+            yield f"{name}.{key}: ours {here[key]}, theirs {there[key]}"
+
+
+def _mend(run: RunFolder, differences: Sequence[str]) -> str:
+    return f"set these keys as there, or inherit them all (base: {run.config}):\n{_indented(differences)}"
+
+
+def _indented(lines: Sequence[str]) -> str:
+    return "\n".join(f"  {line}" for line in lines)
+
+
+def _misfits(ours: Transformer, theirs: Transformer) -> Iterator[str]:
+    """The parameters that only one has, that differ in shape, or that ours shares and theirs does not."""
+    here, there = _parameters(ours), _parameters(theirs)
+    for name in {**here, **there}:
+        shapes = [list(own[name][0]) if name in own else "none" for own in (here, there)]
+        if shapes[0] != shapes[1]:
+            yield f"{name}: ours {shapes[0]}, theirs {shapes[1]}"
+        elif there[name][1] != there[here[name][1]][1]:
+            yield f"{name}: ours is {here[name][1]}, theirs another matrix"
+
+
+def _parameters(model: Transformer) -> dict[str, tuple[torch.Size, str]]:
+    """The shape of each parameter by name, and the first name of the same one."""
+    first: dict[int, str] = {}
+    named = model.named_parameters(remove_duplicate=False)
+    return {name: (parameter.shape, first.setdefault(id(parameter), name)) for name, parameter in named}
