@@ -129,6 +129,28 @@ def test_a_run_that_did_not_begin_leaves_nothing(tmp_path: Path) -> None:
     assert not run.path.exists()
 
 
+def test_a_start_that_was_killed_before_the_record_was_written_is_begun_anew(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path / "run")
+    for left in ([], ["tokenizer.json"], ["tokenizer.json", "config.yaml", ".run.json.1.tmp"]):
+        run.path.mkdir()
+        for name in (".lock", *left):
+            (run.path / name).touch()
+        with run.locked():
+            assert not (run.path / ".run.json.1.tmp").exists()
+        assert not run.path.exists()  # it was not begun this time either
+
+
+@pytest.mark.parametrize("there", [["tokenizer.json"], [".lock", "thesis.tex", "tokenizer.json"]])
+def test_a_folder_of_other_files_is_not_taken(there: list[str], tmp_path: Path) -> None:
+    run = RunFolder(tmp_path / "run")
+    run.path.mkdir()
+    for name in there:
+        (run.path / name).touch()
+    with pytest.raises(UserError, match="holds files and is no run"), run.locked():
+        pass
+    assert names(run.path) == there
+
+
 def test_who_holds_the_lock_clears_what_a_killed_process_left(run: RunFolder) -> None:
     before = names(run.path)
     (run.checkpoints / ".step-000005.77.tmp").mkdir(parents=True)

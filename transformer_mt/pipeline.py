@@ -364,8 +364,11 @@ def halves(stream: BatchStream, batch: Batch, table: Table) -> list[Batch]:
 
 
 def finish(run: RunFolder, config: Config, machine: Machine, ended: str, tables: Tables, monitor: Monitor) -> None:
-    """Score the test sets, once, with the best checkpoint."""
-    record, best = run.read_record(), run.checkpoint("best")
+    """Score the test sets, once, with the best checkpoint.
+
+    The scores stand in `run.json` first: a run that is killed afterwards records them in the curves when it goes on.
+    """
+    record, best, last = run.read_record(), run.checkpoint("best"), run.checkpoint("last")
     record["ended"] = ended
     if record.get("tested_step") != best.step:
         translator = Translator.load(run.path, str(best.step), str(machine.device), machine.threads)
@@ -374,10 +377,10 @@ def finish(run: RunFolder, config: Config, machine: Machine, ended: str, tables:
             scores, _ = evaluate(translator, table, config)
             say("\n".join([f"{name} ({len(table):,} pairs, greedy, step {best.step:,})", *scores.lines()]))
             record["test"][name] = {metric: asdict(getattr(scores, metric)) for metric in ("bleu", "chrf")}
-            step = run.checkpoint("last").step
-            monitor.record(step, {f"test/{name}/bleu": scores.bleu.value, f"test/{name}/chrf": scores.chrf.value})
         record["tested_step"] = best.step
     records.write(run, record)
+    for name, scores in record["test"].items():
+        monitor.record(last.step, {f"test/{name}/{metric}": score["value"] for metric, score in scores.items()})
     records.write_card(run, config)
 
 

@@ -216,7 +216,7 @@ class RunFolder:
         """
         import fcntl
 
-        if self.path.exists() and not self.exists() and any(self.path.glob("[!.]*")):
+        if self.path.exists() and not self.exists() and not self._is_barely_begun():
             raise UserError(f"{self.path}: holds files and is no run; choose another name=, or another runs_dir=")
         self.path.mkdir(parents=True, exist_ok=True)
         with (self.path / ".lock").open("w", encoding="utf-8") as lock:
@@ -230,10 +230,15 @@ class RunFolder:
                 yield
             finally:
                 if self.path.exists() and not self.exists():
-                    self.tokenizer.unlink(missing_ok=True)
-                    (self.path / ".lock").unlink(missing_ok=True)
+                    for leftover in (self.tokenizer, self.config, self.path / ".lock"):
+                        leftover.unlink(missing_ok=True)
                     with suppress(OSError):  # what else lies there is not ours
                         self.path.rmdir()
+
+    def _is_barely_begun(self) -> bool:
+        """Whether nothing lies here but what a start leaves that was killed before the run's record was written."""
+        found = {path.name for path in self.path.glob("[!.]*")}
+        return not found or ((self.path / ".lock").exists() and found <= {self.config.name, self.tokenizer.name})
 
     def move_aside(self) -> Path:
         """Give the folder another name, so that a new run can take its place."""

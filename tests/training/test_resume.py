@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
 import signal
 import subprocess
@@ -11,16 +12,16 @@ import time
 from pathlib import Path
 from typing import Any
 
+import kill_drill
 import pytest
-import safetensors.torch
 import torch
 
-from transformer_mt import pipeline
+from transformer_mt import pipeline, records
 from transformer_mt.config import Config
 from transformer_mt.runs import RunFolder
+from transformer_mt.training.monitor import Monitor
 
 STEPS = 10
-TIMINGS = ("train/tokens_per_second", "train/waiting")
 
 
 @pytest.fixture(scope="module")
@@ -28,8 +29,11 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Enough pairs for three batches an epoch: ten steps of two batches cross several epochs."""
     folder = tmp_path_factory.mktemp("text")
     numbers = [f"{i:03d}" for i in range(60)]
-    (folder / "t.en").write_text("".join(f"line {' '.join(n)} goes in\n" for n in numbers), encoding="utf-8")
-    (folder / "t.de").write_text("".join(f"Zeile {' '.join(n)} kommt heraus\n" for n in numbers), encoding="utf-8")
+    for name, part in {"t": numbers, "some": ["617", "618"], "others": ["619"]}.items():
+        (folder / f"{name}.en").write_text("".join(f"line {' '.join(n)} goes in\n" for n in part), encoding="utf-8")
+        (folder / f"{name}.de").write_text(
+            "".join(f"Zeile {' '.join(n)} kommt heraus\n" for n in part), encoding="utf-8"
+        )
     return folder
 
 
@@ -44,6 +48,10 @@ def make_config(text: Path, runs_dir: Path, **train: Any) -> Config:
                 "src_lang": "en",
                 "tgt_lang": "de",
                 "train": {"src": str(text / "t.en"), "tgt": str(text / "t.de")},
+                "test": {
+                    name: {"src": str(text / f"{name}.en"), "tgt": str(text / f"{name}.de")}
+                    for name in ("some", "others")
+                },
                 "cache_dir": str(text / "cache"),
             },
             "tokenizer": {"vocab_size": 320, "sampling": 0.2, "source_bos": True},
@@ -65,32 +73,10 @@ def make_config(text: Path, runs_dir: Path, **train: Any) -> Config:
     )
 
 
-def outcome(runs_dir: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any], list[dict[str, Any]]]:
-    """Weights, training state and metrics (timings apart) at the end of a run."""
-    run = RunFolder(runs_dir / "run")
-    last = run.checkpoint("last").path
-    entries = [json.loads(line) for line in run.metrics.read_text(encoding="utf-8").splitlines()]
-    metrics = [{key: value for key, value in entry.items() if key not in TIMINGS} for entry in entries]
-    state = torch.load(last / "training.pt", weights_only=True)
-    for timing in ("seconds", "waited"):
-        state["window"].pop(timing)
-    return safetensors.torch.load_file(last / "model.safetensors"), state, metrics
-
-
-def assert_same(left: Any, right: Any) -> None:
-    """Equality to the bit through dicts, lists and tensors."""
-    if isinstance(left, torch.Tensor):
-        assert torch.equal(left, right)
-    elif isinstance(left, dict):
-        assert left.keys() == right.keys()
-        for key in left:
-            assert_same(left[key], right[key])
-    elif isinstance(left, list):
-        assert len(left) == len(right)
-        for pair in zip(left, right, strict=True):
-            assert_same(*pair)
-    else:
-        assert left == right
+def assert_same(runs_dir: Path, expected: Path) -> None:
+    """Two runs left the same, to the bit: checkpoints, metrics, curves, scores."""
+    left, right = (kill_drill.outcome(RunFolder(folder / "run")) for folder in (runs_dir, expected))
+    assert list(kill_drill.differences(left, right)) == []
 
 
 @pytest.fixture(scope="module")
@@ -105,14 +91,16 @@ def test_steps_in_two_goes_equal_steps_in_one(first: int, text: Path, undisturbe
     """The first go ends inside an epoch (1), at an entry of neither log nor curve (4), after a validation (7)."""
     pipeline.train(make_config(text, tmp_path, max_steps=first))
     pipeline.train(make_config(text, tmp_path))
-    weights, state, metrics = outcome(tmp_path)
-    expected_weights, expected_state, expected_metrics = outcome(undisturbed)
-    assert_same(weights, expected_weights)
-    assert_same(state["optimizer"], expected_state["optimizer"])
+    found, expected = (kill_drill.outcome(RunFolder(folder / "run")) for folder in (tmp_path, undisturbed))
+    ours, theirs = (each["checkpoints"][str(STEPS)] for each in (found, expected))
     # the end of the first go is validated as every end is, which an undisturbed run does not do at that step
-    extra = [entry for entry in metrics if entry not in expected_metrics]
+    for each in (ours, theirs):
+        for key in ("best_score", "best_step", "not_better", "validated"):
+            del each["state"]["progress"][key]
+    assert list(kill_drill.differences(ours, theirs)) == []
+    extra = [entry for entry in found["metrics"] if entry not in expected["metrics"]]
     assert all(entry["step"] == first and "valid/loss" in entry for entry in extra)
-    assert [entry for entry in metrics if entry in expected_metrics] == expected_metrics
+    assert [entry for entry in found["metrics"] if entry in expected["metrics"]] == expected["metrics"]
 
 
 def start(config: Config, folder: Path) -> subprocess.Popen[str]:
@@ -130,16 +118,48 @@ def wait_for_checkpoint(process: subprocess.Popen[str], runs_dir: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_run_goes_on_by_the_same_command(text: Path, undisturbed: Path, tmp_path: Path) -> None:
-    process = start(make_config(text, tmp_path), tmp_path)
-    wait_for_checkpoint(process, tmp_path)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    again = start(make_config(text, tmp_path), tmp_path)
-    _, errors = again.communicate()
-    assert again.returncode == 0, errors
-    for left, right in zip(outcome(tmp_path), outcome(undisturbed), strict=True):
-        assert_same(left, right)
+def test_a_killed_run_goes_on_by_the_same_command(tmp_path: Path) -> None:
+    """At any moment, inside a save, and once more after it went on."""
+    assert kill_drill.drill(tmp_path, 3, random.Random(1))
+
+
+def test_a_run_killed_while_its_test_sets_are_scored_has_each_score_once(
+    text: Path, undisturbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the scores are in the record, between record and curves, and between two entries of the curves."""
+    config = make_config(text, tmp_path)
+    for moment in (1, 2, 3, 4):
+        with monkeypatch.context() as patch, pytest.raises(Killed):
+            kill_at(moment, patch)
+            pipeline.train(config)
+    pipeline.train(config)
+    assert_same(tmp_path, undisturbed)
+
+
+class Killed(BaseException):
+    """As sudden as a signal."""
+
+
+def kill_at(moment: int, patch: pytest.MonkeyPatch) -> None:
+    """End the process, as it were, at one of the moments of `finish`."""
+    write, record, recorded = records.write, Monitor.record, list[str]()
+
+    def killed_write(run: RunFolder, about: dict[str, Any]) -> None:
+        if moment == 2 and "ended" in about:
+            write(run, about)
+        if moment <= 2 and "ended" in about:
+            raise Killed
+        write(run, about)
+
+    def killed_record(self: Monitor, step: int, figures: dict[str, float]) -> None:
+        tests = [name for name in figures if name.startswith("test/")]
+        if tests and len(recorded) == moment - 3:
+            raise Killed
+        recorded.extend(tests[:1])
+        record(self, step, figures)
+
+    patch.setattr(records, "write", killed_write)
+    patch.setattr(Monitor, "record", killed_record)
 
 
 @pytest.mark.slow
@@ -179,5 +199,4 @@ def test_a_checkpoint_of_another_step_can_be_resumed_from(text: Path, undisturbe
         if info.step > 4:
             shutil.rmtree(info.path)
     pipeline.train(make_config(text, tmp_path))
-    for left, right in zip(outcome(tmp_path), outcome(undisturbed), strict=True):
-        assert_same(left, right)
+    assert_same(tmp_path, undisturbed)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,17 +51,30 @@ class EventWriter:
         self._writer.close()
 
 
+def stays(at: int, names: Iterable[str], step: int) -> bool:
+    """Whether figures that were recorded at a step belong to a checkpoint's past: test sets are scored after it."""
+    return at < step or (at == step and not any(name.startswith("test/") for name in names))
+
+
 def cut_back(folder: Path, step: int) -> None:
-    """Rewrite the event files of a folder without what came after a step, and without torn ends."""
+    """Rewrite the event files of a folder without what came after a step, and without torn ends.
+
+    A file in which nothing is left goes: a new one begins with the hyper-parameters, which it may not have held yet.
+    """
     event: Any = event_pb2
     for path in sorted(folder.glob("*tfevents*")):
         loader: Any = RawEventFileLoader(str(path))
         records: list[bytes] = list(loader.Load())
+        entries: list[Any] = [event.Event.FromString(record) for record in records]
+        tags = [[value.tag for value in entry.summary.value] for entry in entries]
+        kept = [i for i, entry in enumerate(entries) if stays(entry.step, tags[i], step)]
+        if not any(tags[i] for i in kept):
+            path.unlink()
+            continue
         with replaced_file(path) as beside, beside.open("wb") as file:
             writer: Any = RecordWriter(file)
-            for record in records:
-                if event.Event.FromString(record).step <= step:
-                    writer.write(record)
+            for i in kept:
+                writer.write(records[i])
             writer.flush()
 
 

@@ -121,7 +121,10 @@ class Monitor:
             self._events.flush()
 
     def cut_back(self, step: int) -> None:
-        """Take away what was recorded after a step, so that no curve is drawn twice."""
+        """Take away what was recorded after a step, so that no curve is drawn twice.
+
+        The scores of test sets come after the last save, at the same step: they go too, and the end records them.
+        """
         _cut_metrics(self.run.metrics, step)
         events.cut_back(self.run.tensorboard, step)
 
@@ -178,7 +181,7 @@ def _cut_metrics(path: Path, step: int) -> None:
     kept: list[str] = []
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
-            if json.loads(line)["step"] <= step:
+            if events.stays(json.loads(line)["step"], json.loads(line), step):
                 kept.append(line + "\n")
         except ValueError:
             break  # a line that was being written when the run was killed

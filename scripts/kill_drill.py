@@ -1,0 +1,282 @@
+"""Prove that a training that is killed loses nothing: the same command goes on and ends with the same bits.
+
+    python scripts/kill_drill.py N [--seed S] [--keep FOLDER]
+
+A small model is trained with all that a resume could forget: dropout, accumulation, subword sampling, patience,
+several epochs. One run is undisturbed. N others are killed with SIGKILL, one in four of them a second time after it
+went on: at any moment from the first line of the start to the last of the end, for certain inside a save, or while the
+test sets are scored. Each is started again by the same command until it ends. Then everything that a run leaves is
+compared with the undisturbed run, to the bit, only timings apart: all checkpoints (weights, optimiser, random
+generators, data position, early stopping), metrics.jsonl, TensorBoard (each tag once at each step), the scores of the
+test sets, and what `tmt translate` says.
+
+A line a trial; exit status 1 where anything differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import safetensors.torch
+import torch
+from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
+from tensorboard.compat.proto import event_pb2
+from torch import Tensor
+
+from transformer_mt.data.quickstart.corpus import pairs
+from transformer_mt.runs import CheckpointInfo, RunFolder
+
+TIMINGS = ("train/tokens_per_second", "_hparams_/session_start_info", "seconds")
+"""What two runs cannot have in common, by its name in a file."""
+PLACES = ("anywhere", "inside a save", "anywhere", "while testing")
+"""Where the first kills of the trials fall, in turn."""
+
+CONFIG = """
+data:
+  src_lang: en
+  tgt_lang: de
+  train: {src: train.en, tgt: train.de}
+  validation: {src: validation.en, tgt: validation.de}
+  test: {held_out: {src: test.en, tgt: test.de}}
+tokenizer: {vocab_size: 420, sampling: 0.1}
+batches: {tokens: 256, accumulate: 2}
+model:
+  d_model: 32
+  d_ff: 64
+  encoder: {n_layers: 1}
+  decoder: {n_layers: 1}
+  dropout: {attention: 0.1, activation: 0.1, word: 0.05}
+schedule: {warmup_steps: 20, peak: 2e-2}
+train: {max_steps: 120, save_every: 5, log_every: 3}
+validation: {every: 12, metric: chrf, patience: 2, probes: 2}
+decoding: {max_length_factor: 1, max_length_offset: 1}
+keep: {best: 2, last: 2}
+device: cpu
+threads: 1
+"""
+SIZES = {"train": 300, "validation": 20, "test": 100}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("trials", type=int, metavar="N")
+    parser.add_argument("--seed", type=int, default=1, help="of the moments")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="work in this new folder, and leave the runs there")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = args.keep or Path(temporary)
+        folder.mkdir(exist_ok=True)
+        sys.exit(0 if drill(folder.resolve(), args.trials, random.Random(args.seed)) else 1)
+
+
+def drill(folder: Path, trials: int, dice: random.Random) -> bool:
+    """Run the trials in a folder. Returns whether all ended as the undisturbed run did."""
+    write_work(folder)
+    undisturbed = Training(folder, "undisturbed")
+    began = time.monotonic()
+    undisturbed.start()
+    undisturbed.wait()
+    seconds = time.monotonic() - began
+    expected = undisturbed.outcome()
+    print(f"undisturbed: {seconds:.0f} s, {expected['end']['ended']}", flush=True)
+    same = 0
+    for number in range(trials):
+        training = Training(folder, f"trial-{number + 1}")
+        kills = disturb(training, PLACES[number % 4], number % 4 == number // 4 % 4, seconds, dice)
+        found = list(differences(training.outcome(), expected))
+        same += not found
+        print(f"trial {number + 1}: {'DIFFERS' if found else 'bit-identical'}; killed {'; '.join(kills)}", flush=True)
+        for line in found[:10]:
+            print(f"  {line}", flush=True)
+    print(f"{same} of {trials} bit-identical")
+    return same == trials
+
+
+def write_work(folder: Path) -> None:
+    """The configuration, and some built-in pairs as text."""
+    (folder / "drill.yaml").write_text(CONFIG, encoding="utf-8")
+    for split, size in SIZES.items():
+        for side, language in enumerate(("en", "de")):
+            text = "".join(f"{pair[side]}\n" for pair in pairs(split)[:size])
+            (folder / f"{split}.{language}").write_text(text, encoding="utf-8")
+
+
+# --- killing ----------------------------------------------------------------------------------------------------------
+
+
+def disturb(training: Training, place: str, twice: bool, seconds: float, dice: random.Random) -> list[str]:
+    """Train to the end, killed once or twice on the way. Returns where. A run takes some seconds undisturbed."""
+    kills: list[str] = []
+    while not kills:  # what ended before its moment came was not disturbed, and begins anew
+        shutil.rmtree(training.runs_dir, ignore_errors=True)
+        training.start()
+        kills += kill(training, place, seconds, dice)
+    if twice:
+        training.start()
+        kills += kill(training, dice.choice(PLACES), seconds, dice)
+    training.start()
+    training.wait()
+    return kills
+
+
+def kill(training: Training, place: str, seconds: float, dice: random.Random) -> list[str]:
+    """Kill a training that has begun. Returns where, or nothing where it ended before."""
+    if place == "inside a save":
+        return training.kill_in_save(dice.randint(1, 30))
+    if place == "while testing":
+        return training.kill_while_testing(dice.uniform(0, 0.1 * seconds))
+    return training.kill_after(dice.uniform(0, seconds))
+
+
+class Training:
+    """A run through the command line, in a process that can be killed."""
+
+    process: subprocess.Popen[bytes]
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.folder, self.runs_dir = folder, folder / name
+        self.run, self.log = RunFolder(self.runs_dir / "drill"), self.runs_dir / "log"
+
+    def start(self) -> None:
+        """Begin, or go on: the command is the same."""
+        self.runs_dir.mkdir(exist_ok=True)
+        own = (f"runs_dir={self.runs_dir}", f"data.cache_dir={self.runs_dir / 'cache'}")
+        command = [sys.executable, "-m", "transformer_mt", "train", "--config", "drill.yaml", *own]
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(command, cwd=self.folder, stderr=log)
+
+    def wait(self) -> None:
+        """Wait for the end, which must be a good one."""
+        if self.process.wait():
+            raise SystemExit(f"{self.runs_dir}: the training failed:\n{self.log.read_text(encoding='utf-8')}")
+
+    def kill_after(self, seconds: float) -> list[str]:
+        """Kill at a moment."""
+        time.sleep(seconds)
+        return [f"after {seconds:.2f} s"] if self._kill() else []
+
+    def kill_in_save(self, count: int) -> list[str]:
+        """Kill within the `count`-th save from now: halted as soon as the save's temporary folder is there, the process
+        dies if it still is."""
+        seen: set[str] = set()
+        while self.process.poll() is None:
+            for beside in self.run.checkpoints.glob(".*.tmp"):
+                seen.add(beside.name)
+                if len(seen) < count:
+                    continue
+                self.process.send_signal(signal.SIGSTOP)
+                os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+                if beside.exists() and self._kill():
+                    files = " ".join(sorted(path.name for path in beside.iterdir()))
+                    return [f"inside a save: {beside.name} held {files or 'nothing'}"]
+                self.process.send_signal(signal.SIGCONT)
+        return []
+
+    def kill_while_testing(self, seconds: float) -> list[str]:
+        """Kill at a moment after the last save."""
+        while self.process.poll() is None and b"training ended" not in self.log.read_bytes():
+            time.sleep(0.001)
+        time.sleep(seconds)
+        return [f"{seconds:.2f} s after the last save"] if self._kill() else []
+
+    def _kill(self) -> bool:
+        self.process.kill()
+        return self.process.wait() == -signal.SIGKILL
+
+    def outcome(self) -> dict[str, Any]:
+        """What the run left, and what its model says to the sentences of the test set."""
+        command = [sys.executable, "-m", "transformer_mt", "translate", str(self.run.path), "--input", "test.en"]
+        said = subprocess.run(command, cwd=self.folder, check=True, capture_output=True, text=True)
+        return {**outcome(self.run), "translations": said.stdout.splitlines()}
+
+
+# --- comparing --------------------------------------------------------------------------------------------------------
+
+
+def outcome(run: RunFolder) -> dict[str, Any]:
+    """Everything by which two runs are compared, timings apart."""
+    lines = run.metrics.read_text(encoding="utf-8").splitlines()
+    record = run.read_record()
+    return {
+        "checkpoints": {str(info.step): checkpoint(info) for info in run.checkpoint_list()},
+        "metrics": [without_timings(json.loads(line)) for line in lines],
+        "tensorboard": curves(run.tensorboard),
+        "end": {key: record.get(key) for key in ("ended", "tested_step", "test")},
+    }
+
+
+def checkpoint(info: CheckpointInfo) -> dict[str, Any]:
+    """The weights, the training state, and the scores of one step."""
+    return {
+        "weights": safetensors.torch.load_file(info.path / "model.safetensors"),
+        "state": without_timings(torch.load(info.path / "training.pt", weights_only=True)),
+        "scores": info.scores,
+    }
+
+
+def curves(folder: Path) -> dict[str, list[Any]]:
+    """TensorBoard's scalars and texts, `tag @ step` -> the values found there: one, in a run that is whole."""
+    event: Any = event_pb2
+    found: dict[str, list[Any]] = {}
+    for path in sorted(folder.glob("*tfevents*")):
+        loader: Any = RawEventFileLoader(str(path))
+        for record in loader.Load():
+            entry = event.Event.FromString(record)
+            for value in entry.summary.value:
+                if not value.HasField("image"):  # a picture is drawn after the save: one can be lost, and no more
+                    content = value.simple_value if value.HasField("simple_value") else str(value.tensor)
+                    content = None if value.tag in TIMINGS else content
+                    found.setdefault(f"{value.tag} @ {entry.step}", []).append(content)
+    return found
+
+
+def without_timings(values: Any) -> Any:
+    """Dicts through and through without the entries that are named in `TIMINGS`."""
+    if not isinstance(values, dict):
+        return values
+    entries = cast("dict[Any, Any]", values).items()
+    return {key: without_timings(value) for key, value in entries if key not in TIMINGS}
+
+
+def differences(left: Any, right: Any, where: str = "") -> Iterator[str]:
+    """In what two outcomes differ, a line each; tensors and numbers are compared to the bit."""
+    if isinstance(left, dict) and isinstance(right, dict):
+        ours, theirs = cast("dict[Any, Any]", left), cast("dict[Any, Any]", right)
+        for key in [*ours, *(key for key in theirs if key not in ours)]:
+            place = f"{where} > {key}" if where else str(key)
+            if key in ours and key in theirs:
+                yield from differences(ours[key], theirs[key], place)
+            else:
+                yield f"{place}: {'one too many' if key in ours else 'is missing'}"
+    elif isinstance(left, list) and isinstance(right, list):
+        ours, theirs = cast("list[Any]", left), cast("list[Any]", right)
+        if len(ours) != len(theirs):
+            yield f"{where}: {len(ours)} entries instead of {len(theirs)}"
+        for i, pair in enumerate(zip(ours, theirs, strict=False)):
+            yield from differences(*pair, f"{where} > {i}")
+    elif isinstance(left, Tensor) and isinstance(right, Tensor):
+        if left.shape != right.shape or left.dtype != right.dtype or not torch.equal(bits(left), bits(right)):
+            yield f"{where}: other numbers"
+    elif repr(cast(object, left)) != repr(right):  # which for numbers is exact, and finds nan the same as nan
+        yield f"{where}: {left!r} instead of {right!r}"
+
+
+def bits(tensor: Tensor) -> Tensor:
+    """The bytes of a tensor: 0.0 and -0.0 are told apart, and nan equals itself."""
+    return tensor.reshape(-1).view(torch.uint8)
+
+
+if __name__ == "__main__":
+    main()
