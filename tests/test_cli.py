@@ -417,11 +417,12 @@ def test_the_figures_that_are_kept(tiny_run: Path) -> None:
     ]
     for name in train:
         assert list(found[f"train/{name}"]) == [3, 6, 9, 12]
-    for name in ("loss", "nll", "ppl", "bleu", "chrf"):
+    validated = ("loss", "nll", "ppl", "bleu", "chrf", "degenerate")
+    for name in validated:
         assert list(found[f"valid/{name}"]) == [4, 8, 12]
     assert set(found["test/unseen/bleu"]) == set(found["test/unseen/chrf"]) == {12}
     saved = RunFolder(tiny_run).checkpoint("8").scores
-    assert saved == {name: found[f"valid/{name}"][8] for name in ("loss", "nll", "ppl", "bleu", "chrf")}
+    assert saved == {name: found[f"valid/{name}"][8] for name in validated}
 
 
 def test_tensorboard_holds_probes_and_settings(tiny_run: Path) -> None:

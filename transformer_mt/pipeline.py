@@ -11,7 +11,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -379,8 +379,9 @@ def finish(run: RunFolder, config: Config, machine: Machine, ended: str, tables:
             record["test"][name] = {metric: asdict(getattr(scores, metric)) for metric in ("bleu", "chrf")}
         record["tested_step"] = best.step
     records.write(run, record)
-    for name, scores in record["test"].items():
-        monitor.record(last.step, {f"test/{name}/{metric}": score["value"] for metric, score in scores.items()})
+    tested: dict[str, dict[str, dict[str, Any]]] = record["test"]
+    for name, found in tested.items():
+        monitor.record(last.step, {f"test/{name}/{metric}": found[metric]["value"] for metric in found})
     records.write_card(run, config)
 
 

@@ -54,16 +54,20 @@ class Translator:
         A text that is longer than `decoding.max_source_length`, or than the model's positions, is cut, with a warning
         (`CutSource`).
         """
+        return [text for text, _ in self._translate(texts, first_line=1)]
+
+    def translate_marked(self, texts: Sequence[str]) -> list[tuple[str, bool]]:
+        """The same, each with whether it came to its end by itself rather than at the longest that is allowed."""
         return self._translate(texts, first_line=1)
 
     def stream(self, lines: Iterable[str], window: int = 1000) -> Iterator[str]:
         """The same for any number of lines in constant memory: a window at a time."""
         done = 0
         for texts in _windows(lines, window):
-            yield from self._translate(texts, first_line=done + 1)
+            yield from (text for text, _ in self._translate(texts, first_line=done + 1))
             done += len(texts)
 
-    def _translate(self, texts: Sequence[str], first_line: int) -> list[str]:
+    def _translate(self, texts: Sequence[str], first_line: int) -> list[tuple[str, bool]]:
         coded = self.tokenizers.src.encode(texts)
         limit = self.longest_source
         for line, ids in enumerate(coded, start=first_line):
@@ -77,8 +81,10 @@ class Translator:
         for batch in self._batches(worth, coded):
             found.update(zip(batch, self.search([coded[i] for i in batch]), strict=True))
         self.model.train(was_training)
-        outputs = self.tokenizers.tgt.decode([found[i].ids if i in found else [] for i in range(len(texts))])
-        return [text.replace("\n", " ") for text in outputs]
+        nothing = Hypothesis([], finished=True)
+        hypotheses = [found.get(i, nothing) for i in range(len(texts))]
+        outputs = self.tokenizers.tgt.decode([hypothesis.ids for hypothesis in hypotheses])
+        return [(text.replace("\n", " "), to.finished) for text, to in zip(outputs, hypotheses, strict=True)]
 
     def _batches(self, worth: list[int], coded: list[list[int]]) -> Iterator[list[int]]:
         """Sentences of like length, the longest first, at most `batch_tokens` padded source tokens at a time."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from transformer_mt.data.batching import BatchStream
+from transformer_mt.decoding.degenerate import Alarm, find
 from transformer_mt.decoding.explanation import explain
 from transformer_mt.decoding.scoring import score
 from transformer_mt.decoding.translator import Translator
@@ -39,15 +40,21 @@ class Validator:
         self.translator, self.stream = translator, stream
         self.sources, self.references = [src for src, _ in pairs], [tgt for _, tgt in pairs]
         self.machine, self.ranks, self.smoothing, self.tokenize = machine, ranks, smoothing, tokenize
+        self.alarm = Alarm()
         # probes stand evenly spread over the set, so that they differ as the set does
         self.probes = [i * len(pairs) // probes for i in range(min(probes, len(pairs)))]
 
     def __call__(self) -> Validation:
-        hypotheses = self.ranks.gather(self.translator.translate(self.ranks.share(self.sources)))
+        marked = self.ranks.gather(self.translator.translate_marked(self.ranks.share(self.sources)))
+        hypotheses, finished = [text for text, _ in marked], [end for _, end in marked]
         scores = score(hypotheses, self.references, self.tokenize)
-        samples = [Sample(self.sources[i], hypotheses[i], self.references[i]) for i in self.probes]
-        found = {**self.losses(), "bleu": scores.bleu.value, "chrf": scores.chrf.value}
-        return Validation(found, samples, self.draw)
+        degenerate = find(self.sources, hypotheses, finished)
+        samples, failures = (
+            [Sample(self.sources[i], hypotheses[i], self.references[i]) for i in places]
+            for places in (self.probes, degenerate.examples)
+        )
+        found = {**self.losses(), "bleu": scores.bleu.value, "chrf": scores.chrf.value, "degenerate": degenerate.share}
+        return Validation(found, samples, self.draw, failures, self.alarm.hear(degenerate, self.sources, hypotheses))
 
     def draw(self) -> dict[str, Figure]:
         """The last layer's cross-attention for the first probe."""

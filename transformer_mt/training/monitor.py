@@ -6,7 +6,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -96,6 +96,14 @@ class Monitor:
             self.write("validation", _table(samples), step)
             self.flush()
 
+    def record_degenerate(self, step: int, failures: Sequence[Sample], alarm: Sequence[str]) -> None:
+        """Examples of translations that are none, to TensorBoard, and lines that must not be overlooked."""
+        if failures:
+            self.write("degenerate", _table(failures), step)
+            self.flush()
+        if alarm:
+            self.say("\n".join([f"step {step:,}  {alarm[0]}", *alarm[1:]]))
+
     def record(self, step: int, figures: Mapping[str, float]) -> None:
         """Figures by name, to both files."""
         writer = self._open()
@@ -165,7 +173,7 @@ class SilentMonitor(Monitor):
         pass
 
 
-def _table(samples: list[Sample]) -> str:
+def _table(samples: Sequence[Sample]) -> str:
     """Samples as a Markdown table for TensorBoard's TEXT tab."""
 
     def cell(text: str) -> str:

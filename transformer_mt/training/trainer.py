@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, cast
 
@@ -62,11 +62,14 @@ class ValidationConfig(Section):
 
 
 class Validation(NamedTuple):
-    """What one validation found: scores by name (loss, nll, ppl, bleu, chrf), translations, and what draws pictures."""
+    """What one validation found: scores by name (loss, nll, ppl, bleu, chrf, and the share of degenerate output),
+    translations, what draws pictures; an example of each kind of degenerate output, and what is to be said of it."""
 
     scores: dict[str, float]
     samples: list[Sample]
     draw: Callable[[], dict[str, Figure]]
+    failures: Sequence[Sample] = ()
+    alarm: Sequence[str] = ()
 
 
 @dataclass
@@ -240,13 +243,14 @@ class Trainer:
     def validate_and_save(self) -> None:
         """Score the model as it is, and keep it."""
         progress = self.progress
-        scores, samples, draw = self.validate()
+        scores, samples, draw, failures, alarm = self.validate()
         score, progress.validated = scores[self.validation.metric], progress.step
         if progress.best_score is None or is_better(self.validation.metric, score, progress.best_score):
             progress.best_score, progress.best_step, progress.not_better = score, progress.step, 0
         else:
             progress.not_better += 1
         self.monitor.record_validation(progress.step, scores, samples, is_best=progress.not_better == 0)
+        self.monitor.record_degenerate(progress.step, failures, alarm)
         self.save(scores)
         self.monitor.show(progress.step, draw())  # after saving: no picture is worth a checkpoint
 
