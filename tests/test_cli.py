@@ -530,7 +530,7 @@ def test_restart_moves_the_old_run_aside(copy: Path, tmt: Tmt) -> None:
 
 def test_another_process_holds_the_run(copy: Path, tmt: Tmt) -> None:
     with RunFolder(copy).locked():
-        refused(tmt(*TRAIN), "runs/tiny: another process is training this run; wait for it or stop it")
+        refused(tmt(*TRAIN), f"runs/tiny: another process is training this run (process {os.getpid()} on ")
 
 
 def set_format(run: Path, version: int) -> None:
@@ -546,10 +546,14 @@ def test_another_run_format(command: tuple[str, ...], copy: Path, tmt: Tmt) -> N
 
 
 @pytest.mark.parametrize(
-    "error", [OSError(errno.ENOSPC, "No space left on device"), RuntimeError("No space left on device")]
+    ("error", "said"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "the disk is full: the checkpoint step-000014 needs"),
+        (RuntimeError("unexpected pos 704"), "step-000014: the checkpoint cannot be written: unexpected pos 704"),
+    ],
 )
 def test_a_disk_that_is_full_while_saving(
-    error: Exception, copy: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
+    error: Exception, said: str, copy: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing half-written is left, and the same command goes on when there is room again."""
     before = content(copy / "checkpoints")
@@ -560,7 +564,7 @@ def test_a_disk_that_is_full_while_saving(
 
     with monkeypatch.context() as patch:
         patch.setattr(torch, "save", save)
-        refused(tmt(*TRAIN, "train.max_steps=14"), "step-000014", "No space left", "the same command goes on")
+        refused(tmt(*TRAIN, "train.max_steps=14"), said, "the same command goes on")
     assert content(copy / "checkpoints") == before
     assert tmt(*TRAIN, "train.max_steps=14").returncode == 0
     assert list(figures(copy)["valid/loss"]) == [4, 8, 12, 14]
@@ -727,12 +731,44 @@ def test_no_checkpoint_yet(copy: Path, tmt: Tmt) -> None:
         refused(tmt(verb, copy), f"{copy}: has no checkpoint yet; train longer")
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "training.pt"])
-def test_a_damaged_checkpoint(name: str, copy: Path, tmt: Tmt) -> None:
-    path = RunFolder(copy).checkpoint("last").path / name
+@pytest.mark.parametrize("name", ["model.safetensors", "checkpoint.json"])
+@pytest.mark.parametrize("damage", [lambda old: old[:-100], lambda old: old[:100] + bytes([old[100] ^ 4]) + old[101:]])
+def test_a_damaged_checkpoint_is_never_read(name: str, damage: Callable[[bytes], bytes], copy: Path, tmt: Tmt) -> None:
+    """One bit in the middle of the weights would only make other translations."""
+    path = RunFolder(copy).checkpoint("12").path / name
+    path.write_bytes(damage(path.read_bytes()))
+    before = content(copy / "checkpoints")
+    for command in (("translate", copy, "one"), ("evaluate", copy), TRAIN):
+        done = tmt(*command, "--checkpoint", "12")
+        refused(done, f"step-000012/{name}: ", "this checkpoint is damaged and was not used", "or delete ")
+        assert not done.stdout
+    assert content(copy / "checkpoints") == before
+    assert tmt("translate", copy, "one", "--checkpoint", "8").returncode == 0
+
+
+def test_training_goes_on_from_the_checkpoint_before_a_damaged_one(copy: Path, tmt: Tmt) -> None:
+    path = RunFolder(copy).checkpoint("12").path / "training.pt"
+    expected = load_file(path.with_name("model.safetensors"))
     path.write_bytes(path.read_bytes()[:-100])
-    command = TRAIN if name == "training.pt" else ("translate", copy, "one", "--checkpoint", "last")
-    refused(tmt(*command), f"{name}: cannot be read", "to fall back on the one before")
+    done = tmt(*TRAIN)
+    assert done.returncode == 0
+    name = path.relative_to(Path.cwd())
+    assert f"{name}: was truncated" in done.stderr and "it is kept as step-000012.damaged\n" in done.stderr
+    assert "going on after step 8\n" in done.stderr
+    assert list(figures(copy)["valid/loss"]) == [4, 8, 12]
+    again = load_file(path.with_name("model.safetensors"))
+    assert all(torch.equal(again[name], expected[name]) for name in expected)
+    assert tmt("translate", copy, "one", "--checkpoint", "last").returncode == 0
+
+
+def test_no_checkpoint_is_whole(copy: Path, tmt: Tmt) -> None:
+    """A run never begins from scratch unasked, however often the command is given."""
+    for step in ("8", "12"):
+        (RunFolder(copy).checkpoint(step).path / "training.pt").write_bytes(b"")
+    before = content(copy)
+    for _ in range(2):
+        refused(tmt(*TRAIN), "step-000008/training.pt: was truncated", "no checkpoint is whole", "--restart")
+        assert {**content(copy), "run.json": b""} == {**before, "run.json": b""}
 
 
 @pytest.mark.parametrize("damage", ["", "{}", '{"format": 9}', "hello"])

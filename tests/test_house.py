@@ -18,12 +18,15 @@ MODULES = {
 }
 ROOMS = sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
 
-BELOW = {"errors", "settings", "device", "runs"}
+BELOW = {"errors", "settings", "device", "disk", "lock", "seal", "runs"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "settings": {"errors"},
     "device": {"errors"},
-    "runs": {"errors", "settings"},
+    "disk": {"errors"},
+    "lock": {"errors"},
+    "seal": set(),
+    "runs": {"errors", "settings", "disk", "lock", "seal"},
     "drawing": set(),
     "model": BELOW,
     "data": BELOW,

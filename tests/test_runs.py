@@ -1,26 +1,18 @@
-"""The run folder: files appear whole or not at all, one process writes, and checkpoints are found by number."""
+"""The run folder: what is in it, and that checkpoints are found by number."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from transformer_mt.disk import write_text
 from transformer_mt.errors import UserError
-from transformer_mt.runs import (
-    FORMAT,
-    CheckpointInfo,
-    RunFolder,
-    is_better,
-    ranked,
-    replaced_file,
-    replaced_folder,
-    write_text,
-)
+from transformer_mt.runs import FORMAT, CheckpointInfo, RunFolder, is_better, ranked
+from transformer_mt.seal import write_seal
 from transformer_mt.settings import Section
 
 
@@ -38,87 +30,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-# --- atomic writes (trap 40) ------------------------------------------------------------------------------------------
-
-
-def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    write_text(path, "old")
-    with replaced_file(path) as beside:
-        beside.write_text("new")
-        assert beside.parent == path.parent
-        assert path.read_text() == "old"
-    assert path.read_text() == "new"
-    assert names(tmp_path) == ["file"]
-
-
-def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    write_text(path, "old")
-    with pytest.raises(ZeroDivisionError), replaced_file(path) as beside:
-        beside.write_text("half")
-        raise ZeroDivisionError
-    assert path.read_text() == "old"
-    assert names(tmp_path) == ["file"]
-
-
-def test_a_failure_before_there_was_a_file_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(UnicodeEncodeError):
-        write_text(tmp_path / "file", "\ud800")
-    assert names(tmp_path) == []
-
-
-def test_a_folder_is_replaced_whole(tmp_path: Path) -> None:
-    path = tmp_path / "deep" / "folder"
-    for content in ("old", "new"):
-        with replaced_folder(path) as beside:
-            (beside / content).write_text(content)
-            assert not (path / content).exists()
-        assert names(path) == [content]
-    assert names(path.parent) == ["folder"]
-
-
-def test_a_failure_leaves_the_old_folder_and_nothing_else(tmp_path: Path) -> None:
-    path = tmp_path / "folder"
-    with replaced_folder(path) as beside:
-        (beside / "old").touch()
-    with pytest.raises(ZeroDivisionError), replaced_folder(path) as beside:
-        (beside / "half").touch()
-        raise ZeroDivisionError
-    assert names(path) == ["old"]
-    assert names(tmp_path) == ["folder"]
-
-
-# --- the lock ---------------------------------------------------------------------------------------------------------
-
-
-def try_to_lock(path: Path) -> str:
-    """What another process is told."""
-    code = """
-import sys
-from pathlib import Path
-from transformer_mt.errors import UserError
-from transformer_mt.runs import RunFolder
-try:
-    with RunFolder(Path(sys.argv[1])).locked():
-        print("locked")
-except UserError as error:
-    print(error)
-"""
-    return subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=True).stdout.strip()
-
-
-def test_one_process_at_a_time(run: RunFolder) -> None:
-    with run.locked():
-        assert try_to_lock(run.path) == f"{run.path}: another process is training this run; wait for it or stop it"
-    assert try_to_lock(run.path) == "locked"
-
-
-def test_the_lock_is_released_by_an_error(run: RunFolder) -> None:
-    with pytest.raises(ZeroDivisionError), run.locked():
-        raise ZeroDivisionError
-    with run.locked():
-        pass
+# --- writing a run ---------------------------------------------------------------------------------------------------
 
 
 def test_a_run_that_did_not_begin_leaves_nothing(tmp_path: Path) -> None:
@@ -167,7 +79,7 @@ def test_who_holds_the_lock_clears_what_a_killed_process_left(run: RunFolder) ->
 def add_checkpoint(run: RunFolder, step: int, metric: str = "loss", folder: str = "", **scores: float) -> None:
     path = run.checkpoints / (folder or f"step-{step:06d}")
     path.mkdir(parents=True)
-    write_text(path / "checkpoint.json", json.dumps({"step": step, "metric": metric, "scores": scores}))
+    write_seal(path / "checkpoint.json", {"step": step, "metric": metric, "scores": scores})
 
 
 def test_a_run_opens(run: RunFolder) -> None:
@@ -211,10 +123,40 @@ def test_a_damaged_record(content: bytes, run: RunFolder) -> None:
 
 
 def test_no_checkpoint_yet(run: RunFolder) -> None:
-    (run.checkpoints / "step-000005").mkdir(parents=True)  # without checkpoint.json it is none
+    for name in ("step-000005.damaged", "step-000005.damaged-2", ".step-000005.7.tmp", "step-x", "other"):
+        (run.checkpoints / name).mkdir(parents=True)  # not one of them is a checkpoint
     for which in ("best", "last", "5"):
         with pytest.raises(UserError, match="has no checkpoint yet; train longer"):
             run.checkpoint(which)
+
+
+@pytest.mark.parametrize("damage", [None, b"", b"{", b"{}", b"[]", b"3", b"{}\n}\n", b"\xff\n}\n"])
+def test_a_damaged_description(damage: bytes | None, run: RunFolder) -> None:
+    """The best of several cannot be told any more; those that are whole can still be asked for."""
+    for step in (5, 10):
+        add_checkpoint(run, step, loss=1.0)
+    path = run.checkpoints / "step-000010" / "checkpoint.json"
+    path.unlink() if damage is None else path.write_bytes(damage)
+    assert run.checkpoint("5").step == 5
+    for which in ("best", "last", "10"):
+        with pytest.raises(UserError, match=r"step-000010/checkpoint.json: .*is damaged and was not used"):
+            run.checkpoint(which)
+
+
+def test_a_sealed_file_that_describes_no_checkpoint(run: RunFolder) -> None:
+    (run.checkpoints / "step-000005").mkdir(parents=True)
+    write_seal(run.checkpoints / "step-000005" / "checkpoint.json", {"step": 5})
+    with pytest.raises(UserError, match="is not of a checkpoint"):
+        run.checkpoint("last")
+
+
+def test_times_do_not_count(run: RunFolder) -> None:
+    """A clock that was set back makes the newest checkpoint the oldest file."""
+    for step in (9, 10, 100):
+        add_checkpoint(run, step)
+        for path in (run.checkpoints / f"step-{step:06d}").rglob("*"):
+            os.utime(path, (1e9 - step, 1e9 - step))
+    assert [info.step for info in run.checkpoint_list()] == [9, 10, 100]
 
 
 def test_checkpoints_are_ordered_by_number(run: RunFolder) -> None:

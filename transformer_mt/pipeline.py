@@ -11,7 +11,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -34,8 +34,9 @@ from transformer_mt.model.transformer import Transformer
 from transformer_mt.origin import Origin
 from transformer_mt.runs import CheckpointInfo, RunFolder
 from transformer_mt.training import distributed
-from transformer_mt.training.checkpoint import rewind
+from transformer_mt.training.checkpoint import rewind, warning_of_room
 from transformer_mt.training.distributed import Ranks
+from transformer_mt.training.ema import AveragedWeights
 from transformer_mt.training.monitor import Monitor, Sample, SilentMonitor
 from transformer_mt.training.optim import make_optimizer
 from transformer_mt.training.schedule import ENDING, make_schedule
@@ -51,7 +52,7 @@ def train(config: Config, *, checkpoint: str = "last", restart: bool = False) ->
 
     Raises `UserError` for what the user can mend, and `Interrupted` when a signal stopped it.
     """
-    run = RunFolder(Path(config.runs_dir) / str(config.name))
+    run = RunFolder(Path(config.runs_dir) / str(config.name), config.keep.when_full)
     restart = restart and not distributed.restarts()
     begun = origin.find(run, config, restart)
     with distributed.join(config.batches.accumulate) as ranks, hold(run, ranks, restart):
@@ -111,6 +112,9 @@ def begin(
     report = checks.report(tables.train, corpora.train, tables.held_out(), Path(config.data.cache_dir))
     for line in [*(f"data: {line}" for line in report), *(begun.lines() if begun else [])]:
         say(line)
+    copies = 2 + (config.optimizer.ema_decay is not None)
+    if line := warning_of_room(run, config.keep, model, copies):
+        say(line)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     records.begin(run, config, machine, parameters, report, tables.sha256(), begun and begun.about())
     records.write_card(run, config)
@@ -118,10 +122,10 @@ def begin(
 
 def find_start(run: RunFolder, checkpoint: str) -> CheckpointInfo | None:
     """The checkpoint to go on from, which is then the last one; None where there is none yet."""
-    if not run.checkpoint_list():
+    if not run.checkpoint_folders():
         return None
-    info = run.checkpoint(checkpoint)
-    if rewind(run, info):
+    info, had_later = rewind(run, checkpoint)
+    if had_later:
         records.write(run, records.without_end(run.read_record()))
     return info
 
@@ -343,6 +347,7 @@ def make_trainer(
         updater=updater,
         feed=Feed(stream, Share(accumulate, ranks.rank, ranks.size), pinned=machine.device.type == "cuda"),
         schedule=make_schedule(config.schedule, config.model.d_model),
+        average=AveragedWeights(model, config.optimizer.ema_decay) if config.optimizer.ema_decay else None,
         validate=validator,
         run=run,
         monitor=monitor,
@@ -379,8 +384,7 @@ def finish(run: RunFolder, config: Config, machine: Machine, ended: str, tables:
             record["test"][name] = {metric: asdict(getattr(scores, metric)) for metric in ("bleu", "chrf")}
         record["tested_step"] = best.step
     records.write(run, record)
-    tested: dict[str, dict[str, dict[str, Any]]] = record["test"]
-    for name, found in tested.items():
+    for name, found in cast("dict[str, dict[str, dict[str, Any]]]", record["test"]).items():
         monitor.record(last.step, {f"test/{name}/{metric}": found[metric]["value"] for metric in found})
     records.write_card(run, config)
 

@@ -15,8 +15,9 @@ from transformer_mt import __version__
 from transformer_mt import config as configuration
 from transformer_mt.config import Config
 from transformer_mt.device import Machine, describe
+from transformer_mt.disk import write_text
 from transformer_mt.errors import UserError
-from transformer_mt.runs import FORMAT, CheckpointInfo, RunFolder, ranked, write_text
+from transformer_mt.runs import FORMAT, CheckpointInfo, RunFolder, ranked
 
 
 def begin(
@@ -81,6 +82,7 @@ def commit() -> str | None:
 
 def write(run: RunFolder, record: Mapping[str, Any]) -> None:
     """Replace `run.json`."""
+    run.before_writing()
     write_text(run.record, json.dumps(record, ensure_ascii=False, indent=1) + "\n")
 
 
@@ -91,6 +93,7 @@ def without_end(record: Mapping[str, Any]) -> dict[str, Any]:
 
 def write_card(run: RunFolder, config: Config) -> None:
     """Replace the run's README by what is known now."""
+    run.before_writing()
     best = next(iter(ranked(run.checkpoint_list())), None)
     write_text(run.readme, card(run, config, run.read_record(), best))
 

@@ -4,91 +4,41 @@
       config.yaml        every setting, resolved; loads again
       run.json           format version, provenance, corpora and their hashes
       tokenizer.json     both tokenizers
-      checkpoints/       step-000500/ with model.safetensors, training.pt, checkpoint.json
+      checkpoints/       step-000500/ with model.safetensors, training.pt, checkpoint.json (scores and checksums)
       metrics.jsonl      one JSON object a line
       tensorboard/       the same figures as events, and pictures
       README.md          what this run is, its scores, what to type next
 
-`tmt plot` adds a folder plots/. Whatever is replaced is written to the side, flushed to disk and renamed.
+`tmt plot` adds a folder plots/; a checkpoint that was found damaged is kept as step-000500.damaged/. Whatever is
+replaced is written whole or not at all (disk.py).
 """
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
+import re
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
+from transformer_mt import disk
+from transformer_mt.disk import WhenFull
 from transformer_mt.errors import UserError
+from transformer_mt.lock import Lock
+from transformer_mt.seal import Damage, read_seal
 from transformer_mt.settings import Section, read_yaml
 
-FORMAT = 2
+FORMAT = 3
+
+CHECKPOINT = "checkpoint.json"
 
 SectionT = TypeVar("SectionT", bound=Section)
-
-
-# --- atomic writes ----------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def replaced_file(path: Path) -> Generator[Path]:
-    """Yield a path beside `path` to write to; when all went well it takes `path`'s place, else it goes."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        yield beside
-        _flush(beside)
-        beside.replace(path)
-        _flush(path.parent)
-    finally:
-        beside.unlink(missing_ok=True)
-
-
-@contextmanager
-def replaced_folder(path: Path) -> Generator[Path]:
-    """The same for a folder and what is written into it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    shutil.rmtree(beside, ignore_errors=True)
-    beside.mkdir()
-    try:
-        yield beside
-        for file in beside.iterdir():
-            _flush(file)
-        _flush(beside)
-        if path.exists():
-            old = path.with_name(f".{path.name}.{os.getpid()}.old.tmp")
-            path.rename(old)
-            beside.rename(path)
-            shutil.rmtree(old)
-        else:
-            beside.rename(path)
-        _flush(path.parent)
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
-
-
-def write_text(path: Path, text: str) -> None:
-    """Replace a text file, or leave it as it was."""
-    with replaced_file(path) as beside:
-        beside.write_text(text, encoding="utf-8")
-
-
-def _flush(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-# --- the folder -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -99,6 +49,16 @@ class CheckpointInfo:
     step: int
     metric: str  # by which the run's best checkpoint is chosen
     scores: dict[str, float]
+
+    @classmethod
+    def read(cls, folder: Path) -> CheckpointInfo:
+        """What a checkpoint says of itself. Raises `Damage` where it is not what was written."""
+        path = folder / CHECKPOINT
+        about = read_seal(path)
+        try:
+            return cls(folder, about["step"], about["metric"], about["scores"])
+        except KeyError:
+            raise Damage(path, "is not of a checkpoint") from None
 
     @property
     def score(self) -> float | None:
@@ -111,6 +71,7 @@ class RunFolder:
     """One run on disk."""
 
     path: Path
+    when_full: WhenFull = "exit"
 
     @property
     def config(self) -> Path:
@@ -180,33 +141,45 @@ class RunFolder:
                 f"{self.config}: section {name} is damaged; `tmt config {self.config}` says where"
             ) from None
 
+    def checkpoint_folders(self) -> dict[int, Path]:
+        """By step, oldest first, whether whole or damaged. The number decides, never a time."""
+        names = [(re.fullmatch(r"step-(\d+)", path.name), path) for path in self.checkpoints.glob("step-*")]
+        return dict(sorted((int(match[1]), path) for match, path in names if match))
+
     def checkpoint_list(self) -> list[CheckpointInfo]:
-        """All whole checkpoints, oldest first."""
-        found: list[CheckpointInfo] = []
-        for file in self.checkpoints.glob("step-*/checkpoint.json"):
-            try:
-                found.append(CheckpointInfo(file.parent, **json.loads(file.read_text(encoding="utf-8"))))
-            except (ValueError, TypeError):
-                raise UserError(f"{file}: is damaged; delete {file.parent} to fall back on the one before") from None
-        return sorted(found, key=lambda info: info.step)
+        """All checkpoints, oldest first. Raises `UserError` where one is damaged, and so its score unknown."""
+        return [self._info(folder) for folder in self.checkpoint_folders().values()]
 
     def checkpoint(self, which: str) -> CheckpointInfo:
         """The checkpoint that `best`, `last` or a step's number names.
 
-        Raises `UserError` where there is none.
+        Raises `UserError` where there is none, or where the file that describes it is damaged.
         """
-        found = self.checkpoint_list()
-        if not found:
+        folders = self.checkpoint_folders()
+        if not folders:
             raise UserError(f"{self.path}: has no checkpoint yet; train longer (tmt train saves at each validation)")
         if which == "last":
-            return found[-1]
+            return self._info(folders[max(folders)])
         if which == "best":
+            found = self.checkpoint_list()
             return (ranked(found) or found[-1:])[0]
-        for info in found:
-            if str(info.step) == which:
-                return info
-        steps = ", ".join(str(info.step) for info in found)
+        for step, folder in folders.items():
+            if str(step) == which:
+                return self._info(folder)
+        steps = ", ".join(map(str, folders))
         raise UserError(f"--checkpoint {which}: {self.path} has best, last and the steps {steps}")
+
+    def _info(self, folder: Path) -> CheckpointInfo:
+        try:
+            return CheckpointInfo.read(folder)
+        except Damage as damage:
+            raise damaged(damage) from None
+
+    # --- writing ------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def lock(self) -> Lock:
+        return Lock(self.path / ".lock")
 
     @contextmanager
     def locked(self) -> Generator[None]:
@@ -214,23 +187,16 @@ class RunFolder:
 
         A run that was not begun in the meantime leaves nothing behind.
         """
-        import fcntl
-
         if self.path.exists() and not self.exists() and not self._is_barely_begun():
             raise UserError(f"{self.path}: holds files and is no run; choose another name=, or another runs_dir=")
         self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / ".lock").open("w", encoding="utf-8") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise UserError(f"{self.path}: another process is training this run; wait for it or stop it") from None
-            for leftover in list(self.path.rglob(".*.tmp")):
-                shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+        with self.lock.held():
+            disk.clear(self.path)
             try:
                 yield
             finally:
                 if self.path.exists() and not self.exists():
-                    for leftover in (self.tokenizer, self.config, self.path / ".lock"):
+                    for leftover in (self.tokenizer, self.config, self.lock.path):
                         leftover.unlink(missing_ok=True)
                     with suppress(OSError):  # what else lies there is not ours
                         self.path.rmdir()
@@ -238,7 +204,13 @@ class RunFolder:
     def _is_barely_begun(self) -> bool:
         """Whether nothing lies here but what a start leaves that was killed before the run's record was written."""
         found = {path.name for path in self.path.glob("[!.]*")}
-        return not found or ((self.path / ".lock").exists() and found <= {self.config.name, self.tokenizer.name})
+        return not found or (self.lock.path.exists() and found <= {self.config.name, self.tokenizer.name})
+
+    def before_writing(self, n_bytes: int = disk.LITTLE) -> None:
+        """To be called before something is written: the run is still ours, and there is room for it, or it is waited
+        for. Raises `UserError` where it is not."""
+        self.lock.check()
+        disk.write_patiently(lambda: None, self.path, n_bytes, self.when_full, "the next entry of its files")
 
     def move_aside(self) -> Path:
         """Give the folder another name, so that a new run can take its place."""
@@ -246,6 +218,14 @@ class RunFolder:
         aside = self.path.with_name(f"{self.path.name}.{stamp}")
         self.path.rename(aside)
         return aside
+
+
+def damaged(damage: Damage) -> UserError:
+    """The answer to who asked for a checkpoint that is damaged."""
+    return UserError(
+        f"{damage}: this checkpoint is damaged and was not used;\n"
+        f"use another with --checkpoint, restore it, or delete {damage.path.parent}"
+    )
 
 
 def is_better(metric: str, score: float, than: float) -> bool:

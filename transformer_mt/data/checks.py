@@ -11,7 +11,7 @@ import numpy as np
 
 from transformer_mt.data.corpus import Table
 from transformer_mt.data.encoded import EncodedCorpus
-from transformer_mt.runs import write_text
+from transformer_mt.disk import write_text
 
 _REASONS = {
     "empty": "dropped {n:,} pairs with an empty side",

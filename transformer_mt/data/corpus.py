@@ -19,8 +19,8 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from transformer_mt import __version__
 from transformer_mt.data import sources
+from transformer_mt.disk import replaced_folder
 from transformer_mt.errors import UserError
-from transformer_mt.runs import replaced_folder
 from transformer_mt.settings import MAY_CHANGE, OneLine, Section, refusal
 
 if TYPE_CHECKING:

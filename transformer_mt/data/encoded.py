@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from transformer_mt.data.corpus import BLOCK, NAMED, Table
 from transformer_mt.data.tokenizer import TokenizerPair
-from transformer_mt.runs import replaced_folder
+from transformer_mt.disk import replaced_folder
 
 LAYOUT = 2  # of the arrays on disk; part of the cache's key
 

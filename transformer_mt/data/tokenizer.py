@@ -21,8 +21,8 @@ from pydantic import Field, model_validator
 
 from transformer_mt.data import tokenizer_files, tokenizer_kinds
 from transformer_mt.data.tokenizer_text import Cut, Kind, Step
+from transformer_mt.disk import write_text
 from transformer_mt.errors import UserError
-from transformer_mt.runs import write_text
 from transformer_mt.settings import Section, refusal
 
 PAD, BOS, EOS = "<pad>", "<s>", "</s>"

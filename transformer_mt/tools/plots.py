@@ -13,8 +13,9 @@ from transformer_mt.config import Config
 from transformer_mt.data.encoded import encode
 from transformer_mt.decoding.explanation import AttentionKind, explain
 from transformer_mt.decoding.translator import Translator
+from transformer_mt.disk import replaced_file
 from transformer_mt.errors import UserError
-from transformer_mt.runs import RunFolder, replaced_file
+from transformer_mt.runs import RunFolder
 from transformer_mt.tools.subject import read
 
 if TYPE_CHECKING:

@@ -1,94 +1,186 @@
 """Checkpoints: weights as safetensors, and the training state in a file that loads without pickle's powers.
 
-A checkpoint is a folder that appears whole or not at all.
+A checkpoint is a folder that appears whole or not at all, and whose files are never read before their checksums are
+found to be right.
 """
 
 from __future__ import annotations
 
-import json
-import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import safetensors.torch
 import torch
 from pydantic import Field
 from torch import nn
 
+from transformer_mt import disk
+from transformer_mt.disk import WhenFull, delete_folder, replaced_folder
 from transformer_mt.errors import UserError
-from transformer_mt.runs import CheckpointInfo, RunFolder, ranked, replaced_folder
+from transformer_mt.runs import CHECKPOINT, CheckpointInfo, RunFolder, damaged, ranked
+from transformer_mt.seal import Damage, check_seal, write_seal
 from transformer_mt.settings import MAY_CHANGE, Section
 
 State = dict[str, Any]
 """A training state: tensors, numbers, text, and lists and dicts of them."""
 
+WEIGHTS, STATE = "model.safetensors", "training.pt"
+
 
 class KeepConfig(Section):
-    """Which checkpoints stay."""
+    """Which checkpoints stay, and what becomes of a run whose disk is full."""
 
     best: Annotated[int, MAY_CHANGE] = Field(default=1, ge=1)
     """how many of the best, by validation.metric"""
-    last: Annotated[int, MAY_CHANGE] = Field(default=1, ge=1)
-    """how many of the newest"""
+    last: Annotated[int, MAY_CHANGE] = Field(default=2, ge=1)
+    """how many of the newest; with 1, nothing may be left to go on from should the disk damage that one"""
+    when_full: Annotated[WhenFull, MAY_CHANGE] = "exit"
+    """what to do when the disk is full: exit (with status 2), or wait until there is room"""
 
 
-def save(info: CheckpointInfo, model: nn.Module, state: State) -> None:
+# --- writing ----------------------------------------------------------------------------------------------------------
+
+
+def save(info: CheckpointInfo, model: nn.Module, state: State, when_full: WhenFull = "exit") -> None:
     """Write a checkpoint; one of the same step is replaced. Raises `UserError` when the disk does not take it."""
-    about = {"step": info.step, "metric": info.metric, "scores": info.scores}
-    try:
+
+    def write() -> None:
         with replaced_folder(info.path) as folder:
-            safetensors.torch.save_model(model, str(folder / "model.safetensors"))
-            (folder / "model.safetensors").chmod(0o644)  # the library lets nobody else read it
-            torch.save(state, folder / "training.pt")
-            (folder / "checkpoint.json").write_text(json.dumps(about), encoding="utf-8")
+            safetensors.torch.save_model(model, str(folder / WEIGHTS))
+            torch.save(state, folder / STATE)
+            (folder / WEIGHTS).chmod((folder / STATE).stat().st_mode)  # the library lets nobody else read it
+            write_seal(folder / CHECKPOINT, {"step": info.step, "metric": info.metric, "scores": info.scores})
+
+    n_bytes = _bytes([list(model.parameters()), list(model.buffers()), state]) + disk.LITTLE // 16
+    try:
+        disk.write_patiently(write, info.path.parents[1], n_bytes, when_full, f"the checkpoint {info.path.name}")
     except (OSError, RuntimeError, safetensors.SafetensorError) as error:
         raise UserError(
             f"{info.path}: the checkpoint cannot be written: {str(error).splitlines()[0]}\n"
-            "earlier checkpoints are intact: make room, and the same command goes on from the last one"
+            "earlier checkpoints are intact: mend it, and the same command goes on from the last one"
         ) from None
-
-
-def load_weights(model: nn.Module, info: CheckpointInfo) -> None:
-    """Give the model the weights of a checkpoint. Raises `UserError` for damaged files."""
-    path = info.path / "model.safetensors"
-    try:
-        safetensors.torch.load_model(model, str(path))
-    except (OSError, RuntimeError, safetensors.SafetensorError) as error:
-        raise UserError(f"{path}: cannot be read ({str(error).splitlines()[0]}); {_other(info)}") from None
-
-
-def load_state(info: CheckpointInfo) -> State:
-    """The training state of a checkpoint, on the CPU. Raises `UserError` for damaged files."""
-    path = info.path / "training.pt"
-    try:
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises many kinds for a damaged archive
-        raise UserError(f"{path}: cannot be read ({str(error).splitlines()[0]}); {_other(info)}") from None
 
 
 def prune(run: RunFolder, keep: KeepConfig) -> None:
     """Delete the checkpoints that are neither among the best nor among the newest."""
-    found = run.checkpoint_list()
+    found = list(_readable(run))
     kept = {info.step for info in (*found[-keep.last :], *ranked(found)[: keep.best])}
     for info in found:
         if info.step not in kept:
-            _delete(info.path)
+            delete_folder(info.path)
 
 
-def rewind(run: RunFolder, info: CheckpointInfo) -> bool:
-    """Delete the checkpoints after one, so that it is the last. Returns whether there were any."""
-    later = [other for other in run.checkpoint_list() if other.step > info.step]
-    for other in later:
-        _delete(other.path)
-    return bool(later)
+def _readable(run: RunFolder) -> Iterator[CheckpointInfo]:
+    """Those whose score is known, oldest first."""
+    for folder in run.checkpoint_folders().values():
+        with suppress(Damage):
+            yield CheckpointInfo.read(folder)
 
 
-def _delete(folder: Path) -> None:
-    """In one stroke for whoever looks: the folder loses its name before its files."""
-    doomed = folder.with_name(f".{folder.name}.old.tmp")
-    folder.rename(doomed)
-    shutil.rmtree(doomed)
+# --- reading ----------------------------------------------------------------------------------------------------------
 
 
-def _other(info: CheckpointInfo) -> str:
-    return f"use another with --checkpoint, or delete {info.path} to fall back on the one before"
+def verify(info: CheckpointInfo, *names: str) -> None:
+    """Compare a checkpoint's files (all, or those named) with their checksums. Raises `UserError` for a damaged one."""
+    try:
+        check_seal(info.path / CHECKPOINT, *names)
+    except Damage as damage:
+        raise damaged(damage) from None
+
+
+def load_weights(model: nn.Module, info: CheckpointInfo) -> None:
+    """Give the model the weights of a checkpoint. Raises `UserError` for damaged files, or another model's."""
+    verify(info, WEIGHTS)
+    path = info.path / WEIGHTS
+    try:
+        safetensors.torch.load_model(model, str(path))
+    except (OSError, RuntimeError, safetensors.SafetensorError) as error:
+        raise UserError(
+            f"{path}: cannot be read ({str(error).splitlines()[0]}); was {info.path.parents[1]}/config.yaml changed?"
+        ) from None
+
+
+def load_state(info: CheckpointInfo) -> State:
+    """The training state of a checkpoint, on the CPU. Raises `UserError` for damaged files."""
+    verify(info, STATE)
+    return torch.load(info.path / STATE, map_location="cpu", weights_only=True)
+
+
+def rewind(run: RunFolder, which: str) -> tuple[CheckpointInfo, bool]:
+    """Make the checkpoint that `which` names the run's last one, and say whether there were later ones.
+
+    `last` passes over damaged ones: they are named and kept under another name. Raises `UserError` where none is whole,
+    or where the one that was asked for is not.
+    """
+    folders = run.checkpoint_folders()
+    if which == "last":
+        info, damages = _newest_whole(run)
+        for folder, damage in damages.items():
+            _set_aside(folder, damage)
+    else:
+        info = run.checkpoint(which)
+        verify(info)
+        for step, folder in folders.items():
+            if step > info.step:
+                delete_folder(folder)
+    return info, max(folders) > info.step
+
+
+def _newest_whole(run: RunFolder) -> tuple[CheckpointInfo, dict[Path, Damage]]:
+    """And what is wrong with others: those after it, and those whose score is no longer known."""
+    newest, damages = None, dict[Path, Damage]()
+    for folder in reversed(run.checkpoint_folders().values()):
+        try:
+            info = CheckpointInfo.read(folder)
+            if newest is None:
+                check_seal(folder / CHECKPOINT)
+                newest = info
+        except Damage as damage:
+            damages[folder] = damage
+    if newest is None:
+        raise UserError(
+            "\n".join(map(str, damages.values()))
+            + f"\n{run.path}: no checkpoint is whole; restore one, or begin anew with --restart"
+        )
+    return newest, damages
+
+
+def _set_aside(folder: Path, damage: Damage) -> None:
+    aside, n = folder.with_name(f"{folder.name}.damaged"), 1
+    while aside.exists():
+        n += 1
+        aside = folder.with_name(f"{folder.name}.damaged-{n}")
+    folder.rename(aside)
+    sys.stderr.write(f"{damage}: this checkpoint is damaged and is passed over; it is kept as {aside.name}\n")
+
+
+# --- room -------------------------------------------------------------------------------------------------------------
+
+
+def warning_of_room(run: RunFolder, keep: KeepConfig, model: nn.Module, copies: int = 2) -> str | None:
+    """A line where the disk will not hold the checkpoints that the run keeps, with the one being written.
+
+    `copies`: how many numbers of its size a checkpoint holds for each weight besides it: Adam's two moments, and one
+    more for a moving average.
+    """
+    each = (1 + copies) * _bytes(list(model.parameters()))
+    there = sum(file.stat().st_size for folder in run.checkpoint_folders().values() for file in folder.iterdir())
+    needed, free = (keep.best + keep.last + 1) * each - there, disk.free(run.path)
+    if needed <= free:
+        return None
+    return (
+        f"warning: {run.path}: {disk.size(free)} are free on this disk, and the checkpoints need up to "
+        f"{disk.size(needed)} more ({keep.best} best, {keep.last} last, one being written, {disk.size(each)} each)"
+    )
+
+
+def _bytes(values: object) -> int:
+    """Bytes of all tensors in lists and dicts of them."""
+    if isinstance(values, torch.Tensor):
+        return values.nbytes
+    if isinstance(values, dict):
+        values = list(cast("dict[object, object]", values).values())
+    return sum(map(_bytes, cast("list[object]", values))) if isinstance(values, list) else 0

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tqdm import tqdm
 
-from transformer_mt.runs import RunFolder, replaced_file
+from transformer_mt.disk import append_text, replaced_file
+from transformer_mt.runs import RunFolder
 from transformer_mt.training import events
 from transformer_mt.training.events import EventWriter, Scalar
 
@@ -110,8 +111,7 @@ class Monitor:
         for name, value in figures.items():
             writer.scalar(name, value, step)
         finite = {name: value if math.isfinite(value) else str(value) for name, value in figures.items()}
-        with self.run.metrics.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"step": step, **finite}) + "\n")
+        append_text(self.run.metrics, json.dumps({"step": step, **finite}) + "\n")
 
     def write(self, name: str, markdown: str, step: int) -> None:
         """Text, to TensorBoard."""
@@ -137,6 +137,7 @@ class Monitor:
         events.cut_back(self.run.tensorboard, step)
 
     def _open(self) -> EventWriter:
+        self.run.before_writing()
         if self._events is None:
             self._events = EventWriter(self.run.tensorboard, self.hparams)
         return self._events

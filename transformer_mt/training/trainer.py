@@ -20,6 +20,7 @@ from transformer_mt.settings import MAY_CHANGE, Interval, Milestone, Section
 from transformer_mt.training import checkpoint
 from transformer_mt.training.checkpoint import KeepConfig, State
 from transformer_mt.training.distributed import Ranks
+from transformer_mt.training.ema import AveragedWeights
 from transformer_mt.training.monitor import Monitor, Sample
 from transformer_mt.training.schedule import Schedule
 from transformer_mt.training.signals import StopSignals
@@ -119,6 +120,7 @@ class Trainer:
         updater: Updater,
         feed: Feed,
         schedule: Schedule,
+        average: AveragedWeights | None,
         validate: Callable[[], Validation],
         run: RunFolder,
         monitor: Monitor,
@@ -128,8 +130,8 @@ class Trainer:
         keep: KeepConfig,
         whereabouts: Callable[[Position], str],
     ) -> None:
-        self.updater, self.feed, self.schedule, self.validate = updater, feed, schedule, validate
-        self.run, self.monitor, self.ranks = run, monitor, ranks
+        self.updater, self.feed, self.schedule, self.average = updater, feed, schedule, average
+        self.validate, self.run, self.monitor, self.ranks = validate, run, monitor, ranks
         self.limits, self.validation, self.keep, self.whereabouts = limits, validation, keep, whereabouts
         self.progress, self.window, self.unread = Progress(), Window(), list[Outcome]()
 
@@ -161,6 +163,8 @@ class Trainer:
         batches, after = self.feed.take(before)
         window.waited += time.perf_counter() - began
         figures = self.updater.update(step, self.learning_rate(step), batches)
+        if self.average is not None:
+            self.average.update(step)
         self.unread.append(Outcome(step, before, figures))
         progress.step, progress.position = step, after
         window.seconds += time.perf_counter() - began
@@ -215,7 +219,7 @@ class Trainer:
                 "schedule.warmup_steps or set precision: fp32, and begin anew with --restart"
             )
         if self.ranks.is_first:
-            checkpoint.rewind(self.run, found[-1])
+            checkpoint.rewind(self.run, str(found[-1].step))
         self.resume(found[-1])
         self.progress.returns = returns
         self.monitor.say(f"{trouble}: back to step {found[-1].step:,} with half the learning rate")
@@ -243,7 +247,8 @@ class Trainer:
     def validate_and_save(self) -> None:
         """Score the model as it is, and keep it."""
         progress = self.progress
-        scores, samples, draw, failures, alarm = self.validate()
+        with self.averaged():
+            scores, samples, draw, failures, alarm = self.validate()
         score, progress.validated = scores[self.validation.metric], progress.step
         if progress.best_score is None or is_better(self.validation.metric, score, progress.best_score):
             progress.best_score, progress.best_step, progress.not_better = score, progress.step, 0
@@ -252,7 +257,8 @@ class Trainer:
         self.monitor.record_validation(progress.step, scores, samples, is_best=progress.not_better == 0)
         self.monitor.record_degenerate(progress.step, failures, alarm)
         self.save(scores)
-        self.monitor.show(progress.step, draw())  # after saving: no picture is worth a checkpoint
+        with self.averaged():
+            self.monitor.show(progress.step, draw())  # after saving: no picture is worth a checkpoint
 
     def reason_to_stop(self) -> str | None:
         """Which limit is reached, if one is: a pure function of progress and limits."""
@@ -272,24 +278,34 @@ class Trainer:
         self.read()
         if not self.ranks.is_first:
             return
+        self.run.before_writing()
         self.monitor.flush()
         step = self.progress.step
         info = CheckpointInfo(self.run.checkpoints / f"step-{step:06d}", step, self.validation.metric, scores)
-        checkpoint.save(info, self.updater.model, self.state())
+        with self.averaged():
+            checkpoint.save(info, self.updater.model, self.state(), self.run.when_full)
         checkpoint.prune(self.run, self.keep)
 
     def state(self) -> State:
-        """Everything but the weights that the next step depends on. What is random follows from seed and step."""
+        """Everything that the next step depends on, but the weights that are saved beside it. What is random follows
+        from seed and step."""
         return {
             "progress": asdict(self.progress),
             "window": asdict(self.window),
             "optimizer": self.updater.optimizer.state_dict(),
+            "raw_weights": self.average.state() if self.average else None,
         }
+
+    def averaged(self) -> AbstractContextManager[None]:
+        """Within, the model has the weights that are to be judged and kept: their running mean, where there is one."""
+        return self.average.swapped() if self.average else nullcontext()
 
     def resume(self, info: CheckpointInfo) -> None:
         """Go on from a checkpoint: weights, optimiser, progress, and curves cut back to its step."""
         state = checkpoint.load_state(info)
         checkpoint.load_weights(self.updater.model, info)
+        if self.average is not None:
+            self.average.load(state["raw_weights"])
         self.updater.optimizer.load_state_dict(state["optimizer"])
         self.progress = Progress(**state["progress"])
         self.progress.position = Position(**state["progress"]["position"])

@@ -1,0 +1,164 @@
+"""Writing to disk: whole or not at all, and what happens where there is no room."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+from transformer_mt.errors import UserError
+
+WhenFull = Literal["exit", "wait"]
+
+LITTLE = 1 << 20  # bytes: more than an entry of the log with its pictures
+LOOK_AGAIN = 5.0  # seconds
+
+
+# --- whole or not at all ----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def replaced_file(path: Path) -> Generator[Path]:
+    """Yield a path beside `path` to write to; when all went well it takes `path`'s place, else it goes."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield beside
+        _flush(beside)
+        beside.replace(path)
+        _flush(path.parent)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+@contextmanager
+def replaced_folder(path: Path) -> Generator[Path]:
+    """The same for a folder and what is written into it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    shutil.rmtree(beside, ignore_errors=True)
+    beside.mkdir()
+    try:
+        yield beside
+        for file in beside.iterdir():
+            _flush(file)
+        _flush(beside)
+        if path.exists():
+            old = path.with_name(f".{path.name}.old.tmp")
+            path.rename(old)  # killed here, it gets its name back by `clear`
+            beside.rename(path)
+            shutil.rmtree(old)
+        else:
+            beside.rename(path)
+        _flush(path.parent)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a text file, or leave it as it was."""
+    with replaced_file(path) as beside:
+        beside.write_text(text, encoding="utf-8")
+
+
+def append_text(path: Path, text: str) -> None:
+    """Add to the end of a text file, or leave it as it was."""
+    with path.open("ab", buffering=0) as file:
+        before = file.tell()
+        try:
+            if file.write(text.encode()) < len(text.encode()):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        except OSError:
+            file.truncate(before)
+            raise
+
+
+def delete_folder(path: Path) -> None:
+    """In one stroke for whoever looks: the folder loses its name before its files."""
+    doomed = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    path.rename(doomed)
+    shutil.rmtree(doomed)
+
+
+def clear(folder: Path) -> None:
+    """Take away what a killed process had begun to write below a folder."""
+    for leftover in list(folder.rglob(".*.tmp")):
+        replaced = leftover.with_name(leftover.name[1:].removesuffix(".old.tmp"))
+        if leftover.name.endswith(".old.tmp") and not replaced.exists():
+            leftover.rename(replaced)
+        elif leftover.is_dir():
+            shutil.rmtree(leftover)
+        else:
+            leftover.unlink(missing_ok=True)
+
+
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+# --- room -------------------------------------------------------------------------------------------------------------
+
+
+def write_patiently(write: Callable[[], None], place: Path, n_bytes: int, when_full: WhenFull, what: str) -> None:
+    """Call `write`, which needs so many bytes on the disk of a folder and leaves nothing behind when it fails.
+
+    Where there is no room, raises `UserError`, or says so once and looks again until there is. Other errors of `write`
+    are raised as they are.
+    """
+    waiting = False
+    while True:
+        if free(place) >= n_bytes:
+            try:
+                write()
+            except Exception as error:
+                if not _is_full(error, place, n_bytes):
+                    raise
+            else:
+                break
+        why = f"{place}: the disk is full: {what} needs {size(n_bytes)}, and {_lack(n_bytes - free(place))}"
+        if when_full == "exit":
+            raise UserError(
+                f"{why}\nwhat was saved is intact: make room, and the same command goes on from the last checkpoint\n"
+                "(keep.when_full=wait waits for room instead)"
+            ) from None
+        if not waiting:
+            sys.stderr.write(f"{why}; waiting until there is room\n")
+        waiting = True
+        time.sleep(LOOK_AGAIN)
+    if waiting:
+        sys.stderr.write(f"{place}: there is room again; going on\n")
+
+
+def free(place: Path) -> int:
+    """Bytes that may still be written to the disk of a folder."""
+    return shutil.disk_usage(place).free
+
+
+def size(n_bytes: float) -> str:
+    """12.3 MB."""
+    for unit in ("kB", "MB", "GB"):
+        n_bytes /= 1000
+        if n_bytes < 1000:
+            return f"{n_bytes:.1f} {unit}"
+    return f"{n_bytes / 1000:,.1f} TB"
+
+
+def _is_full(error: Exception, place: Path, n_bytes: int) -> bool:
+    """Whether a write of so many bytes failed for want of room. Libraries do not always pass the system's word on."""
+    no_room = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return no_room or f"os error {errno.ENOSPC}" in str(error) or free(place) < n_bytes
+
+
+def _lack(n_bytes: int) -> str:
+    if n_bytes <= 0:
+        return "a quota of bytes or of files is used up"
+    return f"{size(n_bytes)} ({n_bytes:,} bytes) are missing"
