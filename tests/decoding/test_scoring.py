@@ -26,6 +26,7 @@ from transformer_mt.decoding.translator import Translator
 from transformer_mt.decoding.validation import Validator
 from transformer_mt.device import Machine
 from transformer_mt.model.transformer import Transformer
+from transformer_mt.training.distributed import Ranks
 
 REFERENCES = [tgt for _, tgt in pairs("test")[:40]]
 CHINESE = ["他昨天买了两本书。", "天气很好,我们去公园吧!", "这是 GPU 吗?"]
@@ -117,6 +118,7 @@ def make_validator(
             BatchStream(corpus, small_tokenizers, tokens=100, seed=1),
             texts,
             machine=Machine(torch.device("cpu"), "fp32", 1),
+            ranks=Ranks(),
             smoothing=0.1,
             tokenize="13a",
             probes=probes,

@@ -100,6 +100,14 @@ def test_overrides_are_drawn(here: Path) -> None:
     assert (axes.get_title(), axes.get_xlim()[1]) == ("learning rate: noam", 77)
 
 
+def test_a_curve_that_ends_is_drawn_to_where_the_run_does(here: Path) -> None:
+    """The end that is not named is that of the training, as it would be for the run."""
+    subject = plots.Subject.open(Path("tiny.yaml"), ["schedule.kind=linear", "train.max_steps=77"], "best")
+    (chosen, *_) = plots.draw("schedule", subject, plots.Choice()).axes[0].lines
+    rates = list(np.asarray(chosen.get_ydata()))
+    assert (rates.index(max(rates)), rates[-1]) == (4, 0.0)
+
+
 @pytest.fixture
 def explanation(translator: Translator) -> Explanation:
     return explain(translator, "one two three")

@@ -18,8 +18,10 @@ import torch
 
 from transformer_mt import pipeline, records
 from transformer_mt.config import Config
+from transformer_mt.errors import UserError
 from transformer_mt.runs import RunFolder
 from transformer_mt.training.monitor import Monitor
+from transformer_mt.training.schedule import ScheduleConfig
 
 STEPS = 10
 
@@ -101,6 +103,29 @@ def test_steps_in_two_goes_equal_steps_in_one(first: int, text: Path, undisturbe
     extra = [entry for entry in found["metrics"] if entry not in expected["metrics"]]
     assert all(entry["step"] == first and "valid/loss" in entry for entry in extra)
     assert [entry for entry in found["metrics"] if entry in expected["metrics"]] == expected["metrics"]
+
+
+def test_a_prolonged_run_keeps_the_curve_that_it_had(
+    text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """schedule.total_steps is decided when the run begins, and a later train.max_steps does not stretch the curve."""
+
+    def go_on(max_steps: int, total_steps: int | None = None) -> str:
+        config = make_config(text, tmp_path, max_steps=max_steps, log_every=1)
+        schedule = {"kind": "cosine", "warmup_steps": 2, "peak": 1e-3, "final": 0.1, "total_steps": total_steps}
+        pipeline.train(config.model_copy(update={"schedule": ScheduleConfig.model_validate(schedule)}))
+        return capsys.readouterr().err
+
+    assert "curve ends" not in go_on(4)
+    run = RunFolder(tmp_path / "run")
+    assert run.section("schedule", ScheduleConfig).total_steps == 4
+    assert "the cosine curve ends at step 4 (schedule.total_steps); any step after it" in go_on(6)
+    with pytest.raises(UserError, match=r"schedule\.total_steps: 4 -> 8"):
+        go_on(8, total_steps=8)
+    assert run.section("schedule", ScheduleConfig).total_steps == 4
+    metrics = kill_drill.outcome(run)["metrics"]
+    rates = [entry["train/learning_rate"] for entry in metrics if "train/learning_rate" in entry]
+    assert rates == pytest.approx([0.5e-3, 1e-3, 0.55e-3, 1e-4, 1e-4, 1e-4])
 
 
 def start(config: Config, folder: Path) -> subprocess.Popen[str]:

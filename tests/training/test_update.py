@@ -32,8 +32,8 @@ def make_updater(make_model, small_tokenizers, stream) -> Callable[..., Updater]
         rates = {"residual": dropout, "embedding": dropout}
         model = make_model(vocab=(size, size), pad=(small_tokenizers.tgt.pad_id,) * 2, dropout=rates)
         optimizer = optimizer or torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-2, fused=True)
-        chosen = {"smoothing": 0.1, "clip_norm": 1.0, "seed": 1, "machine": CPU, "ranks": Ranks(), **settings}
-        return Updater(model.train(), optimizer, halve=stream.halves, **chosen)
+        plain: dict[str, Any] = {"smoothing": 0.1, "clip_norm": 1.0, "seed": 1, "machine": CPU, "ranks": Ranks()}
+        return Updater(model.train(), optimizer, halve=stream.halves, **(plain | settings))
 
     return make_updater
 
@@ -55,15 +55,13 @@ def test_it_is_adam_on_the_clipped_gradient_of_the_mean_loss(clip_norm, stream, 
     for step in (1, 2, 3):
         taken = stream.take(Position(0, 3 * step), 3)[0]
         figures = dict(zip(FIGURES, updater.update(step, 0.01, taken).tolist(), strict=True))
-        losses = [
-            plain_cross_entropy(
-                model.output(model(b.src, b.tgt_in)).flatten(0, 1), b.labels.flatten(), model.tgt_pad, 0.1
-            )
-            for b in taken
-        ]
+        smoothed, nll = torch.zeros(()), torch.zeros(())
+        for batch in taken:
+            logits = model.output(model(batch.src, batch.tgt_in)).flatten(0, 1)
+            loss = plain_cross_entropy(logits, batch.labels.flatten(), model.tgt_pad, 0.1)
+            smoothed, nll = smoothed + loss.smoothed, nll + loss.nll
         n_tgt = sum(batch.n_tgt for batch in taken)
         adam.zero_grad()
-        smoothed, nll = sum(loss.smoothed for loss in losses), sum(loss.nll for loss in losses)
         (smoothed / n_tgt).backward()
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), clip_norm or float("inf"))
         adam.step()
