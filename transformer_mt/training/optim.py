@@ -39,7 +39,11 @@ class OptimizerConfig(Section):
 
 
 def make_optimizer(config: OptimizerConfig, model: nn.Module) -> torch.optim.Optimizer:
-    """Fused Adam (Kingma & Ba 2015) or AdamW (Loshchilov & Hutter 2019); the learning rate is set before each step."""
+    """Fused Adam (Kingma & Ba 2015) or AdamW (Loshchilov & Hutter 2019); the learning rate is set before each step.
+
+    So may be `grad_scale` and `found_inf`, fp32 tensors without dimensions: a step divides the gradients by the one, in
+    place, and changes no weight, moment or count where the other is 1; it must be 0 or 1.
+    """
     import torch
 
     kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config.kind]
