@@ -1,15 +1,23 @@
-"""Measure speed side by side: ours beside a plain loop, in one run, so that only the ratio depends on the machine.
+"""Measure training: its speed beside a plain loop, its share of what the machine can do, and its memory over time.
 
-    python scripts/bench.py train [--src F --tgt G] [--rounds N] [--steps N] [--precision fp32|bf16]
+    python scripts/bench.py train [--src F --tgt G] [--precision fp32|bf16] [--steps N] [--rounds N] [section.key=value]
+    python scripts/bench.py memory [--src F --tgt G] [--precision fp32|bf16] [--steps N] [section.key=value]
 
 The work: joint vocabulary of 8,000, 3 + 3 layers, d_model 256, d_ff 1024, 4 heads, dropout 0.1, tied embeddings, label
-smoothing 0.1, batches of about 4,096 padded target tokens, the same batches on both sides. The other side is a loop
-over `torch.nn.Transformer` in fp32 with torch's defaults. Each side runs in a process of its own, and they take turns.
+smoothing 0.1, batches of about 4,096 padded target tokens; overrides (`threads=1 model.d_model=128`) change it for all.
+
+train: the same batches on both sides, each in a process of its own, and they take turns, so that only the ratio depends
+on the machine. The other side is a loop over `torch.nn.Transformer` with torch's defaults, in fp32 on a CPU and in the
+same precision on a GPU. Also printed: how much of the batches is padding, and model FLOPs utilisation, the share of the
+measured rate of a large matrix product that the model's own products make up (see `model_flops`).
+
+memory: the trainer's own update on batch after batch of the stream, epoch after epoch, so with ever new shapes.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import subprocess
 import sys
@@ -20,7 +28,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+import yaml
+from bench_ceiling import DTYPES, PRODUCT, model_flops, product_rate, synchronise
+from bench_student import student_machine, student_step
 
 from transformer_mt import config as configuration
 from transformer_mt.config import Config
@@ -29,7 +39,6 @@ from transformer_mt.data.batching import Batch, BatchStream, Position
 from transformer_mt.data.encoded import LengthLimit, encode
 from transformer_mt.data.tokenizer import TokenizerPair
 from transformer_mt.device import resolve
-from transformer_mt.model.positions import sinusoidal_table
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.optim import make_optimizer
@@ -38,29 +47,39 @@ from transformer_mt.training.update import Updater
 
 SIDES = ("student", "ours")
 WARM_UP = 5  # steps that are not counted
+BUILTIN = {"builtin": "quickstart"}
+LOOKS = (100, 500, 1000, 2000, 5000)  # steps after which memory is looked at
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["train"])
+    parser.add_argument("what", choices=["train", "memory"])
+    parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="changes of the work")
     parser.add_argument("--src", help="source sentences (default: the built-in corpus)")
     parser.add_argument("--tgt", help="their translations")
     parser.add_argument("--rounds", type=int, default=5, help="how often the sides take turns")
-    parser.add_argument("--steps", type=int, default=15, help="counted steps of a turn")
+    parser.add_argument("--steps", type=int, help="counted steps of a turn (15), or of the look at memory (5,000)")
     parser.add_argument("--precision", default="auto", help="of our side")
-    parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
+    parser.add_argument("--side", choices=[*SIDES, "memory"], help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.side:
+    args = parser.parse_intermixed_args()
+    if args.side == "memory":
+        watch_memory(args.folder, args.precision, args.steps)
+    elif args.side:
         print(run_side(args.side, args.folder, args.precision))
-        return
-    with tempfile.TemporaryDirectory() as name:
-        prepare(Path(name), work(args.src, args.tgt), args.steps)
-        compare(Path(name), args.rounds, args.precision)
+    else:
+        with tempfile.TemporaryDirectory() as name:
+            folder, steps = Path(name), args.steps or {"train": 15, "memory": 5000}[args.what]
+            prepare(folder, work(folder, args.src, args.tgt, args.overrides), steps if args.what == "train" else 0)
+            if args.what == "train":
+                compare(folder, args.rounds, args.precision)
+            else:
+                subprocess.run([*side_command("memory", folder, args.precision), "--steps", str(steps)], check=True)
 
 
 def compare(folder: Path, rounds: int, precision: str) -> None:
-    """Let the sides take turns, and print tokens per second and the ratio."""
+    """Let the sides take turns, and print tokens per second, the ratio, and what is behind them."""
+    flops, rates, used = describe_work(folder, precision)
     speeds: dict[str, list[float]] = {side: [] for side in SIDES}
     for turn in range(rounds):
         for side in SIDES:
@@ -69,20 +88,32 @@ def compare(folder: Path, rounds: int, precision: str) -> None:
         print(f"turn {turn + 1}: " + "  ".join(f"{s} {speeds[s][-1]:,.0f}" for s in SIDES) + f"  ratio {ratio:.2f}")
     ratios = [ours / student for ours, student in zip(speeds["ours"], speeds["student"], strict=True)]
     for side in SIDES:
-        print(f"{side:8} {statistics.median(speeds[side]):8,.0f} target tokens/s (median of {rounds})")
+        speed = statistics.median(speeds[side])
+        share = f"{speed * flops / rates[used[side]]:.1%} of the {used[side]} rate"
+        print(f"{side:8} {speed:8,.0f} target tokens/s (median of {rounds}), {share}")
     print(f"ratio    {statistics.median(ratios):.2f} (from {min(ratios):.2f} to {max(ratios):.2f})")
+
+
+def side_command(side: str, folder: Path, precision: str) -> list[str]:
+    """What runs one side in a process of its own."""
+    return [sys.executable, __file__, "train", "--folder", str(folder), "--precision", precision, "--side", side]
 
 
 def measure_side(side: str, folder: Path, precision: str) -> float:
     """Target tokens per second of one side, in a process of its own."""
-    command = [sys.executable, __file__, "train", "--folder", str(folder), "--precision", precision, "--side", side]
-    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    done = subprocess.run(side_command(side, folder, precision), check=True, capture_output=True, text=True)
+    return float(done.stdout)
 
 
-def work(src: str | None, tgt: str | None) -> Config:
-    """The fixed work as a configuration."""
-    source = {"src": src, "tgt": tgt} if src else {"builtin": "quickstart"}
-    return Config.model_validate({"data": {"src_lang": "en", "tgt_lang": "de", "train": source}})
+# --- the work ---------------------------------------------------------------------------------------------------------
+
+
+def work(folder: Path, src: str | None, tgt: str | None, overrides: list[str]) -> Config:
+    """The fixed work as a configuration, changed by overrides."""
+    source = {"src": str(Path(src).resolve()), "tgt": str(Path(tgt).resolve())} if src and tgt else BUILTIN
+    file = folder / "work.yaml"
+    file.write_text(yaml.safe_dump({"data": {"src_lang": "en", "tgt_lang": "de", "train": source}}), encoding="utf-8")
+    return configuration.load(file, overrides)
 
 
 def prepare(folder: Path, config: Config, steps: int) -> None:
@@ -91,31 +122,108 @@ def prepare(folder: Path, config: Config, steps: int) -> None:
     table = corpus.load(config.data.train, "en", "de", folder)
     tokenizers = tokenizer.train(config.tokenizer, table)
     tokenizers.save(folder / "tokenizer.json")
-    encoded = encode(table, tokenizers, LengthLimit(config.data.max_length, "drop"), folder)
-    stream = BatchStream(encoded, tokenizers, config.batches.tokens, config.seed)
-    batches, _ = stream.take(Position(), steps + WARM_UP)
+    batches, _ = make_stream(config, tokenizers, folder).take(Position(), steps + WARM_UP)
     torch.save([(b.src, b.tgt_in, b.labels, b.n_src, b.n_tgt) for b in batches], folder / "batches.pt")
     (folder / "config.yaml").write_text(configuration.render(config), encoding="utf-8")
 
 
+def make_stream(config: Config, tokenizers: TokenizerPair, folder: Path) -> BatchStream:
+    """The batches of the work, as training has them."""
+    table = corpus.load(config.data.train, "en", "de", folder)
+    encoded = encode(table, tokenizers, LengthLimit(config.data.max_length, "drop"), folder)
+    return BatchStream(encoded, tokenizers, config.batches.tokens, config.seed)
+
+
+def read(folder: Path) -> tuple[Config, TokenizerPair, list[Batch]]:
+    """What was prepared."""
+    batches = [Batch(*parts) for parts in torch.load(folder / "batches.pt")]
+    return configuration.load(folder / "config.yaml"), TokenizerPair.load(folder / "tokenizer.json"), batches
+
+
+# --- what is behind the figures ---------------------------------------------------------------------------------------
+
+
+def describe_work(folder: Path, precision: str) -> tuple[float, dict[str, float], dict[str, str]]:
+    """Print padding, FLOPs and rates. Returns FLOPs per target token, the rates, and each side's precision."""
+    config, tokenizers, batches = read(folder)
+    batches = batches[WARM_UP:]
+    n_src, n_tgt = (sum(getattr(batch, name) for batch in batches) for name in ("n_src", "n_tgt"))
+    cells = [sum(part.numel() for part in parts) for parts in zip(*((b.src, b.labels) for b in batches), strict=True)]
+    print(f"padding  {1 - n_src / cells[0]:.1%} of the source cells, {1 - n_tgt / cells[1]:.1%} of the target cells")
+    src = lengths([b.src for b in batches], tokenizers.src.pad_id)
+    tgt = lengths([b.labels for b in batches], tokenizers.tgt.pad_id)
+    flops = model_flops(config.model, tokenizers.tgt.vocab_size, src, tgt) / n_tgt
+    print(f"model    {flops / 1e6:,.1f} MFLOP a target token (forward and backward)")
+    machine = resolve(config.device, precision, config.threads)
+    rates = {name: product_rate(machine.device, dtype) for name, dtype in DTYPES.items()}
+    shape = " x ".join(map(str, PRODUCT[machine.device.type]))
+    shown = ", ".join(f"{name} {rate / 1e9:,.0f}" for name, rate in rates.items())
+    print(f"machine  {shown} GFLOP/s in a matrix product of {shape}; {machine.threads} threads, {machine.device}")
+    return flops, rates, {"ours": machine.precision, "student": student_machine(config, precision).precision}
+
+
+def lengths(batches: list[torch.Tensor], pad: int) -> list[int]:
+    """The ids of each sentence that are not padding, counted."""
+    return [int(n) for ids in batches for n in (ids != pad).sum(1)]
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+
+def watch_memory(folder: Path, precision: str, steps: int) -> None:
+    """Take steps, and print resident memory at some of them and the speed by the thousand."""
+    config, tokenizers, _ = read(folder)
+    stream, step = make_stream(config, tokenizers, folder), our_step(config, tokenizers, folder, precision)
+    position, shapes, resident = Position(), set[tuple[int, ...]](), dict[int, int]()
+    tokens, began = 0, time.perf_counter()
+    for number in range(1, steps + 1):
+        (batch,), position = stream.take(position, 1)
+        step(batch)
+        tokens += batch.n_tgt
+        shapes.add((*batch.src.shape, batch.tgt_in.size(1)))
+        if number in LOOKS or number == steps:
+            resident[number] = resident_bytes()
+            print(
+                f"step {number:5,}: {resident[number] / 2**20:8,.1f} MiB resident, {len(shapes):,} shapes", flush=True
+            )
+        if number % 1000 == 0:
+            seconds = time.perf_counter() - began
+            print(f"steps {number - 999:,} to {number:,}: {tokens / seconds:,.0f} target tokens/s", flush=True)
+            tokens, began = 0, time.perf_counter()
+    if steps > 500:
+        print(f"step {steps:,} over step 500: {resident[steps] / resident[500]:.3f}")
+
+
+def resident_bytes() -> int:
+    """What of this process lies in memory now."""
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+# --- the sides --------------------------------------------------------------------------------------------------------
+
+
 def run_side(side: str, folder: Path, precision: str) -> float:
     """Non-padding target tokens per second of one side."""
-    config = configuration.load(folder / "config.yaml")
-    tokenizers = TokenizerPair.load(folder / "tokenizer.json")
-    batches = [Batch(*parts) for parts in torch.load(folder / "batches.pt")]
+    config, tokenizers, batches = read(folder)
+    device = resolve(config.device, precision, config.threads).device
     torch.manual_seed(config.seed)
-    step = (our_step if side == "ours" else student_step)(config, tokenizers, folder, precision)
+    if side == "ours":
+        step = our_step(config, tokenizers, folder, precision)
+    else:
+        step = student_step(config, tokenizers, precision)
     for batch in batches[:WARM_UP]:
         step(batch)
+    synchronise(device)
     began = time.perf_counter()
     for batch in batches[WARM_UP:]:
         step(batch)
+    synchronise(device)
     return sum(batch.n_tgt for batch in batches[WARM_UP:]) / (time.perf_counter() - began)
 
 
 def our_step(config: Config, tokenizers: TokenizerPair, folder: Path, precision: str) -> Any:
     """Our own step."""
-    machine = resolve("auto", precision, "auto")
+    machine = resolve(config.device, precision, config.threads)
     model = Transformer(config.model, tokenizers.src, tokenizers.tgt).to(machine.device)
     updater = Updater(
         model,
@@ -132,59 +240,6 @@ def our_step(config: Config, tokenizers: TokenizerPair, folder: Path, precision:
     def step(batch: Batch) -> None:
         step = next(steps)
         updater.update(step, schedule(step), [batch])
-
-    return step
-
-
-class Student(nn.Module):
-    """What a careful student writes around `torch.nn.Transformer`."""
-
-    def __init__(self, config: Config, vocab_size: int, pad: int) -> None:
-        super().__init__()
-        model, self.pad = config.model, pad
-        self.embedding = nn.Embedding(vocab_size, model.d_model, padding_idx=pad)
-        self.register_buffer("positions", sinusoidal_table(1000, model.d_model))
-        self.dropout = nn.Dropout(0.1)
-        self.transformer = nn.Transformer(
-            model.d_model, model.n_heads, 3, 3, model.d_ff, 0.1, batch_first=True, norm_first=True
-        )
-        self.output = nn.Linear(model.d_model, vocab_size, bias=False)
-        self.output.weight = self.embedding.weight
-
-    def embed(self, ids: Tensor) -> Tensor:
-        scale = self.embedding.embedding_dim**0.5
-        return self.dropout(self.embedding(ids) * scale + self.positions[: ids.size(1)])  # type: ignore[index]
-
-    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
-        causal = nn.Transformer.generate_square_subsequent_mask(tgt.size(1), device=tgt.device, dtype=torch.bool)
-        states = self.transformer(
-            self.embed(src),
-            self.embed(tgt),
-            tgt_mask=causal,
-            src_key_padding_mask=src == self.pad,
-            tgt_key_padding_mask=tgt == self.pad,
-            memory_key_padding_mask=src == self.pad,
-            tgt_is_causal=True,
-        )
-        return self.output(states)
-
-
-def student_step(config: Config, tokenizers: TokenizerPair, _folder: Path, _precision: str) -> Any:
-    device = resolve("auto", "fp32", "auto").device
-    pad = tokenizers.tgt.pad_id
-    model = Student(config, tokenizers.tgt.vocab_size, pad).to(device)
-    criterion = nn.CrossEntropyLoss(ignore_index=pad, label_smoothing=0.1)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-9)
-
-    def step(batch: Batch) -> None:
-        batch = batch.to(device)
-        optimizer.zero_grad()
-        logits = model(batch.src, batch.tgt_in)
-        loss = criterion(logits.flatten(0, 1), batch.labels.flatten())
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        loss.item()
 
     return step
 

@@ -384,7 +384,8 @@ def finish(run: RunFolder, config: Config, machine: Machine, ended: str, tables:
             record["test"][name] = {metric: asdict(getattr(scores, metric)) for metric in ("bleu", "chrf")}
         record["tested_step"] = best.step
     records.write(run, record)
-    for name, found in cast("dict[str, dict[str, dict[str, Any]]]", record["test"]).items():
+    tested = cast("dict[str, dict[str, dict[str, Any]]]", record["test"])
+    for name, found in tested.items():
         monitor.record(last.step, {f"test/{name}/{metric}": found[metric]["value"] for metric in found})
     records.write_card(run, config)
 

@@ -15,8 +15,8 @@ HEALTHY = pairs("test")[:100]
 
 def kinds(texts: list[tuple[str, str]], finished: bool = True) -> dict[str, int]:
     """How many of each kind are found."""
-    sources, outputs = [src for src, _ in texts], [output for _, output in texts]
-    finding = find(sources, outputs, [finished] * len(texts))
+    sources, hypotheses = ([text[side] for text in texts] for side in (0, 1))
+    finding = find(sources, hypotheses, [finished] * len(texts))
     return {kind: len(places) for kind, places in finding.kinds.items()}
 
 

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,39 @@ def wait_for_checkpoint(process: subprocess.Popen[str], runs_dir: Path) -> None:
         time.sleep(0.005)
 
 
+def without_later_checkpoints(runs_dir: Path, folder: Path) -> RunFolder:
+    """A copy of a run whose last checkpoint is that of step 4."""
+    shutil.copytree(runs_dir / "run", folder / "run")
+    run = RunFolder(folder / "run")
+    for info in run.checkpoint_list():
+        if info.step > 4:
+            shutil.rmtree(info.path)
+    return run
+
+
+LOST: dict[str, Callable[[dict[str, Any]], object]] = {
+    "random generator": lambda state: state.update(random=torch.Generator().manual_seed(7).get_state()),
+    "moments": lambda state: [moments["exp_avg"].zero_() for moments in state["optimizer"]["state"].values()],
+    "place in the stream": lambda state: state["progress"]["position"].update(epoch=0, index=0),
+    "best score": lambda state: state["progress"].update(best_score=0.0),
+    "log's next entry": lambda state: state["window"].update(loss=0.0, nll=0.0, n_tgt=0),
+}
+
+
+@pytest.mark.parametrize("piece", LOST)
+def test_the_comparison_notices_a_lost_piece_of_the_state(
+    piece: str, text: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    """So a drill that finds no difference has looked at it."""
+    run = without_later_checkpoints(undisturbed, tmp_path)
+    file = run.checkpoint("4").path / "training.pt"
+    state = torch.load(file, weights_only=True)
+    LOST[piece](state)
+    torch.save(state, file)
+    pipeline.train(make_config(text, tmp_path))
+    assert list(kill_drill.differences(kill_drill.outcome(run), kill_drill.outcome(RunFolder(undisturbed / "run"))))
+
+
 @pytest.mark.slow
 def test_a_killed_run_goes_on_by_the_same_command(tmp_path: Path) -> None:
     """At any moment, inside a save, and once more after it went on."""
@@ -218,10 +252,6 @@ def test_curves_are_cut_back_to_the_checkpoint(text: Path, tmp_path: Path) -> No
 
 def test_a_checkpoint_of_another_step_can_be_resumed_from(text: Path, undisturbed: Path, tmp_path: Path) -> None:
     """Deleting the newest falls back on the one before, with the same end."""
-    shutil.copytree(undisturbed / "run", tmp_path / "run")
-    run = RunFolder(tmp_path / "run")
-    for info in run.checkpoint_list():
-        if info.step > 4:
-            shutil.rmtree(info.path)
+    without_later_checkpoints(undisturbed, tmp_path)
     pipeline.train(make_config(text, tmp_path))
     assert_same(tmp_path, undisturbed)

@@ -36,13 +36,13 @@ class Finding(NamedTuple):
     kinds: dict[str, list[int]]  # kind -> places of the translations, each in one kind; those of HINTS, in their order
 
     @property
-    def n_found(self) -> int:
+    def failed(self) -> int:
         return sum(map(len, self.kinds.values()))
 
     @property
     def share(self) -> float:
         """From 0 to 1."""
-        return self.n_found / max(1, self.total)
+        return self.failed / max(1, self.total)
 
     @property
     def examples(self) -> list[int]:
@@ -56,7 +56,7 @@ class Finding(NamedTuple):
 
     def __str__(self) -> str:
         counts = ", ".join(f"{len(places):,} {kind}" for kind, places in self.kinds.items())
-        return f"{self.n_found:,} of {self.total:,} translations{counts and f' ({counts})'}"
+        return f"{self.failed:,} of {self.total:,} translations{counts and f' ({counts})'}"
 
 
 def find(sources: Sequence[str], hypotheses: Sequence[str], finished: Sequence[bool]) -> Finding:
@@ -120,7 +120,7 @@ class Alarm:
 
     def hear(self, finding: Finding, sources: Sequence[str], hypotheses: Sequence[str]) -> list[str]:
         """The lines to say after one validation, whose finding is of these sources and translations."""
-        if finding.n_found < min(FEWEST, finding.total) or finding.share < (OVER if self.failing else ALARM):
+        if finding.failed < min(FEWEST, finding.total) or finding.share < (OVER if self.failing else ALARM):
             recovered, self.failing, self.was_well = self.failing > 0, 0, True
             return [f"degenerate output is over: {finding}"] if recovered else []
         self.failing += 1
