@@ -147,12 +147,11 @@ def describe_work(folder: Path, precision: str) -> tuple[float, dict[str, float]
     """Print padding, FLOPs and rates. Returns FLOPs per target token, the rates, and each side's precision."""
     config, tokenizers, batches = read(folder)
     batches = batches[WARM_UP:]
-    n_src, n_tgt = (sum(getattr(batch, name) for batch in batches) for name in ("n_src", "n_tgt"))
-    cells = [sum(part.numel() for part in parts) for parts in zip(*((b.src, b.labels) for b in batches), strict=True)]
-    print(f"padding  {1 - n_src / cells[0]:.1%} of the source cells, {1 - n_tgt / cells[1]:.1%} of the target cells")
-    src = lengths([b.src for b in batches], tokenizers.src.pad_id)
-    tgt = lengths([b.labels for b in batches], tokenizers.tgt.pad_id)
-    flops = model_flops(config.model, tokenizers.tgt.vocab_size, src, tgt) / n_tgt
+    sides = [b.src for b in batches], [b.labels for b in batches]
+    src, tgt = lengths(sides[0], tokenizers.src.pad_id), lengths(sides[1], tokenizers.tgt.pad_id)
+    padding = [1 - sum(real) / sum(ids.numel() for ids in side) for real, side in zip((src, tgt), sides, strict=True)]
+    print(f"padding  {padding[0]:.1%} of the source cells, {padding[1]:.1%} of the target cells")
+    flops = model_flops(config.model, tokenizers.tgt.vocab_size, src, tgt) / sum(tgt)
     print(f"model    {flops / 1e6:,.1f} MFLOP a target token (forward and backward)")
     machine = resolve(config.device, precision, config.threads)
     rates = {name: product_rate(machine.device, dtype) for name, dtype in DTYPES.items()}
