@@ -33,7 +33,7 @@ from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.origin import Origin
 from transformer_mt.runs import CheckpointInfo, RunFolder
-from transformer_mt.training import distributed
+from transformer_mt.training import distributed, memory
 from transformer_mt.training.checkpoint import rewind, warning_of_room
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.ema import AveragedWeights
@@ -66,10 +66,14 @@ def train(config: Config, *, checkpoint: str = "last", restart: bool = False) ->
         model = Transformer(config.model, tokenizers.src, tokenizers.tgt).to(machine.device)
         if begun is not None:
             begun.give(model)
+        updater = make_updater(config, machine, ranks, model)
+        config = ranks.first_decides(lambda: settle_batches(config, updater, tokenizers, corpora))
+        stream = make_stream(config, tokenizers, corpora, config.batches.budget)
         if ranks.is_first:
+            say(f"memory: {memory.predict(stream, updater.sum_up, machine.device, updater.besides)}")
             begin(run, config, machine, model, begun, tables, corpora)
         with make_monitor(run, config, ranks) as monitor:
-            trainer = make_trainer(run, config, machine, ranks, model, tokenizers, corpora, tables, monitor)
+            trainer = make_trainer(run, config, machine, ranks, model, tokenizers, stream, corpora, tables, monitor)
             info = ranks.first_decides(lambda: find_start(run, checkpoint))
             if info is not None:
                 trainer.resume(info)
@@ -142,7 +146,10 @@ def settle(run: RunFolder, config: Config) -> Config:
         unchanged = {
             key: getattr(old, key) for key in ("device", "precision", "threads") if getattr(config, key) == "auto"
         }
-        config = config.model_copy(update={**unchanged, "schedule": config.schedule.ending(old.schedule.total_steps)})
+        unchanged["schedule"] = config.schedule.ending(old.schedule.total_steps)
+        if config.batches.tokens == "auto":
+            unchanged["batches"] = config.batches.model_copy(update={"tokens": old.batches.tokens})
+        config = config.model_copy(update=unchanged)
     machine = resolve(config.device, config.precision, config.threads)
     found = {
         "device": machine.device.type if config.device == "auto" else config.device,
@@ -309,6 +316,31 @@ def make_pictures(config: Config, model: Transformer, corpora: Corpora) -> dict[
     return shown
 
 
+def settle_batches(
+    config: Config, machine: Machine, model: Transformer, tokenizers: TokenizerPair, corpora: Corpora
+) -> tuple[Config, BatchStream]:
+    """`batches.tokens: auto` is given its meaning, and the largest batch is tried before the first step."""
+    resamplers, parameters = make_resamplers(config, tokenizers), list(model.parameters())
+    # beside one gradient, which the trial makes: the sum of gradients, and Adam's two moments
+    besides = 3 * sum(parameter.nbytes for parameter in parameters)
+
+    def make_stream(tokens: int) -> BatchStream:
+        return BatchStream(corpora.train, tokenizers, tokens, config.seed, resamplers)
+
+    def try_batch(batch: Batch) -> None:
+        with machine.autocast():
+            loss = batch_loss(model, batch.to(machine.device), config.loss.label_smoothing)
+        torch.autograd.grad(loss.smoothed, parameters, materialize_grads=True)
+
+    if config.batches.tokens == "auto":
+        tokens, why = memory.choose_budget(make_stream, try_batch, machine.device, besides)
+        say(f"batches.tokens: auto is {tokens:,} ({why})")
+        config = config.model_copy(update={"batches": config.batches.model_copy(update={"tokens": tokens})})
+    stream = make_stream(config.batches.budget)
+    say(f"memory: {memory.predict(stream, try_batch, machine.device, besides)}")
+    return config, stream
+
+
 def make_trainer(
     run: RunFolder,
     config: Config,
@@ -316,13 +348,13 @@ def make_trainer(
     ranks: Ranks,
     model: Transformer,
     tokenizers: TokenizerPair,
+    stream: BatchStream,
     corpora: Corpora,
     tables: Tables,
     monitor: Monitor,
 ) -> Trainer:
     """The trainer with all its parts."""
-    smoothing, tokens, accumulate = config.loss.label_smoothing, config.batches.tokens, config.batches.accumulate
-    stream = BatchStream(corpora.train, tokenizers, tokens, config.seed, make_resamplers(config, tokenizers))
+    smoothing, accumulate = config.loss.label_smoothing, config.batches.accumulate
     updater = Updater(
         model,
         make_optimizer(config.optimizer, model),
@@ -335,7 +367,7 @@ def make_trainer(
     )
     validator = Validator(
         Translator(model, tokenizers, config.decoding),
-        BatchStream(corpora.validation, tokenizers, tokens, config.seed),
+        BatchStream(corpora.validation, tokenizers, config.batches.budget, config.seed),
         list(tables.validation),
         machine=machine,
         ranks=ranks,

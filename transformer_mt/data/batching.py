@@ -8,14 +8,15 @@ that resumes, on any number of workers, sees what it would have seen.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from transformer_mt.data.corpus import Table
 from transformer_mt.data.encoded import EncodedCorpus, Ids
@@ -30,13 +31,29 @@ if TYPE_CHECKING:
 PROBED = 1000  # rows by which it is told how much longer sampling makes sentences
 
 
+def _read_tokens(value: object) -> object:
+    if value != "auto" and not re.fullmatch("[1-9][0-9]*", str(value)):
+        raise ValueError(f'"{value}" is neither a number of tokens nor auto')
+    return value if value == "auto" else int(str(value))
+
+
 class BatchConfig(Section):
     """How much is learnt from at once."""
 
-    tokens: int = Field(default=4096, ge=1)
-    """budget of a batch: padded target tokens (twice as many of the source); with tokenizer.sampling, about"""
+    tokens: Annotated[
+        Literal["auto"] | int,
+        BeforeValidator(_read_tokens),
+        WithJsonSchema({"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 1}]}),
+    ] = 4096
+    """padded target tokens of a batch (source: twice as many; sampling: about); auto: what a GPU holds, a CPU likes"""
     accumulate: int = Field(default=1, ge=1)
     """batches whose gradients make one step"""
+
+    @property
+    def budget(self) -> int:
+        """`tokens`, after `auto` was given its meaning."""
+        assert self.tokens != "auto"
+        return self.tokens
 
 
 @dataclass(frozen=True)

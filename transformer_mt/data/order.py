@@ -52,8 +52,9 @@ class Cuts:
         self.runs = np.flatnonzero(np.r_[True, changes, True])  # where pairs of other lengths begin, and the end
         self.bounds = _cut(src, tgt, tokens)
         starts = self.bounds[:-1]
-        # rows, source length and target length of each batch. [M, 3]
-        self.shapes = np.stack([np.diff(self.bounds), np.maximum.reduceat(src, starts), tgt[self.bounds[1:] - 1]], 1)
+        # pairs, source length and target length of each batch. [M, 3]
+        shapes = np.diff(self.bounds), np.maximum.reduceat(src, starts), tgt[self.bounds[1:] - 1]
+        self.shapes: NDArray[np.int64] = np.stack(shapes, axis=1).astype(np.int64)
 
     def __len__(self) -> int:
         return len(self.bounds) - 1

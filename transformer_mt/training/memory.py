@@ -1,0 +1,170 @@
+"""Memory of a step, known before the first: the worst batches are tried out, and nothing is kept of it.
+
+`try_batch` computes the loss of a batch and its gradients, and raises what torch raises where memory does not suffice;
+it moves no weight. What is drawn at random meanwhile is drawn again afterwards: a run is the same to the bit, with
+trials and without. `besides` are the bytes that a step needs on top, such as the optimiser's moments.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from transformer_mt.data.batching import Batch, BatchStream
+from transformer_mt.device import is_out_of_memory
+from transformer_mt.errors import UserError
+
+LEAST, MOST = 256, 2**18  # budgets between which `auto` chooses
+LEAST_BATCHES = 50  # of an epoch: with fewer, little is learnt from so much
+SHARE = 0.9  # of a GPU's memory that is planned with; the rest is lost between the blocks
+NEARLY = 0.95  # of the best rate: what a CPU is content with
+
+TryBatch = Callable[[Batch], object]
+
+
+# --- the prediction ---------------------------------------------------------------------------------------------------
+
+
+def predict(stream: BatchStream, try_batch: TryBatch, device: torch.device, besides: int = 0) -> str:
+    """Try the worst batches, and say what a step takes at its peak, and of how much. Raises `UserError` if too much."""
+    worst = heaviest(stream)
+    peak, there = measure(worst, try_batch, device), capacity(device)
+    shape = " x ".join(f"{n:,}" for n in (len(worst[0].src), worst[0].src.size(1), worst[0].labels.size(1)))
+    if peak is None or peak + besides > there:
+        raise UserError(
+            f"batches.tokens: the largest batch (pairs x source x target: {shape}) does not fit into the "
+            f"{_in_words(there)} of {device}; lower batches.tokens or data.max_length"
+        )
+    return (
+        f"the largest batch (pairs x source x target: {shape}) takes {_in_words(peak + besides)} of {_in_words(there)}"
+    )
+
+
+def heaviest(stream: BatchStream) -> list[Batch]:
+    """The batch with the most tokens, and the one with the most pairs of tokens that attend to each other.
+
+    Of all epochs; with subword sampling a batch may become somewhat larger.
+    """
+    b, s, t = (stream.cuts.shapes[:, i] for i in range(3))
+    costs = b * (s + t), b * (s * s + s * t + t * t)
+    plan = stream.cuts.in_order()
+    return [stream.collate(plan[i], 0) for i in dict.fromkeys(int(np.argmax(cost)) for cost in costs)]
+
+
+def measure(batches: list[Batch], try_batch: TryBatch, device: torch.device) -> int | None:
+    """Bytes in use at the peak while batches are tried one by one: of the GPU, else resident ones of the process.
+
+    None where they ran out.
+    """
+    _forget_peak(device)
+    try:
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            for batch in batches:
+                try_batch(batch)
+        return _peak(device)
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+    if device.type == "cuda":  # outside of the handler, whose traceback holds on to the memory
+        torch.cuda.empty_cache()
+    return None
+
+
+def capacity(device: torch.device) -> int:
+    """Bytes that this process may use: what the GPU has free, or the machine's memory within the limit of its group."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
+    limit = Path("/sys/fs/cgroup/memory.max")
+    text = limit.read_text(encoding="utf-8").strip() if limit.exists() else ""
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min(there, int(text)) if text.isdigit() else there
+
+
+def _forget_peak(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    elif (clear := Path("/proc/self/clear_refs")).exists():
+        clear.write_text("5", encoding="utf-8")  # see proc(5)
+
+
+def _peak(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    status = Path("/proc/self/status")
+    if status.exists():
+        lines = dict(line.split(":", 1) for line in status.read_text(encoding="utf-8").splitlines())
+        return int(lines["VmHWM"].split()[0]) * 1024
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # macOS counts bytes
+
+
+def _in_words(n_bytes: int) -> str:
+    return f"{n_bytes / 1e9:.1f} GB"
+
+
+# --- batches.tokens: auto ---------------------------------------------------------------------------------------------
+
+
+def choose_budget(
+    make_stream: Callable[[int], BatchStream], try_batch: TryBatch, device: torch.device, besides: int = 0
+) -> tuple[int, str]:
+    """What `batches.tokens: auto` stands for on this machine, and why.
+
+    On a GPU the largest budget whose worst batches fit; elsewhere, where memory seldom decides, the smallest that is
+    nearly as fast as any. Never so large that an epoch has fewer than 50 batches.
+    """
+
+    def fits(tokens: int) -> bool:
+        peak = measure(heaviest(make_stream(tokens)), try_batch, device)
+        return peak is not None and peak + besides <= SHARE * capacity(device)
+
+    corpus = make_stream(MOST).corpus
+    most = max(LEAST, min(MOST, (len(corpus.tgt.ids) + len(corpus)) // LEAST_BATCHES))
+    if device.type == "cuda":
+        return largest(fits, LEAST, most), f"the largest that fits into {SHARE:.0%} of {_in_words(capacity(device))}"
+    return fastest(lambda tokens: rate(make_stream(tokens), try_batch), LEAST, most), "the fastest, or nearly"
+
+
+def largest(fits: Callable[[int], bool], least: int, most: int) -> int:
+    """The largest budget that fits, to a sixteenth: by doubling, then by halving what is between. Raises `UserError`
+    where not even the least does."""
+    if not fits(least):
+        raise UserError(
+            f"batches.tokens: not even batches of {least} tokens fit; lower data.max_length, or take a smaller model"
+        )
+    low, high = least, most + 1  # what fits, and what does not
+    while high - low > max(1, low // 16):
+        middle = min(2 * low, (low + high) // 2)
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def fastest(rate: Callable[[int], float], least: int, most: int) -> int:
+    """Of the doubled budgets, the smallest that is nearly as fast as the fastest; none is tried behind two slower."""
+    rates: dict[int, float] = {}
+    tokens = least
+    while tokens <= most and (len(rates) < 2 or max([*rates.values()][-2:]) >= max(rates.values())):
+        rates[tokens] = rate(tokens)
+        tokens *= 2
+    return next(tokens for tokens, found in rates.items() if found >= NEARLY * max(rates.values()))
+
+
+def rate(stream: BatchStream, try_batch: TryBatch) -> float:
+    """Target tokens per second over batches of short, middling and long sentences; each is computed twice, and the
+    second time counts."""
+    plan, labels, seconds = stream.cuts.in_order(), 0, 0.0
+    with torch.random.fork_rng([]):
+        for i in {len(plan) * quarter // 4 for quarter in (1, 2, 3)}:
+            batch = stream.collate(plan[i], 0)
+            try_batch(batch)
+            began = time.perf_counter()
+            try_batch(batch)
+            seconds += time.perf_counter() - began
+            labels += batch.n_tgt
+    return labels / seconds
