@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from pydantic import ValidationError
 
@@ -141,11 +142,14 @@ def test_a_table_of_many_blocks(n: int, monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_selection_keeps_order_and_origin(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(corpus, "BLOCK", 2)
     table = read(source(8))
-    chosen = table.select([1, 4, 5, 7], "odd")
+    chosen = table.select(np.array([1, 4, 5, 7]), "odd")
     assert list(chosen) == [pairs(8)[row] for row in (1, 4, 5, 7)]
     assert [chosen.origin(row) for row in range(4)] == ["t.en:2", "t.en:5", "t.en:6", "t.en:8"]
     assert chosen.key != table.key
     assert chosen.sha256 != table.sha256
+    again = chosen.select(np.array([0, 3]), "ends")
+    assert list(again) == [pairs(8)[row] for row in (1, 7)]
+    assert (len(again), again.origin(1)) == (2, "t.en:8")
 
 
 def test_the_table_is_mapped_and_not_held() -> None:

@@ -155,7 +155,7 @@ def test_an_unchanged_corpus_is_encoded_once(tokenizers: TokenizerPair, monkeypa
         (table, tokenizers, LengthLimit(7, "drop")),
         (table, tokenizers, LengthLimit(6, "truncate")),
         (table, tokenizers, None),
-        (table.select([0], "first"), tokenizers, LIMIT),
+        (table.select(np.array([0]), "first"), tokenizers, LIMIT),
     ):
         encode(*changed, Path("cache"))
     assert len(written) == 7

@@ -11,14 +11,16 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from transformer_mt import __version__
 from transformer_mt.data import sources
+from transformer_mt.data.progress import blocks
 from transformer_mt.disk import replaced_folder
 from transformer_mt.errors import UserError
 from transformer_mt.settings import MAY_CHANGE, OneLine, Section, refusal
@@ -111,15 +113,20 @@ class Table:
     files: list[str]
     key: str
     sha256: str
+    chosen: NDArray[np.int64] | None = None  # which of the rows, ascending; None: all
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.rows if self.chosen is None else self.chosen)
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         """The sentence pairs in order, read in blocks."""
-        blocks = cast(Any, self.rows.with_format("arrow").iter(BLOCK))
-        for block in blocks:
+        start = 0
+        for block in cast(Any, self.rows.with_format("arrow").iter(BLOCK)):
+            end = start + len(block)
+            if self.chosen is not None:
+                block = block.take(self.chosen[slice(*np.searchsorted(self.chosen, (start, end)))] - start)
             yield from zip(block["src"].to_pylist(), block["tgt"].to_pylist(), strict=True)
+            start = end
 
     def column(self, name: Literal["src", "tgt"]) -> list[str]:
         """One side, in memory; for validation and test sets."""
@@ -127,7 +134,7 @@ class Table:
 
     def origin(self, row: int) -> str:
         """Where a pair was read: `file:line`."""
-        found = cast(dict[str, Any], self.rows[row])
+        found = cast(dict[str, Any], self.rows[row if self.chosen is None else int(self.chosen[row])])
         return f"{self.files[found['file']]}:{found['line']}"
 
     def origins(self, rows: Sequence[int], count: int | None = None) -> str:
@@ -135,9 +142,10 @@ class Table:
         more = (len(rows) if count is None else count) - NAMED
         return ", ".join(map(self.origin, rows[:NAMED])) + (f", ... and {more:,} more" if more > 0 else "")
 
-    def select(self, rows: Sequence[int], name: str) -> Table:
-        """The table of some of its rows; `name` tells the selection's key and hash from others'."""
-        return Table(self.rows.select(rows), self.files, f"{self.key}-{name}", f"{self.sha256}-{name}")
+    def select(self, rows: NDArray[np.int64], name: str) -> Table:
+        """The table of some of its rows, ascending; `name` tells the selection's key and hash from others'."""
+        chosen = rows if self.chosen is None else self.chosen[rows]
+        return Table(self.rows, self.files, f"{self.key}-{name}", f"{self.sha256}-{name}", chosen)
 
 
 def load(source: Source, src_lang: str, tgt_lang: str, cache_dir: Path) -> Table:
@@ -166,12 +174,10 @@ def cut_validation(table: Table, size: int, seed: int) -> tuple[Table, Table]:
     if len(table) < 10:
         raise UserError(f"data.validation: missing, and {len(table)} training pairs are too few to cut some; name one")
     size = min(size, len(table) // 10)
-    import numpy as np
-
     shuffled = np.random.default_rng([seed, len(table)]).permutation(len(table))
     held_out, kept = np.sort(shuffled[:size]), np.sort(shuffled[size:])
     name = f"seed{seed}-{size}"
-    return table.select(kept.tolist(), f"rest-{name}"), table.select(held_out.tolist(), f"cut-{name}")
+    return table.select(kept, f"rest-{name}"), table.select(held_out, f"cut-{name}")
 
 
 def _describe(source: Source) -> str:
@@ -204,14 +210,12 @@ def _write(pairs: Iterator[sources.Pair], folder: Path) -> None:
     schema = pa.schema([("src", pa.string()), ("tgt", pa.string()), ("file", pa.int32()), ("line", pa.int64())])
     digest, files, n_pairs = hashlib.sha256(), dict[str, int](), 0
     with pa.OSFile(str(folder / "pairs.arrow"), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
-        while block := list(islice(pairs, BLOCK)):
+        for block in blocks(pairs, BLOCK, "read"):
             n_pairs += len(block)
-            for pair in block:
-                digest.update(f"{pair.src}\n{pair.tgt}\n".encode())
-            rows = [
-                {"src": pair.src, "tgt": pair.tgt, "file": files.setdefault(pair.file, len(files)), "line": pair.line}
-                for pair in block
-            ]
-            writer.write_batch(pa.RecordBatch.from_pylist(rows, schema=schema))
+            src, tgt, names, lines = zip(*block, strict=True)
+            digest.update("".join(f"{pair.src}\n{pair.tgt}\n" for pair in block).encode())
+            columns = src, tgt, [files.setdefault(name, len(files)) for name in names], lines
+            arrays = [pa.array(column, kind) for column, kind in zip(columns, schema.types, strict=True)]
+            writer.write_batch(pa.record_batch(arrays, schema=schema))
     about = {"pairs": n_pairs, "sha256": digest.hexdigest(), "files": list(files)}
     (folder / "table.json").write_text(json.dumps(about), encoding="utf-8")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transformer_mt.data.corpus import BLOCK, NAMED, Table
+from transformer_mt.data.progress import blocks
 from transformer_mt.data.tokenizer import TokenizerPair
 from transformer_mt.disk import replaced_folder
 
@@ -112,9 +113,9 @@ def _write(table: Table, tokenizers: TokenizerPair, limit: LengthLimit | None, f
     losses = Losses()
     lengths: tuple[list[Offsets], list[Offsets]] = ([np.zeros(1, np.int64)], [np.zeros(1, np.int64)])
     rows = [np.empty(0, np.int32)]
-    pairs, row = iter(table), 0
+    row = 0
     with (folder / "src.ids").open("wb") as src_file, (folder / "tgt.ids").open("wb") as tgt_file:
-        while block := list(islice(pairs, BLOCK)):
+        for block in blocks(iter(table), BLOCK, "encoded", len(table)):
             texts = [text for text, _ in block], [text for _, text in block]
             coded = list(zip(tokenizers.src.encode(texts[0]), tokenizers.tgt.encode(texts[1]), strict=True))
             kept = [*range(len(block))] if limit is None else _keep(block, coded, limit, losses, row)
