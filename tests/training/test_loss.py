@@ -110,7 +110,7 @@ def test_equals_a_kl_divergence_but_for_the_entropy(way: Callable[..., Loss], pa
 @PADS
 @pytest.mark.parametrize("rows", [1, 2, 4, 100])
 def test_chunks_make_no_difference(pad: int, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(loss_file.CHUNK_ELEMENTS, "cpu", rows * V)
+    monkeypatch.setitem(loss_file.CHUNK_BYTES, "cpu", rows * V * 4)
     problem = make_problem(pad)
     found, wanted = chunked(problem, pad, 0.1), oracle(problem, pad, 0.1)
     assert_near(found.smoothed, wanted)
@@ -118,7 +118,7 @@ def test_chunks_make_no_difference(pad: int, rows: int, monkeypatch: pytest.Monk
 
 
 def test_a_vocabulary_larger_than_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(loss_file.CHUNK_ELEMENTS, "cpu", 1)
+    monkeypatch.setitem(loss_file.CHUNK_BYTES, "cpu", 1)
     problem = make_problem(0)
     assert_near(chunked(problem, 0, 0.1).smoothed, oracle(problem, 0, 0.1))
 

@@ -20,8 +20,9 @@ from transformer_mt.data.batching import Batch
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.settings import Section
 
-CHUNK_ELEMENTS = {"cpu": 1 << 21, "cuda": 1 << 27}
+CHUNK_BYTES = {"cpu": 1 << 23, "cuda": 1 << 28}
 """Logits held at once: on a CPU, about what its caches hold."""
+TINY = torch.finfo(torch.float32).tiny  # the smallest probability whose logarithm is taken, of 87 nats
 
 
 class LossConfig(Section):
@@ -45,13 +46,13 @@ def label_smoothed_cross_entropy(states: Tensor, weight: Tensor, labels: Tensor,
     in the precision of the autocast around this call, and summed up in fp32; their gradient is worked out beside them.
     """
     real = labels != pad_id
-    device = states.device.type
-    if torch.is_autocast_enabled(device):
-        dtype = torch.get_autocast_dtype(device)
-        states, weight = states.to(dtype), weight.to(dtype)
+    device, states = states.device.type, states[real]
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
     with torch.autocast(device, enabled=False):
-        sums = cast("tuple[Tensor, Tensor]", _ChunkedLoss.apply(states[real], weight, labels[real], pad_id, smoothing))
-    return Loss(sums[0], sums[1].detach())
+        arguments = states, weight, labels[real], pad_id, smoothing, dtype
+        sums = cast("tuple[Tensor, Tensor]", _ChunkedLoss.apply(*arguments))
+        all_logits = states.sum(0) @ (weight.sum(0) - weight[pad_id])
+    return Loss(sums[0] - smoothing / (len(weight) - 1) * all_logits, sums[1].detach())
 
 
 def plain_cross_entropy(logits: Tensor, labels: Tensor, pad_id: int, smoothing: float) -> Loss:
@@ -65,39 +66,37 @@ def plain_cross_entropy(logits: Tensor, labels: Tensor, pad_id: int, smoothing: 
 
 
 class _ChunkedLoss(torch.autograd.Function):
-    """Forward works out the gradient with the loss, so that no chunk of logits is needed twice.
+    """Sums of log_norm - (1 - e) logits[label], which is the loss but for the sum of all logits, and of the plain loss.
 
-    d loss / d logits = softmax(logits) - e / K - (1 - e) [label], and 0 for the pad symbol.
+    Forward works out the gradient with the loss, so that no chunk of logits is needed twice:
+    d / d logits = softmax(logits) - (1 - e) [label], and 0 for the pad symbol.
     """
 
     @staticmethod
-    def forward(ctx: Any, states: Tensor, weight: Tensor, labels: Tensor, pad_id: int, smoothing: float) -> Any:
+    def forward(
+        ctx: Any, states: Tensor, weight: Tensor, labels: Tensor, pad_id: int, smoothing: float, dtype: torch.dtype
+    ) -> Any:
         wants_gradient = any(ctx.needs_input_grad)
-        n, vocab = len(labels), len(weight)
-        classes = vocab - 1
         sums = torch.zeros(2, device=states.device)
-        grad_states = torch.empty_like(states) if wants_gradient else None
-        grad_weight = torch.zeros_like(weight, dtype=torch.float32) if wants_gradient else None
-        rows = max(1, CHUNK_ELEMENTS.get(states.device.type, 1 << 24) // vocab)
-        for start in range(0, n, rows):
-            chunk = slice(start, min(start + rows, n))
-            logits = (states[chunk] @ weight.T).float()  # [n, V]
-            target = labels[chunk, None]
-            total = logits.sum(-1) - logits[:, pad_id]
+        grad_states = torch.empty_like(states, dtype=dtype) if wants_gradient else None
+        grad_weight = torch.zeros_like(weight) if wants_gradient else None
+        states, weight = states.to(dtype), weight.to(dtype)
+        rows = max(1, CHUNK_BYTES.get(states.device.type, 1 << 25) // (len(weight) * dtype.itemsize))
+        for start in range(0, len(labels), rows):
+            chunk = slice(start, start + rows)
+            logits = states[chunk] @ weight.T  # [n, V]
             logits[:, pad_id] = -math.inf
-            log_norm = logits.logsumexp(-1)
-            nll = log_norm - logits.gather(1, target).squeeze(1)
-            sums[0] += ((1 - smoothing) * nll + smoothing * (log_norm - total / classes)).sum()
+            target = torch.arange(len(logits), device=logits.device), labels[chunk]
+            label_logits = logits[target].float()
+            gradient = torch.softmax(logits, -1, out=logits)  # in the place of the logits
+            nll = -gradient[target].float().clamp(min=TINY).log()
+            sums[0] += (nll + smoothing * label_logits).sum()  # nll is log_norm - logits[label]
             sums[1] += nll.sum()
             if grad_states is not None and grad_weight is not None:
-                gradient = logits.sub_(log_norm[:, None]).exp_().sub_(smoothing / classes)
-                gradient[:, pad_id] = 0.0
-                gradient.scatter_add_(1, target, gradient.new_full(target.shape, smoothing - 1))
-                gradient = gradient.to(states.dtype)
-                grad_states[chunk] = gradient @ weight
+                gradient[target] -= 1 - smoothing
+                torch.mm(gradient, weight, out=grad_states[chunk])
                 grad_weight += gradient.T @ states[chunk]
         ctx.save_for_backward(grad_states, grad_weight)
-        ctx.weight_dtype = weight.dtype
         ctx.mark_non_differentiable(sums[1])
         return sums[0], sums[1]
 
@@ -105,7 +104,7 @@ class _ChunkedLoss(torch.autograd.Function):
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
         grad_states, grad_weight = ctx.saved_tensors
         scale = grad_outputs[0]
-        return grad_states * scale, (grad_weight * scale).to(ctx.weight_dtype), None, None, None
+        return grad_states * scale, grad_weight * scale, None, None, None, None
 
 
 def batch_loss(model: Transformer, batch: Batch, smoothing: float) -> Loss:
