@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
+import platform
+import subprocess
+import sys
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -98,6 +103,31 @@ def test_few_compiled_shapes_are_kept(set_before: str | None, kept: str, monkeyp
         monkeypatch.delenv(name)
     resolve("cpu", "fp32", 1)
     assert os.environ[name] == kept
+
+
+FAULTS = """
+import resource, torch
+from transformer_mt.device import resolve
+resolve("cpu", "fp32", 1)
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    torch.empty(1 << 24).zero_()
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) * resource.getpagesize()
+print([faults() for _ in range(24)][-8:])
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have no such setting")
+def test_freed_memory_is_used_again() -> None:
+    """A block of 64 MiB that is freed and wanted again, and has found its place, brings next to no page fault."""
+    found = subprocess.run([sys.executable, "-c", FAULTS], check=True, capture_output=True, text=True).stdout
+    assert sum(json.loads(found)) < 1 << 20
+
+
+@pytest.mark.parametrize("library", [object(), SimpleNamespace(mallopt=lambda *_: 0)], ids=["has none", "refuses"])
+def test_a_library_without_that_setting_is_left_alone(library: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device.ctypes, "CDLL", lambda _: library)
+    device.keep_freed_memory()
 
 
 @pytest.mark.parametrize("name", ["auto", "cpu", "cuda", "cuda:0", "cuda:12", "mps"])

@@ -5,8 +5,10 @@ Only `resolve` and what follows it import torch, so that a configuration is read
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
+import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +25,10 @@ if TYPE_CHECKING:
 SHAPES = 64
 """Compiled matrix shapes that torch's CPU library keeps. By default it keeps 1,024, and nearly every batch brings new
 ones: memory grows for hours, and none comes back soon enough to be worth it."""
+
+MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1  # names of glibc's malloc.h
+MMAPPED = 1 << 30, 1 << 25  # bytes from which a block is mapped on its own: above all, or what older versions take at most
+TRIMMED = 1 << 30  # free bytes from which memory goes back to the system
 
 _DEVICE = re.compile(r"auto|cpu|mps|cuda(:[0-9]+)?")
 
@@ -68,7 +74,8 @@ class Machine:
 
 
 def resolve(device: str, precision: str, threads: str | int) -> Machine:
-    """Give `auto` its meaning on this machine, and set the number of threads and what this process keeps of shapes.
+    """Give `auto` its meaning on this machine, and set the number of threads and what this process keeps of shapes and
+    of memory.
 
     Raises `UserError` where a device is named that is not there.
     """
@@ -87,6 +94,8 @@ def resolve(device: str, precision: str, threads: str | int) -> Machine:
         raise UserError("device: mps is not there; use device=cpu")
     bf16 = precision == "bf16" or (precision == "auto" and has_native_bf16(chosen))
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(SHAPES))  # read at the first matrix product
+    if chosen.type == "cpu":
+        keep_freed_memory()
     processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     if threads != "auto":
         torch.set_num_threads(int(threads))
@@ -101,6 +110,17 @@ def _best_device() -> str:
     if torch.cuda.is_available():
         return "cuda"
     return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def keep_freed_memory() -> None:
+    """Let the C library keep the memory of freed tensors for the next ones, where that library is glibc.
+
+    By default it maps each large block anew and gives it back, and every page of it costs a fault, batch after batch.
+    """
+    library = ctypes.CDLL(None) if sys.platform == "linux" else None
+    mallopt = getattr(library, "mallopt", None)
+    if mallopt is not None and any(mallopt(MMAP_THRESHOLD, size) for size in MMAPPED):
+        mallopt(TRIM_THRESHOLD, TRIMMED)
 
 
 def has_native_bf16(device: torch.device) -> bool:
