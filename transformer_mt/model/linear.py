@@ -26,7 +26,10 @@ class PackedLinear(nn.Linear):
         start = sum(self.widths[:first])
         rows = slice(start, start + sum(widths))
         bias = self.bias if self.bias is None else self.bias[rows]  # pyright: ignore[reportUnnecessaryComparison]
-        return cast("list[Tensor]", F.linear(x, self.weight[rows], bias).split_with_sizes(widths, dim=-1))
+        projected = F.linear(x, self.weight[rows], bias)
+        if len(widths) == 1:
+            return [projected]  # as the one part of a split, its gradient would be copied
+        return cast("list[Tensor]", projected.split_with_sizes(widths, dim=-1))
 
 
 def initialise(module: nn.Module, config: ModelConfig, depth: int = 1) -> None:

@@ -51,7 +51,8 @@ def label_smoothed_cross_entropy(states: Tensor, weight: Tensor, labels: Tensor,
     with torch.autocast(device, enabled=False):
         arguments = states, weight, labels[real], pad_id, smoothing, dtype
         sums = cast("tuple[Tensor, Tensor]", _ChunkedLoss.apply(*arguments))
-        all_logits = states.sum(0) @ (weight.sum(0) - weight[pad_id])
+        classes = (torch.arange(len(weight), device=weight.device) != pad_id).to(weight.dtype)  # [V]
+        all_logits = states.sum(0) @ (classes @ weight)
     return Loss(sums[0] - smoothing / (len(weight) - 1) * all_logits, sums[1].detach())
 
 
