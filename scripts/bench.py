@@ -131,7 +131,7 @@ def make_stream(config: Config, tokenizers: TokenizerPair, folder: Path) -> Batc
     """The batches of the work, as training has them."""
     table = corpus.load(config.data.train, "en", "de", folder)
     encoded = encode(table, tokenizers, LengthLimit(config.data.max_length, "drop"), folder)
-    return BatchStream(encoded, tokenizers, config.batches.tokens, config.seed)
+    return BatchStream(encoded, tokenizers, config.batches.budget, config.seed)
 
 
 def read(folder: Path) -> tuple[Config, TokenizerPair, list[Batch]]:

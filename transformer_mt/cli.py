@@ -174,13 +174,13 @@ def _evaluate(args: argparse.Namespace) -> None:
     if bool(args.src) != bool(args.ref):
         raise UserError("evaluate: --src and --ref go together")
     from transformer_mt import config as configuration
-    from transformer_mt import pipeline
+    from transformer_mt import material, pipeline
     from transformer_mt.runs import RunFolder
 
     run = RunFolder.open(args.run)
     config = configuration.load(run.config)
     translator = _load_translator(args)
-    for name, table in pipeline.test_tables(config, args.src, args.ref).items():
+    for name, table in material.test_tables(config, args.src, args.ref).items():
         scores, samples = pipeline.evaluate(translator, table, config)
         for sample in samples[: args.show]:
             print("\n".join(sample.lines()) + "\n")

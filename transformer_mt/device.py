@@ -27,7 +27,7 @@ SHAPES = 64
 ones: memory grows for hours, and none comes back soon enough to be worth it."""
 
 MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1  # names of glibc's malloc.h
-MMAPPED = 1 << 30, 1 << 25  # bytes from which a block is mapped on its own: above all, or what older versions take at most
+MMAPPED = 1 << 30, 1 << 25  # bytes from which a block is mapped on its own: the second is the most of older versions
 TRIMMED = 1 << 30  # free bytes from which memory goes back to the system
 
 _DEVICE = re.compile(r"auto|cpu|mps|cuda(:[0-9]+)?")

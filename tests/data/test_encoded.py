@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from transformer_mt import pipeline
+from transformer_mt import material
 from transformer_mt.config import Config
 from transformer_mt.data import corpus, encoded
 from transformer_mt.data.batching import BatchStream
@@ -173,7 +173,7 @@ def test_nothing_left_to_train_on(
 ) -> None:
     data = {"src_lang": "en", "tgt_lang": "de", "cache_dir": "cache", "max_length": max_length}
     config = Config.model_validate({"data": {**data, "train": {"builtin": "quickstart"}}})
-    tables = pipeline.Tables(make_table(pairs), make_table([("a", "x")]), {})
+    tables = material.Tables(make_table(pairs), make_table([("a", "x")]), {})
     with pytest.raises(UserError) as caught:
-        pipeline.encode_tables(config, tables, tokenizers)
+        material.encode_tables(config, tables, tokenizers)
     assert str(caught.value) == f"data.train: none of 2 pairs is left: {reason}"

@@ -25,6 +25,7 @@ from transformer_mt.model.positions import NoRotation, make_rotation
 TINY = torch.finfo(torch.float32).tiny
 LOWEST = torch.finfo(torch.float32).min / 2  # half, so that a score may be added
 
+
 def padding_mask(ids: Tensor, pad_id: int) -> Tensor:
     """Which keys are real. [B, S] -> [B, 1, 1, S]"""
     return (ids != pad_id)[:, None, None, :]

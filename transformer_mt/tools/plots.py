@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Literal
 
-from transformer_mt import pictures, pipeline
+from transformer_mt import material, pictures
 from transformer_mt.config import Config
 from transformer_mt.data.encoded import encode
 from transformer_mt.decoding.explanation import AttentionKind, explain
@@ -96,10 +96,10 @@ def draw(what: What, subject: Subject, choice: Choice) -> Figure:
 def draw_lengths(subject: Subject) -> Figure:
     """Of all training pairs, also those beyond the limit. A configuration's tokenizers are learnt for the purpose."""
     config = subject.config
-    table, _ = pipeline.load_training(config)
+    table, _ = material.load_training(config)
     with TemporaryDirectory() as folder:
         run = subject.run or RunFolder(Path(folder))
-        tokenizers = pipeline.make_tokenizers(run, config, table)
+        tokenizers = material.make_tokenizers(run, config, table)
         return pictures.lengths(encode(table, tokenizers, None, Path(config.data.cache_dir)), config.data)
 
 
@@ -117,7 +117,7 @@ def draw_attention(subject: Subject, choice: Choice) -> Figure:
 def first_sentence(config: Config) -> str:
     """Of the validation pairs."""
     try:
-        _, validation = pipeline.load_training(config)
+        _, validation = material.load_training(config)
         return next(iter(validation))[0]
     except UserError as error:
         raise UserError(f"{error}\n(without --text, the first validation sentence is drawn)") from None

@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from transformer_mt import pipeline
+from transformer_mt import material
 from transformer_mt.config import Config
 from transformer_mt.data.corpus import Table
 from transformer_mt.data.tokenizer import Tokenizer, TokenizerPair
@@ -35,8 +35,8 @@ class Subject:
         config, run = read(path, overrides)
         if run is not None:
             return cls(TokenizerPair.load(run.tokenizer), None)
-        train, validation = pipeline.load_training(config)
-        return cls(pipeline.new_tokenizers(config, train), validation)
+        train, validation = material.load_training(config)
+        return cls(material.new_tokenizers(config, train), validation)
 
     def of(self, side: Side) -> Tokenizer:
         """The tokenizer of one language."""

@@ -9,6 +9,7 @@ have nothing to do, and no other waits for a message that never comes.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -122,9 +123,11 @@ def join(accumulate: int) -> Generator[Ranks]:
         dist.destroy_process_group()
 
 
-def is_first() -> bool:
-    """Whether this is the first process of a training, or the only one."""
-    return os.environ.get("RANK", "0") == "0"
+def say(line: str) -> None:
+    """One line for the person who watches: of several processes, the first one's."""
+    if os.environ.get("RANK", "0") == "0":
+        sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()
 
 
 def restarts() -> int:

@@ -31,18 +31,17 @@ TryBatch = Callable[[Batch], object]
 
 
 def predict(stream: BatchStream, try_batch: TryBatch, device: torch.device, besides: int = 0) -> str:
-    """Try the worst batches, and say what a step takes at its peak, and of how much. Raises `UserError` if too much."""
+    """Try the worst batches, and say what a step takes at its peak, and of how much."""
     worst = heaviest(stream)
     peak, there = measure(worst, try_batch, device), capacity(device)
     shape = " x ".join(f"{n:,}" for n in (len(worst[0].src), worst[0].src.size(1), worst[0].labels.size(1)))
+    about = f"the largest batch (pairs x source x target: {shape})"
     if peak is None or peak + besides > there:
-        raise UserError(
-            f"batches.tokens: the largest batch (pairs x source x target: {shape}) does not fit into the "
-            f"{_in_words(there)} of {device}; lower batches.tokens or data.max_length"
+        return (
+            f"{about} does not fit into the {_in_words(there)} of {device}: it will be split, which takes time; "
+            "lower batches.tokens or data.max_length"
         )
-    return (
-        f"the largest batch (pairs x source x target: {shape}) takes {_in_words(peak + besides)} of {_in_words(there)}"
-    )
+    return f"{about} takes {_in_words(peak + besides)} of {_in_words(there)}"
 
 
 def heaviest(stream: BatchStream) -> list[Batch]:

@@ -64,14 +64,9 @@ class Updater:
         return int(np.random.SeedSequence([self.seed, step, number]).generate_state(1)[0])
 
     def sum_up(self, batch: Batch) -> list[Tensor]:
-        """The figures of a batch [6], and the gradient of its summed loss for each parameter."""
+        """The figures of a batch and its gradients; a batch for which there is no memory is split."""
         try:
-            with self.machine.autocast():
-                loss = batch_loss(self.model, batch.to(self.machine.device), self.smoothing)
-            # not `backward`: gradients that run out of memory on the way leave nothing behind
-            gradients = torch.autograd.grad(loss.smoothed, self.parameters, materialize_grads=True)
-            counts = loss.nll.new_tensor([batch.n_src, batch.n_tgt, batch.src.numel() + batch.labels.numel(), 0])
-            return [torch.cat([torch.stack([loss.smoothed.detach(), loss.nll]), counts]), *gradients]
+            return gradients(self.model, batch, machine=self.machine, smoothing=self.smoothing)
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -94,6 +89,18 @@ class Updater:
         self.optimizer.found_inf = (~norm.isfinite()).float()  # pyright: ignore[reportAttributeAccessIssue]
         self.optimizer.step()
         self.optimizer.zero_grad()
+
+
+def gradients(model: Transformer, batch: Batch, *, machine: Machine, smoothing: float) -> list[Tensor]:
+    """The figures of a batch [6], and the gradient of its summed loss for each parameter of the model.
+
+    The model is left as it is, also where memory ends half-way: hence not `backward`, which adds up in the parameters.
+    """
+    with machine.autocast():
+        loss = batch_loss(model, batch.to(machine.device), smoothing)
+    found = torch.autograd.grad(loss.smoothed, list(model.parameters()), materialize_grads=True)
+    counts = loss.nll.new_tensor([batch.n_src, batch.n_tgt, batch.src.numel() + batch.labels.numel(), 0])
+    return [torch.cat([torch.stack([loss.smoothed.detach(), loss.nll]), counts]), *found]
 
 
 def _add(left: Sequence[Tensor], right: Sequence[Tensor]) -> list[Tensor]:

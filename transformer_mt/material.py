@@ -1,0 +1,141 @@
+"""What a run learns from and is judged by: configuration -> sentence pairs -> tokenizers -> ids."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from transformer_mt import origin
+from transformer_mt.config import Config
+from transformer_mt.data import corpus, tokenizer
+from transformer_mt.data.batching import BatchStream
+from transformer_mt.data.corpus import Table
+from transformer_mt.data.encoded import EncodedCorpus, LengthLimit, encode
+from transformer_mt.data.sampling import Resampler, Resamplers
+from transformer_mt.data.tokenizer import TokenizerPair
+from transformer_mt.errors import UserError
+from transformer_mt.runs import RunFolder
+from transformer_mt.training.distributed import say
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The sentence pairs of a run, as text."""
+
+    train: Table
+    validation: Table
+    test: dict[str, Table]
+
+    def held_out(self) -> dict[str, Table]:
+        """All that is not trained on, by name."""
+        return {"validation": self.validation, **self.test}
+
+    def sha256(self) -> dict[str, str]:
+        """The hash of each table's text."""
+        return {name: table.sha256 for name, table in {"train": self.train, **self.held_out()}.items()}
+
+
+@dataclass(frozen=True)
+class Corpora:
+    """The sentence pairs of a run, in ids."""
+
+    train: EncodedCorpus
+    validation: EncodedCorpus
+
+
+@dataclass(frozen=True)
+class Material:
+    """All of it."""
+
+    tables: Tables
+    tokenizers: TokenizerPair
+    corpora: Corpora
+
+
+def gather(run: RunFolder, config: Config) -> Material:
+    """Read, learn and encode whatever the cache and the run folder do not hold yet."""
+    tables = load_tables(config)
+    tokenizers = make_tokenizers(run, config, tables.train)
+    return Material(tables, tokenizers, encode_tables(config, tables, tokenizers))
+
+
+# --- text -------------------------------------------------------------------------------------------------------------
+
+
+def load_tables(config: Config) -> Tables:
+    """Every source of the configuration."""
+    train_table, validation = load_training(config)
+    return Tables(train_table, validation, {name: load(config, source) for name, source in config.data.test.items()})
+
+
+def load_training(config: Config) -> tuple[Table, Table]:
+    """Training and validation pairs; the latter are cut from the former where none are named."""
+    data, train_table = config.data, load(config, config.data.train)
+    if data.validation is not None:
+        return train_table, load(config, data.validation)
+    train_table, validation = corpus.cut_validation(train_table, data.validation_size, config.seed)
+    say(f"data: data.validation is missing: {len(validation):,} random pairs are cut from the training pairs")
+    return train_table, validation
+
+
+def load(config: Config, source: corpus.Source) -> Table:
+    """One source, in the configuration's languages."""
+    return corpus.load(source, config.data.src_lang, config.data.tgt_lang, Path(config.data.cache_dir))
+
+
+def test_tables(config: Config, src: Path | None, ref: Path | None) -> dict[str, Table]:
+    """Two files to be scored, or else the configuration's own test sets."""
+    if src is not None and ref is not None:
+        return {str(src): load(config, corpus.Source(src=(str(src),), tgt=(str(ref),)))}
+    if not config.data.test:
+        raise UserError("evaluate: this run has no test sets (data.test); give --src and --ref")
+    return {name: load(config, source) for name, source in config.data.test.items()}
+
+
+# --- ids --------------------------------------------------------------------------------------------------------------
+
+
+def make_tokenizers(run: RunFolder, config: Config, table: Table) -> TokenizerPair:
+    """The run's tokenizers: made once, then read from the run folder."""
+    if not run.exists():
+        new_tokenizers(config, table).save(run.tokenizer)
+    return TokenizerPair.load(run.tokenizer)
+
+
+def new_tokenizers(config: Config, table: Table) -> TokenizerPair:
+    """Learnt from the training pairs, or taken over from the run to begin with."""
+    if config.train.init_from is not None:
+        return origin.tokenizers(config)
+    return tokenizer.train(config.tokenizer, table, config.seed)
+
+
+def make_resamplers(config: Config, tokenizers: TokenizerPair) -> Resamplers | None:
+    """What cuts the training pairs into other pieces in each epoch, where that is asked for."""
+    rate, longest = config.tokenizer.sampling, config.data.max_length - 1  # the end symbol takes one place
+    if rate == 0.0:
+        return None
+    src = Resampler(tokenizers.src, rate, config.seed, longest)
+    return src, src if tokenizers.joint else Resampler(tokenizers.tgt, rate, config.seed, longest)
+
+
+def encode_tables(config: Config, tables: Tables, tokenizers: TokenizerPair) -> Corpora:
+    """Training pairs within the length limit, validation pairs as they are, but for what the model cannot read."""
+    cache, longest = Path(config.data.cache_dir), config.model.longest
+    limit = LengthLimit(config.data.max_length, config.data.too_long)
+    readable = LengthLimit(longest - config.tokenizer.source_bos, "truncate", keep_empty=True) if longest else None
+    corpora = Corpora(
+        encode(tables.train, tokenizers, limit, cache), encode(tables.validation, tokenizers, readable, cache)
+    )
+    if not len(corpora.train):
+        losses = corpora.train.losses
+        raise UserError(
+            f"data.train: none of {len(tables.train):,} pairs is left: {losses.empty:,} have an empty side, "
+            f"{losses.too_long:,} are longer than data.max_length {limit.max_length}"
+        )
+    return corpora
+
+
+def make_stream(config: Config, material: Material, tokens: int) -> BatchStream:
+    """The training pairs in batches of so many tokens."""
+    tokenizers = material.tokenizers
+    return BatchStream(material.corpora.train, tokenizers, tokens, config.seed, make_resamplers(config, tokenizers))

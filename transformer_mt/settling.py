@@ -1,0 +1,89 @@
+"""The configuration as a run has it: `auto` gets its meaning once, and what decides what is learnt never changes."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+
+from transformer_mt import config as configuration
+from transformer_mt.config import Config
+from transformer_mt.device import Machine, resolve
+from transformer_mt.errors import UserError
+from transformer_mt.material import Material, make_stream
+from transformer_mt.model.transformer import Transformer
+from transformer_mt.runs import RunFolder
+from transformer_mt.training import memory
+from transformer_mt.training.distributed import say
+from transformer_mt.training.schedule import ENDING, make_schedule
+from transformer_mt.training.update import gradients
+
+
+def settle(run: RunFolder, config: Config) -> Config:
+    """The configuration as the run has it: `auto` resolved once, and nothing changed that decides what is learnt."""
+    old = None
+    if run.exists():
+        run.read_record()
+        old = configuration.load(run.config)
+        unchanged = {
+            key: getattr(old, key) for key in ("device", "precision", "threads") if getattr(config, key) == "auto"
+        }
+        unchanged["schedule"] = config.schedule.ending(old.schedule.total_steps)
+        if config.batches.tokens == "auto":
+            unchanged["batches"] = config.batches.model_copy(update={"tokens": old.batches.tokens})
+        config = config.model_copy(update=unchanged)
+    machine = resolve(config.device, config.precision, config.threads)
+    found = {
+        "device": machine.device.type if config.device == "auto" else config.device,
+        "precision": machine.precision,
+        "threads": machine.threads,
+    }
+    config = config.model_copy(update={**found, "schedule": config.schedule.ending(config.train.max_steps)})
+    if old is not None:
+        compare(run, old, config)
+    warn_of_the_end(config)
+    return config
+
+
+def warn_of_the_end(config: Config) -> None:
+    """Say so where the training may go on behind the end of the learning rate's curve."""
+    total, max_steps = config.schedule.total_steps, config.train.max_steps
+    if config.schedule.kind in ENDING and total and (max_steps is None or max_steps > total):
+        rate = make_schedule(config.schedule, config.model.d_model)(total)
+        say(
+            f"schedule: the {config.schedule.kind} curve ends at step {total:,} (schedule.total_steps); "
+            f"any step after it has a learning rate of {rate:.2g}"
+        )
+
+
+def compare(run: RunFolder, old: Config, new: Config) -> None:
+    """Refuse to go on with a run under other settings; say which of the free ones changed."""
+    free, fixed = configuration.changed_keys(old, new)
+    before, after = configuration.flatten(old), configuration.flatten(new)
+    if fixed:
+        changes = "\n".join(f"  {key}: {_show(before.get(key))} -> {_show(after.get(key))}" for key in fixed)
+        raise UserError(
+            f"{run.path}: this run was begun with other settings:\n{changes}\n"
+            "name another run (name=...), or begin this one anew with --restart (the old one is moved aside)"
+        )
+    for key in free:
+        say(f"{key}: {_show(before.get(key))} -> {_show(after.get(key))}")
+    if {"device", "threads"} & set(free):
+        say("device or threads changed: results may now differ in the last bits from those of an undisturbed run")
+
+
+def settle_batches(config: Config, machine: Machine, model: Transformer, material: Material) -> Config:
+    """The same for `batches.tokens`, which is tried out. Says what the largest batch needs of memory."""
+    trial = partial(gradients, model, machine=machine, smoothing=config.loss.label_smoothing)
+    # beside one gradient, which the trial makes: the sum of gradients, and Adam's two moments
+    besides = 3 * sum(parameter.nbytes for parameter in model.parameters())
+    streams = partial(make_stream, config, material)
+    if config.batches.tokens == "auto":
+        tokens, why = memory.choose_budget(streams, trial, machine.device, besides)
+        say(f"batches.tokens: auto is {tokens:,} ({why})")
+        config = config.model_copy(update={"batches": config.batches.model_copy(update={"tokens": tokens})})
+    say(f"memory: {memory.predict(streams(config.batches.budget), trial, machine.device, besides)}")
+    return config
+
+
+def _show(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
