@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +22,16 @@ pytestmark = pytest.mark.slow
 SHARED = ("train", "--config", "tiny.yaml", "batches.accumulate=4", "keep.last=9", "train.max_steps=6")
 
 
-def launch(folder: Path, processes: int, *arguments: str, **options: Any) -> subprocess.Popen[str]:
+def launch(folder: Path, processes: int, *arguments: str, restarts: int = 0) -> subprocess.Popen[str]:
     """`torchrun`, in a folder; or the command line alone."""
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-    command = [sys.executable, *(launcher if processes > 1 else []), *options.pop("options", [])]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    command = [*launcher, f"--max-restarts={restarts}"] if processes > 1 else []
     return subprocess.Popen(
-        [*command, "-m", "transformer_mt", *SHARED, *arguments],
+        [sys.executable, *command, "-m", "transformer_mt", *SHARED, *arguments],
         cwd=folder,
-        env=environment,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
         stderr=subprocess.PIPE,
         text=True,
-        start_new_session=True,
     )
 
 
@@ -85,3 +85,68 @@ def test_a_run_goes_on_with_another_number_of_processes(alone: Path) -> None:
         settings = ("name=mixed", "precision=fp32", "optimizer.eps=1e-3", "validation.every=100")
         train(alone, processes, *settings, f"train.max_steps={steps}")
     assert_close(weights(alone, "mixed"), weights(alone, "alone"))
+
+
+def kill(folder: Path, name: str, rank: int, number: signal.Signals, launcher: subprocess.Popen[str]) -> None:
+    """Send a signal to one process of a training, as soon as that has saved."""
+    checkpoints = folder / "runs" / name / "checkpoints"
+    while not list(checkpoints.glob("step-*")):
+        assert launcher.poll() is None, launcher.communicate()[1]
+        time.sleep(0.05)
+    (victim,) = [
+        int(process.name)
+        for process in Path("/proc").glob("[0-9]*")
+        if is_of(process, launcher.pid) and f"\0RANK={rank}\0" in read(process / "environ")
+    ]
+    os.kill(victim, number)
+
+
+def is_of(process: Path, parent: int) -> bool:
+    return read(process / "stat").rpartition(")")[2].split()[1:2] == [str(parent)]
+
+
+def read(path: Path) -> str:
+    try:
+        return path.read_bytes().decode(errors="replace")
+    except OSError:  # it ended meanwhile
+        return ""
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_when_one_process_dies_the_others_end_with_a_sentence(tiny: Path, rank: int) -> None:
+    name = f"orphan-{rank}"
+    job = launch(tiny, 2, f"name={name}", "train.max_steps=1000000")
+    kill(tiny, name, rank, signal.SIGKILL, job)
+    _, said = job.communicate(timeout=60)
+    assert job.returncode != 0
+    assert "another process of this training has gone" in said
+    assert (
+        'Traceback (most recent call last):\n  File "<frozen runpy>' in said or "Traceback" not in said.split("gone")[0]
+    )
+
+
+def test_torchrun_carries_on_from_the_last_checkpoint(alone: Path) -> None:
+    settings = ("name=revived", "precision=fp32", "optimizer.eps=1e-3", "train.save_every=1", "train.max_steps=200")
+    job = launch(alone, 2, *settings, restarts=1)
+    kill(alone, "revived", 1, signal.SIGKILL, job)
+    _, said = job.communicate(timeout=300)
+    assert job.returncode == 0, said
+    assert said.count("going on after step") == 1
+    train(alone, 1, "name=spared", *settings[1:])
+    assert_close(weights(alone, "revived"), weights(alone, "spared"))
+
+
+def test_a_signal_to_one_stops_all_and_saves(tiny: Path) -> None:
+    job = launch(tiny, 2, "name=stopped", "train.max_steps=1000000")
+    kill(tiny, "stopped", 1, signal.SIGTERM, job)
+    _, said = job.communicate(timeout=60)
+    assert job.returncode != 0
+    assert said.count("stopped by SIGTERM and saved; the same command goes on from here") >= 1
+
+
+def test_more_processes_than_batches_in_a_step_are_refused(tiny: Path) -> None:
+    job = launch(tiny, 2, "name=few", "batches.accumulate=1")
+    _, said = job.communicate(timeout=60)
+    assert job.returncode != 0
+    assert "batches.accumulate: 1: 2 processes cannot share so few batches a step: set it to 2" in said
+    assert not (tiny / "runs" / "few").exists()
