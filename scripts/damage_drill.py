@@ -118,22 +118,27 @@ def trial(base: Path, damage: Callable[[Path, random.Random], str], rng: random.
     return done, "; ".join(what for what, is_well in checks.items() if not is_well)
 
 
+def drill(n: int, seed: int, folder: Path) -> int:
+    """N trials of each kind in a folder. Returns how many of the 2N went well."""
+    rng, well = random.Random(seed), 0
+    (folder / "drill.yaml").write_text(CONFIG.replace("CACHE", f"{folder}/cache"), "utf-8")
+    status, said = train(folder / "undisturbed", alone=False)
+    assert status == 0, said
+    for damage in (truncate, flip):
+        for i in range(n):
+            done, wrong = trial(folder / "undisturbed", damage, rng, alone=i % 10 == 0)
+            well += not wrong
+            print(f"{damage.__name__} {i + 1}: {done}: {wrong or 'well'}", flush=True)
+    return well
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Damage the newest checkpoint N times in two ways, and resume.")
     parser.add_argument("n", type=int, nargs="?", default=100, help="trials of each kind (default: 100)")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
-    rng, well = random.Random(args.seed), 0
     with tempfile.TemporaryDirectory() as folder:
-        base = Path(folder) / "undisturbed"
-        (Path(folder) / "drill.yaml").write_text(CONFIG.replace("CACHE", f"{folder}/cache"), "utf-8")
-        status, said = train(base, alone=False)
-        assert status == 0, said
-        for damage in (truncate, flip):
-            for i in range(args.n):
-                done, wrong = trial(base, damage, rng, alone=i % 10 == 0)
-                well += not wrong
-                print(f"{damage.__name__} {i + 1}: {done}: {wrong or 'well'}", flush=True)
+        well = drill(args.n, args.seed, Path(folder))
     print(f"{well} of {2 * args.n} went well")
     sys.exit(well < 2 * args.n)
 

@@ -143,10 +143,10 @@ def test_a_damaged_description(damage: bytes | None, run: RunFolder) -> None:
             run.checkpoint(which)
 
 
-def test_a_sealed_file_that_describes_no_checkpoint(run: RunFolder) -> None:
-    (run.checkpoints / "step-000005").mkdir(parents=True)
-    write_seal(run.checkpoints / "step-000005" / "checkpoint.json", {"step": 5})
-    with pytest.raises(UserError, match="is not of a checkpoint"):
+def test_a_checkpoint_under_another_s_name(run: RunFolder) -> None:
+    add_checkpoint(run, 5)
+    (run.checkpoints / "step-000005").rename(run.checkpoints / "step-000006")
+    with pytest.raises(UserError, match="is not this checkpoint's"):
         run.checkpoint("last")
 
 

@@ -6,6 +6,7 @@ import argparse
 import os
 import signal
 import sys
+import threading
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,6 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run a verb and exit: 0, 2 for a user's mistake, 128 + N when signal N ended it."""
     args = _parse(arguments)
     warnings.showwarning = _show_warning
+    threading.excepthook = _show_thread_error
     try:
         args.verb(args)
         sys.stdout.flush()
@@ -238,6 +240,12 @@ def _load_translator(args: argparse.Namespace) -> Translator:
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
     _note(f"warning: {message}")
+
+
+def _show_thread_error(error: threading.ExceptHookArgs) -> None:
+    """TensorBoard writes in a thread; a disk that does not take it is an error of the main thread, and said there."""
+    if not issubclass(error.exc_type, OSError):
+        threading.__excepthook__(error)
 
 
 def _note(text: str) -> None:

@@ -55,10 +55,9 @@ class CheckpointInfo:
         """What a checkpoint says of itself. Raises `Damage` where it is not what was written."""
         path = folder / CHECKPOINT
         about = read_seal(path)
-        try:
-            return cls(folder, about["step"], about["metric"], about["scores"])
-        except KeyError:
-            raise Damage(path, "is not of a checkpoint") from None
+        if about.get("step") != int(folder.name.removeprefix("step-")):
+            raise Damage(path, "is not this checkpoint's")
+        return cls(folder, about["step"], about["metric"], about["scores"])
 
     @property
     def score(self) -> float | None:
@@ -187,7 +186,8 @@ class RunFolder:
 
         A run that was not begun in the meantime leaves nothing behind.
         """
-        if self.path.exists() and not self.exists() and not self._is_barely_begun():
+        is_ours = self.exists() or self.lock.path.exists()  # only the latter, where an early start was killed
+        if not is_ours and self.path.exists() and any(self.path.glob("[!.]*")):
             raise UserError(f"{self.path}: holds files and is no run; choose another name=, or another runs_dir=")
         self.path.mkdir(parents=True, exist_ok=True)
         with self.lock.held():
@@ -196,15 +196,10 @@ class RunFolder:
                 yield
             finally:
                 if self.path.exists() and not self.exists():
-                    for leftover in (self.tokenizer, self.config, self.lock.path):
-                        leftover.unlink(missing_ok=True)
+                    for path in (self.tokenizer, self.config, self.lock.path):
+                        path.unlink(missing_ok=True)
                     with suppress(OSError):  # what else lies there is not ours
                         self.path.rmdir()
-
-    def _is_barely_begun(self) -> bool:
-        """Whether nothing lies here but what a start leaves that was killed before the run's record was written."""
-        found = {path.name for path in self.path.glob("[!.]*")}
-        return not found or (self.lock.path.exists() and found <= {self.config.name, self.tokenizer.name})
 
     def before_writing(self, n_bytes: int = disk.LITTLE) -> None:
         """To be called before something is written: the run is still ours, and there is room for it, or it is waited

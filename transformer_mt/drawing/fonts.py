@@ -5,6 +5,7 @@ matplotlib is imported where it is used, so that nothing waits for it that draws
 
 from __future__ import annotations
 
+import logging
 import unicodedata
 import warnings
 from collections.abc import Iterable, Sequence
@@ -17,6 +18,8 @@ SPACE = "▁"  # as SentencePiece shows it
 LONGEST = 20  # characters of a label
 DOTTED_CIRCLE = "\u25cc"  # carries a mark that has no letter of its own
 EAST_ASIAN = ("CJK", "HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA", "HANGUL", "IDEOGRAPHIC", "BOPOMOFO", "FULLWIDTH")
+
+logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it warns where no home can hold its list of fonts; no matter
 
 
 class Lettering(NamedTuple):

@@ -54,7 +54,8 @@ def save(info: CheckpointInfo, model: nn.Module, state: State, when_full: WhenFu
             (folder / WEIGHTS).chmod((folder / STATE).stat().st_mode)  # the library lets nobody else read it
             write_seal(folder / CHECKPOINT, {"step": info.step, "metric": info.metric, "scores": info.scores})
 
-    n_bytes = _bytes([list(model.parameters()), list(model.buffers()), state]) + disk.LITTLE // 16
+    weights = {tensor.data_ptr(): tensor for tensor in model.state_dict().values()}  # tied ones are saved once
+    n_bytes = _bytes([weights, state]) + disk.LITTLE // 16
     try:
         disk.write_patiently(write, info.path.parents[1], n_bytes, when_full, f"the checkpoint {info.path.name}")
     except (OSError, RuntimeError, safetensors.SafetensorError) as error:

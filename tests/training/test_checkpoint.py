@@ -1,0 +1,202 @@
+"""Checkpoints: what was saved is what is loaded, or an error; and which of them stay."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import shutil
+import stat
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from transformer_mt import disk
+from transformer_mt.errors import UserError
+from transformer_mt.runs import CheckpointInfo, RunFolder
+from transformer_mt.training import checkpoint
+from transformer_mt.training.checkpoint import KeepConfig, load_state, load_weights, rewind, save, verify
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def make_model(value: float) -> nn.Linear:
+    model = nn.Linear(3, 2)
+    nn.init.constant_(model.weight, value)
+    return model
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    """Checkpoints of the steps 5, 10 and 100, whose weights are their steps; 5 is the best."""
+    run = RunFolder(tmp_path / "run")
+    run.path.mkdir()
+    for step, loss in ((5, 1.0), (10, 3.0), (100, 2.0)):
+        info = CheckpointInfo(run.checkpoints / f"step-{step:06d}", step, "loss", {"loss": loss})
+        save(info, make_model(float(step)), {"progress": {"step": step}})
+    return run
+
+
+def spoil(run: RunFolder, step: int, name: str = "model.safetensors") -> Path:
+    path = run.checkpoint_folders()[step] / name
+    path.write_bytes(path.read_bytes()[:-1])
+    return path
+
+
+def test_what_was_saved_is_loaded(run: RunFolder) -> None:
+    model, info = make_model(0.0), run.checkpoint("10")
+    assert info.scores == {"loss": 3.0}
+    load_weights(model, info)
+    assert torch.equal(model.weight, torch.full((2, 3), 10.0))
+    assert load_state(info) == {"progress": {"step": 10}}
+    verify(info)
+
+
+def test_damaged_files_are_not_loaded(run: RunFolder) -> None:
+    info, model = run.checkpoint("10"), make_model(0.0)
+    for name, load in (
+        ("training.pt", lambda: load_state(info)),
+        ("model.safetensors", lambda: load_weights(model, info)),
+    ):
+        spoil(run, 10, name)
+        with pytest.raises(UserError, match=rf"step-000010/{name}: was truncated .*\n.*or delete .*step-000010$"):
+            load()
+    assert torch.equal(model.weight, torch.zeros(2, 3))
+
+
+def test_the_weights_of_another_model(run: RunFolder) -> None:
+    with pytest.raises(UserError, match=r"cannot be read .*was .*/run/config.yaml changed"):
+        load_weights(nn.Linear(4, 2), run.checkpoint("10"))
+
+
+@pytest.mark.parametrize(
+    ("which", "step", "left"), [("last", 100, [5, 10, 100]), ("best", 5, [5]), ("10", 10, [5, 10])]
+)
+def test_rewinding_deletes_what_came_later(which: str, step: int, left: list[int], run: RunFolder) -> None:
+    info, had_later = rewind(run, which)
+    assert (info.step, had_later) == (step, step < 100)
+    assert list(run.checkpoint_folders()) == left
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "training.pt", "checkpoint.json"])
+def test_the_last_whole_checkpoint(name: str, run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    """Twice in a row; nothing is thrown away."""
+    path = spoil(run, 100, name)
+    info, had_later = rewind(run, "last")
+    assert (info.step, had_later) == (10, True)
+    assert f"{path}: was truncated" in capsys.readouterr().err
+    assert list(run.checkpoint_folders()) == [5, 10]
+    shutil.copytree(info.path, run.checkpoints / "step-000100")
+    rewind(run, "last")
+    assert {path.name for path in run.checkpoints.glob("*.damaged*")} == {
+        "step-000100.damaged",
+        "step-000100.damaged-2",
+    }
+    assert rewind(run, "last")[0].step == 10
+
+
+def test_an_earlier_one_without_its_description_is_set_aside_too(run: RunFolder) -> None:
+    """Whether it is the best can no longer be known."""
+    (run.checkpoints / "step-000005" / "checkpoint.json").unlink()
+    assert rewind(run, "last") == (run.checkpoint("100"), False)
+    assert [info.step for info in run.checkpoint_list()] == [10, 100]
+    assert (run.checkpoints / "step-000005.damaged" / "model.safetensors").exists()
+
+
+def test_without_a_whole_one_nothing_changes(run: RunFolder) -> None:
+    for step in (5, 10, 100):
+        spoil(run, step)
+    with pytest.raises(UserError, match=r"(?s)step-000100/.*step-000010/.*step-000005/.*no checkpoint is whole"):
+        rewind(run, "last")
+    assert list(run.checkpoint_folders()) == [5, 10, 100]
+
+
+@pytest.mark.parametrize("which", ["best", "5"])
+def test_one_that_was_asked_for_must_be_whole(which: str, run: RunFolder) -> None:
+    spoil(run, 5, "training.pt")
+    with pytest.raises(UserError, match=r"step-000005/training.pt: was truncated"):
+        rewind(run, which)
+    assert list(run.checkpoint_folders()) == [5, 10, 100]
+
+
+@pytest.mark.parametrize(
+    ("keep", "left"),
+    [
+        (KeepConfig(), [5, 10, 100]),
+        (KeepConfig(last=1), [5, 100]),
+        (KeepConfig(best=2, last=1), [5, 100]),
+        (KeepConfig(best=3, last=1), [5, 10, 100]),
+    ],
+)
+def test_which_ones_stay(keep: KeepConfig, left: list[int], run: RunFolder) -> None:
+    checkpoint.prune(run, keep)
+    assert list(run.checkpoint_folders()) == left
+
+
+def test_the_newest_never_stands_alone_by_default(run: RunFolder) -> None:
+    """Also where it is the best one: else nothing would be left to go on from."""
+    save(CheckpointInfo(run.checkpoints / "step-000200", 200, "loss", {"loss": 0.1}), make_model(200.0), {})
+    checkpoint.prune(run, KeepConfig())
+    assert list(run.checkpoint_folders()) == [100, 200]
+
+
+def test_pruning_leaves_alone_what_it_cannot_judge(run: RunFolder) -> None:
+    spoil(run, 10, "checkpoint.json")
+    checkpoint.prune(run, KeepConfig(last=1))
+    assert list(run.checkpoint_folders()) == [5, 10, 100]
+
+
+@pytest.fixture
+def umask() -> Generator[Callable[[int], None]]:
+    before = os.umask(0o022)
+    yield lambda mask: (os.umask(mask), None)[1]
+    os.umask(before)
+
+
+@pytest.mark.parametrize("mask", [0o077, 0o027, 0o002, 0o000])
+def test_files_have_the_modes_that_the_umask_says(mask: int, umask: Callable[[int], None], tmp_path: Path) -> None:
+    umask(mask)
+    save(CheckpointInfo(tmp_path / "run" / "step-000001", 1, "loss", {}), make_model(1.0), {})
+    for path in (tmp_path / "run").rglob("*"):
+        assert stat.S_IMODE(path.stat().st_mode) == (0o777 if path.is_dir() else 0o666) & ~mask
+
+
+def test_a_full_disk_leaves_the_earlier_ones(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bytes that a checkpoint needs are known before the first is written, and closely."""
+    before = {path: path.stat().st_mtime_ns for path in run.path.rglob("*")}
+    model = nn.Linear(1000, 1000)
+    info = CheckpointInfo(run.checkpoints / "step-000200", 200, "loss", {})
+    state: dict[str, Any] = {"optimizer": {"state": [{"moment": torch.zeros(1000, 1000)}]}}
+    monkeypatch.setattr(disk, "free", lambda _: 0)
+    with pytest.raises(UserError, match=r"the checkpoint step-000200 needs 8\.\d MB, and 8\.\d MB") as caught:
+        save(info, model, state)
+    assert {path: path.stat().st_mtime_ns for path in run.path.rglob("*")} == before
+    monkeypatch.undo()
+    save(info, model, state)
+    lack = int(str(caught.value).split("(")[1].split(" ")[0].replace(",", ""))
+    assert 1.0 <= lack / sum(path.stat().st_size for path in info.path.iterdir()) < 1.01
+
+
+def test_the_warning_at_the_start(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Adam keeps three numbers a weight; what is there already has its room."""
+    model = nn.Linear(1000, 999, bias=False)
+    each = 3 * 4 * 999_000
+    there = sum(path.stat().st_size for path in run.checkpoints.rglob("*") if path.is_file())
+    for free, warns in ((4 * each - there, False), (4 * each - there - 1, True)):
+        monkeypatch.setattr(disk, "free", lambda _, free=free: free)
+        line = checkpoint.warning_of_room(run, KeepConfig(), model)
+        assert (line is not None) == warns
+    assert (
+        line is not None and "47.9 MB are free" in line and "need up to 47.9 MB more" in line and "12.0 MB each" in line
+    )
+    assert checkpoint.warning_of_room(run, KeepConfig(last=1), model) is None
+    assert checkpoint.warning_of_room(run, KeepConfig(last=1), model, copies=3) is not None
+
+
+@pytest.mark.slow
+def test_the_damage_drill(tmp_path: Path) -> None:
+    drill = runpy.run_path(str(ROOT / "scripts" / "damage_drill.py"))
+    assert drill["drill"](2, seed=3, folder=tmp_path) == 4
