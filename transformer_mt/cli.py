@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import signal
 import sys
@@ -25,6 +26,9 @@ OVERRIDES = "override a key of the configuration: model.d_model=512, 'data.train
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run a verb and exit: 0, 2 for a user's mistake, 128 + N when signal N ended it."""
     args = _parse(arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")  # whatever the locale: as files are
     warnings.showwarning = _show_warning
     threading.excepthook = _show_thread_error
     try:

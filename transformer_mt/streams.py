@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -25,12 +26,11 @@ def lines(texts: Sequence[str], file: Path | None, at_prompt: bool) -> Iterable[
 
 
 def check_text(text: str) -> str:
-    """An argument whose bytes were no UTF-8 holds lone surrogates, which are no text."""
+    """An argument whose bytes were no UTF-8, or that another locale took for none, holds lone surrogates."""
     try:
-        text.encode()
-    except UnicodeEncodeError:
+        return os.fsencode(text).decode() if any("\ud800" <= char <= "\udfff" for char in text) else text
+    except UnicodeError:
         raise UserError("an argument is not UTF-8 text") from None
-    return text
 
 
 def _prompt_lines() -> Iterator[str]:

@@ -49,7 +49,7 @@ def disturb():
                 os._exit(77)
             return function(*args, **options)
         return call
-    os.fsync, os.rename, torch.save = map(counted, (os.fsync, os.rename, torch.save))
+    os.fsync, torch.save = map(counted, (os.fsync, torch.save))
     os.rmdir, Path.rename, Path.replace = map(counted, (os.rmdir, Path.rename, Path.replace))
 
 checkpoint.save = save_disturbed
