@@ -19,6 +19,8 @@ from typing import Any, TypeVar, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 from transformer_mt.errors import UserError
 
@@ -115,10 +117,14 @@ def join(accumulate: int) -> Generator[Ranks]:
         )
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    store, rank, _ = next(rendezvous("env://", timeout=PATIENCE))
+    # torchrun keeps its store when it starts a job anew, with the addresses of those that have died
+    store = PrefixStore(f"start-{restarts()}", store)
     # messages between CPUs go by gloo, between GPUs by NCCL
-    dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo", timeout=PATIENCE)
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
     try:
-        yield Ranks(dist.get_rank(), size)
+        yield Ranks(rank, size)
     finally:
         dist.destroy_process_group()
 
