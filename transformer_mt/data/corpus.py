@@ -119,14 +119,20 @@ class Table:
         return len(self.rows if self.chosen is None else self.chosen)
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
-        """The sentence pairs in order, read in blocks."""
+        """The sentence pairs in order, read in blocks: not through the map, whose pages would stay in memory."""
+        import pyarrow
+
+        pa: Any = pyarrow
         start = 0
-        for block in cast(Any, self.rows.with_format("arrow").iter(BLOCK)):
-            end = start + len(block)
-            if self.chosen is not None:
-                block = block.take(self.chosen[slice(*np.searchsorted(self.chosen, (start, end)))] - start)
-            yield from zip(block["src"].to_pylist(), block["tgt"].to_pylist(), strict=True)
-            start = end
+        with pa.OSFile(self.rows.cache_files[0]["filename"]) as file:
+            for block in pa.ipc.open_stream(file):
+                end = start + len(block)
+                if self.chosen is not None:
+                    block = block.take(
+                        pa.array(self.chosen[slice(*np.searchsorted(self.chosen, (start, end)))] - start)
+                    )
+                yield from zip(block["src"].to_pylist(), block["tgt"].to_pylist(), strict=True)
+                start = end
 
     def column(self, name: Literal["src", "tgt"]) -> list[str]:
         """One side, in memory; for validation and test sets."""
