@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from hashlib import sha256
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
-from transformer_mt.data.corpus import Table
+from transformer_mt.data.corpus import BLOCK, Table
 from transformer_mt.data.encoded import EncodedCorpus
+from transformer_mt.data.progress import blocks
 from transformer_mt.disk import write_text
 
 _REASONS = {
@@ -53,7 +55,8 @@ def _find_repetitions(train: Table, held_out: Mapping[str, Table]) -> list[str]:
     wanted = {text for column in sentences.values() for text in column}
     met: set[str] = set()
     hashes = np.empty(len(train), np.int64)
-    for row, pair in enumerate(train):
+    pairs = chain.from_iterable(blocks(iter(train), BLOCK, "compared", len(train)))
+    for row, pair in enumerate(pairs):
         hashes[row] = hash(pair)
         if pair[0] in wanted:
             met.add(pair[0])
