@@ -186,8 +186,7 @@ class RunFolder:
 
         A run that was not begun in the meantime leaves nothing behind.
         """
-        is_ours = self.exists() or self.lock.path.exists()  # only the latter, where an early start was killed
-        if not is_ours and self.path.exists() and any(self.path.glob("[!.]*")):
+        if self.path.exists() and not self.exists() and not self._is_barely_begun():
             raise UserError(f"{self.path}: holds files and is no run; choose another name=, or another runs_dir=")
         self.path.mkdir(parents=True, exist_ok=True)
         with self.lock.held():
@@ -200,6 +199,11 @@ class RunFolder:
                         path.unlink(missing_ok=True)
                     with suppress(OSError):  # what else lies there is not ours
                         self.path.rmdir()
+
+    def _is_barely_begun(self) -> bool:
+        """Whether nothing lies here but what a start leaves that was killed before the run's record was written."""
+        found = {path.name for path in self.path.glob("[!.]*")}
+        return not found or (self.lock.path.exists() and found <= {self.config.name, self.tokenizer.name})
 
     def before_writing(self, n_bytes: int = disk.LITTLE) -> None:
         """To be called before something is written: the run is still ours, and there is room for it, or it is waited

@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from typing import cast
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from transformer_mt.model.attention import (
     attend,
     attend_explicitly,
     causal_mask,
+    masked_softmax,
     padding_mask,
 )
 from transformer_mt.model.config import DropoutConfig, ModelConfig
@@ -140,6 +142,27 @@ def test_the_weights_of_the_explicit_path(dtype: torch.dtype) -> None:
     _, weights = attend_explicitly(queries, KeysValues(keys, values), mask, dropout_rate=0.5)
     assert torch.all(weights[~mask] == 0)
     torch.testing.assert_close(weights.sum(-1), mask.any(-1).float())
+
+
+@pytest.mark.parametrize("keys", [1, 5, 16, 33])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("masked", [False, True])
+def test_the_masked_softmax(keys: int, dtype: torch.dtype, masked: bool) -> None:
+    """Value and gradient are torch's own in double precision; scores and mask stay as they are."""
+    scores = (30 * torch.randn(B, H, T, keys)).to(dtype).requires_grad_()
+    mask = random_mask(B, 1, T, keys) if masked else None
+    pull, before = torch.randn(B, H, T, keys), (scores.detach().clone(), None if mask is None else mask.clone())
+    found = masked_softmax(scores, mask, 0.25)
+    exact = 0.25 * scores.double()
+    if mask is not None:
+        exact = exact.masked_fill(~mask, -1e4)
+    wanted = exact.softmax(-1) * (1.0 if mask is None else mask)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, wanted.float())
+    gradients = [torch.autograd.grad((weights * pull).sum(), scores)[0] for weights in (found, wanted)]
+    assert gradients[0].dtype == dtype
+    torch.testing.assert_close(*gradients, atol=1e-5 if dtype == torch.float32 else 1e-3, rtol=1e-2)
+    assert torch.equal(scores, before[0]) and (mask is None or torch.equal(mask, cast(Tensor, before[1])))
 
 
 def test_padding_mask() -> None:

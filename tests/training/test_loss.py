@@ -137,6 +137,34 @@ def test_autocast_is_near_fp32(pad: int, smoothing: float) -> None:
         torch.testing.assert_close(ours, theirs, rtol=0.02, atol=0.02 * float(theirs.abs().max()))
 
 
+@pytest.mark.parametrize("vocab", [16, 1000, 5003])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_other_vocabularies(vocab: int, precision: str) -> None:
+    """Smaller than a vector of the processor and larger than what its kernels hold at once."""
+    labels = torch.randint(1, vocab, (2, 9))
+    problem = Problem(torch.randn(2, 9, D, requires_grad=True), torch.randn(vocab, D, requires_grad=True), labels)
+    with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+        found = chunked(problem, 0, 0.1)
+    wanted, tolerance = oracle(problem, 0, 0.1), 1e-5 if precision == "fp32" else 0.02
+    assert found.smoothed.item() == pytest.approx(wanted.item(), rel=tolerance)
+    assert found.nll.item() == pytest.approx(oracle(problem, 0, 0.0).item(), rel=tolerance)
+    for ours, theirs in zip(gradients(found.smoothed, problem), gradients(wanted, problem), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance * float(theirs.abs().max()))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_label_that_was_never_expected(precision: str) -> None:
+    """Its probability is 0 as far as the numbers go: the loss is finite, and the gradient still says what to do."""
+    problem = Problem(torch.zeros(1, 1, V, requires_grad=True), torch.eye(V, requires_grad=True), torch.tensor([[3]]))
+    problem.states.data[..., 5] = 1000.0
+    with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+        found = chunked(problem, 0, 0.0)
+    assert 87 < found.nll.item() < 1001
+    wanted = torch.zeros(1, 1, V)
+    wanted[..., 5], wanted[..., 3] = 1.0, -1.0
+    torch.testing.assert_close(gradients(found.smoothed, problem)[0], wanted)
+
+
 def test_no_gradient_is_worked_out_for_nobody() -> None:
     problem = make_problem(0)
     with torch.no_grad():

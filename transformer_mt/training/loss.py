@@ -22,7 +22,8 @@ from transformer_mt.settings import Section
 
 CHUNK_BYTES = {"cpu": 1 << 23, "cuda": 1 << 28}
 """Logits held at once: on a CPU, about what its caches hold."""
-TINY = torch.finfo(torch.float32).tiny  # the smallest probability whose logarithm is taken, of 87 nats
+TINY = torch.finfo(torch.float32).tiny
+"""A label less probable than this counts as if it were so probable: the loss of a token ends at 87 nats."""
 
 
 class LossConfig(Section):
@@ -67,9 +68,10 @@ def plain_cross_entropy(logits: Tensor, labels: Tensor, pad_id: int, smoothing: 
 
 
 class _ChunkedLoss(torch.autograd.Function):
-    """Sums of log_norm - (1 - e) logits[label], which is the loss but for the sum of all logits, and of the plain loss.
+    """Sums of log_norm - (1 - e) logits[label], the smoothed loss but for one term, and of the plain loss.
 
-    Forward works out the gradient with the loss, so that no chunk of logits is needed twice:
+    The term is e / K times the sum of all logits: it is linear in states and weight, so it needs no logits. Forward
+    works out the gradient with the loss, so that no chunk is needed twice:
     d / d logits = softmax(logits) - (1 - e) [label], and 0 for the pad symbol.
     """
 
@@ -80,7 +82,7 @@ class _ChunkedLoss(torch.autograd.Function):
         wants_gradient = any(ctx.needs_input_grad)
         sums = torch.zeros(2, device=states.device)
         grad_states = torch.empty_like(states, dtype=dtype) if wants_gradient else None
-        grad_weight = torch.zeros_like(weight) if wants_gradient else None
+        grad_weight = torch.zeros_like(weight, dtype=torch.float32) if wants_gradient else None
         states, weight = states.to(dtype), weight.to(dtype)
         rows = max(1, CHUNK_BYTES.get(states.device.type, 1 << 25) // (len(weight) * dtype.itemsize))
         for start in range(0, len(labels), rows):
@@ -89,14 +91,14 @@ class _ChunkedLoss(torch.autograd.Function):
             logits[:, pad_id] = -math.inf
             target = torch.arange(len(logits), device=logits.device), labels[chunk]
             label_logits = logits[target].float()
-            gradient = torch.softmax(logits, -1, out=logits)  # in the place of the logits
-            nll = -gradient[target].float().clamp(min=TINY).log()
+            probabilities = torch.softmax(logits, -1, out=logits)  # in the place of the logits
+            nll = -probabilities[target].float().clamp(min=TINY).log()
             sums[0] += (nll + smoothing * label_logits).sum()  # nll is log_norm - logits[label]
             sums[1] += nll.sum()
             if grad_states is not None and grad_weight is not None:
-                gradient[target] -= 1 - smoothing
-                torch.mm(gradient, weight, out=grad_states[chunk])
-                grad_weight += gradient.T @ states[chunk]
+                probabilities[target] -= 1 - smoothing  # which makes them the gradient
+                torch.mm(probabilities, weight, out=grad_states[chunk])
+                grad_weight += probabilities.T @ states[chunk]
         ctx.save_for_backward(grad_states, grad_weight)
         ctx.mark_non_differentiable(sums[1])
         return sums[0], sums[1]
