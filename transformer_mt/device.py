@@ -27,8 +27,10 @@ SHAPES = 64
 ones: memory grows for hours, and none comes back soon enough to be worth it."""
 
 MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1  # names of glibc's malloc.h
-MMAPPED = 1 << 30, 1 << 25  # bytes from which a block is mapped on its own: the second is the most of older versions
-TRIMMED = 1 << 30  # free bytes from which memory goes back to the system
+MMAPPED = 1 << 30, 1 << 25
+"""Bytes from which a block is mapped on its own: above those of a batch, or what older versions take at most."""
+TRIMMED = 1 << 30
+"""Free bytes from which memory goes back to the system."""
 
 _DEVICE = re.compile(r"auto|cpu|mps|cuda(:[0-9]+)?")
 
