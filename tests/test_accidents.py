@@ -178,7 +178,7 @@ def test_curves_are_not_doubled_where_no_checkpoint_was_reached(copy, tmt):
     shutil.rmtree(copy / "checkpoints")
     assert tmt(*TRAIN).returncode == 0
     steps = Counter(
-        (json.loads(line)["step"], min(json.loads(line))) for line in (copy / "metrics.jsonl").read_text().splitlines()
+        (json.loads(line)["step"], max(json.loads(line))) for line in (copy / "metrics.jsonl").read_text().splitlines()
     )
     assert max(steps.values()) == 1
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

@@ -244,7 +244,7 @@ def damage(run: RunFolder, how: str) -> None:
     ("how", "message"),
     [
         ("no checkpoint", "train.init_from: runs/tiny: has no checkpoint yet"),
-        ("damaged", "model.safetensors: cannot be read"),
+        ("damaged", "model.safetensors: was truncated"),
         ("format", "train.init_from: runs/tiny: was written in run format 99"),
     ],
 )

@@ -58,10 +58,11 @@ def train(config: Config, *, checkpoint: str = "last", restart: bool = False) ->
         machine = resolve(config.device, config.precision, config.threads)
         with ranks.first_goes_ahead():
             material = gather(run, config)
+        report = ranks.first_decides(lambda: look_at(config, material))
         model = make_model(config, material, begun).to(machine.device)
         config = ranks.first_decides(lambda: settle_batches(config, machine, model, material))
         if ranks.is_first:
-            begin(run, config, machine, model, begun, material)
+            begin(run, config, machine, model, begun, material, report)
         with make_monitor(run, config, ranks) as monitor:
             trainer = make_trainer(run, config, machine, ranks, model, material, monitor)
             start = ranks.first_decides(lambda: find_start(run, checkpoint))
@@ -93,6 +94,15 @@ def hold(run: RunFolder, ranks: Ranks, restart: bool) -> Generator[None]:
         yield
 
 
+def look_at(config: Config, material: Material) -> list[str]:
+    """What stands out in the data, said before time is spent on it."""
+    tables = material.tables
+    report = checks.report(tables.train, material.corpora.train, tables.held_out(), Path(config.data.cache_dir))
+    for line in report:
+        say(f"data: {line}")
+    return report
+
+
 def make_model(config: Config, material: Material, begun: Origin | None) -> Transformer:
     """A new model, with weights from the seed, or those that another run has learnt."""
     torch.manual_seed(config.seed)
@@ -103,18 +113,22 @@ def make_model(config: Config, material: Material, begun: Origin | None) -> Tran
 
 
 def begin(
-    run: RunFolder, config: Config, machine: Machine, model: Transformer, begun: Origin | None, material: Material
+    run: RunFolder,
+    config: Config,
+    machine: Machine,
+    model: Transformer,
+    begun: Origin | None,
+    material: Material,
+    report: list[str],
 ) -> None:
-    """Look at the data, say what was found, and write down what this run is."""
-    tables = material.tables
-    report = checks.report(tables.train, material.corpora.train, tables.held_out(), Path(config.data.cache_dir))
-    for line in [*(f"data: {line}" for line in report), *(begun.lines() if begun else [])]:
+    """Write down what this run is."""
+    for line in begun.lines() if begun else []:
         say(line)
     copies = 2 + (config.optimizer.ema_decay is not None)
     if line := warning_of_room(run, config.keep, model, copies):
         say(line)
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    records.begin(run, config, machine, parameters, report, tables.sha256(), begun and begun.about())
+    records.begin(run, config, machine, parameters, report, material.tables.sha256(), begun and begun.about())
     records.write_card(run, config)
 
 

@@ -21,6 +21,7 @@ from transformer_mt import pipeline, records
 from transformer_mt.config import Config
 from transformer_mt.errors import UserError
 from transformer_mt.runs import RunFolder
+from transformer_mt.seal import write_seal
 from transformer_mt.training.monitor import Monitor
 from transformer_mt.training.schedule import ScheduleConfig
 
@@ -154,9 +155,9 @@ def without_later_checkpoints(runs_dir: Path, folder: Path) -> RunFolder:
 
 
 LOST: dict[str, Callable[[dict[str, Any]], object]] = {
-    "random generator": lambda state: state.update(random=torch.Generator().manual_seed(7).get_state()),
     "moments": lambda state: [moments["exp_avg"].zero_() for moments in state["optimizer"]["state"].values()],
     "place in the stream": lambda state: state["progress"]["position"].update(epoch=0, index=0),
+    "the way back": lambda state: state["progress"].update(returns=1),
     "best score": lambda state: state["progress"].update(best_score=0.0),
     "log's next entry": lambda state: state["window"].update(loss=0.0, nll=0.0, n_tgt=0),
 }
@@ -168,10 +169,11 @@ def test_the_comparison_notices_a_lost_piece_of_the_state(
 ) -> None:
     """So a drill that finds no difference has looked at it."""
     run = without_later_checkpoints(undisturbed, tmp_path)
-    file = run.checkpoint("4").path / "training.pt"
-    state = torch.load(file, weights_only=True)
+    info = run.checkpoint("4")
+    state = torch.load(info.path / "training.pt", weights_only=True)
     LOST[piece](state)
-    torch.save(state, file)
+    torch.save(state, info.path / "training.pt")
+    write_seal(info.path / "checkpoint.json", {"step": info.step, "metric": info.metric, "scores": info.scores})
     pipeline.train(make_config(text, tmp_path))
     assert list(kill_drill.differences(kill_drill.outcome(run), kill_drill.outcome(RunFolder(undisturbed / "run"))))
 
