@@ -45,7 +45,9 @@ class Cuts:
 
     def __init__(self, src_lengths: Lengths, tgt_lengths: Lengths, tokens: int) -> None:
         narrow = np.uint16 if max(src_lengths.max(), tgt_lengths.max()) < 2**16 else np.int64  # 16 bits sort fastest
-        order = np.lexsort((src_lengths.astype(narrow), tgt_lengths.astype(narrow)))
+        # sources grow and shrink in turn: where a batch holds two lengths of targets, it holds like sources still
+        src = np.where(tgt_lengths % 2 == 0, src_lengths, src_lengths.max() - src_lengths)
+        order = np.lexsort((src.astype(narrow), tgt_lengths.astype(narrow)))
         src, tgt = src_lengths[order], tgt_lengths[order]
         changes = (np.diff(src) != 0) | (np.diff(tgt) != 0)
         self.rows: Rows = order.astype(np.int32)
