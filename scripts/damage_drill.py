@@ -5,16 +5,15 @@
 
 A tiny run on the built-in corpus is trained once, undisturbed. Each trial damages one random file of the newest
 checkpoint in a fresh copy of it and trains again by `tmt train`: the damage must be named, the damaged folder kept
-aside, the one before used, and the run must end with the same weights, training state and metrics (timings apart), bit
-for bit. Every tenth trial, the first included, is the command in a process of its own; the others call the same command
-line in this process. Exits with 1 where a trial fails.
+aside, the one before used, and the run must leave the same, to the bit, as `kill_drill.py` compares runs. Every tenth
+trial, the first included, is the command in a process of its own; the others call the same command line in this
+process. Exits with 1 where a trial fails.
 """
 
 from __future__ import annotations
 
 import argparse
 import io
-import json
 import random
 import shutil
 import subprocess
@@ -23,7 +22,8 @@ import tempfile
 from collections.abc import Callable
 from contextlib import redirect_stderr
 from pathlib import Path
-from typing import Any
+
+from kill_drill import differences, outcome
 
 from transformer_mt.cli import main as tmt
 from transformer_mt.runs import RunFolder
@@ -45,7 +45,6 @@ decoding: {max_length_factor: 0, max_length_offset: 2}
 device: cpu
 threads: 1
 """
-TIMED = "train/tokens_per_second"
 
 
 def truncate(path: Path, rng: random.Random) -> str:
@@ -78,24 +77,6 @@ def train(runs_dir: Path, alone: bool) -> tuple[int, str]:
             return int(end.code or 0), said.getvalue()
 
 
-def outcome(run: RunFolder) -> tuple[dict[str, bytes], dict[str, bytes], list[dict[str, Any]]]:
-    """Weights and optimiser to the bit, and the metrics without timings."""
-    import safetensors.torch
-    import torch
-
-    last = run.checkpoint("last").path
-    state = torch.load(last / "training.pt", weights_only=True)
-    moments = {f"{i}.{name}": tensor for i, one in state["optimizer"]["state"].items() for name, tensor in one.items()}
-    entries = [json.loads(line) for line in run.metrics.read_text("utf-8").splitlines()]
-    metrics = [{key: value for key, value in entry.items() if key != TIMED} for entry in entries]
-    return bits(safetensors.torch.load_file(last / "model.safetensors")), bits(moments), metrics
-
-
-def bits(tensors: dict[str, Any]) -> dict[str, bytes]:
-    """The files themselves are not compared: safetensors writes its header's remarks in any order."""
-    return {name: tensor.numpy().tobytes() for name, tensor in tensors.items()}
-
-
 def trial(base: Path, damage: Callable[[Path, random.Random], str], rng: random.Random, alone: bool) -> tuple[str, str]:
     """What was done to a fresh copy of the run, and what went wrong then; nothing, if all went well."""
     runs_dir = base.parent / "trial"
@@ -113,7 +94,7 @@ def trial(base: Path, damage: Callable[[Path, random.Random], str], rng: random.
         "the damage was not named": f"{victim}: " in said and "this checkpoint is damaged" in said,
         "another checkpoint was used": f"going on after step {steps[-2]}\n" in said,
         "it was not kept aside": newest.with_name(f"{newest.name}.damaged").is_dir(),
-        "the end is another": status == 0 and outcome(run) == outcome(undisturbed),
+        "the end is another": status == 0 and not list(differences(outcome(run), outcome(undisturbed))),
     }
     return done, "; ".join(what for what, is_well in checks.items() if not is_well)
 

@@ -71,7 +71,7 @@ def mistakes(path: Path, *overrides: str) -> list[str]:
         ("model:\n", "x.yaml:2: model: must be a section of keys and values, not nothing"),
         ("validation:\n  every: daily\n", 'x.yaml:3: validation.every: "daily" is neither a number of steps'),
         ("device: tpu\n", 'x.yaml:2: device: "tpu" is no device; choose from: auto, cpu, cuda, cuda:N, mps'),
-        ("threads: 0\n", 'x.yaml:2: threads: "0" is neither a number of threads nor auto'),
+        ("threads: 0\n", 'x.yaml:2: threads: "0" is neither a number nor auto'),
         ("loss: {label_smoothing: much}\n", "x.yaml:2: loss.label_smoothing: Input should be a valid number"),
         ("schedule: {peak: 1:30}\n", "x.yaml:2: schedule.peak: Input should be a valid number"),
         ("model: {d_model: 1:30}\n", "x.yaml:2: model.d_model: Input should be a valid integer"),

@@ -15,8 +15,9 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 
 from transformer_mt import device
-from transformer_mt.device import SHAPES, DeviceName, Threads, describe, has_native_bf16, resolve
+from transformer_mt.device import SHAPES, DeviceName, describe, has_native_bf16, resolve
 from transformer_mt.errors import UserError
+from transformer_mt.settings import CountOrAuto
 
 
 @pytest.fixture(autouse=True)
@@ -143,13 +144,13 @@ def test_names_of_no_device(name: object) -> None:
 
 @pytest.mark.parametrize(("written", "read"), [("auto", "auto"), ("3", 3), (3, 3)])
 def test_thread_counts(written: object, read: object) -> None:
-    assert TypeAdapter[int | str](Threads).validate_python(written) == read
+    assert TypeAdapter[int | str](CountOrAuto).validate_python(written) == read
 
 
 @pytest.mark.parametrize("written", ["0", "-1", "1.5", "many", "", None])
 def test_no_thread_counts(written: object) -> None:
-    with pytest.raises(ValidationError, match="neither a number of threads nor auto"):
-        TypeAdapter[int | str](Threads).validate_python(written)
+    with pytest.raises(ValidationError, match="neither a number nor auto"):
+        TypeAdapter[int | str](CountOrAuto).validate_python(written)
 
 
 def test_the_hardware_in_words() -> None:

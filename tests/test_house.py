@@ -22,7 +22,7 @@ BELOW = {"errors", "settings", "device", "disk", "lock", "seal", "runs"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "settings": {"errors"},
-    "device": {"errors"},
+    "device": {"errors", "settings"},
     "disk": {"errors"},
     "lock": {"errors"},
     "seal": set(),

@@ -19,10 +19,20 @@ from transformer_mt.data.corpus import DataConfig
 from transformer_mt.data.tokenizer import TokenizerConfig
 from transformer_mt.decoding.scoring import ScoringConfig
 from transformer_mt.decoding.search import DecodingConfig
-from transformer_mt.device import DeviceName, Precision, Threads
+from transformer_mt.device import DeviceName, Precision
 from transformer_mt.errors import UserError
 from transformer_mt.model.config import ModelConfig
-from transformer_mt.settings import MAY_CHANGE, KeyPath, MayChange, Section, Tree, Value, read_value, read_yaml
+from transformer_mt.settings import (
+    MAY_CHANGE,
+    CountOrAuto,
+    KeyPath,
+    MayChange,
+    Section,
+    Tree,
+    Value,
+    read_value,
+    read_yaml,
+)
 from transformer_mt.training.checkpoint import KeepConfig
 from transformer_mt.training.loss import LossConfig
 from transformer_mt.training.optim import OptimizerConfig
@@ -45,7 +55,7 @@ class Config(Section):
     """auto (cuda, else mps, else cpu), cpu, cuda, cuda:N or mps"""
     precision: Precision = "auto"
     """of matrix products in training: bf16, fp32, or auto (bf16 where the hardware has it)"""
-    threads: Annotated[Threads, MAY_CHANGE] = "auto"
+    threads: Annotated[CountOrAuto, MAY_CHANGE] = "auto"
     """CPU threads of torch; auto: one a core"""
     data: DataConfig
     """the sentence pairs"""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import BeforeValidator, WithJsonSchema
 
 from transformer_mt.errors import UserError
+from transformer_mt.settings import read_count
 
 if TYPE_CHECKING:
     import torch
@@ -41,21 +42,10 @@ def _read_device(value: object) -> str:
     return str(value)
 
 
-def _read_threads(value: object) -> object:
-    if value != "auto" and not re.fullmatch("[1-9][0-9]*", str(value)):
-        raise ValueError(f'"{value}" is neither a number of threads nor auto')
-    return value if value == "auto" else int(str(value))
-
-
 DeviceName = Annotated[
     str, BeforeValidator(_read_device), WithJsonSchema({"type": "string", "pattern": _DEVICE.pattern})
 ]
 Precision = Literal["auto", "fp32", "bf16"]
-Threads = Annotated[
-    Literal["auto"] | int,
-    BeforeValidator(_read_threads),
-    WithJsonSchema({"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 1}]}),
-]
 
 
 @dataclass(frozen=True)
@@ -84,7 +74,7 @@ def resolve(device: str, precision: str, threads: str | int) -> Machine:
     import torch
 
     try:
-        device, threads = _read_device(device), str(_read_threads(threads))
+        device, threads = _read_device(device), read_count(threads)
     except ValueError as error:
         raise UserError(str(error)) from None
     chosen = torch.device(_best_device() if device == "auto" else device)
@@ -100,7 +90,7 @@ def resolve(device: str, precision: str, threads: str | int) -> Machine:
         keep_freed_memory()
     processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     if threads != "auto":
-        torch.set_num_threads(int(threads))
+        torch.set_num_threads(threads)
     elif processes > 1:
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // processes))
     return Machine(chosen, "bf16" if bf16 else "fp32", torch.get_num_threads())

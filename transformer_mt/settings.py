@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, cast
+from typing import Annotated, Any, Literal, NamedTuple, cast
 
 import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, WithJsonSchema
@@ -39,6 +39,25 @@ MAY_CHANGE = MayChange()
 def refusal(key: str, message: str) -> PydanticCustomError:
     """The error by which a section's check points at one of the section's keys (`key`, or `section.key` within)."""
     return PydanticCustomError("refusal", "{message}", {"key": key, "message": message})
+
+
+# --- a number that may be left to the machine -------------------------------------------------------------------------
+
+
+def read_count(value: object) -> Literal["auto"] | int:
+    """A number from 1 on, or `auto`. Raises `ValueError` for anything else."""
+    if value == "auto":
+        return "auto"
+    if not re.fullmatch("[1-9][0-9]*", str(value)):
+        raise ValueError(f'"{value}" is neither a number nor auto')
+    return int(str(value))
+
+
+CountOrAuto = Annotated[
+    Literal["auto"] | int,
+    BeforeValidator(read_count),
+    WithJsonSchema({"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 1}]}),
+]
 
 
 # --- a number of steps or of epochs -----------------------------------------------------------------------------------

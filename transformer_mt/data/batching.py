@@ -8,22 +8,21 @@ that resumes, on any number of workers, sees what it would have seen.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import Field
 
 from transformer_mt.data.corpus import Table
 from transformer_mt.data.encoded import EncodedCorpus, Ids
 from transformer_mt.data.order import Cuts, Plan, Rows
 from transformer_mt.data.sampling import Resamplers
 from transformer_mt.data.tokenizer import TokenizerPair
-from transformer_mt.settings import Section
+from transformer_mt.settings import CountOrAuto, Section
 
 if TYPE_CHECKING:
     import torch
@@ -31,20 +30,10 @@ if TYPE_CHECKING:
 PROBED = 1000  # rows by which it is told how much longer sampling makes sentences
 
 
-def _read_tokens(value: object) -> object:
-    if value != "auto" and not re.fullmatch("[1-9][0-9]*", str(value)):
-        raise ValueError(f'"{value}" is neither a number of tokens nor auto')
-    return value if value == "auto" else int(str(value))
-
-
 class BatchConfig(Section):
     """How much is learnt from at once."""
 
-    tokens: Annotated[
-        Literal["auto"] | int,
-        BeforeValidator(_read_tokens),
-        WithJsonSchema({"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 1}]}),
-    ] = 4096
+    tokens: CountOrAuto = 4096
     """padded target tokens of a batch (source: twice as many; sampling: about); auto: what a GPU holds, a CPU likes"""
     accumulate: int = Field(default=1, ge=1)
     """batches whose gradients make one step"""
