@@ -2,13 +2,13 @@
 
     python scripts/kill_drill.py N [--seed S] [--keep FOLDER]
 
-A small model is trained with all that a resume could forget: dropout, accumulation, subword sampling, patience,
-several epochs. One run is undisturbed. N others are killed with SIGKILL, one in four of them a second time after it
-went on: at any moment from the first line of the start to the last of the end, for certain inside a save, or while the
-test sets are scored. Each is started again by the same command until it ends. Then everything that a run leaves is
-compared with the undisturbed run, to the bit, only timings apart: all checkpoints (weights, optimiser, random
-generators, data position, early stopping), metrics.jsonl, TensorBoard (each tag once at each step), the scores of the
-test sets, and what `tmt translate` says.
+A small model is trained with all that a resume could forget: dropout, accumulation, subword sampling, patience, a
+running mean of the weights, several epochs. One run is undisturbed. N others are killed with SIGKILL, one in four of
+them a second time after it went on: at any moment from the first line of the start to the last of the end, for
+certain inside a save, or while the test sets are scored. Each is started again by the same command until it ends.
+Then everything that a run leaves is compared with the undisturbed run, to the bit, only timings apart: all
+checkpoints (weights, optimiser, random generators, data position, early stopping), metrics.jsonl, TensorBoard (each
+tag once at each step), the scores of the test sets, and what `tmt translate` says.
 
 A line a trial; exit status 1 where anything differs.
 """
@@ -58,6 +58,7 @@ model:
   encoder: {n_layers: 1}
   decoder: {n_layers: 1}
   dropout: {attention: 0.1, activation: 0.1, word: 0.05}
+optimizer: {kind: adamw, weight_decay: 0.01, ema_decay: 0.9}
 schedule: {warmup_steps: 20, peak: 2e-2}
 train: {max_steps: 120, save_every: 5, log_every: 3}
 validation: {every: 12, metric: chrf, patience: 2, probes: 2}

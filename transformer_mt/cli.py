@@ -72,7 +72,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"tmt {__version__}")
     verbs = parser.add_subparsers(metavar="VERB", required=True)
 
-    train = verbs.add_parser("train", help="train a model; the same command again goes on where it stopped")
+    several = "several processes: torchrun --nproc-per-node N -m transformer_mt train ... batches.accumulate=N"
+    about = "train a model; the same command again goes on where it stopped"
+    train = verbs.add_parser("train", help=about, description=about, epilog=several)
     train.add_argument("--config", type=Path, metavar="X.yaml", help="without it, the built-in quickstart")
     train.add_argument("--restart", action="store_true", help="begin anew; the old run is moved aside")
     train.add_argument(

@@ -68,6 +68,7 @@ def make_config(text: Path, runs_dir: Path, **train: Any) -> Config:
                 "decoder": {"n_layers": 1},
                 "dropout": {"attention": 0.1, "activation": 0.1},
             },
+            "optimizer": {"ema_decay": 0.9},
             "schedule": {"warmup_steps": 5},
             "train": {"max_steps": STEPS, "save_every": 2, "log_every": 3, **train},
             "validation": {"every": 4, "metric": "loss", "patience": 50},

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 
 from transformer_mt.runs import RunFolder
@@ -136,6 +138,28 @@ def test_a_pair_that_does_not_fit_alone_is_named(here, tmt, monkeypatch) -> None
     assert done.returncode == 2
     assert "there is no memory for this pair alone; lower data.max_length" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_the_mean_of_the_weights_is_what_is_kept(here, tmt) -> None:
+    """From one checkpoint to the next by the formula; the raw weights go on beside it."""
+    settings = ("optimizer.ema_decay=0.5", "train.save_every=1", "keep.last=99")
+    done = tmt(*TRAIN, *settings)
+    assert done.returncode == 0, done.stderr
+    kept = [
+        (
+            info.step,
+            safetensors.torch.load_file(info.path / "model.safetensors"),
+            torch.load(info.path / "training.pt", weights_only=True)["raw_weights"],
+        )
+        for info in RunFolder(here / "runs" / "tiny").checkpoint_list()
+    ]
+    assert [step for step, _, _ in kept] == list(range(1, 13))
+    for (_, mean, _), (step, next_mean, raw) in pairwise(kept):
+        decay = min(0.5, (1 + step) / (10 + step))
+        names = next_mean.keys() & raw.keys()
+        assert len(names) >= len(raw) - 1  # a shared matrix has one of its names in each file
+        for name in names:
+            torch.testing.assert_close(next_mean[name], decay * mean[name] + (1 - decay) * raw[name])
 
 
 def test_the_figures_have_names() -> None:
