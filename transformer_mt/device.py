@@ -9,7 +9,7 @@ import ctypes
 import os
 import re
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,10 +109,24 @@ def keep_freed_memory() -> None:
 
     By default it maps each large block anew and gives it back, and every page of it costs a fault, batch after batch.
     """
-    library = ctypes.CDLL(None) if sys.platform == "linux" else None
-    mallopt = getattr(library, "mallopt", None)
+    mallopt = _of_glibc("mallopt")
     if mallopt is not None and any(mallopt(MMAP_THRESHOLD, size) for size in MMAPPED):
         mallopt(TRIM_THRESHOLD, TRIMMED)
+
+
+def give_back_memory(device: torch.device) -> None:
+    """Let go of what is kept for the next tensors: there was too little for other ones."""
+    import torch
+
+    trim = _of_glibc("malloc_trim")
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    elif trim is not None:
+        trim(0)
+
+
+def _of_glibc(name: str) -> Callable[..., int] | None:
+    return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
 
 
 def has_native_bf16(device: torch.device) -> bool:

@@ -8,6 +8,7 @@ trials and without. `besides` are the bytes that a step needs on top, such as th
 from __future__ import annotations
 
 import os
+import resource
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ import numpy as np
 import torch
 
 from transformer_mt.data.batching import Batch, BatchStream
-from transformer_mt.device import is_out_of_memory
+from transformer_mt.device import give_back_memory, is_out_of_memory
 from transformer_mt.errors import UserError
 
 LEAST, MOST = 256, 2**18  # budgets between which `auto` chooses
@@ -69,19 +70,22 @@ def measure(batches: list[Batch], try_batch: TryBatch, device: torch.device) -> 
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-    if device.type == "cuda":  # outside of the handler, whose traceback holds on to the memory
-        torch.cuda.empty_cache()
+    give_back_memory(device)  # outside of the handler, whose traceback holds on to the memory
     return None
 
 
 def capacity(device: torch.device) -> int:
-    """Bytes that this process may use: what the GPU has free, or the machine's memory within the limit of its group."""
+    """Bytes that this process may use: what the GPU has free, or the machine's memory within the limits of its group
+    and of its addresses."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
-    limit = Path("/sys/fs/cgroup/memory.max")
-    text = limit.read_text(encoding="utf-8").strip() if limit.exists() else ""
-    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min(there, int(text)) if text.isdigit() else there
+    there = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    of_group, (of_addresses, _) = Path("/sys/fs/cgroup/memory.max"), resource.getrlimit(resource.RLIMIT_AS)
+    if of_group.exists() and (text := of_group.read_text(encoding="utf-8").strip()).isdigit():
+        there.append(int(text))
+    if of_addresses != resource.RLIM_INFINITY:
+        there.append(of_addresses)
+    return min(there)
 
 
 def _forget_peak(device: torch.device) -> None:
@@ -98,8 +102,6 @@ def _peak(device: torch.device) -> int:
     if status.exists():
         lines = dict(line.split(":", 1) for line in status.read_text(encoding="utf-8").splitlines())
         return int(lines["VmHWM"].split()[0]) * 1024
-    import resource
-
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # macOS counts bytes
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.utils import get_total_norm
 
 from transformer_mt.data.batching import Batch
-from transformer_mt.device import Machine, is_out_of_memory
+from transformer_mt.device import Machine, give_back_memory, is_out_of_memory
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.loss import batch_loss
@@ -71,8 +71,7 @@ class Updater:
             if not is_out_of_memory(error):
                 raise
         # outside of the handler, whose traceback holds on to the memory
-        if self.machine.device.type == "cuda":
-            torch.cuda.empty_cache()
+        give_back_memory(self.machine.device)
         left, right = (self.sum_up(half) for half in self.halve(batch))
         left[0][FIGURES.index("splits")] += 1
         return _add(left, right)
