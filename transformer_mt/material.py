@@ -52,10 +52,15 @@ class Material:
     corpora: Corpora
 
 
-def gather(run: RunFolder, config: Config) -> Material:
-    """Read, learn and encode whatever the cache and the run folder do not hold yet."""
+def gather(run: RunFolder, config: Config, is_first: bool) -> Material:
+    """Read, learn and encode whatever the cache and the run folder do not hold yet.
+
+    Of several processes only the first learns the tokenizers: not all kinds are learnt alike to the bit.
+    """
     tables = load_tables(config)
-    tokenizers = make_tokenizers(run, config, tables.train)
+    if is_first and not run.exists():
+        new_tokenizers(config, tables.train).save(run.tokenizer)
+    tokenizers = TokenizerPair.load(run.tokenizer)
     return Material(tables, tokenizers, encode_tables(config, tables, tokenizers))
 
 
@@ -93,13 +98,6 @@ def test_tables(config: Config, src: Path | None, ref: Path | None) -> dict[str,
 
 
 # --- ids --------------------------------------------------------------------------------------------------------------
-
-
-def make_tokenizers(run: RunFolder, config: Config, table: Table) -> TokenizerPair:
-    """The run's tokenizers: made once, then read from the run folder."""
-    if not run.exists():
-        new_tokenizers(config, table).save(run.tokenizer)
-    return TokenizerPair.load(run.tokenizer)
 
 
 def new_tokenizers(config: Config, table: Table) -> TokenizerPair:

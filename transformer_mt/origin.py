@@ -76,7 +76,7 @@ class Origin:
 
 def find(run: RunFolder, config: Config, restart: bool) -> Origin | None:
     """What a run has to begin with, if anything. A run that has a checkpoint goes on from there."""
-    if config.train.init_from is None or (not restart and run.checkpoint_list()):
+    if config.train.init_from is None or (not restart and run.checkpoint_folders()):
         return None
     if Path(config.train.init_from).resolve() == run.path.resolve():
         raise UserError(f"{KEY}: {run.path}: is this run itself; give the new one another name (name=...)")

@@ -57,7 +57,7 @@ def train(config: Config, *, checkpoint: str = "last", restart: bool = False) ->
         config = ranks.first_decides(lambda: settle(run, config))
         machine = resolve(config.device, config.precision, config.threads)
         with ranks.first_goes_ahead():
-            material = gather(run, config)
+            material = gather(run, config, ranks.is_first)
         report = ranks.first_decides(lambda: look_at(config, material))
         model = make_model(config, material, begun).to(machine.device)
         config = ranks.first_decides(lambda: settle_batches(config, machine, model, material))
@@ -70,7 +70,7 @@ def train(config: Config, *, checkpoint: str = "last", restart: bool = False) ->
                 trainer.resume(start)
                 say(f"going on after step {trainer.progress.step:,}")
             else:
-                monitor.cut_back(0)  # an earlier start may have ended before its first checkpoint
+                monitor.cut_back(0, is_scored=False)  # an earlier start may have ended before its first checkpoint
                 monitor.show(1, make_pictures(config, model, material))
             ended = trainer.fit()
             say(f"training ended: {ended}")

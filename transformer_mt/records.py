@@ -94,7 +94,7 @@ def without_end(record: Mapping[str, Any]) -> dict[str, Any]:
 def write_card(run: RunFolder, config: Config) -> None:
     """Replace the run's README by what is known now."""
     run.before_writing()
-    best = next(iter(ranked(run.checkpoint_list())), None)
+    best = next(iter(ranked(run.readable_checkpoints())), None)
     write_text(run.readme, card(run, config, run.read_record(), best))
 
 

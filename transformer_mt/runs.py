@@ -16,6 +16,7 @@ replaced is written whole or not at all (disk.py).
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
@@ -149,6 +150,14 @@ class RunFolder:
         """All checkpoints, oldest first. Raises `UserError` where one is damaged, and so its score unknown."""
         return [self._info(folder) for folder in self.checkpoint_folders().values()]
 
+    def readable_checkpoints(self) -> list[CheckpointInfo]:
+        """Those whose step and scores are known, oldest first; a damaged description is passed over."""
+        found: list[CheckpointInfo] = []
+        for folder in self.checkpoint_folders().values():
+            with suppress(Damage):
+                found.append(CheckpointInfo.read(folder))
+        return found
+
     def checkpoint(self, which: str) -> CheckpointInfo:
         """The checkpoint that `best`, `last` or a step's number names.
 
@@ -228,12 +237,14 @@ def damaged(damage: Damage) -> UserError:
 
 
 def is_better(metric: str, score: float, than: float) -> bool:
-    """Losses are better when lower, BLEU and chrF when higher."""
+    """Losses are better when lower, BLEU and chrF when higher; anything is better than NaN."""
+    if math.isnan(than):
+        return not math.isnan(score)
     return score < than if metric == "loss" else score > than
 
 
 def ranked(found: list[CheckpointInfo]) -> list[CheckpointInfo]:
-    """Those that were validated, the best first; of equals, the earlier."""
+    """Those that were validated, the best first, NaN last; of equals, the earlier."""
     scored = [(info.score, info) for info in found if info.score is not None]
-    scored.sort(key=lambda pair: pair[0] if pair[1].metric == "loss" else -pair[0])
+    scored.sort(key=lambda pair: (math.isnan(pair[0]), pair[0] if pair[1].metric == "loss" else -pair[0]))
     return [info for _, info in scored]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from functools import partial
 
 from transformer_mt import config as configuration
@@ -24,9 +25,8 @@ def settle(run: RunFolder, config: Config) -> Config:
     if run.exists():
         run.read_record()
         old = configuration.load(run.config)
-        unchanged = {
-            key: getattr(old, key) for key in ("device", "precision", "threads") if getattr(config, key) == "auto"
-        }
+        kept = ("device", "precision") if "LOCAL_WORLD_SIZE" in os.environ else ("device", "precision", "threads")
+        unchanged = {key: getattr(old, key) for key in kept if getattr(config, key) == "auto"}
         unchanged["schedule"] = config.schedule.ending(old.schedule.total_steps)
         if config.batches.tokens == "auto":
             unchanged["batches"] = config.batches.model_copy(update={"tokens": old.batches.tokens})
@@ -74,8 +74,8 @@ def compare(run: RunFolder, old: Config, new: Config) -> None:
 def settle_batches(config: Config, machine: Machine, model: Transformer, material: Material) -> Config:
     """The same for `batches.tokens`, which is tried out. Says what the largest batch needs of memory."""
     trial = partial(gradients, model, machine=machine, smoothing=config.loss.label_smoothing)
-    # beside one gradient, which the trial makes: the sum of gradients, and Adam's two moments
-    besides = 3 * sum(parameter.nbytes for parameter in model.parameters())
+    # beside one gradient, which the trial makes: the sum of gradients, Adam's two moments, the running mean
+    besides = (3 + (config.optimizer.ema_decay is not None)) * sum(parameter.nbytes for parameter in model.parameters())
     streams = partial(make_stream, config, material)
     if config.batches.tokens == "auto":
         tokens, why = memory.choose_budget(streams, trial, machine.device, besides)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 import safetensors.torch
 import torch
 
+from transformer_mt.decoding.validation import Validator
 from transformer_mt.runs import RunFolder
 from transformer_mt.training import trainer
 from transformer_mt.training.update import FIGURES, Updater
@@ -81,9 +84,7 @@ def test_after_several_in_a_row_it_goes_back_with_half_the_learning_rate(here, t
     taken = infect(lambda step, rate: step >= 6 and rate > 1.5e-3)
     done = tmt(*TRAIN, "schedule.kind=constant", "schedule.warmup_steps=1", "schedule.peak=2e-3")
     assert done.returncode == 0, done.stderr
-    assert (
-        "not been finite for 3 steps in a row, since step 6: back to step 4 with half the learning rate" in done.stderr
-    )
+    assert "not finite for 3 steps in a row from step 6 on: back to step 4 with half the learning rate" in done.stderr
     assert taken == [(step, 2e-3) for step in range(1, 9)] + [(step, 1e-3) for step in range(5, 13)]
     assert [entry["step"] for entry in entries()] == list(range(1, 13))
     assert [entry["train/learning_rate"] for entry in entries()][3:5] == [2e-3, 1e-3]
@@ -91,11 +92,64 @@ def test_after_several_in_a_row_it_goes_back_with_half_the_learning_rate(here, t
     assert state["progress"]["returns"] == 1
 
 
+@pytest.mark.parametrize("log_every", [1, 12])
+def test_a_bad_stretch_counts_also_where_it_ends_before_it_is_read(here, tmt, infect, log_every) -> None:
+    """The figures of several steps are read at once: what follows does not depend on when."""
+    taken = infect(lambda step, rate: 6 <= step <= 9 and rate > 1.5e-3)
+    settings = ("schedule.kind=constant", "schedule.warmup_steps=1", "schedule.peak=2e-3", "validation.every=5")
+    done = tmt(*TRAIN, *settings, f"train.log_every={log_every}")
+    assert done.returncode == 0, done.stderr
+    assert "from step 6 on: back to step 5 with half the learning rate" in done.stderr
+    assert taken[-7:] == [(step, 1e-3) for step in range(6, 13)]
+
+
+def test_a_return_to_before_the_first_step_of_this_start(here, tmt, infect) -> None:
+    """It went on after step 8, and goes back to 4: the time that is left is told without a division by zero."""
+    settings = ("schedule.kind=constant", "schedule.warmup_steps=1", "schedule.peak=2e-3", "train.max_steps=20")
+    assert tmt(*TRAIN, *settings, "train.max_steps=8").returncode == 0
+    run = RunFolder(here / "runs" / "tiny")
+    (run.checkpoint("8").path / "training.pt").rename(run.checkpoint("8").path / "lost")
+    infect(lambda step, rate: step >= 10 and rate > 1.5e-3)
+    shutil.rmtree(run.checkpoint("8").path)
+    done = tmt(*TRAIN, *settings, "validation.every=100")
+    assert done.returncode == 0, done.stderr
+    assert "back to step 4" in done.stderr
+
+
+def test_a_first_score_that_is_no_number_is_not_the_best(here, tmt, monkeypatch) -> None:
+    call, scores = Validator.__call__, iter([float("nan"), 5.0, 6.0])
+
+    def first_nan(self: Validator) -> Any:
+        found = call(self)
+        return found._replace(scores={**found.scores, "loss": next(scores)})
+
+    monkeypatch.setattr(Validator, "__call__", first_nan)
+    done = tmt(*TRAIN)
+    assert done.returncode == 0, done.stderr
+    assert RunFolder(here / "runs" / "tiny").checkpoint("best").step == 8
+
+
+def test_a_signal_during_the_last_validation_is_obeyed(here, tmt, monkeypatch) -> None:
+    call, times = Validator.__call__, iter(range(3))
+
+    def stop(self: Validator) -> Any:
+        if next(times) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return call(self)
+
+    monkeypatch.setattr(Validator, "__call__", stop)
+    done = tmt(*TRAIN, "train.max_steps=11")
+    assert done.returncode == 143
+    assert "same command goes on" in done.stderr
+    done = tmt(*TRAIN, "train.max_steps=11")
+    assert (done.returncode, "unseen (6 pairs" in done.stderr) == (0, True)
+
+
 def test_after_two_returns_it_ends_with_a_diagnosis(here, tmt, infect) -> None:
     taken = infect(lambda step, _: step >= 6)
     done = tmt(*TRAIN, "schedule.kind=constant", "schedule.warmup_steps=1", "schedule.peak=2e-3")
     assert done.returncode == 2
-    assert "step 8: the gradient has not been finite for 3 steps in a row, since step 6, after going back 2 times" in (
+    assert "step 8: the gradient was not finite for 3 steps in a row from step 6 on, after going back 2 times" in (
         done.stderr
     )
     assert "lower schedule.peak" in done.stderr

@@ -27,7 +27,7 @@ def dropout(x: Tensor, p: float) -> Tensor:
     if p == 0.0:
         return x
     if x.device.type == "cpu":  # where torch draws 32 bits for each element, one after the other
-        return cast(Tensor, _Dropout.apply(x, round(p * STEPS)))
+        return cast(Tensor, _Dropout.apply(x, min(round(p * STEPS), STEPS - 1)))
     return F.dropout(x, p)
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Literal
 
 from transformer_mt import material, pictures
 from transformer_mt.config import Config
 from transformer_mt.data.encoded import encode
+from transformer_mt.data.tokenizer import TokenizerPair
 from transformer_mt.decoding.explanation import AttentionKind, explain
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.disk import replaced_file
@@ -97,10 +97,9 @@ def draw_lengths(subject: Subject) -> Figure:
     """Of all training pairs, also those beyond the limit. A configuration's tokenizers are learnt for the purpose."""
     config = subject.config
     table, _ = material.load_training(config)
-    with TemporaryDirectory() as folder:
-        run = subject.run or RunFolder(Path(folder))
-        tokenizers = material.make_tokenizers(run, config, table)
-        return pictures.lengths(encode(table, tokenizers, None, Path(config.data.cache_dir)), config.data)
+    run = subject.run
+    tokenizers = TokenizerPair.load(run.tokenizer) if run else material.new_tokenizers(config, table)
+    return pictures.lengths(encode(table, tokenizers, None, Path(config.data.cache_dir)), config.data)
 
 
 def draw_attention(subject: Subject, choice: Choice) -> Figure:

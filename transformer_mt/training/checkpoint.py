@@ -7,7 +7,6 @@ found to be right.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -67,18 +66,11 @@ def save(info: CheckpointInfo, model: nn.Module, state: State, when_full: WhenFu
 
 def prune(run: RunFolder, keep: KeepConfig) -> None:
     """Delete the checkpoints that are neither among the best nor among the newest."""
-    found = list(_readable(run))
+    found = run.readable_checkpoints()
     kept = {info.step for info in (*found[-keep.last :], *ranked(found)[: keep.best])}
     for info in found:
         if info.step not in kept:
             delete_folder(info.path)
-
-
-def _readable(run: RunFolder) -> Iterator[CheckpointInfo]:
-    """Those whose score is known, oldest first."""
-    for folder in run.checkpoint_folders().values():
-        with suppress(Damage):
-            yield CheckpointInfo.read(folder)
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -108,6 +100,16 @@ def load_state(info: CheckpointInfo) -> State:
     """The training state of a checkpoint, on the CPU. Raises `UserError` for damaged files."""
     verify(info, STATE)
     return torch.load(info.path / STATE, map_location="cpu", weights_only=True)
+
+
+def newest_whole(run: RunFolder, up_to: int) -> CheckpointInfo | None:
+    """The newest checkpoint up to a step whose every file is as it was written."""
+    for info in reversed(run.readable_checkpoints()):
+        if info.step <= up_to:
+            with suppress(UserError):
+                verify(info)
+                return info
+    return None
 
 
 def rewind(run: RunFolder, which: str) -> tuple[CheckpointInfo, bool]:

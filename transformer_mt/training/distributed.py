@@ -1,9 +1,9 @@
 """The processes that train together, as `torchrun` starts them; alone there is one.
 
 Every process (a *rank*) holds the whole model. A step's micro-batches are shared out among them, each sums up the
-gradients of its own, and one all-reduce adds the sums. Against overlapping the exchange with the backward pass, as
-`DistributedDataParallel` does, this costs the time of one exchange a step; for it, a rank may fail, split a batch or
-have nothing to do, and no other waits for a message that never comes.
+gradients of its own, and one all-reduce adds the sums; another, of one number, says whether to stop. Against
+overlapping the exchange with the backward pass, as `DistributedDataParallel` does, this costs the time of one exchange
+a step; for it, a rank may split a batch or have nothing to do, and no other waits for a message that never comes.
 """
 
 from __future__ import annotations
@@ -115,8 +115,6 @@ def join(accumulate: int) -> Generator[Ranks]:
             f"batches.accumulate: {accumulate}: {size} processes cannot share so few batches a step: set it to {size}, "
             f"or a multiple (a step is then as much larger), or start {accumulate}"
         )
-    if torch.cuda.is_available():
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     store, rank, _ = next(rendezvous("env://", timeout=PATIENCE))
     # torchrun keeps its store when it starts a job anew, with the addresses of those that have died
     store = PrefixStore(f"start-{restarts()}", store)

@@ -51,12 +51,16 @@ class EventWriter:
         self._writer.close()
 
 
-def stays(at: int, names: Iterable[str], step: int) -> bool:
-    """Whether figures that were recorded at a step belong to a checkpoint's past: test sets are scored after it."""
-    return at < step or (at == step and not any(name.startswith("test/") for name in names))
+def stays(at: int, names: Iterable[str], step: int, is_scored: bool) -> bool:
+    """Whether figures that were recorded at a step belong to a checkpoint's past.
+
+    Test sets are scored after it, and where it has no scores, so is the validation of its step.
+    """
+    later = ("test/",) if is_scored else ("test/", "valid", "best/", "degenerate")
+    return at < step or (at == step and not any(name.startswith(later) for name in names))
 
 
-def cut_back(folder: Path, step: int) -> None:
+def cut_back(folder: Path, step: int, is_scored: bool) -> None:
     """Rewrite the event files of a folder without what came after a step, and without torn ends.
 
     A file in which nothing is left goes: a new one begins with the hyper-parameters, which it may not have held yet.
@@ -67,7 +71,7 @@ def cut_back(folder: Path, step: int) -> None:
         records: list[bytes] = list(loader.Load())
         entries: list[Any] = [event.Event.FromString(record) for record in records]
         tags = [[value.tag for value in entry.summary.value] for entry in entries]
-        kept = [i for i, entry in enumerate(entries) if stays(entry.step, tags[i], step)]
+        kept = [i for i, entry in enumerate(entries) if stays(entry.step, tags[i], step, is_scored)]
         if not any(tags[i] for i in kept):
             path.unlink()
             continue

@@ -50,7 +50,7 @@ def label_smoothed_cross_entropy(states: Tensor, weight: Tensor, labels: Tensor,
     device, states = states.device.type, states[real]
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
     with torch.autocast(device, enabled=False):
-        arguments = states, weight, labels[real], pad_id, smoothing, dtype
+        arguments = states, weight, labels[real], pad_id, smoothing, dtype, torch.is_grad_enabled()
         sums = cast("tuple[Tensor, Tensor]", _ChunkedLoss.apply(*arguments))
         classes = (torch.arange(len(weight), device=weight.device) != pad_id).to(weight.dtype)  # [V]
         all_logits = states.sum(0) @ (classes @ weight)
@@ -77,9 +77,15 @@ class _ChunkedLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, states: Tensor, weight: Tensor, labels: Tensor, pad_id: int, smoothing: float, dtype: torch.dtype
+        ctx: Any,
+        states: Tensor,
+        weight: Tensor,
+        labels: Tensor,
+        pad_id: int,
+        smoothing: float,
+        dtype: torch.dtype,
+        wants_gradient: bool,
     ) -> Any:
-        wants_gradient = any(ctx.needs_input_grad)
         sums = torch.zeros(2, device=states.device)
         grad_states = torch.empty_like(states, dtype=dtype) if wants_gradient else None
         grad_weight = torch.zeros_like(weight, dtype=torch.float32) if wants_gradient else None
@@ -100,14 +106,13 @@ class _ChunkedLoss(torch.autograd.Function):
                 torch.mm(probabilities, weight, out=grad_states[chunk])
                 grad_weight += probabilities.T @ states[chunk]
         ctx.save_for_backward(grad_states, grad_weight)
-        ctx.mark_non_differentiable(sums[1])
         return sums[0], sums[1]
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
         grad_states, grad_weight = ctx.saved_tensors
         scale = grad_outputs[0]
-        return grad_states * scale, grad_weight * scale, None, None, None, None
+        return grad_states * scale, grad_weight * scale, None, None, None, None, None
 
 
 def batch_loss(model: Transformer, batch: Batch, smoothing: float) -> Loss:

@@ -11,6 +11,7 @@ import os
 import resource
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -91,16 +92,16 @@ def capacity(device: torch.device) -> int:
 def _forget_peak(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    elif (clear := Path("/proc/self/clear_refs")).exists():
-        clear.write_text("5", encoding="utf-8")  # see proc(5)
+    else:
+        with suppress(OSError):  # what is not there, or not allowed
+            Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # see proc(5)
 
 
 def _peak(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    status = Path("/proc/self/status")
-    if status.exists():
-        lines = dict(line.split(":", 1) for line in status.read_text(encoding="utf-8").splitlines())
+    with suppress(OSError, KeyError):
+        lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines())
         return int(lines["VmHWM"].split()[0]) * 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # macOS counts bytes
 

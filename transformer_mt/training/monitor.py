@@ -50,10 +50,15 @@ class Monitor:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.close()
-        if self._events is not None:
-            self._events.close()
+        self.close()
+
+    def close(self) -> None:
+        """The bar and the files go; what comes next begins new ones."""
+        for part in (self._bar, self._events):
+            if part is not None:
+                part.close()
+        self._bar = self._events = self._first_step = None
+        self._began = time.perf_counter()
 
     def say(self, line: str) -> None:
         """One line for the person who watches."""
@@ -128,13 +133,14 @@ class Monitor:
         if self._events is not None:
             self._events.flush()
 
-    def cut_back(self, step: int) -> None:
-        """Take away what was recorded after a step, so that no curve is drawn twice.
+    def cut_back(self, step: int, *, is_scored: bool) -> None:
+        """Take away what was recorded after a checkpoint was saved, so that no curve is drawn twice.
 
-        The scores of test sets come after the last save, at the same step: they go too, and the end records them.
+        `is_scored`: whether its step was validated by then.
         """
-        _cut_metrics(self.run.metrics, step)
-        events.cut_back(self.run.tensorboard, step)
+        self.close()
+        _cut_metrics(self.run.metrics, step, is_scored)
+        events.cut_back(self.run.tensorboard, step, is_scored)
 
     def _open(self) -> EventWriter:
         self.run.before_writing()
@@ -170,7 +176,7 @@ class SilentMonitor(Monitor):
     def show(self, step: int, figures: Mapping[str, Figure]) -> None:
         pass
 
-    def cut_back(self, step: int) -> None:
+    def cut_back(self, step: int, *, is_scored: bool) -> None:
         pass
 
 
@@ -184,13 +190,13 @@ def _table(samples: Sequence[Sample]) -> str:
     return "\n".join(["| source | model | reference |", "|---|---|---|", *(f"| {row} |" for row in rows)])
 
 
-def _cut_metrics(path: Path, step: int) -> None:
+def _cut_metrics(path: Path, step: int, is_scored: bool) -> None:
     if not path.exists():
         return
     kept: list[str] = []
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
-            if events.stays(json.loads(line)["step"], json.loads(line), step):
+            if events.stays(json.loads(line)["step"], json.loads(line), step, is_scored):
                 kept.append(line + "\n")
         except ValueError:
             break  # a line that was being written when the run was killed

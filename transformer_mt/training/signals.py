@@ -10,10 +10,14 @@ from typing import Any
 
 
 class StopSignals:
-    """Turns SIGINT and SIGTERM into a number that the loop looks at; a second signal ends the process at once."""
+    """Turns SIGINT and SIGTERM into a number that the loop looks at; a second signal ends the process at once.
+
+    Under `torchrun` it does not: that repeats a signal to processes which have had it, and ends them after a time.
+    """
 
     def __init__(self) -> None:
         self.number = 0
+        self._is_alone = os.environ.get("WORLD_SIZE", "1") == "1"
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> StopSignals:
@@ -26,6 +30,6 @@ class StopSignals:
             signal.signal(number, handler)
 
     def _receive(self, number: int, _frame: FrameType | None) -> None:
-        if self.number:
+        if self.number and self._is_alone:
             os._exit(128 + number)  # what is being written has its own name until it is whole
-        self.number = number
+        self.number = self.number or number

@@ -100,6 +100,7 @@ class Progress:
     not_better: int = 0  # validations in a row
     skipped: int = 0  # steps whose gradient was not finite
     skipped_in_a_row: int = 0
+    trouble: int = 0  # first step of so many in a row that the run has to go back
     splits: int = 0  # batches that did not fit into memory as they were
     returns: int = 0  # to an earlier checkpoint, each with half the learning rate
 
@@ -140,7 +141,7 @@ class Trainer:
         """Train until a limit is reached, and say which. Raises `Interrupted` when a signal ended it before."""
         with StopSignals() as stop, self.feed:
             while (reason := self.reason_to_stop()) is None:
-                if self.progress.skipped_in_a_row >= MOST_SKIPPED:
+                if self.progress.trouble:
                     self.go_back()
                 here = self.step()
                 signal = self.ranks.any(stop.number)
@@ -152,10 +153,13 @@ class Trainer:
                 elif here.ends(self.limits.save_every) or signal:
                     self.save({})
                 if signal:
-                    raise Interrupted(signal)
-            if self.progress.validated != self.progress.step:
+                    break
+            if reason is not None and self.progress.validated != self.progress.step:
                 self.validate_and_save()
-        return reason
+            self.ranks.wait()  # whoever leaves before the first has saved makes `torchrun` end it
+            if signal := self.ranks.any(stop.number):
+                raise Interrupted(signal)
+        return str(reason)
 
     def step(self) -> Milestone:
         """Take the next batches from the stream, and a step with them."""
@@ -199,6 +203,8 @@ class Trainer:
         """A step was not taken; the first of several in a row is told."""
         self.progress.skipped += 1
         self.progress.skipped_in_a_row += 1
+        if self.progress.skipped_in_a_row == MOST_SKIPPED and not self.progress.trouble:
+            self.progress.trouble = outcome.step - MOST_SKIPPED + 1
         if self.progress.skipped_in_a_row == 1:
             what = "gradient of the loss" if loss_is_finite else "loss"
             where = self.whereabouts(outcome.position)
@@ -207,23 +213,20 @@ class Trainer:
     def go_back(self) -> None:
         """Go on from the last checkpoint before the trouble began, with half the learning rate; at most twice."""
         progress, returns = self.progress, self.progress.returns + 1
-        good = progress.step - progress.skipped_in_a_row
-        trouble = (
-            f"the gradient has not been finite for {progress.skipped_in_a_row} steps in a row, since step {good + 1:,}"
-        )
-        found = self.ranks.first_decides(lambda: [i for i in self.run.checkpoint_list() if i.step <= good])
-        if not found or returns > MOST_RETURNS:
-            tried = f"after going back {MOST_RETURNS} times" if found else "before the first checkpoint"
+        trouble = f"the gradient was not finite for {MOST_SKIPPED} steps in a row from step {progress.trouble:,} on"
+        good = self.ranks.first_decides(lambda: checkpoint.newest_whole(self.run, progress.trouble - 1))
+        if good is None or returns > MOST_RETURNS:
+            tried = "before the first checkpoint" if good is None else f"after going back {MOST_RETURNS} times"
             raise UserError(
                 f"{self.run.path}: step {progress.step:,}: {trouble}, {tried} (learning rate "
                 f"{self.learning_rate(progress.step):.2g});\nlower schedule.peak (or schedule.factor), raise "
                 "schedule.warmup_steps or set precision: fp32, and begin anew with --restart"
             )
         if self.ranks.is_first:
-            checkpoint.rewind(self.run, str(found[-1].step))
-        self.resume(found[-1])
+            checkpoint.rewind(self.run, str(good.step))
+        self.resume(good)
         self.progress.returns = returns
-        self.monitor.say(f"{trouble}: back to step {found[-1].step:,} with half the learning rate")
+        self.monitor.say(f"{trouble}: back to step {good.step:,} with half the learning rate")
 
     def log(self) -> None:
         """An entry of the log: means over the steps since the last one that were taken."""
@@ -311,7 +314,7 @@ class Trainer:
         self.progress = Progress(**state["progress"])
         self.progress.position = Position(**state["progress"]["position"])
         self.window = Window(**state["window"])
-        self.monitor.cut_back(info.step)
+        self.monitor.cut_back(info.step, is_scored=bool(info.scores))
 
 
 def perplexity(nll: float) -> float:

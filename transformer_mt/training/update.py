@@ -84,8 +84,14 @@ class Updater:
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
         excess = (norm / (self.clip_norm or float("inf"))).clamp(min=1.0)
-        self.optimizer.grad_scale = n_labels * excess  # pyright: ignore[reportAttributeAccessIssue]
-        self.optimizer.found_inf = (~norm.isfinite()).float()  # pyright: ignore[reportAttributeAccessIssue]
+        scale, is_finite = n_labels * excess, norm.isfinite()
+        if self.machine.device.type == "mps":  # whose fused kernel reads neither of the two
+            if not is_finite:
+                return
+            for gradient in gradients:
+                gradient.div_(scale)
+        self.optimizer.grad_scale = scale  # pyright: ignore[reportAttributeAccessIssue]
+        self.optimizer.found_inf = (~is_finite).float()  # pyright: ignore[reportAttributeAccessIssue]
         self.optimizer.step()
         self.optimizer.zero_grad()
 
