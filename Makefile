@@ -5,7 +5,7 @@ BIN := .venv/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev quickstart test check fix clean
+.PHONY: help setup setup-dev quickstart test drill check fix clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -18,8 +18,11 @@ quickstart: .venv/.installed ## train the built-in corpus, then translate held-o
 	$(BIN)/tmt train --config configs/quickstart.yaml
 	$(BIN)/tmt evaluate runs/quickstart --show 5
 
-test: .venv/.installed-dev ## run the test suite (4 minutes)
-	$(BIN)/pytest
+test: .venv/.installed-dev ## run the test suite (5 minutes)
+	$(BIN)/pytest -m "not drill"
+
+drill: .venv/.installed-dev ## trainings that are killed, damaged or spread over processes (5 minutes)
+	$(BIN)/pytest -m drill
 
 check: .venv/.installed-dev ## ruff and pyright
 	$(BIN)/ruff check .

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 from transformer_mt.runs import RunFolder
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.drill]
 
 
 @pytest.fixture

@@ -82,8 +82,6 @@ def resolve(device: str, precision: str, threads: str | int) -> Machine:
         chosen = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
         raise UserError(f"device: {device} is not there ({torch.cuda.device_count()} CUDA devices); use device=cpu")
-    if chosen.type == "cuda":
-        torch.cuda.set_device(chosen)
     if chosen.type == "mps" and not torch.backends.mps.is_available():
         raise UserError("device: mps is not there; use device=cpu")
     bf16 = precision == "bf16" or (precision == "auto" and has_native_bf16(chosen))

@@ -197,6 +197,7 @@ def test_the_warning_at_the_start(run: RunFolder, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.slow
+@pytest.mark.drill
 def test_the_damage_drill(tmp_path: Path) -> None:
     drill = runpy.run_path(str(ROOT / "scripts" / "damage_drill.py"))
     assert drill["drill"](2, seed=3, folder=tmp_path) == 4

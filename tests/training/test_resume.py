@@ -180,6 +180,7 @@ def test_the_comparison_notices_a_lost_piece_of_the_state(
 
 
 @pytest.mark.slow
+@pytest.mark.drill
 def test_a_killed_run_goes_on_by_the_same_command(tmp_path: Path) -> None:
     """At any moment, inside a save, and once more after it went on."""
     assert kill_drill.drill(tmp_path, 3, random.Random(1))

@@ -115,6 +115,8 @@ def join(accumulate: int) -> Generator[Ranks]:
             f"batches.accumulate: {accumulate}: {size} processes cannot share so few batches a step: set it to {size}, "
             f"or a multiple (a step is then as much larger), or start {accumulate}"
         )
+    if int(os.environ["LOCAL_RANK"]) < torch.cuda.device_count():
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     store, rank, _ = next(rendezvous("env://", timeout=PATIENCE))
     # torchrun keeps its store when it starts a job anew, with the addresses of those that have died
     store = PrefixStore(f"start-{restarts()}", store)
