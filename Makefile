@@ -21,7 +21,7 @@ quickstart: .venv/.installed ## train the built-in corpus, then translate held-o
 test: .venv/.installed-dev ## run the test suite (5 minutes)
 	$(BIN)/pytest -m "not drill"
 
-drill: .venv/.installed-dev ## trainings that are killed, damaged or spread over processes (5 minutes)
+drill: .venv/.installed-dev ## trainings that are killed, damaged or spread over processes (7 minutes)
 	$(BIN)/pytest -m drill
 
 check: .venv/.installed-dev ## ruff and pyright

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from transformer_mt.config import Config
     from transformer_mt.decoding.translator import Translator
 
+SEVERAL = "several processes: torchrun --nproc-per-node N -m transformer_mt train ... batches.accumulate=N"
 OVERRIDES = "override a key of the configuration: model.d_model=512, 'data.train={src: F, tgt: G}'"
 
 
@@ -72,9 +73,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"tmt {__version__}")
     verbs = parser.add_subparsers(metavar="VERB", required=True)
 
-    several = "several processes: torchrun --nproc-per-node N -m transformer_mt train ... batches.accumulate=N"
     about = "train a model; the same command again goes on where it stopped"
-    train = verbs.add_parser("train", help=about, description=about, epilog=several)
+    train = verbs.add_parser("train", help=about, description=about, epilog=SEVERAL)
     train.add_argument("--config", type=Path, metavar="X.yaml", help="without it, the built-in quickstart")
     train.add_argument("--restart", action="store_true", help="begin anew; the old run is moved aside")
     train.add_argument(
