@@ -165,10 +165,9 @@ def load(source: Source, src_lang: str, tgt_lang: str, cache_dir: Path) -> Table
     folder = cache_dir / f"table-{_key(source, columns)}"
     if not folder.exists():
         with replaced_folder(folder) as beside:
-            _write(sources.read(source, columns), beside)
+            if _write(sources.read(source, columns), beside) == 0:
+                raise UserError(f"{_describe(source)}: holds no sentence pairs; is it the right file?")
     about = json.loads((folder / "table.json").read_text(encoding="utf-8"))
-    if about["pairs"] == 0:
-        raise UserError(f"{_describe(source)}: holds no sentence pairs; is it the right file?")
     return Table(Dataset.from_file(str(folder / "pairs.arrow")), about["files"], folder.name, about["sha256"])
 
 
@@ -209,7 +208,8 @@ def _size_and_time(path: Path) -> tuple[int, int]:
     return path.stat().st_size, path.stat().st_mtime_ns
 
 
-def _write(pairs: Iterator[sources.Pair], folder: Path) -> None:
+def _write(pairs: Iterator[sources.Pair], folder: Path) -> int:
+    """Write a table, and return the number of its pairs."""
     import pyarrow
 
     pa: Any = pyarrow
@@ -225,3 +225,4 @@ def _write(pairs: Iterator[sources.Pair], folder: Path) -> None:
             writer.write_batch(pa.record_batch(arrays, schema=schema))
     about = {"pairs": n_pairs, "sha256": digest.hexdigest(), "files": list(files)}
     (folder / "table.json").write_text(json.dumps(about), encoding="utf-8")
+    return n_pairs
