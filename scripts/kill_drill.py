@@ -7,7 +7,7 @@ running mean of the weights, several epochs. One run is undisturbed. N others ar
 them a second time after it went on: at any moment from the first line of the start to the last of the end, for
 certain inside a save, or while the test sets are scored. Each is started again by the same command until it ends.
 Then everything that a run leaves is compared with the undisturbed run, to the bit, only timings apart: all
-checkpoints (weights, optimiser, random generators, data position, early stopping), metrics.jsonl, TensorBoard (each
+checkpoints (weights, optimiser, data position, early stopping, the log's sums), metrics.jsonl, TensorBoard (each
 tag once at each step), the scores of the test sets, and what `tmt translate` says.
 
 A line a trial; exit status 1 where anything differs.
