@@ -173,9 +173,12 @@ def _translate(args: argparse.Namespace) -> None:
     at_prompt = not args.texts and not args.input and sys.stdin.isatty() and sys.stdout.isatty()
     lines = streams.lines(args.texts, args.input, at_prompt)
     with streams.output(args.output) as output:
-        for line in translator.stream(lines, window=1 if at_prompt else 1000):
-            output.write(f"{line}\n".encode())
+        done = 0
+        for window in streams.windows(lines, 1 if at_prompt else 1000):
+            for line in translator.translate(window, first_line=done + 1):
+                output.write(f"{line}\n".encode())
             output.flush()
+            done += len(window)
 
 
 def _evaluate(args: argparse.Namespace) -> None:

@@ -17,8 +17,8 @@ from pydantic import BaseModel, Field, ValidationError
 from transformer_mt.data.batching import BatchConfig
 from transformer_mt.data.corpus import DataConfig
 from transformer_mt.data.tokenizer import TokenizerConfig
+from transformer_mt.decoding.options import DecodingConfig
 from transformer_mt.decoding.scoring import ScoringConfig
-from transformer_mt.decoding.search import DecodingConfig
 from transformer_mt.device import DeviceName, Precision
 from transformer_mt.errors import UserError
 from transformer_mt.model.config import ModelConfig

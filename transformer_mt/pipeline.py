@@ -193,7 +193,9 @@ def make_trainer(
         halve=lambda batch: halves(stream, batch, table),
     )
     validator = Validator(
-        Translator(model, tokenizers, config.decoding),
+        model,
+        tokenizers,
+        config.decoding,
         BatchStream(material.corpora.validation, tokenizers, config.batches.budget, config.seed),
         list(material.tables.validation),
         machine=machine,
@@ -239,7 +241,11 @@ def finish(run: RunFolder, config: Config, machine: Machine, ended: str, tables:
         record["test"] = {}
         for name, table in tables.test.items():
             scores, _ = evaluate(translator, table, config)
-            say("\n".join([f"{name} ({len(table):,} pairs, greedy, step {best.step:,})", *scores.lines()]))
+            say(
+                "\n".join(
+                    [f"{name} ({len(table):,} pairs, {config.decoding.method}, step {best.step:,})", *scores.lines()]
+                )
+            )
             record["test"][name] = {metric: asdict(getattr(scores, metric)) for metric in ("bleu", "chrf")}
         record["tested_step"] = best.step
     records.write(run, record)

@@ -75,3 +75,18 @@ def output(path: Path | None) -> Generator[IO[bytes]]:
     with part.open("wb") as file:
         yield file
     part.replace(path)
+
+
+def windows(lines: Iterable[str], size: int) -> Iterator[list[str]]:
+    """Lines by the window; when reading fails, what was read before comes first."""
+    window: list[str] = []
+    try:
+        for line in lines:
+            window.append(line)
+            if len(window) == size:
+                yield window
+                window = []
+    except UserError:
+        yield window
+        raise
+    yield window

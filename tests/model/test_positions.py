@@ -14,7 +14,8 @@ from transformer_mt.model.positions import LearnedPositions, Rotary, SinusoidalP
 def table_of(positions: SinusoidalPositions, start: int, length: int) -> torch.Tensor:
     """What is added at some positions. [length, D]"""
     width = positions.table.size(1)
-    return positions(torch.zeros(1, length, width, dtype=positions.table.dtype), start)[0]
+    at = slice(start, start + length)
+    return positions(torch.zeros(1, length, width, dtype=positions.table.dtype), at)[0]
 
 
 def closed_form(position: int, dim: int, d_model: int) -> float:
@@ -79,9 +80,9 @@ def test_positions_stay_apart_under_autocast() -> None:
 
 def test_learned_positions_are_added_up_to_their_maximum() -> None:
     positions, x = LearnedPositions(8, 5), torch.randn(2, 3, 8)
-    torch.testing.assert_close(positions(x, 2), x + positions.table[2:5])
+    torch.testing.assert_close(positions(x, slice(2, 5)), x + positions.table[2:5])
     with pytest.raises(UserError, match=r"a sequence of 6 tokens, .* learnt 5 positions: .*model\.max_positions"):
-        positions(x, 3)
+        positions(x, slice(3, 6))
 
 
 # --- rotary -----------------------------------------------------------------------------------------------------------
@@ -94,7 +95,7 @@ def test_rotary_is_a_multiplication_of_complex_numbers() -> None:
     angles = torch.arange(start, start + 7)[:, None] / 10_000 ** (2 * torch.arange(5).double() / 10)
     turned = pairs * torch.polar(torch.ones_like(angles), angles)
     wanted = torch.cat([turned.real, turned.imag], dim=-1).float()
-    torch.testing.assert_close(Rotary(10, length=5)(x, start), wanted, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(Rotary(10, length=5)(x, slice(start, start + 7)), wanted, atol=1e-5, rtol=1e-5)
 
 
 def test_rotary_products_depend_on_the_distance_alone() -> None:

@@ -46,15 +46,10 @@ class Explanation(NamedTuple):
 
 
 def explain(translator: Translator, text: str) -> Explanation:
-    """Translate a text, greedily, and read it with its translation once more to see the weights."""
+    """Translate a text, and read it with its translation once more to see the weights."""
     model, tokenizers = translator.model, translator.tokenizers
-    source = [ids[: translator.longest_source] for ids in tokenizers.src.encode([text])]
-    was_training = model.training
-    model.eval()
-    try:
-        (hypothesis,) = translator.search(source)
-    finally:
-        model.train(was_training)
+    source = translator.encode([text])
+    hypothesis = translator.search(source, translator.config)[0][0]
     device = model.output.weight.device
     written = hypothesis.ids + [tokenizers.tgt.eos_id] * hypothesis.finished
     read = [tokenizers.tgt.bos_id, *written[:-1]]

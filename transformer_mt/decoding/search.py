@@ -1,79 +1,114 @@
-"""Greedy search over a step function. It knows neither the model nor text.
+"""Beam search over a step function; a beam of one is greedy search, and candidates that are drawn make it sampling.
 
-`B` sentences that are not finished, `V` vocabulary.
+It knows neither the model nor text. Of each sentence K branches are followed, which are beginnings of translations. At
+every position each branch is continued with every token, and the best of these candidates are looked at: those that end
+are kept apart, and the best K of the others are the new branches. A sentence is done when K translations have ended.
+
+`B` sentences that are searched, `b` a part of them, `K` branches of each, `N` candidates, `V` vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Annotated, Protocol, TypeVar, cast
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol, TypeVar, cast
 
 import torch
-from pydantic import Field
+import torch.nn.functional as F
 from torch import Tensor
 
-from transformer_mt.settings import MAY_CHANGE, Section
+from transformer_mt.decoding.beams import NONE, Beams, Candidates, Hypothesis
 
-
-class DecodingConfig(Section):
-    """Translating, in validation and afterwards."""
-
-    max_length_factor: float = Field(default=2.0, ge=0)
-    """a translation has at most factor * source tokens + offset tokens"""
-    max_length_offset: int = Field(default=10, ge=1)
-    """the offset of that limit"""
-    max_source_length: int = Field(default=1024, ge=2)
-    """longer sources, in tokens, are cut, with a warning"""
-    batch_tokens: Annotated[int, MAY_CHANGE] = Field(default=4096, ge=1)
-    """padded source tokens translated at once"""
+CHUNK = 32  # tokens of the vocabulary of which the best is looked at first
 
 
 class State(Protocol):
     """What the step function remembers of each sentence."""
 
+    def follow(self, parents: Tensor) -> None:
+        """From now on branch k goes on from what was branch parents[:, k]. [B, K]"""
+        ...
+
     def select(self, rows: Tensor) -> None:
-        """Keep these rows, in this order."""
+        """Keep these sentences, in this order. [B']"""
+        ...
+
+
+class Rule(Protocol):
+    """Forbids tokens, forces them, or makes them less likely."""
+
+    def apply(self, scores: Tensor, part: slice, position: int) -> Tensor:
+        """New scores of what may stand at this position, from 0, in a part of the sentences. [b, K, V]"""
+        ...
+
+    def follow(self, parents: Tensor, tokens: Tensor) -> None:
+        """Branch k goes on from what was branch parents[:, k], with these tokens. [B, K]"""
+        ...
+
+    def select(self, rows: Tensor) -> None:
+        """As of a state."""
         ...
 
 
 StateT = TypeVar("StateT", bound=State)
-StepFunction = Callable[[Tensor, StateT], Tensor]
-"""Last tokens [B] and state -> scores of the next token [B, V]; the state moves on."""
+StepFunction = Callable[[Tensor, StateT], Iterable[Tensor]]
+"""Newest token of each branch [B, K], state -> log-probabilities of the next [B, K, V], by parts of few sentences, so
+that they need not all be in memory; the state moves on."""
+Choose = Callable[[Beams, Tensor, slice], Candidates]
+"""The branches, and the scores of a part of the sentences [b, K, V] -> what these are continued with, N >= K each."""
 
 
-@dataclass(frozen=True)
-class Hypothesis:
-    """A translation in ids, without control symbols; `finished` says whether it came to its end by itself."""
+def search(
+    step: StepFunction[StateT], state: StateT, beams: Beams, choose: Choose, rules: Sequence[Rule] = ()
+) -> list[list[Hypothesis]]:
+    """Up to K hypotheses of each sentence: first those that came to their end, each kind sorted as the beams compare.
 
-    ids: list[int]
-    finished: bool
-
-
-def greedy(step: StepFunction[StateT], state: StateT, bos: int, eos: int, limits: Tensor) -> list[Hypothesis]:
-    """Take the best token at each step, until the end symbol or until a sentence has as many tokens as its limit.
-
-    limits: [B]. A sentence that is finished leaves the batch, so it costs nothing and moves nobody.
+    What is found for a sentence does not depend on the others.
     """
-    n = len(limits)
-    room = int(limits.max())
-    output = torch.full((n, room), eos, dtype=torch.long, device=limits.device)
-    rows = torch.arange(n, device=limits.device)  # [B] the sentence of each live row
-    tokens = torch.full_like(rows, bos)
-    for position in range(room):
-        tokens = step(tokens, state).argmax(-1)  # [B]
-        output[rows, position] = tokens
-        live = (tokens != eos) & (limits[rows] > position + 1)
-        if not live.all():
-            kept = live.nonzero().squeeze(1)
-            if len(kept) == 0:
-                break
-            rows, tokens = rows[kept], tokens[kept]
-            state.select(kept)
-    found = zip(cast(list[list[int]], output.tolist()), cast(list[int], limits.tolist()), strict=True)
-    return [_hypothesis(ids, eos, limit) for ids, limit in found]
+    while len(beams.rows):
+        found: list[Candidates] = []
+        first = 0
+        for scores in step(beams.tokens, state):
+            part = slice(first, first + len(scores))
+            for rule in rules:
+                scores = rule.apply(scores, part, beams.position)
+            found.append(choose(beams, scores, part))
+            first = part.stop
+        parents = beams.advance(Candidates.joined(found))
+        state.follow(parents)
+        for rule in rules:
+            rule.follow(parents, beams.tokens)
+        staying = beams.retire()
+        if staying is not None:
+            for one in (state, *rules):
+                one.select(staying)
+    return beams.hypotheses()
 
 
-def _hypothesis(ids: list[int], eos: int, limit: int) -> Hypothesis:
-    length = ids.index(eos) if eos in ids else len(ids)
-    return Hypothesis(ids[:length], finished=length < limit)
+def likeliest(beams: Beams, scores: Tensor, part: slice) -> Candidates:
+    """The 2K best continuations of all branches together, so that K are left when each branch ends. [b, K, V] -> [b, N]
+
+    With one branch the best alone is enough.
+    """
+    wanted = 2 * beams.n_branches if beams.n_branches > 1 else 1
+    gains, tokens = best(scores, min(wanted, scores.size(-1)))  # [b, K, n] of each branch
+    each, missing = gains.size(2), max(0, wanted - gains[0].numel())
+    totals = F.pad((beams.totals[part, :, None] + gains).flatten(1), (0, missing), value=NONE)
+    totals, places = totals.topk(wanted)
+    gains, tokens = (F.pad(one.flatten(1), (0, missing)).gather(1, places) for one in (gains, tokens))
+    return Candidates(totals, gains, (places // each).clamp(max=scores.size(1) - 1), tokens)
+
+
+def best(scores: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """The n highest scores and their tokens, sorted: the same as `topk`, which is slow on a CPU where rows are long.
+
+    Each of the n best stands in one of the n chunks whose own best are highest. [..., V] -> [..., n]
+    """
+    whole = scores.size(-1) // CHUNK * CHUNK
+    if scores.device.type != "cpu" or whole < 4 * n * CHUNK:
+        return scores.topk(n)
+    chunks = cast(Tensor, scores[..., :whole].unflatten(-1, (-1, CHUNK)))  # [..., V / 32, 32]
+    numbers = chunks.amax(-1).topk(n).indices  # of chunks. [..., n]
+    looked_at = chunks.gather(-2, numbers[..., None].expand(*numbers.shape, CHUNK)).flatten(-2)  # [..., n * 32]
+    found, places = torch.cat([looked_at, scores[..., whole:]], dim=-1).topk(n)
+    starts = CHUNK * numbers.gather(-1, (places // CHUNK).clamp_(max=n - 1))
+    return found, torch.where(places < n * CHUNK, starts + places % CHUNK, whole - n * CHUNK + places)

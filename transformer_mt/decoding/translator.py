@@ -2,127 +2,189 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from transformer_mt.data.batching import source_batch
 from transformer_mt.data.tokenizer import TokenizerPair
-from transformer_mt.decoding.search import DecodingConfig, Hypothesis, greedy
+from transformer_mt.decoding.beams import Beams, Hypothesis
+from transformer_mt.decoding.options import DecodingConfig
+from transformer_mt.decoding.rules import Beginnings, LeastLength, NoRepeat, RepetitionPenalty
+from transformer_mt.decoding.sampling import Sampler
+from transformer_mt.decoding.search import Rule, likeliest, search
 from transformer_mt.device import resolve
-from transformer_mt.errors import UserError
+from transformer_mt.model.cache import Cache
 from transformer_mt.model.config import ModelConfig
+from transformer_mt.model.linear import convert
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs import RunFolder
 from transformer_mt.training.checkpoint import load_weights
 
+ROWS = 64  # of scores that are worked out together on a CPU
+
+
+@dataclass(frozen=True)
+class Translation:
+    """One translation of a text."""
+
+    text: str
+    score: float  # natural logarithm of its probability
+    tokens: list[str]
+    token_scores: list[float]  # of each token, and of the end symbol where it was found
+    finished: bool  # False: it was cut at the longest that is allowed
+
 
 class Translator:
-    """A model with its tokenizers.
+    """A model with its tokenizers. Several threads may use one at the same time.
 
     >>> Translator.load("runs/quickstart").translate(["The old dog sleeps."])
     ['Der alte Hund schläft.']
     """
 
     def __init__(self, model: Transformer, tokenizers: TokenizerPair, config: DecodingConfig) -> None:
+        """The model is one that does not train (`Transformer.eval`)."""
         self.model, self.tokenizers, self.config = model, tokenizers, config
         self.longest = model.config.longest or sys.maxsize
         self.longest_source = min(config.max_source_length, self.longest - 1 - tokenizers.source_bos)
 
     @classmethod
+    def of(
+        cls, model: Transformer, tokenizers: TokenizerPair, config: DecodingConfig, precision: Literal["fp32", "bf16"]
+    ) -> Translator:
+        """For a model that goes on training: with a copy of it as it is now."""
+        return cls._ready(copy.deepcopy(model), tokenizers, config, precision)
+
+    @classmethod
+    def _ready(
+        cls, model: Transformer, tokenizers: TokenizerPair, config: DecodingConfig, precision: Literal["fp32", "bf16"]
+    ) -> Translator:
+        if precision == "bf16":
+            convert(model, torch.bfloat16)
+        return cls(model.eval(), tokenizers, config)
+
+    @classmethod
     def load(
-        cls, run: str | Path, checkpoint: str = "best", device: str = "auto", threads: int | str = "auto"
+        cls,
+        run: str | Path,
+        checkpoint: str = "best",
+        device: str = "auto",
+        threads: int | str = "auto",
+        precision: str = "auto",
+        **options: Any,
     ) -> Translator:
         """Read a run folder; the training data is not needed.
 
-        `checkpoint` is best, last or a step's number. Raises `UserError` where there is nothing to read.
+        `checkpoint` is best, last or a step's number; `precision`, of the matrix products, fp32, bf16, or auto: bf16
+        where the hardware has it. Options are those of `translate`. Raises `UserError` where there is nothing to read.
         """
         folder = RunFolder.open(run)
         info = folder.checkpoint(checkpoint)
         tokenizers = TokenizerPair.load(folder.tokenizer)
         model = Transformer(folder.section("model", ModelConfig), tokenizers.src, tokenizers.tgt)
         load_weights(model, info)
-        machine = resolve(device, "fp32", threads)
-        return cls(model.to(machine.device).eval(), tokenizers, folder.section("decoding", DecodingConfig))
+        machine = resolve(device, precision, threads)
+        config = folder.section("decoding", DecodingConfig).changed(options)
+        return cls._ready(model.to(machine.device), tokenizers, config, machine.precision)
 
-    def translate(self, texts: Sequence[str]) -> list[str]:
-        """One line for each text, in order, greedily, in fp32. A blank text becomes an empty one.
+    def translate(
+        self, texts: Sequence[str], beginnings: Sequence[str] | None = None, first_line: int = 1, **options: Any
+    ) -> list[str]:
+        """One line for each text, in order. A blank text becomes an empty one.
 
-        A text that is longer than `decoding.max_source_length`, or than the model's positions, is cut, with a warning
-        (`CutSource`).
+        The translation of a text begins with its beginning, where there are some. Options are the keys of the
+        configuration's section `decoding`, such as `beam=1`. A text that is longer than `decoding.max_source_length`,
+        or than the model's positions, is cut, with a warning (`CutSource`) that names its line.
         """
-        return [text for text, _ in self._translate(texts, first_line=1)]
+        found = self.n_best(texts, beginnings, first_line, **{**options, "n_best": 1})
+        return [translations[0].text for translations in found]
 
-    def translate_marked(self, texts: Sequence[str]) -> list[tuple[str, bool]]:
-        """The same, each with whether it came to its end by itself rather than at the longest that is allowed."""
-        return self._translate(texts, first_line=1)
+    def n_best(
+        self, texts: Sequence[str], beginnings: Sequence[str] | None = None, first_line: int = 1, **options: Any
+    ) -> list[list[Translation]]:
+        """Up to `n_best` translations of each text, the best first; one at least."""
+        config = self.config.changed(options)
+        coded = self.encode(texts, first_line)
+        forced = self.tokenizers.tgt.encode(beginnings) if beginnings is not None else None
+        found = [[Hypothesis([], [], finished=True)] for _ in texts]
+        worth = [i for i, text in enumerate(texts) if text.strip()]
+        for batch in batches({i: len(coded[i]) for i in worth}, config.batch_tokens // config.branches):
+            lines = [first_line + i for i in batch]
+            started = [forced[i] for i in batch] if forced is not None else None
+            for i, hypotheses in zip(
+                batch, self.search([coded[i] for i in batch], config, lines, started), strict=True
+            ):
+                found[i] = hypotheses[: config.n_best]
+        texts_found = iter(self.tokenizers.tgt.decode([one.ids for hypotheses in found for one in hypotheses]))
+        return [[self._translation(one, next(texts_found)) for one in hypotheses] for hypotheses in found]
 
-    def stream(self, lines: Iterable[str], window: int = 1000) -> Iterator[str]:
-        """The same for any number of lines in constant memory: a window at a time."""
-        done = 0
-        for texts in _windows(lines, window):
-            yield from (text for text, _ in self._translate(texts, first_line=done + 1))
-            done += len(texts)
+    @torch.inference_mode()
+    def search(
+        self,
+        sentences: list[list[int]],
+        config: DecodingConfig,
+        lines: Sequence[int] = (),
+        beginnings: list[list[int]] | None = None,
+    ) -> list[list[Hypothesis]]:
+        """A batch of source ids -> their hypotheses, the best first."""
+        device, tokenizer = self.model.output.weight.device, self.tokenizers.tgt
+        longest = [min(config.limit(len(ids)), self.longest) for ids in sentences]
+        if beginnings is not None:
+            longest = [limit + len(ids) for limit, ids in zip(longest, beginnings, strict=True)]
+        beams = Beams(
+            torch.tensor(longest, device=device), config.branches, tokenizer.bos_id, tokenizer.eos_id, config.compare
+        )
+        rules: list[Rule] = [LeastLength(config.min_length, tokenizer.eos_id)]
+        if config.no_repeat_ngram:
+            rules.append(NoRepeat(config.no_repeat_ngram))
+        if config.repetition_penalty > 1:
+            rules.append(RepetitionPenalty(config.repetition_penalty))
+        if beginnings is not None:
+            rules.append(Beginnings(beginnings, device))
+        drawn = config.temperature, config.top_k, config.top_p, config.seed
+        choose = Sampler(*drawn, list(lines)) if config.sample else likeliest
+        cache = self.model.start(source_batch(sentences, self.tokenizers).to(device))
+        return search(self._step, cache, beams, choose, rules)
 
-    def _translate(self, texts: Sequence[str], first_line: int) -> list[tuple[str, bool]]:
-        coded = self.tokenizers.src.encode(texts)
-        limit = self.longest_source
+    def _step(self, tokens: Tensor, cache: Cache) -> Iterator[Tensor]:
+        """Log-probabilities of the next token: on a CPU of few sentences at a time, so that they stay in its cache."""
+        states = self.model.step(tokens, cache)  # [B, K, D]
+        size = max(1, ROWS // states.size(1)) if states.device.type == "cpu" else len(states)
+        parts = torch.split(states, size)
+        return (self.model.logits(part).log_softmax(-1) for part in parts)
+
+    def encode(self, texts: Sequence[str], first_line: int = 1) -> list[list[int]]:
+        """The ids of texts, cut where they are too long, with a warning."""
+        coded, limit = self.tokenizers.src.encode(texts), self.longest_source
         for line, ids in enumerate(coded, start=first_line):
             if len(ids) > limit:
                 warnings.warn(CutSource(f"line {line} has {len(ids)} tokens and was cut to {limit}"), stacklevel=3)
                 del ids[limit:]
-        found: dict[int, Hypothesis] = {}
-        worth = [i for i, text in enumerate(texts) if text.strip()]
-        was_training = self.model.training
-        self.model.eval()
-        for batch in self._batches(worth, coded):
-            found.update(zip(batch, self.search([coded[i] for i in batch]), strict=True))
-        self.model.train(was_training)
-        nothing = Hypothesis([], finished=True)
-        hypotheses = [found.get(i, nothing) for i in range(len(texts))]
-        outputs = self.tokenizers.tgt.decode([hypothesis.ids for hypothesis in hypotheses])
-        return [(text.replace("\n", " "), to.finished) for text, to in zip(outputs, hypotheses, strict=True)]
+        return coded
 
-    def _batches(self, worth: list[int], coded: list[list[int]]) -> Iterator[list[int]]:
-        """Sentences of like length, the longest first, at most `batch_tokens` padded source tokens at a time."""
-        batch: list[int] = []
-        for i in sorted(worth, key=lambda i: -len(coded[i])):
-            if batch and (len(batch) + 1) * (len(coded[batch[0]]) + 1) > self.config.batch_tokens:
-                yield batch
-                batch = []
-            batch.append(i)
-        if batch:
-            yield batch
-
-    @torch.inference_mode()
-    def search(self, sentences: list[list[int]]) -> list[Hypothesis]:
-        """A batch of source ids, translated greedily by a model that is not training."""
-        device = self.model.output.weight.device
-        factor, offset = self.config.max_length_factor, self.config.max_length_offset
-        lengths = [min(int(factor * len(ids)) + offset, self.longest) for ids in sentences]
-        limits = torch.tensor(lengths, device=device)
-        cache = self.model.start(source_batch(sentences, self.tokenizers).to(device))
-        tokenizer = self.tokenizers.tgt
-        return greedy(self.model.step, cache, tokenizer.bos_id, tokenizer.eos_id, limits)
+    def _translation(self, found: Hypothesis, text: str) -> Translation:
+        tokens = self.tokenizers.tgt.tokens(found.ids)
+        return Translation(text.replace("\n", " "), found.score, tokens, found.gains, found.finished)
 
 
 class CutSource(UserWarning):
     """A source was longer than `decoding.max_source_length`, or than the positions that the model has learnt."""
 
 
-def _windows(lines: Iterable[str], size: int) -> Iterator[list[str]]:
-    """Lines by the window; when reading fails, what was read before comes first."""
-    window: list[str] = []
-    try:
-        for line in lines:
-            window.append(line)
-            if len(window) == size:
-                yield window
-                window = []
-    except UserError:
-        yield window
-        raise
-    yield window
+def batches(lengths: dict[int, int], budget: int) -> Iterator[list[int]]:
+    """Numbers of sentences of like length, the longest first, as many as fit into a budget of padded tokens."""
+    batch: list[int] = []
+    for i in sorted(lengths, key=lambda i: -lengths[i]):
+        if batch and (len(batch) + 1) * (lengths[batch[0]] + 1) > budget:
+            yield batch
+            batch = []
+        batch.append(i)
+    if batch:
+        yield batch

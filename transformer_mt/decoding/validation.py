@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING
 import torch
 
 from transformer_mt.data.batching import BatchStream
+from transformer_mt.data.tokenizer import TokenizerPair
 from transformer_mt.decoding.degenerate import Alarm, find
 from transformer_mt.decoding.explanation import explain
+from transformer_mt.decoding.options import DecodingConfig
 from transformer_mt.decoding.scoring import score
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.device import Machine
+from transformer_mt.model.transformer import Transformer
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.loss import batch_loss
 from transformer_mt.training.monitor import Sample
@@ -27,7 +30,9 @@ class Validator:
 
     def __init__(
         self,
-        translator: Translator,
+        model: Transformer,
+        tokenizers: TokenizerPair,
+        decoding: DecodingConfig,
         stream: BatchStream,
         pairs: list[tuple[str, str]],
         *,
@@ -37,7 +42,7 @@ class Validator:
         tokenize: str,
         probes: int,
     ) -> None:
-        self.translator, self.stream = translator, stream
+        self.model, self.tokenizers, self.decoding, self.stream = model, tokenizers, decoding.greedily(), stream
         self.sources, self.references = [src for src, _ in pairs], [tgt for _, tgt in pairs]
         self.machine, self.ranks, self.smoothing, self.tokenize = machine, ranks, smoothing, tokenize
         self.alarm = Alarm()
@@ -45,28 +50,35 @@ class Validator:
         self.probes = [i * len(pairs) // probes for i in range(min(probes, len(pairs)))]
 
     def __call__(self) -> Validation:
-        marked = self.ranks.gather(self.translator.translate_marked(self.ranks.share(self.sources)))
-        hypotheses, finished = [text for text, _ in marked], [end for _, end in marked]
+        translator = Translator.of(self.model, self.tokenizers, self.decoding, self.machine.precision)
+        found = self.ranks.gather([best for best, *_ in translator.n_best(self.ranks.share(self.sources))])
+        hypotheses, finished = [one.text for one in found], [one.finished for one in found]
         scores = score(hypotheses, self.references, self.tokenize)
         degenerate = find(self.sources, hypotheses, finished)
         samples, failures = (
             [Sample(self.sources[i], hypotheses[i], self.references[i]) for i in places]
             for places in (self.probes, degenerate.examples)
         )
-        found = {**self.losses(), "bleu": scores.bleu.value, "chrf": scores.chrf.value, "degenerate": degenerate.share}
-        return Validation(found, samples, self.draw, failures, self.alarm.hear(degenerate, self.sources, hypotheses))
+        values = {**self.losses(), "bleu": scores.bleu.value, "chrf": scores.chrf.value, "degenerate": degenerate.share}
+        return Validation(
+            values,
+            samples,
+            lambda: self.draw(translator),
+            failures,
+            self.alarm.hear(degenerate, self.sources, hypotheses),
+        )
 
-    def draw(self) -> dict[str, Figure]:
+    def draw(self, translator: Translator) -> dict[str, Figure]:
         """The last layer's cross-attention for the first probe."""
         if not self.probes:
             return {}
-        last = len(self.translator.model.decoder.layers)
-        return {"attention": explain(self.translator, self.sources[self.probes[0]]).figure("cross", layer=last)}
+        last = len(translator.model.decoder.layers)
+        return {"attention": explain(translator, self.sources[self.probes[0]]).figure("cross", layer=last)}
 
     @torch.no_grad()
     def losses(self) -> dict[str, float]:
         """Means over the labels of the whole set: smoothed loss, negative log-likelihood, perplexity."""
-        model = self.translator.model
+        model = self.model
         was_training = model.training
         model.eval()
         sums = torch.zeros(3, device=self.machine.device)

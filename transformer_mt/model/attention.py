@@ -18,11 +18,12 @@ from torch import Tensor, nn
 
 from transformer_mt.model.config import ModelConfig
 from transformer_mt.model.dropout import dropout
-from transformer_mt.model.linear import PackedLinear
+from transformer_mt.model.linear import Linear, PackedLinear
 from transformer_mt.model.norms import make_norm
 from transformer_mt.model.positions import NoRotation, make_rotation
 
 TINY = torch.finfo(torch.float32).tiny
+FLOOR = -80.0  # of a score below the highest: exp takes ten times as long for what comes out as 0
 LOWEST = torch.finfo(torch.float32).min / 2  # half, so that a score may be added
 
 
@@ -58,41 +59,41 @@ class MultiHeadAttention(nn.Module):
         self.queries_keys_values = PackedLinear(
             d_model, [d_model, *2 * [config.kv_heads * d_head]], config.attention_bias
         )
-        self.output = nn.Linear(d_model, d_model, config.attention_output_bias)
+        self.output = Linear(d_model, d_model, config.attention_output_bias)
         self.query_norm = make_norm(config, d_head) if config.qk_norm else nn.Identity()
         self.key_norm = make_norm(config, d_head) if config.qk_norm else nn.Identity()
         self.rotation = make_rotation(config) if is_self else NoRotation()
 
-    def project(self, x: Tensor, start: int = 0) -> tuple[Tensor, KeysValues]:
-        """Queries, keys and values of one input, which stands at position `start`.
+    def project(self, x: Tensor, at: slice | None = None) -> tuple[Tensor, KeysValues]:
+        """Queries, keys and values of one input, which stands at these positions.
 
         [B, L, D] -> [B, H, L, E], 2 x [B, G, L, E]
         """
         queries, keys, values = self.queries_keys_values.project(x)
-        return self._queries(queries, start), self._keys_values(keys, values, start)
+        return self._queries(queries, at), self._keys_values(keys, values, at)
 
     def queries(self, x: Tensor) -> Tensor:
         """Queries alone. [B, T, D] -> [B, H, T, E]"""
         (queries,) = self.queries_keys_values.project(x, 0, 1)
-        return self._queries(queries, 0)
+        return self._queries(queries)
 
     def keys_values(self, memory: Tensor) -> KeysValues:
         """Keys and values alone. [B, S, D] -> 2 x [B, G, S, E]"""
         keys, values = self.queries_keys_values.project(memory, 1, 3)
-        return self._keys_values(keys, values, 0)
+        return self._keys_values(keys, values)
 
     def forward(self, queries: Tensor, memory: KeysValues, mask: Tensor | None) -> Tensor:
         """[B, H, T, E] -> [B, T, D]"""
         context = attend(queries, memory, mask, self.dropout if self.training else 0.0)
         return self.output(context.transpose(1, 2).flatten(2))
 
-    def _queries(self, queries: Tensor, start: int) -> Tensor:
+    def _queries(self, queries: Tensor, at: slice | None = None) -> Tensor:
         normalised = self.query_norm(self._split(queries)).to(queries.dtype)
-        return self.rotation(normalised, start)
+        return self.rotation(normalised, at)
 
-    def _keys_values(self, keys: Tensor, values: Tensor, start: int) -> KeysValues:
+    def _keys_values(self, keys: Tensor, values: Tensor, at: slice | None = None) -> KeysValues:
         normalised = self.key_norm(self._split(keys)).to(keys.dtype)
-        return KeysValues(self.rotation(normalised, start), self._split(values))
+        return KeysValues(self.rotation(normalised, at), self._split(values))
 
     def _split(self, x: Tensor) -> Tensor:
         return x.view(*x.shape[:2], -1, self.d_head).transpose(1, 2)  # [B, L, H * E] -> [B, H, L, E]
@@ -142,7 +143,7 @@ class _MaskedSoftmax(torch.autograd.Function):
         weights = scores.float() * scale
         if mask is not None:
             weights += torch.zeros(mask.shape, device=mask.device).masked_fill_(~mask, LOWEST)
-        weights.sub_(weights.amax(-1, keepdim=True)).exp_()
+        weights.sub_(weights.amax(-1, keepdim=True)).clamp_(min=FLOOR).exp_()
         if mask is not None:
             weights *= mask.float()  # where nothing may be attended, all have been lowest, and alike
         weights /= weights.sum(-1, keepdim=True).clamp_(min=TINY)

@@ -13,7 +13,7 @@ from transformer_mt.model.attention import KeysValues, MultiHeadAttention
 from transformer_mt.model.cache import Past
 from transformer_mt.model.config import ModelConfig
 from transformer_mt.model.dropout import Dropout
-from transformer_mt.model.linear import PackedLinear
+from transformer_mt.model.linear import Linear, PackedLinear
 from transformer_mt.model.norms import make_norm
 
 # --- the feed-forward -------------------------------------------------------------------------------------------------
@@ -38,7 +38,7 @@ class FeedForward(nn.Module):
         self.activation, n_inputs = make_activation(config.activation)
         self.inner = PackedLinear(config.d_model, n_inputs * [config.d_ff], config.feed_forward_bias)
         self.dropout = Dropout(config.dropout.activation)
-        self.outer = nn.Linear(config.d_ff, config.d_model, config.feed_forward_bias)
+        self.outer = Linear(config.d_ff, config.d_model, config.feed_forward_bias)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.outer(self.dropout(self.activation(*self.inner.project(x))))
@@ -131,13 +131,19 @@ class DecoderLayer(nn.Module):
         self.residuals = nn.ModuleList([make_residual(config) for _ in range(3)])
 
     def forward(
-        self, x: Tensor, mask: Tensor | None, memory: KeysValues, memory_mask: Tensor, past: Past | None = None
+        self,
+        x: Tensor,
+        mask: Tensor,
+        memory: KeysValues,
+        memory_mask: Tensor,
+        past: Past | None = None,
+        at: slice | None = None,
     ) -> Tensor:
-        """[B, T, D] -> [B, T, D]; with a past, x holds the new positions only and attends to the past as well."""
+        """[B, T, D] -> [B, T, D]; with a past, x holds what is new, and the mask says what it sees of all there is."""
         around_attention, around_cross_attention, around_feed_forward = self.residuals
 
         def attend_to_self(h: Tensor) -> Tensor:
-            queries, new = self.self_attention.project(h, past.length if past else 0)
+            queries, new = self.self_attention.project(h, at)
             return self.self_attention(queries, past.append(new) if past else new, mask)
 
         def attend_to_source(h: Tensor) -> Tensor:

@@ -1,10 +1,11 @@
-"""Several projections of one input in one matrix, and how matrices begin."""
+"""Projections: one, or several of one input in one matrix; how they begin, and how they are made ready to translate."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import cast
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -13,7 +14,27 @@ from transformer_mt.model.config import ModelConfig
 NORMAL_STD = 0.02  # of `init: normal`, as in BERT (Devlin et al. 2019)
 
 
-class PackedLinear(nn.Linear):
+class Linear(nn.Linear):
+    """x W^T + b; where the weights were converted, the input is converted too, and the output is of their precision."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return product(input, self.weight, self.bias)
+
+
+def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x W^T + b in the precision of converted weights, or else as torch has it. [..., D] -> [..., width]"""
+    return F.linear(x if weight.dtype == torch.float32 else x.to(weight.dtype), weight, bias)
+
+
+def convert(module: nn.Module, dtype: torch.dtype) -> None:
+    """Give each projection inside a module weights of another precision, of its own where they were shared."""
+    for linear in module.modules():
+        if isinstance(linear, Linear):
+            for name, parameter in list(linear.named_parameters()):
+                setattr(linear, name, nn.Parameter(parameter.detach().to(dtype), requires_grad=False))
+
+
+class PackedLinear(Linear):
     """Projections of one input that are worked out in one product."""
 
     def __init__(self, d_in: int, widths: Sequence[int], bias: bool) -> None:
@@ -26,7 +47,7 @@ class PackedLinear(nn.Linear):
         start = sum(self.widths[:first])
         rows = slice(start, start + sum(widths))
         bias = self.bias if self.bias is None else self.bias[rows]  # pyright: ignore[reportUnnecessaryComparison]
-        projected = F.linear(x, self.weight[rows], bias)
+        projected = product(x, self.weight[rows], bias)
         if len(widths) == 1:
             return [projected]  # as the one part of a split, its gradient would be copied
         return cast("list[Tensor]", projected.split_with_sizes(widths, dim=-1))

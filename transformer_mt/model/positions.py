@@ -1,6 +1,7 @@
 """Where a token stands: positions added to embeddings, or queries and keys that are turned.
 
 `B` batch, `L` length, `D` width of the model, `H` heads, `E` width of a head. Positions are computed in fp32.
+`at` names the positions of the columns, or one position where all have the same; without it they count from 0.
 """
 
 from __future__ import annotations
@@ -51,13 +52,13 @@ class SinusoidalPositions(nn.Module):
         super().__init__()
         self.register_buffer("table", sinusoidal_table(length, d_model), persistent=False)
 
-    def forward(self, x: Tensor, start: int) -> Tensor:
-        """`x` stands at positions start, start + 1, ... [B, L, D] -> [B, L, D]"""
-        end = start + x.size(1)
-        if end > len(self.table):
-            longer = sinusoidal_table(max(end, 2 * len(self.table)), self.table.size(1))
+    def forward(self, x: Tensor, at: slice | None = None) -> Tensor:
+        """[B, L, D] -> [B, L, D]"""
+        at = at or slice(0, x.size(1))
+        if at.stop > len(self.table):
+            longer = sinusoidal_table(max(at.stop, 2 * len(self.table)), self.table.size(1))
             self.table = longer.to(self.table)
-        return x + self.table[start:end]
+        return x + self.table[at]
 
 
 class LearnedPositions(nn.Module):
@@ -68,21 +69,21 @@ class LearnedPositions(nn.Module):
         self.table = nn.Parameter(torch.empty(max_positions, d_model))
         nn.init.normal_(self.table, std=d_model**-0.5)
 
-    def forward(self, x: Tensor, start: int) -> Tensor:
+    def forward(self, x: Tensor, at: slice | None = None) -> Tensor:
         """[B, L, D] -> [B, L, D]. Raises `UserError` beyond the last position."""
-        end = start + x.size(1)
-        if end > len(self.table):
+        at = at or slice(0, x.size(1))
+        if at.stop > len(self.table):
             raise UserError(
-                f"a sequence of {end} tokens, and the model has learnt {len(self.table)} positions: shorten it, "
+                f"a sequence of {at.stop} tokens, and the model has learnt {len(self.table)} positions: shorten it, "
                 "or train with a larger model.max_positions, or with sinusoidal or rotary positions"
             )
-        return x + self.table[start:end]
+        return x + self.table[at]
 
 
 class NoPositions(nn.Module):
     """Adds nothing."""
 
-    def forward(self, x: Tensor, start: int) -> Tensor:
+    def forward(self, x: Tensor, at: slice | None = None) -> Tensor:
         return x
 
 
@@ -108,14 +109,14 @@ class Rotary(nn.Module):
         super().__init__()
         self.register_buffer("table", rotary_table(length, width), persistent=False)
 
-    def forward(self, x: Tensor, start: int) -> Tensor:
-        """`x` stands at positions start, start + 1, ... [B, H, L, E] -> [B, H, L, E]"""
-        end = start + x.size(2)
-        if end > self.table.size(1):
+    def forward(self, x: Tensor, at: slice | None = None) -> Tensor:
+        """[B, H, L, E] -> [B, H, L, E]"""
+        at = at or slice(0, x.size(2))
+        if at.stop > self.table.size(1):
             with torch.inference_mode(False):  # grown while translating, it has to serve training as well
-                longer = rotary_table(max(end, 2 * self.table.size(1)), x.size(3))
+                longer = rotary_table(max(at.stop, 2 * self.table.size(1)), x.size(3))
                 self.table = longer.to(self.table)
-        cos, sin = self.table[:, start:end].to(x.dtype)
+        cos, sin = self.table[:, at].to(x.dtype)
         first, second = x.chunk(2, dim=-1)
         return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
 
@@ -123,7 +124,7 @@ class Rotary(nn.Module):
 class NoRotation(nn.Module):
     """Turns nothing."""
 
-    def forward(self, x: Tensor, start: int) -> Tensor:
+    def forward(self, x: Tensor, at: slice | None = None) -> Tensor:
         return x
 
 

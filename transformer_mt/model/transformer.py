@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from transformer_mt.model.attention import KeysValues, causal_mask, padding_mask
-from transformer_mt.model.cache import Cache, Past
+from transformer_mt.model.cache import Cache
 from transformer_mt.model.config import ModelConfig
 from transformer_mt.model.dropout import Dropout
 from transformer_mt.model.layers import DecoderLayer, EncoderLayer, make_final_norm
-from transformer_mt.model.linear import initialise
+from transformer_mt.model.linear import Linear, initialise
 from transformer_mt.model.norms import make_norm
 from transformer_mt.model.positions import make_positions
 
@@ -46,9 +46,9 @@ class Embedding(nn.Module):
         self.positions = make_positions(config)
         self.norm = make_norm(config) if config.embedding_norm else nn.Identity()
 
-    def forward(self, ids: Tensor, start: int = 0) -> Tensor:
-        """`start` is the position of the first column."""
-        return self.norm(self.positions(self.tokens(ids) * self.scale, start))
+    def forward(self, ids: Tensor, at: slice | None = None) -> Tensor:
+        """`at` are the positions of the columns (see positions.py)."""
+        return self.norm(self.positions(self.tokens(ids) * self.scale, at))
 
 
 def make_token_embedding(vocabulary: Vocabulary, d_model: int) -> nn.Embedding:
@@ -74,12 +74,12 @@ class Stack(nn.Module):
             initialise(layer, config, depth)
         self.norm = make_final_norm(config)
 
-    def embed(self, ids: Tensor, start: int = 0) -> Tensor:
+    def embed(self, ids: Tensor, at: slice | None = None) -> Tensor:
         """[B, L] -> [B, L, D]; of a word that is dropped the position is left, and the others are not rescaled."""
         if self.training and self.word_dropout:
             dropped = torch.rand(ids.shape, device=ids.device) < self.word_dropout
             ids = ids.masked_fill(dropped, self.embedding.pad_id)
-        return self.dropout(self.embedding(ids, start))
+        return self.dropout(self.embedding(ids, at))
 
     def survivors(self) -> Iterator[tuple[int, nn.Module]]:
         """The layers that take part, with their numbers: in training each may be left out (Fan et al. 2020)."""
@@ -114,21 +114,22 @@ class Decoder(Stack):
         """Keys and values of the source's states for each layer's cross-attention. [B, S, D]"""
         return [layer.cross_attention.keys_values(memory) for layer in self.layers if isinstance(layer, DecoderLayer)]
 
-    def forward(
-        self,
-        tgt_in: Tensor,
-        memory: Sequence[KeysValues],
-        memory_mask: Tensor,
-        past: Sequence[Past] | None = None,
-    ) -> Tensor:
-        """[B, T] -> [B, T, D]; with a past, `tgt_in` holds the one new position. [B, 1] -> [B, 1, D]
+    def forward(self, tgt_in: Tensor, memory: Sequence[KeysValues], memory_mask: Tensor) -> Tensor:
+        """[B, T] -> [B, T, D]
 
         The causal mask alone serves: padding stands on the right, behind every position that counts.
         """
-        x = self.embed(tgt_in, past[0].length if past else 0)
-        mask = None if past else causal_mask(tgt_in.size(1), tgt_in.device)
+        x, mask = self.embed(tgt_in), causal_mask(tgt_in.size(1), tgt_in.device)
         for i, layer in self.survivors():
-            x = layer(x, mask, memory[i], memory_mask, past[i] if past else None)
+            x = layer(x, mask, memory[i], memory_mask)
+        return self.norm(x)
+
+    def step(self, tokens: Tensor, cache: Cache) -> Tensor:
+        """One position more, for each branch. [B, K] -> [B, K, D]"""
+        at, mask = cache.admit(tokens.size(1))
+        x = self.embed(tokens, at)
+        for layer, memory, past in zip(self.layers, cache.memory, cache.past, strict=True):
+            x = layer(x, mask, memory, cache.memory_mask, past, at)
         return self.norm(x)
 
 
@@ -146,7 +147,7 @@ class Transformer(nn.Module):
         src_embedding = Embedding(src, config, tgt_embedding.tokens if config.tie_embeddings == "all" else None)
         self.encoder = Encoder(config, src_embedding)
         self.decoder = Decoder(config, tgt_embedding)
-        self.output = nn.Linear(config.d_model, tgt.vocab_size, bias=False)
+        self.output = Linear(config.d_model, tgt.vocab_size, bias=False)
         if config.tie_embeddings == "none":
             initialise(self.output, config)
         else:
@@ -174,9 +175,11 @@ class Transformer(nn.Module):
     def start(self, src: Tensor) -> Cache:
         """What step-by-step decoding begins with. [B, S]"""
         memory, mask = self.encode(src)
-        return Cache(self.decoder.project(memory), mask, [Past() for _ in self.decoder.layers])
+        return Cache(self.decoder.project(memory), mask)
 
     def step(self, tokens: Tensor, cache: Cache) -> Tensor:
-        """The scores of the next token after `tokens`, which the cache takes in. [B] -> [B, V]"""
-        states = self.decoder(tokens[:, None], cache.memory, cache.memory_mask, cache.past)
-        return self.logits(states[:, 0])
+        """The decoder's states behind `tokens`, the newest of each branch, which the cache takes in.
+
+        [B, K] -> [B, K, D]
+        """
+        return self.decoder.step(tokens, cache)

@@ -1,0 +1,170 @@
+"""The branches of each sentence under search, the translations that have ended, and the way back to their tokens.
+
+`n` sentences at the start, `B` that are still searched, `K` branches of each, `N` candidates.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+SPARE = 0.75  # share of the sentences in the batch: when so few are left to be searched, the others leave
+LOOK = 8  # positions after which a GPU is asked how many are left
+
+NONE = -math.inf  # log-probability of what does not exist
+
+Compare = Callable[[Tensor, int], Tensor]
+"""Log-probabilities of hypotheses, and their length in tokens -> what they are ranked by."""
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """A translation in ids, without control symbols."""
+
+    ids: list[int]
+    gains: list[float]  # log-probability of each token, and of the end symbol where there is one
+    finished: bool  # whether it came to its end by itself, and not to its limit
+    rank: float = 0.0  # what it was ranked by
+
+    @property
+    def score(self) -> float:
+        """Log-probability of the whole."""
+        return sum(self.gains)
+
+
+class Candidates(NamedTuple):
+    """Branches continued by a token, the best first. [B, N] each"""
+
+    totals: Tensor  # log-probability of all tokens; NONE: there is no such candidate
+    gains: Tensor  # of the new token alone
+    parents: Tensor  # the branch
+    tokens: Tensor  # the new token
+
+    @classmethod
+    def joined(cls, parts: Sequence[Candidates]) -> Candidates:
+        """Those of parts of the sentences, one behind the other."""
+        return parts[0] if len(parts) == 1 else cls(*map(torch.cat, zip(*parts, strict=True)))
+
+
+class Ended(NamedTuple):
+    """Translations, the best first. [B, K] each"""
+
+    ranks: Tensor  # NONE: there is no such translation
+    lengths: Tensor  # tokens, the end symbol not counted
+    branches: Tensor  # in which the last of them stands
+    gains: Tensor  # log-probability of the end symbol
+    finished: Tensor  # whether there is one
+
+
+class Beams:
+    """What a search knows of its sentences. Every position is an `advance` and a `retire`."""
+
+    def __init__(self, limits: Tensor, n_branches: int, bos: int, eos: int, compare: Compare) -> None:
+        """limits: [n], the tokens that a translation has at most, the end symbol counted."""
+        n, device = len(limits), limits.device
+        self.n_branches, self.eos, self.compare = n_branches, eos, compare
+        self.position, self.last = 0, int(limits.max())
+        self.rows, self.limits = torch.arange(n, device=device), limits  # [B]
+        self.tokens = torch.full((n, 1), bos, device=device)  # the newest of each branch; one branch at first. [B, K]
+        self.totals = torch.zeros(n, 1, device=device)  # [B, K]
+        self.ended = _nothing(n, n_branches, device)
+        self._found = _nothing(n, n_branches, device)  # of sentences that have left
+        self._ends_at = set(cast(list[int], limits.tolist()))
+        shape = self.last, n, n_branches
+        self._tokens, self._parents = (torch.zeros(shape, dtype=torch.long, device=device) for _ in range(2))
+        self._gains = torch.zeros(shape, device=device)
+
+    def advance(self, candidates: Candidates) -> Tensor:
+        """Keep translations that end, and take the best of the rest as branches; which ones they continue. [B, K]"""
+        is_end = (candidates.tokens == self.eos) & (candidates.totals > NONE)  # [B, N]
+        self.ended = _first(self.ended, self._ends_among(candidates, is_end), by_rank=True)
+        places = is_end.long().argsort(dim=1, stable=True)[:, : self.n_branches]
+        new = Candidates(*(part.gather(1, places) for part in candidates))
+        here = self.position, self.rows
+        self._tokens[here], self._parents[here], self._gains[here] = new.tokens, new.parents, new.gains
+        self.tokens, self.totals = new.tokens, new.totals.masked_fill(is_end.gather(1, places), NONE)
+        self.position += 1
+        if self.position in self._ends_at:
+            self._end_at_limits()
+        self.totals = self.totals.masked_fill((self.ended.ranks > NONE).all(1, keepdim=True), NONE)
+        return new.parents
+
+    def retire(self) -> Tensor | None:
+        """Let sentences leave that have no branch any more, if that is worth the copying; the places of the others."""
+        if self.rows.device.type == "cuda" and self.position % LOOK and self.position < self.last:
+            return None
+        staying = (self.totals > NONE).any(1).nonzero().squeeze(1)
+        if len(staying) > 0 and len(staying) > SPARE * len(self.rows):
+            return None
+        for found, ended in zip(self._found, self.ended, strict=True):
+            found[self.rows] = ended
+        self.rows, self.limits = self.rows[staying], self.limits[staying]
+        self.tokens, self.totals = self.tokens[staying], self.totals[staying]
+        self.ended = Ended(*(part[staying] for part in self.ended))
+        return staying
+
+    def hypotheses(self) -> list[list[Hypothesis]]:
+        """Of each sentence, in the order of the call: those that came to their end first, each kind the best first."""
+        ranks, lengths, branches, last_gains, finished = (part.cpu().numpy() for part in self._found)
+        tokens, parents, gains = (part.cpu().numpy() for part in (self._tokens, self._parents, self._gains))
+        sentences = np.arange(len(ranks))[:, None]  # [n, 1]
+        ids, scores = np.zeros((*ranks.shape, self.last), np.int64), np.zeros((*ranks.shape, self.last), np.float32)
+        for position in reversed(range(self.last)):
+            is_part = position < lengths  # [n, K]
+            ids[:, :, position] = tokens[position][sentences, branches]
+            scores[:, :, position] = gains[position][sentences, branches]
+            branches = np.where(is_part, parents[position][sentences, branches], branches)
+        return [
+            [
+                Hypothesis(
+                    ids[i, k, : lengths[i, k]].tolist(),
+                    scores[i, k, : lengths[i, k]].tolist() + [float(last_gains[i, k])] * bool(finished[i, k]),
+                    bool(finished[i, k]),
+                    float(ranks[i, k]),
+                )
+                for k in range(self.n_branches)
+                if ranks[i, k] > NONE
+            ]
+            for i in range(len(ranks))
+        ]
+
+    def _ends_among(self, candidates: Candidates, is_end: Tensor) -> Ended:
+        """Those of the best K candidates that end."""
+        totals, gains, parents, _ = (part[:, : self.n_branches] for part in candidates)
+        is_end = is_end[:, : self.n_branches]
+        ranks = self.compare(totals, self.position + 1).masked_fill(~is_end, NONE)
+        return Ended(ranks, torch.full_like(parents, self.position), parents, gains, is_end)
+
+    def _end_at_limits(self) -> None:
+        """Sentences that have come to their limit keep what has not ended behind what has."""
+        is_over = (self.limits == self.position)[:, None]  # [B, 1]
+        ranks = self.compare(self.totals, self.position).masked_fill(~is_over, NONE)
+        order = ranks.argsort(dim=1, descending=True)
+        nothing = torch.zeros_like(order)
+        lengths = torch.full_like(order, self.position)
+        unfinished = Ended(ranks.gather(1, order), lengths, order, nothing.float(), nothing.bool())
+        self.ended = _first(self.ended, unfinished, by_rank=False)
+        self.totals = self.totals.masked_fill(is_over, NONE)
+
+
+def _nothing(n: int, n_branches: int, device: torch.device) -> Ended:
+    zeros = (
+        torch.zeros(n, n_branches, dtype=dtype, device=device)
+        for dtype in (torch.long,) * 2 + (torch.float, torch.bool)
+    )
+    return Ended(torch.full((n, n_branches), NONE, device=device), *zeros)
+
+
+def _first(these: Ended, others: Ended, *, by_rank: bool) -> Ended:
+    """The best of both, as many as there is room for; or these, and behind them the others."""
+    both = [torch.cat(parts, dim=1) for parts in zip(these, others, strict=True)]
+    ranks = both[0]
+    key = ranks if by_rank else (ranks > NONE).float()
+    places = key.argsort(dim=1, descending=True, stable=True)[:, : these.ranks.size(1)]
+    return Ended(*(part.gather(1, places) for part in both))

@@ -1,0 +1,89 @@
+"""The schema of the section about translating, and the formulas that it names."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError, model_validator
+from torch import Tensor
+
+from transformer_mt.errors import UserError
+from transformer_mt.settings import MAY_CHANGE, Section, refusal
+
+
+class DecodingConfig(Section):
+    """Translating. Validation is greedy and keeps to the limits of length alone."""
+
+    beam: Annotated[int, MAY_CHANGE] = Field(default=5, ge=1, le=1000)
+    """hypotheses of a sentence that are followed at once; 1: greedy"""
+    n_best: Annotated[int, MAY_CHANGE] = Field(default=1, ge=1)
+    """translations of a sentence that are given back, the best first"""
+    length_penalty: Annotated[Literal["average", "gnmt"], MAY_CHANGE] = "average"
+    """by what log-probabilities are divided to compare: average, length^A, or gnmt, ((5 + length) / 6)^A; EOS counts"""
+    length_penalty_exponent: Annotated[float, MAY_CHANGE] = Field(default=1.0, ge=0)
+    """A; the larger, the longer the translations; 0: log-probabilities as they are"""
+    min_length: Annotated[int, MAY_CHANGE] = Field(default=1, ge=0)
+    """tokens that a translation has at least, the end symbol not counted"""
+    max_length_factor: float = Field(default=2.0, ge=0)
+    """a translation has at most factor * source tokens + offset tokens, the end symbol counted"""
+    max_length_offset: int = Field(default=10, ge=1)
+    """the offset of that limit"""
+    max_source_length: int = Field(default=1024, ge=2)
+    """longer sources, in tokens, are cut, with a warning"""
+    no_repeat_ngram: Annotated[int, MAY_CHANGE] = Field(default=0, ge=0)
+    """no sequence of so many tokens comes twice in a translation; 0: off"""
+    repetition_penalty: Annotated[float, MAY_CHANGE] = Field(default=1.0, ge=1)
+    """factor on the log-probability of tokens that the translation has already (Keskar et al. 2019); scores hold it"""
+    sample: Annotated[bool, MAY_CHANGE] = False
+    """draw n_best translations at random instead of searching for the best"""
+    temperature: Annotated[float, MAY_CHANGE] = Field(default=1.0, gt=0)
+    """of drawing: log-probabilities are divided by it"""
+    top_k: Annotated[int, MAY_CHANGE] = Field(default=0, ge=0)
+    """draw from the k most likely tokens; 0: from all"""
+    top_p: Annotated[float, MAY_CHANGE] = Field(default=1.0, gt=0, le=1)
+    """draw from the fewest most likely tokens that have this probability together (Holtzman et al. 2020)"""
+    seed: Annotated[int, MAY_CHANGE] = Field(default=1, ge=0, lt=2**63)
+    """of drawing; what is drawn depends on it, the line and the position alone"""
+    batch_tokens: Annotated[int, MAY_CHANGE] = Field(default=2048, ge=1)
+    """padded source tokens, times branches, that are translated at once"""
+
+    @model_validator(mode="after")
+    def _has_as_many(self) -> DecodingConfig:
+        if not self.sample and self.n_best > self.beam:
+            raise refusal("n_best", f"{self.n_best} translations out of a beam of {self.beam}: raise decoding.beam")
+        return self
+
+    @property
+    def branches(self) -> int:
+        """Hypotheses of a sentence at once."""
+        return self.n_best if self.sample else self.beam
+
+    def changed(self, options: dict[str, Any]) -> DecodingConfig:
+        """With other values for some keys. Raises `UserError` for a key or a value that cannot be."""
+        try:
+            return DecodingConfig.model_validate({**self.model_dump(), **options})
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise UserError(f"decoding.{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+    def greedily(self) -> DecodingConfig:
+        """As validation translates: it shows the model as it is."""
+        limits = {"max_length_factor", "max_length_offset", "max_source_length"}
+        return DecodingConfig(beam=1, min_length=0, batch_tokens=self.batch_tokens, **self.model_dump(include=limits))
+
+    @property
+    def method(self) -> str:
+        """The search in words."""
+        return "sampled" if self.sample else "greedy" if self.beam == 1 else f"beam {self.beam}"
+
+    def limit(self, source_tokens: int) -> int:
+        """Tokens that a translation has at most, the end symbol counted."""
+        return int(self.max_length_factor * source_tokens) + self.max_length_offset
+
+    def compare(self, totals: Tensor, length: int) -> Tensor:
+        """Log-probabilities of hypotheses of this length, the end symbol counted, as they are compared.
+
+        average: total / length^A; gnmt: total / ((5 + length) / 6)^A (Wu et al. 2016, equation 14).
+        """
+        base = length if self.length_penalty == "average" else (5 + length) / 6
+        return totals / base**self.length_penalty_exponent
