@@ -1,4 +1,5 @@
-"""Measure training: its speed beside a plain loop, its share of what the machine can do, and its memory over time.
+"""Measure training: its speed beside a plain loop, its share of what the machine can do, and its memory over time; and
+translating, beside another engine (`decode`, see bench_decode.py).
 
     python scripts/bench.py train [--src F --tgt G] [--precision fp32|bf16] [--steps N] [--rounds N] [section.key=value]
     python scripts/bench.py memory [--src F --tgt G] [--precision fp32|bf16] [--steps N] [section.key=value]
@@ -27,6 +28,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import bench_decode
 import torch
 import yaml
 from bench_ceiling import DTYPES, PRODUCT, model_flops, product_rate, synchronise
@@ -52,6 +54,9 @@ LOOKS = (100, 500, 1000, 2000, 5000)  # steps after which memory is looked at
 
 
 def main() -> None:
+    if sys.argv[1:2] == ["decode"]:
+        bench_decode.main(sys.argv[2:])
+        return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["train", "memory"])
     parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="changes of the work")

@@ -44,6 +44,8 @@ class DecodingConfig(Section):
     """draw from the fewest most likely tokens that have this probability together (Holtzman et al. 2020)"""
     seed: Annotated[int, MAY_CHANGE] = Field(default=1, ge=0, lt=2**63)
     """of drawing; what is drawn depends on it, the line and the position alone"""
+    alignment_layer: Annotated[int | None, MAY_CHANGE] = Field(default=None, ge=1)
+    """decoder layer whose cross-attention gives word alignments, from 1; null: the mean of all"""
     batch_tokens: Annotated[int, MAY_CHANGE] = Field(default=2048, ge=1)
     """padded source tokens, times branches, that are translated at once"""
 

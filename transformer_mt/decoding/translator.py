@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,12 +16,14 @@ from torch import Tensor
 
 from transformer_mt.data.batching import source_batch
 from transformer_mt.data.tokenizer import TokenizerPair
+from transformer_mt.decoding.alignment import Links, align
 from transformer_mt.decoding.beams import Beams, Hypothesis
 from transformer_mt.decoding.options import DecodingConfig
 from transformer_mt.decoding.rules import Beginnings, LeastLength, NoRepeat, RepetitionPenalty
 from transformer_mt.decoding.sampling import Sampler
 from transformer_mt.decoding.search import Rule, likeliest, search
 from transformer_mt.device import resolve
+from transformer_mt.errors import UserError
 from transformer_mt.model.cache import Cache
 from transformer_mt.model.config import ModelConfig
 from transformer_mt.model.linear import convert
@@ -28,6 +31,7 @@ from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs import RunFolder
 from transformer_mt.training.checkpoint import load_weights
 
+NOTHING = Hypothesis([], [], finished=True)  # the translation of nothing
 ROWS = 64  # of scores that are worked out together on a CPU
 
 
@@ -40,6 +44,12 @@ class Translation:
     tokens: list[str]
     token_scores: list[float]  # of each token, and of the end symbol where it was found
     finished: bool  # False: it was cut at the longest that is allowed
+    alignment: Links | None = None  # source word, target word; where it was asked for
+
+    @property
+    def score_per_token(self) -> float:
+        """The mean over the tokens, the end symbol counted; 0 for the translation of nothing."""
+        return self.score / max(1, len(self.token_scores))
 
 
 class Translator:
@@ -103,27 +113,54 @@ class Translator:
         configuration's section `decoding`, such as `beam=1`. A text that is longer than `decoding.max_source_length`,
         or than the model's positions, is cut, with a warning (`CutSource`) that names its line.
         """
-        found = self.n_best(texts, beginnings, first_line, **{**options, "n_best": 1})
+        one_each: dict[str, Any] = {**options, "n_best": 1}
+        found = self.n_best(texts, beginnings, first_line, **one_each)
         return [translations[0].text for translations in found]
 
     def n_best(
-        self, texts: Sequence[str], beginnings: Sequence[str] | None = None, first_line: int = 1, **options: Any
+        self,
+        texts: Sequence[str],
+        beginnings: Sequence[str] | None = None,
+        first_line: int = 1,
+        *,
+        alignments: bool = False,
+        **options: Any,
     ) -> list[list[Translation]]:
         """Up to `n_best` translations of each text, the best first; one at least."""
         config = self.config.changed(options)
         coded = self.encode(texts, first_line)
         forced = self.tokenizers.tgt.encode(beginnings) if beginnings is not None else None
-        found = [[Hypothesis([], [], finished=True)] for _ in texts]
-        worth = [i for i, text in enumerate(texts) if text.strip()]
-        for batch in batches({i: len(coded[i]) for i in worth}, config.batch_tokens // config.branches):
-            lines = [first_line + i for i in batch]
+        found: list[list[Hypothesis]] = [[NOTHING] for _ in texts]
+        links: dict[int, list[Links]] = {}
+        worth = {i: len(coded[i]) for i, text in enumerate(texts) if text.strip()}
+        for batch in batches(worth, config.batch_tokens // config.branches):
+            sources, lines = [coded[i] for i in batch], [first_line + i for i in batch]
             started = [forced[i] for i in batch] if forced is not None else None
-            for i, hypotheses in zip(
-                batch, self.search([coded[i] for i in batch], config, lines, started), strict=True
-            ):
+            for i, hypotheses in zip(batch, self.search(sources, config, lines, started), strict=True):
                 found[i] = hypotheses[: config.n_best]
-        texts_found = iter(self.tokenizers.tgt.decode([one.ids for hypotheses in found for one in hypotheses]))
-        return [[self._translation(one, next(texts_found)) for one in hypotheses] for hypotheses in found]
+            if alignments:
+                links.update(zip(batch, self.align(sources, [found[i] for i in batch], config), strict=True))
+        outputs = iter(self.tokenizers.tgt.decode([one.ids for hypotheses in found for one in hypotheses]))
+        empty: list[Links] = [[]]
+        return [
+            [
+                self._translation(one, next(outputs), of_one if alignments else None)
+                for one, of_one in zip(hypotheses, links.get(i, empty * len(hypotheses)), strict=True)
+            ]
+            for i, hypotheses in enumerate(found)
+        ]
+
+    def align(
+        self, sources: list[list[int]], found: list[list[Hypothesis]], config: DecodingConfig
+    ) -> list[list[Links]]:
+        """Word by word, each hypothesis with its source."""
+        n_layers = len(self.model.decoder.layers)
+        if (config.alignment_layer or 1) > n_layers:
+            raise UserError(f"decoding.alignment_layer: {config.alignment_layer}: the decoder has {n_layers}")
+        pairs = [(source, one.ids) for source, hypotheses in zip(sources, found, strict=True) for one in hypotheses]
+        each_source, each_target = map(list, zip(*pairs, strict=True))
+        links = iter(align(self.model, self.tokenizers, each_source, each_target, config.alignment_layer))
+        return [list(islice(links, len(hypotheses))) for hypotheses in found]
 
     @torch.inference_mode()
     def search(
@@ -169,9 +206,9 @@ class Translator:
                 del ids[limit:]
         return coded
 
-    def _translation(self, found: Hypothesis, text: str) -> Translation:
+    def _translation(self, found: Hypothesis, text: str, alignment: Links | None) -> Translation:
         tokens = self.tokenizers.tgt.tokens(found.ids)
-        return Translation(text.replace("\n", " "), found.score, tokens, found.gains, found.finished)
+        return Translation(text.replace("\n", " "), found.score, tokens, found.gains, found.finished, alignment)
 
 
 class CutSource(UserWarning):

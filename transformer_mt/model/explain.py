@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -24,25 +25,25 @@ class AttentionWeights(NamedTuple):
 
 @torch.no_grad()
 def attention_weights(model: Transformer, src: Tensor, tgt_in: Tensor) -> AttentionWeights:
-    """The weights with which a model reads these ids, without dropout. [B, S], [B, T]"""
+    """The weights with which a model reads these ids, without dropout. [B, S], [B, T]
+
+    What is watched is a twin that shares the model's tensors, so the model itself may be at work in other threads.
+    """
+    tensors = (*model.parameters(), *model.buffers())
+    twin = copy.deepcopy(model, {id(tensor): tensor for tensor in tensors}).eval()
     found: dict[MultiHeadAttention, Tensor] = {}
 
     def watch(attention: Any, inputs: Any) -> None:
         queries, memory, mask = inputs
         found[attention] = attend_explicitly(queries, memory, mask)[1]
 
-    attentions = [module for module in model.modules() if isinstance(module, MultiHeadAttention)]
-    handles = [attention.register_forward_pre_hook(watch) for attention in attentions]
-    was_training = model.training
-    try:
-        model.eval()(src, tgt_in)
-    finally:
-        model.train(was_training)
-        for handle in handles:
-            handle.remove()
-    layers = cast(Any, model.decoder.layers)
+    for module in twin.modules():
+        if isinstance(module, MultiHeadAttention):
+            module.register_forward_pre_hook(watch)
+    twin(src, tgt_in)
+    layers = cast(Any, twin.decoder.layers)
     return AttentionWeights(
-        encoder=[found[layer.self_attention] for layer in cast(Any, model.encoder.layers)],
+        encoder=[found[layer.self_attention] for layer in cast(Any, twin.encoder.layers)],
         decoder=[found[layer.self_attention] for layer in layers],
         cross=[found[layer.cross_attention] for layer in layers],
     )

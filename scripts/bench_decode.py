@@ -1,0 +1,163 @@
+"""Measure translating: sentences per second beside CTranslate2 with the same weights, and how long one sentence takes.
+
+    python scripts/bench.py decode RUN --src F [--ref G] [--threads N] [--rounds N]
+
+The other engine computes in fp32. Each side has, for each beam, the best of several batch sizes, which is looked for
+first; each turn of a side is a process of its own, in which loading is not counted, and the sides take turns, so that
+only the ratio depends on the machine. With --ref, BLEU is printed, for a fast engine that translates badly is none.
+
+One sentence: of 15 words, or as near as the file has them; from a cold start (the whole command), and once loaded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+
+from transformer_mt.data.sources import read_lines
+from transformer_mt.decoding.scoring import score
+from transformer_mt.decoding.translator import Translator
+
+SIDES = ("bf16", "fp32", "ctranslate2")
+SIZES = {"ours": (2048, 4096, 8192, 16384), "theirs": (256, 512, 1024, 2048)}  # tokens of a batch
+BEAMS = (1, 5)
+WARM_UP = 100  # sentences that are not counted
+WORDS = 15
+Translate = Callable[[Sequence[str]], list[str]]
+
+
+def main(arguments: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(
+        prog="bench.py decode", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("run", help="a run folder")
+    parser.add_argument("--src", type=Path, required=True, help="sentences to translate")
+    parser.add_argument("--ref", type=Path, help="their reference translations")
+    parser.add_argument("--threads", default="auto", help="of each engine (default: one a core)")
+    parser.add_argument("--rounds", type=int, default=5, help="how often the sides take turns")
+    parser.add_argument("--exported", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
+    parser.add_argument("--beam", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--sizes", type=int, nargs="+", help=argparse.SUPPRESS)
+    args = parser.parse_args(arguments)
+    if args.side:
+        measure(args)
+        return
+    with tempfile.TemporaryDirectory() as name:
+        exported = Path(name) / "exported"
+        command = [sys.executable, "-m", "transformer_mt", "export", args.run, "--to", "ctranslate2"]
+        subprocess.run([*command, "--output", str(exported)], check=True)
+        args.exported = exported
+        for beam in BEAMS:
+            compare(args, beam)
+        one_sentence(args)
+
+
+def compare(args: argparse.Namespace, beam: int) -> None:
+    """Find each side's batch size, let the sides take turns, and print rates and ratios."""
+    sizes = {side: best_size(args, side, beam) for side in SIDES}
+    rates: dict[str, list[float]] = {side: [] for side in SIDES}
+    texts: dict[str, list[str]] = {}
+    for _ in range(args.rounds):
+        for side in SIDES:
+            done = run_side(args, side, beam, [sizes[side]])
+            rates[side].append(done["rates"][0])
+            texts[side] = done["texts"]
+    for side in SIDES:
+        ratios = [ours / theirs for ours, theirs in zip(rates[side], rates["ctranslate2"], strict=True)]
+        bleu = f"  BLEU {score(texts[side], list(read_lines(args.ref)), '13a').bleu.value:.2f}" if args.ref else ""
+        print(
+            f"beam {beam}  {side:11}  {statistics.median(rates[side]):7,.0f} sentences/s "
+            f"(batches of {sizes[side]:,})  ratio {statistics.median(ratios):.2f} "
+            f"({min(ratios):.2f} to {max(ratios):.2f}){bleu}",
+            flush=True,
+        )
+
+
+def best_size(args: argparse.Namespace, side: str, beam: int) -> int:
+    """The batch size with which a side is fastest."""
+    sizes = SIZES["theirs" if side == "ctranslate2" else "ours"]
+    rates: list[float] = run_side(args, side, beam, sizes)["rates"]
+    return max(zip(rates, sizes, strict=True))[1]
+
+
+def run_side(args: argparse.Namespace, side: str, beam: int, sizes: Sequence[int]) -> dict[str, Any]:
+    """What `measure` says in a process of its own."""
+    chosen = ["--side", side, "--beam", str(beam), "--sizes", *map(str, sizes), "--exported", str(args.exported)]
+    common = ["decode", args.run, "--src", str(args.src), "--threads", str(args.threads)]
+    script = str(Path(__file__).with_name("bench.py"))
+    done = subprocess.run([sys.executable, script, *common, *chosen], check=True, capture_output=True, text=True)
+    return json.loads(done.stdout)
+
+
+# --- in a process of its own ------------------------------------------------------------------------------------------
+
+
+def measure(args: argparse.Namespace) -> None:
+    """Print sentences per second for each batch size, and the translations."""
+    texts = list(read_lines(args.src))
+    precision = args.side if args.side != "ctranslate2" else "fp32"
+    translator = Translator.load(args.run, device="cpu", threads=args.threads, precision=precision, beam=args.beam)
+    rates: list[float] = []
+    found: list[str] = []
+    for size in args.sizes:
+        translate = make_engine(args, translator, size)
+        translate(texts[:WARM_UP])
+        began = time.perf_counter()
+        found = translate(texts)
+        rates.append(len(texts) / (time.perf_counter() - began))
+    print(json.dumps({"rates": rates, "texts": found}))
+
+
+def make_engine(args: argparse.Namespace, translator: Translator, size: int) -> Translate:
+    """Text to text, by one side."""
+    if args.side != "ctranslate2":
+        return lambda texts: translator.translate(texts, batch_tokens=size)
+    import ctranslate2
+
+    threads = torch.get_num_threads()
+    engine = cast(Any, ctranslate2).Translator(str(args.exported), compute_type="float32", intra_threads=threads)
+    src, tgt = translator.tokenizers.src, translator.tokenizers.tgt
+    eos = "</s>"
+
+    def translate(texts: Sequence[str]) -> list[str]:
+        sources = [[*map(str, ids), eos] for ids in src.encode(texts)]
+        longest = max(translator.config.limit(len(source)) for source in sources)
+        options = {"beam_size": args.beam, "max_decoding_length": longest, "max_input_length": 0}
+        found = engine.translate_batch(sources, max_batch_size=size, batch_type="tokens", **options)
+        return tgt.decode([list(map(int, one.hypotheses[0])) for one in found])
+
+    return translate
+
+
+# --- one sentence -----------------------------------------------------------------------------------------------------
+
+
+def one_sentence(args: argparse.Namespace) -> None:
+    """Print how long a single sentence takes."""
+    text = min(read_lines(args.src), key=lambda line: abs(len(line.split()) - WORDS))
+    command = [sys.executable, "-m", "transformer_mt", "translate", args.run, text, "--threads", str(args.threads)]
+    cold = [clock(lambda: subprocess.run(command, check=True, capture_output=True)) for _ in range(args.rounds)]
+    print(f"one sentence of {len(text.split())} words: {statistics.median(cold):.2f} s from a cold start")
+    for precision in SIDES[:2]:
+        translator = Translator.load(args.run, device="cpu", threads=args.threads, precision=precision)
+        for beam in BEAMS:
+            times = [clock(lambda: translator.translate([text], beam=beam)) for _ in range(10 * args.rounds)]  # noqa: B023
+            print(f"once loaded, {precision}, beam {beam}: {1000 * statistics.median(times):.0f} ms")
+
+
+def clock(work: Callable[[], object]) -> float:
+    """Seconds."""
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began

@@ -1,0 +1,59 @@
+"""Which word of a translation belongs to which word of its source, from the weights of the cross-attention.
+
+`n` sentences, `S` source length, `T` target length, `H` heads. A word is what stands between white space.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from transformer_mt.data.batching import source_batch
+from transformer_mt.data.tokenizer import Tokenizer, TokenizerPair
+from transformer_mt.model.explain import attention_weights
+from transformer_mt.model.transformer import Transformer
+
+Links = list[tuple[int, int]]
+"""(source word, target word), both counted from 0, by target word."""
+
+
+def align(
+    model: Transformer, tokenizers: TokenizerPair, sources: list[list[int]], targets: list[list[int]], layer: int | None
+) -> list[Links]:
+    """Link each word of each translation to the source word that it attends to most.
+
+    The weights are those of the position that writes a token. `layer` counts from 1; None: the mean of all. Heads are
+    averaged, tokens of a source word summed up, and those of a target word averaged.
+    """
+    if not targets:
+        return []
+    device, bos, pad = model.output.weight.device, tokenizers.tgt.bos_id, tokenizers.tgt.pad_id
+    width = 1 + max(map(len, targets))
+    read = [[bos, *ids] + [pad] * (width - 1 - len(ids)) for ids in targets]
+    src = source_batch(sources, tokenizers).to(device)
+    cross = attention_weights(model, src, torch.tensor(read, device=device)).cross  # n_layers x [n, H, T, S]
+    if layer is not None:
+        cross = cross[layer - 1 : layer]
+    weights = torch.stack([one.float().mean(1) for one in cross]).mean(0).cpu()  # [n, T, S]
+    first = int(tokenizers.source_bos)
+    links: list[Links] = []
+    for one, source, target in zip(weights, sources, targets, strict=True):
+        of_text = one[: len(target), first : first + len(source)]
+        links.append(link(of_text, words(tokenizers.src, source), words(tokenizers.tgt, target)))
+    return links
+
+
+def words(tokenizer: Tokenizer, ids: Sequence[int]) -> list[int]:
+    """For each token the number of the word in which the text ends with it."""
+    return [max(0, len(text.split()) - 1) for text in tokenizer.decode([ids[: end + 1] for end in range(len(ids))])]
+
+
+def link(weights: Tensor, src_words: list[int], tgt_words: list[int]) -> Links:
+    """Each target word to its best source word. [T, S]"""
+    if not src_words or not tgt_words:
+        return []
+    to_src, to_tgt = (torch.nn.functional.one_hot(torch.tensor(of)).float() for of in (src_words, tgt_words))
+    by_words = (to_tgt / to_tgt.sum(0).clamp(min=1)).T @ weights @ to_src  # [target words, source words]
+    return [(int(source), target) for target, source in enumerate(by_words.argmax(1)) if target in tgt_words]
