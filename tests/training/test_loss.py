@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from transformer_mt.data.batching import Batch
+from transformer_mt.device import Machine
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.training import loss as loss_file
+from transformer_mt.training import update
 from transformer_mt.training.loss import (
     Loss,
     LossConfig,
@@ -63,7 +66,7 @@ def gradients(value: Tensor, problem: Problem) -> tuple[Tensor, ...]:
 
 
 def chunked(problem: Problem, pad: int, smoothing: float) -> Loss:
-    return label_smoothed_cross_entropy(*problem, pad, smoothing)
+    return label_smoothed_cross_entropy(*problem, pad, smoothing, n_labels=int((problem.labels != pad).sum()))
 
 
 def plain(problem: Problem, pad: int, smoothing: float) -> Loss:
@@ -178,7 +181,7 @@ def test_no_gradient_is_worked_out_for_nobody() -> None:
 def test_the_masses_of_the_wanted_distribution(pad: int, smoothing: float) -> None:
     """Trap 20: with an identity for weight, softmax minus gradient is the distribution that the loss wants."""
     logits, labels = torch.randn(1, V, V, requires_grad=True), torch.arange(V)[None]
-    loss = label_smoothed_cross_entropy(logits, torch.eye(V), labels, pad, smoothing).smoothed
+    loss = label_smoothed_cross_entropy(logits, torch.eye(V), labels, pad, smoothing, V - 1).smoothed
     (gradient,) = torch.autograd.grad(loss, logits)
     without_pad = logits.detach().clone()
     without_pad[..., pad] = -math.inf
@@ -218,7 +221,7 @@ def test_a_batch_of_padding_is_worth_nothing(way: Callable[..., Loss]) -> None:
 def test_perfect_logits_cost_nothing() -> None:
     """Trap 22: no softmax stands before the cross-entropy."""
     labels = torch.arange(1, V)[None]
-    found = label_smoothed_cross_entropy(50 * F.one_hot(labels, V).float(), torch.eye(V), labels, 0, 0.0)
+    found = label_smoothed_cross_entropy(50 * F.one_hot(labels, V).float(), torch.eye(V), labels, 0, 0.0, V - 1)
     assert found.smoothed < 1e-4 and found.nll < 1e-4
 
 
@@ -257,6 +260,29 @@ def test_each_side_has_its_own_pad_id(make_model: MakeModel, pads: tuple[int, in
     found = batch_loss(model, batch, smoothing=0.1)
     problem = Problem(model(batch.src, batch.tgt_in), model.output.weight, batch.labels)
     assert_near(found.smoothed, oracle(problem, pads[1], 0.1))
+
+
+class NoWaiting(TorchDispatchMode):
+    """What a GPU has to be waited for is an error: values that are read, shapes that follow from values, and tensors
+    made of several numbers of the CPU's."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        assert name not in ("nonzero", "masked_select", "_local_scalar_dense")
+        assert name != "lift_fresh" or args[0].dim() == 0
+        assert not name.startswith("index") or not any(index.dtype == torch.bool for index in tensors(args[1]))
+        return func(*args, **(kwargs or {}))
+
+
+def tensors(values: Any) -> list[Tensor]:
+    return [value for value in values if isinstance(value, Tensor)] if isinstance(values, list | tuple) else []
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_no_device_is_waited_for(make_model: MakeModel, precision: Literal["fp32", "bf16"]) -> None:
+    model, batch, machine = make_model().train(), ragged(8), Machine(torch.device("cpu"), precision, 1)
+    with NoWaiting():
+        update.gradients(model, batch, machine=machine, smoothing=0.1)
 
 
 def test_smoothing_is_a_tenth_unless_said_otherwise() -> None:

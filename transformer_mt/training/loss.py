@@ -40,17 +40,21 @@ class Loss(NamedTuple):
     nll: Tensor  # negative log-likelihood, in nats; perplexity is exp(nll / labels)
 
 
-def label_smoothed_cross_entropy(states: Tensor, weight: Tensor, labels: Tensor, pad_id: int, smoothing: float) -> Loss:
+def label_smoothed_cross_entropy(
+    states: Tensor, weight: Tensor, labels: Tensor, pad_id: int, smoothing: float, n_labels: int
+) -> Loss:
     """The loss of decoder states against labels. Padding counts nothing; without any other label the loss is 0.
 
-    states [B, T, D], weight [V, D] of the output layer, labels [B, T]. The logits are made, used and dropped in chunks,
-    in the precision of the autocast around this call, and summed up in fp32; their gradient is worked out beside them.
+    states [B, T, D], weight [V, D] of the output layer, labels [B, T], of which so many are no padding: known before,
+    since a GPU would have to be waited for. The logits are made, used and dropped in chunks, in the precision of the
+    autocast around this call, and summed up in fp32; their gradient is worked out beside them.
     """
-    real = labels != pad_id
-    device, states = states.device.type, states[real]
+    device, labels = states.device.type, labels.flatten()  # [B * T]
+    real = torch.nonzero_static(labels != pad_id, size=n_labels)[:, 0]  # [N]
+    states, labels = states.flatten(0, 1).index_select(0, real), labels.index_select(0, real)  # [N, D], [N]
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
     with torch.autocast(device, enabled=False):
-        arguments = states, weight, labels[real], pad_id, smoothing, dtype, torch.is_grad_enabled()
+        arguments = states, weight, labels, pad_id, smoothing, dtype, torch.is_grad_enabled()
         sums = cast("tuple[Tensor, Tensor]", _ChunkedLoss.apply(*arguments))
         classes = (torch.arange(len(weight), device=weight.device) != pad_id).to(weight.dtype)  # [V]
         all_logits = states.sum(0) @ (classes @ weight)
@@ -118,4 +122,5 @@ class _ChunkedLoss(torch.autograd.Function):
 def batch_loss(model: Transformer, batch: Batch, smoothing: float) -> Loss:
     """The loss of one batch, teacher-forced."""
     states = model(batch.src, batch.tgt_in)
-    return label_smoothed_cross_entropy(states, model.output.weight, batch.labels, model.tgt_pad, smoothing)
+    weight, pad_id = model.output.weight, model.tgt_pad
+    return label_smoothed_cross_entropy(states, weight, batch.labels, pad_id, smoothing, batch.n_tgt)

@@ -104,8 +104,9 @@ def gradients(model: Transformer, batch: Batch, *, machine: Machine, smoothing: 
     with machine.autocast():
         loss = batch_loss(model, batch.to(machine.device), smoothing)
     found = torch.autograd.grad(loss.smoothed, list(model.parameters()), materialize_grads=True)
-    counts = loss.nll.new_tensor([batch.n_src, batch.n_tgt, batch.src.numel() + batch.labels.numel(), 0])
-    return [torch.cat([torch.stack([loss.smoothed.detach(), loss.nll]), counts]), *found]
+    counts = batch.n_src, batch.n_tgt, batch.src.numel() + batch.labels.numel(), 0
+    figures = [loss.smoothed.detach(), loss.nll, *(torch.full_like(loss.nll, count) for count in counts)]
+    return [torch.stack(figures), *found]
 
 
 def _add(left: Sequence[Tensor], right: Sequence[Tensor]) -> list[Tensor]:
