@@ -13,6 +13,7 @@ from transformer_mt.model.transformer import Transformer
 from transformer_mt.training.ema import AveragedWeights
 
 MakeModel = Callable[..., Transformer]
+TAKEN, SKIPPED = torch.tensor(True), torch.tensor(False)
 
 
 def disturb(model: Transformer) -> None:
@@ -34,7 +35,7 @@ def assert_equal(left: dict[str, Tensor], right: dict[str, Tensor]) -> None:
 def train(model: Transformer, ema: AveragedWeights, steps: range) -> None:
     for step in steps:
         disturb(model)
-        ema.update(step)
+        ema.update(step, TAKEN)
 
 
 @pytest.mark.parametrize("tie", ["all", "decoder", "none"])
@@ -45,7 +46,7 @@ def test_the_mean_is_that_of_a_plain_loop(make_model: MakeModel, tie: str, decay
     ema, mean = AveragedWeights(model, decay), {k: v.double() for k, v in weights(model).items()}
     for step in range(1, 30):
         disturb(model)
-        ema.update(step)
+        ema.update(step, TAKEN)
         keep = min(decay, (1 + step) / (10 + step))
         mean = {name: keep * mean[name] + (1 - keep) * weight.double() for name, weight in weights(model).items()}
     with ema.swapped():
@@ -65,7 +66,7 @@ def test_the_first_weights_do_not_linger(make_model: MakeModel) -> None:
         for parameter in model.parameters():
             parameter.zero_()
     for step in range(1, 31):
-        ema.update(step)
+        ema.update(step, TAKEN)
     with ema.swapped():
         share = math.prod((1 + step) / (10 + step) for step in range(1, 31))
         assert max(float(weight.max()) for weight in weights(model).values()) == pytest.approx(share, rel=1e-4)
@@ -75,9 +76,21 @@ def test_a_constant_is_its_own_mean(make_model: MakeModel) -> None:
     model = make_model(rough=0.3)
     ema, before = AveragedWeights(model, 0.9), weights(model)
     for step in range(1, 20):
-        ema.update(step)
+        ema.update(step, TAKEN)
     with ema.swapped():
         assert_equal(weights(model), before)
+
+
+def test_a_step_that_was_skipped_does_not_move_it(make_model: MakeModel) -> None:
+    model = make_model(rough=0.3)
+    ema = AveragedWeights(model, 0.9)
+    train(model, ema, range(1, 5))
+    disturb(model)  # so that there is something to take in
+    before = {name: mean.clone() for name, mean in ema.others.items()}
+    ema.update(5, SKIPPED)
+    assert_equal(ema.others, before)
+    ema.update(5, TAKEN)
+    assert not any(torch.equal(mean, before[name]) for name, mean in ema.others.items() if mean.any())
 
 
 def test_the_raw_weights_come_back_also_after_an_exception(make_model: MakeModel) -> None:

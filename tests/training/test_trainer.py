@@ -216,5 +216,17 @@ def test_the_mean_of_the_weights_is_what_is_kept(here, tmt) -> None:
             torch.testing.assert_close(next_mean[name], decay * mean[name] + (1 - decay) * raw[name])
 
 
+def test_a_step_that_is_skipped_does_not_move_the_mean(here, tmt, infect) -> None:
+    infect(lambda step, _: step == 6)
+    done = tmt(*TRAIN, "optimizer.ema_decay=0.5", "train.save_every=1", "keep.last=99")
+    assert done.returncode == 0, done.stderr
+    run = RunFolder(here / "runs" / "tiny")
+    before, skipped, after = (
+        safetensors.torch.load_file(run.checkpoint(step).path / "model.safetensors") for step in ("5", "6", "7")
+    )
+    assert all(torch.equal(mean, skipped[name]) for name, mean in before.items())
+    assert not all(torch.equal(mean, after[name]) for name, mean in before.items())
+
+
 def test_the_figures_have_names() -> None:
     assert set(trainer.SUMS) < set(FIGURES)

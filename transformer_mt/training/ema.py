@@ -20,15 +20,16 @@ class AveragedWeights:
         self.others = {name: parameter.detach().clone() for name, parameter in self.parameters.items()}
 
     @torch.no_grad()
-    def update(self, step: int) -> None:
-        """Take in the weights after a step, counted from 1.
+    def update(self, step: int, taken: Tensor) -> None:
+        """Take in the weights after a step, counted from 1; where that was not `taken`, nothing changes.
 
         The decay is min(decay, (1 + step) / (10 + step)), as TensorFlow's ExponentialMovingAverage has it with
         `num_updates`: a mean of about the last tenth of a short run, in which the first weights do not linger.
+        `taken` is not read, since a GPU would have to be waited for.
         """
-        decay = min(self.decay, (1 + step) / (10 + step))
-        means, weights = list(self.others.values()), list[Tensor](self.parameters.values())
-        torch._foreach_lerp_(means, weights, 1 - decay)  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
+        share = (1 - min(self.decay, (1 + step) / (10 + step))) * taken
+        for mean, weight in zip(self.others.values(), self.parameters.values(), strict=True):
+            mean.lerp_(weight, share)
 
     @contextmanager
     def swapped(self) -> Generator[None]:

@@ -169,7 +169,7 @@ class Trainer:
         window.waited += time.perf_counter() - began
         figures = self.updater.update(step, self.learning_rate(step), batches)
         if self.average is not None:
-            self.average.update(step)
+            self.average.update(step, taken=figures[FIGURES.index("norm")].isfinite())
         self.unread.append(Outcome(step, before, figures))
         progress.step, progress.position = step, after
         window.seconds += time.perf_counter() - began
