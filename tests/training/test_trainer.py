@@ -119,8 +119,8 @@ def test_a_return_to_before_the_first_step_of_this_start(here, tmt, infect) -> N
 def test_a_first_score_that_is_no_number_is_not_the_best(here, tmt, monkeypatch) -> None:
     call, scores = Validator.__call__, iter([float("nan"), 5.0, 6.0])
 
-    def first_nan(self: Validator) -> Any:
-        found = call(self)
+    def first_nan(self: Validator, failing: int | None) -> Any:
+        found = call(self, failing)
         return found._replace(scores={**found.scores, "loss": next(scores)})
 
     monkeypatch.setattr(Validator, "__call__", first_nan)
@@ -132,10 +132,10 @@ def test_a_first_score_that_is_no_number_is_not_the_best(here, tmt, monkeypatch)
 def test_a_signal_during_the_last_validation_is_obeyed(here, tmt, monkeypatch) -> None:
     call, times = Validator.__call__, iter(range(3))
 
-    def stop(self: Validator) -> Any:
+    def stop(self: Validator, failing: int | None) -> Any:
         if next(times) == 2:
             os.kill(os.getpid(), signal.SIGTERM)
-        return call(self)
+        return call(self, failing)
 
     monkeypatch.setattr(Validator, "__call__", stop)
     done = tmt(*TRAIN, "train.max_steps=11")
@@ -226,6 +226,19 @@ def test_a_step_that_is_skipped_does_not_move_the_mean(here, tmt, infect) -> Non
     )
     assert all(torch.equal(mean, skipped[name]) for name, mean in before.items())
     assert not all(torch.equal(mean, after[name]) for name, mean in before.items())
+
+
+def test_an_alarm_outlives_a_stop(here, tmt) -> None:
+    """Every output is degenerate so early: what is said is the same whether the run was stopped or not."""
+
+    def alarms(*commands: tuple[str, ...]) -> list[str]:
+        said = "".join(tmt(*TRAIN, "validation.every=1", *command).stderr for command in commands)
+        return [line for line in said.splitlines() if "degenerate output" in line]
+
+    undisturbed = alarms(("name=undisturbed", "train.max_steps=7"))
+    stopped = alarms(*(("name=stopped", f"train.max_steps={steps}") for steps in (2, 4, 7)))
+    assert [line.partition(" ")[2][:15] for line in undisturbed] == ["1  degenerate o", "5  ALARM: degen"]
+    assert stopped == undisturbed
 
 
 def test_the_figures_have_names() -> None:

@@ -108,33 +108,30 @@ def _said_everywhere(pairs: Sequence[tuple[str, str]]) -> set[str]:
     return {hypothesis for hypothesis, count in answers.items() if count >= most(hypothesis)}
 
 
-class Alarm:
-    """Says when a model begins to fail and when it has recovered, and nothing in between.
+def hear(
+    failing: int | None, finding: Finding, sources: Sequence[str], hypotheses: Sequence[str]
+) -> tuple[int | None, list[str]]:
+    """Take in one validation, whose finding is of these sources and translations: for how many in a row the model has
+    been failing now, which is to be handed in again at the next one, and the lines to say.
 
-    A new model fails, which is said in one line; only when it goes on so, or fails again, it is an alarm.
+    `failing` is 0 for a new model, and None for one that was well at the last validation. Said is when a model begins
+    to fail and when it has recovered, and nothing in between. A new model fails, which is said in one line; only when
+    it goes on so, or fails again, it is an alarm.
     """
-
-    def __init__(self) -> None:
-        self.failing = 0  # validations in a row
-        self.was_well = False
-
-    def hear(self, finding: Finding, sources: Sequence[str], hypotheses: Sequence[str]) -> list[str]:
-        """The lines to say after one validation, whose finding is of these sources and translations."""
-        if finding.failed < min(FEWEST, finding.total) or finding.share < (OVER if self.failing else ALARM):
-            recovered, self.failing, self.was_well = self.failing > 0, 0, True
-            return [f"degenerate output is over: {finding}"] if recovered else []
-        self.failing += 1
-        if self.failing == (1 if self.was_well else YOUNG):
-            example = finding.kinds[finding.worst][0]
-            return [
-                f"ALARM: degenerate output: {finding}",
-                f"  source     {sources[example]}",
-                f"  model      {_shortened(hypotheses[example])}",
-                f"  hint       {HINTS[finding.worst]}",
-            ]
-        if self.failing == 1:
-            return [f"degenerate output: {finding}: usual in a model that has only begun to learn"]
-        return []
+    if finding.failed < min(FEWEST, finding.total) or finding.share < (OVER if failing else ALARM):
+        return None, [f"degenerate output is over: {finding}"] if failing else []
+    failing = YOUNG if failing is None else failing + 1  # what was well is no longer new
+    if failing == YOUNG:
+        example = finding.kinds[finding.worst][0]
+        return failing, [
+            f"ALARM: degenerate output: {finding}",
+            f"  source     {sources[example]}",
+            f"  model      {_shortened(hypotheses[example])}",
+            f"  hint       {HINTS[finding.worst]}",
+        ]
+    if failing == 1:
+        return failing, [f"degenerate output: {finding}: usual in a model that has only begun to learn"]
+    return failing, []
 
 
 def _shortened(text: str, longest: int = 200) -> str:

@@ -9,7 +9,7 @@ import torch
 
 from transformer_mt.data.batching import BatchStream
 from transformer_mt.data.tokenizer import TokenizerPair
-from transformer_mt.decoding.degenerate import Alarm, find
+from transformer_mt.decoding.degenerate import find, hear
 from transformer_mt.decoding.explanation import explain
 from transformer_mt.decoding.options import DecodingConfig
 from transformer_mt.decoding.scoring import score
@@ -45,11 +45,10 @@ class Validator:
         self.model, self.tokenizers, self.decoding, self.stream = model, tokenizers, decoding.greedily(), stream
         self.sources, self.references = [src for src, _ in pairs], [tgt for _, tgt in pairs]
         self.machine, self.ranks, self.smoothing, self.tokenize = machine, ranks, smoothing, tokenize
-        self.alarm = Alarm()
         # probes stand evenly spread over the set, so that they differ as the set does
         self.probes = [i * len(pairs) // probes for i in range(min(probes, len(pairs)))]
 
-    def __call__(self) -> Validation:
+    def __call__(self, failing: int | None) -> Validation:
         translator = Translator.of(self.model, self.tokenizers, self.decoding, self.machine.precision)
         found = self.ranks.gather([best for best, *_ in translator.n_best(self.ranks.share(self.sources))])
         hypotheses, finished = [one.text for one in found], [one.finished for one in found]
@@ -60,13 +59,8 @@ class Validator:
             for places in (self.probes, degenerate.examples)
         )
         values = {**self.losses(), "bleu": scores.bleu.value, "chrf": scores.chrf.value, "degenerate": degenerate.share}
-        return Validation(
-            values,
-            samples,
-            lambda: self.draw(translator),
-            failures,
-            self.alarm.hear(degenerate, self.sources, hypotheses),
-        )
+        failing, alarm = hear(failing, degenerate, self.sources, hypotheses)
+        return Validation(values, samples, lambda: self.draw(translator), failing, failures, alarm)
 
     def draw(self, translator: Translator) -> dict[str, Figure]:
         """The last layer's cross-attention for the first probe."""

@@ -65,11 +65,13 @@ class ValidationConfig(Section):
 
 class Validation(NamedTuple):
     """What one validation found: scores by name (loss, nll, ppl, bleu, chrf, and the share of degenerate output),
-    translations, what draws pictures; an example of each kind of degenerate output, and what is to be said of it."""
+    translations, what draws pictures; in how many validations in a row, this one included, the output was degenerate,
+    an example of each kind of that, and what is to be said of it."""
 
     scores: dict[str, float]
     samples: list[Sample]
     draw: Callable[[], dict[str, Figure]]
+    failing: int | None
     failures: Sequence[Sample] = ()
     alarm: Sequence[str] = ()
 
@@ -98,6 +100,7 @@ class Progress:
     best_step: int = 0
     best_score: float | None = None
     not_better: int = 0  # validations in a row
+    failing: int | None = 0  # the same, with degenerate output; None once there was one without
     skipped: int = 0  # steps whose gradient was not finite
     skipped_in_a_row: int = 0
     trouble: int = 0  # first step of so many in a row that the run has to go back
@@ -123,7 +126,7 @@ class Trainer:
         feed: Feed,
         schedule: Schedule,
         average: AveragedWeights | None,
-        validate: Callable[[], Validation],
+        validate: Callable[[int | None], Validation],
         run: RunFolder,
         monitor: Monitor,
         ranks: Ranks,
@@ -252,7 +255,7 @@ class Trainer:
         """Score the model as it is, and keep it."""
         progress = self.progress
         with self.averaged():
-            scores, samples, draw, failures, alarm = self.validate()
+            scores, samples, draw, progress.failing, failures, alarm = self.validate(progress.failing)
         score, progress.validated = scores[self.validation.metric], progress.step
         if progress.best_score is None or is_better(self.validation.metric, score, progress.best_score):
             progress.best_score, progress.best_step, progress.not_better = score, progress.step, 0
