@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from transformer_mt import disk
 from transformer_mt.disk import write_text
 from transformer_mt.errors import UserError
 from transformer_mt.runs import FORMAT, CheckpointInfo, RunFolder, is_better, ranked
@@ -190,6 +191,38 @@ def test_the_best_checkpoint(metric: str, best_first: list[int], run: RunFolder)
     assert [info.step for info in ranked(run.checkpoint_list())] == best_first
     assert run.checkpoint("best").step == best_first[0]
     assert run.checkpoint("last").step == 100
+
+
+@pytest.mark.parametrize(("which", "step"), [("best", 20), ("last", 30), ("10", None)])
+def test_one_that_is_deleted_while_it_is_read(
+    which: str, step: int | None, run: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the training, which has found a better one: it is looked for again."""
+    add_checkpoint(run, 10, loss=3.0)
+    read = CheckpointInfo.read
+
+    def read_late(folder: Path) -> CheckpointInfo:
+        if folder.name == "step-000010" and folder.exists():
+            add_checkpoint(run, 20, loss=1.0)
+            add_checkpoint(run, 30, loss=2.0)
+            disk.delete_folder(folder)
+        return read(folder)
+
+    monkeypatch.setattr(CheckpointInfo, "read", read_late)
+    if step is None:
+        with pytest.raises(UserError, match=r"has best, last and the steps 20, 30$"):
+            run.checkpoint(which)
+    else:
+        assert run.checkpoint(which).step == step
+    assert [info.step for info in run.checkpoint_list()] == [20, 30]
+
+
+def test_all_are_deleted_while_they_are_read(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_checkpoint(run, 10, loss=3.0)
+    read = CheckpointInfo.read
+    monkeypatch.setattr(CheckpointInfo, "read", lambda folder: (disk.delete_folder(folder), read(folder)))
+    with pytest.raises(UserError, match="has no checkpoint yet"):
+        run.checkpoint("best")
 
 
 def test_a_score_of_zero_is_a_score() -> None:

@@ -18,7 +18,7 @@ from transformer_mt.model.config import ModelConfig
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs import RunFolder
 from transformer_mt.settings import Section
-from transformer_mt.training.checkpoint import load_weights
+from transformer_mt.training.checkpoint import load_chosen
 
 KEY = "train.init_from"
 SHOWN = 6  # parameters that do not fit
@@ -40,10 +40,9 @@ class Origin:
         """Read the run that `train.init_from` names. Raises `UserError` where it is none, or does not fit."""
         run, pair = _open(config), tokenizers(config)
         try:
-            info = run.checkpoint("best")
             with torch.random.fork_rng(devices=[]):
                 theirs = Transformer(run.section("model", ModelConfig), pair.src, pair.tgt)
-            load_weights(theirs, info)
+            info = load_chosen(theirs, run, "best")
             digest = sha256((info.path / "model.safetensors").read_bytes()).hexdigest()
         except UserError as error:
             raise UserError(f"{KEY}: {error}") from None

@@ -66,6 +66,10 @@ class CheckpointInfo:
         return self.scores.get(self.metric)
 
 
+class Vanished(Exception):  # noqa: N818  (whoever meets it looks again)
+    """A checkpoint was deleted between being found and being read: its run is being trained."""
+
+
 @dataclass(frozen=True)
 class RunFolder:
     """One run on disk."""
@@ -148,7 +152,9 @@ class RunFolder:
 
     def checkpoint_list(self) -> list[CheckpointInfo]:
         """All checkpoints, oldest first. Raises `UserError` where one is damaged, and so its score unknown."""
-        return [self._info(folder) for folder in self.checkpoint_folders().values()]
+        while True:
+            with suppress(Vanished):
+                return [self._info(folder) for folder in self.checkpoint_folders().values()]
 
     def readable_checkpoints(self) -> list[CheckpointInfo]:
         """Those whose step and scores are known, oldest first; a damaged description is passed over."""
@@ -163,13 +169,16 @@ class RunFolder:
 
         Raises `UserError` where there is none, or where the file that describes it is damaged.
         """
-        folders = self.checkpoint_folders()
-        if not folders:
-            raise UserError(f"{self.path}: has no checkpoint yet; train longer (tmt train saves at each validation)")
+        while folders := self.checkpoint_folders():
+            with suppress(Vanished):
+                return self._choose(which, folders)
+        raise UserError(f"{self.path}: has no checkpoint yet; train longer (tmt train saves at each validation)")
+
+    def _choose(self, which: str, folders: dict[int, Path]) -> CheckpointInfo:
         if which == "last":
             return self._info(folders[max(folders)])
         if which == "best":
-            found = self.checkpoint_list()
+            found = [self._info(folder) for folder in folders.values()]
             return (ranked(found) or found[-1:])[0]
         for step, folder in folders.items():
             if str(step) == which:
@@ -181,6 +190,8 @@ class RunFolder:
         try:
             return CheckpointInfo.read(folder)
         except Damage as damage:
+            if not folder.exists():
+                raise Vanished from None
             raise damaged(damage) from None
 
     # --- writing ------------------------------------------------------------------------------------------------------

@@ -61,10 +61,10 @@ def _check(path: Path, expected: dict[str, Any] | None) -> None:
         raise Damage(path, "is not among the files that were saved")
     if not path.is_file():
         raise Damage(path, "is missing")
-    n_bytes = path.stat().st_size
-    if n_bytes < expected["bytes"]:
-        raise Damage(path, f"was truncated ({n_bytes:,} of {expected['bytes']:,} bytes)")
     try:
+        n_bytes = path.stat().st_size
+        if n_bytes < expected["bytes"]:
+            raise Damage(path, f"was truncated ({n_bytes:,} of {expected['bytes']:,} bytes)")
         is_whole = _describe(path) == expected
     except OSError as error:
         raise Damage(path, f"cannot be read ({error.strerror})") from None

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 from torch import nn
 
-from transformer_mt import disk
+from transformer_mt import disk, seal
 from transformer_mt.errors import UserError
 from transformer_mt.runs import CheckpointInfo, RunFolder
 from transformer_mt.training import checkpoint
@@ -70,6 +71,36 @@ def test_damaged_files_are_not_loaded(run: RunFolder) -> None:
 def test_the_weights_of_another_model(run: RunFolder) -> None:
     with pytest.raises(UserError, match=r"cannot be read .*was .*/run/config.yaml changed"):
         load_weights(nn.Linear(4, 2), run.checkpoint("10"))
+
+
+@pytest.mark.parametrize("moment", ["before it is read", "while it is compared", "once it was found whole"])
+def test_weights_that_are_deleted_before_they_are_read(
+    moment: str, run: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the training that goes on: those of the checkpoint that is the best now are loaded, and none is damaged."""
+    where, name = {
+        "before it is read": (checkpoint, "check_seal"),
+        "while it is compared": (seal, "_describe"),
+        "once it was found whole": (safetensors.torch, "load_model"),
+    }[moment]
+    function = getattr(where, name)
+
+    def late(*arguments: Any) -> Any:
+        if (doomed := run.checkpoints / "step-000005").exists():
+            disk.delete_folder(doomed)
+        return function(*arguments)
+
+    monkeypatch.setattr(where, name, late)
+    model = make_model(0.0)
+    assert checkpoint.load_chosen(model, run, "best").step == 100
+    assert torch.equal(model.weight, torch.full((2, 3), 100.0))
+
+
+@pytest.mark.parametrize("which", ["best", "5"])
+def test_weights_that_are_damaged_are_said_to_be(which: str, run: RunFolder) -> None:
+    spoil(run, 5)
+    with pytest.raises(UserError, match=r"step-000005/model.safetensors: was truncated"):
+        checkpoint.load_chosen(make_model(0.0), run, which)
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from transformer_mt.model.config import ModelConfig
 from transformer_mt.model.linear import convert
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs import RunFolder
-from transformer_mt.training.checkpoint import load_weights
+from transformer_mt.training.checkpoint import load_chosen
 
 NOTHING = Hypothesis([], [], finished=True)  # the translation of nothing
 ROWS = 64  # of scores that are worked out together on a CPU
@@ -96,10 +96,9 @@ class Translator:
         where the hardware has it. Options are those of `translate`. Raises `UserError` where there is nothing to read.
         """
         folder = RunFolder.open(run)
-        info = folder.checkpoint(checkpoint)
         tokenizers = TokenizerPair.load(folder.tokenizer)
         model = Transformer(folder.section("model", ModelConfig), tokenizers.src, tokenizers.tgt)
-        load_weights(model, info)
+        load_chosen(model, folder, checkpoint)
         machine = resolve(device, precision, threads)
         config = folder.section("decoding", DecodingConfig).changed(options)
         return cls._ready(model.to(machine.device), tokenizers, config, machine.precision)

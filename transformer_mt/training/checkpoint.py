@@ -96,6 +96,23 @@ def load_weights(model: nn.Module, info: CheckpointInfo) -> None:
         ) from None
 
 
+def load_chosen(model: nn.Module, run: RunFolder, which: str) -> CheckpointInfo:
+    """Give the model the weights of the checkpoint that `best`, `last` or a step's number names, and say which it is.
+
+    A run that is being trained may delete it before it is read: then another is chosen. Raises `UserError` as
+    `RunFolder.checkpoint` and `load_weights` do.
+    """
+    while True:
+        info = run.checkpoint(which)
+        try:
+            load_weights(model, info)
+        except UserError:
+            if info.path.exists():
+                raise
+        else:
+            return info
+
+
 def load_state(info: CheckpointInfo) -> State:
     """The training state of a checkpoint, on the CPU. Raises `UserError` for damaged files."""
     verify(info, STATE)
