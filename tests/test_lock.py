@@ -152,6 +152,24 @@ def test_another_machine_s_lock_is_refused_while_it_may_live(silent: float, path
     assert [file.name for file in path.parent.iterdir()] == [".lock"]
 
 
+@pytest.mark.parametrize("named", ["neither", "ours", "theirs"])
+@pytest.mark.parametrize("has_flock", [True, None])
+def test_a_clone_of_this_machine_whose_starts_have_no_names(
+    named: str, has_flock: bool | None, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table of processes here says nothing of a process there: its heartbeat decides."""
+    monkeypatch.setattr(lock, "_try_flock", lambda _: has_flock)
+    there = replace(Holder.me(), boot=lock._boot() if named == "theirs" else "", pid=gone())
+    if named != "ours":
+        monkeypatch.setattr(lock, "_boot", lambda: "")
+    forge(path, there)
+    with pytest.raises(UserError, match=r"gave a sign of life \d seconds ago"), Lock(path).held():
+        pass
+    forge(path, there, SILENCE + 1)
+    with Lock(path).held():
+        pass
+
+
 def test_another_machine_s_lock_is_taken_over_after_its_silence(path: Path) -> None:
     forge(path, ELSEWHERE, SILENCE + 1)
     with Lock(path).held():

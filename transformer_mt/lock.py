@@ -55,8 +55,10 @@ class Holder:
         return None
 
     def is_here(self) -> bool:
-        """Whether it runs, or ran, on this machine."""
-        return self.boot == _boot() or self.host == socket.gethostname()
+        """Whether it runs, or ran, on this machine. Where a system does not name its starts this is never known: its
+        host's name may be another's too."""
+        here = _boot()
+        return bool(here and self.boot) and (self.boot == here or self.host == socket.gethostname())
 
     def is_alive(self) -> bool:
         """Whether the process is still there. On this machine only."""
