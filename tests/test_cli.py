@@ -480,6 +480,23 @@ def test_a_longer_run_goes_on(copy: Path, tmt: Tmt) -> None:
     assert "train.max_steps 14 reached" in (copy / "README.md").read_text(encoding="utf-8")
 
 
+def test_threads_are_counted_anew_where_another_number_of_processes_shares_them(
+    copy: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the same number they stay as they were, whatever machine it is: the bits depend on them."""
+
+    def go_on(processes: int, cores: int, max_steps: int) -> object:
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
+        monkeypatch.setattr(os, "cpu_count", lambda: cores)
+        done = tmt(*TRAIN, "name=shared", "threads=auto", f"train.max_steps={max_steps}")
+        assert done.returncode == 0, done.stderr
+        return configuration.load(copy.with_name("shared") / "config.yaml").threads
+
+    assert [go_on(2, 4, 1), go_on(2, 8, 2)] == [2, 2]
+    assert [go_on(1, 8, 3), go_on(1, 4, 4)] == [1, 1]  # torch's own default, here
+    assert go_on(4, 12, 5) == 3
+
+
 def test_going_on_from_an_earlier_checkpoint(copy: Path, tmt: Tmt) -> None:
     expected = load_file(RunFolder(copy).checkpoint("12").path / "model.safetensors")
     done = tmt(*TRAIN, "--checkpoint", "8")

@@ -88,12 +88,17 @@ def resolve(device: str, precision: str, threads: str | int) -> Machine:
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(SHAPES))  # read at the first matrix product
     if chosen.type == "cpu":
         keep_freed_memory()
-    processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    processes = processes_here()
     if threads != "auto":
         torch.set_num_threads(threads)
     elif processes > 1:
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // processes))
     return Machine(chosen, "bf16" if bf16 else "fp32", torch.get_num_threads())
+
+
+def processes_here() -> int:
+    """How many processes share this machine for one training, as `torchrun` says."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 def _best_device() -> str:

@@ -14,7 +14,7 @@ from typing import Any
 from transformer_mt import __version__
 from transformer_mt import config as configuration
 from transformer_mt.config import Config
-from transformer_mt.device import Machine, describe
+from transformer_mt.device import Machine, describe, processes_here
 from transformer_mt.disk import write_text
 from transformer_mt.errors import UserError
 from transformer_mt.runs import FORMAT, CheckpointInfo, RunFolder, ranked
@@ -40,6 +40,7 @@ def begin(
         **earlier,
         "format": FORMAT,
         "provenance": {**made, "init_from": init_from} if init_from else made,
+        "processes": processes_here(),
         "parameters": parameters,
         "report": report,
         "sha256": {**sha256},

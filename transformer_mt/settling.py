@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from functools import partial
 
 from transformer_mt import config as configuration
 from transformer_mt.config import Config
-from transformer_mt.device import Machine, resolve
+from transformer_mt.device import Machine, processes_here, resolve
 from transformer_mt.errors import UserError
 from transformer_mt.material import Material, make_stream
 from transformer_mt.model.transformer import Transformer
@@ -20,12 +19,15 @@ from transformer_mt.training.update import gradients
 
 
 def settle(run: RunFolder, config: Config) -> Config:
-    """The configuration as the run has it: `auto` resolved once, and nothing changed that decides what is learnt."""
+    """The configuration as the run has it: `auto` resolved once, and nothing changed that decides what is learnt.
+
+    Only the threads are counted anew where another number of processes shares them.
+    """
     old = None
     if run.exists():
-        run.read_record()
+        is_shared_alike = run.read_record().get("processes") == processes_here()
         old = configuration.load(run.config)
-        kept = ("device", "precision") if "LOCAL_WORLD_SIZE" in os.environ else ("device", "precision", "threads")
+        kept = ("device", "precision", "threads") if is_shared_alike else ("device", "precision")
         unchanged = {key: getattr(old, key) for key in kept if getattr(config, key) == "auto"}
         unchanged["schedule"] = config.schedule.ending(old.schedule.total_steps)
         if config.batches.tokens == "auto":
