@@ -14,7 +14,8 @@ import pytest
 
 from transformer_mt import disk
 from transformer_mt.disk import append_text, clear, replaced_file, replaced_folder, write_patiently, write_text
-from transformer_mt.errors import UserError
+from transformer_mt.errors import Interrupted, UserError
+from transformer_mt.signals import StopSignals
 
 
 def names(folder: Path) -> list[str]:
@@ -149,6 +150,21 @@ def test_room_is_waited_for_and_that_is_said_once(
     first, second = capsys.readouterr().err.splitlines()
     assert first.endswith("2.5 MB (2,500,000 bytes) are missing; waiting until there is room")
     assert second == f"{tmp_path}: there is room again; going on"
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_a_signal_ends_the_wait(when: str, rooms: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(_: float = 0) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    rooms[:] = [0]
+    monkeypatch.setattr("time.sleep", stop)
+    with StopSignals(), pytest.raises(Interrupted) as caught:
+        if when == "before":
+            stop()
+        write_patiently(lambda: pytest.fail("no room"), tmp_path, 1, "wait", "the thing")
+    assert (caught.value.signal, caught.value.saved) == (signal.SIGTERM, False)
+    assert StopSignals.number == 0
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])

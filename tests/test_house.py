@@ -18,12 +18,13 @@ MODULES = {
 }
 ROOMS = sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
 
-BELOW = {"errors", "settings", "device", "disk", "lock", "seal", "runs"}
+BELOW = {"errors", "settings", "device", "signals", "disk", "lock", "seal", "runs"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "settings": {"errors"},
     "device": {"errors", "settings"},
-    "disk": {"errors"},
+    "signals": set(),
+    "disk": {"errors", "signals"},
     "lock": {"errors"},
     "seal": set(),
     "runs": {"errors", "settings", "disk", "lock", "seal"},

@@ -38,7 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except UserError as error:
         _fail(str(error))
     except Interrupted as stop:
-        _note(f"stopped by {signal.Signals(stop.signal).name} and saved; the same command goes on from here")
+        saved = "and saved; the same command goes on from here"
+        not_saved = "and not saved, for want of room on the disk; the same command goes on from the last checkpoint"
+        _note(f"stopped by {signal.Signals(stop.signal).name} {saved if stop.saved else not_saved}")
         sys.exit(128 + stop.signal)
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)

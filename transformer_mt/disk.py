@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
-from transformer_mt.errors import UserError
+from transformer_mt.errors import Interrupted, UserError
+from transformer_mt.signals import StopSignals
 
 WhenFull = Literal["exit", "wait"]
 
@@ -111,8 +112,8 @@ def _flush(path: Path) -> None:
 def write_patiently(write: Callable[[], None], place: Path, n_bytes: int, when_full: WhenFull, what: str) -> None:
     """Call `write`, which needs so many bytes on the disk of a folder and leaves nothing behind when it fails.
 
-    Where there is no room, raises `UserError`, or says so once and looks again until there is. Other errors of `write`
-    are raised as they are.
+    Where there is no room, raises `UserError`, or says so once and looks again until there is; a stop signal ends the
+    wait with `Interrupted`. Other errors of `write` are raised as they are.
     """
     waiting = False
     while True:
@@ -133,6 +134,8 @@ def write_patiently(write: Callable[[], None], place: Path, n_bytes: int, when_f
         if not waiting:
             sys.stderr.write(f"{why}; waiting until there is room\n")
         waiting = True
+        if number := StopSignals.number:
+            raise Interrupted(number, saved=False)
         time.sleep(LOOK_AGAIN)
     if waiting:
         sys.stderr.write(f"{place}: there is room again; going on\n")

@@ -10,8 +10,8 @@ class UserError(Exception):
 
 
 class Interrupted(Exception):  # noqa: N818  (it is no error)
-    """A signal asked the run to stop; it has been saved."""
+    """A signal asked the run to stop; it has been saved, unless there was no room for it."""
 
-    def __init__(self, signal: int) -> None:
-        super().__init__(signal)
-        self.signal = signal
+    def __init__(self, signal: int, *, saved: bool = True) -> None:
+        super().__init__(signal, saved)
+        self.signal, self.saved = signal, saved

@@ -24,6 +24,7 @@ DISTURBED = """
 import os, sys, time
 from pathlib import Path
 import torch
+from transformer_mt import disk
 from transformer_mt.cli import main
 from transformer_mt.training import checkpoint
 
@@ -37,6 +38,9 @@ def save_disturbed(info, *rest):
     save(info, *rest)
 
 def disturb():
+    if how == "full":
+        disk.free = lambda _: 0
+        return
     if how == "slow":
         write = torch.save
         torch.save = lambda *_: (write(*_), print("saving", flush=True), time.sleep(600))
@@ -68,7 +72,7 @@ def here(tiny: Path, tmp_path: Path) -> Path:
 
 def start(here: Path, *how: str) -> subprocess.Popen[str]:
     """Train, and disturb the second save."""
-    command = [sys.executable, *(("-c", DISTURBED, *how) if how else ("-m", "transformer_mt")), *TRAIN]
+    command = [sys.executable, *(("-c", DISTURBED, *how[:2]) if how else ("-m", "transformer_mt")), *TRAIN, *how[2:]]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
         command, cwd=here, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -100,6 +104,22 @@ def test_a_second_signal_ends_it_at_once(second: signal.Signals, status: int, he
     process.send_signal(second)
     _, said = process.communicate(timeout=60)
     assert process.returncode == status
+    assert "Traceback" not in said
+    assert list(RunFolder(here / "runs" / "tiny").checkpoint_folders()) == [4]
+    assert_goes_on(here, tiny_run, after=4)
+
+
+def test_a_signal_while_room_on_the_disk_is_waited_for(here: Path, tiny_run: Path) -> None:
+    process = start(here, "full", "0", "keep.when_full=wait")
+    assert process.stderr is not None
+    said = ""
+    while "waiting until there is room" not in said:
+        said = process.stderr.readline()
+        assert said, "it ended"
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert "stopped by SIGTERM and not saved, for want of room on the disk; the same command goes on from the" in said
     assert "Traceback" not in said
     assert list(RunFolder(here / "runs" / "tiny").checkpoint_folders()) == [4]
     assert_goes_on(here, tiny_run, after=4)

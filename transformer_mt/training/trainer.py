@@ -18,13 +18,13 @@ from transformer_mt.data.feed import Feed
 from transformer_mt.errors import Interrupted, UserError
 from transformer_mt.runs import CheckpointInfo, RunFolder, is_better
 from transformer_mt.settings import MAY_CHANGE, Interval, Milestone, Section
+from transformer_mt.signals import StopSignals
 from transformer_mt.training import checkpoint
 from transformer_mt.training.checkpoint import KeepConfig, State
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.ema import AveragedWeights
 from transformer_mt.training.monitor import Monitor, Sample
 from transformer_mt.training.schedule import Schedule
-from transformer_mt.training.signals import StopSignals
 from transformer_mt.training.update import FIGURES, Updater
 
 if TYPE_CHECKING:

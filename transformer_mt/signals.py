@@ -6,17 +6,19 @@ import os
 import signal
 import threading
 from types import FrameType
-from typing import Any
+from typing import Any, ClassVar
 
 
 class StopSignals:
     """Turns SIGINT and SIGTERM into a number that the loop looks at; a second signal ends the process at once.
 
     Under `torchrun` it does not: that repeats a signal to processes which have had it, and ends them after a time.
+    A signal comes to the process, and so the number is the class's: 0 until there was one, and outside of `with`.
     """
 
+    number: ClassVar[int] = 0
+
     def __init__(self) -> None:
-        self.number = 0
         self._is_alone = os.environ.get("WORLD_SIZE", "1") == "1"
         self._before: dict[int, Any] = {}
 
@@ -28,8 +30,9 @@ class StopSignals:
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        StopSignals.number = 0
 
     def _receive(self, number: int, _frame: FrameType | None) -> None:
         if self.number and self._is_alone:
             os._exit(128 + number)  # what is being written has its own name until it is whole
-        self.number = self.number or number
+        StopSignals.number = self.number or number
