@@ -22,12 +22,18 @@ pytestmark = [pytest.mark.slow, pytest.mark.drill]
 SHARED = ("train", "--config", "tiny.yaml", "batches.accumulate=4", "keep.last=9", "train.max_steps=6")
 
 
-def launch(folder: Path, processes: int, *arguments: str, restarts: int = 0) -> subprocess.Popen[str]:
-    """`torchrun`, in a folder; or the command line alone."""
+def launch(
+    folder: Path, processes: int, *arguments: str, restarts: int = 0, disturbance: str = ""
+) -> subprocess.Popen[str]:
+    """`torchrun`, in a folder; or the command line alone. A disturbance is done in each process first."""
+    program = ["-m", "transformer_mt"]
+    if disturbance:
+        program = ["disturbed.py"]
+        (folder / "disturbed.py").write_text(f"{disturbance}\nfrom transformer_mt.cli import main\nmain()\n", "utf-8")
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     command = [*launcher, f"--max-restarts={restarts}"] if processes > 1 else []
     return subprocess.Popen(
-        [sys.executable, *command, "-m", "transformer_mt", *SHARED, *arguments],
+        [sys.executable, *command, *program, *SHARED, *arguments],
         cwd=folder,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         stderr=subprocess.PIPE,
@@ -35,8 +41,8 @@ def launch(folder: Path, processes: int, *arguments: str, restarts: int = 0) -> 
     )
 
 
-def train(folder: Path, processes: int, *arguments: str) -> str:
-    process = launch(folder, processes, *arguments)
+def train(folder: Path, processes: int, *arguments: str, disturbance: str = "") -> str:
+    process = launch(folder, processes, *arguments, disturbance=disturbance)
     _, said = process.communicate(timeout=300)
     assert process.returncode == 0, said
     return said
@@ -154,3 +160,70 @@ def test_more_processes_than_batches_in_a_step_are_refused(tiny: Path) -> None:
     assert job.returncode != 0
     assert "batches.accumulate: 1: 2 processes cannot share so few batches a step: set it to 2" in said
     assert not (tiny / "runs" / "few").exists()
+
+
+SICK = """
+from transformer_mt.training import trainer
+from transformer_mt.training.update import Updater
+
+update, sum_up, sick = Updater.update, Updater.sum_up, [False]
+
+def watch(self, step, learning_rate, batches):
+    sick[0] = step >= 6 and learning_rate > 1.5e-3 and self.ranks.rank == self.ranks.size - 1
+    return update(self, step, learning_rate, batches)
+
+def poison(self, batch):
+    sums, *gradients = sum_up(self, batch)
+    return [sums, *(gradient * (float("nan") if sick[0] else 1) for gradient in gradients)]
+
+trainer.MOST_SKIPPED, Updater.update, Updater.sum_up = 3, watch, poison
+"""
+
+
+def test_one_that_is_not_finite_takes_all_back(tiny: Path) -> None:
+    """From step 6 on the gradients of the last rank are spoilt: all go back to step 4, with its running mean of the
+    weights and the weights themselves, and end where one process ends."""
+    schedule = ("schedule.kind=constant", "schedule.warmup_steps=1", "schedule.peak=2e-3", "train.max_steps=12")
+    settings = (*schedule, "precision=fp32", "optimizer.eps=1e-3", "optimizer.ema_decay=0.5")
+    for processes in (1, 2):
+        said = train(tiny, processes, f"name=sick-{processes}", *settings, disturbance=SICK)
+        assert said.count("from step 6 on: back to step 4 with half the learning rate") == 1
+    assert_close(weights(tiny, "sick-2"), weights(tiny, "sick-1"))
+    ours, theirs = (
+        torch.load(RunFolder(tiny / "runs" / name).checkpoint("last").path / "training.pt", weights_only=True)
+        for name in ("sick-2", "sick-1")
+    )
+    assert_close(ours["raw_weights"], theirs["raw_weights"])
+    assert ours["progress"]["returns"] == theirs["progress"]["returns"] == 1
+
+
+LEARNING = """
+import os
+from hashlib import sha256
+from pathlib import Path
+from transformer_mt import pipeline
+from transformer_mt.data import tokenizer
+
+gather, learn = pipeline.gather, tokenizer.train
+
+def watched_learn(*arguments):
+    Path(f"learnt-{os.environ['RANK']}").touch()
+    return learn(*arguments)
+
+def watched_gather(*arguments):
+    material = gather(*arguments)
+    ids = material.corpora.train.src.ids.tobytes() + material.corpora.train.tgt.ids.tobytes()
+    vocabulary = str(material.tokenizers.src.encode(["one two three four", "eight"]))
+    Path(f"has-{os.environ['RANK']}").write_text(vocabulary + sha256(ids).hexdigest())
+    return material
+
+pipeline.gather, tokenizer.train = watched_gather, watched_learn
+"""
+
+
+def test_the_first_one_s_vocabulary_is_everyone_s(tiny: Path) -> None:
+    """A unigram model is not learnt alike to the bit twice."""
+    train(tiny, 2, "name=unigram", "tokenizer={kind: unigram, vocab_size: 280}", disturbance=LEARNING)
+    assert [path.name for path in tiny.glob("learnt-*")] == ["learnt-0"]
+    first, second = ((tiny / f"has-{rank}").read_text() for rank in (0, 1))
+    assert first == second
