@@ -25,8 +25,12 @@ from torch.distributed.rendezvous import rendezvous  # pyright: ignore[reportUnk
 from transformer_mt.errors import UserError
 
 PATIENCE = timedelta(hours=2)
-"""How long ranks wait for each other: the first one tokenises a large corpus before the others can begin. One that
-has died is noticed at once, by its closed connections."""
+"""How long ranks wait for each other: the first one tokenises a large corpus before the others can begin, and what it
+writes may have to wait for room on the disk."""
+STEP = timedelta(minutes=10)
+"""How long they wait for each other's gradients, for which all set out together: far above what a step takes, also one
+whose batches are split. A process that has died is noticed at once, by its closed connections; this is for one that
+hangs, and for a machine that lost its power or its network."""
 
 T = TypeVar("T")
 
@@ -37,6 +41,7 @@ class Ranks:
 
     rank: int = 0
     size: int = 1
+    patient: dist.ProcessGroup | None = None  # in which they wait for as long as `PATIENCE`
 
     @property
     def is_first(self) -> bool:
@@ -48,7 +53,10 @@ class Ranks:
         return items[self.rank :: self.size]
 
     def add_up(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """The sums over all ranks, in one exchange. The same bits on every rank."""
+        """The sums over all ranks, in one exchange. The same bits on every rank.
+
+        They have to come here at about the same time, see `STEP`; to all other exchanges any of them may be late.
+        """
         if self.size == 1:
             return list(tensors)
         flat = torch.cat([tensor.flatten() for tensor in tensors])
@@ -63,7 +71,7 @@ class Ranks:
             return number
         largest = torch.tensor(number)
         with _together():
-            dist.all_reduce(largest, dist.ReduceOp.MAX)
+            dist.all_reduce(largest, dist.ReduceOp.MAX, group=self.patient)
         return int(largest)
 
     def gather(self, share: Sequence[T]) -> list[T]:
@@ -72,7 +80,7 @@ class Ranks:
             return list(share)
         shares: list[Any] = [None] * self.size
         with _together():
-            dist.all_gather_object(shares, list(share))
+            dist.all_gather_object(shares, list(share), group=self.patient)
         rows = [list(part) for part in cast("list[list[T]]", shares)]
         return [part[i] for i in range(len(rows[0])) for part in rows if i < len(part)]
 
@@ -81,7 +89,7 @@ class Ranks:
         found: list[Any] = [decide() if self.is_first else None]
         if self.size > 1:
             with _together():
-                dist.broadcast_object_list(found)
+                dist.broadcast_object_list(found, group=self.patient)
         return cast(T, found[0])
 
     @contextmanager
@@ -97,7 +105,7 @@ class Ranks:
         """Until all have come here."""
         if self.size > 1:
             with _together():
-                dist.barrier()
+                dist.barrier(self.patient)
 
 
 @contextmanager
@@ -122,9 +130,10 @@ def join(accumulate: int) -> Generator[Ranks]:
     store = PrefixStore(f"start-{restarts()}", store)
     # messages between CPUs go by gloo, between GPUs by NCCL
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=STEP)
     try:
-        yield Ranks(rank, size)
+        patient = cast("dist.ProcessGroup", dist.new_group(backend="gloo", timeout=PATIENCE))
+        yield Ranks(rank, size, patient)
     finally:
         dist.destroy_process_group()
 
@@ -148,7 +157,7 @@ def _together() -> Generator[None]:
         yield
     except RuntimeError as error:
         raise UserError(
-            f"another process of this training has gone ({str(error).splitlines()[0]});\n"
+            f"another process of this training has gone, or hangs ({str(error).splitlines()[0]});\n"
             "what it said stands above; the same command goes on from the last checkpoint, and "
             "torchrun --max-restarts N types it by itself"
         ) from None

@@ -143,19 +143,23 @@ class Trainer:
     def fit(self) -> str:
         """Train until a limit is reached, and say which. Raises `Interrupted` when a signal ended it before."""
         with StopSignals() as stop, self.feed:
+            self.ranks.wait()  # for the first one, which has begun the curves: a step has no patience for that
             while (reason := self.reason_to_stop()) is None:
                 if self.progress.trouble:
                     self.go_back()
                 here = self.step()
-                signal = self.ranks.any(stop.number)
 
                 if here.step % self.limits.log_every == 0:
                     self.log()
-                if here.ends(self.validation.every):
+                is_validated = here.ends(self.validation.every)
+                is_saved = is_validated or here.ends(self.limits.save_every)
+                if is_validated:
                     self.validate_and_save()
-                elif here.ends(self.limits.save_every) or signal:
+                elif is_saved:
                     self.save({})
-                if signal:
+                if self.ranks.any(stop.number):  # where all wait for the first one, which has written
+                    if not is_saved:
+                        self.save({})
                     break
             if reason is not None and self.progress.validated != self.progress.step:
                 self.validate_and_save()
