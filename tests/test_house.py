@@ -38,7 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "origin": BELOW | {"data", "model", "training", "config"},
     "pictures": BELOW | {"data", "model", "training", "drawing"},
     "material": BELOW | {"data", "training", "config", "origin"},
-    "settling": BELOW | {"model", "training", "config", "material"},
+    "settling": BELOW | {"data", "model", "training", "config", "material"},
     "pipeline": BELOW
     | {"data", "model", "training", "decoding", "config", "records", "origin", "pictures", "material", "settling"},
     "tools": BELOW | {"data", "model", "training", "decoding", "config", "pictures", "material"},

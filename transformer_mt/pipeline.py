@@ -30,7 +30,7 @@ from transformer_mt.material import Material, Tables, gather, make_stream
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.origin import Origin
 from transformer_mt.runs import CheckpointInfo, RunFolder
-from transformer_mt.settling import settle, settle_batches
+from transformer_mt.settling import say_memory, settle, settle_batches
 from transformer_mt.training import distributed
 from transformer_mt.training.checkpoint import rewind, warning_of_room
 from transformer_mt.training.distributed import Ranks, say
@@ -61,10 +61,12 @@ def train(config: Config, *, checkpoint: str = "last", restart: bool = False) ->
         report = ranks.first_decides(lambda: look_at(config, material))
         model = make_model(config, material, begun).to(machine.device)
         config = ranks.first_decides(lambda: settle_batches(config, machine, model, material))
+        stream = make_stream(config, material, config.batches.budget)
         if ranks.is_first:
+            say_memory(config, machine, model, stream)
             begin(run, config, machine, model, begun, material, report)
         with make_monitor(run, config, ranks) as monitor:
-            trainer = make_trainer(run, config, machine, ranks, model, material, monitor)
+            trainer = make_trainer(run, config, machine, ranks, model, material, stream, monitor)
             start = ranks.first_decides(lambda: find_start(run, checkpoint))
             if start is not None:
                 trainer.resume(start)
@@ -176,12 +178,12 @@ def make_trainer(
     ranks: Ranks,
     model: Transformer,
     material: Material,
+    stream: BatchStream,
     monitor: Monitor,
 ) -> Trainer:
     """The trainer with all its parts."""
     smoothing, accumulate = config.loss.label_smoothing, config.batches.accumulate
     table, tokenizers = material.tables.train, material.tokenizers
-    stream = make_stream(config, material, config.batches.budget)
     updater = Updater(
         model,
         make_optimizer(config.optimizer, model),

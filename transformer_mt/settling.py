@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 from functools import partial
 
+import torch
+
 from transformer_mt import config as configuration
 from transformer_mt.config import Config
+from transformer_mt.data.batching import BatchStream
 from transformer_mt.device import Machine, processes_here, resolve
 from transformer_mt.errors import UserError
 from transformer_mt.material import Material, make_stream
@@ -74,17 +77,26 @@ def compare(run: RunFolder, old: Config, new: Config) -> None:
 
 
 def settle_batches(config: Config, machine: Machine, model: Transformer, material: Material) -> Config:
-    """The same for `batches.tokens`, which is tried out. Says what the largest batch needs of memory."""
-    trial = partial(gradients, model, machine=machine, smoothing=config.loss.label_smoothing)
-    # beside one gradient, which the trial makes: the sum of gradients, Adam's two moments, the running mean
-    besides = (3 + (config.optimizer.ema_decay is not None)) * sum(parameter.nbytes for parameter in model.parameters())
+    """The same for `batches.tokens`, which is tried out."""
+    if config.batches.tokens != "auto":
+        return config
     streams = partial(make_stream, config, material)
-    if config.batches.tokens == "auto":
-        tokens, why = memory.choose_budget(streams, trial, machine.device, besides)
-        say(f"batches.tokens: auto is {tokens:,} ({why})")
-        config = config.model_copy(update={"batches": config.batches.model_copy(update={"tokens": tokens})})
-    say(f"memory: {memory.predict(streams(config.batches.budget), trial, machine.device, besides)}")
-    return config
+    tokens, why = memory.choose_budget(streams, *_trial(config, machine, model))
+    say(f"batches.tokens: auto is {tokens:,} ({why})")
+    return config.model_copy(update={"batches": config.batches.model_copy(update={"tokens": tokens})})
+
+
+def say_memory(config: Config, machine: Machine, model: Transformer, stream: BatchStream) -> None:
+    """What the largest batch needs of memory."""
+    say(f"memory: {memory.predict(stream, *_trial(config, machine, model))}")
+
+
+def _trial(config: Config, machine: Machine, model: Transformer) -> tuple[memory.TryBatch, torch.device, int]:
+    """How a batch is tried out, on what, and the bytes that a step needs besides."""
+    # beside one gradient, which the trial makes: the sum of gradients, Adam's two moments, the running mean
+    copies = 3 + (config.optimizer.ema_decay is not None)
+    besides = copies * sum(parameter.nbytes for parameter in model.parameters())
+    return partial(gradients, model, machine=machine, smoothing=config.loss.label_smoothing), machine.device, besides
 
 
 def _show(value: object) -> str:

@@ -15,6 +15,7 @@ import pytest
 import safetensors.torch
 import torch
 
+from transformer_mt.data.order import Cuts
 from transformer_mt.decoding.validation import Validator
 from transformer_mt.runs import RunFolder
 from transformer_mt.training import trainer
@@ -174,13 +175,25 @@ def test_a_batch_that_is_split_is_counted_and_named(here, tmt, monkeypatch) -> N
             raise torch.OutOfMemoryError("none left")
         return batch_loss(model, batch, smoothing)
 
-    monkeypatch.setattr("transformer_mt.pipeline.settle_batches", lambda config, *_: config)  # which tries a batch
+    monkeypatch.setattr("transformer_mt.pipeline.say_memory", lambda *_: None)  # which tries a batch
     monkeypatch.setattr(update, "batch_loss", starve)
     done = tmt(*TRAIN)
     assert done.returncode == 0, done.stderr
     assert f"no memory for a batch of {failed[0]} pairs: it is split (train.en:" in done.stderr
     assert failed[1] == (failed[0] + 1) // 2
     assert entries()[-1]["train/split_batches"] == 2
+
+
+def test_pairs_are_sorted_once(here, tmt, monkeypatch) -> None:
+    make, sizes = Cuts.__init__, list[int]()
+
+    def watch(self: Cuts, src_lengths: Any, tgt_lengths: Any, tokens: int) -> None:
+        sizes.append(len(src_lengths))
+        make(self, src_lengths, tgt_lengths, tokens)
+
+    monkeypatch.setattr(Cuts, "__init__", watch)
+    assert tmt(*TRAIN, "train.max_steps=1").returncode == 0
+    assert sizes == [50, 8]  # those of training, and of validation
 
 
 def test_a_pair_that_does_not_fit_alone_is_named(here, tmt, monkeypatch) -> None:
