@@ -310,7 +310,7 @@ def test_config_prints_the_schema(tmt: Tmt) -> None:
 
 def test_version_and_help(tmt: Tmt) -> None:
     assert tmt("--version").stdout == f"tmt {transformer_mt.__version__}\n"
-    assert all(verb in tmt("--help").stdout for verb in ("train", "translate", "evaluate", "config"))
+    assert all(verb in tmt("--help").stdout for verb in ("train", "translate", "evaluate", "export", "average"))
 
 
 # --- the run folder ---------------------------------------------------------------------------------------------------

@@ -83,6 +83,12 @@ def mistakes(path: Path, *overrides: str) -> list[str]:
             "x.yaml:4: model.encoder.n_heads: 3 does not divide d_model 256; 1, 2, 4, 8, 16, 32, 64 would",
         ),
         ("model: {n_kv_heads: 3}\n", "x.yaml:2: model.n_kv_heads: 3 does not divide n_heads 4; 1, 2, 4 would"),
+        ("export: onnx\n", 'x.yaml:2: export: "onnx" is not allowed, choose from: ctranslate2'),
+        (
+            "export: ctranslate2\nmodel:\n  norm_position: sublayer\n",
+            "x.yaml:4: model.norm_position: sublayer: CTranslate2 normalises the input",
+        ),
+        ("model: {qk_norm: true}\nexport: ctranslate2\n", "x.yaml:2: model.qk_norm: true: CTranslate2 normalises"),
     ],
 )
 def test_a_mistake_names_file_line_key_and_remedy(write: Write, text: str, message: str) -> None:
@@ -368,6 +374,7 @@ FREE: dict[str, Any] = {
     "runs_dir": "elsewhere",
     "device": "cuda:1",
     "threads": 3,
+    "export": "ctranslate2",
     "data.cache_dir": "elsewhere",
     "train.max_steps": 7,
     "train.max_epochs": 7,

@@ -41,7 +41,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "settling": BELOW | {"data", "model", "training", "config", "material"},
     "pipeline": BELOW
     | {"data", "model", "training", "decoding", "config", "records", "origin", "pictures", "material", "settling"},
-    "tools": BELOW | {"data", "model", "training", "decoding", "config", "pictures", "material"},
+    "tools": BELOW | {"data", "model", "training", "decoding", "config", "records", "pictures", "material", "pipeline"},
     "streams": {"errors", "data"},
     "cli": BELOW | {"streams"} | {"data", "decoding", "config", "material", "pipeline", "tools"},
     "__main__": {"cli"},
@@ -140,6 +140,7 @@ HEAVY = {
     "pyarrow",
     "sacrebleu",
     "tensorboard",
+    "ctranslate2",
     "matplotlib",
 }
 

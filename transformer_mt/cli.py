@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import io
 import os
+import re
 import signal
 import sys
 import threading
@@ -56,13 +57,15 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The arguments; overrides may stand behind options too, where argparse no longer knows them."""
+    """The arguments; overrides and steps may stand behind options too, where argparse no longer knows them."""
     parser = _parser()
     args, rest = parser.parse_known_args(arguments)
-    if rest and (not hasattr(args, "overrides") or any("=" not in word or word.startswith("-") for word in rest)):
+    for name, form in (("overrides", r"(?!-).*=.*"), ("steps", r"\d+")):
+        if hasattr(args, name) and all(re.fullmatch(form, word, re.DOTALL) for word in rest):
+            setattr(args, name, [*getattr(args, name), *rest])
+            return args
+    if rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    elif rest:
-        args.overrides += rest
     return args
 
 
@@ -106,6 +109,10 @@ def _parser() -> argparse.ArgumentParser:
     _add_reading(evaluate)
     evaluate.set_defaults(verb=_evaluate)
 
+    _add_export(verbs.add_parser("export", help="a run's model for elsewhere: for CTranslate2, or its weights alone"))
+
+    _add_average(verbs.add_parser("average", help="the mean of the weights of several checkpoints, scored"))
+
     _add_plot(verbs.add_parser("plot", help="draw positions, schedule, attention or lengths, as PNG, SVG or PDF"))
 
     _add_tokenize(verbs.add_parser("tokenize", help="show pieces and ids, or how well a vocabulary fits a text"))
@@ -116,6 +123,43 @@ def _parser() -> argparse.ArgumentParser:
     config.add_argument("--schema", action="store_true", help="print the JSON schema, for editors")
     config.set_defaults(verb=_config)
     return parser
+
+
+def _add_export(export: argparse.ArgumentParser) -> None:
+    export.description = (
+        "ctranslate2: a folder that CTranslate2 loads (pip install ctranslate2), with translate.py, which needs that "
+        "and tokenizers alone; up to 100 validation sentences are translated by both engines, and the figures go to "
+        "export.json. weights: a folder that takes the place of a run, without the state of its training."
+    )
+    export.add_argument("run", type=Path, metavar="RUN", help="a run folder")
+    export.add_argument("--to", required=True, choices=("ctranslate2", "weights"), help="for what")
+    export.add_argument("--output", required=True, type=Path, metavar="DIR", help="a new folder")
+    export.add_argument("--checkpoint", default="best", metavar="best|last|STEP", help="default: best")
+    about = "ctranslate2: float32 (default), int8, int8_float32, int8_float16, int8_bfloat16, int16, float16, bfloat16"
+    export.add_argument("--quantization", metavar="Q", help=about)
+    about = "ctranslate2: compare the engines on the lines of this file instead of on validation sentences"
+    export.add_argument("--src", type=Path, metavar="F", help=about)
+    export.set_defaults(verb=_export)
+
+
+def _add_average(average: argparse.ArgumentParser) -> None:
+    average.description = (
+        "The mean goes to a folder of its own, in which it is the only checkpoint: so the training of RUN can go on, "
+        "and neither its best and last checkpoints nor what it deletes are touched. tmt translate, evaluate, plot and "
+        "export read the folder like a run. It is scored on RUN's validation pairs, as the training scores them."
+    )
+    average.add_argument("run", type=Path, metavar="RUN", help="a run folder")
+    average.add_argument("steps", nargs="*", metavar="STEP", help="the steps of the checkpoints, two or more")
+    average.add_argument(
+        "--last", type=int, metavar="N", help="in place of steps: the N newest (keep.last says how many are kept)"
+    )
+    average.add_argument("--best", type=int, metavar="N", help="in place of steps: the N best (keep.best)")
+    average.add_argument(
+        "--output", type=Path, metavar="DIR", help="a new folder (default: RUN-average-last-N beside RUN)"
+    )
+    average.add_argument("--device", default="auto", help="auto (default), cpu, cuda, cuda:N or mps")
+    average.add_argument("--threads", default="auto", metavar="N", help="CPU threads (default: one a core)")
+    average.set_defaults(verb=_average)
 
 
 def _add_plot(plot: argparse.ArgumentParser) -> None:
@@ -198,6 +242,34 @@ def _evaluate(args: argparse.Namespace) -> None:
         for sample in samples[: args.show]:
             print("\n".join(sample.lines()) + "\n")
         print("\n".join([f"{name} ({len(table):,} pairs)", *scores.lines()]))
+
+
+def _export(args: argparse.Namespace) -> None:
+    if args.to == "weights" and (args.quantization or args.src):
+        raise UserError("export --to weights: --quantization and --src belong to ctranslate2; leave them out")
+    streams.check_input((), args.src, "export")
+    from transformer_mt.runs import RunFolder
+
+    run = RunFolder.open(args.run)
+    if args.to == "weights":
+        from transformer_mt.tools import weights
+
+        said = weights.export(run, args.checkpoint, args.output)
+    else:
+        from transformer_mt.tools import export
+
+        texts = None if args.src is None else [*streams.lines((), args.src, at_prompt=False)]
+        said = export.to_ctranslate2(run, args.checkpoint, args.output, args.quantization or "float32", texts)
+    print("\n".join(said))
+
+
+def _average(args: argparse.Namespace) -> None:
+    from transformer_mt.runs import RunFolder
+    from transformer_mt.tools import average
+
+    choice = average.Choice(args.last, args.best, args.steps)
+    for line in average.average(RunFolder.open(args.run), choice, args.output, args.device, args.threads):
+        print(line)
 
 
 def _plot(args: argparse.Namespace) -> None:

@@ -9,7 +9,7 @@ import typing
 from collections.abc import Iterator, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Literal, cast
 
 import yaml
 from pydantic import BaseModel, Field, ValidationError
@@ -22,6 +22,7 @@ from transformer_mt.decoding.scoring import ScoringConfig
 from transformer_mt.device import DeviceName, Precision
 from transformer_mt.errors import UserError
 from transformer_mt.model.config import ModelConfig
+from transformer_mt.model.portability import unsupported
 from transformer_mt.settings import (
     MAY_CHANGE,
     CountOrAuto,
@@ -57,6 +58,8 @@ class Config(Section):
     """of matrix products in training: bf16, fp32, or auto (bf16 where the hardware has it)"""
     threads: Annotated[CountOrAuto, MAY_CHANGE] = "auto"
     """CPU threads of torch; auto: one a core"""
+    export: Annotated[Literal["ctranslate2"] | None, MAY_CHANGE] = None
+    """where the model is to go: ctranslate2 refuses, before the training, what `tmt export` could not hold"""
     data: DataConfig
     """the sentence pairs"""
     tokenizer: TokenizerConfig = TokenizerConfig()
@@ -101,6 +104,8 @@ class Config(Section):
                 ("train", "max_steps"),
                 "nothing would ever end the training: set a limit here, or validation.patience",
             )
+        for key, what in unsupported(self.model) if self.export else ():
+            yield ("model", key), f"{what}, or leave out export: {self.export}"
         for key, what in self.schedule.problems(self.train.max_steps):
             yield ("schedule", key), what
 

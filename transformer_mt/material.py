@@ -83,6 +83,13 @@ def load_training(config: Config) -> tuple[Table, Table]:
     return train_table, validation
 
 
+def load_validation(config: Config) -> Table:
+    """The validation pairs alone; the training pairs are read only where those were cut from them."""
+    if config.data.validation is not None:
+        return load(config, config.data.validation)
+    return load_training(config)[1]
+
+
 def load(config: Config, source: corpus.Source) -> Table:
     """One source, in the configuration's languages."""
     return corpus.load(source, config.data.src_lang, config.data.tgt_lang, Path(config.data.cache_dir))
@@ -118,11 +125,10 @@ def make_resamplers(config: Config, tokenizers: TokenizerPair) -> Resamplers | N
 
 def encode_tables(config: Config, tables: Tables, tokenizers: TokenizerPair) -> Corpora:
     """Training pairs within the length limit, validation pairs as they are, but for what the model cannot read."""
-    cache, longest = Path(config.data.cache_dir), config.model.longest
     limit = LengthLimit(config.data.max_length, config.data.too_long)
-    readable = LengthLimit(longest - config.tokenizer.source_bos, "truncate", keep_empty=True) if longest else None
     corpora = Corpora(
-        encode(tables.train, tokenizers, limit, cache), encode(tables.validation, tokenizers, readable, cache)
+        encode(tables.train, tokenizers, limit, Path(config.data.cache_dir)),
+        encode_validation(config, tables.validation, tokenizers),
     )
     if not len(corpora.train):
         losses = corpora.train.losses
@@ -131,6 +137,13 @@ def encode_tables(config: Config, tables: Tables, tokenizers: TokenizerPair) -> 
             f"{losses.too_long:,} are longer than data.max_length {limit.max_length}"
         )
     return corpora
+
+
+def encode_validation(config: Config, table: Table, tokenizers: TokenizerPair) -> EncodedCorpus:
+    """Validation pairs as they are, but for what the model cannot read."""
+    longest = config.model.longest
+    readable = LengthLimit(longest - config.tokenizer.source_bos, "truncate", keep_empty=True) if longest else None
+    return encode(table, tokenizers, readable, Path(config.data.cache_dir))
 
 
 def make_stream(config: Config, material: Material, tokens: int) -> BatchStream:

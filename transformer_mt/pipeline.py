@@ -20,7 +20,9 @@ from transformer_mt.config import Config
 from transformer_mt.data import checks
 from transformer_mt.data.batching import Batch, BatchStream
 from transformer_mt.data.corpus import Table
+from transformer_mt.data.encoded import EncodedCorpus
 from transformer_mt.data.feed import Feed, Share
+from transformer_mt.data.tokenizer import TokenizerPair
 from transformer_mt.decoding.scoring import Scores, bleu_tokenizer, score
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.decoding.validation import Validator
@@ -194,24 +196,14 @@ def make_trainer(
         ranks=ranks,
         halve=lambda batch: halves(stream, batch, table),
     )
-    validator = Validator(
-        model,
-        tokenizers,
-        config.decoding,
-        BatchStream(material.corpora.validation, tokenizers, config.batches.budget, config.seed),
-        list(material.tables.validation),
-        machine=machine,
-        ranks=ranks,
-        smoothing=smoothing,
-        tokenize=bleu_tokenizer(config.scoring.tokenize, config.data.tgt_lang),
-        probes=config.validation.probes,
-    )
     return Trainer(
         updater=updater,
         feed=Feed(stream, Share(accumulate, ranks.rank, ranks.size), pinned=machine.device.type == "cuda"),
         schedule=make_schedule(config.schedule, config.model.d_model),
         average=AveragedWeights(model, config.optimizer.ema_decay) if config.optimizer.ema_decay else None,
-        validate=validator,
+        validate=make_validator(
+            config, machine, ranks, model, tokenizers, material.tables.validation, material.corpora.validation
+        ),
         run=run,
         monitor=monitor,
         ranks=ranks,
@@ -219,6 +211,30 @@ def make_trainer(
         validation=config.validation,
         keep=config.keep,
         whereabouts=lambda position: table.origins(stream.rows(position, accumulate).tolist()),
+    )
+
+
+def make_validator(
+    config: Config,
+    machine: Machine,
+    ranks: Ranks,
+    model: Transformer,
+    tokenizers: TokenizerPair,
+    table: Table,
+    corpus: EncodedCorpus,
+) -> Validator:
+    """What scores a model on the validation pairs, as text and in ids."""
+    return Validator(
+        model,
+        tokenizers,
+        config.decoding,
+        BatchStream(corpus, tokenizers, config.batches.budget, config.seed),
+        list(table),
+        machine=machine,
+        ranks=ranks,
+        smoothing=config.loss.label_smoothing,
+        tokenize=bleu_tokenizer(config.scoring.tokenize, config.data.tgt_lang),
+        probes=config.validation.probes,
     )
 
 

@@ -119,6 +119,7 @@ def card(run: RunFolder, config: Config, record: Mapping[str, Any], best: Checkp
             if begun
         ),
         f"- Status: {record.get('ended') or 'in training, or interrupted'}",
+        *(f"- Weights alone: {exported['what']}" for exported in [record.get("exported")] if exported),
         "",
         "## Data",
         *(f"- {line}" for line in record["report"]),

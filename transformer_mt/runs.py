@@ -38,6 +38,7 @@ from transformer_mt.settings import Section, read_yaml
 FORMAT = 3
 
 CHECKPOINT = "checkpoint.json"
+EXPORT = "export.json"  # of a folder that `tmt export` made for another engine
 
 SectionT = TypeVar("SectionT", bound=Section)
 
@@ -111,6 +112,8 @@ class RunFolder:
         run = cls(Path(path))
         if not run.path.is_dir():
             raise UserError(f"{run.path}: no such run folder; `tmt train` makes one under runs/")
+        if not run.exists() and (run.path / EXPORT).exists():
+            raise UserError(f"{run.path}: is a model for another engine ({EXPORT}); name the run that it came from")
         if not run.exists():
             raise UserError(
                 f"{run.path}: is not a run folder (it has no {run.record.name}); name one that tmt train made"

@@ -28,6 +28,7 @@ def settle(run: RunFolder, config: Config) -> Config:
     """
     old = None
     if run.exists():
+        refuse_exported(run)
         is_shared_alike = run.read_record().get("processes") == processes_here()
         old = configuration.load(run.config)
         kept = ("device", "precision", "threads") if is_shared_alike else ("device", "precision")
@@ -47,6 +48,15 @@ def settle(run: RunFolder, config: Config) -> Config:
         compare(run, old, config)
     warn_of_the_end(config)
     return config
+
+
+def refuse_exported(run: RunFolder) -> None:
+    """Raise `UserError` for weights that came without the state of their training."""
+    if exported := run.read_record().get("exported"):
+        raise UserError(
+            f"{run.path}: holds weights alone ({exported['what']}), and no training goes on from them;\n"
+            f"begin a new run with them: name=... train.init_from={run.path}"
+        )
 
 
 def warn_of_the_end(config: Config) -> None:

@@ -43,18 +43,22 @@ class KeepConfig(Section):
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
-def save(info: CheckpointInfo, model: nn.Module, state: State, when_full: WhenFull = "exit") -> None:
-    """Write a checkpoint; one of the same step is replaced. Raises `UserError` when the disk does not take it."""
+def save(info: CheckpointInfo, model: nn.Module, state: State | None, when_full: WhenFull = "exit") -> None:
+    """Write a checkpoint; one of the same step is replaced. Without a state, no training goes on from it.
+
+    Raises `UserError` when the disk does not take it.
+    """
 
     def write() -> None:
         with replaced_folder(info.path) as folder:
             safetensors.torch.save_model(model, str(folder / WEIGHTS))
-            torch.save(state, folder / STATE)
-            (folder / WEIGHTS).chmod((folder / STATE).stat().st_mode)  # the library lets nobody else read it
+            if state is not None:
+                torch.save(state, folder / STATE)
             write_seal(folder / CHECKPOINT, {"step": info.step, "metric": info.metric, "scores": info.scores})
+            (folder / WEIGHTS).chmod((folder / CHECKPOINT).stat().st_mode)  # the library lets nobody else read it
 
     weights = {tensor.data_ptr(): tensor for tensor in model.state_dict().values()}  # tied ones are saved once
-    n_bytes = _bytes([weights, state]) + disk.LITTLE // 16
+    n_bytes = _bytes([weights, state or {}]) + disk.LITTLE // 16
     try:
         disk.write_patiently(write, info.path.parents[1], n_bytes, when_full, f"the checkpoint {info.path.name}")
     except (OSError, RuntimeError, safetensors.SafetensorError) as error:

@@ -1,0 +1,154 @@
+"""`tmt average`: the mean of checkpoints' weights, scored as the training scores."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from transformer_mt import Translator
+from transformer_mt.runs import CheckpointInfo, RunFolder
+from transformer_mt.tools.average import Choice
+
+Tmt = Callable[..., "CompletedProcess[str]"]
+
+
+@pytest.fixture(scope="module")
+def longer(tiny_run: Path, tiny: Path, tmt: Tmt, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny run gone on to step 20, with all checkpoints that it keeps then."""
+    folder = tmp_path_factory.mktemp("average") / "copy"
+    shutil.copytree(tiny, folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        done = tmt("train", "--config", "tiny.yaml", "train.max_steps=20", "keep.last=9", "keep.best=9")
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture
+def run(longer: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
+    monkeypatch.chdir(longer)
+    return RunFolder.open("runs/tiny")
+
+
+def succeeded(done: CompletedProcess[str]) -> str:
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_it_is_the_mean_of_the_tensors(run: RunFolder, tmt: Tmt, tmp_path: Path) -> None:
+    before = content(run.path)
+    said = succeeded(tmt("average", run.path, "--last", 3, "--output", tmp_path / "mean"))
+    assert content(run.path) == before, "the run is as it was"
+    steps = [info.step for info in run.checkpoint_list()[-3:]]
+    assert steps == [12, 16, 20]
+    parts = [load_file(run.checkpoint(str(step)).path / "model.safetensors") for step in steps]
+    found = load_file(RunFolder.open(tmp_path / "mean").checkpoint("best").path / "model.safetensors")
+    assert found.keys() == parts[0].keys()
+    for name, tensor in found.items():
+        assert torch.equal(tensor, torch.stack([part[name].double() for part in parts]).mean(0).float()), name
+    assert "the mean of runs/tiny, steps 12, 16, 20" in said
+
+
+def test_it_is_scored_as_the_training_scores(run: RunFolder, tmt: Tmt, tmp_path: Path, tiny: Path) -> None:
+    """One checkpoint twice is that checkpoint: so its scores have to come out again."""
+    done = shutil.copytree(run.path, tmp_path / "twin")
+    twin = RunFolder.open(done)
+    last = run.checkpoint("last")
+    for step in (101, 102):
+        from transformer_mt.training.checkpoint import save
+
+        info = CheckpointInfo(twin.checkpoints / f"step-{step:06d}", step, last.metric, {})
+        save(info, Translator.load(run.path, "last").model, None)
+    succeeded(tmt("average", twin.path, 101, 102, "--output", tmp_path / "mean"))
+    scores = RunFolder.open(tmp_path / "mean").checkpoint("best").scores
+    assert scores.keys() == last.scores.keys()
+    for name, value in last.scores.items():
+        assert scores[name] == pytest.approx(value, rel=1e-5), name
+
+
+def test_scores_stand_beside_those_of_the_parts(run: RunFolder, tmt: Tmt, tmp_path: Path) -> None:
+    said = succeeded(tmt("average", run.path, "--best", 2, "--output", tmp_path / "mean")).split("\n")
+    assert said[0].split() == ["step", "loss", "nll", "ppl", "bleu", "chrf", "degenerate"]
+    rows = {line.split()[0]: line.split()[1:] for line in said[1:4]}
+    best = sorted(run.checkpoint_list(), key=lambda info: info.scores["loss"])[:2]
+    assert list(rows) == [*sorted((str(info.step) for info in best), key=int), "average"]
+    for info in best:
+        assert rows[str(info.step)][0] == f"{info.scores['loss']:.4f}"
+    mean = RunFolder.open(tmp_path / "mean").checkpoint("best")
+    assert rows["average"][0] == f"{mean.scores['loss']:.4f}"
+    assert mean.step == max(info.step for info in best)
+
+
+def test_the_folder_is_read_like_a_run_and_training_goes_on_beside_it(
+    longer: Path, tmp_path: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(longer, tmp_path / "copy")
+    monkeypatch.chdir(tmp_path / "copy")
+    out = Path("runs/tiny-average-12-20")
+    said = succeeded(tmt("average", "runs/tiny", 12, 20))
+    assert f"{out}: the mean of runs/tiny, steps 12, 20" in said
+    translations = succeeded(tmt("translate", out, "one two three"))
+    card = (out / "README.md").read_text(encoding="utf-8")
+    assert "- Weights alone: the mean of runs/tiny, steps 12, 20" in card
+    assert "unseen: bleu" not in card, "it was not tested"
+    done = tmt("train", "--config", "tiny.yaml", "train.max_steps=24")
+    succeeded(done)
+    assert "going on after step 20" in done.stderr
+    run = RunFolder.open("runs/tiny")
+    assert run.checkpoint("last").step == 24
+    assert succeeded(tmt("translate", out, "one two three")) == translations
+    assert "holds weights alone" in tmt("train", "--config", "tiny.yaml", f"name={out.name}").stderr
+    succeeded(tmt("export", out, "--to", "weights", "--output", "again"))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "choose the checkpoints by --last N, by --best N or by their steps"),
+        (["--last", "2", "--best", "2"], "choose the checkpoints"),
+        (["--last", "2", "8"], "choose the checkpoints"),
+        (["--last", "1"], "takes two checkpoints or more"),
+        (["--last", "-3"], "takes two checkpoints or more"),
+        (["--best", "0"], "takes two checkpoints or more"),
+        (["8"], "takes two checkpoints or more"),
+        (["8", "8"], "8 8: a step stands twice"),
+        (["8", "9"], "--checkpoint 9: runs/tiny has best, last and the steps 8, 12, 16, 20"),
+        (["--last", "7"], "7 checkpoints are asked for, and runs/tiny has 4 (20, 16, 12, 8)"),
+        (["--best", "7"], "keep.last and keep.best say how many a training keeps"),
+        (["--last", "2", "--output", "runs"], "runs: exists already; name a new folder (--output)"),
+    ],
+)
+def test_wrong_words(run: RunFolder, tmt: Tmt, words: list[str], message: str) -> None:
+    before = sorted(Path("runs").iterdir())
+    done = tmt("average", run.path, *words)
+    assert done.returncode == 2, done.stderr
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert sorted(Path("runs").iterdir()) == before
+
+
+def test_what_cannot_be_scored_is_not_written(
+    longer: Path, tmp_path: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(longer, tmp_path / "copy")
+    monkeypatch.chdir(tmp_path / "copy")
+    Path("valid.de").unlink()
+    done = tmt("average", "runs/tiny", "--last", 2)
+    assert done.returncode == 2
+    assert "the validation pairs, on which it is scored, cannot be read" in done.stderr
+    assert "valid.de" in done.stderr
+    assert not list(Path("runs").glob("tiny-*"))
+
+
+def test_choices_have_names() -> None:
+    assert [str(Choice(last=3)), str(Choice(best=2)), str(Choice(steps=["8", "12"]))] == ["last-3", "best-2", "8-12"]

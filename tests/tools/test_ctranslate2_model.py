@@ -1,0 +1,203 @@
+"""A model in CTranslate2 translates and scores as ours does, for every variant that it can hold."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokenizers as hf
+import torch
+from ctranslate2.specs.model_spec import ACCEPTED_MODEL_TYPES
+
+from transformer_mt import config as configuration
+from transformer_mt.data.tokenizer import Tokenizer, TokenizerPair
+from transformer_mt.decoding.translator import Translator
+from transformer_mt.model.config import ModelConfig
+from transformer_mt.model.portability import unsupported
+from transformer_mt.model.transformer import Transformer
+from transformer_mt.tools import ctranslate2_model
+from transformer_mt.tools.parity import Engine, Parity, compare
+
+WORDS = 20
+POSITIONS = 64
+MakeTranslator = Callable[..., Translator]
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "the default": {},
+    "post-norm": {"norm_position": "post"},
+    "RMSNorm": {"norm": "rmsnorm"},
+    "post-norm, RMSNorm": {"norm": "rmsnorm", "norm_position": "post"},
+    "eps": {"norm_eps": 0.1},
+    "eps of RMSNorm": {"norm_eps": 0.1, "norm": "rmsnorm"},
+    "gelu": {"activation": "gelu"},
+    "silu": {"activation": "silu"},
+    "geglu": {"activation": "geglu"},
+    "swiglu, no biases": {"activation": "swiglu", "feed_forward_bias": False},
+    "learned positions": {"positions": "learned", "max_positions": 40},
+    "rotary": {"positions": "rotary"},
+    "no positions": {"positions": "none"},
+    "embedding norm": {"embedding_norm": True},
+    "embedding RMSNorm": {"embedding_norm": True, "norm": "rmsnorm"},
+    "no scale": {"scale_embeddings": False},
+    "grouped": {"n_kv_heads": 2},
+    "multi-query": {"n_kv_heads": 1},
+    "grouped, rotary, no biases": {"n_kv_heads": 2, "positions": "rotary", "attention_bias": False},
+    "no attention biases": {"attention_bias": False},
+    "no output bias": {"attention_output_bias": False},
+    "untied": {"tie_embeddings": "none"},
+    "tied in the decoder": {"tie_embeddings": "decoder"},
+    "two vocabularies": {"tie_embeddings": "decoder", "vocabularies": (WORDS, 31)},
+    "source BOS": {"source_bos": True},
+    "odd width": {"d_model": 15, "n_heads": 5},
+    "unlike sides": {
+        "encoder": {"n_layers": 3, "n_heads": 2, "d_ff": 24},
+        "decoder": {"n_layers": 1, "n_heads": 8, "d_ff": 40, "n_kv_heads": 4},
+    },
+    "all that is modern": {
+        "norm": "rmsnorm",
+        "positions": "rotary",
+        "activation": "swiglu",
+        "n_kv_heads": 2,
+        "attention_bias": False,
+        "attention_output_bias": False,
+        "feed_forward_bias": False,
+        "scale_embeddings": False,
+        "tie_embeddings": "none",
+    },
+}
+
+
+def make_tokenizer(n_words: int) -> Tokenizer:
+    words = {f"w{i}": i for i in range(n_words)}
+    return Tokenizer(hf.Tokenizer(hf.models.WordLevel(words, unk_token="w0")))
+
+
+@pytest.fixture
+def make_translator(make_model: Callable[..., Transformer]) -> MakeTranslator:
+    """A rough model with the tokenizers of made-up words."""
+
+    def make_translator(
+        vocabularies: tuple[int, int] = (WORDS, WORDS), source_bos: bool = False, **settings: Any
+    ) -> Translator:
+        src, tgt = map(make_tokenizer, vocabularies)
+        pair = TokenizerPair(src, tgt, source_bos)
+        sizes, pads = (src.vocab_size, tgt.vocab_size), (src.pad_id, tgt.pad_id)
+        model = make_model(vocab=sizes, pad=pads, rough=0.3, **settings)
+        return Translator(model, pair, configuration.load(configuration.builtin("quickstart")).decoding)
+
+    return make_translator
+
+
+def sources() -> list[list[int]]:
+    """Sentences of all lengths, some alike."""
+    dice = random.Random(3)
+    return [[dice.randrange(WORDS) for _ in range(dice.randrange(1, 16))] for _ in range(40)] + [[3], [3]]
+
+
+def export(translator: Translator, folder: Path, quantization: str = "float32") -> Engine:
+    folder.mkdir()
+    ctranslate2_model.save(translator, POSITIONS, quantization, folder)
+    return Engine(folder, translator)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_ids_and_scores_are_ours(name: str, make_translator: MakeTranslator, tmp_path: Path) -> None:
+    translator = make_translator(**VARIANTS[name])
+    assert not list(unsupported(translator.model.config))
+    outputs = {tuple(found.ids) for found in translator.search(sources())}
+    assert len(outputs) > 3, "the outputs differ, or nothing was compared"
+    found = compare(translator, export(translator, tmp_path / "model"), sources())
+    assert found.identical == found.sentences == 42
+    assert found.score_difference < 1e-4
+    assert found.compute_type == "float32"
+
+
+def test_every_value_that_a_variant_may_have_is_exported_or_refused() -> None:
+    """What the schema lets through stands above, or is refused by its key and its value."""
+    tried = {(key, str(value)) for variant in VARIANTS.values() for key, value in variant.items()}
+    default = ModelConfig()
+    for key, field in ModelConfig.model_json_schema()["properties"].items():
+        values = field.get("enum") or ([True, False] if field.get("type") == "boolean" else [])
+        for value in values:
+            refused = [found for found, _ in unsupported(ModelConfig.model_validate({key: value}))]
+            is_known = value == getattr(default, key) or (key, str(value)) in tried or key == "init"
+            assert refused == ([] if is_known else [key]), f"{key}: {value}"
+
+
+@pytest.mark.parametrize(("key", "value"), [("norm_position", "sublayer"), ("qk_norm", True)])
+def test_what_cannot_be_held_is_named_with_its_value(key: str, value: object) -> None:
+    ((found, why),) = unsupported(ModelConfig.model_validate({key: value}))
+    assert found == key
+    assert why.startswith(f"{str(value).lower()}: CTranslate2 ")
+
+
+def test_what_is_refused_would_be_wrong(make_translator: MakeTranslator, tmp_path: Path) -> None:
+    """A later version of the engine that holds it as we do fails here: then the refusal can go."""
+    from ctranslate2.specs import common_spec
+
+    translator = make_translator(qk_norm=True, norm="rmsnorm")
+    spec = ctranslate2_model.make_spec(translator.model, POSITIONS)
+    layers = translator.model.encoder.layers, translator.model.decoder.layers
+    for side, ours in zip((spec.encoder, spec.decoder), layers, strict=True):
+        for theirs, layer in zip(side.layer, ours, strict=True):
+            for name, attention in (("self_attention", "self_attention"), ("attention", "cross_attention")):
+                for norm in ("q_norm", "k_norm") if hasattr(theirs, name) else ():
+                    found = common_spec.LayerNormSpec(rms_norm=True)
+                    found.gamma = getattr(
+                        getattr(layer, attention), norm.replace("q", "query").replace("k", "key")
+                    ).weight
+                    object.__setattr__(getattr(theirs, name), norm, found)
+    spec.validate()
+    spec.save(str(tmp_path))
+    found = compare(translator, Engine(tmp_path, translator), sources())
+    assert found.score_difference > 0.01
+
+
+def test_an_untidy_difference_is_found(make_translator: MakeTranslator, tmp_path: Path) -> None:
+    translator = make_translator()
+    engine = export(translator, tmp_path / "model")
+    translator.model.output.weight.data *= 1.3
+    found = compare(translator, engine, sources())
+    assert not found.is_close
+    assert found.score_difference > 0.01
+    assert Parity(100, 99, 1e-3, "float32").is_close
+    assert not Parity(100, 98, 0.0, "float32").is_close
+
+
+@pytest.mark.parametrize("quantization", ACCEPTED_MODEL_TYPES)
+def test_quantised_models_are_near_and_ours_stays_as_it_was(
+    quantization: str, make_translator: MakeTranslator, tmp_path: Path
+) -> None:
+    translator = make_translator(d_model=32)
+    before = {name: weight.clone() for name, weight in translator.model.state_dict().items()}
+    found = compare(translator, export(translator, tmp_path / "model", quantization), sources())
+    assert found.score_difference < (1e-4 if quantization == "float32" else 1.0)
+    for name, weight in translator.model.state_dict().items():
+        assert torch.equal(weight, before[name]), name
+
+
+def test_the_pad_symbol_is_out_of_reach(make_translator: MakeTranslator, tmp_path: Path) -> None:
+    """Its logit would be 0; were it in the softmax, all other tokens would lose what it has."""
+    translator = make_translator()
+    engine = export(translator, tmp_path / "model")
+    model, tgt = translator.model, translator.tokenizers.tgt
+    others = [i for i in range(tgt.vocab_size) if i not in (tgt.pad_id, tgt.eos_id)]
+    scores = engine.score([[1, 2]] * len(others), [[i] for i in others])
+    ends = engine.score([[1, 2]], [[]])[0]
+    assert sum(torch.tensor([first for first, _ in scores] + ends).exp()) == pytest.approx(1, abs=1e-5)
+    assert engine.score([[1, 2]], [[tgt.pad_id]])[0][0] < -80
+    assert model.tgt_pad == tgt.pad_id
+
+
+def test_the_refusals_need_neither_the_engine_nor_torch() -> None:
+    code = (
+        "import sys; from transformer_mt.model.portability import unsupported; from transformer_mt.model.config import "
+        "ModelConfig; assert list(unsupported(ModelConfig(qk_norm=True))); "
+        "sys.exit('torch' in sys.modules or 'ctranslate2' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

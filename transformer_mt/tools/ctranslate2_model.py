@@ -1,0 +1,172 @@
+"""Our model as CTranslate2 holds it: its specification of a Transformer, filled with our weights.
+
+What is not alike: keys and values that several heads share are repeated, one for each; positions of every kind but
+rotary are a table; the pad symbol has an output bias of minus infinity, which keeps it out of the softmax.
+
+Tokens are the ids as text ("0", "1", ...), and behind them the control symbols: pieces need not differ, and a piece may
+look like a control symbol. The engine adds those that sources begin and end with; an empty source it leaves empty.
+
+`D` width of the model, `H` heads, `G` heads of keys and values, `E` width of a head, `V` vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from ctranslate2.specs import common_spec, transformer_spec
+from torch import Tensor, nn
+
+from transformer_mt.data.tokenizer import BOS, CONTROLS, EOS, PAD
+from transformer_mt.decoding.translator import Translator
+from transformer_mt.model.attention import MultiHeadAttention
+from transformer_mt.model.config import ModelConfig
+from transformer_mt.model.layers import FeedForward
+from transformer_mt.model.positions import LearnedPositions, sinusoidal_table
+from transformer_mt.model.transformer import Embedding, Stack, Transformer
+
+Spec = Any  # the package describes the types of its specifications in part only
+
+ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH", "geglu": "GELU", "swiglu": "SWISH"}
+
+
+def save(translator: Translator, n_positions: int, quantization: str, folder: Path) -> None:
+    """Write the model into a folder, with tables for so many positions."""
+    spec = make_spec(translator.model, n_positions)
+    spec.config.add_source_bos, spec.config.add_source_eos = translator.tokenizers.source_bos, True
+    spec.validate()
+    spec.optimize(None if quantization == "float32" else quantization)
+    spec.save(str(folder))
+
+
+def vocabulary(pad_id: int) -> list[str]:
+    """The tokens of a language; the control symbols stand behind the others, as in our tokenizers."""
+    return [*map(str, range(pad_id)), *CONTROLS]
+
+
+def make_spec(model: Transformer, n_positions: int) -> Spec:
+    """The specification with copies of the model's weights: when they are quantised, it is in place."""
+    config = model.config
+    encoder = _make_stack(transformer_spec.TransformerEncoderSpec, config.of(config.encoder), config.encoder.n_layers)
+    decoder = _make_stack(transformer_spec.TransformerDecoderSpec, config.of(config.decoder), config.decoder.n_layers)
+    _fill_stack(encoder, encoder.embeddings[0], model.encoder, config.of(config.encoder), n_positions)
+    _fill_stack(decoder, decoder.embeddings, model.decoder, config.of(config.decoder), n_positions)
+    bias = torch.zeros(model.output.out_features)  # [V]
+    bias[model.tgt_pad] = -math.inf
+    _fill_linear(decoder.projection, model.output.weight, bias)
+    spec = cast(Spec, transformer_spec.TransformerSpec(encoder, decoder))
+    spec.register_source_vocabulary(vocabulary(model.src_pad))
+    spec.register_target_vocabulary(vocabulary(model.tgt_pad))
+    spec.config.bos_token, spec.config.eos_token, spec.config.decoder_start_token = BOS, EOS, BOS
+    spec.config.unk_token = PAD  # there has to be one; no text becomes it
+    spec.config.layer_norm_epsilon = config.norm_eps
+    return spec
+
+
+# --- stacks -----------------------------------------------------------------------------------------------------------
+
+
+def _make_stack(kind: Any, config: ModelConfig, n_layers: int) -> Spec:
+    return kind(
+        n_layers,
+        config.n_heads,
+        pre_norm=config.norm_position == "pre",
+        activation=common_spec.Activation[ACTIVATIONS[config.activation]],
+        layernorm_embedding=config.embedding_norm,
+        ffn_glu=config.activation in ("geglu", "swiglu"),
+        rms_norm=config.norm == "rmsnorm",
+        rotary_dim=config.d_head if config.positions == "rotary" else None,
+        rotary_interleave=False,
+    )
+
+
+def _fill_stack(spec: Spec, tokens: Spec, stack: Stack, config: ModelConfig, n_positions: int) -> None:
+    embedding = stack.embedding
+    tokens.weight = _copy(embedding.tokens.weight)
+    spec.scale_embeddings = config.scale_embeddings
+    if config.positions != "rotary":
+        spec.position_encodings.encodings = _positions(embedding, config, n_positions)
+    elif hasattr(spec, "position_encodings"):  # which the encoder's specification has even so
+        del spec.position_encodings
+    if config.embedding_norm:
+        _fill_norm(spec.layernorm_embedding, embedding.norm)
+    if config.norm_position == "pre":
+        _fill_norm(spec.layer_norm, stack.norm)
+    for inner, layer in zip(spec.layer, cast(Any, stack.layers), strict=True):
+        _fill_attention(inner.self_attention, layer.self_attention, config)
+        sublayers = [inner.self_attention, inner.ffn]
+        if hasattr(layer, "cross_attention"):
+            _fill_attention(inner.attention, layer.cross_attention, config)
+            sublayers.insert(1, inner.attention)
+        _fill_feed_forward(inner.ffn, layer.feed_forward)
+        for sublayer, residual in zip(sublayers, layer.residuals, strict=True):
+            _fill_norm(sublayer.layer_norm, residual.norm)
+
+
+def _positions(embedding: Embedding, config: ModelConfig, n_positions: int) -> Tensor:
+    """What is added at each position. [n_positions, D]"""
+    if isinstance(embedding.positions, LearnedPositions):
+        return _copy(embedding.positions.table)
+    if config.positions == "sinusoidal":
+        return sinusoidal_table(n_positions, config.d_model)
+    return torch.zeros(n_positions, config.d_model)
+
+
+# --- layers -----------------------------------------------------------------------------------------------------------
+
+
+def _fill_attention(spec: Spec, attention: MultiHeadAttention, config: ModelConfig) -> None:
+    """Self-attention has one matrix for queries, keys and values; cross-attention has one for the last two."""
+    packed = attention.queries_keys_values
+    weights, biases = _apart(packed.weight, config), _apart(packed.bias, config)
+    cuts = [slice(0, 3)] if len(spec.linear) == 2 else [slice(0, 1), slice(1, 3)]
+    for linear, cut in zip(spec.linear[:-1], cuts, strict=True):
+        _fill_linear(linear, torch.cat(weights[cut]), torch.cat(biases[cut]) if biases else None)
+    _fill_linear(spec.linear[-1], attention.output.weight, attention.output.bias)
+
+
+def _apart(packed: Tensor | None, config: ModelConfig) -> list[Tensor]:
+    """Queries, keys and values; the latter are repeated for the queries that share them. [D + 2 G E, ...] -> 3 x
+    [D, ...]"""
+    if packed is None:
+        return []
+    shared = config.kv_heads * config.d_head
+    queries, keys, values = _split(packed, [config.d_model, shared, shared])
+
+    def repeat(x: Tensor) -> Tensor:
+        heads = x.view(config.kv_heads, config.d_head, *x.shape[1:])  # [G, E, ...]
+        return heads.repeat_interleave(config.n_heads // config.kv_heads, 0).flatten(0, 1)  # [H * E, ...]
+
+    return [queries, repeat(keys), repeat(values)]
+
+
+def _fill_feed_forward(spec: Spec, feed_forward: FeedForward) -> None:
+    inner = feed_forward.inner
+    weights = _split(inner.weight, inner.widths)
+    biases = [None for _ in weights] if inner.bias is None else _split(inner.bias, inner.widths)  # pyright: ignore[reportUnnecessaryComparison]
+    _fill_linear(spec.linear_0, weights[0], biases[0])
+    if len(weights) == 2:
+        _fill_linear(spec.linear_0_noact, weights[1], biases[1])
+    _fill_linear(spec.linear_1, feed_forward.outer.weight, feed_forward.outer.bias)
+
+
+def _split(packed: Tensor, widths: list[int]) -> list[Tensor]:
+    return cast("list[Tensor]", packed.split_with_sizes(widths))
+
+
+def _fill_linear(spec: Spec, weight: Tensor, bias: Tensor | None) -> None:
+    spec.weight = _copy(weight)
+    if bias is not None:
+        spec.bias = _copy(bias)
+
+
+def _fill_norm(spec: Spec, norm: nn.Module) -> None:
+    spec.gamma = _copy(cast(Tensor, norm.weight))
+    if isinstance(norm, nn.LayerNorm):
+        spec.beta = _copy(norm.bias)
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    return tensor.detach().float().cpu().clone()
