@@ -167,6 +167,15 @@ def test_at_most_a_hundred_sentences_are_compared(here: Path, tmp_path: Path, tm
     assert "100 of 100 translations" in succeeded(tmt(*to))
 
 
+def test_a_text_of_which_nothing_is_left_is_not_compared(
+    here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the engine an empty source is none, and it has no score."""
+    translator = Translator.load(here)
+    monkeypatch.setattr(translator.tokenizers.src, "encode", lambda texts: [[] for _ in texts])
+    assert export.compare(translator, tmp_path, export.Limits(9, 8), ["x"]) is None
+
+
 def test_a_difference_beyond_rounding_is_a_warning() -> None:
     far = parity.Parity(100, 98, 0.0, "float32")
     assert export.report(far, "float32")[-1].startswith("warning: ")

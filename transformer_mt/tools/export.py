@@ -116,11 +116,11 @@ def validation_texts(config: Config, lines: list[str]) -> list[str]:
 
 
 def compare(translator: Translator, folder: Path, limits: Limits, texts: Sequence[str]) -> Parity | None:
-    """The two engines on the first sentences that are not blank, if there are any."""
+    """The two engines on the first sentences that are not blank, if there are any; an empty source is none for one."""
     from transformer_mt.tools import parity
 
     chosen = [text for text in texts if text.strip()][:COMPARED]
-    sources = [ids[: limits.source] for ids in translator.tokenizers.src.encode(chosen)]
+    sources = [ids[: limits.source] for ids in translator.tokenizers.src.encode(chosen) if ids]
     return parity.compare(translator, parity.Engine(folder, translator), sources) if sources else None
 
 
