@@ -1,0 +1,287 @@
+"""Sentence ends in twenty languages, and that nothing is lost or out of place when text is cut and joined again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transformer_mt.data.quickstart.corpus import pairs
+from transformer_mt.decoding.sentences import join, pack, split
+
+# `|` stands where a cut belongs. Where two readings are possible there is none: "4. Good." may be a list's.
+CASES = {
+    "en": [
+        "The dog sleeps. |The cat does not.",
+        "Does it rain? |It does! |Take an umbrella.",
+        "Dr. Smith met Mr. Jones and Mrs. Brown. |They talked.",
+        "J. R. R. Tolkien wrote it. |C.S. Lewis read it.",
+        "It costs 3.14 dollars. |Pi is 3.14159.",
+        "Bring fruit, e.g. apples, i.e. Golden Delicious. |Then go.",
+        "See No. 5 and Fig. 3, pp. 10 ff. of Vol. 2.",
+        "“Stop!” he said. |She stopped.",
+        '"Stop!" he said. |She stopped.',
+        'He said "I am here." |The dog barked.',
+        "He said (quietly) that he was here. |(Nobody heard.) |The dog barked.",
+        "Visit www.example.com. |Write to a.b@example.org. |Use Node.js and main.py.",
+        "What?! |No way!! |Really...? |Yes.",
+        "Well... |I do not know. |Wait… what? |Well… |That is it.",
+        "He lives in the U.S. and works for the U.N. in New York.",
+        "He left the U.S. The next year he came back.",
+        "We met at 5 p.m. on Jan. 3 at St. Mary's Church.",
+        "We met at 5 p.m. |The train left at 6 a.m. |It was late.",
+        "Apples, pears, etc. are fruit. |So are plums etc. |Eat them.",
+        "Acme Inc. and Foo Ltd. merged. |John Smith Jr. was there.",
+        "Version 2.0.1 is out. |It fixes bugs.",
+        "1. Wash the dishes. |2. Dry them.",
+        "The iPhone is here. iPhones are dear.",
+        "I saw him. |He saw me too, i.e. we met. |“Fine.” |“Good.”",
+        "Yahoo! is a company.",
+        "Is this Prof. Miller's book? |Yes, Gen. Lee gave it to Sen. Ford.",
+        "The end.",
+        "No stop at the end",
+        "One line. |Two\u00a0words.  |Three spaces.   ",
+        "I, Robot. |You and I. |We are here.",
+        "He bought No. 7. |No. |He did not.",
+        "Section 3.2 says so. |See sec. 4.",
+        "It was 1999. |The year ended.",
+        "He asked, “Why?” |Nobody knew. |‘Because.’ |That was it.",
+        "Mr. T. is here.",
+        "On Monday Sgt. Pepper arrived. |His band did not!",
+        "She paid $5.50. |$3 came back.",
+        "It was great!!! |(Really.) |We laughed.",
+        "Use the -v flag. |Then run ./setup.sh or setup.py. |Done.",
+        "He has a Ph.D. in physics from M.I.T. in Boston.",
+        "“I know,” she said. |“You do not.”",
+        "At 3 a.m. the dog barked. |By 4 a.m. it had stopped.",
+        "The list: a) one. b) two.",
+        "See Smith et al. (2003). |They agree.",
+        "What is 2 + 2? |4. Good.",
+    ],
+    "de": [
+        "Der Hund schläft. |Die Katze nicht.",
+        "Das ist z. B. ein Hund, d. h. ein Tier. |Gut.",
+        "Das ist z.B. Obst, d.h. gesund, u.a. Äpfel usw. |Iss es.",
+        "Am 3. Oktober feiern wir. |Am 24. Dezember auch.",
+        "Es kostet 1.000,50 Euro. |Das ist viel.",
+        "Dr. Müller und Prof. Schmidt wohnen in der Bahnhofstr. 5.",
+        "„Halt!“, rief er. |Sie hielt an.",
+        "Er sagte: „Ich bin da.“ |Der Hund bellte.",
+        "»Komm!« |Sie kam. |Ludwig XIV. war König.",
+        "Im 19. Jahrhundert lebte Friedrich II. von Preußen. |Er war alt.",
+        "Siehe S. 5, Nr. 3, Bd. 2 bzw. Abb. 4.",
+        "Er hat ca. 5 kg abgenommen, inkl. Wasser. |Schön!",
+        "Was?! |Nein… |Doch.",
+        "Das gilt auch für § 5 Abs. 3 BGB. |Weiter geht es.",
+        "Er kam am 5.12.2020 an. |Sie nicht.",
+        "„Wo bist du?“ |„Hier!“",
+        "Frau Dr. med. Meier hat i. d. R. Zeit. |Heute nicht.",
+        "Es war ca. 8 Uhr. |Wir gingen.",
+        "Die Firma Meier & Co. KG liefert bzgl. Qualität gut. |Oder?",
+    ],
+    "fr": [
+        "Le chien dort. |Le chat ne dort pas.",
+        "M. Dupont et Mme. Durand sont là. |Ils parlent.",
+        "« Arrêtez ! » dit-il. |Elle s'arrêta.",
+        "Il dit : « Je suis là. » |Le chien aboya.",
+        "Qui est là ? |C'est moi ! |Ah bon ?! |Oui.",
+        "Il est né av. J.-C. selon le Dr. Martin, cf. p. 12.",
+        "Il a 3,5 ans, env. 40 mois, etc. |Voilà.",
+        "Elle a dit : « Non. » |Puis elle partit.",
+        "L'art. 5 al. 2 du code dit non. |Voilà !",
+        "MM. Durand et Dupont, etc., sont venus. |Qui d'autre ?",
+        "Est-ce vrai ? |Oui. |C'est le 14 juillet.",
+    ],
+    "es": [
+        "El perro duerme. |¿Duerme el gato? |¡No! |¡Qué pena!",
+        "El Sr. López y la Sra. García viven en EE. UU. desde 1990.",
+        "¿Quién es? —preguntó—. |Soy yo.",
+        "La pág. 5, el núm. 3 y el art. 2 de la ley. |Ud. lo sabe.",
+        "«¡Alto!», dijo. |Ella paró.",
+        "¿Cómo está Ud.? |Muy bien, gracias.",
+        "El Dr. Pérez, p. ej., vino. |Nadie más.",
+        "Pasó en el s. XX. |Fue duro.",
+    ],
+    "it": [
+        "Il cane dorme. |Il gatto no.",
+        "Il sig. Rossi e la sig.ra Bianchi sono qui. |Parlano.",
+        "Il dott. Verdi abita in p.zza Roma, n. 5. |È medico.",
+        "«Basta!» disse. |È finita?! |Sì… |Forse.",
+        "L'on. Bianchi parla. |Il prof. tace.",
+        "Arrivò nel 1999. |Partì nel 2001.",
+        "«Ciao.» |«Addio.»",
+    ],
+    "cs": [
+        "Pes spí. |Kočka ne.",
+        "Pan Dr. Novák, Ing. Dvořák a např. pan Svoboda přišli. |Odešli.",
+        "Dne 3. října 2020 se to stalo, tj. loni. |Čas běží.",
+        "„Stůj!“ řekl. |Žena stála. |Řekl: „Jsem tu.“ |Šel.",
+        "Bydlí v ul. Dlouhá č. 5, tel. 123. |Říká to.",
+        "Karel IV. byl král. |Žil ve 14. století.",
+        "Přišel v 10 hod. ráno. |Odešel v 5.",
+        "Firma ABC s. r. o. sídlí v Praze. |Má 3 tis. lidí.",
+        "„Kde jsi?“ |„Tady!“",
+    ],
+    "nl": [
+        "Dhr. Jansen woont o.a. in Gent. |Mevr. Smit niet.",
+        "Hij heeft bijv. een hond. |’s Avonds slaapt hij.",
+    ],
+    "pt": [
+        "O Sr. Silva e a Sra. Costa vivem na Av. Central. |O Dr. Lima não.",
+    ],
+    "pl": [
+        "Pies śpi, np. teraz. |Żona prof. Nowaka ma ok. 5 kotów, m.in. rude. |Ładne.",
+        "Ul. Długa 5, tel. 22. |To jest dr Nowak.",
+        "W 2020 r. padał śnieg. |Potem nie.",
+    ],
+    "ru": [
+        "Собака спит. |Кошка нет.",
+        "Это г. Москва, ул. Ленина, д. 5. |А. С. Пушкин жил там.",
+        "«Стой!» — сказал он. |Она встала, т. е. пошла. |Конец.",
+        "Это было в 1999 г. в Москве. |Потом нет.",
+        "В. В. Иванов сказал: «Да!» |И ушёл.",
+    ],
+    "el": [
+        "Πού είναι; |Εδώ. |Καλά.",
+    ],
+    "zh": [
+        "今天天气很好。|我们去公园吧！|你来吗？",
+        "他说：「我来了。」|她笑了。",
+        "“你好。”|他说完就走了……真的吗？！|是。",
+        "圆周率是3.14。|网址是www.example.com。",
+        "他问：“谁？”|没有人。",
+        "好！|好！|走吧。",
+        "版本2.0发布了。|请看第3.1节。",
+    ],
+    "ja": [
+        "犬は寝ている。|猫は寝ていない。",
+        "「止まれ！」と彼は言った。|彼女は止まった。",
+        "彼は「そうだ。」と言った。|終わり。",
+        "『本当？』|うん。",
+        "「はい。」|彼は笑った。",
+        "本当？！|はい。|そうです（笑）。|では。",
+    ],
+    "ko": [
+        "개가 잔다. |고양이는 안 잔다. |정말?",
+        "안녕하세요. |3.14입니다. |네!",
+    ],
+    "hi": [
+        "कुत्ता सो रहा है। |बिल्ली नहीं। |क्या?",
+        "डॉ. शर्मा आए। |वे गए॥ |ठीक.",
+        "वह 3.5 किलो है। |ठीक है!",
+    ],
+    "ar": [
+        "هل ينام الكلب؟ |نعم. |القط لا ينام!",
+        "قال د. أحمد هذا. |ثم ذهب.",
+        "من أنت؟ |أنا هنا! |شكراً.",
+    ],
+    "ur": [
+        "کتا سو رہا ہے۔ |بلی نہیں۔",
+    ],
+    "hy": [
+        "Շունը քնած է։ |Կատուն՝ ոչ։",
+    ],
+    "am": [
+        "ውሻው ተኝቷል። |ድመቷ የለችም።",
+    ],
+    "th": [
+        "สุนัขนอนหลับ แมวไม่นอน",
+    ],
+}
+
+
+@pytest.mark.parametrize(("language", "marked"), [(code, case) for code, cases in CASES.items() for case in cases])
+def test_sentence_ends(language: str, marked: str) -> None:
+    assert split(marked.replace("|", ""), language) == marked.split("|")
+
+
+@pytest.mark.parametrize("language", ["en", "de"])
+def test_sentences_that_were_put_together_come_apart(language: str) -> None:
+    """The built-in corpus, five sentences at a time."""
+    sentences = [pair[language == "de"] for pair in pairs("test")]
+    for start in range(0, len(sentences), 5):
+        together = [f"{text} " for text in sentences[start : start + 5]]
+        assert split("".join(together), language) == together
+
+
+@pytest.mark.parametrize("code", ["de", "DE", "de_AT", "de-CH", "deu", "deu_Latn", "ger"])
+def test_a_language_has_several_names(code: str) -> None:
+    assert split("Am 3. Oktober kam Dr. Maier. Er blieb.", code) == ["Am 3. Oktober kam Dr. Maier. ", "Er blieb."]
+
+
+@pytest.mark.parametrize("language", [None, "", "xx", "tlh"])
+def test_a_language_that_nobody_listed(language: str | None) -> None:
+    text = "J. Doe has 3.5 of 7. Is www.example.com his? Yes! “Good.” So be it."
+    assert split(text, language) == [
+        "J. Doe has 3.5 of 7. ",
+        "Is www.example.com his? ",
+        "Yes! ",
+        "“Good.” ",
+        "So be it.",
+    ]
+
+
+TEXTS = st.text(st.one_of(st.characters(), st.sampled_from(" .!?…,;:'\"“”«»()。！？、」』।؟\u3000AaÄä5क")), max_size=60)
+
+
+@given(TEXTS, st.sampled_from([None, "en", "de", "fr", "el", "zh", "ja", "hi"]))
+def test_the_pieces_are_the_text(text: str, language: str | None) -> None:
+    pieces = split(text, language)
+    assert "".join(pieces) == text
+    assert all(pieces) or not text
+
+
+# --- pieces that are too long -----------------------------------------------------------------------------------------
+
+
+def characters(texts: Sequence[str]) -> list[int]:
+    return [len(text) for text in texts]
+
+
+@given(TEXTS, st.integers(1, 20))
+def test_nothing_is_lost_and_all_fits(text: str, limit: int) -> None:
+    packed = pack(split(text), characters, limit)
+    assert "".join(packed) == text
+    assert max(characters(packed)) <= limit
+
+
+def test_what_fits_stays_as_it_is() -> None:
+    pieces = ["One, two, three. ", "Four."]
+    assert pack(pieces, characters, 17) == pieces
+
+
+def test_a_cut_comes_at_a_clause_then_at_a_space_then_anywhere() -> None:
+    assert pack(["the dog sleeps here, the cat does not"], characters, 25) == [
+        "the dog sleeps here, ",
+        "the cat does not",
+    ]
+    assert pack(["the dog and the cat sleep"], characters, 15) == ["the dog and ", "the cat sleep"]
+    assert pack(["it is 1,000,000 km"], characters, 15) == ["it is ", "1,000,000 km"]
+    assert pack(["abcdefgh"], characters, 4) == ["abcd", "efgh"]
+    assert pack(["犬は寝ている、猫は寝ていない"], characters, 8) == ["犬は寝ている、", "猫は寝ていない"]
+    assert pack(["犬は寝ている"], characters, 3) == ["犬は寝", "ている"]
+
+
+def test_an_accent_stays_with_its_letter() -> None:
+    assert pack(["abce\u0301\u0302gh"], characters, 6) == ["abce\u0301\u0302", "gh"]
+
+
+# --- together again ---------------------------------------------------------------------------------------------------
+
+
+def test_the_white_space_between_sentences_is_kept() -> None:
+    assert join(["One. ", "Two.  ", "Three. "], ["Eins.", "Zwei.", "Drei."], "de") == "Eins. Zwei.  Drei."
+
+
+def test_languages_without_spaces() -> None:
+    assert join(["One. ", "Two."], ["一。", "二。"], "zh") == "一。二。"
+    assert join(["One. ", "Two."], ["一。", "二。"], "jpn_Jpan") == "一。二。"
+    assert join(["一。", "二。\u3000", "三。"], ["One.", "Two.", "Three."], "en") == "One. Two. Three."
+    assert join(["一。", "二。"], ["하나.", "둘."], "ko") == "하나. 둘."
+
+
+def test_an_empty_translation_leaves_no_gap() -> None:
+    assert join([" ", "One. ", "... ", "Two."], ["", "Eins.", "", "Zwei."], "de") == "Eins. Zwei."
+    assert join([], []) == ""
