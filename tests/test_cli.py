@@ -160,11 +160,37 @@ def test_a_source_that_is_too_long_is_cut_with_a_warning(copy: Path, tmt: Tmt) -
     run = RunFolder(copy)
     text = run.config.read_text(encoding="utf-8")
     run.config.write_text(text.replace("max_source_length: 1024", "max_source_length: 3"), encoding="utf-8")
-    done = tmt("translate", copy, stdin=b"one two three\n\none two three four five\n")
+    text = b"one two three\n\none two three four five\n"
+    done = tmt("translate", copy, "--split-sentences", "never", stdin=text)
     assert done.returncode == 0
     first, blank, third, end = done.stdout.split("\n")
     assert (first, blank, end) == (third, "", "")
     assert re.fullmatch(r"tmt: warning: line 3 has \d+ tokens and was cut to 3\n", done.stderr)
+
+
+def test_a_long_line_is_translated_sentence_by_sentence(copy: Path, tmt: Tmt, translator: Translator) -> None:
+    run = RunFolder(copy)
+    text = run.config.read_text(encoding="utf-8")
+    run.config.write_text(text.replace("max_length: 256", "max_length: 40"), encoding="utf-8")
+    short, long = "One. Two.  Three.", "One two three! Two. " * 9 + " Eight."
+    done = tmt("translate", copy, short, long)
+    assert (done.returncode, done.stderr) == (0, "")
+    one, two, eight = translator.translate(["One two three!", "Two.", "Eight."])
+    expected = [*translator.translate([short]), f"{one} {two} " * 8 + f"{one} {two}  {eight}"]
+    assert done.stdout.split("\n")[:-1] == expected
+    done = tmt("translate", copy, short, "--split-sentences", "always")
+    three = translator.translate(["One.", "Two.", "Three."])
+    assert done.stdout == "{} {}  {}\n".format(*three)
+
+
+def test_nothing_of_a_long_line_is_cut_off(copy: Path, tmt: Tmt) -> None:
+    """Also where no sentence ends."""
+    run = RunFolder(copy)
+    text = run.config.read_text(encoding="utf-8")
+    run.config.write_text(text.replace("max_source_length: 1024", "max_source_length: 3"), encoding="utf-8")
+    done = tmt("translate", copy, "one two three four five six one two three four five six")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(done.stdout.split()) > 6
 
 
 @pytest.mark.filterwarnings("default::transformer_mt.decoding.translator.CutSource")
@@ -181,7 +207,8 @@ def test_learned_positions_end_where_they_end(here: Path, tmt: Tmt) -> None:
     done = tmt("train", "--config", "tiny.yaml", *settings)
     assert done.returncode == 0, done.stderr
     assert "truncated" in done.stderr
-    done = tmt("translate", "runs/learned", "one two three four five six eight one two three four five")
+    text = "one two three four five six eight one two three four five"
+    done = tmt("translate", "runs/learned", text, "--split-sentences", "never")
     assert done.returncode == 0
     assert re.fullmatch(r"tmt: warning: line 1 has \d+ tokens and was cut to 2\n", done.stderr)
 

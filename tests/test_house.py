@@ -41,9 +41,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "settling": BELOW | {"data", "model", "training", "config", "material"},
     "pipeline": BELOW
     | {"data", "model", "training", "decoding", "config", "records", "origin", "pictures", "material", "settling"},
-    "tools": BELOW | {"data", "model", "training", "decoding", "config", "records", "pictures", "material", "pipeline"},
+    "tools": BELOW
+    | {"data", "model", "training", "decoding", "config", "records", "pictures", "material", "pipeline"}
+    | {"streams", "outputs"},
     "streams": {"errors", "data"},
-    "cli": BELOW | {"streams"} | {"data", "decoding", "config", "material", "pipeline", "tools"},
+    "outputs": {"errors", "disk", "streams"},
+    "cli": BELOW | {"streams", "outputs"} | {"data", "decoding", "config", "material", "pipeline", "tools"},
     "__main__": {"cli"},
     "": {"decoding"},  # the package itself: its public names
 }

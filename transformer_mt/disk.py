@@ -135,7 +135,8 @@ def write_patiently(write: Callable[[], None], place: Path, n_bytes: int, when_f
             sys.stderr.write(f"{why}; waiting until there is room\n")
         waiting = True
         if number := StopSignals.number:
-            raise Interrupted(number, saved=False)
+            what_next = "and not saved, for want of room on the disk; the same command goes on from the last checkpoint"
+            raise Interrupted(number, f" {what_next}")
         time.sleep(LOOK_AGAIN)
     if waiting:
         sys.stderr.write(f"{place}: there is room again; going on\n")

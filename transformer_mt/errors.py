@@ -10,8 +10,8 @@ class UserError(Exception):
 
 
 class Interrupted(Exception):  # noqa: N818  (it is no error)
-    """A signal asked the run to stop; it has been saved, unless there was no room for it."""
+    """A signal asked the program to stop; `what` says what has been saved, and how it goes on."""
 
-    def __init__(self, signal: int, *, saved: bool = True) -> None:
-        super().__init__(signal, saved)
-        self.signal, self.saved = signal, saved
+    def __init__(self, signal: int, what: str = " and saved; the same command goes on from here") -> None:
+        super().__init__(signal, what)
+        self.signal, self.what = signal, what

@@ -1,92 +1,195 @@
-"""Lines in and lines out of the command line: arguments, files, a prompt, standard input and output."""
+"""Lines in for the command line: arguments, files, a prompt, standard input; and windows of them.
+
+Among lines, None says that no more are ready right now: so a program that writes a line and waits for its translation
+gets it at once, while a file or a full pipe is translated in windows of many lines.
+"""
 
 from __future__ import annotations
 
+import io
 import os
+import select
 import sys
+import threading
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
-from typing import IO
+from queue import Empty, Queue
+from typing import IO, NamedTuple, TypeVar
 
-from transformer_mt.data.sources import decode_line, read_lines
+from transformer_mt.data.sources import Errors, decode_line, read_lines
 from transformer_mt.errors import UserError
 
+BYTES = 1 << 16  # read at once: what a pipe holds
+AHEAD = 2000  # lines that are read while others are translated
 
-def lines(texts: Sequence[str], file: Path | None, at_prompt: bool) -> Iterable[str]:
+T = TypeVar("T")
+
+
+class Line(NamedTuple):
+    """A line to translate, and how its translation has to begin."""
+
+    text: str
+    prefix: str = ""
+
+
+# --- lines ------------------------------------------------------------------------------------------------------------
+
+
+def lines(texts: Sequence[str], file: Path | None, at_prompt: bool, errors: Errors = "strict") -> Iterator[str | None]:
     """What is to be read: arguments, a file, what is typed, or standard input. Raises `UserError` for other bytes
-    than UTF-8."""
+    than UTF-8, unless they are to be replaced."""
     if texts:
-        return (line for text in texts for line in check_text(text).split("\n"))
+        return (line for text in texts for line in check_text(text, errors).split("\n"))
     if file:
-        return read_lines(file)
+        return read_lines(file, errors)
     if at_prompt:
-        return _prompt_lines()
-    return (decode_line(raw, "standard input", number) for number, raw in enumerate(sys.stdin.buffer, start=1))
+        return _prompt_lines(errors)
+    return _read_ahead(_standard_input(errors), AHEAD)
 
 
-def check_text(text: str) -> str:
+def check_text(text: str, errors: Errors = "strict") -> str:
     """An argument whose bytes were no UTF-8, or that another locale took for none, holds lone surrogates."""
     try:
-        return os.fsencode(text).decode() if any("\ud800" <= char <= "\udfff" for char in text) else text
+        return os.fsencode(text).decode(errors=errors) if any("\ud800" <= char <= "\udfff" for char in text) else text
     except UnicodeError:
         raise UserError("an argument is not UTF-8 text") from None
 
 
-def _prompt_lines() -> Iterator[str]:
+def _prompt_lines(errors: Errors) -> Iterator[str | None]:
     """What is typed, line by line, until the end of input."""
     with suppress(ImportError):
         __import__("readline")  # gives input() a history
     with suppress(EOFError):
         while True:
-            yield check_text(input("> "))
+            yield check_text(input("> "), errors)
+            yield None
+
+
+def _standard_input(errors: Errors) -> Iterator[str | None]:
+    number = 0
+    for raw in _raw_lines(sys.stdin.buffer):
+        number += raw is not None
+        yield None if raw is None else decode_line(raw, "standard input", number, errors)
+
+
+def _raw_lines(stream: IO[bytes]) -> Iterator[bytes | None]:
+    """The lines of a pipe, a terminal or a file as they come in."""
+    try:
+        handle = stream.fileno()
+    except io.UnsupportedOperation:  # text in memory: all of it is there
+        yield from stream
+        return
+    begun: list[bytes] = []  # of a line whose end is still to come
+    while chunk := (yield from _next_chunk(handle)):
+        first, *rest = chunk.split(b"\n")
+        begun.append(first)
+        if rest:
+            yield b"".join(begun)
+            yield from rest[:-1]
+            begun = [rest[-1]]
+    if last := b"".join(begun):
+        yield last
+
+
+def _next_chunk(handle: int) -> Generator[None, None, bytes]:
+    """Yields None before it waits. The file itself is read, for a lock on its buffer would outlive the program."""
+    if not select.select([handle], [], [], 0)[0]:
+        yield None
+        select.select([handle], [], [])
+    return os.read(handle, BYTES)
+
+
+@dataclass(frozen=True)
+class _End:
+    """Of what a thread reads; with what stopped it."""
+
+    error: Exception | None
+
+
+def _read_ahead(items: Iterator[T | None], room: int) -> Iterator[T | None]:
+    """The same items, read by a thread, so many ahead; an error comes behind what was read before it.
+
+    A None that more has followed meanwhile is left out.
+    """
+    queue: Queue[T | _End | None] = Queue(room)
+    is_left = threading.Event()
+
+    def read() -> None:
+        error: Exception | None = None
+        try:
+            for item in items:
+                queue.put(item)
+                if is_left.is_set():
+                    return
+        except Exception as found:
+            error = found
+        queue.put(_End(error))
+
+    threading.Thread(target=read, name="reading", daemon=True).start()
+    try:
+        while not isinstance(item := queue.get(), _End):
+            if item is not None or queue.empty():
+                yield item
+        if item.error:
+            raise item.error
+    finally:
+        is_left.set()
+        with suppress(Empty):
+            while True:
+                queue.get_nowait()  # whoever waits for room goes on, and ends
+
+
+# --- what becomes of them ---------------------------------------------------------------------------------------------
+
+
+def paired(texts: Iterable[str | None], file: Path | None = None, errors: Errors = "strict") -> Iterator[Line | None]:
+    """Each line with the line of a file that its translation has to begin with. Raises `UserError` where one has more
+    lines than the other."""
+    prefixes, number = (read_lines(file, errors) if file else repeat("")), 0
+    for text in texts:
+        prefix = None if text is None else next(prefixes, None)
+        if text is not None and prefix is None:
+            raise UserError(
+                f"{file}: has {number:,} lines, and the input goes on with line {number + 1:,}: line N of one must "
+                "begin the translation of line N of the other"
+            )
+        number += text is not None
+        yield None if text is None or prefix is None else Line(text, prefix)
+    if file and next(prefixes, None) is not None:
+        raise UserError(
+            f"{file}:{number + 1}: the input has {number:,} lines, and this has more: line N of one must begin the "
+            "translation of line N of the other"
+        )
+
+
+def windows(items: Iterable[T | None], size: int) -> Iterator[list[T]]:
+    """Up to `size` at a time, fewer where None says so; when reading fails, what was read before comes first."""
+    window: list[T] = []
+    try:
+        for item in items:
+            if item is not None:
+                window.append(item)
+            if window and (item is None or len(window) == size):
+                yield window
+                window = []
+    except UserError:
+        if window:
+            yield window
+        raise
+    if window:
+        yield window
 
 
 def check_input(texts: Sequence[str], file: Path | None, verb: str) -> None:
     """Refuse what cannot be read before anything is loaded."""
     if texts and file:
         raise UserError(f"{verb}: give texts or --input, not both")
+    if not texts and not file and not sys.stdin:
+        raise UserError(f"{verb}: standard input is closed; give texts or --input")
     if file and file.is_dir():
         raise UserError(f"{file}: is a directory; name a file")
     if file and not file.exists():
         raise UserError(f"{file}: no such file (looked in {Path.cwd()})")
-
-
-def check_output(path: Path | None) -> None:
-    """Refuse what cannot be written before anything is loaded."""
-    if path is not None and path.is_dir():
-        raise UserError(f"{path}: is a directory; name a file")
-    if path is not None and not path.absolute().parent.is_dir():
-        raise UserError(f"{path}: there is no folder {path.absolute().parent}")
-
-
-@contextmanager
-def output(path: Path | None) -> Generator[IO[bytes]]:
-    """Standard output, or a file that takes its name when it is whole; until then its lines are in `path.part`."""
-    if path is None:
-        yield sys.stdout.buffer
-        return
-    path = path.resolve()  # what a link points to is written, not the link
-    if path.exists() and not path.is_file():  # a device or a pipe cannot be replaced
-        with path.open("wb") as file:
-            yield file
-        return
-    part = path.with_name(path.name + ".part")
-    with part.open("wb") as file:
-        yield file
-    part.replace(path)
-
-
-def windows(lines: Iterable[str], size: int) -> Iterator[list[str]]:
-    """Lines by the window; when reading fails, what was read before comes first."""
-    window: list[str] = []
-    try:
-        for line in lines:
-            window.append(line)
-            if len(window) == size:
-                yield window
-                window = []
-    except UserError:
-        yield window
-        raise
-    yield window

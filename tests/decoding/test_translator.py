@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,7 +17,6 @@ from transformer_mt.data.tokenizer import TokenizerPair
 from transformer_mt.decoding import translator as translator_file
 from transformer_mt.decoding.search import DecodingConfig, Hypothesis
 from transformer_mt.decoding.translator import CutSource, Translator
-from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.training.loss import batch_loss
 from transformer_mt.training.optim import OptimizerConfig, make_optimizer
@@ -138,8 +137,8 @@ def test_a_long_line_is_cut_with_a_warning(make_translator: Callable[..., Transl
     long = " ".join(SENTENCES[:10])
     with pytest.warns(CutSource, match=r"^line 2 has \d+ tokens and was cut to 50$"):
         found = translator.translate([SENTENCES[0], long, SENTENCES[1]])
-    with pytest.warns(CutSource, match="line 1 "):
-        assert translator.translate([long + " the dog" * 100]) == [found[1]]
+    with pytest.warns(CutSource, match="line 8 "):
+        assert translator.translate([long + " the dog" * 100], first_line=8) == [found[1]]
     assert [found[0], found[2]] == alone[:2]
 
 
@@ -160,41 +159,6 @@ def test_a_newline_in_a_translation_splits_no_line(translator: Translator, monke
     (ids,) = translator.tokenizers.tgt.encode(["one\ntwo\n"])
     monkeypatch.setattr(translator_file, "greedy", lambda *_arguments: [Hypothesis(ids, finished=True)])
     assert translator.translate(["x"]) == ["one two "]
-
-
-# --- streams ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("window", [1, 5, 64, 1000])
-def test_a_stream_is_translated_in_windows(translator: Translator, alone: list[str], window: int) -> None:
-    assert list(translator.stream(iter(SENTENCES), window)) == alone
-
-
-def test_an_empty_stream(translator: Translator) -> None:
-    assert list(translator.stream(iter([]))) == []
-
-
-def test_a_stream_reads_no_further_than_its_window(translator: Translator) -> None:
-    lines = iter(SENTENCES)
-    next(translator.stream(lines, window=5))
-    assert list(lines) == SENTENCES[5:]
-
-
-def test_the_warnings_of_a_stream_count_its_lines(make_translator: Callable[..., Translator]) -> None:
-    lines = ["the dog"] * 10 + ["the dog " * 50]
-    with pytest.warns(CutSource, match="^line 11 "):
-        list(make_translator(max_source_length=20).stream(lines, window=4))
-
-
-def test_what_was_read_before_an_error_is_translated(translator: Translator, alone: list[str]) -> None:
-    def lines() -> Iterator[str]:
-        yield from SENTENCES[:7]
-        raise UserError("line 8: not UTF-8")
-
-    found: list[str] = []
-    with pytest.raises(UserError, match="line 8"):
-        found.extend(translator.stream(lines(), window=5))  # pyright: ignore[reportUnknownArgumentType]
-    assert found == alone[:7]
 
 
 # --- the model is left as it was --------------------------------------------------------------------------------------

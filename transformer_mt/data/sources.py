@@ -14,12 +14,14 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import zip_longest
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
+from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from transformer_mt.errors import UserError
 
 if TYPE_CHECKING:
     from transformer_mt.data.corpus import Source
+
+Errors = Literal["strict", "replace"]
 
 
 class Pair(NamedTuple):
@@ -48,11 +50,12 @@ def read(source: Source, columns: tuple[str, str]) -> Iterator[Pair]:
 # --- lines ------------------------------------------------------------------------------------------------------------
 
 
-def decode_line(raw: bytes, name: str, number: int) -> str:
-    """One line of a file (or of standard input) as text, without its end."""
+def decode_line(raw: bytes, name: str, number: int, errors: Errors = "strict") -> str:
+    """One line of a file (or of standard input) as text, without its end; bytes that are none are refused, or become
+    U+FFFD."""
     raw = raw.removesuffix(b"\n").removesuffix(b"\r")
     try:
-        return raw.decode("utf-8-sig" if number == 1 else "utf-8")
+        return raw.decode("utf-8-sig" if number == 1 else "utf-8", errors)
     except UnicodeDecodeError as error:
         raise UserError(
             f"{name}:{number}: not UTF-8 text (byte 0x{raw[error.start]:02x} at position {error.start + 1});\n"
@@ -60,13 +63,13 @@ def decode_line(raw: bytes, name: str, number: int) -> str:
         ) from None
 
 
-def read_lines(path: Path) -> Iterator[str]:
+def read_lines(path: Path, errors: Errors = "strict") -> Iterator[str]:
     """The lines of a text file, plain or `.gz`."""
     number = 0
     try:
         with _open(path) as stream:
             for number, raw in enumerate(stream, start=1):
-                yield decode_line(raw, str(path), number)
+                yield decode_line(raw, str(path), number, errors)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file (looked in {Path.cwd()})") from None
     except IsADirectoryError:

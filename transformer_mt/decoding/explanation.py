@@ -48,7 +48,7 @@ class Explanation(NamedTuple):
 def explain(translator: Translator, text: str) -> Explanation:
     """Translate a text, and read it with its translation once more to see the weights."""
     model, tokenizers = translator.model, translator.tokenizers
-    source = translator.encode([text])
+    source = translator.encode([text], lines=[1])
     hypothesis = translator.search(source, translator.config)[0][0]
     device = model.output.weight.device
     written = hypothesis.ids + [tokenizers.tgt.eos_id] * hypothesis.finished

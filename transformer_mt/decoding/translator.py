@@ -104,38 +104,44 @@ class Translator:
         return cls._ready(model.to(machine.device), tokenizers, config, machine.precision)
 
     def translate(
-        self, texts: Sequence[str], beginnings: Sequence[str] | None = None, first_line: int = 1, **options: Any
+        self,
+        texts: Sequence[str],
+        beginnings: Sequence[str] | None = None,
+        lines: Sequence[int] | None = None,
+        **options: Any,
     ) -> list[str]:
         """One line for each text, in order. A blank text becomes an empty one.
 
         The translation of a text begins with its beginning, where there are some. Options are the keys of the
-        configuration's section `decoding`, such as `beam=1`. A text that is longer than `decoding.max_source_length`,
-        or than the model's positions, is cut, with a warning (`CutSource`) that names its line.
+        configuration's section `decoding`, such as `beam=1`. `lines` are the texts' numbers, which warnings name and on
+        which sampling depends; by default they count from 1. A text that is longer than `max_source_length`, or than
+        the model's positions, is cut, with a warning (`CutSource`).
         """
         one_each: dict[str, Any] = {**options, "n_best": 1}
-        found = self.n_best(texts, beginnings, first_line, **one_each)
+        found = self.n_best(texts, beginnings, lines, **one_each)
         return [translations[0].text for translations in found]
 
     def n_best(
         self,
         texts: Sequence[str],
         beginnings: Sequence[str] | None = None,
-        first_line: int = 1,
+        lines: Sequence[int] | None = None,
         *,
         alignments: bool = False,
         **options: Any,
     ) -> list[list[Translation]]:
         """Up to `n_best` translations of each text, the best first; one at least."""
         config = self.config.changed(options)
-        coded = self.encode(texts, first_line)
+        lines = range(1, len(texts) + 1) if lines is None else lines
+        coded = self.encode(texts, lines)
         forced = self.tokenizers.tgt.encode(beginnings) if beginnings is not None else None
         found: list[list[Hypothesis]] = [[NOTHING] for _ in texts]
         links: dict[int, list[Links]] = {}
         worth = {i: len(coded[i]) for i, text in enumerate(texts) if text.strip()}
         for batch in batches(worth, config.batch_tokens // config.branches):
-            sources, lines = [coded[i] for i in batch], [first_line + i for i in batch]
+            sources, numbers = [coded[i] for i in batch], [lines[i] for i in batch]
             started = [forced[i] for i in batch] if forced is not None else None
-            for i, hypotheses in zip(batch, self.search(sources, config, lines, started), strict=True):
+            for i, hypotheses in zip(batch, self.search(sources, config, numbers, started), strict=True):
                 found[i] = hypotheses[: config.n_best]
             if alignments:
                 links.update(zip(batch, self.align(sources, [found[i] for i in batch], config), strict=True))
@@ -196,10 +202,10 @@ class Translator:
         parts = torch.split(states, size)
         return (self.model.logits(part).log_softmax(-1) for part in parts)
 
-    def encode(self, texts: Sequence[str], first_line: int = 1) -> list[list[int]]:
+    def encode(self, texts: Sequence[str], lines: Sequence[int]) -> list[list[int]]:
         """The ids of texts, cut where they are too long, with a warning."""
         coded, limit = self.tokenizers.src.encode(texts), self.longest_source
-        for line, ids in enumerate(coded, start=first_line):
+        for line, ids in zip(lines, coded, strict=True):
             if len(ids) > limit:
                 warnings.warn(CutSource(f"line {line} has {len(ids)} tokens and was cut to {limit}"), stacklevel=3)
                 del ids[limit:]

@@ -1,0 +1,474 @@
+"""Lines in and out of `tmt translate`: pipes that are answered at once, files that are gone on with, constant memory.
+
+Most of it runs the real command line in a process of its own, with a translator that writes in capitals.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from subprocess import PIPE, CompletedProcess, Popen
+from typing import Any, cast
+
+import pytest
+
+from transformer_mt import outputs, streams
+from transformer_mt.errors import UserError
+from transformer_mt.streams import Line
+
+Tmt = Callable[..., "CompletedProcess[str]"]
+
+STUB = """
+import os, resource, sys, time
+from types import SimpleNamespace
+from transformer_mt import cli, runs
+
+class Job:
+    def __init__(self, run, checkpoint, *choices):
+        self.checkpoint = checkpoint
+
+    def settings(self):
+        return {"run": "stub", "checkpoint": self.checkpoint}
+
+    def translate(self, window, first_line):
+        if "WINDOWS" in os.environ:
+            print(len(window), file=open(os.environ["WINDOWS"], "a"))
+        time.sleep(float(os.environ.get("SECONDS", 0)))
+        return "".join(line.text.upper() + "\\n" for line in window)
+
+sys.modules["transformer_mt.tools.translating"] = SimpleNamespace(Job=Job)
+cli._load_translator = lambda args: None
+runs.RunFolder.open = lambda path: None
+try:
+    cli.main()
+finally:
+    if "MEMORY" in os.environ:
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=open(os.environ["MEMORY"], "w"))
+"""
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-c", STUB, "translate", "RUN", *map(str, arguments)]
+
+
+def start(*arguments: object, seconds: float = 0, **options: Any) -> Popen[bytes]:
+    environment = {**os.environ, "SECONDS": str(seconds), **options.pop("env", {})}
+    return cast("Popen[bytes]", Popen(command(*arguments), stderr=PIPE, env=environment, **options))
+
+
+def translate(*arguments: object, **options: Any) -> CompletedProcess[bytes]:
+    environment = {**os.environ, **options.pop("env", {})}
+    return subprocess.run(command(*arguments), capture_output=True, check=False, env=environment, **options)
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+# --- windows ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 5, 64, 1000])
+def test_windows_are_full_but_for_the_last(size: int) -> None:
+    windows = list(streams.windows(iter(range(130)), size))
+    assert [n for window in windows for n in window] == list(range(130))
+    assert all(len(window) == size for window in windows[:-1])
+
+
+def test_a_window_ends_where_no_more_is_ready() -> None:
+    assert list(streams.windows([None, 1, 2, None, None, 3, 4, 5, 6], 3)) == [[1, 2], [3, 4, 5], [6]]
+    assert list(streams.windows([], 3)) == []
+
+
+def test_no_more_is_read_than_a_window_needs() -> None:
+    items = iter(range(9))
+    assert next(streams.windows(items, 3)) == [0, 1, 2]
+    assert list(items) == [3, 4, 5, 6, 7, 8]
+
+
+def test_what_was_read_before_an_error_comes_first() -> None:
+    def items() -> Iterator[int]:
+        yield from range(7)
+        raise UserError("line 8")
+
+    found: list[list[int]] = []
+    with pytest.raises(UserError, match="line 8"):
+        found.extend(streams.windows(items(), 5))
+    assert found == [[0, 1, 2, 3, 4], [5, 6]]
+
+
+# --- pairs ------------------------------------------------------------------------------------------------------------
+
+
+def test_each_line_has_its_prefix(tmp_path: Path) -> None:
+    (tmp_path / "p").write_text("Ein\n\nDrei", encoding="utf-8")
+    lines = streams.paired(iter(["one", None, "two", "three"]), tmp_path / "p")
+    assert list(lines) == [Line("one", "Ein"), None, Line("two"), Line("three", "Drei")]
+    assert list(streams.paired(iter(["one", None, "two"]))) == [Line("one"), None, Line("two")]
+
+
+@pytest.mark.parametrize(
+    ("n_lines", "said"),
+    [(2, "p:3: the input has 2 lines, and this has more"), (4, "p: has 3 lines, and the input goes on with line 4")],
+)
+def test_another_number_of_prefixes(tmp_path: Path, n_lines: int, said: str) -> None:
+    (tmp_path / "p").write_text("a\nb\nc\n", encoding="utf-8")
+    found: list[Line | None] = []
+    with pytest.raises(UserError, match=said):
+        found.extend(streams.paired(iter(["x"] * n_lines), tmp_path / "p"))
+    assert len(found) == min(n_lines, 3)
+
+
+# --- standard input ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+def test_one_line_at_a_time_is_answered_at_once(end: bytes) -> None:
+    with start(stdin=PIPE, stdout=PIPE) as process:
+        assert process.stdin and process.stdout
+        for line in (b"one", b"", b"two two", b"x" * 200_000, b"z"):
+            process.stdin.write(line + end)
+            process.stdin.flush()
+            assert process.stdout.readline() == line.upper() + b"\n"
+        process.stdin.write(b"no end")
+        process.stdin.close()
+        assert process.stdout.read() == b"NO END\n"
+        assert process.wait() == 0
+
+
+def test_half_a_line_waits_for_its_end() -> None:
+    with start(stdin=PIPE, stdout=PIPE) as process:
+        assert process.stdin and process.stdout
+        for part in (b"one\ntw", b"o\n"):
+            process.stdin.write(part)
+            process.stdin.flush()
+            assert process.stdout.readline() == {b"one\ntw": b"ONE\n", b"o\n": b"TWO\n"}[part]
+        process.stdin.close()
+        assert process.wait() == 0
+
+
+def test_what_comes_in_meanwhile_makes_one_window(tmp_path: Path) -> None:
+    """The first line is translated alone; 1,500 more arrive before it is done, and wait for no end of input."""
+    windows = tmp_path / "windows"
+    with start(seconds=1, stdin=PIPE, stdout=PIPE, env={"WINDOWS": str(windows)}) as process:
+        assert process.stdin and process.stdout
+        process.stdin.write(b"one\n")
+        process.stdin.flush()
+        wait_for(lambda: windows.exists() and windows.read_text() == "1\n")
+        process.stdin.write(b"many\n" * 1500)
+        process.stdin.flush()
+        assert [process.stdout.readline() for _ in range(1501)] == [b"ONE\n"] + [b"MANY\n"] * 1500
+        process.stdin.close()
+        assert process.wait() == 0
+    assert windows.read_text().split() == ["1", "1000", "500"]
+
+
+@pytest.mark.parametrize("size", [1, 999, 70_000])
+def test_a_pipe_may_cut_anywhere(size: int) -> None:
+    """In the middle of a line, of a character, and of \\r\\n."""
+    text = ("\ufeffÄ\r\n" + "ö€\n\n" * 50 + "end").encode()
+    with start(stdin=PIPE, stdout=PIPE) as process:
+        assert process.stdin and process.stdout
+        for place in range(0, len(text), size):
+            process.stdin.write(text[place : place + size])
+            process.stdin.flush()
+        process.stdin.close()
+        assert process.stdout.read().decode() == "Ä\n" + "Ö€\n\n" * 50 + "END\n"
+
+
+def test_a_pipe_that_does_not_block() -> None:
+    read, write = os.pipe()
+    os.set_blocking(read, False)
+    with start(stdin=read, stdout=PIPE) as process:
+        os.close(read)
+        assert process.stdout
+        for line in (b"one\n", b"two\n"):
+            os.write(write, line)
+            assert process.stdout.readline() == line.upper()
+        os.close(write)
+        assert process.wait() == 0
+
+
+def test_a_closed_standard_input() -> None:
+    done = subprocess.run(["bash", "-c", '"$@" <&-', "-", *command()], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, "tmt: translate: standard input is closed; give texts or --input\n")
+
+
+@pytest.mark.slow
+def test_memory_is_constant(tmp_path: Path) -> None:
+    def peak(n: int) -> int:
+        environment = {**os.environ, "MEMORY": str(tmp_path / "memory")}
+        script = f'yes {"word " * 40} | head -{n} | "$@" > {tmp_path}/out'
+        subprocess.run(["bash", "-c", script, "-", *command()], check=True, env=environment)
+        assert (tmp_path / "out").read_bytes().count(b"\n") == n
+        return int((tmp_path / "memory").read_text())  # KiB
+
+    assert peak(200_000) < peak(20_000) + 4000  # 200,000 lines are 40 MB
+
+
+# --- bytes that are no text -------------------------------------------------------------------------------------------
+
+BAD = b"one\n" * 1500 + b"na\xefve\nthree\n"
+
+
+@pytest.mark.parametrize("way", ["file", "pipe"])
+def test_bad_bytes_are_refused_behind_the_lines_before(way: str, tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(BAD)
+    done = translate("--input", tmp_path / "f") if way == "file" else translate(input=BAD)
+    assert done.stdout == b"ONE\n" * 1500
+    name = tmp_path / "f" if way == "file" else "standard input"
+    assert done.returncode == 2
+    assert f"tmt: {name}:1501: not UTF-8 text (byte 0xef at position 3)" in done.stderr.decode()
+
+
+@pytest.mark.parametrize("way", ["file", "pipe", "argument"])
+def test_bad_bytes_are_replaced(way: str, tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(BAD)
+    arguments = {"file": ["--input", tmp_path / "f"], "pipe": [], "argument": [os.fsdecode(BAD.strip())]}[way]
+    done = translate(*arguments, "--errors", "replace", input=BAD if way == "pipe" else b"")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.decode() == "ONE\n" * 1500 + "NA\ufffdVE\nTHREE\n"
+
+
+# --- stopped, and gone on with ----------------------------------------------------------------------------------------
+
+MANY = [f"line {n}" for n in range(5500)]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[Path, Path]:
+    (tmp_path / "f").write_text("".join(f"{line}\n" for line in MANY), encoding="utf-8")
+    return tmp_path / "f", tmp_path / "g"
+
+
+def whole(lines: Sequence[str] = MANY) -> str:
+    return "".join(f"{line.upper()}\n" for line in lines)
+
+
+def stop(files: tuple[Path, Path], number: int, *more: object) -> tuple[int, str]:
+    """Send a signal when two windows are written; the exit status, and what was said."""
+    source, target = files
+    part = target.with_name("g.part")
+    with start("--input", source, "--output", target, *more, seconds=0.2) as process:
+        wait_for(lambda: part.exists() and part.read_bytes().count(b"\n") >= 2000)
+        process.send_signal(number)
+        _, said = process.communicate()
+    assert not target.exists()
+    return process.returncode, said.decode()
+
+
+def done_lines(target: Path) -> int:
+    return json.loads(target.with_name("g.part.json").read_text(encoding="utf-8"))["lines"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_what_was_stopped_goes_on(number: int, files: tuple[Path, Path]) -> None:
+    source, target = files
+    status, said = stop(files, number)
+    part = target.with_name("g.part")
+    if number == signal.SIGKILL:
+        assert (status, said) == (-9, "")
+    else:
+        name = signal.Signals(number).name
+        kept = part.read_text(encoding="utf-8").count("\n")
+        assert status == 128 + number
+        assert said == (
+            f"tmt: stopped by {name}; the translations of {kept:,} lines are in {part}; "
+            "the same command with --resume goes on from there\n"
+        )
+        assert kept == done_lines(target)
+        assert kept % 1000 == 0
+    with part.open("ab") as file:
+        file.write(b"LINE 3000\nLINE")  # of a window whose account was not kept
+    windows = source.with_name("windows")
+    done = translate("--input", source, "--output", target, "--resume", env={"WINDOWS": str(windows)})
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert target.read_text(encoding="utf-8") == whole()
+    assert sum(map(int, windows.read_text().split())) <= 3500
+    assert sorted(path.name for path in source.parent.iterdir()) == ["f", "g", "windows"]
+
+
+def test_it_may_be_stopped_again_and_again(files: tuple[Path, Path]) -> None:
+    source, target = files
+    stop(files, signal.SIGKILL)
+    first = done_lines(target)
+    stop(files, signal.SIGTERM, "--resume")
+    assert done_lines(target) >= first
+    assert translate("--input", source, "--output", target, "--resume").returncode == 0
+    assert target.read_text(encoding="utf-8") == whole()
+
+
+def test_without_resume_it_begins_anew(files: tuple[Path, Path]) -> None:
+    source, target = files
+    stop(files, signal.SIGKILL)
+    source.write_text("other\n", encoding="utf-8")
+    assert translate("--input", source, "--output", target).returncode == 0
+    assert target.read_text(encoding="utf-8") == "OTHER\n"
+    assert sorted(path.name for path in source.parent.iterdir()) == ["f", "g"]
+
+
+def test_resume_with_nothing_begun(files: tuple[Path, Path]) -> None:
+    source, target = files
+    assert translate("--input", source, "--output", target, "--resume").returncode == 0
+    assert target.read_text(encoding="utf-8") == whole()
+
+
+def test_an_input_that_has_grown_goes_on(files: tuple[Path, Path]) -> None:
+    source, target = files
+    stop(files, signal.SIGKILL)
+    source.write_text("".join(f"{line}\n" for line in [*MANY, "more"]), encoding="utf-8")
+    assert translate("--input", source, "--output", target, "--resume").returncode == 0
+    assert target.read_text(encoding="utf-8") == whole([*MANY, "more"])
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """What a killed translation leaves, by the name of the file."""
+    folder = tmp_path_factory.mktemp("stopped")
+    (folder / "f").write_text("".join(f"{line}\n" for line in MANY), encoding="utf-8")
+    stop((folder / "f", folder / "g"), signal.SIGKILL)
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("change", "more", "said"),
+    [
+        ({"f": b"other\n" * 5500}, (), "made from other text: the first "),
+        ({"f": b"line 0\n"}, (), "made from other text: the first "),
+        ({}, ("--checkpoint", "8"), "was begun with checkpoint best, where it is 8 now"),
+        ({"g.part.json": None}, (), "nothing readable in "),
+        ({"g.part.json": b"{}"}, (), "nothing readable in "),
+        ({"g.part": b"LINE 0\n"}, (), "has lost lines since it was written (7 of "),
+    ],
+)
+def test_what_is_another_is_refused(
+    change: dict[str, bytes | None], more: tuple[str, ...], said: str, stopped: dict[str, bytes], tmp_path: Path
+) -> None:
+    content = {name: text for name, text in {**stopped, **change}.items() if text is not None}
+    for name, text in content.items():
+        (tmp_path / name).write_bytes(text)
+    done = translate("--input", tmp_path / "f", "--output", tmp_path / "g", "--resume", *more)
+    assert done.returncode == 2
+    assert said in done.stderr.decode()
+    assert "leave out --resume" in done.stderr.decode()
+    assert done.stderr.count(b"\n") <= 2
+    left = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    kept = json.loads(stopped["g.part.json"])["bytes"]
+    assert {name: text[:kept] for name, text in left.items()} == {name: text[:kept] for name, text in content.items()}
+
+
+@pytest.mark.parametrize("arguments", [(), ("one",), ("--input", "f"), ("--output", "g")])
+def test_only_a_file_can_be_gone_on_with(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "f").touch()
+    done = translate(*arguments, "--resume", cwd=tmp_path, stdin=subprocess.DEVNULL)
+    assert done.returncode == 2
+    assert b"--resume goes with --input and --output" in done.stderr
+
+
+def test_pipes_and_arguments_keep_no_account(tmp_path: Path) -> None:
+    with start("--output", tmp_path / "g", stdin=PIPE) as process:
+        assert process.stdin
+        process.stdin.write(b"one\n")
+        process.stdin.flush()
+        wait_for(lambda: (tmp_path / "g.part").exists() and (tmp_path / "g.part").read_bytes() == b"ONE\n")
+        assert not (tmp_path / "g.part.json").exists()
+        process.send_signal(signal.SIGTERM)
+        said = process.stderr.read().decode() if process.stderr else ""
+        assert process.wait() == 143
+    assert said == f"tmt: stopped by SIGTERM; the translations of 1 lines are in {tmp_path}/g.part\n"
+    assert (tmp_path / "g.part").read_bytes() == b"ONE\n"
+
+
+def test_a_window_may_become_any_number_of_lines(tmp_path: Path) -> None:
+    """As n-best lists do: the account counts lines of input."""
+    lines, settings = [Line(f"{n}") for n in range(7)], {"n": "2"}
+    with pytest.raises(RuntimeError), outputs.opened(tmp_path / "g", settings) as output:
+        for window in streams.windows(output.remaining(iter(lines)), 2):
+            if output.done.lines == 4:
+                output.file.write(b"tor")
+                raise RuntimeError
+            output.write(window, "".join(f"{line.text} a\n{line.text} b\n" for line in window))
+    assert (tmp_path / "g.part").read_text() == "".join(f"{n} a\n{n} b\n" for n in range(4))
+    with outputs.opened(tmp_path / "g", settings, resume=True) as output:
+        assert list(output.remaining(iter(lines))) == lines[4:]
+        output.write(lines[4:], "rest\n")
+    assert (tmp_path / "g").read_text() == "".join(f"{n} a\n{n} b\n" for n in range(4)) + "rest\n"
+
+
+# --- the terminal -----------------------------------------------------------------------------------------------------
+
+
+def shown(*arguments: object, stdin: int | None = None) -> str:
+    """What a terminal shows of the standard error output."""
+    screen, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    with Popen(command(*arguments), stdin=stdin, stdout=PIPE, stderr=terminal) as process:
+        os.close(terminal)
+        assert process.stdout
+        process.stdout.read()
+    try:
+        return os.read(screen, 1 << 16).decode()
+    except OSError:  # nothing was written, and nobody is left to write
+        return ""
+    finally:
+        os.close(screen)
+
+
+def test_a_progress_bar_where_somebody_looks(files: tuple[Path, Path]) -> None:
+    source, target = files
+    assert "5500 lines" in shown("--input", source, "--output", target)
+    assert "5500 lines" in shown("--input", source)
+    assert shown("one", "two") == ""
+    assert translate("--input", source).stderr == b""
+
+
+# --- with a model -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_real_translation_that_was_killed(tiny_run: Path, tmp_path: Path) -> None:
+    lines = ["one two three", "two", "", "eight four one", "six"] * 1300
+    (tmp_path / "f").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    program = [sys.executable, "-m", "transformer_mt", "translate", str(tiny_run), "--input", str(tmp_path / "f")]
+    with Popen([*program, "--output", str(tmp_path / "g")]) as process:
+        part = tmp_path / "g.part"
+        wait_for(lambda: part.exists() and part.read_bytes().count(b"\n") >= 1000)
+        process.kill()
+    assert not (tmp_path / "g").exists()
+    other = subprocess.run(
+        [*program, "--output", str(tmp_path / "g"), "--resume", "--checkpoint", "8"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert other.returncode == 2
+    assert "was begun with checkpoint 12 (" in other.stderr
+    subprocess.run([*program, "--output", str(tmp_path / "g"), "--resume"], check=True)
+    subprocess.run([*program, "--output", str(tmp_path / "undisturbed")], check=True)
+    assert (tmp_path / "g").read_bytes() == (tmp_path / "undisturbed").read_bytes()
+
+
+@pytest.mark.slow
+def test_a_real_translation_line_by_line(tiny_run: Path, tmt: Tmt) -> None:
+    expected = tmt("translate", tiny_run, "one two", "three").stdout.encode()
+    with Popen(
+        [sys.executable, "-m", "transformer_mt", "translate", str(tiny_run)], stdin=PIPE, stdout=PIPE
+    ) as process:
+        assert process.stdin and process.stdout
+        for line, translation in zip((b"one two\n", b"three\n"), expected.splitlines(keepends=True), strict=True):
+            process.stdin.write(line)
+            process.stdin.flush()
+            assert process.stdout.readline() == translation
+        process.stdin.close()
+        assert process.wait() == 0

@@ -1,0 +1,197 @@
+"""The arguments of the command line: every verb and its options, with the help that `tmt VERB --help` prints."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from transformer_mt import __version__
+
+SEVERAL = "several processes: torchrun --nproc-per-node N -m transformer_mt train ... batches.accumulate=N"
+OVERRIDES = "override a key of the configuration: model.d_model=512, 'data.train={src: F, tgt: G}'"
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser; `verb` is the name of the verb."""
+    parser = argparse.ArgumentParser(
+        prog="tmt",
+        description="Train a Transformer for machine translation from scratch, from one YAML file.",
+        epilog="tensorboard --logdir runs shows the curves. configs/reference.yaml names every key.",
+    )
+    parser.add_argument("--version", action="version", version=f"tmt {__version__}")
+    verbs = parser.add_subparsers(metavar="VERB", required=True)
+
+    about = "train a model; the same command again goes on where it stopped"
+    train = verbs.add_parser("train", help=about, description=about, epilog=SEVERAL)
+    train.add_argument("--config", type=Path, metavar="X.yaml", help="without it, the built-in quickstart")
+    train.add_argument("--restart", action="store_true", help="begin anew; the old run is moved aside")
+    train.add_argument(
+        "--checkpoint",
+        default="last",
+        metavar="last|best|STEP",
+        help="where to go on from (default: last); later checkpoints are deleted",
+    )
+    train.add_argument("overrides", nargs="*", metavar="section.key=value", help=OVERRIDES)
+    train.set_defaults(verb="train")
+
+    _add_translate(verbs.add_parser("translate", help="translate arguments, standard input, a file, or at a prompt"))
+
+    evaluate = verbs.add_parser("evaluate", help="BLEU and chrF of a run's translations, on raw text")
+    evaluate.add_argument("run", type=Path, metavar="RUN", help="a run folder")
+    evaluate.add_argument("--src", type=Path, metavar="F", help="source sentences; without, the run's own test sets")
+    evaluate.add_argument("--ref", type=Path, metavar="G", help="their reference translations, line by line")
+    evaluate.add_argument("--show", type=int, default=0, metavar="N", help="print N of the translations")
+    _add_search(evaluate)
+    _add_reading(evaluate)
+    evaluate.set_defaults(verb="evaluate")
+
+    _add_export(verbs.add_parser("export", help="a run's model for elsewhere: for CTranslate2, or its weights alone"))
+
+    _add_average(verbs.add_parser("average", help="the mean of the weights of several checkpoints, scored"))
+
+    _add_plot(verbs.add_parser("plot", help="draw positions, schedule, attention or lengths, as PNG, SVG or PDF"))
+
+    _add_tokenize(verbs.add_parser("tokenize", help="show pieces and ids, or how well a vocabulary fits a text"))
+
+    config = verbs.add_parser("config", help="print the resolved configuration, with every default")
+    config.add_argument("config", type=Path, nargs="?", metavar="X.yaml", help="without it, the built-in quickstart")
+    config.add_argument("overrides", nargs="*", metavar="section.key=value", help=OVERRIDES)
+    config.add_argument("--schema", action="store_true", help="print the JSON schema, for editors")
+    config.set_defaults(verb="config")
+    return parser
+
+
+def _add_translate(translate: argparse.ArgumentParser) -> None:
+    translate.add_argument("run", type=Path, metavar="RUN", help="a run folder, such as runs/quickstart")
+    translate.add_argument("texts", nargs="*", metavar="text", help="without any: --input, or standard input")
+    lines = translate.add_argument_group("lines in and out")
+    lines.add_argument("--input", type=Path, metavar="F", help="translate the lines of a file (plain or .gz)")
+    lines.add_argument("--output", type=Path, metavar="G", help="write here, not to standard output; grows in G.part")
+    lines.add_argument(
+        "--resume", action="store_true", help="go on with a G.part that was stopped (with --input and --output)"
+    )
+    about = "lines that are not UTF-8: refused (strict, the default), or read with U+FFFD in their place"
+    lines.add_argument("--errors", choices=("strict", "replace"), default="strict", help=about)
+    about = (
+        "translate sentence by sentence the lines with more tokens than the training pairs had (long, the default), "
+        "all, or none, and cut off what is too long"
+    )
+    lines.add_argument("--split-sentences", choices=("long", "always", "never"), default="long", help=about)
+    lines.add_argument(
+        "--prefix", type=Path, metavar="F", help="a file: line N is how the translation of line N has to begin"
+    )
+    about = "text (default): the translations; tsv: line, rank, score, score a token, text; json: an object a line"
+    lines.add_argument("--format", choices=("text", "tsv", "json"), default="text", help=about)
+    about = "text: log-probability, and that a token, before each translation, with tabs between"
+    lines.add_argument("--scores", action="store_true", help=about)
+    about = "also which word comes from which, as 0-0 1-2: source word, target word, from the cross-attention"
+    lines.add_argument("--alignments", action="store_true", help=about)
+    _add_search(translate)
+    about = "translations of each line, the best first; text: N lines for each, empty where fewer were found"
+    translate.add_argument("--n-best", type=int, metavar="N", help=about)
+    drawing = translate.add_argument_group("drawing at random instead of searching")
+    drawing.add_argument("--sample", action="store_true", default=None, help="draw --n-best translations")
+    drawing.add_argument("--temperature", type=float, metavar="T", help="log-probabilities are divided by it (1)")
+    drawing.add_argument("--top-k", type=int, metavar="K", help="draw from the K most likely tokens (all)")
+    drawing.add_argument("--top-p", type=float, metavar="P", help="draw from the likeliest that have P together (1)")
+    drawing.add_argument("--seed", type=int, metavar="N", help="what is drawn depends on it and the line's number (1)")
+    _add_reading(translate)
+    translate.set_defaults(verb="translate")
+
+
+def _add_search(parser: argparse.ArgumentParser) -> None:
+    """The options that the configuration's section `decoding` has as keys; without them the run's own count."""
+    search = parser.add_argument_group("search (defaults: the run's section decoding, as it stands here)")
+    search.add_argument("--beam", type=int, metavar="K", help="hypotheses followed at once (5); 1: greedy")
+    about = (
+        "A (1): hypotheses are compared by log-probability / length^A, or, with length_penalty: gnmt, "
+        "/ ((5 + length) / 6)^A; the end symbol counts"
+    )
+    search.add_argument("--length-penalty", type=float, metavar="A", help=about)
+    search.add_argument("--min-length", type=int, metavar="N", help="tokens of a translation at least (1)")
+    about = "tokens of a translation at most, the end symbol counted: a number, or A*source+B (2*source+10)"
+    search.add_argument("--max-length", metavar="L", help=about)
+    search.add_argument("--no-repeat-ngram", type=int, metavar="N", help="no N tokens in a row come twice (0: off)")
+    about = "factor on log-probabilities of tokens that are there already; scores hold it (1: off)"
+    search.add_argument("--repetition-penalty", type=float, metavar="X", help=about)
+    about = "padded source tokens, times hypotheses, that are translated at once"
+    search.add_argument("--batch-tokens", type=int, metavar="N", help=about)
+
+
+def _add_export(export: argparse.ArgumentParser) -> None:
+    export.description = (
+        "ctranslate2: a folder that CTranslate2 loads (pip install ctranslate2), with translate.py, which needs that "
+        "and tokenizers alone; up to 100 validation sentences are translated by both engines, and the figures go to "
+        "export.json. weights: a folder that takes the place of a run, without the state of its training."
+    )
+    export.add_argument("run", type=Path, metavar="RUN", help="a run folder")
+    export.add_argument("--to", required=True, choices=("ctranslate2", "weights"), help="for what")
+    export.add_argument("--output", required=True, type=Path, metavar="DIR", help="a new folder")
+    export.add_argument("--checkpoint", default="best", metavar="best|last|STEP", help="default: best")
+    about = "ctranslate2: float32 (default), int8, int8_float32, int8_float16, int8_bfloat16, int16, float16, bfloat16"
+    export.add_argument("--quantization", metavar="Q", help=about)
+    about = "ctranslate2: compare the engines on the lines of this file instead of on validation sentences"
+    export.add_argument("--src", type=Path, metavar="F", help=about)
+    export.set_defaults(verb="export")
+
+
+def _add_average(average: argparse.ArgumentParser) -> None:
+    average.description = (
+        "The mean goes to a folder of its own, in which it is the only checkpoint: so the training of RUN can go on, "
+        "and neither its best and last checkpoints nor what it deletes are touched. tmt translate, evaluate, plot and "
+        "export read the folder like a run. It is scored on RUN's validation pairs, as the training scores them."
+    )
+    average.add_argument("run", type=Path, metavar="RUN", help="a run folder")
+    average.add_argument("steps", nargs="*", metavar="STEP", help="the steps of the checkpoints, two or more")
+    average.add_argument(
+        "--last", type=int, metavar="N", help="in place of steps: the N newest (keep.last says how many are kept)"
+    )
+    average.add_argument("--best", type=int, metavar="N", help="in place of steps: the N best (keep.best)")
+    average.add_argument(
+        "--output", type=Path, metavar="DIR", help="a new folder (default: RUN-average-last-N beside RUN)"
+    )
+    average.add_argument("--device", default="auto", help="auto (default), cpu, cuda, cuda:N or mps")
+    average.add_argument("--threads", default="auto", metavar="N", help="CPU threads (default: one a core)")
+    average.set_defaults(verb="average")
+
+
+def _add_plot(plot: argparse.ArgumentParser) -> None:
+    what = (
+        "positions: the table, some dimensions, and products; schedule: the learning rate, beside other schedules; "
+        "attention: by layer and head, for one sentence; lengths: of the training sentences, in tokens"
+    )
+    plot.add_argument("what", choices=("positions", "schedule", "attention", "lengths"), help=what)
+    plot.add_argument("subject", type=Path, metavar="RUN-or-X.yaml", help="a run folder, or a configuration")
+    plot.add_argument("overrides", nargs="*", metavar="section.key=value", help=OVERRIDES)
+    plot.add_argument(
+        "--output",
+        type=Path,
+        metavar="F",
+        help=".png, .svg or .pdf (default: plots/WHAT.png in the run; of a configuration, NAME-WHAT.png here)",
+    )
+    plot.add_argument("--text", help="attention: a sentence to translate (default: the first validation sentence)")
+    plot.add_argument("--kind", choices=("cross", "encoder", "decoder"), default="cross", help="attention: of which")
+    plot.add_argument("--layer", type=int, metavar="N", help="attention: one layer, counted from 1 (default: all)")
+    plot.add_argument("--head", type=int, metavar="N", help="attention: one head, counted from 1 (default: all)")
+    plot.add_argument("--checkpoint", default="best", metavar="best|last|STEP", help="of a run (default: best)")
+    plot.set_defaults(verb="plot")
+
+
+def _add_tokenize(tokenize: argparse.ArgumentParser) -> None:
+    about = "a run folder; or a configuration, whose tokenizers are then learnt"
+    tokenize.add_argument("subject", type=Path, metavar="RUN-or-X.yaml", help=about)
+    about = "without text, --input: of a run standard input, of a configuration figures over the validation pairs"
+    tokenize.add_argument("texts", nargs="*", metavar="text or section.key=value", help=about)
+    tokenize.add_argument("--input", type=Path, metavar="F", help="figures over the lines of a file (plain or .gz)")
+    tokenize.add_argument(
+        "--side", choices=("src", "tgt"), help="which language (default: src; of validation pairs, both)"
+    )
+    tokenize.set_defaults(verb="tokenize")
+
+
+def _add_reading(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--checkpoint", default="best", metavar="best|last|STEP", help="default: best")
+    parser.add_argument("--device", default="auto", help="auto (default), cpu, cuda, cuda:N or mps")
+    parser.add_argument("--threads", default="auto", metavar="N", help="CPU threads (default: one a core)")
+    about = "of matrix products: fp32, bf16, or auto (default): bf16 where the hardware has it"
+    parser.add_argument("--precision", choices=("auto", "fp32", "bf16"), default="auto", help=about)

@@ -1,0 +1,203 @@
+"""Lines out of the command line: to standard output, or to a file that takes its name when it is whole.
+
+Until then the lines of G grow in G.part, a window at a time, and G.part.json says how far they reach: so a translation
+that was stopped or killed goes on behind its last window.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from glob import escape
+from hashlib import sha256
+from itertools import islice
+from pathlib import Path
+from types import FrameType
+from typing import IO, TYPE_CHECKING, Any, NoReturn
+
+from transformer_mt.disk import write_text
+from transformer_mt.errors import Interrupted, UserError
+from transformer_mt.streams import Line
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
+
+Settings = dict[str, str]
+"""What decides how a line is translated, by name."""
+
+ANEW = "leave out --resume to begin anew"
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a translation has come: so many lines of input, which make so many bytes of output."""
+
+    settings: Settings
+    lines: int = 0
+    bytes: int = 0
+    sha256: str = sha256().hexdigest()  # of those lines of input
+
+    @classmethod
+    def read(cls, record: Path, part: Path) -> Progress:
+        """What is recorded beside a part. Raises `UserError` where it does not fit it."""
+        try:
+            progress = cls(**json.loads(record.read_bytes()))
+        except (OSError, ValueError, TypeError):
+            raise UserError(f"{part}: nothing readable in {record} says what it holds; {ANEW}") from None
+        if part.stat().st_size < progress.bytes:
+            raise UserError(
+                f"{part}: has lost lines since it was written ({part.stat().st_size:,} of {progress.bytes:,} bytes); "
+                f"{ANEW}"
+            )
+        return progress
+
+    def check(self, settings: Settings, part: Path) -> None:
+        """Raise `UserError` where a translation with other settings is to go on."""
+        if other := [
+            f"{name} {self.settings.get(name, 'nothing')}, where it is {settings.get(name, 'nothing')} now"
+            for name in {**settings, **self.settings}
+            if self.settings.get(name) != settings.get(name)
+        ]:
+            raise UserError(
+                f"{part}: was begun with {'; '.join(other[:3])};\ngive the same again, or leave out --resume"
+            )
+
+
+class Output:
+    """Takes translations by the window, and keeps account of them where there is a record."""
+
+    def __init__(self, file: IO[bytes], begun: Progress, record: Path | None = None) -> None:
+        self.file, self.begun, self.record = file, begun, record
+        self._account = begun, sha256()  # changes in one stroke, for a signal may come at any time
+
+    @property
+    def done(self) -> Progress:
+        return self._account[0]
+
+    def remaining(self, lines: Iterator[Line | None]) -> Iterator[Line | None]:
+        """The lines that are still to be translated. Raises `UserError` where those done before have changed."""
+        digest = sha256()
+        for line in islice((line for line in lines if line is not None), self.begun.lines):
+            digest.update(_bytes(line))
+        if digest.hexdigest() != self.begun.sha256:
+            raise UserError(
+                f"{self.file.name}: was made from other text: the first {self.begun.lines:,} lines of the input have "
+                f"changed since;\n{ANEW}"
+            )
+        self._account = self.begun, digest
+        yield from lines
+
+    def write(self, window: Sequence[Line], text: str) -> None:
+        """Take what a window of lines became, however many lines that is."""
+        content = memoryview(text.encode())
+        size = len(content)
+        while content:
+            content = content[self.file.write(content) :]
+        self.file.flush()
+        done, digest = self.done, self._account[1].copy()
+        for line in window:
+            digest.update(_bytes(line))
+        done = replace(done, lines=done.lines + len(window), bytes=done.bytes + size, sha256=digest.hexdigest())
+        self._account = done, digest
+        self.keep()
+
+    def cut(self) -> None:
+        """Leave whole windows only, and their account."""
+        if Path(self.file.name).is_file():  # a device has no length
+            self.file.truncate(self.done.bytes)
+            self.keep()
+
+    def keep(self) -> None:
+        """Write down how far it has come, where there is a record."""
+        if self.record:
+            os.fsync(self.file.fileno())
+            write_text(self.record, json.dumps(asdict(self.done), indent=2, ensure_ascii=False) + "\n")
+
+
+def _bytes(line: Line) -> bytes:
+    return f"{line.text}\n{line.prefix}\n".encode()
+
+
+@contextmanager
+def opened(path: Path | None, settings: Settings | None = None, resume: bool = False) -> Generator[Output]:
+    """Standard output, or a file. With settings it is kept account of; a stopped translation with the same settings
+    is gone on with if `resume` says so."""
+    if path is None:
+        yield Output(sys.stdout.buffer, Progress({}))
+        return
+    path = path.resolve()  # what a link points to is written, not the link
+    if path.exists() and not path.is_file():  # a device or a pipe cannot be replaced
+        with path.open("wb", buffering=0) as file:
+            yield Output(file, Progress({}))
+        return
+    part, record = path.with_name(f"{path.name}.part"), path.with_name(f"{path.name}.part.json")
+    begun = Progress(settings or {})
+    if resume and part.exists():
+        begun = Progress.read(record, part)
+        begun.check(settings or {}, part)
+    else:
+        _forget(record)
+    with part.open("r+b" if begun.lines else "wb", buffering=0) as file:
+        file.seek(begun.bytes)
+        output = Output(file, begun, record if settings else None)
+        with _ended_by_signals(output):
+            try:
+                output.cut()
+                yield output
+            except BaseException:
+                output.cut()
+                raise
+    part.replace(path)
+    _forget(record)
+
+
+def _forget(record: Path) -> None:
+    """Take a record away, and what a killed process had begun to write of it."""
+    record.unlink(missing_ok=True)
+    for torn in record.parent.glob(f".{escape(record.name)}.*.tmp"):
+        torn.unlink()
+
+
+@contextmanager
+def _ended_by_signals(output: Output) -> Generator[None]:
+    """Turns SIGINT and SIGTERM into `Interrupted`."""
+    received: list[int] = []
+    before: dict[int, Any] = {}
+
+    def receive(number: int, _frame: FrameType | None) -> None:
+        received.append(number)
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is threading.main_thread():
+        before = {number: signal.signal(number, receive) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    except KeyboardInterrupt:
+        what = f"; the translations of {output.done.lines:,} lines are in {output.file.name}"
+        if output.record:
+            what += "; the same command with --resume goes on from there"
+        raise Interrupted(received[0] if received else signal.SIGINT, what) from None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def check(path: Path | None) -> None:
+    """Refuse what cannot be written before anything is loaded."""
+    if path is not None and path.is_dir():
+        raise UserError(f"{path}: is a directory; name a file")
+    if path is not None and not path.absolute().parent.is_dir():
+        raise UserError(f"{path}: there is no folder {path.absolute().parent}")
+
+
+def progress_bar(done: int, is_quiet: bool) -> tqdm[NoReturn]:
+    """Lines done, and lines a second; nothing where it is to be quiet."""
+    from tqdm import tqdm
+
+    return tqdm(initial=done, unit=" lines", disable=is_quiet, file=sys.stderr)

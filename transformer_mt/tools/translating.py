@@ -1,0 +1,80 @@
+"""`tmt translate`: a window of lines, and all that decides what becomes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from hashlib import sha256
+
+from transformer_mt import __version__
+from transformer_mt.data.corpus import DataConfig
+from transformer_mt.decoding.formats import Format
+from transformer_mt.decoding.paragraphs import Paragraphs, SplitWhen
+from transformer_mt.decoding.translator import Translator
+from transformer_mt.outputs import Settings
+from transformer_mt.runs import CHECKPOINT, RunFolder
+from transformer_mt.streams import Line
+
+PARTS = 1 << 32  # by which the numbers of a line's pieces are apart
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run's translator, and what was asked of it."""
+
+    run: RunFolder
+    checkpoint: str
+    translator: Translator
+    errors: str
+    split_sentences: SplitWhen
+    format: Format
+
+    @cached_property
+    def paragraphs(self) -> Paragraphs:
+        """Lines with more tokens than the training pairs could have come apart."""
+        data = self.run.section("data", DataConfig)
+        limit = min(data.max_length - 1, self.translator.longest_source)  # the end symbol takes one place
+        return Paragraphs(data.src_lang, data.tgt_lang, self._lengths, limit, self.split_sentences)
+
+    def _lengths(self, texts: Sequence[str]) -> list[int]:
+        return [len(ids) for ids in self.translator.tokenizers.src.encode(texts)]
+
+    def settings(self) -> Settings:
+        """What decides a translation. Where any of it is another, one that was stopped does not go on."""
+        found = self.run.checkpoint(self.checkpoint)
+        seal = sha256((found.path / CHECKPOINT).read_bytes()).hexdigest()  # it holds the checksum of the weights
+        decoding = self.translator.config.model_dump(mode="json", exclude={"batch_tokens"})
+        return {
+            "tmt": __version__,
+            "run": self.run.path.resolve().name,
+            "checkpoint": f"{found.step} ({seal[:12]})",
+            "--errors": self.errors,
+            "--split-sentences": self.split_sentences,
+            **{f"--{key.replace('_', '-')}": str(value) for key, value in asdict(self.format).items()},
+            **{f"decoding.{key}": str(value) for key, value in decoding.items()},
+        }
+
+    def translate(self, window: Sequence[Line], first_line: int) -> str:
+        """What is written for the lines of a window."""
+        cut = self.paragraphs.cut([line.text for line in window])
+        places = [(line, part) for line, pieces in enumerate(cut) for part in range(len(pieces))]
+        found = self.translator.n_best(
+            self.paragraphs.sources(cut),
+            self._beginnings(window, places),
+            lines=[first_line + line + part * PARTS for line, part in places],
+            alignments=self.format.alignments,
+            n_best=self.format.n_best,
+        )
+        left = iter(found)
+        written: list[str] = []
+        for number, (line, pieces) in enumerate(zip(window, cut, strict=True), start=first_line):
+            whole = self.paragraphs.join(pieces, [next(left) for _ in pieces])
+            written += self.format.lines(number, line.text, whole)
+        return "".join(f"{line}\n" for line in written)
+
+    def _beginnings(self, window: Sequence[Line], places: Sequence[tuple[int, int]]) -> list[str] | None:
+        """Of a line that comes apart, the first piece has the beginning."""
+        if not any(line.prefix for line in window):
+            return None
+        return [window[line].prefix if part == 0 else "" for line, part in places]
