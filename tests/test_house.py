@@ -46,7 +46,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"streams", "outputs"},
     "streams": {"errors", "data"},
     "outputs": {"errors", "disk", "streams"},
-    "cli": BELOW | {"streams", "outputs"} | {"data", "decoding", "config", "material", "pipeline", "tools"},
+    "arguments": {""},
+    "cli": BELOW
+    | {"arguments", "streams", "outputs"}
+    | {"data", "decoding", "config", "material", "pipeline", "tools"},
     "__main__": {"cli"},
     "": {"decoding"},  # the package itself: its public names
 }

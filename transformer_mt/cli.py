@@ -87,13 +87,11 @@ def _translate(args: argparse.Namespace) -> None:
         raise UserError("translate: --resume goes with --input and --output: only a file can be gone on with")
     at_prompt = not args.texts and not args.input and sys.stdin.isatty() and sys.stdout.isatty()
     lines = streams.paired(streams.lines(args.texts, args.input, at_prompt, args.errors), args.prefix, args.errors)
-    from transformer_mt.decoding.formats import Format
     from transformer_mt.runs import RunFolder
     from transformer_mt.tools.translating import Job
 
-    translator = _load_translator(args)
-    form = Format(args.format, translator.config.n_best, args.scores, args.alignments)
-    job = Job(RunFolder.open(args.run), args.checkpoint, translator, args.errors, args.split_sentences, form)
+    translator, form = _load_translator(args), (args.format, args.scores, args.alignments)
+    job = Job(RunFolder.open(args.run), args.checkpoint, translator, args.errors, args.split_sentences, *form)
     is_quiet = bool(args.texts) or at_prompt or not sys.stderr.isatty() or (sys.stdout.isatty() and not args.output)
     with (
         outputs.opened(args.output, job.settings() if args.input else None, args.resume) as output,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from transformer_mt.decoding.alignment import Links
 from transformer_mt.decoding.paragraphs import Paragraphs
+from transformer_mt.decoding.translator import Translation
 
 LINES = ["One two. Three.", "", "Four. Five six seven. Eight, nine ten eleven.", "Dr. No."]
 
@@ -48,18 +51,36 @@ def test_what_is_cut(when: str, pieces: list[list[str]]) -> None:
     assert make(when).cut(LINES) == pieces
 
 
+def capitals(text: str, score: float = -1.0, links: Links | None = None) -> Translation:
+    words = text.upper().split()
+    return Translation(text.upper(), score * len(words), words, [score] * len(words), finished=True, alignment=links)
+
+
 @pytest.mark.parametrize("when", ["never", "long", "always"])
 def test_each_line_gets_its_own_back(when: str) -> None:
     paragraphs = make(when)
-    cut = paragraphs.cut(LINES)
-    translations = [text.upper() for text in paragraphs.sources(cut)]
-    assert paragraphs.join(cut, translations) == [line.upper() for line in LINES]
+    for line, pieces in zip(LINES, paragraphs.cut(LINES), strict=True):
+        (whole,) = paragraphs.join(pieces, [[capitals(text)] for text in paragraphs.sources([pieces])])
+        assert whole == capitals(line)
+
+
+def test_the_second_best_of_a_line_is_made_of_the_second_best_of_its_pieces() -> None:
+    """Where a piece has fewer, its last one serves again."""
+    first, second = make("always").join(["One. ", "Two."], [[capitals("a"), capitals("b", -2)], [capitals("c")]])
+    assert (first.text, first.score, first.token_scores) == ("A C", -2, [-1, -1])
+    assert (second.text, second.score, second.token_scores) == ("B C", -3, [-2, -1])
+    unfinished = dataclasses.replace(capitals("d"), finished=False)
+    (whole,) = make("always").join(["One. ", "Two."], [[capitals("a")], [unfinished]])
+    assert not whole.finished
+
+
+def test_words_are_linked_within_their_pieces() -> None:
+    pieces = ["One two. ", "Three. ", "Four five."]
+    parts = [capitals("a b", links=[(1, 0), (0, 1)]), capitals("c d", links=[(0, 1)]), capitals("e", links=[(1, 0)])]
+    (whole,) = make("always").join(pieces, [[part] for part in parts])
+    assert whole.alignment == [(1, 0), (0, 1), (2, 3), (4, 4)]
 
 
 def test_pieces_are_translated_without_the_space_between() -> None:
     sources = make("long").sources([[" One. ", "Two.  "], [" a line as it is "]])
     assert sources == ["One.", "Two.", " a line as it is "]
-
-
-def test_nothing_to_cut() -> None:
-    assert make("long").join(make("long").cut([]), []) == []

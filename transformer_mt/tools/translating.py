@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 
 from transformer_mt import __version__
 from transformer_mt.data.corpus import DataConfig
-from transformer_mt.decoding.formats import Format
+from transformer_mt.decoding.formats import Format, Kind
 from transformer_mt.decoding.paragraphs import Paragraphs, SplitWhen
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.outputs import Settings
@@ -28,7 +28,13 @@ class Job:
     translator: Translator
     errors: str
     split_sentences: SplitWhen
-    format: Format
+    kind: Kind = "text"
+    scores: bool = False
+    alignments: bool = False
+
+    @property
+    def format(self) -> Format:
+        return Format(self.kind, self.translator.config.n_best, self.scores, self.alignments)
 
     @cached_property
     def paragraphs(self) -> Paragraphs:
@@ -51,7 +57,9 @@ class Job:
             "checkpoint": f"{found.step} ({seal[:12]})",
             "--errors": self.errors,
             "--split-sentences": self.split_sentences,
-            **{f"--{key.replace('_', '-')}": str(value) for key, value in asdict(self.format).items()},
+            "--format": self.kind,
+            "--scores": str(self.scores),
+            "--alignments": str(self.alignments),
             **{f"decoding.{key}": str(value) for key, value in decoding.items()},
         }
 
@@ -63,8 +71,7 @@ class Job:
             self.paragraphs.sources(cut),
             self._beginnings(window, places),
             lines=[first_line + line + part * PARTS for line, part in places],
-            alignments=self.format.alignments,
-            n_best=self.format.n_best,
+            alignments=self.alignments,
         )
         left = iter(found)
         written: list[str] = []
