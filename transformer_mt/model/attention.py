@@ -129,24 +129,29 @@ def attend_explicitly(
 
 def masked_softmax(scores: Tensor, mask: Tensor | None, scale: float) -> Tensor:
     """softmax(scale * scores) over the last dimension, in fp32; 0 where the mask is False. [B, H, T, S] -> the same"""
+    if not torch.is_grad_enabled():
+        return _softmax_by_passes(scores, mask, scale)
     return cast(Tensor, _MaskedSoftmax.apply(scores, mask, scale))
 
 
-class _MaskedSoftmax(torch.autograd.Function):
-    """Pass by pass, in place, with the gradient written out: w (g - sum(g w)).
+def _softmax_by_passes(scores: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+    """In place: torch's own kernel on a CPU takes ten times as long for rows shorter than a vector of 16 numbers."""
+    weights = scores.float() * scale
+    if mask is not None:
+        weights += torch.zeros(mask.shape, device=mask.device).masked_fill_(~mask, LOWEST)
+    weights.sub_(weights.amax(-1, keepdim=True)).clamp_(min=FLOOR).exp_()
+    if mask is not None:
+        weights *= mask.float()  # where nothing may be attended, all have been lowest, and alike
+    weights /= weights.sum(-1, keepdim=True).clamp_(min=TINY)
+    return weights
 
-    torch's own kernel on a CPU takes ten times as long for rows shorter than a vector of 16 numbers.
-    """
+
+class _MaskedSoftmax(torch.autograd.Function):
+    """The same with its gradient written out: w (g - sum(g w))."""
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, mask: Tensor | None, scale: float) -> Tensor:
-        weights = scores.float() * scale
-        if mask is not None:
-            weights += torch.zeros(mask.shape, device=mask.device).masked_fill_(~mask, LOWEST)
-        weights.sub_(weights.amax(-1, keepdim=True)).clamp_(min=FLOOR).exp_()
-        if mask is not None:
-            weights *= mask.float()  # where nothing may be attended, all have been lowest, and alike
-        weights /= weights.sum(-1, keepdim=True).clamp_(min=TINY)
+        weights = _softmax_by_passes(scores, mask, scale)
         ctx.save_for_backward(weights)
         ctx.scale, ctx.dtype = scale, scores.dtype
         return weights
