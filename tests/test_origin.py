@@ -84,7 +84,7 @@ def test_a_run_begins_where_another_stands_and_goes_on_without_it(copy: Path, tm
     run, old = run_of(done), RunFolder(Path("runs/tiny"))
     best = old.checkpoint("best")
     assert f"begins with the weights of runs/tiny, step {best.step}" in done.stderr
-    expected = loss_of(Translator.load(old.path))
+    expected = loss_of(Translator.load(old.path, precision="fp32"))
     first = next(entry for entry in entries(run) if "train/loss" in entry)
     assert first["train/loss"] == pytest.approx(expected, rel=1e-5)
     assert expected < 0.98 * loss_of(untrained(run))
@@ -106,17 +106,20 @@ def test_a_run_begins_where_another_stands_and_goes_on_without_it(copy: Path, tm
 
 def untrained(run: RunFolder) -> Translator:
     """A model as it comes, with the tokenizers of a run."""
-    translator = Translator.load(run.path)
+    translator = Translator.load(run.path, precision="fp32")
     pair = translator.tokenizers
     return Translator(Transformer(translator.model.config, pair.src, pair.tgt).eval(), pair, translator.config)
 
 
 def test_a_run_that_was_killed_before_its_first_checkpoint_begins_there_again(copy: Path, tmt: Tmt) -> None:
     run = run_of(tmt(*NEW, "train.max_steps=1"))
-    ended = weights(Translator.load(run.path).model)
+    ended = weights(Translator.load(run.path, precision="fp32").model)
     shutil.rmtree(run.checkpoints)
     run = run_of(tmt(*NEW, "train.max_steps=1"))
-    assert all(torch.equal(ended[name], weight) for name, weight in weights(Translator.load(run.path).model).items())
+    assert all(
+        torch.equal(ended[name], weight)
+        for name, weight in weights(Translator.load(run.path, precision="fp32").model).items()
+    )
 
 
 def test_a_vocabulary_is_shown_as_it_would_be(copy: Path, tmt: Tmt) -> None:
@@ -129,7 +132,7 @@ def test_a_vocabulary_is_shown_as_it_would_be(copy: Path, tmt: Tmt) -> None:
 
 
 def test_every_weight_is_given(copy: Path) -> None:
-    old = Translator.load("runs/tiny")
+    old = Translator.load("runs/tiny", precision="fp32")
     model = Transformer(old.model.config, old.tokenizers.src, old.tokenizers.tgt)
     state = torch.get_rng_state()
     origin = Origin.open(config_of("model.dropout.residual=0.5"))
@@ -142,7 +145,7 @@ def test_every_weight_is_given(copy: Path) -> None:
 
 def test_an_output_projection_of_its_own_begins_as_the_shared_one(copy: Path) -> None:
     config = config_of("model.tie_embeddings=none")
-    origin, old = Origin.open(config), Translator.load("runs/tiny")
+    origin, old = Origin.open(config), Translator.load("runs/tiny", precision="fp32")
     model = Transformer(config.model, old.tokenizers.src, old.tokenizers.tgt)
     origin.give(model)
     assert model.output.weight is not model.decoder.embedding.tokens.weight
@@ -192,7 +195,9 @@ def test_only_some_of_many_misfits_are_named(copy: Path) -> None:
     lines = refusal("model.d_model=32")
     names = [line for line in lines if "ours [" in line]
     (more,) = (line for line in lines if " more" in line)
-    assert len(names) + int(more.split()[1]) == len(list(Translator.load("runs/tiny").model.parameters()))
+    assert len(names) + int(more.split()[1]) == len(
+        list(Translator.load("runs/tiny", precision="fp32").model.parameters())
+    )
 
 
 def test_matrices_that_were_learnt_apart_cannot_become_one(copy: Path, tmt: Tmt) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 import typing
@@ -31,6 +30,7 @@ from transformer_mt.settings import (
     Section,
     Tree,
     Value,
+    complaint,
     read_value,
     read_yaml,
 )
@@ -170,7 +170,9 @@ def _explain(error: ValidationError, tree: Tree) -> list[str]:
         path = _path_in_file(detail["loc"], tree)
         if detail["type"] == "refusal":  # of a section's own check, which names one of its keys
             path = (*path, *filter(None, detail.get("ctx", {})["key"].split(".")))
-        by_path.setdefault(path, []).append(_say(cast(dict[str, Any], detail), path))
+        section = _schema_of(path[:-1])
+        what = complaint(cast(dict[str, Any], detail), list(section.model_fields) if section else [])
+        by_path.setdefault(path, []).append(what)
     lines = [_line(tree, path, "; or: ".join(dict.fromkeys(said))) for path, said in by_path.items()]
     return sorted(lines, key=_by_line)
 
@@ -214,28 +216,6 @@ def _section_in(annotation: Any) -> Any:
     if typing.get_origin(annotation) is dict or (isinstance(annotation, type) and issubclass(annotation, Section)):
         return annotation
     return next((found for part in typing.get_args(annotation) if (found := _section_in(part))), None)
-
-
-def _say(detail: dict[str, Any], path: KeyPath) -> str:
-    kind, given = detail["type"], detail["input"]
-    shown = "nothing" if given is None else json.dumps(given, ensure_ascii=False)
-    if kind == "extra_forbidden":
-        section = _schema_of(path[:-1])
-        return "unknown key, " + _suggest(str(path[-1]), list(section.model_fields) if section else [])
-    if kind == "missing":
-        return "is required"
-    if kind == "literal_error":
-        choices = [choice.strip("'") for choice in detail["ctx"]["expected"].replace(" or ", ", ").split(", ")]
-        return f"{shown} is not allowed, {_suggest(str(given), choices)}"
-    if kind in ("model_type", "model_attributes_type", "dict_type"):
-        return f"must be a section of keys and values, not {shown}"
-    message = detail["msg"].removeprefix("Value error, ")
-    return message if kind in ("refusal", "value_error") else f"{message}, not {shown}"
-
-
-def _suggest(word: str, choices: list[str]) -> str:
-    close = difflib.get_close_matches(word, choices, n=1)
-    return f'did you mean "{close[0]}"?' if close else f"choose from: {', '.join(choices)}"
 
 
 # --- comparing --------------------------------------------------------------------------------------------------------

@@ -6,6 +6,8 @@ in a text field and false in a boolean one, `1e-4` is a number, and `1:30` is ne
 
 from __future__ import annotations
 
+import difflib
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -39,6 +41,28 @@ MAY_CHANGE = MayChange()
 def refusal(key: str, message: str) -> PydanticCustomError:
     """The error by which a section's check points at one of the section's keys (`key`, or `section.key` within)."""
     return PydanticCustomError("refusal", "{message}", {"key": key, "message": message})
+
+
+def complaint(detail: dict[str, Any], keys: list[str]) -> str:
+    """What is wrong with a value, out of pydantic's description; keys: those that its section knows."""
+    kind, given = detail["type"], detail["input"]
+    shown = "nothing" if given is None else json.dumps(given, ensure_ascii=False, default=str)
+    if kind == "extra_forbidden":
+        return "unknown key, " + _suggest(str(detail["loc"][-1]), keys)
+    if kind == "missing":
+        return "is required"
+    if kind == "literal_error":
+        choices = [choice.strip("'") for choice in detail["ctx"]["expected"].replace(" or ", ", ").split(", ")]
+        return f"{shown} is not allowed, {_suggest(str(given), choices)}"
+    if kind in ("model_type", "model_attributes_type", "dict_type"):
+        return f"must be a section of keys and values, not {shown}"
+    message = detail["msg"].removeprefix("Value error, ")
+    return message if kind in ("refusal", "value_error") else f"{message}, not {shown}"
+
+
+def _suggest(word: str, choices: list[str]) -> str:
+    close = difflib.get_close_matches(word, choices, n=1)
+    return f'did you mean "{close[0]}"?' if close else f"choose from: {', '.join(choices)}"
 
 
 # --- a number that may be left to the machine -------------------------------------------------------------------------

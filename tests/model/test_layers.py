@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transformer_mt.model.attention import MultiHeadAttention, causal_mask
-from transformer_mt.model.cache import Past
+from transformer_mt.model.cache import BLOCK, Past
 from transformer_mt.model.config import ModelConfig
 from transformer_mt.model.layers import (
     DecoderLayer,
@@ -147,8 +147,9 @@ def silence(layer: nn.Module) -> None:
 
 
 def run_decoder(layer: DecoderLayer, x: Tensor, past: Past | None = None) -> Tensor:
+    """With a past, x is one column more: it sees those that are taken, and nothing of the room behind them."""
     states = torch.linspace(-1, 1, B * 3 * D).view(B, 3, D)
-    mask = None if past else causal_mask(x.size(1))
+    mask = causal_mask(x.size(1)) if past is None else (torch.arange(BLOCK) <= past.length)[None, None, None]
     memory_mask = torch.tensor([[True, True, False], [True, True, True]])[:, None, None]
     return layer(x, mask, layer.cross_attention.keys_values(states), memory_mask, past)
 
@@ -163,6 +164,7 @@ def test_silent_sublayers_are_the_identity_under_pre_norm(x: Tensor) -> None:
 
 
 @NORMS
+@torch.inference_mode()
 def test_inputs_stay_as_they_are(norm_position: str, x: Tensor) -> None:
     """Trap 16: nothing is added to the caller's tensor."""
     settings, before = config(norm_position=norm_position), x.clone()
@@ -176,6 +178,7 @@ def test_inputs_stay_as_they_are(norm_position: str, x: Tensor) -> None:
 
 
 @NORMS
+@torch.inference_mode()
 def test_a_layer_with_a_past_continues_the_whole(norm_position: str, x: Tensor) -> None:
     layer, past = DecoderLayer(config(norm_position=norm_position)), Past()
     steps = [run_decoder(layer, x[:, t : t + 1], past) for t in range(L)]

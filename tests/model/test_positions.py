@@ -100,23 +100,25 @@ def test_rotary_is_a_multiplication_of_complex_numbers() -> None:
 
 def test_rotary_products_depend_on_the_distance_alone() -> None:
     rotary, query, key = Rotary(16), torch.randn(1, 1, 1, 16), torch.randn(1, 1, 1, 16)
-    near, far, other = (
-        (rotary(query, place) * rotary(key, place + distance)).sum() for place, distance in ((3, 5), (400, 5), (3, 6))
-    )
+    products = [
+        (rotary(query, slice(place, place + 1)) * rotary(key, slice(place + distance, place + distance + 1))).sum()
+        for place, distance in ((3, 5), (400, 5), (3, 6))
+    ]
+    near, far, other = products
     torch.testing.assert_close(near, far, atol=1e-4, rtol=1e-4)
     assert not torch.isclose(near, other, atol=1e-2)
 
 
 def test_rotary_keeps_lengths_and_leaves_position_zero() -> None:
     rotary, x = Rotary(8), torch.randn(1, 2, 600, 8)
-    torch.testing.assert_close(rotary(x, 0).norm(dim=-1), x.norm(dim=-1))
-    torch.testing.assert_close(rotary(x[:, :, :1], 0), x[:, :, :1])
+    torch.testing.assert_close(rotary(x).norm(dim=-1), x.norm(dim=-1))
+    torch.testing.assert_close(rotary(x[:, :, :1]), x[:, :, :1])
 
 
 def test_rotary_positions_that_grew_while_translating_serve_training() -> None:
     """Trap 10: a table made in inference mode must not stop autograd."""
     rotary, x = Rotary(8, length=2), torch.randn(1, 2, 9, 8, requires_grad=True)
     with torch.inference_mode():
-        rotary(x, 0)
-    rotary(x, 0).sum().backward()
+        rotary(x)
+    rotary(x).sum().backward()
     assert not rotary.state_dict()

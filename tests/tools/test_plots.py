@@ -115,7 +115,7 @@ def explanation(translator: Translator) -> Explanation:
 
 def test_an_explanation_is_of_the_models_own_translation(translator: Translator, explanation: Explanation) -> None:
     assert "".join(explanation.src) == "one two three</s>"
-    (hypothesis,) = translator.search(translator.tokenizers.src.encode(["one two three"]))
+    ((hypothesis, *_),) = translator.search(translator.encode(["one two three"]), translator.config)
     end = [translator.tokenizers.tgt.eos_id] * hypothesis.finished
     assert explanation.written == pieces(translator.tokenizers.tgt, hypothesis.ids + end)
     assert explanation.read == ["<s>", *pieces(translator.tokenizers.tgt, (hypothesis.ids + end)[:-1])]
@@ -141,9 +141,9 @@ def test_attention_is_drawn_as_it_is(kind: Any, explanation: Explanation) -> Non
 
 
 def test_an_explanation_leaves_the_model_as_it_was(translator: Translator) -> None:
-    model, before = translator.model.train(), torch.get_rng_state()
+    before = torch.get_rng_state()
     explain(translator, "one").figure("cross")
-    assert model.training
+    assert not any(module.training for module in translator.model.modules())
     assert torch.equal(torch.get_rng_state(), before)
 
 

@@ -110,7 +110,10 @@ class Beams:
         return staying
 
     def hypotheses(self) -> list[list[Hypothesis]]:
-        """Of each sentence, in the order of the call: those that came to their end first, each kind the best first."""
+        """Of each sentence, in the order of the call: those that came to their end first, each kind the best first.
+
+        Where scores were no numbers there is none: an empty one that did not come to its end stands for it.
+        """
         ranks, lengths, branches, last_gains, finished = (part.cpu().numpy() for part in self._found)
         tokens, parents, gains = (part.cpu().numpy() for part in (self._tokens, self._parents, self._gains))
         sentences = np.arange(len(ranks))[:, None]  # [n, 1]
@@ -131,6 +134,7 @@ class Beams:
                 for k in range(self.n_branches)
                 if ranks[i, k] > NONE
             ]
+            or [Hypothesis([], [], finished=False, rank=NONE)]
             for i in range(len(ranks))
         ]
 

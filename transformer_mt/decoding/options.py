@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field, ValidationError, model_validator
 from torch import Tensor
 
 from transformer_mt.errors import UserError
-from transformer_mt.settings import MAY_CHANGE, Section, refusal
+from transformer_mt.settings import MAY_CHANGE, Section, complaint, refusal
 
 
 class DecodingConfig(Section):
@@ -20,7 +20,7 @@ class DecodingConfig(Section):
     """translations of a sentence that are given back, the best first"""
     length_penalty: Annotated[Literal["average", "gnmt"], MAY_CHANGE] = "average"
     """by what log-probabilities are divided to compare: average, length^A, or gnmt, ((5 + length) / 6)^A; EOS counts"""
-    length_penalty_exponent: Annotated[float, MAY_CHANGE] = Field(default=1.0, ge=0)
+    length_penalty_exponent: Annotated[float, MAY_CHANGE] = Field(default=1.0, ge=0, le=10)
     """A; the larger, the longer the translations; 0: log-probabilities as they are"""
     min_length: Annotated[int, MAY_CHANGE] = Field(default=1, ge=0)
     """tokens that a translation has at least, the end symbol not counted"""
@@ -36,7 +36,7 @@ class DecodingConfig(Section):
     """factor on the log-probability of tokens that the translation has already (Keskar et al. 2019); scores hold it"""
     sample: Annotated[bool, MAY_CHANGE] = False
     """draw n_best translations at random instead of searching for the best"""
-    temperature: Annotated[float, MAY_CHANGE] = Field(default=1.0, gt=0)
+    temperature: Annotated[float, MAY_CHANGE] = Field(default=1.0, ge=0.001)
     """of drawing: log-probabilities are divided by it"""
     top_k: Annotated[int, MAY_CHANGE] = Field(default=0, ge=0)
     """draw from the k most likely tokens; 0: from all"""
@@ -65,8 +65,9 @@ class DecodingConfig(Section):
         try:
             return DecodingConfig.model_validate({**self.model_dump(), **options})
         except ValidationError as error:
-            first = error.errors()[0]
-            raise UserError(f"decoding.{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+            first = cast(dict[str, Any], error.errors()[0])
+            key = first["loc"][0] if first["loc"] else first["ctx"]["key"]  # of a check of the section as a whole
+            raise UserError(f"decoding.{key}: {complaint(first, list(DecodingConfig.model_fields))}") from None
 
     def greedily(self) -> DecodingConfig:
         """As validation translates: it shows the model as it is."""

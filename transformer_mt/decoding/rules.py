@@ -73,7 +73,7 @@ class Written:
 
 
 class NoRepeat(Written):
-    """No sequence of n tokens comes twice in a translation (Paulus et al. 2018)."""
+    """No sequence of n tokens comes twice in a translation (Paulus et al. 2018), unless nothing else may come."""
 
     def __init__(self, n: int) -> None:
         super().__init__()
@@ -86,7 +86,8 @@ class NoRepeat(Written):
         newest = self.written[part, :, None, position - self.n + 1 :]  # [b, K, 1, n - 1]
         is_again = (windows[..., :-1] == newest).all(-1)  # [b, K, t - n + 1]
         banned = torch.zeros_like(scores).scatter_add_(2, windows[..., -1], is_again.to(scores.dtype))
-        return scores.masked_fill_(banned > 0, NONE)
+        left = scores.masked_fill(banned > 0, NONE)
+        return torch.where((left > NONE).any(-1, keepdim=True), left, scores)
 
 
 class RepetitionPenalty(Written):

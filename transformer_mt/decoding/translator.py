@@ -134,7 +134,7 @@ class Translator:
         config = self.config.changed(options)
         lines = range(1, len(texts) + 1) if lines is None else lines
         coded = self.encode(texts, lines)
-        forced = self.tokenizers.tgt.encode(beginnings) if beginnings is not None else None
+        forced = self._forced(beginnings, lines) if beginnings is not None else None
         found: list[list[Hypothesis]] = [[NOTHING] for _ in texts]
         links: dict[int, list[Links]] = {}
         worth = {i: len(coded[i]) for i, text in enumerate(texts) if text.strip()}
@@ -172,26 +172,25 @@ class Translator:
         self,
         sentences: list[list[int]],
         config: DecodingConfig,
-        lines: Sequence[int] = (),
+        lines: Sequence[int] | None = None,
         beginnings: list[list[int]] | None = None,
     ) -> list[list[Hypothesis]]:
-        """A batch of source ids -> their hypotheses, the best first."""
+        """A batch of source ids -> their hypotheses, the best first; lines: without them, 1, 2, ..."""
         device, tokenizer = self.model.output.weight.device, self.tokenizers.tgt
-        longest = [min(config.limit(len(ids)), self.longest) for ids in sentences]
-        if beginnings is not None:
-            longest = [limit + len(ids) for limit, ids in zip(longest, beginnings, strict=True)]
+        begun = [len(ids) for ids in beginnings] if beginnings is not None else [0] * len(sentences)
+        limits = [min(config.limit(len(ids)) + n, self.longest) for ids, n in zip(sentences, begun, strict=True)]
         beams = Beams(
-            torch.tensor(longest, device=device), config.branches, tokenizer.bos_id, tokenizer.eos_id, config.compare
+            torch.tensor(limits, device=device), config.branches, tokenizer.bos_id, tokenizer.eos_id, config.compare
         )
         rules: list[Rule] = [LeastLength(config.min_length, tokenizer.eos_id)]
+        if beginnings is not None:
+            rules.append(Beginnings(beginnings, device))
         if config.no_repeat_ngram:
             rules.append(NoRepeat(config.no_repeat_ngram))
         if config.repetition_penalty > 1:
             rules.append(RepetitionPenalty(config.repetition_penalty))
-        if beginnings is not None:
-            rules.append(Beginnings(beginnings, device))
         drawn = config.temperature, config.top_k, config.top_p, config.seed
-        choose = Sampler(*drawn, list(lines)) if config.sample else likeliest
+        choose = Sampler(*drawn, list(lines or range(1, len(sentences) + 1))) if config.sample else likeliest
         cache = self.model.start(source_batch(sentences, self.tokenizers).to(device))
         return search(self._step, cache, beams, choose, rules)
 
@@ -209,6 +208,19 @@ class Translator:
             if len(ids) > limit:
                 warnings.warn(CutSource(f"line {line} has {len(ids)} tokens and was cut to {limit}"), stacklevel=3)
                 del ids[limit:]
+        return coded
+
+    def _forced(self, beginnings: Sequence[str], lines: Sequence[int]) -> list[list[int]]:
+        """The ids of beginnings. Raises `UserError` where they are not as many as texts, or the model has no room."""
+        if len(beginnings) != len(lines):
+            raise UserError(f"{len(lines)} texts and {len(beginnings)} beginnings: give one for each, empty or not")
+        coded = self.tokenizers.tgt.encode(beginnings)
+        for line, ids in zip(lines, coded, strict=True):
+            if len(ids) >= self.longest:
+                raise UserError(
+                    f"line {line}: the beginning of its translation has {len(ids)} tokens, and the model has learnt "
+                    f"{self.longest} positions: shorten it"
+                )
         return coded
 
     def _translation(self, found: Hypothesis, text: str, alignment: Links | None) -> Translation:

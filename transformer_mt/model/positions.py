@@ -55,10 +55,14 @@ class SinusoidalPositions(nn.Module):
     def forward(self, x: Tensor, at: slice | None = None) -> Tensor:
         """[B, L, D] -> [B, L, D]"""
         at = at or slice(0, x.size(1))
-        if at.stop > len(self.table):
-            longer = sinusoidal_table(max(at.stop, 2 * len(self.table)), self.table.size(1))
-            self.table = longer.to(self.table)
-        return x + self.table[at]
+        return x + self._reaching(at.stop)[at]
+
+    def _reaching(self, length: int) -> Tensor:
+        """The table, made longer where need be. Threads share it, so each reads the one it was given here."""
+        table = self.table
+        if length > len(table):
+            table = self.table = sinusoidal_table(max(length, 2 * len(table)), table.size(1)).to(table)
+        return table
 
 
 class LearnedPositions(nn.Module):
@@ -112,13 +116,18 @@ class Rotary(nn.Module):
     def forward(self, x: Tensor, at: slice | None = None) -> Tensor:
         """[B, H, L, E] -> [B, H, L, E]"""
         at = at or slice(0, x.size(2))
-        if at.stop > self.table.size(1):
-            with torch.inference_mode(False):  # grown while translating, it has to serve training as well
-                longer = rotary_table(max(at.stop, 2 * self.table.size(1)), x.size(3))
-                self.table = longer.to(self.table)
-        cos, sin = self.table[:, at].to(x.dtype)
+        cos, sin = self._reaching(at.stop)[:, at].to(x.dtype)
         first, second = x.chunk(2, dim=-1)
         return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+
+    def _reaching(self, length: int) -> Tensor:
+        """As of the sinusoids."""
+        table = self.table
+        if length > table.size(1):
+            with torch.inference_mode(False):  # grown while translating, it has to serve training as well
+                table = rotary_table(max(length, 2 * table.size(1)), 2 * table.size(2)).to(table)
+            self.table = table
+        return table
 
 
 class NoRotation(nn.Module):
