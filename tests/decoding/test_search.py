@@ -1,183 +1,310 @@
-"""The search over toy steps and over the model: traps 1, 7, 13, 25, 26, 27 and 29."""
+"""The search, against a slow one, against trying everything, and the model's step by step against the whole prefix.
+
+Traps 1, 7, 13, 25, 26, 27, 28 and 29.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import cast
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, cast
 
 import pytest
 import torch
-from torch import Tensor
 
-from transformer_mt.decoding.search import Hypothesis, greedy
-from transformer_mt.model.cache import BLOCK, Cache
-from transformer_mt.model.positions import SinusoidalPositions
+from transformer_mt.data.tokenizer import Tokenizer, TokenizerPair
+from transformer_mt.decoding.beams import Beams, Hypothesis
+from transformer_mt.decoding.options import DecodingConfig
+from transformer_mt.decoding.rules import LeastLength
+from transformer_mt.decoding.search import CHUNK, best, likeliest, search
+from transformer_mt.decoding.translator import Translator
 from transformer_mt.model.transformer import Transformer
 
 MakeModel = Callable[..., Transformer]
-BOS, EOS = 1, 2
-LENGTH = 2 * BLOCK + 5
-NEVER = -1  # an end symbol that no step chooses
+Scores = Callable[[list[list[int]]], list[list[float]]]
+Slow = Callable[..., list[Hypothesis]]
+Alike = Callable[[Sequence[Hypothesis], Sequence[Hypothesis]], None]
+BOS, EOS = -1, 0  # of the toy language
+PENALTIES = [("average", 0.0), ("average", 1.0), ("average", 2.0), ("gnmt", 0.6), ("gnmt", 1.0), ("gnmt", 3.0)]
+PENALIZED = pytest.mark.parametrize(("penalty", "exponent"), PENALTIES)
+
+
+def options(**settings: Any) -> DecodingConfig:
+    return DecodingConfig.model_validate(settings)
+
+
+def searched(toy: Any, limits: list[int], config: DecodingConfig) -> list[list[Hypothesis]]:
+    beams = Beams(torch.tensor(limits), config.beam, BOS, EOS, config.compare)
+    return search(toy.step, toy, beams, likeliest, [LeastLength(config.min_length, EOS)])
+
+
+def everything(scores: Scores, limit: int, vocab: int, config: DecodingConfig) -> list[Hypothesis]:
+    """Every translation there is, best first, those without an end last; its rank by the documented formula."""
+    found: list[Hypothesis] = []
+    words = [token for token in range(vocab) if token != EOS]
+    for length in range(limit + 1):
+        for ids in itertools.product(words, repeat=length):
+            is_finished = length < limit
+            if is_finished and length < config.min_length:
+                continue
+            tokens = [*ids, EOS] if is_finished else list(ids)
+            gains = [scores([tokens[:t]])[0][token] for t, token in enumerate(tokens)]
+            count = len(tokens)
+            base = count if config.length_penalty == "average" else (5 + count) / 6
+            rank = sum(gains) / base**config.length_penalty_exponent
+            if rank > -math.inf:
+                found.append(Hypothesis(list(ids), gains, is_finished, rank))
+    return sorted(found, key=lambda one: (not one.finished, -one.rank))
 
 
 # --- toy steps --------------------------------------------------------------------------------------------------------
 
 
-class Scripts:
-    """A state and a step that know beforehand what each sentence will say, and check what they are told."""
-
-    def __init__(self, scripts: list[list[int]]) -> None:
-        self.scripts, self.said = scripts, 0
-        self.live = list(range(len(scripts)))
-        self.calls: list[list[int]] = []
-
-    def select(self, rows: Tensor) -> None:
-        self.live = [self.live[row] for row in rows.tolist()]
-
-    def step(self, tokens: Tensor, state: Scripts) -> Tensor:
-        assert state is self
-        self.calls.append(self.live)
-        before = [self.scripts[row][self.said - 1] if self.said else BOS for row in self.live]
-        assert tokens.tolist() == before, "a step is given the tokens of the step before"
-        chosen = [self.scripts[row][self.said] for row in self.live]
-        self.said += 1
-        return torch.nn.functional.one_hot(torch.tensor(chosen), 10).float() - 5  # all scores are below 0
+@PENALIZED
+@pytest.mark.parametrize("min_length", [0, 1, 2])
+@pytest.mark.parametrize(("vocab", "limits"), [(3, [4, 1, 3, 2, 4]), (4, [2, 3, 1])])
+def test_a_wide_beam_finds_everything(
+    toy: Any, alike: Alike, penalty: str, exponent: float, min_length: int, vocab: int, limits: list[int]
+) -> None:
+    """Trap 27: with room for all translations, they come in the order of the formula, each with its own score."""
+    config = options(beam=60, length_penalty=penalty, length_penalty_exponent=exponent, min_length=min_length)
+    language = toy(range(len(limits)), vocab)
+    for i, found in enumerate(searched(language, limits, config)):
+        alike(found, everything(language.scores(i), limits[i], vocab, config))
 
 
-def search(scripts: list[list[int]], limits: list[int]) -> tuple[list[Hypothesis], Scripts]:
-    state = Scripts(scripts)
-    return greedy(state.step, state, BOS, EOS, torch.tensor(limits)), state
+@PENALIZED
+@pytest.mark.parametrize("min_length", [0, 1, 3])
+def test_a_narrow_beam_equals_a_slow_one(
+    toy: Any, slow: Slow, alike: Alike, penalty: str, exponent: float, min_length: int
+) -> None:
+    """Traps 25 and 27: sentences that end early, late and never, side by side, in beams of all widths."""
+    limits = [7, 1, 12, 3, 9, 2, 12, 5]
+    for beam in (1, 2, 3, 4, 7, 12):
+        config = options(beam=beam, length_penalty=penalty, length_penalty_exponent=exponent, min_length=min_length)
+        language = toy(range(len(limits)), 9)
+        found = searched(language, limits, config)
+        for i, limit in enumerate(limits):
+            alike(found[i], slow(language.scores(i), limit, config))
+        assert language.sizes[0] == len(limits) and language.sizes[-1] < 5, "those that are done leave"
 
 
-def test_a_sentence_ends_with_the_end_symbol() -> None:
-    found, _ = search([[4, 5, EOS]], [9])
-    assert found == [Hypothesis([4, 5], finished=True)]
+@pytest.mark.parametrize("vocab", [2, 3, 5, 50])
+def test_greedy_search_takes_the_best_token_each_time(toy: Any, vocab: int) -> None:
+    for sentence in range(20):
+        language = toy([sentence], vocab)
+        ids: list[int] = []
+        while len(ids) < 8 and EOS not in ids:
+            (row,) = language.scores(sentence)([ids])
+            ids.append(max(range(vocab), key=row.__getitem__))
+        ((found,),) = searched(language, [8], options(beam=1, min_length=0))
+        assert (found.ids, found.finished) == (ids[: -1 if EOS in ids else None], EOS in ids)
 
 
-def test_the_end_at_the_first_step() -> None:
-    found, state = search([[EOS], [EOS]], [9, 9])
-    assert found == [Hypothesis([], finished=True)] * 2
-    assert len(state.calls) == 1
+def test_n_best_lists_are_sorted_and_distinct(toy: Any) -> None:
+    for found in searched(toy(range(30), 6), [8] * 30, options(beam=6)):
+        assert len({tuple(one.ids) for one in found}) == len(found) == 6
+        for finished in (True, False):
+            ranks = [one.rank for one in found if one.finished == finished]
+            assert ranks == sorted(ranks, reverse=True)
+        flags = [one.finished for one in found]
+        assert flags == sorted(flags, reverse=True), "those without an end come last"
 
 
-def test_a_sentence_without_end_is_flagged() -> None:
-    """Trap 29."""
-    found, _ = search([[4, 5, 6, 7]], [3])
-    assert found == [Hypothesis([4, 5, 6], finished=False)]
+def test_the_company_changes_nothing(toy: Any) -> None:
+    """Trap 25."""
+    limits, config = [3, 15, 1, 8, 15, 2, 10, 15, 4, 6], options(beam=3, min_length=0)
+    together = searched(toy(range(10), 7), limits, config)
+    assert together == [searched(toy([i], 7), [limit], config)[0] for i, limit in enumerate(limits)]
+    order = [7, 2, 9, 0, 4, 1, 8, 3, 6, 5]
+    assert searched(toy(order, 7), [limits[i] for i in order], config) == [together[i] for i in order]
 
 
-def test_the_end_at_the_limit() -> None:
-    """The end symbol is the last token that there is room for: it came by itself."""
-    found, _ = search([[4, 5, EOS]], [3])
-    assert found == [Hypothesis([4, 5], finished=True)]
+def test_the_empty_translation_wins_only_where_it_may(toy: Any, slow: Slow) -> None:
+    """Trap 28: with a least length of 1, the default, it is no candidate, however good."""
+    empty = [i for i in range(40) if slow(toy([i], 3).scores(i), 6, options(beam=3, min_length=0))[0].ids == []]
+    assert 3 < len(empty) < 40
+    for least, allowed in ((0, True), (1, False)):
+        for found in searched(toy(empty, 3), [6] * len(empty), options(beam=3, min_length=least)):
+            assert (found[0].ids == []) == allowed
+            assert all(one.ids for one in found) or allowed
+    assert DecodingConfig().min_length == 1
 
 
-def test_limits_are_of_each_sentence() -> None:
-    found, _ = search([[4, 4, 4, 4, 4], [5, 5, 5, 5, 5], [6, EOS], [7, 7]], [5, 1, 4, 2])
-    wanted = [([4] * 5, False), ([5], False), ([6], True), ([7, 7], False)]
-    assert found == [Hypothesis(*parts) for parts in wanted]
+# --- the best of many -------------------------------------------------------------------------------------------------
 
 
-def test_a_finished_sentence_leaves_and_the_others_stay_themselves() -> None:
-    """Traps 25 and 27: rows go from the front, the middle and the end; no step is spent on them."""
-    scripts = [[EOS], [4, 5, 6, EOS], [7, EOS], [8, 9, 3, 4, EOS], [5, 5]]
-    found, state = search(scripts, [9, 9, 9, 9, 2])
-    assert [hypothesis.ids for hypothesis in found] == [[], [4, 5, 6], [7], [8, 9, 3, 4], [5, 5]]
-    assert [hypothesis.finished for hypothesis in found] == [True] * 4 + [False]
-    assert state.calls == [[0, 1, 2, 3, 4], [1, 2, 3, 4], [1, 3], [1, 3], [3]]
+@pytest.mark.parametrize("size", [1, 31, 32, 33, 640, 641, 1000, 8000])
+@pytest.mark.parametrize("n", [1, 2, 5, 10])
+@pytest.mark.parametrize("kind", ["random", "tied", "mostly nothing", "sorted"])
+def test_the_best_are_those_of_topk(size: int, n: int, kind: str) -> None:
+    n = min(n, size)
+    scores = torch.randn(3, 2, size)
+    if kind == "tied":
+        scores = torch.randint(0, 4, (3, 2, size)).float()
+    elif kind == "mostly nothing":
+        scores = scores.masked_fill(torch.rand(3, 2, size) < 0.99, -math.inf)
+    elif kind == "sorted":
+        scores = scores.sort(-1).values
+    found, places = best(scores, n)
+    assert torch.equal(found, scores.topk(n).values)
+    assert torch.equal(scores.gather(-1, places), found)
+    assert all(len(set(row)) == n for row in cast("list[list[int]]", places.flatten(0, 1).tolist()))
+
+
+def test_the_quick_way_is_taken() -> None:
+    """Else the test above would compare `topk` with itself."""
+    scores = torch.zeros(1, 1, 40 * CHUNK).index_fill_(2, torch.tensor([700]), 1.0)
+    assert best(scores, 2)[1][0, 0, 0] == 700
+    assert 40 * CHUNK >= 4 * 2 * CHUNK
 
 
 # --- the model --------------------------------------------------------------------------------------------------------
 
-SRC = torch.tensor([[5, 6, 7, 8, 9], [4, 3, 0, 0, 0], [9, 9, 2, 11, 0], [21, 0, 0, 0, 0], [3, 14, 15, 9, 2]])
+
+class Ids:
+    """What the search has to know of a tokenizer."""
+
+    def __init__(self, eos: int = 2) -> None:
+        self.pad_id, self.bos_id, self.eos_id = 0, 1, eos
 
 
-@pytest.fixture(params=["pre", "post"])
-def model(request: pytest.FixtureRequest, make_model: MakeModel) -> Transformer:
-    """Its table of positions is so short that it grows on the way."""
-    model = make_model(norm_position=request.param, rough=0.4)
-    for stack in (model.encoder, model.decoder):
-        stack.embedding.positions = SinusoidalPositions(16, length=2)
-    return model
+def translator_of(model: Transformer, eos: int = 2) -> Translator:
+    ids = cast(Tokenizer, Ids(eos))
+    return Translator(model, TokenizerPair(ids, ids), DecodingConfig())
 
 
-@pytest.fixture
-def noise() -> Tensor:
-    """Scores to add at each position, because a random model says one thing again and again."""
-    return 3 * torch.randn(LENGTH, 23)
+def scores_of(model: Transformer, source: list[int], eos: int = 2) -> Scores:
+    """Recomputed for each beginning as a whole, without a cache, alone."""
+
+    @torch.inference_mode()
+    def scores(beginnings: list[list[int]]) -> list[list[float]]:
+        src = torch.tensor([[*source, eos]]).expand(len(beginnings), -1)
+        states = model(src, torch.tensor([[1, *ids] for ids in beginnings]))
+        return cast("list[list[float]]", model.logits(states[:, -1]).log_softmax(-1).tolist())
+
+    return scores
 
 
-def recompute(model: Transformer, noise: Tensor, src: Tensor, eos: int, limit: int) -> Hypothesis:
-    """The best next token of a single sentence, again from the whole prefix each time."""
-    ids: list[int] = []
-    while len(ids) < limit:
-        states = model(src[src != 0][None], torch.tensor([[BOS, *ids]]))
-        token = int((model.logits(states)[0, -1] + noise[len(ids)]).argmax())
-        if token == eos:
-            return Hypothesis(ids, finished=True)
-        ids.append(token)
-    return Hypothesis(ids, finished=False)
+VARIANTS: dict[str, dict[str, Any]] = {
+    "pre": {},
+    "post": {"norm_position": "post"},
+    "sublayer": {"norm_position": "sublayer"},
+    "rotary": {"positions": "rotary"},
+    "learned": {"positions": "learned", "max_positions": 12},
+    "none": {"positions": "none"},
+    "grouped": {"n_kv_heads": 2},
+    "one head of keys": {"n_kv_heads": 1, "positions": "rotary"},
+    "qk_norm": {"qk_norm": True, "norm": "rmsnorm"},
+    "apart": {"tie_embeddings": "none", "vocab": (31, 23), "activation": "swiglu"},
+}
+SOURCES = [[5, 6, 7, 8, 9, 3, 3], [4, 3], [21]]
 
 
-def cached(model: Transformer, noise: Tensor, src: Tensor, eos: int, limits: list[int]) -> list[Hypothesis]:
-    def step(tokens: Tensor, cache: Cache) -> Tensor:
-        return noise[cache.length] + model.step(tokens, cache)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_search_with_a_cache_equals_a_slow_one_without(
+    make_model: MakeModel, slow: Slow, alike: Alike, variant: str
+) -> None:
+    """Traps 1, 7, 13, 25 and 26: beams of 1 to 5, sentences of several lengths that end at several times."""
+    model = make_model(rough=0.7, **VARIANTS[variant])
+    texts: set[tuple[int, ...]] = set()
+    for beam in range(1, 6):
+        config = options(beam=beam, max_length_factor=0.5, max_length_offset=6)
+        together = translator_of(model, eos=9).search(SOURCES, config)
+        for source, found in zip(SOURCES, together, strict=True):
+            alike(found, slow(scores_of(model, source, 9), config.limit(len(source)), config, 9))
+            texts |= {tuple(one.ids) for one in found}
+    assert len(texts) >= 10, "what is compared differs"
 
-    return greedy(step, model.start(src), BOS, eos, torch.tensor(limits))
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("penalty", "exponent"), [("average", 1.0), ("gnmt", 2.0)])
+def test_a_wide_beam_over_a_model_finds_everything(
+    make_model: MakeModel, alike: Alike, seed: int, penalty: str, exponent: float
+) -> None:
+    """Trap 27: a vocabulary of padding, BOS, EOS and two words."""
+    model = make_model(vocab=(8, 5), tie_embeddings="decoder")
+    torch.manual_seed(seed)
+    for parameter in model.parameters():
+        parameter.data += 0.5 * torch.randn_like(parameter)
+    config = options(
+        beam=40,
+        max_length_factor=0,
+        max_length_offset=3,
+        length_penalty=penalty,
+        length_penalty_exponent=exponent,
+        min_length=0,
+    )
+    (found,) = translator_of(model).search([[4, 7]], config)
+    scores = scores_of(model, [4, 7])
+
+    def swapped(beginnings: list[list[int]]) -> list[list[float]]:
+        """As `everything` has it: the end is token 0, and padding, which never comes, is 2."""
+        names = {0: 2, 2: 0}
+        rows = scores([[names.get(i, i) for i in ids] for ids in beginnings])
+        return [[row[2], row[1], row[0], *row[3:]] for row in rows]
+
+    wanted = everything(swapped, 3, 5, config)
+    assert len(wanted) == 1 + 3 + 9 + 27
+    alike(found, wanted)
 
 
+@pytest.mark.parametrize("beam", [1, 5])
 @torch.inference_mode()
-@pytest.mark.parametrize("eos", [NEVER, *range(3, 23)])
-def test_greedy_search_equals_recomputing_each_sentence(model: Transformer, noise: Tensor, eos: int) -> None:
-    """Traps 1, 7, 13 and 25: one by one, without a cache, without padding; with one symbol or another for the end."""
-    limits = [BLOCK + 8, 9, 30, 20, 25]
-    wanted = [recompute(model, noise, src, eos, limit) for src, limit in zip(SRC, limits, strict=True)]
-    assert cached(model, noise, SRC, eos, limits) == wanted
+def test_scores_are_what_the_model_gives_the_translation(make_model: MakeModel, beam: int) -> None:
+    """Trap 13: token by token as in training, the end symbol counted where there is one."""
+    model = make_model(rough=0.6, norm_position="post")
+    config = options(beam=beam, max_length_factor=0.5, max_length_offset=6)
+    flags: set[bool] = set()
+    for eos, (i, source) in itertools.product(range(2, 23), enumerate(SOURCES)):
+        for one in translator_of(model, eos).search(SOURCES, config)[i]:
+            tokens = one.ids + [eos] * one.finished
+            states = model(torch.tensor([[*source, eos]]), torch.tensor([[1, *tokens[:-1]]]))
+            gains = model.logits(states)[0].log_softmax(-1).gather(1, torch.tensor(tokens)[:, None])
+            assert one.gains == pytest.approx(gains.flatten().tolist(), abs=1e-4)
+            assert one.score == pytest.approx(gains.sum().item(), abs=1e-4)
+            assert one.rank == pytest.approx(gains.sum().item() / len(tokens), abs=1e-4)
+            flags.add(one.finished)
+    assert flags == {True, False}
 
 
-@torch.inference_mode()
-def test_two_searches_in_a_row_are_equal(model: Transformer, noise: Tensor) -> None:
+def tokens_of(hypotheses: list[list[Hypothesis]]) -> Iterator[list[int]]:
+    return (one.ids for found in hypotheses for one in found)
+
+
+def test_two_searches_in_a_row_are_equal(make_model: MakeModel) -> None:
     """Trap 26: nothing stays behind."""
-    first, other, again = (cached(model, noise, src, NEVER, [12] * len(src)) for src in (SRC, SRC[:2] + 1, SRC))
-    assert first == again and other != first[:2]
+    translator = translator_of(make_model(rough=0.6), 9)
+    first, other, again = (translator.search(s, options(beam=4)) for s in (SOURCES, SOURCES[::-1][:2], SOURCES))
+    assert first == again
+    assert list(tokens_of(other)) != list(tokens_of(first[:2]))
 
 
-# --- the cache --------------------------------------------------------------------------------------------------------
+def test_a_model_whose_scores_are_no_numbers(make_model: MakeModel) -> None:
+    """One empty hypothesis each, which did not come to its end; and the sentence beside it is as it was."""
+    model = make_model()
+    for parameter in model.parameters():
+        parameter.data.fill_(math.nan)
+    for settings in ({"beam": 1}, {"beam": 4}, {"sample": True, "n_best": 2, "top_p": 0.9, "top_k": 3}):
+        found = translator_of(model).search(SOURCES, options(**settings))
+        assert [[(one.ids, one.finished) for one in each] for each in found] == [[([], False)]] * len(SOURCES)
 
 
-def assert_step_equals_whole(model: Transformer, cache: Cache, src: Tensor, tgt: Tensor, start: int, end: int) -> None:
-    """Each step's scores are those of the whole prefix at its last position."""
-    whole = model.logits(model(src, tgt[:, :end]))
-    for t in range(start, end):
-        torch.testing.assert_close(model.step(tgt[:, t], cache), whole[:, t], atol=1e-4, rtol=1e-4)
-        assert cache.length == t + 1
+def test_beams_wider_than_the_vocabulary(make_model: MakeModel, slow: Slow, alike: Alike) -> None:
+    model = make_model(vocab=(8, 5), tie_embeddings="decoder", rough=0.5)
+    for beam in (4, 5, 6, 11, 30):
+        config = options(beam=beam, max_length_factor=0, max_length_offset=6)
+        (found,) = translator_of(model).search([[4, 7]], config)
+        alike(found, slow(scores_of(model, [4, 7]), 6, config, 2))
 
 
-@torch.inference_mode()
-def test_a_step_equals_the_whole_prefix(model: Transformer) -> None:
-    """Traps 1, 13 and 26: over several blocks of the cache, and as the positions grow."""
-    tgt = torch.randint(1, 23, (len(SRC), LENGTH))
-    assert_step_equals_whole(model, model.start(SRC), SRC, tgt, 0, LENGTH)
-    assert cast(SinusoidalPositions, model.decoder.embedding.positions).table.size(0) >= LENGTH
-
-
-@torch.inference_mode()
-@pytest.mark.parametrize("rows", [[0, 2, 4], [4, 1, 0, 2, 3], [3, 3, 0]], ids=["fewer", "reordered", "copied"])
-@pytest.mark.parametrize("at", [0, 1, BLOCK - 1, BLOCK, BLOCK + 1])
-def test_selected_rows_go_on_as_themselves(model: Transformer, rows: list[int], at: int) -> None:
-    """Trap 26: keys, values and the source's mask move with their sentence, before and after the room grows."""
-    tgt, cache, chosen = torch.randint(1, 23, (len(SRC), BLOCK + 4)), model.start(SRC), torch.tensor(rows)
-    for t in range(at):
-        model.step(tgt[:, t], cache)
-    cache.select(chosen)
-    assert_step_equals_whole(model, cache, SRC[chosen], tgt[chosen], at, BLOCK + 4)
-
-
-@torch.inference_mode()
-def test_the_cache_takes_no_part_in_what_it_gave_out(model: Transformer) -> None:
-    """Scores of a step stay as they were when the next one is taken."""
-    cache = model.start(SRC)
-    first = model.step(torch.full((len(SRC),), BOS), cache)
-    copy = first.clone()
-    model.step(first.argmax(-1), cache)
-    assert torch.equal(first, copy)
+@pytest.mark.parametrize("settings", [{"beam": 1}, {"beam": 5}, {"sample": True, "n_best": 3}])
+def test_a_limit_of_one_token(make_model: MakeModel, settings: dict[str, Any]) -> None:
+    """There is room for the end, or for one token without it."""
+    for least in (0, 1, 9):
+        config = options(**settings, max_length_factor=0, max_length_offset=1, min_length=least)
+        for found in translator_of(make_model(rough=0.5)).search(SOURCES, config):
+            assert found
+            assert all(len(one.ids) == (0 if one.finished else 1) for one in found)
+            assert least == 0 or not any(one.finished for one in found)

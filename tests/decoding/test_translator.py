@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 import warnings
 from collections.abc import Callable
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -14,9 +15,12 @@ from transformer_mt.data.batching import BatchStream, Position
 from transformer_mt.data.encoded import EncodedCorpus
 from transformer_mt.data.quickstart.corpus import pairs
 from transformer_mt.data.tokenizer import TokenizerPair
-from transformer_mt.decoding import translator as translator_file
-from transformer_mt.decoding.search import DecodingConfig, Hypothesis
-from transformer_mt.decoding.translator import CutSource, Translator
+from transformer_mt.decoding.beams import Hypothesis
+from transformer_mt.decoding.explanation import explain, pieces
+from transformer_mt.decoding.options import DecodingConfig
+from transformer_mt.decoding.translator import CutSource, Translation, Translator
+from transformer_mt.errors import UserError
+from transformer_mt.model.positions import Rotary, SinusoidalPositions
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.training.loss import batch_loss
 from transformer_mt.training.optim import OptimizerConfig, make_optimizer
@@ -107,11 +111,12 @@ def test_batches_hold_no_more_than_their_budget(translator: Translator, monkeypa
         return start(src)
 
     monkeypatch.setattr(translator.model, "start", spy)
-    monkeypatch.setattr(translator, "config", DecodingConfig(batch_tokens=200))
-    translator.translate(SENTENCES)
-    assert sum(rows for rows, _ in shapes) == len(SENTENCES)
-    assert all(rows * length <= 200 for rows, length in shapes)
-    assert 1 < len(shapes) < len(SENTENCES) / 2
+    for beam in (1, 4):
+        shapes.clear()
+        translator.translate(SENTENCES, beam=beam, batch_tokens=200 * beam)
+        assert sum(rows for rows, _ in shapes) == len(SENTENCES)
+        assert all(rows * length <= 200 for rows, length in shapes)
+        assert 1 < len(shapes) < len(SENTENCES) / 2
 
 
 # --- what a line may hold ---------------------------------------------------------------------------------------------
@@ -138,7 +143,7 @@ def test_a_long_line_is_cut_with_a_warning(make_translator: Callable[..., Transl
     with pytest.warns(CutSource, match=r"^line 2 has \d+ tokens and was cut to 50$"):
         found = translator.translate([SENTENCES[0], long, SENTENCES[1]])
     with pytest.warns(CutSource, match="line 8 "):
-        assert translator.translate([long + " the dog" * 100], first_line=8) == [found[1]]
+        assert translator.translate([long + " the dog" * 100], lines=[8]) == [found[1]]
     assert [found[0], found[2]] == alone[:2]
 
 
@@ -157,22 +162,198 @@ def test_a_very_long_line(make_translator: Callable[..., Translator]) -> None:
 
 def test_a_newline_in_a_translation_splits_no_line(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     (ids,) = translator.tokenizers.tgt.encode(["one\ntwo\n"])
-    monkeypatch.setattr(translator_file, "greedy", lambda *_arguments: [Hypothesis(ids, finished=True)])
+    monkeypatch.setattr(translator, "search", lambda *_arguments: [[Hypothesis(ids, [0.0] * len(ids), finished=True)]])
     assert translator.translate(["x"]) == ["one two "]
+
+
+# --- n-best lists -----------------------------------------------------------------------------------------------------
+
+
+def alike(found: list[list[Translation]], wanted: list[list[Translation]]) -> bool:
+    """The same texts, tokens and flags in the same order, and the same scores up to rounding."""
+    pairs = [pair for both in zip(found, wanted, strict=True) for pair in zip(*both, strict=True)]
+    return all(
+        (ours.text, ours.tokens, ours.finished) == (theirs.text, theirs.tokens, theirs.finished)
+        and ours.token_scores == pytest.approx(theirs.token_scores, abs=1e-3)
+        for ours, theirs in pairs
+    )
+
+
+def test_the_first_of_the_best_is_the_translation(translator: Translator, alone: list[str]) -> None:
+    best = translator.n_best(SENTENCES, n_best=5)
+    assert [found[0].text for found in best] == alone
+    assert all(len(found) == 5 for found in best)
+    assert alike(translator.n_best(SENTENCES, n_best=3), [found[:3] for found in best])
+    assert len({one.text for found in best for one in found}) > 3 * len(SENTENCES)
+
+
+@pytest.mark.parametrize("settings", [{"n_best": 4}, {"sample": True, "n_best": 3, "seed": 8}], ids=["beam", "sample"])
+@pytest.mark.parametrize("size", [1, 7])
+def test_n_best_lists_in_any_company(translator: Translator, settings: dict[str, Any], size: int) -> None:
+    """Trap 7: in windows of any size, also of what is drawn, which the numbers of the lines decide."""
+    sentences = SENTENCES[:21]
+    wanted = translator.n_best(sentences, lines=[5], **settings)
+    found = [
+        one
+        for start in range(0, len(sentences), size)
+        for one in translator.n_best(sentences[start : start + size], lines=[5] + start, **settings)
+    ]
+    assert alike(found, wanted)
+
+
+def test_draws_differ_by_seed_and_by_line(translator: Translator) -> None:
+    first = translator.translate(SENTENCES[:9], sample=True)
+    assert first == translator.translate(SENTENCES[:9], sample=True, batch_tokens=60)
+    assert first != translator.translate(SENTENCES[:9], sample=True, seed=2)
+    assert first != translator.translate(SENTENCES[:9], sample=True, lines=[2])
+    assert len(set(translator.translate(SENTENCES[:1] * 9, sample=True))) > 3
+
+
+def test_scores_are_of_the_tokens(translator: Translator) -> None:
+    for found in translator.n_best([*SENTENCES[:9], " "], n_best=3):
+        for one in found:
+            assert one.score == pytest.approx(sum(one.token_scores))
+            assert not one.text or len(one.token_scores) == len(one.tokens) + one.finished
+
+
+def test_options_are_of_one_call(translator: Translator, alone: list[str]) -> None:
+    greedy = translator.translate(SENTENCES, beam=1)
+    assert greedy != alone
+    assert translator.translate(SENTENCES) == alone
+    with pytest.raises(UserError, match=r"decoding\.beem: unknown key, did you mean"):
+        translator.translate(SENTENCES, beem=1)
+
+
+def test_what_is_drawn_is_explained(make_translator: Callable[..., Translator]) -> None:
+    translator = make_translator(sample=True, n_best=2)
+    explanation = explain(translator, SENTENCES[0])
+    (found,) = translator.n_best(SENTENCES[:1])
+    assert explanation.written == pieces(translator.tokenizers.tgt, ids_of(translator, found[0]))
+
+
+def ids_of(translator: Translator, translation: Translation) -> list[int]:
+    tokenizer = translator.tokenizers.tgt
+    vocabulary = tokenizer.inner.get_vocab()
+    return [vocabulary[token] for token in translation.tokens] + [tokenizer.eos_id] * translation.finished
+
+
+# --- beginnings -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("settings", [{}, {"beam": 1}, {"sample": True}, {"no_repeat_ngram": 1}], ids=str)
+def test_translations_begin_as_they_are_told(translator: Translator, settings: dict[str, Any]) -> None:
+    """An empty beginning is none, and the others change nothing of its translation."""
+    starts = ["The old dog", "", "the the the the", "", "x </s> <pad> y"]
+    found = translator.translate(SENTENCES[:5], beginnings=starts, **settings)
+    assert all(text.startswith(start) for text, start in zip(found, starts, strict=True))
+    free = translator.translate(SENTENCES[:5], **settings)
+    assert [found[1], found[3]] == [free[1], free[3]]
+
+
+def test_a_beginning_has_room_of_its_own(make_translator: Callable[..., Translator]) -> None:
+    """The limit is of what comes behind it."""
+    translator = make_translator(max_length_factor=0, max_length_offset=3)
+    start = " ".join(SENTENCES[:3])
+    ((found,),) = translator.n_best(SENTENCES[:1], beginnings=[start])
+    begun = len(translator.tokenizers.tgt.encode([start])[0])
+    assert found.text.startswith(start)
+    assert begun < len(found.tokens) + found.finished <= begun + 3
+
+
+def test_beginnings_that_cannot_be(make_model: MakeModel, small_tokenizers: TokenizerPair) -> None:
+    translator = learned(make_model, small_tokenizers, max_positions=20)
+    with pytest.raises(UserError, match="2 texts and 1 beginnings: give one for each"):
+        translator.translate(["x", "y"], beginnings=["z"])
+    with pytest.raises(UserError, match=r"^line 8: the beginning .* has \d+ tokens, .* learnt 20 positions: shorten"):
+        translator.translate(["x", "y"], beginnings=["z", "the dog " * 20], lines=[7])
+    (nineteen,) = (text for n in range(30) if len(small_tokenizers.tgt.encode([text := "z" * n])[0]) == 19)
+    ((found,),) = translator.n_best(["x"], beginnings=[nineteen])
+    assert found.text.startswith(nineteen)
+    assert len(found.tokens) + found.finished == 20
+
+
+# --- the longest, and several at once ---------------------------------------------------------------------------------
+
+
+def learned(make_model: MakeModel, tokenizers: TokenizerPair, max_positions: int) -> Translator:
+    src, tgt = tokenizers.src, tokenizers.tgt
+    model = make_model(
+        vocab=(src.vocab_size, tgt.vocab_size),
+        pad=(src.pad_id, tgt.pad_id),
+        positions="learned",
+        max_positions=max_positions,
+        rough=0.1,
+    )
+    return Translator(model, tokenizers, DecodingConfig())
+
+
+def test_the_longest_that_the_positions_allow(make_model: MakeModel, small_tokenizers: TokenizerPair) -> None:
+    """Trap 10: a source is cut to them with its end symbol, and a translation ends with them."""
+    translator = learned(make_model, small_tokenizers, max_positions=40)
+    with pytest.warns(CutSource, match="cut to 39$"):
+        ((found,),) = translator.n_best(["the dog " * 100], min_length=99)
+    assert (len(found.tokens), found.finished) == (40, False)
+
+
+def test_the_longest_that_the_configuration_allows(make_translator: Callable[..., Translator]) -> None:
+    """Past the first table of positions, on both sides."""
+    translator = make_translator(max_source_length=600, max_length_factor=0, max_length_offset=530)
+    with pytest.warns(CutSource, match="cut to 600$"):
+        ((found,),) = translator.n_best(["the dog " * 400], min_length=999, beam=1)
+    assert len(found.tokens) == 530
+
+
+def test_several_threads_use_one_translator(make_translator: Callable[..., Translator], alone: list[str]) -> None:
+    """Each gets what it gets alone, while tables of positions grow under all of them."""
+    translator = make_translator()
+    for stack in (translator.model.encoder, translator.model.decoder):
+        stack.embedding.positions = SinusoidalPositions(32, length=1)
+    parts = [slice(start, start + 4) for start in range(0, len(SENTENCES), 4)]
+    with ThreadPoolExecutor(8) as pool:
+        found = pool.map(lambda part: translator.translate(SENTENCES[part]), parts)
+    assert [text for texts in found for text in texts] == alone
+
+
+@pytest.mark.parametrize("kind", [SinusoidalPositions, Rotary])
+def test_a_table_that_another_thread_replaces(kind: Callable[..., Any]) -> None:
+    """Whoever grows it last may have needed less: each reads the table that it was given."""
+    positions, x = kind(8, length=1), torch.zeros((1, 600, 8) if kind is SinusoidalPositions else (1, 1, 600, 8))
+    grow = positions._reaching
+
+    def interrupted(length: int) -> torch.Tensor:
+        found = grow(length)
+        positions.table = kind(8, length=1).table
+        return found
+
+    positions._reaching = interrupted
+    assert positions(x).shape == x.shape
 
 
 # --- the model is left as it was --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("training", [True, False])
-def test_dropout_is_off_and_the_mode_comes_back(translator: Translator, alone: list[str], training: bool) -> None:
-    """Trap 24."""
-    translator.model.train(training)
-    assert translator.translate(SENTENCES[:5]) == alone[:5]
-    assert all(module.training == training for module in translator.model.modules())
-    translator.model.eval()
-
-
 def test_no_gradient_is_kept(translator: Translator) -> None:
     translator.translate(SENTENCES[:2])
     assert all(parameter.grad is None for parameter in translator.model.parameters())
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_training_model_is_copied(
+    make_model: MakeModel, small_tokenizers: TokenizerPair, precision: Literal["fp32", "bf16"]
+) -> None:
+    """Trap 24: it goes on training in fp32, and what it becomes is no matter to the translator."""
+    src, tgt = small_tokenizers.src, small_tokenizers.tgt
+    rates = {"embedding": 0.9, "residual": 0.9}
+    model = make_model(vocab=(src.vocab_size, tgt.vocab_size), pad=(src.pad_id, tgt.pad_id), dropout=rates).train()
+    before = {name: parameter.clone() for name, parameter in model.named_parameters()}
+    config, dice = DecodingConfig(max_length_factor=0, max_length_offset=5), torch.get_rng_state()
+    translator = Translator.of(model, small_tokenizers, config, precision)
+    found = translator.translate(SENTENCES[:5])
+    assert torch.equal(torch.get_rng_state(), dice)
+    assert all(module.training for module in model.modules())
+    assert not any(module.training for module in translator.model.modules())
+    for name, parameter in model.named_parameters():
+        assert parameter.requires_grad and parameter.dtype == torch.float32 and torch.equal(parameter, before[name])
+        parameter.data.zero_()
+    assert model.output.weight is model.decoder.embedding.tokens.weight
+    assert translator.translate(SENTENCES[:5]) == found

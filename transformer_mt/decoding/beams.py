@@ -83,7 +83,7 @@ class Beams:
     def advance(self, candidates: Candidates) -> Tensor:
         """Keep translations that end, and take the best of the rest as branches; which ones they continue. [B, K]"""
         is_end = (candidates.tokens == self.eos) & (candidates.totals > NONE)  # [B, N]
-        self.ended = _first(self.ended, self._ends_among(candidates, is_end), by_rank=True)
+        self.ended = _first(self.ended, self._ends_among(candidates, is_end))
         places = is_end.long().argsort(dim=1, stable=True)[:, : self.n_branches]
         new = Candidates(*(part.gather(1, places) for part in candidates))
         here = self.position, self.rows
@@ -149,11 +149,10 @@ class Beams:
         """Sentences that have come to their limit keep what has not ended behind what has."""
         is_over = (self.limits == self.position)[:, None]  # [B, 1]
         ranks = self.compare(self.totals, self.position).masked_fill(~is_over, NONE)
-        order = ranks.argsort(dim=1, descending=True)
-        nothing = torch.zeros_like(order)
-        lengths = torch.full_like(order, self.position)
-        unfinished = Ended(ranks.gather(1, order), lengths, order, nothing.float(), nothing.bool())
-        self.ended = _first(self.ended, unfinished, by_rank=False)
+        branches = torch.arange(self.n_branches, device=ranks.device).expand_as(ranks)
+        nothing = torch.zeros_like(ranks)
+        unfinished = Ended(ranks, torch.full_like(branches, self.position), branches, nothing, nothing.bool())
+        self.ended = _first(self.ended, unfinished)
         self.totals = self.totals.masked_fill(is_over, NONE)
 
 
@@ -165,10 +164,10 @@ def _nothing(n: int, n_branches: int, device: torch.device) -> Ended:
     return Ended(torch.full((n, n_branches), NONE, device=device), *zeros)
 
 
-def _first(these: Ended, others: Ended, *, by_rank: bool) -> Ended:
-    """The best of both, as many as there is room for; or these, and behind them the others."""
-    both = [torch.cat(parts, dim=1) for parts in zip(these, others, strict=True)]
-    ranks = both[0]
-    key = ranks if by_rank else (ranks > NONE).float()
-    places = key.argsort(dim=1, descending=True, stable=True)[:, : these.ranks.size(1)]
+def _first(these: Ended, others: Ended) -> Ended:
+    """As many of both as there is room for: those with an end first, each kind the best first."""
+    both = Ended(*(torch.cat(parts, dim=1) for parts in zip(these, others, strict=True)))
+    places = both.ranks.argsort(dim=1, descending=True, stable=True)
+    ends = both.finished.gather(1, places).long().argsort(dim=1, descending=True, stable=True)
+    places = places.gather(1, ends)[:, : these.ranks.size(1)]
     return Ended(*(part.gather(1, places) for part in both))

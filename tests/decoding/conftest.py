@@ -1,0 +1,119 @@
+"""A slow search in plain lists, which the fast one has to equal, and a toy language to search in."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from typing import cast
+
+import pytest
+import torch
+from torch import Tensor
+
+from transformer_mt.decoding.beams import Hypothesis
+from transformer_mt.decoding.options import DecodingConfig
+
+Scores = Callable[[list[list[int]]], list[list[float]]]
+"""Beginnings of the translations of one sentence -> log-probabilities of what may come next in each."""
+
+NONE = -math.inf
+
+
+class Toy:
+    """A state, and a step whose scores depend on the sentence and on all that a branch has written. EOS is 0."""
+
+    def __init__(self, sentences: Sequence[int], vocab: int) -> None:
+        self.vocab = vocab
+        self.sentences = list(sentences)
+        self.read: list[list[list[int]]] = [[[]] for _ in sentences]  # BOS first; of each sentence, of each branch
+        self.sizes: list[int] = []  # sentences at each step
+
+    def follow(self, parents: Tensor) -> None:
+        chosen = cast("list[list[int]]", parents.tolist())
+        self.read = [[branches[k] for k in row] for branches, row in zip(self.read, chosen, strict=True)]
+
+    def select(self, rows: Tensor) -> None:
+        kept = cast("list[int]", rows.tolist())
+        self.sentences, self.read = [self.sentences[row] for row in kept], [self.read[row] for row in kept]
+
+    def step(self, tokens: Tensor, state: Toy) -> Iterator[Tensor]:
+        """By parts of two sentences."""
+        assert state is self
+        self.sizes.append(len(self.sentences))
+        new = cast("list[list[int]]", tokens.tolist())
+        self.read = [
+            [[*ids, token] for ids, token in zip(branches, row, strict=True)]
+            for branches, row in zip(self.read, new, strict=True)
+        ]
+        rows = [
+            self.scores(sentence)([ids[1:] for ids in branches])
+            for sentence, branches in zip(self.sentences, self.read, strict=True)
+        ]
+        yield from torch.tensor(rows).split(2)
+
+    def scores(self, sentence: int) -> Scores:
+        return lambda beginnings: [list(draw(sentence, tuple(ids), self.vocab)) for ids in beginnings]
+
+
+@cache
+def draw(sentence: int, ids: tuple[int, ...], vocab: int) -> tuple[float, ...]:
+    """Log-probabilities that are as random as they are fixed."""
+    dice = random.Random(f"{sentence} {ids}")
+    logits = torch.tensor([dice.gauss(0, 1.5) for _ in range(vocab)])
+    return tuple(cast("list[float]", logits.log_softmax(0).tolist()))
+
+
+@pytest.fixture(scope="session")
+def toy() -> type[Toy]:
+    """`toy(sentences, vocab)`."""
+    return Toy
+
+
+def slow_search(scores: Scores, limit: int, config: DecodingConfig, eos: int = 0) -> list[Hypothesis]:
+    """Beam search for one sentence, with the formulas of `DecodingConfig` written out once more."""
+
+    def rank(total: float, length: int) -> float:
+        base = length if config.length_penalty == "average" else (5 + length) / 6
+        return total / base**config.length_penalty_exponent
+
+    branches: list[tuple[list[int], list[float]]] = [([], [])]
+    ended: list[Hypothesis] = []
+    for position in range(limit):
+        candidates = [
+            (sum(gains) + gain, [*ids, token], [*gains, gain])
+            for (ids, gains), row in zip(branches, scores([ids for ids, _ in branches]), strict=True)
+            for token, gain in enumerate(row)
+            if gain > NONE and (token != eos or position >= config.min_length)
+        ]
+        candidates.sort(reverse=True)
+        for total, ids, gains in candidates[: config.beam]:
+            if ids[-1] == eos:
+                ended.append(Hypothesis(ids[:-1], gains, finished=True, rank=rank(total, position + 1)))
+        ended = sorted(ended, key=lambda one: -one.rank)[: config.beam]
+        branches = [(ids, gains) for _, ids, gains in candidates if ids[-1] != eos][: config.beam]
+        if len(ended) == config.beam or not branches:
+            return ended
+    cut = [Hypothesis(ids, gains, finished=False, rank=rank(sum(gains), limit)) for ids, gains in branches]
+    return (ended + cut)[: config.beam]
+
+
+def assert_alike(found: Sequence[Hypothesis], wanted: Sequence[Hypothesis]) -> None:
+    """The same hypotheses in the same order, with the same scores."""
+    assert [(one.ids, one.finished) for one in found] == [(one.ids, one.finished) for one in wanted]
+    for ours, theirs in zip(found, wanted, strict=True):
+        assert ours.gains == pytest.approx(theirs.gains, abs=2e-5)
+        assert ours.rank == pytest.approx(theirs.rank, abs=1e-4)
+
+
+@pytest.fixture(scope="session")
+def slow() -> Callable[..., list[Hypothesis]]:
+    """`slow(scores, limit, config, eos)`."""
+    return slow_search
+
+
+@pytest.fixture(scope="session")
+def alike() -> Callable[[Sequence[Hypothesis], Sequence[Hypothesis]], None]:
+    """`alike(found, wanted)` fails where they differ."""
+    return assert_alike

@@ -1,0 +1,122 @@
+"""The branches of each sentence, by hand: what has ended stays, limits, leaving, and the way back to the tokens."""
+
+from __future__ import annotations
+
+import math
+from typing import cast
+
+import pytest
+import torch
+from torch import Tensor
+
+from transformer_mt.decoding.beams import SPARE, Beams, Candidates
+
+NONE = -math.inf
+BOS, EOS = 1, 2
+Row = list[tuple[float, float, int, int]]  # of each candidate: total, gain, parent, token
+
+
+def sums(totals: Tensor, length: int) -> Tensor:
+    """Compares by the log-probabilities as they are."""
+    return totals
+
+
+def candidates(*rows: Row) -> Candidates:
+    totals, gains, parents, tokens = torch.tensor(rows).permute(2, 0, 1)
+    return Candidates(totals, gains, parents.long(), tokens.long())
+
+
+def beams(limits: list[int], n_branches: int = 2) -> Beams:
+    return Beams(torch.tensor(limits), n_branches, BOS, EOS, sums)
+
+
+def listed(tensor: Tensor | None) -> list[int]:
+    assert tensor is not None
+    return cast("list[int]", tensor.tolist())
+
+
+def test_an_example_worked_out() -> None:
+    """Two branches, which cross; one end is found early, another by the branch that came from behind."""
+    one = beams([9])
+    parents = one.advance(
+        candidates([(-1.0, -1.0, 0, 5), (-2.0, -2.0, 0, EOS), (-3.0, -3.0, 0, 6), (-4.0, -4.0, 0, 7)])
+    )
+    assert (listed(parents), listed(one.tokens), one.totals.tolist()) == ([[0, 0]], [[5, 6]], [[-1.0, -3.0]])
+    assert one.retire() is None
+    parents = one.advance(candidates([(-3.5, -0.5, 1, 8), (-4.0, -3.0, 0, 9), (-5.0, -2.0, 1, EOS), (NONE, 0, 0, 0)]))
+    assert (listed(parents), listed(one.tokens)) == ([[1, 0]], [[8, 9]]), "an end behind the best two is none"
+    assert one.retire() is None
+    one.advance(candidates([(-3.6, -0.1, 0, EOS), (-4.1, -0.1, 1, EOS), (-6.0, -2.0, 0, 3), (-7.0, -3.0, 1, 3)]))
+    assert listed(one.retire()) == []
+    (first, second) = one.hypotheses()[0]
+    assert (first.ids, first.gains, first.finished, first.rank) == ([], [-2.0], True, -2.0)
+    assert (second.ids, second.gains, second.finished) == ([6, 8], pytest.approx([-3.0, -0.5, -0.1]), True)
+    assert second.rank == pytest.approx(-3.6), "as it was at its end"
+
+
+def test_what_has_ended_is_displaced_only_by_what_is_better() -> None:
+    """Trap 27: no score changes, whatever the branches do later."""
+    one = beams([9], n_branches=3)
+    seen: list[list[float]] = []
+    for position, end in enumerate([-2.0, -5.0, -4.0]):
+        total = -1.0 - position
+        one.advance(
+            candidates([(total, -1.0, 0, 5), (end, -0.5, 0, EOS), (total - 9, -9.0, 0, 6), (total - 9.5, -9.5, 0, 7)])
+        )
+        seen.append([rank for rank in one.ended.ranks.flatten().tolist() if rank > NONE])
+        one.retire()
+    assert seen == [[-2.0], [-2.0, -5.0], [-2.0, -4.0, -5.0]]
+    assert not (one.totals > NONE).any(), "three have ended: no branch goes on"
+    assert [len(found.ids) for found in one.hypotheses()[0]] == [0, 2, 1]
+
+
+def test_limits_are_of_each_sentence_and_the_unfinished_come_last() -> None:
+    """Trap 29, and 25: what its neighbours do after its limit moves nothing of a sentence that is still there."""
+    three = beams([1, 3, 3, 3, 3])
+    ends = [(-9.0, -9.0, 0, EOS), (-9.5, -9.5, 0, 5), (-10.0, -10.0, 0, 6), (-11.0, -11.0, 0, 7)]
+    goes_on = [(-1.0, -1.0, 0, 5), (-2.0, -2.0, 0, 6), (-3.0, -3.0, 0, 7), (-4.0, -4.0, 0, 8)]
+    dead = [(NONE, 0.0, 0, 5)] * 4
+    three.advance(candidates(ends, *[goes_on] * 4))
+    assert three.retire() is None, "one of five is too few to be worth the copying"
+    three.advance(candidates(dead, *[goes_on] * 4))
+    assert three.retire() is None
+    three.advance(candidates(dead, *[goes_on] * 4))
+    assert listed(three.retire()) == []
+    first, second, *_ = three.hypotheses()
+    assert [(one.ids, one.finished) for one in first] == [([], True), ([5], False)], "an end first, however unlikely"
+    assert [(one.ids, one.finished, one.rank) for one in second] == [([5, 5, 5], False, -1), ([5, 5, 6], False, -2)]
+
+
+def test_sentences_leave_when_few_are_left() -> None:
+    """Those that stay are told by their places, and what is found goes back to where they stood in the call."""
+    many = beams([4] * 8)
+    ended = [(-1.0, -1.0, 0, EOS), (-2.0, -2.0, 0, EOS), (-3.0, -3.0, 0, 6), (-4.0, -4.0, 0, 6)]
+    goes_on = [(-1.0, -1.0, 0, 5), (-2.0, -2.0, 0, 6), (-3.0, -3.0, 0, 7), (-4.0, -4.0, 0, 8)]
+    many.advance(candidates(*[goes_on] * 8))
+    assert many.retire() is None
+    many.advance(candidates(*[ended if i in (0, 3, 7) else goes_on for i in range(8)]))
+    assert SPARE > 5 / 8
+    assert listed(many.retire()) == [1, 2, 4, 5, 6]
+    assert listed(many.rows) == [1, 2, 4, 5, 6] and len(many.tokens) == len(many.totals) == len(many.limits) == 5
+    many.advance(candidates(*[ended] * 5))
+    assert listed(many.retire()) == []
+    lengths = [[len(one.ids) for one in found] for found in many.hypotheses()]
+    assert lengths == [[1, 1] if i in (0, 3, 7) else [2, 2] for i in range(8)]
+
+
+def test_no_candidate_is_no_translation() -> None:
+    """A branch without candidates dies, its neighbour lives; an end that cannot be is none."""
+    one = beams([3])
+    one.advance(candidates([(-1.0, -1.0, 0, 5), (NONE, NONE, 0, EOS), (NONE, NONE, 0, 0), (NONE, NONE, 0, 0)]))
+    one.retire()
+    one.advance(candidates([(-2.0, -1.0, 0, EOS), (NONE, NONE, 1, EOS), (NONE, NONE, 1, 0), (NONE, NONE, 1, 0)]))
+    assert listed(one.retire()) == []
+    assert [(found.ids, found.finished) for found in one.hypotheses()[0]] == [([5], True)]
+
+
+@pytest.mark.parametrize("number", [NONE, math.nan])
+def test_one_hypothesis_at_least(number: float) -> None:
+    nothing = beams([3, 3])
+    nothing.advance(candidates(*[[(number, number, 0, 4)] * 4] * 2))
+    assert listed(nothing.retire()) == []
+    assert [[(one.ids, one.finished) for one in found] for found in nothing.hypotheses()] == [[([], False)]] * 2

@@ -1,0 +1,82 @@
+"""The section about translating: its formulas, and what it refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from transformer_mt.decoding.options import DecodingConfig
+from transformer_mt.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("settings", "total", "length", "rank"),
+    [
+        ({}, -6.0, 4, -1.5),
+        ({"length_penalty_exponent": 0}, -6.0, 4, -6.0),
+        ({"length_penalty_exponent": 2}, -6.0, 4, -0.375),
+        ({"length_penalty": "gnmt"}, -6.0, 7, -3.0),
+        ({"length_penalty": "gnmt", "length_penalty_exponent": 2}, -6.0, 7, -1.5),
+        ({"length_penalty": "gnmt", "length_penalty_exponent": 0.6}, -6.0, 1, -6.0),
+    ],
+)
+def test_examples_of_the_length_penalty(settings: dict[str, Any], total: float, length: int, rank: float) -> None:
+    """Trap 28: worked out by hand from the manual."""
+    found = DecodingConfig.model_validate(settings).compare(torch.tensor([total, -torch.inf]), length)
+    assert found.tolist() == pytest.approx([rank, -torch.inf])
+
+
+def test_the_largest_exponent_and_the_longest_translation() -> None:
+    found = DecodingConfig(length_penalty_exponent=10).compare(torch.tensor([-100.0, -200.0]), 2058)
+    assert found[0] > found[1]
+
+
+def test_the_limit_of_a_translation() -> None:
+    config = DecodingConfig(max_length_factor=1.5, max_length_offset=3)
+    assert [config.limit(tokens) for tokens in (0, 1, 2, 7)] == [3, 4, 6, 13]
+
+
+def test_the_method_in_words() -> None:
+    found = [DecodingConfig.model_validate(one).method for one in ({}, {"beam": 1}, {"sample": True, "beam": 1})]
+    assert found == ["beam 5", "greedy", "sampled"]
+
+
+def test_validation_keeps_to_the_limits_alone() -> None:
+    limits = {"max_length_factor": 1.5, "max_length_offset": 3, "max_source_length": 99, "batch_tokens": 77}
+    ours = {"beam": 7, "n_best": 3, "min_length": 4, "no_repeat_ngram": 3, "repetition_penalty": 1.5, "sample": True}
+    config = DecodingConfig.model_validate({**limits, **ours}).greedily()
+    assert config == DecodingConfig.model_validate({**limits, "beam": 1, "min_length": 0})
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"bean": 3}, 'decoding.bean: unknown key, did you mean "beam"?'),
+        ({"beam": 0}, "decoding.beam: Input should be greater than or equal to 1, not 0"),
+        ({"beam": "many"}, 'decoding.beam: Input should be a valid integer, .*, not "many"'),
+        ({"n_best": 6}, r"decoding.n_best: 6 translations out of a beam of 5: raise decoding.beam"),
+        ({"beam": 2, "n_best": 3}, "decoding.n_best: 3 translations out of a beam of 2: .*"),
+        ({"length_penalty": "averege"}, 'decoding.length_penalty: "averege" is not allowed, did you mean "average"?'),
+        ({"top_p": 0}, "decoding.top_p: Input should be greater than 0, not 0"),
+        ({"temperature": 1e-50}, "decoding.temperature: Input should be greater than or equal to 0.001, not 1e-50"),
+        ({"length_penalty_exponent": 1000}, "decoding.length_penalty_exponent: .* less than or equal to 10, not 1000"),
+        ({"beam": None}, "decoding.beam: Input should be a valid integer, not nothing"),
+        ({"beam": torch.Size([1])}, "decoding.beam: Input should be a valid integer, .*"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_sentence(change: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=f"^{said.replace('?', '[?]')}$"):
+        DecodingConfig().changed(change)
+
+
+def test_more_samples_than_the_beam_may_be_drawn() -> None:
+    config = DecodingConfig().changed({"sample": True, "n_best": 9})
+    assert (config.branches, DecodingConfig(beam=3).branches) == (9, 3)
+
+
+def test_a_change_leaves_the_rest() -> None:
+    config = DecodingConfig(min_length=3, n_best=2)
+    assert config.changed({"beam": 9}) == DecodingConfig(min_length=3, n_best=2, beam=9)
+    assert config.changed({}) == config

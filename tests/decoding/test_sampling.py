@@ -1,0 +1,159 @@
+"""Translations drawn at random: as often as their probabilities say, and the same whatever the batch."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from transformer_mt.decoding.beams import Beams, Candidates, Hypothesis
+from transformer_mt.decoding.options import DecodingConfig
+from transformer_mt.decoding.rules import LeastLength
+from transformer_mt.decoding.sampling import Sampler, uniform
+from transformer_mt.decoding.search import search
+
+BOS, EOS = -1, 0
+DRAWS = 20_000
+SCORES = torch.tensor([0.3, 0.05, 0.25, 0.02, 0.2, 0.1, 0.08]).log()
+LINES = list(range(1, DRAWS + 1))
+
+
+def options(**settings: Any) -> DecodingConfig:
+    return DecodingConfig.model_validate({"sample": True, **settings})
+
+
+def sampler(config: DecodingConfig, lines: list[int]) -> Sampler:
+    return Sampler(config.temperature, config.top_k, config.top_p, config.seed, lines)
+
+
+def beams_of(n: int, n_branches: int) -> Beams:
+    return Beams(torch.full((n,), 9), n_branches, BOS, EOS, DecodingConfig().compare)
+
+
+def first_draws(scores: Tensor, config: DecodingConfig, lines: list[int] = LINES) -> Candidates:
+    """The first token of one sentence for each line, all with the same scores."""
+    beams = beams_of(len(lines), config.branches)
+    return sampler(config, lines)(beams, scores.expand(len(lines), 1, -1), slice(0, len(lines)))
+
+
+def searched(toy: Any, lines: list[int], config: DecodingConfig, limit: int = 8) -> list[list[Hypothesis]]:
+    """The toy's sentences are told apart by their lines."""
+    state = toy(lines, 7)
+    beams = Beams(torch.full((len(lines),), limit), config.branches, BOS, EOS, config.compare)
+    return search(state.step, state, beams, sampler(config, lines), [LeastLength(config.min_length, EOS)])
+
+
+def assert_drawn_from(tokens: Tensor, probabilities: Tensor) -> None:
+    """By chi square; 5 deviations above its mean, and nothing at all of what has no probability."""
+    counts, expected = torch.bincount(tokens.flatten(), minlength=len(probabilities)), probabilities * tokens.numel()
+    assert not counts[probabilities == 0].any()
+    taken = probabilities > 0
+    chi_square = ((counts - expected).square() / expected)[taken].sum().item()
+    freedom = int(taken.sum()) - 1
+    assert chi_square <= freedom + 5 * math.sqrt(2 * freedom), (chi_square, counts, expected)
+
+
+def kept(probabilities: list[float]) -> Tensor:
+    left = torch.tensor(probabilities)
+    return left / left.sum()
+
+
+# --- how often --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**63 - 1])
+@pytest.mark.parametrize(
+    ("settings", "probabilities"),
+    [
+        ({}, SCORES.exp()),
+        ({"temperature": 0.5}, (2 * SCORES).softmax(0)),
+        ({"temperature": 3}, (SCORES / 3).softmax(0)),
+        ({"temperature": 0.001}, kept([1, 0, 0, 0, 0, 0, 0])),
+        ({"top_k": 1}, kept([1, 0, 0, 0, 0, 0, 0])),
+        ({"top_k": 3}, kept([0.3, 0, 0.25, 0, 0.2, 0, 0])),
+        ({"top_k": 7}, SCORES.exp()),
+        ({"top_k": 1000}, SCORES.exp()),
+        ({"top_p": 1e-9}, kept([1, 0, 0, 0, 0, 0, 0])),
+        ({"top_p": 0.5}, kept([0.3, 0, 0.25, 0, 0, 0, 0])),
+        ({"top_p": 0.76}, kept([0.3, 0, 0.25, 0, 0.2, 0.1, 0])),
+        ({"top_k": 4, "top_p": 0.8}, kept([0.3, 0, 0.25, 0, 0.2, 0, 0])),
+        ({"top_p": 0.5, "temperature": 0.5}, kept([0.3**2, 0, 0.25**2, 0, 0, 0, 0])),
+    ],
+    ids=str,
+)
+def test_tokens_come_as_often_as_is_said(settings: dict[str, Any], probabilities: Tensor, seed: int) -> None:
+    """top_p keeps the fewest tokens that have so much together; that of 0.3 + 0.25 + 0.2 = 0.75 is too little for 0.76,
+    and the probabilities that it adds up are those of the tokens that are left, at this temperature."""
+    found = first_draws(SCORES, options(seed=seed, **settings))
+    assert_drawn_from(found.tokens, probabilities)
+    assert torch.equal(found.gains, SCORES[found.tokens]), "the score is the model's, whatever is drawn from"
+
+
+def test_forbidden_tokens_are_never_drawn() -> None:
+    scores = SCORES.clone()
+    scores[[0, 4]] = -math.inf
+    for settings in ({}, {"top_k": 6}, {"top_p": 0.999}, {"temperature": 50}):
+        assert not torch.isin(first_draws(scores, options(**settings)).tokens, torch.tensor([0, 4])).any()
+
+
+def test_branches_are_drawn_apart() -> None:
+    """All pairs of first tokens come as often as the product of their probabilities."""
+    found = first_draws(SCORES, options(n_best=2)).tokens  # [n, 2]
+    both = (SCORES.exp()[:, None] * SCORES.exp()).flatten()
+    assert_drawn_from(found[:, 0] * len(SCORES) + found[:, 1], both)
+
+
+def test_positions_and_lines_are_drawn_apart() -> None:
+    config, beams = options(), beams_of(DRAWS, 1)
+    pairs = [first_draws(SCORES, config).tokens]
+    beams.position = 1
+    pairs.append(sampler(config, LINES)(beams, SCORES.expand(DRAWS, 1, -1), slice(0, DRAWS)).tokens)
+    both = (SCORES.exp()[:, None] * SCORES.exp()).flatten()
+    assert_drawn_from(pairs[0] * len(SCORES) + pairs[1], both)
+    assert_drawn_from(pairs[0][:-1] * len(SCORES) + pairs[0][1:], both)
+
+
+def test_the_numbers_are_uniform() -> None:
+    numbers = uniform([7, 3], torch.arange(500)[:, None], torch.arange(4).expand(500, -1), 100)
+    assert numbers.min() > 0 and numbers.max() < 1
+    assert_drawn_from((numbers * 50).long(), torch.full((50,), 0.02))
+    assert numbers.unique().numel() > 0.98 * numbers.numel()
+
+
+# --- the same, whatever the batch -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_best", [1, 3])
+def test_a_draw_depends_on_seed_and_line_alone(toy: Any, n_best: int) -> None:
+    config, lines = options(n_best=n_best, seed=5, min_length=0), [3, 9, 1, 40, 12, 7, 8]
+    together = searched(toy, lines, config)
+    assert together == [searched(toy, [line], config)[0] for line in lines]
+    assert searched(toy, lines[::-1], config) == together[::-1]
+    assert together != searched(toy, lines, config.changed({"seed": 6}))
+
+
+def test_lines_with_the_same_text_are_drawn_apart() -> None:
+    found = first_draws(SCORES, options(), [1, 1, 2]).tokens.flatten().tolist()
+    assert found[0] == found[1]
+    assert first_draws(SCORES, options()).tokens.unique().numel() == len(SCORES)
+
+
+def test_samples_of_a_sentence_differ_and_are_sorted(toy: Any) -> None:
+    for found in searched(toy, list(range(1, 21)), options(n_best=6)):
+        assert len({tuple(one.ids) for one in found}) > 2
+        flags, ranks = [one.finished for one in found], [one.rank for one in found if one.finished]
+        assert (flags, ranks) == (sorted(flags, reverse=True), sorted(ranks, reverse=True))
+
+
+def test_scores_of_samples_are_the_models(toy: Any) -> None:
+    for line, found in zip(
+        [4, 5, 6], searched(toy, [4, 5, 6], options(n_best=4, temperature=2.0, top_k=5)), strict=True
+    ):
+        scores = toy([line], 7).scores(line)
+        for one in found:
+            tokens = one.ids + [EOS] * one.finished
+            assert one.gains == pytest.approx([scores([tokens[:t]])[0][token] for t, token in enumerate(tokens)])
+            assert one.rank == pytest.approx(one.score / len(tokens))
