@@ -257,7 +257,7 @@ def test_scores_are_what_the_model_gives_the_translation(make_model: MakeModel, 
     model = make_model(rough=0.6, norm_position="post")
     config = options(beam=beam, max_length_factor=0.5, max_length_offset=6)
     flags: set[bool] = set()
-    for eos, (i, source) in itertools.product(range(2, 23), enumerate(SOURCES)):
+    for eos, (i, source) in itertools.product((5, 9, 12), enumerate(SOURCES)):
         for one in translator_of(model, eos).search(SOURCES, config)[i]:
             tokens = one.ids + [eos] * one.finished
             states = model(torch.tensor([[*source, eos]]), torch.tensor([[1, *tokens[:-1]]]))
