@@ -82,7 +82,7 @@ def kept(probabilities: list[float]) -> Tensor:
         ({"top_k": 4, "top_p": 0.8}, kept([0.3, 0, 0.25, 0, 0.2, 0, 0])),
         ({"top_p": 0.5, "temperature": 0.5}, kept([0.3**2, 0, 0.25**2, 0, 0, 0, 0])),
     ],
-    ids=str,
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
 )
 def test_tokens_come_as_often_as_is_said(settings: dict[str, Any], probabilities: Tensor, seed: int) -> None:
     """top_p keeps the fewest tokens that have so much together; that of 0.3 + 0.25 + 0.2 = 0.75 is too little for 0.76,
