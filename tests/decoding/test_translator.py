@@ -192,11 +192,12 @@ def test_the_first_of_the_best_is_the_translation(translator: Translator, alone:
 def test_n_best_lists_in_any_company(translator: Translator, settings: dict[str, Any], size: int) -> None:
     """Trap 7: in windows of any size, also of what is drawn, which the numbers of the lines decide."""
     sentences = SENTENCES[:21]
-    wanted = translator.n_best(sentences, lines=[5], **settings)
+    lines = range(5, 26)
+    wanted = translator.n_best(sentences, lines=lines, **settings)
     found = [
         one
         for start in range(0, len(sentences), size)
-        for one in translator.n_best(sentences[start : start + size], lines=[5] + start, **settings)
+        for one in translator.n_best(sentences[start : start + size], lines=lines[start : start + size], **settings)
     ]
     assert alike(found, wanted)
 
@@ -205,7 +206,7 @@ def test_draws_differ_by_seed_and_by_line(translator: Translator) -> None:
     first = translator.translate(SENTENCES[:9], sample=True)
     assert first == translator.translate(SENTENCES[:9], sample=True, batch_tokens=60)
     assert first != translator.translate(SENTENCES[:9], sample=True, seed=2)
-    assert first != translator.translate(SENTENCES[:9], sample=True, lines=[2])
+    assert first != translator.translate(SENTENCES[:9], sample=True, lines=range(2, 11))
     assert len(set(translator.translate(SENTENCES[:1] * 9, sample=True))) > 3
 
 
@@ -265,7 +266,7 @@ def test_beginnings_that_cannot_be(make_model: MakeModel, small_tokenizers: Toke
     with pytest.raises(UserError, match="2 texts and 1 beginnings: give one for each"):
         translator.translate(["x", "y"], beginnings=["z"])
     with pytest.raises(UserError, match=r"^line 8: the beginning .* has \d+ tokens, .* learnt 20 positions: shorten"):
-        translator.translate(["x", "y"], beginnings=["z", "the dog " * 20], lines=[7])
+        translator.translate(["x", "y"], beginnings=["z", "the dog " * 20], lines=[7, 8])
     (nineteen,) = (text for n in range(30) if len(small_tokenizers.tgt.encode([text := "z" * n])[0]) == 19)
     ((found,),) = translator.n_best(["x"], beginnings=[nineteen])
     assert found.text.startswith(nineteen)

@@ -343,9 +343,10 @@ def take_steps(model: Transformer, count: int) -> None:
     optimizer.param_groups[0]["lr"] = 0.01
     src, tgt = (torch.randint(0, 23, (4, 6)) for _ in range(2))
     src[:, 4:], tgt[:2, 3:] = model.src_pad, model.tgt_pad
+    n_tgt = int((tgt != model.tgt_pad).sum())
     for _ in range(count):
         optimizer.zero_grad()
-        batch_loss(model, Batch(src, tgt, tgt, n_src=16, n_tgt=18), smoothing=0.1).smoothed.backward()
+        batch_loss(model, Batch(src, tgt, tgt, n_src=16, n_tgt=n_tgt), smoothing=0.1).smoothed.backward()
         optimizer.step()
 
 

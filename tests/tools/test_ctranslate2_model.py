@@ -109,7 +109,7 @@ def export(translator: Translator, folder: Path, quantization: str = "float32") 
 def test_ids_and_scores_are_ours(name: str, make_translator: MakeTranslator, tmp_path: Path) -> None:
     translator = make_translator(**VARIANTS[name])
     assert not list(unsupported(translator.model.config))
-    outputs = {tuple(found.ids) for found in translator.search(sources())}
+    outputs = {tuple(best.ids) for best, *_ in translator.search(sources(), translator.config.greedily())}
     assert len(outputs) > 3, "the outputs differ, or nothing was compared"
     found = compare(translator, export(translator, tmp_path / "model"), sources())
     assert found.identical == found.sentences == 42

@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import repeat
 from pathlib import Path
 from typing import Any, Literal
 
@@ -135,37 +135,31 @@ class Translator:
         lines = range(1, len(texts) + 1) if lines is None else lines
         coded = self.encode(texts, lines)
         forced = self._forced(beginnings, lines) if beginnings is not None else None
-        found: list[list[Hypothesis]] = [[NOTHING] for _ in texts]
-        links: dict[int, list[Links]] = {}
+        found = [[NOTHING] for _ in texts]
         worth = {i: len(coded[i]) for i, text in enumerate(texts) if text.strip()}
         for batch in batches(worth, config.batch_tokens // config.branches):
             sources, numbers = [coded[i] for i in batch], [lines[i] for i in batch]
             started = [forced[i] for i in batch] if forced is not None else None
             for i, hypotheses in zip(batch, self.search(sources, config, numbers, started), strict=True):
                 found[i] = hypotheses[: config.n_best]
-            if alignments:
-                links.update(zip(batch, self.align(sources, [found[i] for i in batch], config), strict=True))
-        outputs = iter(self.tokenizers.tgt.decode([one.ids for hypotheses in found for one in hypotheses]))
-        empty: list[Links] = [[]]
-        return [
-            [
-                self._translation(one, next(outputs), of_one if alignments else None)
-                for one, of_one in zip(hypotheses, links.get(i, empty * len(hypotheses)), strict=True)
-            ]
-            for i, hypotheses in enumerate(found)
-        ]
+        links = self._links(coded, found, config) if alignments else repeat(None)
+        outputs = self.tokenizers.tgt.decode([one.ids for hypotheses in found for one in hypotheses])
+        each = iter(zip(outputs, links, strict=False))
+        return [[self._translation(one, *next(each)) for one in hypotheses] for hypotheses in found]
 
-    def align(
+    def _links(
         self, sources: list[list[int]], found: list[list[Hypothesis]], config: DecodingConfig
-    ) -> list[list[Links]]:
-        """Word by word, each hypothesis with its source."""
+    ) -> Iterator[Links]:
+        """Of each hypothesis, in order: which of its words belongs to which of the source."""
         n_layers = len(self.model.decoder.layers)
         if (config.alignment_layer or 1) > n_layers:
             raise UserError(f"decoding.alignment_layer: {config.alignment_layer}: the decoder has {n_layers}")
         pairs = [(source, one.ids) for source, hypotheses in zip(sources, found, strict=True) for one in hypotheses]
-        each_source, each_target = map(list, zip(*pairs, strict=True))
-        links = iter(align(self.model, self.tokenizers, each_source, each_target, config.alignment_layer))
-        return [list(islice(links, len(hypotheses))) for hypotheses in found]
+        links: dict[int, Links] = {}
+        for batch in batches({i: len(src) + len(tgt) for i, (src, tgt) in enumerate(pairs)}, config.batch_tokens):
+            src, tgt = ([pairs[i][side] for i in batch] for side in (0, 1))
+            links.update(zip(batch, align(self.model, self.tokenizers, src, tgt, config.alignment_layer), strict=True))
+        return (links[i] for i in range(len(pairs)))
 
     @torch.inference_mode()
     def search(
