@@ -395,6 +395,7 @@ FREE: dict[str, Any] = {
     "decoding.top_k": 7,
     "decoding.top_p": 0.7,
     "decoding.seed": 7,
+    "decoding.alignment_layer": 7,
     "decoding.batch_tokens": 7,
     "keep.best": 7,
     "keep.last": 7,
