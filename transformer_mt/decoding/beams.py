@@ -70,6 +70,7 @@ class Beams:
         n, device = len(limits), limits.device
         self.n_branches, self.eos, self.compare = n_branches, eos, compare
         self.position, self.last = 0, int(limits.max())
+        self._waits_for_answers = device.type != "cpu"  # so it is asked seldom
         self.rows, self.limits = torch.arange(n, device=device), limits  # [B]
         self.tokens = torch.full((n, 1), bos, device=device)  # the newest of each branch; one branch at first. [B, K]
         self.totals = torch.zeros(n, 1, device=device)  # [B, K]
@@ -83,12 +84,15 @@ class Beams:
     def advance(self, candidates: Candidates) -> Tensor:
         """Keep translations that end, and take the best of the rest as branches; which ones they continue. [B, K]"""
         is_end = (candidates.tokens == self.eos) & (candidates.totals > NONE)  # [B, N]
-        self.ended = _first(self.ended, self._ends_among(candidates, is_end))
-        places = is_end.long().argsort(dim=1, stable=True)[:, : self.n_branches]
-        new = Candidates(*(part.gather(1, places) for part in candidates))
+        new = Candidates(*(part[:, : self.n_branches] for part in candidates))
+        if self._waits_for_answers or is_end.any():
+            self.ended = _first(self.ended, self._ends_among(candidates, is_end))
+            places = is_end.long().argsort(dim=1, stable=True)[:, : self.n_branches]
+            new = Candidates(*(part.gather(1, places) for part in candidates))
+            new = new._replace(totals=new.totals.masked_fill(is_end.gather(1, places), NONE))
         here = self.position, self.rows
         self._tokens[here], self._parents[here], self._gains[here] = new.tokens, new.parents, new.gains
-        self.tokens, self.totals = new.tokens, new.totals.masked_fill(is_end.gather(1, places), NONE)
+        self.tokens, self.totals = new.tokens, new.totals
         self.position += 1
         if self.position in self._ends_at:
             self._end_at_limits()
@@ -97,7 +101,7 @@ class Beams:
 
     def retire(self) -> Tensor | None:
         """Let sentences leave that have no branch any more, if that is worth the copying; the places of the others."""
-        if self.rows.device.type == "cuda" and self.position % LOOK and self.position < self.last:
+        if self._waits_for_answers and self.position % LOOK and self.position < self.last:
             return None
         staying = (self.totals > NONE).any(1).nonzero().squeeze(1)
         if len(staying) > 0 and len(staying) > SPARE * len(self.rows):
