@@ -266,7 +266,7 @@ def test_why_a_data_set_cannot_be_loaded(tmp_path, monkeypatch):
 
 
 def test_a_picture_that_fails_costs_no_checkpoint(here, tmt, monkeypatch):
-    def fail(_):
+    def fail(*_):
         raise UserError("no ink")
 
     monkeypatch.setattr(Validator, "draw", fail)
