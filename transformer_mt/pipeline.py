@@ -255,7 +255,7 @@ def finish(run: RunFolder, config: Config, machine: Machine, ended: str, tables:
     record, best, last = run.read_record(), run.checkpoint("best"), run.checkpoint("last")
     record["ended"] = ended
     if record.get("tested_step") != best.step:
-        translator = Translator.load(run.path, str(best.step), str(machine.device), machine.threads)
+        translator = Translator.load(run.path, str(best.step), str(machine.device), machine.threads, machine.precision)
         record["test"] = {}
         for name, table in tables.test.items():
             scores, _ = evaluate(translator, table, config)
