@@ -1,0 +1,78 @@
+"""Show whether a sentence is translated alike whatever stands around it.
+
+    python scripts/compare_batches.py RUN --src F [--threads N]
+
+Each line is translated in one call, in calls of 1, 7 and 64 lines, and shuffled in calls of 200; greedily and with a
+beam of 5; in fp32 and in bf16. Printed are the lines that came out otherwise than in the one call, and, of these, the
+largest difference between the two translations' log-probabilities a token, both as the model in fp32 gives them to a
+text: where it is small, the model itself hardly prefers one to the other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from transformer_mt.data.sources import read_lines
+from transformer_mt.decoding.translator import Translator
+
+BEAMS = (1, 5)
+CALLS = {"calls of 1": 1, "calls of 7": 7, "calls of 64": 64, "shuffled, calls of 200": 200}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", help="a run folder")
+    parser.add_argument("--src", type=Path, required=True, help="sentences to translate")
+    parser.add_argument("--threads", default="auto", help="CPU threads (default: one a core)")
+    args = parser.parse_args()
+    texts = list(read_lines(args.src))
+    judge = Translator.load(args.run, threads=args.threads, precision="fp32")
+    for precision in ("fp32", "bf16"):
+        translator = Translator.load(args.run, threads=args.threads, precision=precision)
+        for beam in BEAMS:
+            wanted = translator.translate(texts, beam=beam)
+            for name, size in CALLS.items():
+                found = in_calls(translator, texts, size, beam, is_shuffled="shuffled" in name)
+                others = [i for i, (one, other) in enumerate(zip(found, wanted, strict=True)) if one != other]
+                gaps = list(differences(judge, texts, found, wanted, others))
+                print(
+                    f"{precision}  beam {beam}  {name:22}  {len(others)} of {len(texts):,} differ"
+                    + (f", by {max(gaps):.4f} a token at most" if gaps else ""),
+                    flush=True,
+                )
+
+
+def in_calls(translator: Translator, texts: Sequence[str], size: int, beam: int, *, is_shuffled: bool) -> list[str]:
+    """The translations in the order of the texts, from calls of so many."""
+    order = list(range(len(texts)))
+    if is_shuffled:
+        random.Random(1).shuffle(order)
+    found = [""] * len(texts)
+    for start in range(0, len(texts), size):
+        part = order[start : start + size]
+        for i, text in zip(part, translator.translate([texts[i] for i in part], beam=beam), strict=True):
+            found[i] = text
+    return found
+
+
+def differences(
+    judge: Translator, texts: Sequence[str], found: Sequence[str], wanted: Sequence[str], places: Sequence[int]
+) -> Iterator[float]:
+    """By how much the log-probability a token of one translation differs from that of the other."""
+    for i in places:
+        one, other = (forced_score(judge, texts[i], text) for text in (found[i], wanted[i]))
+        yield abs(one - other)
+
+
+def forced_score(judge: Translator, text: str, translation: str) -> float:
+    """The log-probability a token of a translation that is forced whole, the end symbol not counted."""
+    n_tokens = len(judge.tokenizers.tgt.encode([translation])[0])
+    ((best,),) = judge.n_best([text], beginnings=[translation], beam=1, n_best=1)
+    return sum(best.token_scores[:n_tokens]) / max(1, n_tokens)
+
+
+if __name__ == "__main__":
+    main()
