@@ -63,7 +63,13 @@ def command(*arguments: object) -> list[str]:
 
 def start(*arguments: object, seconds: float = 0, **options: Any) -> Popen[bytes]:
     environment = {**os.environ, "SECONDS": str(seconds), **options.pop("env", {})}
-    return cast("Popen[bytes]", Popen(command(*arguments), stderr=PIPE, env=environment, **options))
+    started = Popen(command(*arguments), stderr=PIPE, env=environment, preexec_fn=hear_ctrl_c, **options)
+    return cast("Popen[bytes]", started)
+
+
+def hear_ctrl_c() -> None:
+    """Also where the tests run in the background of a shell, which has it ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def translate(*arguments: object, **options: Any) -> CompletedProcess[bytes]:
