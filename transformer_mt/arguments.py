@@ -64,6 +64,8 @@ def make_parser() -> argparse.ArgumentParser:
 def _add_translate(translate: argparse.ArgumentParser) -> None:
     translate.add_argument("run", type=Path, metavar="RUN", help="a run folder, such as runs/quickstart")
     translate.add_argument("texts", nargs="*", metavar="text", help="without any: --input, or standard input")
+    about = "tmt (default); ctranslate2: RUN is a folder that tmt export --to ctranslate2 made"
+    translate.add_argument("--engine", choices=("tmt", "ctranslate2"), default="tmt", help=about)
     lines = translate.add_argument_group("lines in and out")
     lines.add_argument("--input", type=Path, metavar="F", help="translate the lines of a file (plain or .gz)")
     lines.add_argument("--output", type=Path, metavar="G", help="write here, not to standard output; grows in G.part")

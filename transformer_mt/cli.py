@@ -20,6 +20,7 @@ from transformer_mt.errors import Interrupted, UserError
 if TYPE_CHECKING:
     from transformer_mt.config import Config
     from transformer_mt.decoding.translator import Translator
+    from transformer_mt.tools.translating import Origin
 
 WINDOW = 1000  # lines that are translated together, and written
 SEARCH_OPTIONS = (
@@ -87,11 +88,10 @@ def _translate(args: argparse.Namespace) -> None:
         raise UserError("translate: --resume goes with --input and --output: only a file can be gone on with")
     at_prompt = not args.texts and not args.input and sys.stdin.isatty() and sys.stdout.isatty()
     lines = streams.paired(streams.lines(args.texts, args.input, at_prompt, args.errors), args.prefix, args.errors)
-    from transformer_mt.runs import RunFolder
     from transformer_mt.tools.translating import Job
 
-    translator, form = _load_translator(args), (args.format, args.scores, args.alignments)
-    job = Job(RunFolder.open(args.run), args.checkpoint, translator, args.errors, args.split_sentences, *form)
+    origin, translator = _load_engine(args) if args.engine == "ctranslate2" else _load_run(args)
+    job = Job(origin, translator, args.errors, args.split_sentences, args.format, args.scores, args.alignments)
     is_quiet = bool(args.texts) or at_prompt or not sys.stderr.isatty() or (sys.stdout.isatty() and not args.output)
     with (
         outputs.opened(args.output, job.settings() if args.input else None, args.resume) as output,
@@ -209,6 +209,30 @@ def _load_translator(args: argparse.Namespace) -> Translator:
     return Translator.load(
         args.run, args.checkpoint, args.device, args.threads, args.precision, **_decoding_options(args)
     )
+
+
+def _load_run(args: argparse.Namespace) -> tuple[Origin, Translator]:
+    from transformer_mt.runs import RunFolder
+    from transformer_mt.tools.translating import Origin
+
+    translator = _load_translator(args)
+    return Origin.of_run(RunFolder.open(args.run), args.checkpoint), translator
+
+
+def _load_engine(args: argparse.Namespace) -> tuple[Origin, Translator]:
+    """The other engine, in which scores cost something: it is told when nobody looks at them."""
+    try:
+        from transformer_mt.tools import ctranslate2_engine
+    except ImportError:
+        raise UserError("--engine ctranslate2 needs one more package: pip install ctranslate2") from None
+    if args.alignments:
+        raise ctranslate2_engine.no_alignments()
+    engine = ctranslate2_engine.Engine.load(
+        *(args.run, args.checkpoint, args.device, args.threads, args.precision),
+        scores=args.scores or args.format != "text",
+        **_decoding_options(args),
+    )
+    return ctranslate2_engine.origin(args.run, engine), engine
 
 
 def _decoding_options(args: argparse.Namespace) -> dict[str, object]:

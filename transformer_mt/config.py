@@ -17,6 +17,7 @@ from transformer_mt.data.batching import BatchConfig
 from transformer_mt.data.corpus import DataConfig
 from transformer_mt.data.tokenizer import TokenizerConfig
 from transformer_mt.decoding.options import DecodingConfig
+from transformer_mt.decoding.portability import unsupported_search
 from transformer_mt.decoding.scoring import ScoringConfig
 from transformer_mt.device import DeviceName, Precision
 from transformer_mt.errors import UserError
@@ -104,10 +105,15 @@ class Config(Section):
                 ("train", "max_steps"),
                 "nothing would ever end the training: set a limit here, or validation.patience",
             )
-        for key, what in unsupported(self.model) if self.export else ():
-            yield ("model", key), f"{what}, or leave out export: {self.export}"
+        for section, key, what in self.not_in_ctranslate2() if self.export else ():
+            yield (section, key), f"{what}, or leave out export: {self.export}"
         for key, what in self.schedule.problems(self.train.max_steps):
             yield ("schedule", key), what
+
+    def not_in_ctranslate2(self) -> Iterator[tuple[str, str, str]]:
+        """What `tmt export --to ctranslate2` refuses: section, key, and why."""
+        yield from (("model", key, why) for key, why in unsupported(self.model))
+        yield from (("decoding", key, why) for key, why in unsupported_search(self.decoding))
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------

@@ -113,7 +113,10 @@ class RunFolder:
         if not run.path.is_dir():
             raise UserError(f"{run.path}: no such run folder; `tmt train` makes one under runs/")
         if not run.exists() and (run.path / EXPORT).exists():
-            raise UserError(f"{run.path}: is a model for another engine ({EXPORT}); name the run that it came from")
+            raise UserError(
+                f"{run.path}: is a model for another engine ({EXPORT}); name the run that it came from, or translate "
+                f"with `tmt translate --engine ctranslate2 {run.path}`"
+            )
         if not run.exists():
             raise UserError(
                 f"{run.path}: is not a run folder (it has no {run.record.name}); name one that tmt train made"

@@ -21,7 +21,8 @@ from transformer_mt.model.config import ModelConfig
 from transformer_mt.model.portability import unsupported
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.tools import ctranslate2_model
-from transformer_mt.tools.parity import Engine, Parity, compare
+from transformer_mt.tools.ctranslate2_engine import Engine
+from transformer_mt.tools.parity import Parity, compare
 
 WORDS = 20
 POSITIONS = 64
@@ -102,7 +103,12 @@ def sources() -> list[list[int]]:
 def export(translator: Translator, folder: Path, quantization: str = "float32") -> Engine:
     folder.mkdir()
     ctranslate2_model.save(translator, POSITIONS, quantization, folder)
-    return Engine(folder, translator)
+    return engine_of(folder, translator)
+
+
+def engine_of(folder: Path, translator: Translator) -> Engine:
+    positions = translator.model.config.longest or POSITIONS
+    return Engine(folder, translator.tokenizers, translator.config, positions)
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -154,7 +160,7 @@ def test_what_is_refused_would_be_wrong(make_translator: MakeTranslator, tmp_pat
                     object.__setattr__(getattr(theirs, name), norm, found)
     spec.validate()
     spec.save(str(tmp_path))
-    found = compare(translator, Engine(tmp_path, translator), sources())
+    found = compare(translator, engine_of(tmp_path, translator), sources())
     assert found.score_difference > 0.01
 
 

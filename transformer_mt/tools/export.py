@@ -3,7 +3,7 @@
 DIR/
   model.bin  config.json  *vocabulary.json   as the engine reads them
   src_tokenizer.json  tgt_tokenizer.json     as the tokenizers library reads them
-  export.json                                where it came from; what the script has to know; how it compares
+  export.json                                where it came from; how it translates; how it compares
   translate.py                               text to text, with ctranslate2 and tokenizers alone
 """
 
@@ -23,7 +23,6 @@ from transformer_mt import config as configuration
 from transformer_mt.config import Config
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
-from transformer_mt.model.portability import unsupported
 from transformer_mt.runs import EXPORT, RunFolder
 from transformer_mt.tools.weights import refuse_existing, size_of
 
@@ -76,7 +75,7 @@ def to_ctranslate2(
             disk.write_text(beside / f"{side}_tokenizer.json", tokenizer.to_json())
         shutil.copyfile(SCRIPT, beside / "translate.py")
         found = compare(translator, beside, limits, texts)
-        about = describe(run, step, quantization, limits, translator, found)
+        about = describe(run, config, step, quantization, limits, translator, found)
         disk.write_text(beside / EXPORT, json.dumps(about, ensure_ascii=False, indent=1) + "\n")
     lines.append(f"{output}: {run.path}, step {step:,}, {quantization}, {disk.size(size_of(output))}")
     lines += report(found, quantization)
@@ -94,13 +93,17 @@ def check_engine(quantization: str) -> None:
 
 
 def check_model(run: RunFolder, config: Config) -> None:
-    """Raise `UserError` for a model that the engine cannot hold."""
-    if problems := [f"  model.{key}: {why}" for key, why in unsupported(config.model)]:
-        lines = "\n".join(problems)
-        raise UserError(
-            f"{run.path}: CTranslate2 cannot hold this model:\n{lines}\n"
-            "(for a new run; with export: ctranslate2 in its YAML it is checked before the training)"
-        )
+    """Raise `UserError` for a model that the engine cannot hold, or would translate with otherwise."""
+    found = list(config.not_in_ctranslate2())
+    if not found:
+        return
+    lines = "\n".join(f"  {section}.{key}: {why}" for section, key, why in found)
+    remedy = (
+        "(for a new run; with export: ctranslate2 in its YAML it is checked before the training)"
+        if any(section == "model" for section, *_ in found)
+        else f"(it may be changed in {run.config})"
+    )
+    raise UserError(f"{run.path}: CTranslate2 cannot hold this model:\n{lines}\n{remedy}")
 
 
 def validation_texts(config: Config, lines: list[str]) -> list[str]:
@@ -118,10 +121,14 @@ def validation_texts(config: Config, lines: list[str]) -> list[str]:
 def compare(translator: Translator, folder: Path, limits: Limits, texts: Sequence[str]) -> Parity | None:
     """The two engines on the first sentences that are not blank, if there are any; an empty source is none for one."""
     from transformer_mt.tools import parity
+    from transformer_mt.tools.ctranslate2_engine import Engine
 
     chosen = [text for text in texts if text.strip()][:COMPARED]
     sources = [ids[: limits.source] for ids in translator.tokenizers.src.encode(chosen) if ids]
-    return parity.compare(translator, parity.Engine(folder, translator), sources) if sources else None
+    if not sources:
+        return None
+    engine = Engine(folder, translator.tokenizers, translator.config, limits.positions, scores=False)
+    return parity.compare(translator, engine, sources)
 
 
 def report(found: Parity | None, quantization: str) -> list[str]:
@@ -134,10 +141,16 @@ def report(found: Parity | None, quantization: str) -> list[str]:
 
 
 def describe(
-    run: RunFolder, step: int, quantization: str, limits: Limits, translator: Translator, found: Parity | None
+    run: RunFolder,
+    config: Config,
+    step: int,
+    quantization: str,
+    limits: Limits,
+    translator: Translator,
+    found: Parity | None,
 ) -> dict[str, Any]:
     """What export.json says."""
-    config = translator.config
+    data = {key: getattr(config.data, key) for key in ("src_lang", "tgt_lang", "max_length")}
     packages = ("ctranslate2", "tokenizers", "torch")
     return {
         "run": str(run.path),
@@ -145,12 +158,10 @@ def describe(
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "versions": {"transformer-mt": __version__, **{package: metadata.version(package) for package in packages}},
         "quantization": quantization,
+        "data": data,
+        "source_bos": translator.tokenizers.source_bos,
         "positions": limits.positions,
-        "source": {"longest": limits.source},
-        "target": {
-            "factor": config.max_length_factor,
-            "offset": config.max_length_offset,
-            "longest": limits.positions,
-        },
+        "longest_source": limits.source,
+        "decoding": translator.config.model_dump(mode="json"),
         "compared": found and asdict(found),
     }

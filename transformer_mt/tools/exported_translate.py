@@ -1,5 +1,5 @@
 # pyright: basic
-"""Translate lines greedily: python translate.py < F > G. Needs ctranslate2 and tokenizers, no other package."""
+"""Translate lines as the run says: python translate.py < F > G. Needs ctranslate2 and tokenizers, no other package."""
 
 import json
 import sys
@@ -10,22 +10,33 @@ import tokenizers
 
 here = Path(__file__).resolve().parent
 about = json.loads((here / "export.json").read_text(encoding="utf-8"))
-target = about["target"]
+decoding = about["decoding"]
 src, tgt = (tokenizers.Tokenizer.from_file(str(here / f"{side}_tokenizer.json")) for side in ("src", "tgt"))
 engine = ctranslate2.Translator(str(here), device="auto")
 with open(0, encoding="utf-8-sig", newline="\n") as file:
     lines = [line.removesuffix("\n").removesuffix("\r") for line in file]
-coded = [found.ids[: about["source"]["longest"]] for found in src.encode_batch(lines, add_special_tokens=False)]
-limits = [min(int(target["factor"] * len(ids)) + target["offset"], target["longest"]) for ids in coded]
-translations = engine.translate_batch(
-    [[*map(str, ids)] for ids in coded],  # the engine adds what a source begins and ends with
-    beam_size=1,
-    min_decoding_length=0,
-    max_decoding_length=max(limits, default=1),
-    max_input_length=0,
-    max_batch_size=32,
-)
-for line, limit, found in zip(lines, limits, translations, strict=True):
-    ids = [int(token) for token in found.hypotheses[0][:limit] if token.isdigit()] if line.strip() else []
-    text = tgt.decode(ids, skip_special_tokens=False).replace("\n", " ")
-    sys.stdout.buffer.write(f"{text}\n".encode())
+translations: list[list[int]] = [[] for _ in lines]
+by_limit: dict[int, dict[int, list[str]]] = {}  # of the tokens of a translation, for which the engine has one a call
+for i, (line, found) in enumerate(zip(lines, src.encode_batch(lines, add_special_tokens=False), strict=True)):
+    ids = found.ids[: about["longest_source"]]
+    limit = int(decoding["max_length_factor"] * len(ids)) + decoding["max_length_offset"]
+    if ids and line.strip():  # the engine adds what a source begins and ends with
+        by_limit.setdefault(min(limit, about["positions"]), {})[i] = [*map(str, ids)]
+for limit, sources in by_limit.items():
+    results = engine.translate_batch(
+        list(sources.values()),
+        beam_size=decoding["beam"],
+        num_hypotheses=decoding["beam"],
+        length_penalty=decoding["length_penalty_exponent"] or 1e-9,  # at 0 its search ends too soon
+        no_repeat_ngram_size=decoding["no_repeat_ngram"],
+        min_decoding_length=min(decoding["min_length"], limit),
+        max_decoding_length=limit,
+        max_input_length=0,
+        max_batch_size=32,
+        return_end_token=True,
+    )
+    for i, result in zip(sources, results, strict=True):
+        ended = [tokens for tokens in result.hypotheses if tokens[-1] == "</s>"]
+        translations[i] = [int(token) for token in (ended or result.hypotheses)[0] if token.isdigit()]
+for text in tgt.decode_batch(translations, skip_special_tokens=False):
+    sys.stdout.buffer.write((text.replace("\n", " ") + "\n").encode())

@@ -20,11 +20,28 @@ PARTS = 1 << 32  # by which the numbers of a line's pieces are apart
 
 
 @dataclass(frozen=True)
-class Job:
-    """A run's translator, and what was asked of it."""
+class Origin:
+    """Where a translator is from: what it is known by, and what it was trained on."""
 
-    run: RunFolder
-    checkpoint: str
+    used: Settings
+    src_lang: str
+    tgt_lang: str
+    max_length: int  # of the training pairs in tokens, the end symbol counted
+
+    @classmethod
+    def of_run(cls, run: RunFolder, which: str) -> Origin:
+        """A checkpoint of a run."""
+        found, data = run.checkpoint(which), run.section("data", DataConfig)
+        seal = sha256((found.path / CHECKPOINT).read_bytes()).hexdigest()  # it holds the checksum of the weights
+        used = {"run": run.path.resolve().name, "checkpoint": f"{found.step} ({seal[:12]})"}
+        return cls(used, data.src_lang, data.tgt_lang, data.max_length)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A translator, and what was asked of it."""
+
+    origin: Origin
     translator: Translator
     errors: str
     split_sentences: SplitWhen
@@ -39,22 +56,19 @@ class Job:
     @cached_property
     def paragraphs(self) -> Paragraphs:
         """Lines with more tokens than the training pairs could have come apart."""
-        data = self.run.section("data", DataConfig)
-        limit = min(data.max_length - 1, self.translator.longest_source)  # the end symbol takes one place
-        return Paragraphs(data.src_lang, data.tgt_lang, self._lengths, limit, self.split_sentences)
+        origin = self.origin
+        limit = min(origin.max_length - 1, self.translator.longest_source)  # the end symbol takes one place
+        return Paragraphs(origin.src_lang, origin.tgt_lang, self._lengths, limit, self.split_sentences)
 
     def _lengths(self, texts: Sequence[str]) -> list[int]:
         return [len(ids) for ids in self.translator.tokenizers.src.encode(texts)]
 
     def settings(self) -> Settings:
         """What decides a translation. Where any of it is another, one that was stopped does not go on."""
-        found = self.run.checkpoint(self.checkpoint)
-        seal = sha256((found.path / CHECKPOINT).read_bytes()).hexdigest()  # it holds the checksum of the weights
         decoding = self.translator.config.model_dump(mode="json", exclude={"batch_tokens"})
         return {
             "tmt": __version__,
-            "run": self.run.path.resolve().name,
-            "checkpoint": f"{found.step} ({seal[:12]})",
+            **self.origin.used,
             "--errors": self.errors,
             "--split-sentences": self.split_sentences,
             "--format": self.kind,
