@@ -2,9 +2,10 @@
 
     python scripts/bench.py decode RUN --src F [--ref G] [--threads N] [--rounds N]
 
-The other engine computes in fp32. Each side has, for each beam, the best of several batch sizes, which is looked for
-first; each turn of a side is a process of its own, in which loading is not counted, and the sides take turns, so that
-only the ratio depends on the machine. With --ref, BLEU is printed, for a fast engine that translates badly is none.
+The other engine computes in fp32, as `tmt translate --engine ctranslate2` does it: with our tokenizers, batches of like
+length and limits of length. Each side has, for each beam, the best of several batch sizes, which is looked for first;
+each turn of a side is a process of its own, in which loading is not counted, and the sides take turns, so that only the
+ratio depends on the machine. With --ref, BLEU is printed, for a fast engine that translates badly is none.
 
 One sentence: of 15 words, or as near as the file has them; from a cold start (the whole command), and once loaded.
 """
@@ -20,20 +21,17 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, cast
-
-import torch
+from typing import Any
 
 from transformer_mt.data.sources import read_lines
 from transformer_mt.decoding.scoring import score
 from transformer_mt.decoding.translator import Translator
 
 SIDES = ("bf16", "fp32", "ctranslate2")
-SIZES = {"ours": (2048, 4096, 8192, 16384), "theirs": (256, 512, 1024, 2048)}  # tokens of a batch
+SIZES = {"ours": (2048, 4096, 8192, 16384), "theirs": (512, 1024, 2048, 4096, 8192)}  # decoding.batch_tokens
 BEAMS = (1, 5)
 WARM_UP = 100  # sentences that are not counted
 WORDS = 15
-Translate = Callable[[Sequence[str]], list[str]]
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -106,38 +104,26 @@ def run_side(args: argparse.Namespace, side: str, beam: int, sizes: Sequence[int
 def measure(args: argparse.Namespace) -> None:
     """Print sentences per second for each batch size, and the translations."""
     texts = list(read_lines(args.src))
-    precision = args.side if args.side != "ctranslate2" else "fp32"
-    translator = Translator.load(args.run, device="cpu", threads=args.threads, precision=precision, beam=args.beam)
+    translator = load(args)
     rates: list[float] = []
     found: list[str] = []
     for size in args.sizes:
-        translate = make_engine(args, translator, size)
-        translate(texts[:WARM_UP])
+        translator.translate(texts[:WARM_UP], batch_tokens=size)
         began = time.perf_counter()
-        found = translate(texts)
+        found = translator.translate(texts, batch_tokens=size)
         rates.append(len(texts) / (time.perf_counter() - began))
     print(json.dumps({"rates": rates, "texts": found}))
 
 
-def make_engine(args: argparse.Namespace, translator: Translator, size: int) -> Translate:
-    """Text to text, by one side."""
-    if args.side != "ctranslate2":
-        return lambda texts: translator.translate(texts, batch_tokens=size)
-    import ctranslate2
+def load(args: argparse.Namespace) -> Translator:
+    """One side."""
+    if args.side == "ctranslate2":
+        from transformer_mt.tools.ctranslate2_engine import Engine
 
-    threads = torch.get_num_threads()
-    engine = cast(Any, ctranslate2).Translator(str(args.exported), compute_type="float32", intra_threads=threads)
-    src, tgt = translator.tokenizers.src, translator.tokenizers.tgt
-    eos = "</s>"
-
-    def translate(texts: Sequence[str]) -> list[str]:
-        sources = [[*map(str, ids), eos] for ids in src.encode(texts)]
-        longest = max(translator.config.limit(len(source)) for source in sources)
-        options = {"beam_size": args.beam, "max_decoding_length": longest, "max_input_length": 0}
-        found = engine.translate_batch(sources, max_batch_size=size, batch_type="tokens", **options)
-        return tgt.decode([list(map(int, one.hypotheses[0])) for one in found])
-
-    return translate
+        return Engine.load(
+            args.exported, device="cpu", threads=args.threads, precision="fp32", scores=False, beam=args.beam
+        )
+    return Translator.load(args.run, device="cpu", threads=args.threads, precision=args.side, beam=args.beam)
 
 
 # --- one sentence -----------------------------------------------------------------------------------------------------
