@@ -31,11 +31,11 @@ Tmt = Callable[..., "CompletedProcess[str]"]
 STUB = """
 import os, resource, sys, time
 from types import SimpleNamespace
-from transformer_mt import cli, runs
+from transformer_mt import cli
 
 class Job:
-    def __init__(self, run, checkpoint, *choices):
-        self.checkpoint = checkpoint
+    def __init__(self, origin, *choices):
+        self.checkpoint = origin
 
     def settings(self):
         return {"run": "stub", "checkpoint": self.checkpoint}
@@ -47,8 +47,7 @@ class Job:
         return "".join(line.text.upper() + "\\n" for line in window)
 
 sys.modules["transformer_mt.tools.translating"] = SimpleNamespace(Job=Job)
-cli._load_translator = lambda args: None
-runs.RunFolder.open = lambda path: None
+cli._load_run = lambda args: (args.checkpoint, SimpleNamespace(config=SimpleNamespace(n_best=1)))
 try:
     cli.main()
 finally:
