@@ -59,10 +59,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The arguments; overrides and steps may stand behind options too, where argparse no longer knows them."""
+    """The arguments; overrides, steps and texts may stand behind options too, where argparse no longer knows them."""
     parser = make_parser()
     args, rest = parser.parse_known_args(arguments)
-    for name, form in (("overrides", r"(?!-).*=.*"), ("steps", r"\d+")):
+    for name, form in (("overrides", r"(?!-).*=.*"), ("steps", r"\d+"), ("texts", r"(?!-).*")):
         if hasattr(args, name) and all(re.fullmatch(form, word, re.DOTALL) for word in rest):
             setattr(args, name, [*getattr(args, name), *rest])
             return args
