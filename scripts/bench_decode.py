@@ -28,7 +28,7 @@ from transformer_mt.decoding.scoring import score
 from transformer_mt.decoding.translator import Translator
 
 SIDES = ("bf16", "fp32", "ctranslate2")
-SIZES = {"ours": (2048, 4096, 8192, 16384), "theirs": (512, 1024, 2048, 4096, 8192)}  # decoding.batch_tokens
+SIZES = {"ours": (4096, 8192, 16384, 32768), "theirs": (512, 1024, 2048, 4096, 8192)}  # decoding.batch_tokens
 BEAMS = (1, 5)
 WARM_UP = 100  # sentences that are not counted
 WORDS = 15

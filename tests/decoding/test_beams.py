@@ -72,15 +72,15 @@ def test_what_has_ended_is_displaced_only_by_what_is_better() -> None:
 
 def test_limits_are_of_each_sentence_and_the_unfinished_come_last() -> None:
     """Trap 29, and 25: what its neighbours do after its limit moves nothing of a sentence that is still there."""
-    three = beams([1, 3, 3, 3, 3])
+    three = beams([1] + [3] * 8)
     ends = [(-9.0, -9.0, 0, 5), (-9.5, -9.5, 0, EOS), (-10.0, -10.0, 0, 6), (-11.0, -11.0, 0, 7)]
     goes_on = [(-1.0, -1.0, 0, 5), (-2.0, -2.0, 0, 6), (-3.0, -3.0, 0, 7), (-4.0, -4.0, 0, 8)]
     dead = [(NONE, 0.0, 0, 5)] * 4
-    three.advance(candidates(ends, *[goes_on] * 4))
-    assert three.retire() is None, "one of five is too few to be worth the copying"
-    three.advance(candidates(dead, *[goes_on] * 4))
+    three.advance(candidates(ends, *[goes_on] * 8))
+    assert three.retire() is None, "one of nine is too few to be worth the copying"
+    three.advance(candidates(dead, *[goes_on] * 8))
     assert three.retire() is None
-    three.advance(candidates(dead, *[goes_on] * 4))
+    three.advance(candidates(dead, *[goes_on] * 8))
     assert listed(three.retire()) == []
     first, second, *_ = three.hypotheses()
     assert [(one.ids, one.finished) for one in first] == [([], True), ([5], False)], "an end first, however unlikely"

@@ -14,10 +14,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transformer_mt.model.attention import (
+    SHORT,
     KeysValues,
     MultiHeadAttention,
     attend,
     attend_explicitly,
+    attend_fused,
     causal_mask,
     masked_softmax,
     padding_mask,
@@ -33,7 +35,7 @@ def explicitly(queries: Tensor, memory: KeysValues, mask: Tensor | None) -> Tens
     return attend_explicitly(queries, memory, mask)[0]
 
 
-PATHS = pytest.mark.parametrize("path", [attend, explicitly])
+PATHS = pytest.mark.parametrize("path", [attend_fused, explicitly])
 
 
 def random_heads(length: int) -> Tensor:
@@ -98,14 +100,23 @@ def test_both_paths_have_the_same_gradient(shape: str) -> None:
     mask, pull = MASKS[shape](), random_heads(T)
     fused, explicit = (
         torch.autograd.grad((path(inputs[0], KeysValues(*inputs[1:]), mask) * pull).sum(), inputs)
-        for path in (attend, explicitly)
+        for path in (attend_fused, explicitly)
     )
     torch.testing.assert_close(fused, explicit)
 
 
+@pytest.mark.parametrize("length", [SHORT, SHORT + 1])
+def test_what_is_chosen_by_length_is_the_same(length: int) -> None:
+    queries, memory = random_heads(T), KeysValues(random_heads(length), random_heads(length))
+    mask = random_mask(B, 1, 1, length)
+    torch.testing.assert_close(attend(queries, memory, mask), attend_fused(queries, memory, mask))
+
+
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("path", [attend, lambda *arguments: attend_explicitly(*arguments)[0]], ids=["attend", "steps"])
+@pytest.mark.parametrize(
+    "path", [attend_fused, lambda *arguments: attend_explicitly(*arguments)[0]], ids=["fused", "steps"]
+)
 def test_a_query_without_keys_gets_zeros_and_poisons_nothing(
     path: Callable[..., Tensor], dtype: torch.dtype, dropout: float
 ) -> None:

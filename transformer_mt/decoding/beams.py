@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-SPARE = 0.75  # share of the sentences in the batch: when so few are left to be searched, the others leave
+SPARE = 0.85  # share of the sentences in the batch: when so few are left to be searched, the others leave
 LOOK = 8  # positions after which a GPU is asked how many are left
 
 NONE = -math.inf  # log-probability of what does not exist

@@ -46,7 +46,7 @@ class DecodingConfig(Section):
     """of drawing; what is drawn depends on it, the line and the position alone"""
     alignment_layer: Annotated[int | None, MAY_CHANGE] = Field(default=None, ge=1)
     """decoder layer whose cross-attention gives word alignments, from 1; null: the mean of all"""
-    batch_tokens: Annotated[int, MAY_CHANGE] = Field(default=2048, ge=1)
+    batch_tokens: Annotated[int, MAY_CHANGE] = Field(default=32768, ge=1)
     """padded source tokens, times branches, that are translated at once"""
 
     @model_validator(mode="after")

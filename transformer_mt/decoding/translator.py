@@ -32,7 +32,7 @@ from transformer_mt.runs import RunFolder
 from transformer_mt.training.checkpoint import load_chosen
 
 NOTHING = Hypothesis([], [], finished=True)  # the translation of nothing
-ROWS = 64  # of scores that are worked out together on a CPU
+ROWS = 256  # of scores that are worked out together on a CPU
 
 
 @dataclass(frozen=True)
