@@ -101,6 +101,7 @@ def shrunk(name: str, folder: Path, epochs: int) -> dict[str, Any]:
         "model": model,
         "train": {"max_steps": None, "max_epochs": epochs},
         "validation": {"every": "2 epochs", "patience": None},
+        "decoding": {"beam": 1},
     }
 
 

@@ -828,3 +828,11 @@ def test_the_real_command_exits_with_2_and_no_traceback(tmp_path: Path) -> None:
     done = subprocess_tmt("train", "--config", tmp_path / "nope.yaml", stdout=subprocess.PIPE)
     assert (done.returncode, done.stdout) == (2, b"")
     assert done.stderr.decode() == f"tmt: {tmp_path}/nope.yaml: no such file\n"
+
+
+def test_texts_may_stand_behind_options_and_begin_with_a_dash(tiny_run: Path, tmt: Tmt) -> None:
+    texts = ("- one two", "-5")
+    wanted = tmt("translate", tiny_run, stdin="\n".join([*texts, ""]).encode())
+    done = tmt("translate", tiny_run, "--beam", 5, "--", *texts)
+    assert (done.returncode, done.stdout) == (0, wanted.stdout), done.stderr
+    assert tmt("translate", tiny_run, "--beem", 5, "one").returncode == 2

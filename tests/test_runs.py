@@ -243,3 +243,11 @@ def test_move_aside_keeps_everything_under_another_name(run: RunFolder) -> None:
     assert aside.parent == run.path.parent
     assert aside.name.startswith("run.")
     assert RunFolder.open(aside).read_record() == {"format": FORMAT}
+
+
+def test_a_link_to_nowhere_is_named_and_not_waited_for(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    run.checkpoints.mkdir()
+    (run.checkpoints / "step-000005").symlink_to(tmp_path / "unmounted")
+    with pytest.raises(UserError, match="step-000005"):
+        run.checkpoint("best")

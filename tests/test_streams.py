@@ -491,3 +491,11 @@ def test_a_real_translation_line_by_line(tiny_run: Path, tmt: Tmt) -> None:
             assert process.stdout.readline() == translation
         process.stdin.close()
         assert process.wait() == 0
+
+
+def test_what_is_read_is_not_written_over(tmp_path: Path) -> None:
+    """G.part is emptied at the start, so it cannot be the source of G."""
+    (tmp_path / "g.part").write_bytes(b"one\n")
+    done = translate("--input", tmp_path / "g.part", "--output", tmp_path / "g")
+    assert done.returncode == 2 and b"g.part: is read, and --output" in done.stderr
+    assert (tmp_path / "g.part").read_bytes() == b"one\n"

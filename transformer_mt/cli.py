@@ -47,6 +47,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         sys.exit(128 + stop.signal)
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
+    except (MemoryError, RuntimeError) as error:
+        from transformer_mt.device import is_out_of_memory
+
+        if not is_out_of_memory(error):
+            raise
+        _fail("there is no memory for this; lower --batch-tokens, or batches.tokens where a training is begun")
     except BrokenPipeError:  # whoever read our output has gone; that is no mistake
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + signal.SIGPIPE)
@@ -62,7 +68,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The arguments; overrides, steps and texts may stand behind options too, where argparse no longer knows them."""
     parser = make_parser()
     args, rest = parser.parse_known_args(arguments)
-    for name, form in (("overrides", r"(?!-).*=.*"), ("steps", r"\d+"), ("texts", r"(?!-).*")):
+    rest = [word for word in rest if word != "--"]
+    for name, form in (("overrides", r"(?!-).*=.*"), ("steps", r"\d+"), ("texts", r"(?!--?[A-Za-z]).*")):
         if hasattr(args, name) and all(re.fullmatch(form, word, re.DOTALL) for word in rest):
             setattr(args, name, [*getattr(args, name), *rest])
             return args
@@ -86,6 +93,7 @@ def _translate(args: argparse.Namespace) -> None:
     outputs.check(args.output)
     if args.resume and not (args.input and args.output):
         raise UserError("translate: --resume goes with --input and --output: only a file can be gone on with")
+    outputs.check_apart(args.output, args.input, args.prefix)
     at_prompt = not args.texts and not args.input and sys.stdin.isatty() and sys.stdout.isatty()
     lines = streams.paired(streams.lines(args.texts, args.input, at_prompt, args.errors), args.prefix, args.errors)
     from transformer_mt.tools.translating import Job
@@ -216,7 +224,7 @@ def _load_run(args: argparse.Namespace) -> tuple[Origin, Translator]:
     from transformer_mt.tools.translating import Origin
 
     translator = _load_translator(args)
-    return Origin.of_run(RunFolder.open(args.run), args.checkpoint), translator
+    return Origin.of_run(RunFolder.open(args.run), args.checkpoint, translator.precision), translator
 
 
 def _load_engine(args: argparse.Namespace) -> tuple[Origin, Translator]:

@@ -82,7 +82,7 @@ class Config(Section):
     scoring: ScoringConfig = ScoringConfig()
     """BLEU and chrF"""
     decoding: DecodingConfig = DecodingConfig()
-    """translating, in validation and afterwards"""
+    """translating; of it, validation heeds the limits of length"""
     keep: KeepConfig = KeepConfig()
     """which checkpoints stay"""
 

@@ -196,6 +196,14 @@ def check(path: Path | None) -> None:
         raise UserError(f"{path}: there is no folder {path.absolute().parent}")
 
 
+def check_apart(path: Path | None, *sources: Path | None) -> None:
+    """Refuse to write over what is read. G itself may be read: it is replaced when all is done."""
+    part = path and path.with_name(f"{path.name}.part")
+    for source in filter(None, sources):
+        if part and part.exists() and source.exists() and part.samefile(source):
+            raise UserError(f"{source}: is read, and --output {path} would write over it first; choose another name")
+
+
 def progress_bar(done: int, is_quiet: bool) -> tqdm[NoReturn]:
     """Lines done, and lines a second; nothing where it is to be quiet."""
     from tqdm import tqdm

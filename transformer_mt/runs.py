@@ -196,7 +196,7 @@ class RunFolder:
         try:
             return CheckpointInfo.read(folder)
         except Damage as damage:
-            if not folder.exists():
+            if not folder.exists() and not folder.is_symlink():
                 raise Vanished from None
             raise damaged(damage) from None
 

@@ -84,3 +84,10 @@ def test_words_are_linked_within_their_pieces() -> None:
 def test_pieces_are_translated_without_the_space_between() -> None:
     sources = make("long").sources([[" One. ", "Two.  "], [" a line as it is "]])
     assert sources == ["One.", "Two.", " a line as it is "]
+
+
+def test_words_are_linked_where_pieces_meet_within_one() -> None:
+    """Chinese has no white space between sentences: to the links, a line is one word."""
+    parts = [capitals("a b", links=[(0, 0), (0, 1)]), capitals("c", links=[(0, 0)])]
+    (whole,) = Paragraphs("zh", "en", words, 3, "always").join(["你好。", "再见。"], [[part] for part in parts])
+    assert whole.alignment == [(0, 0), (0, 1), (0, 2)]

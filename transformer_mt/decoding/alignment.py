@@ -30,8 +30,8 @@ def align(
     if not targets:
         return []
     device, bos, pad = model.output.weight.device, tokenizers.tgt.bos_id, tokenizers.tgt.pad_id
-    width = 1 + max(map(len, targets))
-    read = [[bos, *ids] + [pad] * (width - 1 - len(ids)) for ids in targets]
+    width = max(1, *map(len, targets))
+    read = [[bos, *ids[:-1]] + [pad] * (width - max(1, len(ids))) for ids in targets]
     src = source_batch(sources, tokenizers).to(device)
     cross = attention_weights(model, src, torch.tensor(read, device=device)).cross  # n_layers x [n, H, T, S]
     if layer is not None:

@@ -78,8 +78,8 @@ class Beams:
         self._found = _nothing(n, n_branches, device)  # of sentences that have left
         self._ends_at = set(cast(list[int], limits.tolist()))
         shape = self.last, n, n_branches
-        self._tokens, self._parents = (torch.zeros(shape, dtype=torch.long, device=device) for _ in range(2))
-        self._gains = torch.zeros(shape, device=device)
+        self._tokens, self._parents = (torch.empty(shape, dtype=torch.long, device=device) for _ in range(2))
+        self._gains = torch.empty(shape, device=device)
 
     def advance(self, candidates: Candidates) -> Tensor:
         """Keep translations that end, and take the best of the rest as branches; which ones they continue. [B, K]"""
@@ -119,10 +119,13 @@ class Beams:
         Where scores were no numbers there is none: an empty one that did not come to its end stands for it.
         """
         ranks, lengths, branches, last_gains, finished = (part.cpu().numpy() for part in self._found)
-        tokens, parents, gains = (part.cpu().numpy() for part in (self._tokens, self._parents, self._gains))
+        tokens, parents, gains = (
+            part[: self.position].cpu().numpy() for part in (self._tokens, self._parents, self._gains)
+        )
         sentences = np.arange(len(ranks))[:, None]  # [n, 1]
-        ids, scores = np.zeros((*ranks.shape, self.last), np.int64), np.zeros((*ranks.shape, self.last), np.float32)
-        for position in reversed(range(self.last)):
+        shape = (*ranks.shape, self.position)
+        ids, scores = np.zeros(shape, np.int64), np.zeros(shape, np.float32)
+        for position in reversed(range(self.position)):
             is_part = position < lengths  # [n, K]
             ids[:, :, position] = tokens[position][sentences, branches]
             scores[:, :, position] = gains[position][sentences, branches]

@@ -10,6 +10,8 @@ from torch import Tensor
 from transformer_mt.errors import UserError
 from transformer_mt.settings import MAY_CHANGE, Section, complaint, refusal
 
+BESIDE_TRAINING = 4096  # tokens translated at once where a training needs the memory too
+
 
 class DecodingConfig(Section):
     """Translating. Validation is greedy and keeps to the limits of length alone."""
@@ -72,7 +74,8 @@ class DecodingConfig(Section):
     def greedily(self) -> DecodingConfig:
         """As validation translates: it shows the model as it is."""
         limits = {"max_length_factor", "max_length_offset", "max_source_length"}
-        return DecodingConfig(beam=1, min_length=0, batch_tokens=self.batch_tokens, **self.model_dump(include=limits))
+        tokens = min(self.batch_tokens, BESIDE_TRAINING)
+        return DecodingConfig(beam=1, min_length=0, batch_tokens=tokens, **self.model_dump(include=limits))
 
     @property
     def method(self) -> str:

@@ -52,17 +52,18 @@ class Paragraphs:
             tokens=[token for part in parts for token in part.tokens],
             token_scores=[score for part in parts for score in part.token_scores],
             finished=all(part.finished for part in parts),
-            alignment=_shifted(pieces, parts),
+            alignment=self._shifted(pieces, parts),
         )
 
-
-def _shifted(pieces: Sequence[str], parts: Sequence[Translation]) -> Links | None:
-    """The links between the words of the whole, from those of its parts."""
-    links: Links = []
-    n_src, n_tgt = 0, 0
-    for piece, part in zip(pieces, parts, strict=True):
-        if part.alignment is None:
-            return None
-        links += [(n_src + source, n_tgt + target) for source, target in part.alignment]
-        n_src, n_tgt = n_src + len(piece.split()), n_tgt + len(part.text.split())
-    return links
+    def _shifted(self, pieces: Sequence[str], parts: Sequence[Translation]) -> Links | None:
+        """The links between the words of the whole: a piece may begin within the word that the one before it ended."""
+        links: Links = []
+        for end, part in enumerate(parts, start=1):
+            if part.alignment is None:
+                return None
+            source, texts = "".join(pieces[:end]), [one.text for one in parts[:end]]
+            target = sentences.join(pieces, texts, self.tgt_lang)
+            n_src = len(source.split()) - len(pieces[end - 1].split())
+            n_tgt = len(target.split()) - len(part.text.split())
+            links += [(n_src + one, n_tgt + other) for one, other in part.alignment]
+        return links

@@ -32,6 +32,7 @@ from transformer_mt.runs import RunFolder
 from transformer_mt.training.checkpoint import load_chosen
 
 NOTHING = Hypothesis([], [], finished=True)  # the translation of nothing
+ALIGNED = 4096  # padded tokens whose attention weights are held at once
 ROWS = 256  # of scores that are worked out together on a CPU
 
 
@@ -64,6 +65,7 @@ class Translator:
         self.model, self.tokenizers, self.config = model, tokenizers, config
         self.longest = model.config.longest or sys.maxsize
         self.longest_source = min(config.max_source_length, self.longest - 1 - tokenizers.source_bos)
+        self.precision = "bf16" if model.output.weight.dtype == torch.bfloat16 else "fp32"
 
     @classmethod
     def of(
@@ -156,7 +158,7 @@ class Translator:
             raise UserError(f"decoding.alignment_layer: {config.alignment_layer}: the decoder has {n_layers}")
         pairs = [(source, one.ids) for source, hypotheses in zip(sources, found, strict=True) for one in hypotheses]
         links: dict[int, Links] = {}
-        for batch in batches({i: len(src) + len(tgt) for i, (src, tgt) in enumerate(pairs)}, config.batch_tokens):
+        for batch in batches({i: len(src) + len(tgt) for i, (src, tgt) in enumerate(pairs)}, ALIGNED):
             src, tgt = ([pairs[i][side] for i in batch] for side in (0, 1))
             links.update(zip(batch, align(self.model, self.tokenizers, src, tgt, config.alignment_layer), strict=True))
         return (links[i] for i in range(len(pairs)))

@@ -29,11 +29,11 @@ class Origin:
     max_length: int  # of the training pairs in tokens, the end symbol counted
 
     @classmethod
-    def of_run(cls, run: RunFolder, which: str) -> Origin:
-        """A checkpoint of a run."""
+    def of_run(cls, run: RunFolder, which: str, precision: str) -> Origin:
+        """A checkpoint of a run, and the precision of the products."""
         found, data = run.checkpoint(which), run.section("data", DataConfig)
         seal = sha256((found.path / CHECKPOINT).read_bytes()).hexdigest()  # it holds the checksum of the weights
-        used = {"run": run.path.resolve().name, "checkpoint": f"{found.step} ({seal[:12]})"}
+        used = {"run": run.path.resolve().name, "checkpoint": f"{found.step} ({seal[:12]}), {precision}"}
         return cls(used, data.src_lang, data.tgt_lang, data.max_length)
 
 
@@ -80,6 +80,7 @@ class Job:
     def translate(self, window: Sequence[Line], first_line: int) -> str:
         """What is written for the lines of a window."""
         cut = self.paragraphs.cut([line.text for line in window])
+        cut = [[line.text] if line.prefix else pieces for line, pieces in zip(window, cut, strict=True)]
         places = [(line, part) for line, pieces in enumerate(cut) for part in range(len(pieces))]
         found = self.translator.n_best(
             self.paragraphs.sources(cut),
@@ -95,7 +96,5 @@ class Job:
         return "".join(f"{line}\n" for line in written)
 
     def _beginnings(self, window: Sequence[Line], places: Sequence[tuple[int, int]]) -> list[str] | None:
-        """Of a line that comes apart, the first piece has the beginning."""
-        if not any(line.prefix for line in window):
-            return None
-        return [window[line].prefix if part == 0 else "" for line, part in places]
+        """A line that has one does not come apart: nobody knows where in it the beginning ends."""
+        return [window[line].prefix for line, _ in places] if any(line.prefix for line in window) else None
