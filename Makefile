@@ -14,7 +14,7 @@ setup: .venv/.installed ## make .venv with what is needed to train
 
 setup-dev: .venv/.installed-dev ## the same, with what is needed to develop
 
-quickstart: .venv/.installed ## train the built-in corpus, then translate held-out sentences (4 minutes)
+quickstart: .venv/.installed ## train the built-in corpus, then translate held-out sentences (5 minutes)
 	$(BIN)/tmt train --config configs/quickstart.yaml
 	$(BIN)/tmt evaluate runs/quickstart --show 5
 

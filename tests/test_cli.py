@@ -836,3 +836,9 @@ def test_texts_may_stand_behind_options_and_begin_with_a_dash(tiny_run: Path, tm
     done = tmt("translate", tiny_run, "--beam", 5, "--", *texts)
     assert (done.returncode, done.stdout) == (0, wanted.stdout), done.stderr
     assert tmt("translate", tiny_run, "--beem", 5, "one").returncode == 2
+
+
+def test_options_of_drawing_are_refused_where_nothing_is_drawn(tiny_run: Path, tmt: Tmt) -> None:
+    done = tmt("translate", tiny_run, "one", "--top-k", 3)
+    assert (done.returncode, done.stdout) == (2, "") and "--top-k is of drawing at random; add --sample" in done.stderr
+    assert tmt("translate", tiny_run, "one", "--top-k", 3, "--sample").returncode == 0

@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     from transformer_mt.tools.translating import Origin
 
 WINDOW = 1000  # lines that are translated together, and written
+DRAWING = ("temperature", "top_k", "top_p", "seed")
 SEARCH_OPTIONS = (
     *("beam", "length_penalty", "min_length", "no_repeat_ngram", "repetition_penalty", "batch_tokens"),
-    *("n_best", "sample", "temperature", "top_k", "top_p", "seed"),
+    *("n_best", "sample", *DRAWING),
 )
 
 
@@ -99,6 +100,11 @@ def _translate(args: argparse.Namespace) -> None:
     from transformer_mt.tools.translating import Job
 
     origin, translator = _load_engine(args) if args.engine == "ctranslate2" else _load_run(args)
+    for key in () if translator.config.sample else DRAWING:
+        if getattr(args, key) is not None:
+            raise UserError(
+                f"translate: --{key.replace('_', '-')} is of drawing at random; add --sample, or leave it out"
+            )
     job = Job(origin, translator, args.errors, args.split_sentences, args.format, args.scores, args.alignments)
     is_quiet = bool(args.texts) or at_prompt or not sys.stderr.isatty() or (sys.stdout.isatty() and not args.output)
     with (

@@ -147,6 +147,12 @@ def test_a_long_line_is_cut_with_a_warning(make_translator: Callable[..., Transl
     assert [found[0], found[2]] == alone[:2]
 
 
+def test_a_limit_of_one_call_is_of_that_call_alone(translator: Translator, alone: list[str]) -> None:
+    with pytest.warns(CutSource, match="was cut to 3$"):
+        translator.translate(SENTENCES[:1], max_source_length=3)
+    assert translator.translate(SENTENCES[:1]) == alone[:1]
+
+
 def test_a_line_as_long_as_the_limit_is_not_cut(make_translator: Callable[..., Translator], alone: list[str]) -> None:
     limit = max(len(ids) for ids in make_translator().tokenizers.src.encode(SENTENCES))
     with warnings.catch_warnings():

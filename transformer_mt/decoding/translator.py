@@ -64,7 +64,6 @@ class Translator:
         """The model is one that does not train (`Transformer.eval`)."""
         self.model, self.tokenizers, self.config = model, tokenizers, config
         self.longest = model.config.longest or sys.maxsize
-        self.longest_source = min(config.max_source_length, self.longest - 1 - tokenizers.source_bos)
         self.precision = "bf16" if model.output.weight.dtype == torch.bfloat16 else "fp32"
 
     @classmethod
@@ -105,6 +104,17 @@ class Translator:
         config = folder.section("decoding", DecodingConfig).changed(options)
         return cls._ready(model.to(machine.device), tokenizers, config, machine.precision)
 
+    @property
+    def longest_source(self) -> int:
+        """Tokens of a source, control symbols not counted."""
+        return min(self.config.max_source_length, self.longest - 1 - self.tokenizers.source_bos)
+
+    def changed(self, options: dict[str, Any]) -> Translator:
+        """The same translator with other options. Raises `UserError` for what they cannot be."""
+        twin = copy.copy(self)
+        twin.config = self.config.changed(options)
+        return twin
+
     def translate(
         self,
         texts: Sequence[str],
@@ -133,7 +143,9 @@ class Translator:
         **options: Any,
     ) -> list[list[Translation]]:
         """Up to `n_best` translations of each text, the best first; one at least."""
-        config = self.config.changed(options)
+        if options:
+            return self.changed(options).n_best(texts, beginnings, lines, alignments=alignments)
+        config = self.config
         lines = range(1, len(texts) + 1) if lines is None else lines
         coded = self.encode(texts, lines)
         forced = self._forced(beginnings, lines) if beginnings is not None else None

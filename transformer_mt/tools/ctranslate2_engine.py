@@ -53,7 +53,6 @@ class Engine(Translator):
         """Without `scores`, translations have none; they cost one more reading of each."""
         self.tokenizers, self.config, self.has_scores = tokenizers, config, scores
         self.longest = positions
-        self.longest_source = min(config.max_source_length, positions - 1 - tokenizers.source_bos)
         self.src, self.tgt = (vocabulary(side.pad_id) for side in (tokenizers.src, tokenizers.tgt))
         self.ids = {token: i for i, token in enumerate(self.tgt)}
         ctranslate2.set_log_level(40)  # it warns of types that this processor lacks, and we name the one that it took

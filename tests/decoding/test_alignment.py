@@ -1,0 +1,105 @@
+"""Word links from the cross-attention: of the right words, the right position, whatever stands around a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from transformer_mt.data.batching import source_batch
+from transformer_mt.data.quickstart.corpus import pairs
+from transformer_mt.data.tokenizer import TokenizerPair
+from transformer_mt.decoding.alignment import align, link, words
+from transformer_mt.decoding.options import DecodingConfig
+from transformer_mt.decoding.translator import Translator
+from transformer_mt.errors import UserError
+from transformer_mt.model.explain import attention_weights
+from transformer_mt.model.transformer import Transformer
+
+MakeModel = Callable[..., Transformer]
+SENTENCES = [src for src, _ in pairs("test")[:12]]
+
+
+@pytest.fixture
+def make_translator(make_model: MakeModel, small_tokenizers: TokenizerPair) -> Callable[..., Translator]:
+    def make_translator(**settings: object) -> Translator:
+        src, tgt = small_tokenizers.src, small_tokenizers.tgt
+        sizes = {"vocab": (src.vocab_size, tgt.vocab_size), "pad": (src.pad_id, tgt.pad_id)}
+        model = make_model(**sizes, rough=0.4, **settings).eval()
+        return Translator(model, small_tokenizers, DecodingConfig(max_length_factor=1, max_length_offset=3))
+
+    return make_translator
+
+
+def test_a_word_gets_what_its_tokens_get() -> None:
+    """Tokens of a source word are summed up, those of a target word averaged: by hand."""
+    weights = torch.tensor([[0.5, 0.3, 0.2], [0.1, 0.4, 0.5], [0.45, 0.3, 0.25], [0.1, 0.2, 0.7]])
+    assert link(weights, [0, 1, 1], [0, 1, 1, 2]) == [(0, 0), (1, 1), (1, 2)]
+    assert link(weights[:1], [0, 1, 2], [0]) == [(0, 0)], "as words of their own, the first is the best"
+    assert link(weights[:1], [0, 1, 1], [0]) in ([(0, 0)], [(1, 0)])  # a tie
+    assert link(weights, [], [0, 0, 0, 0]) == link(weights[:0], [0, 1, 2], []) == []
+
+
+def test_tokens_belong_to_the_word_in_which_the_text_ends_with_them(small_tokenizers: TokenizerPair) -> None:
+    for text, ids in zip(SENTENCES, small_tokenizers.src.encode(SENTENCES), strict=True):
+        found = words(small_tokenizers.src, ids)
+        assert sorted(set(found)) == list(range(len(text.split()))) and found == sorted(found)
+        assert len(found) > len(set(found)), "some word has several tokens"
+        for number, word in enumerate(text.split()):
+            of_word = [one for one, other in zip(ids, found, strict=True) if other == number]
+            assert small_tokenizers.src.decode([of_word])[0].strip() == word
+
+
+@pytest.mark.parametrize("layer", [None, 1, 2])
+def test_links_are_of_the_position_that_writes_the_word(
+    make_translator: Callable[..., Translator], layer: int | None
+) -> None:
+    """Against plain loops over the weights of a sentence by itself."""
+    translator = make_translator(decoder={"n_layers": 2})
+    model, pair = translator.model, translator.tokenizers
+    for text in SENTENCES[:4]:
+        (source,), (target,) = pair.src.encode([text]), pair.tgt.encode([text[::-1]])
+        read = torch.tensor([[pair.tgt.bos_id, *target[:-1]]])
+        cross = attention_weights(model, source_batch([source], pair), read).cross
+        weights = torch.stack(cross if layer is None else [cross[layer - 1]]).mean((0, 2))[0]  # [T, S + 1]
+        src_words, tgt_words = words(pair.src, source), words(pair.tgt, target)
+        wanted: list[tuple[int, int]] = []
+        for tgt_word in sorted(set(tgt_words)):
+            rows = [t for t, word in enumerate(tgt_words) if word == tgt_word]
+            masses = [
+                sum(float(weights[t, s]) for t in rows for s, word in enumerate(src_words) if word == src_word)
+                for src_word in range(max(src_words) + 1)
+            ]
+            wanted.append((masses.index(max(masses)), tgt_word))
+        assert align(model, pair, [source], [target], layer) == [wanted]
+
+
+def test_links_stand_within_the_words_and_depend_on_no_neighbour(make_translator: Callable[..., Translator]) -> None:
+    """Also with empty lines, and for each of the best."""
+    translator = make_translator()
+    texts = ["", *SENTENCES, "  "]
+    together = translator.n_best(texts, n_best=2, alignments=True)
+    for text, found in zip(texts, together, strict=True):
+        assert found == translator.n_best([text], n_best=2, alignments=True)[0] or all(
+            one.alignment == other.alignment
+            for one, other in zip(found, translator.n_best([text], n_best=2, alignments=True)[0], strict=True)
+        )
+        for one in found:
+            assert one.alignment is not None
+            assert all(source < len(text.split()) for source, _ in one.alignment)
+            assert all(target < max(1, len(one.text.split())) for _, target in one.alignment)
+    assert not together[0][0].alignment and any(found[0].alignment for found in together)
+    assert all(found[0].alignment is None for found in translator.n_best(SENTENCES[:2]))
+
+
+def test_a_translation_may_fill_all_positions(make_translator: Callable[..., Translator]) -> None:
+    """Trap 10: the last token is written by the last position, and read by none."""
+    translator = make_translator(positions="learned", max_positions=12)
+    ((found,),) = translator.n_best(["x"], alignments=True, min_length=12, max_length_offset=20)
+    assert len(found.tokens) == 12 and found.alignment
+
+
+def test_a_layer_that_is_not_there(make_translator: Callable[..., Translator]) -> None:
+    with pytest.raises(UserError, match=r"decoding\.alignment_layer: 9: the decoder has"):
+        make_translator().n_best(["x"], alignments=True, alignment_layer=9)

@@ -1,0 +1,49 @@
+"""Translations as lines."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from transformer_mt.decoding.formats import Format, Kind
+from transformer_mt.decoding.translator import Translation
+
+ONE = Translation("ein\tHund", -1.5, [" ein", "\t", "Hund"], [-0.5, -0.25, -0.5, -0.25], True, [(0, 0), (2, 1)])
+TWO = Translation("Hund", -4.0, [" Hund"], [-4.0], False, [(1, 0)])
+NOTHING = Translation("", 0.0, [], [], True, [])
+
+
+def test_text_is_a_line_for_each_that_was_asked_for() -> None:
+    """A tab of the translation is its own, where no column follows."""
+    assert Format().lines(7, "a dog", [ONE]) == ["ein\tHund"]
+    assert Format(n_best=3).lines(7, "a dog", [ONE, TWO]) == ["ein\tHund", "Hund", ""]
+    assert Format().lines(7, "", [NOTHING]) == [""]
+
+
+def test_columns_stand_around_the_text() -> None:
+    assert Format(scores=True, alignments=True).lines(7, "a dog", [ONE]) == ["-1.5000\t-0.3750\tein Hund\t0-0 2-1"]
+    assert Format("tsv", n_best=2).lines(7, "a dog", [ONE, TWO]) == [
+        "7\t1\t-1.5000\t-0.3750\tein Hund",
+        "7\t2\t-4.0000\t-4.0000\tHund",
+    ]
+    assert Format("tsv", alignments=True).lines(8, "", [NOTHING]) == ["8\t1\t0.0000\t0.0000\t\t"]
+
+
+@pytest.mark.parametrize("alignments", [False, True])
+def test_json_holds_all_there_is(alignments: bool) -> None:
+    kind: Kind = "json"
+    (line,) = Format(kind, n_best=2, alignments=alignments).lines(7, "a\u2028dog ä", [ONE, TWO])
+    assert "\n" not in line and "ä" in line
+    found = json.loads(line)
+    assert (found["line"], found["source"]) == (7, "a\u2028dog ä")
+    first, second = found["translations"]
+    assert (first["text"], first["score"], first["score_per_token"], first["finished"]) == (
+        "ein\tHund",
+        -1.5,
+        -0.375,
+        True,
+    )
+    assert (first["tokens"], first["token_scores"]) == (ONE.tokens, ONE.token_scores)
+    assert second["finished"] is False
+    assert (first.get("alignment"), second.get("alignment")) == (("0-0 2-1", "1-0") if alignments else (None, None))
