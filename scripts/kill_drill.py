@@ -38,7 +38,10 @@ from torch import Tensor
 from transformer_mt.data.quickstart.corpus import pairs
 from transformer_mt.runs import CheckpointInfo, RunFolder
 
-TIMINGS = ("train/tokens_per_second", "train/waiting", "_hparams_/session_start_info", "seconds", "waited")
+TIMINGS = (
+    *("train/tokens_per_second", "train/waiting", "train/hours", "_hparams_/session_start_info"),
+    *("seconds", "waited"),
+)
 """What two runs cannot have in common, by its name in a file."""
 PLACES = ("anywhere", "inside a save", "anywhere", "while testing")
 """Where the first kills of the trials fall, in turn."""

@@ -441,9 +441,11 @@ def test_the_figures_that_are_kept(tiny_run: Path) -> None:
         "padding",
         "skipped_steps",
         "epoch",
+        "hours",
     ]
     for name in train:
         assert list(found[f"train/{name}"]) == [3, 6, 9, 12]
+    assert sorted(found["train/hours"].values()) == list(found["train/hours"].values())
     validated = ("loss", "nll", "ppl", "bleu", "chrf", "degenerate")
     for name in validated:
         assert list(found[f"valid/{name}"]) == [4, 8, 12]

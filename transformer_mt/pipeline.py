@@ -77,9 +77,9 @@ def train(config: Config, *, checkpoint: str = "last", restart: bool = False) ->
                 monitor.cut_back(0, is_scored=False)  # an earlier start may have ended before its first checkpoint
                 monitor.show(1, make_pictures(config, model, material))
             ended = trainer.fit()
-            say(f"training ended: {ended}")
+            say(f"training ended: {ended}; hours in all: {trainer.progress.seconds / 3600:.2f}")
             if ranks.is_first:
-                finish(run, config, machine, ended, material.tables, monitor)
+                finish(run, config, machine, ended, trainer.progress.seconds / 3600, material.tables, monitor)
             ranks.wait()
     say(f"the run is in {run.path}; its README.md says what to type next")
 
@@ -247,13 +247,15 @@ def halves(stream: BatchStream, batch: Batch, table: Table) -> list[Batch]:
     return stream.halves(batch)
 
 
-def finish(run: RunFolder, config: Config, machine: Machine, ended: str, tables: Tables, monitor: Monitor) -> None:
+def finish(
+    run: RunFolder, config: Config, machine: Machine, ended: str, hours: float, tables: Tables, monitor: Monitor
+) -> None:
     """Score the test sets, once, with the best checkpoint.
 
     The scores stand in `run.json` first: a run that is killed afterwards records them in the curves when it goes on.
     """
     record, best, last = run.read_record(), run.checkpoint("best"), run.checkpoint("last")
-    record["ended"] = ended
+    record |= {"ended": ended, "hours": hours}
     if record.get("tested_step") != best.step:
         translator = Translator.load(run.path, str(best.step), str(machine.device), machine.threads, machine.precision)
         record["test"] = {}

@@ -89,7 +89,7 @@ def write(run: RunFolder, record: Mapping[str, Any]) -> None:
 
 def without_end(record: Mapping[str, Any]) -> dict[str, Any]:
     """A record as it was before the run came to an end."""
-    return {key: value for key, value in record.items() if key not in ("ended", "tested_step", "test")}
+    return {key: value for key, value in record.items() if key not in ("ended", "hours", "tested_step", "test")}
 
 
 def write_card(run: RunFolder, config: Config) -> None:
@@ -119,6 +119,7 @@ def card(run: RunFolder, config: Config, record: Mapping[str, Any], best: Checkp
             if begun
         ),
         f"- Status: {record.get('ended') or 'in training, or interrupted'}",
+        *(f"- Hours of training: {hours:.2f}" for hours in [record.get("hours")] if hours is not None),
         *(f"- Weights alone: {exported['what']}" for exported in [record.get("exported")] if exported),
         "",
         "## Data",

@@ -106,6 +106,7 @@ class Progress:
     trouble: int = 0  # first step of so many in a row that the run has to go back
     splits: int = 0  # batches that did not fit into memory as they were
     returns: int = 0  # to an earlier checkpoint, each with half the learning rate
+    seconds: float = 0.0  # of training, over all starts, validating and saving counted
 
 
 class Outcome(NamedTuple):
@@ -139,9 +140,11 @@ class Trainer:
         self.validate, self.run, self.monitor, self.ranks = validate, run, monitor, ranks
         self.limits, self.validation, self.keep, self.whereabouts = limits, validation, keep, whereabouts
         self.progress, self.window, self.unread = Progress(), Window(), list[Outcome]()
+        self.counted = time.perf_counter()  # when the time was last added up
 
     def fit(self) -> str:
         """Train until a limit is reached, and say which. Raises `Interrupted` when a signal ended it before."""
+        self.counted = time.perf_counter()
         with StopSignals() as stop, self.feed:
             self.ranks.wait()  # for the first one, which has begun the curves: a step has no patience for that
             while (reason := self.reason_to_stop()) is None:
@@ -182,6 +185,12 @@ class Trainer:
         window.seconds += time.perf_counter() - began
         self.monitor.advance(step)
         return Milestone(step, before.epoch, after.epoch)
+
+    def count_time(self) -> None:
+        """Add up the time since the last call."""
+        now = time.perf_counter()
+        self.progress.seconds += now - self.counted
+        self.counted = now
 
     def learning_rate(self, step: int) -> float:
         """By schedule, and half of it for each time that the run went back."""
@@ -238,6 +247,7 @@ class Trainer:
     def log(self) -> None:
         """An entry of the log: means over the steps since the last one that were taken."""
         self.read()
+        self.count_time()
         window, self.window, progress = self.window, Window(), self.progress
         n_labels = window.n_tgt or math.nan
         figures = {
@@ -252,6 +262,7 @@ class Trainer:
             "train/skipped_steps": float(progress.skipped),
             "train/split_batches": float(progress.splits),
             "train/epoch": float(progress.position.epoch),
+            "train/hours": progress.seconds / 3600,
         }
         self.monitor.record_training(progress.step, figures)
 
@@ -287,6 +298,7 @@ class Trainer:
     def save(self, scores: dict[str, float]) -> None:
         """Write a checkpoint of this step, then drop those that need not stay."""
         self.read()
+        self.count_time()
         if not self.ranks.is_first:
             return
         self.run.before_writing()
