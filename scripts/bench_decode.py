@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from transformer_mt.data.sources import read_lines
-from transformer_mt.decoding.scoring import score
 from transformer_mt.decoding.translator import Translator
+from transformer_mt.scoring.metrics import score
 
 SIDES = ("bf16", "fp32", "ctranslate2")
 SIZES = {"ours": (4096, 8192, 16384, 32768), "theirs": (512, 1024, 2048, 4096, 8192)}  # decoding.batch_tokens

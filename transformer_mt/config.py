@@ -18,11 +18,11 @@ from transformer_mt.data.corpus import DataConfig
 from transformer_mt.data.tokenizer import TokenizerConfig
 from transformer_mt.decoding.options import DecodingConfig
 from transformer_mt.decoding.portability import unsupported_search
-from transformer_mt.decoding.scoring import ScoringConfig
 from transformer_mt.device import DeviceName, Precision
 from transformer_mt.errors import UserError
 from transformer_mt.model.config import ModelConfig
 from transformer_mt.model.portability import unsupported
+from transformer_mt.scoring.metrics import ScoringConfig
 from transformer_mt.settings import (
     MAY_CHANGE,
     CountOrAuto,

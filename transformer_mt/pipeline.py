@@ -23,7 +23,6 @@ from transformer_mt.data.corpus import Table
 from transformer_mt.data.encoded import EncodedCorpus
 from transformer_mt.data.feed import Feed, Share
 from transformer_mt.data.tokenizer import TokenizerPair
-from transformer_mt.decoding.scoring import Scores, bleu_tokenizer, score
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.decoding.validation import Validator
 from transformer_mt.device import Machine, resolve
@@ -32,6 +31,7 @@ from transformer_mt.material import Material, Tables, gather, make_stream
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.origin import Origin
 from transformer_mt.runs import CheckpointInfo, RunFolder
+from transformer_mt.scoring.metrics import Scores, bleu_tokenizer, score
 from transformer_mt.settling import say_memory, settle, settle_batches
 from transformer_mt.training import distributed
 from transformer_mt.training.checkpoint import rewind, warning_of_room

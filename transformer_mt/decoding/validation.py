@@ -12,10 +12,10 @@ from transformer_mt.data.tokenizer import TokenizerPair
 from transformer_mt.decoding.degenerate import find, hear
 from transformer_mt.decoding.explanation import explain
 from transformer_mt.decoding.options import DecodingConfig
-from transformer_mt.decoding.scoring import score
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.device import Machine
 from transformer_mt.model.transformer import Transformer
+from transformer_mt.scoring.metrics import score
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.loss import batch_loss
 from transformer_mt.training.monitor import Sample
