@@ -18,7 +18,6 @@ from subprocess import CompletedProcess
 from typing import Any, NoReturn
 
 import pytest
-import sacrebleu
 import torch
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -275,42 +274,6 @@ def test_a_run_translates_without_its_data(tiny_run: Path, tmp_path: Path, tmt: 
     moved = shutil.copytree(tiny_run, tmp_path / "elsewhere")
     assert tmt("translate", moved, *SENTENCES).stdout == tmt("translate", tiny_run, *SENTENCES).stdout
     assert content(moved) == content(tiny_run)
-
-
-# --- evaluate ---------------------------------------------------------------------------------------------------------
-
-
-def test_evaluate_is_sacrebleu_on_the_translations(here: Path, tiny_run: Path, tmt: Tmt) -> None:
-    """Trap 36."""
-    done = tmt("evaluate", tiny_run, "--src", "valid.en", "--ref", "valid.de")
-    hypotheses = tmt("translate", tiny_run, "--input", "valid.en").stdout.split("\n")[:-1]
-    references = (here / "valid.de").read_text(encoding="utf-8").split("\n")[:-1]
-    bleu, chrf = sacrebleu.BLEU(), sacrebleu.CHRF()
-    assert done.stdout.split("\n") == [
-        "valid.en (8 pairs)",
-        f"BLEU {bleu.corpus_score(hypotheses, [references]).score:.2f}  {bleu.get_signature()}",
-        f"chrF {chrf.corpus_score(hypotheses, [references]).score:.2f}  {chrf.get_signature()}",
-        "",
-    ]
-
-
-def test_evaluate_the_run_s_own_test_sets(here: Path, tiny_run: Path, tmt: Tmt) -> None:
-    done = tmt("evaluate", tiny_run, "--show", "2")
-    *samples, title, bleu, chrf, end = done.stdout.split("\n")
-    sources = (here / "test.en").read_text(encoding="utf-8").split("\n")
-    assert [line for line in samples if "source" in line] == [f"  source     {text}" for text in sources[:2]]
-    assert (title, end) == ("unseen (6 pairs)", "")
-    saved = json.loads(RunFolder(tiny_run).record.read_text(encoding="utf-8"))["test"]["unseen"]
-    assert bleu == f"BLEU {saved['bleu']['value']:.2f}  {saved['bleu']['signature']}"
-    assert chrf == f"chrF {saved['chrf']['value']:.2f}  {saved['chrf']['signature']}"
-
-
-def test_evaluate_another_checkpoint(here: Path, tiny_run: Path, tmt: Tmt) -> None:
-    files = ("--src", "valid.en", "--ref", "valid.de")
-    done = tmt("evaluate", tiny_run, *files, "--checkpoint", "8", "--show", "1")
-    first = (here / "valid.en").read_text(encoding="utf-8").split("\n")[0]
-    assert f"  model      {Translator.load(tiny_run, '8').translate([first])[0]}" in done.stdout.split("\n")
-    refused(tmt("evaluate", tiny_run, *files, "--checkpoint", "999"), "best, last and the steps 8, 12")
 
 
 # --- config -----------------------------------------------------------------------------------------------------------
@@ -744,11 +707,6 @@ def test_a_hub_that_cannot_be_reached(here: Path, tmt: Tmt, tmp_path: Path, monk
         (("translate", "RUN", "one", "--checkpoint", "999"), ("RUN has best, last and the steps 8, 12",)),
         (("translate", "RUN", "one", "--device", "cuda:99"), ("device: cuda:99 is not there",)),
         (("translate", "RUN", os.fsdecode(b"na\xefve")), ("an argument is not UTF-8 text",)),
-        (("evaluate", "RUN", "--src", "test.en"), ("--src and --ref go together",)),
-        (("evaluate", "RUN", "--ref", "test.de"), ("--src and --ref go together",)),
-        (("evaluate", "RUN", "--src", "test.en", "--ref", "valid.de"), ("test.en has 6 lines, valid.de has 8",)),
-        (("evaluate", "RUN", "--src", "W/nope", "--ref", "valid.de"), ("W/nope: no such file",)),
-        (("evaluate", "RUN", "--src", "W/empty", "--ref", "W/empty"), ("holds no sentence pairs",)),
         (("evaluate", "W/folder"), ("W/folder: is not a run folder",)),
     ],
 )
@@ -763,12 +721,6 @@ def test_wrong_words(
     before = content(here)
     refused(tmt(*map(fill, command)), *map(fill, parts))
     assert content(here) == before
-
-
-def test_evaluate_without_test_sets(copy: Path, tmt: Tmt) -> None:
-    text = (copy / "config.yaml").read_text(encoding="utf-8")
-    (copy / "config.yaml").write_text(re.sub(r"(?s)  test:.*?(?=  cache_dir)", "  test: {}\n", text), encoding="utf-8")
-    refused(tmt("evaluate", copy), "this run has no test sets (data.test); give --src and --ref")
 
 
 def test_no_checkpoint_yet(copy: Path, tmt: Tmt) -> None:

@@ -147,6 +147,7 @@ HEAVY = {
     "numpy",
     "pyarrow",
     "sacrebleu",
+    "sacremoses",
     "tensorboard",
     "ctranslate2",
     "matplotlib",

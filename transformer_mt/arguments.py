@@ -36,14 +36,7 @@ def make_parser() -> argparse.ArgumentParser:
 
     _add_translate(verbs.add_parser("translate", help="translate arguments, standard input, a file, or at a prompt"))
 
-    evaluate = verbs.add_parser("evaluate", help="BLEU and chrF of a run's translations, on raw text")
-    evaluate.add_argument("run", type=Path, metavar="RUN", help="a run folder")
-    evaluate.add_argument("--src", type=Path, metavar="F", help="source sentences; without, the run's own test sets")
-    evaluate.add_argument("--ref", type=Path, metavar="G", help="their reference translations, line by line")
-    evaluate.add_argument("--show", type=int, default=0, metavar="N", help="print N of the translations")
-    _add_search(evaluate)
-    _add_reading(evaluate)
-    evaluate.set_defaults(verb="evaluate")
+    _add_evaluate(verbs.add_parser("evaluate", help="BLEU, chrF, chrF++ and TER, of a run's translations or a file's"))
 
     _add_export(verbs.add_parser("export", help="a run's model for elsewhere: for CTranslate2, or its weights alone"))
 
@@ -99,6 +92,31 @@ def _add_translate(translate: argparse.ArgumentParser) -> None:
     drawing.add_argument("--seed", type=int, metavar="N", help="what is drawn depends on it and the line's number (1)")
     _add_reading(translate)
     translate.set_defaults(verb="translate")
+
+
+def _add_evaluate(evaluate: argparse.ArgumentParser) -> None:
+    evaluate.description = (
+        "sacreBLEU's BLEU, chrF, chrF++ and TER (the less, the better) with signatures, and intervals that hold 95 "
+        "percent of 1,000 resamples of the test set. Of RUN; or, without one, of a file: --hyp F --ref G."
+    )
+    evaluate.add_argument("run", type=Path, nargs="?", metavar="RUN", help="a run folder")
+    evaluate.add_argument("--src", type=Path, metavar="F", help="source sentences; without, the run's own test sets")
+    about = "their reference translations, line by line; for a run, the kind of text that it was trained on"
+    evaluate.add_argument("--ref", type=Path, metavar="G", help=about)
+    about = "multi30k: also metric P of its papers, BLEU of lower-cased Moses tokens, and the references' tokens"
+    evaluate.add_argument("--paper", choices=("multi30k",), help=about)
+    evaluate.add_argument("--json", action="store_true", help="print one JSON object with everything")
+    evaluate.add_argument("--show", type=int, default=0, metavar="N", help="print N of the translations")
+    evaluate.add_argument("--output", type=Path, metavar="G", help="write the translations, one a line")
+    file = evaluate.add_argument_group("a file instead of a run")
+    file.add_argument("--hyp", type=Path, metavar="F", help="translations to be measured, line by line")
+    about = "their language, by which BLEU's tokeniser is chosen (without it, 13a), and Moses' rules"
+    file.add_argument("--tgt-lang", metavar="L", help=about)
+    about = "of both files: raw (default), or moses: Moses tokens, which are put together, and compared without case"
+    file.add_argument("--text", choices=("raw", "moses"), help=about)
+    _add_search(evaluate)
+    _add_reading(evaluate)
+    evaluate.set_defaults(verb="evaluate")
 
 
 def _add_search(parser: argparse.ArgumentParser) -> None:

@@ -117,20 +117,25 @@ def _translate(args: argparse.Namespace) -> None:
 
 
 def _evaluate(args: argparse.Namespace) -> None:
-    if bool(args.src) != bool(args.ref):
-        raise UserError("evaluate: --src and --ref go together")
-    from transformer_mt import config as configuration
-    from transformer_mt import material, pipeline
-    from transformer_mt.runs import RunFolder
+    outputs.check(args.output)
+    outputs.check_apart(args.output, args.src, args.ref)
+    from transformer_mt.scoring.metrics import ScoringConfig, Standard
+    from transformer_mt.tools import evaluating
 
-    run = RunFolder.open(args.run)
-    config = configuration.load(run.config)
-    translator = _load_translator(args)
-    for name, table in material.test_tables(config, args.src, args.ref).items():
-        scores, samples = pipeline.evaluate(translator, table, config)
-        for sample in samples[: args.show]:
-            print("\n".join(sample.lines()) + "\n")
-        print("\n".join([f"{name} ({len(table):,} pairs)", *scores.lines()]))
+    evaluating.check(vars(args))
+    if args.hyp:
+        standard = Standard.of(ScoringConfig(text=args.text or "raw"), args.tgt_lang or "")
+        about = {"hypotheses": str(args.hyp), "tgt_lang": args.tgt_lang, "text": standard.text}
+        judged = iter([evaluating.judge_file(args.hyp, args.ref, standard, args.paper)])
+    else:
+        run = evaluating.Run.open(args.run, args.checkpoint, args.src, args.ref, args.output)
+        translator = _load_translator(args)
+        about, judged = run.about(translator), run.judge(translator, args.paper)
+    if args.json:
+        print(evaluating.render(about, list(judged)))
+    else:
+        for one in judged:
+            print(*one.lines(args.show), sep="\n")
 
 
 def _export(args: argparse.Namespace) -> None:

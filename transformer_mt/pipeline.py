@@ -31,13 +31,13 @@ from transformer_mt.material import Material, Tables, gather, make_stream
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.origin import Origin
 from transformer_mt.runs import CheckpointInfo, RunFolder
-from transformer_mt.scoring.metrics import Scores, bleu_tokenizer, score
+from transformer_mt.scoring.metrics import Scores, Standard
 from transformer_mt.settling import say_memory, settle, settle_batches
 from transformer_mt.training import distributed
 from transformer_mt.training.checkpoint import rewind, warning_of_room
 from transformer_mt.training.distributed import Ranks, say
 from transformer_mt.training.ema import AveragedWeights
-from transformer_mt.training.monitor import Monitor, Sample, SilentMonitor
+from transformer_mt.training.monitor import Monitor, SilentMonitor
 from transformer_mt.training.optim import make_optimizer
 from transformer_mt.training.schedule import make_schedule
 from transformer_mt.training.trainer import Trainer
@@ -233,7 +233,7 @@ def make_validator(
         machine=machine,
         ranks=ranks,
         smoothing=config.loss.label_smoothing,
-        tokenize=bleu_tokenizer(config.scoring.tokenize, config.data.tgt_lang),
+        standard=Standard.of(config.scoring, config.data.tgt_lang),
         probes=config.validation.probes,
     )
 
@@ -260,7 +260,7 @@ def finish(
         translator = Translator.load(run.path, str(best.step), str(machine.device), machine.threads, machine.precision)
         record["test"] = {}
         for name, table in tables.test.items():
-            scores, _ = evaluate(translator, table, config)
+            scores = evaluate(translator, table, config)
             say(
                 "\n".join(
                     [f"{name} ({len(table):,} pairs, {config.decoding.method}, step {best.step:,})", *scores.lines()]
@@ -278,10 +278,7 @@ def finish(
 # --- scores -----------------------------------------------------------------------------------------------------------
 
 
-def evaluate(translator: Translator, table: Table, config: Config) -> tuple[Scores, list[Sample]]:
-    """The scores of a table's sentences, and every sentence with its translation."""
-    sources, references = table.column("src"), table.column("tgt")
-    hypotheses = translator.translate(sources)
-    tokenize = bleu_tokenizer(config.scoring.tokenize, config.data.tgt_lang)
-    samples = [Sample(*parts) for parts in zip(sources, hypotheses, references, strict=True)]
-    return score(hypotheses, references, tokenize), samples
+def evaluate(translator: Translator, table: Table, config: Config) -> Scores:
+    """The scores of the translations of a table's sentences."""
+    standard = Standard.of(config.scoring, config.data.tgt_lang)
+    return standard.score(translator.translate(table.column("src")), table.column("tgt"))

@@ -55,7 +55,7 @@ def begin(
 
 def provenance(machine: Machine) -> dict[str, Any]:
     """With what, where and when."""
-    packages = ("torch", "datasets", "tokenizers", "sacrebleu", "numpy")
+    packages = ("torch", "datasets", "tokenizers", "sacrebleu", "sacremoses", "numpy")
     return {
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "versions": {

@@ -19,7 +19,7 @@ from transformer_mt.decoding.translator import Translator
 from transformer_mt.decoding.validation import Validator
 from transformer_mt.device import Machine
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.scoring.metrics import score
+from transformer_mt.scoring.metrics import Standard, score
 from transformer_mt.training.distributed import Ranks
 
 
@@ -45,7 +45,7 @@ def make_validator(
             machine=Machine(torch.device("cpu"), "fp32", 1),
             ranks=Ranks(),
             smoothing=0.1,
-            tokenize="13a",
+            standard=Standard("13a", "de"),
             probes=probes,
         )
 

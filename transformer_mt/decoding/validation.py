@@ -15,7 +15,7 @@ from transformer_mt.decoding.options import DecodingConfig
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.device import Machine
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.scoring.metrics import score
+from transformer_mt.scoring.metrics import Standard
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.loss import batch_loss
 from transformer_mt.training.monitor import Sample
@@ -39,12 +39,12 @@ class Validator:
         machine: Machine,
         ranks: Ranks,
         smoothing: float,
-        tokenize: str,
+        standard: Standard,
         probes: int,
     ) -> None:
         self.model, self.tokenizers, self.decoding, self.stream = model, tokenizers, decoding.greedily(), stream
         self.sources, self.references = [src for src, _ in pairs], [tgt for _, tgt in pairs]
-        self.machine, self.ranks, self.smoothing, self.tokenize = machine, ranks, smoothing, tokenize
+        self.machine, self.ranks, self.smoothing, self.standard = machine, ranks, smoothing, standard
         # probes stand evenly spread over the set, so that they differ as the set does
         self.probes = [i * len(pairs) // probes for i in range(min(probes, len(pairs)))]
 
@@ -52,7 +52,7 @@ class Validator:
         translator = Translator.of(self.model, self.tokenizers, self.decoding, self.machine.precision)
         found = self.ranks.gather([best for best, *_ in translator.n_best(self.ranks.share(self.sources))])
         hypotheses, finished = [one.text for one in found], [one.finished for one in found]
-        scores = score(hypotheses, self.references, self.tokenize)
+        scores = self.standard.score(hypotheses, self.references)
         degenerate = find(self.sources, hypotheses, finished)
         samples, failures = (
             [Sample(self.sources[i], hypotheses[i], self.references[i]) for i in places]

@@ -1,4 +1,4 @@
-"""BLEU and chrF by sacreBLEU (Post 2018), on raw text, with signatures."""
+"""BLEU and chrF by sacreBLEU (Post 2018), on plain text, with signatures."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from sacrebleu.metrics.chrf import CHRF
 from transformer_mt.settings import Section
 
 BleuTokenizer = Literal["auto", "13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none"]
+TextKind = Literal["raw", "moses"]
 
 # 13a splits at spaces, which these languages do not put between words. The mecab tokenisers need dictionaries that
 # may not be there, and a score must not depend on that: so the default for the others is characters.
@@ -23,6 +24,8 @@ class ScoringConfig(Section):
 
     tokenize: BleuTokenizer = "auto"
     """sacreBLEU's tokeniser for BLEU; auto: zh for Chinese, char for Japanese, Korean, Thai and kin, else 13a"""
+    text: TextKind = "raw"
+    """what the texts of all sets are: raw, or moses: Moses tokens, put together and scored without regard to case"""
 
 
 @dataclass(frozen=True)
@@ -48,17 +51,50 @@ class Scores:
         ]
 
 
+@dataclass(frozen=True)
+class Standard:
+    """By what translations into a language are judged: sacreBLEU's tokeniser, and what kind of text they are."""
+
+    tokenize: str
+    tgt_lang: str
+    text: TextKind = "raw"
+
+    @classmethod
+    def of(cls, config: ScoringConfig, tgt_lang: str) -> Standard:
+        """As a configuration has it."""
+        return cls(bleu_tokenizer(config.tokenize, tgt_lang), tgt_lang, config.text)
+
+    @property
+    def lowercase(self) -> bool:
+        """Moses text is lower-cased as a rule, so case is not looked at, and signatures say `case:lc`."""
+        return self.text == "moses"
+
+    def plain(self, texts: Sequence[str]) -> list[str]:
+        """As a reader would have them."""
+        if self.text == "raw":
+            return list(texts)
+        from transformer_mt.scoring.papers import detokenized
+
+        return detokenized(texts, self.tgt_lang)
+
+    def score(self, hypotheses: Sequence[str], references: Sequence[str]) -> Scores:
+        """BLEU and chrF: what is cheap enough to be looked at again and again."""
+        return score(self.plain(hypotheses), self.plain(references), self.tokenize, self.lowercase)
+
+
+def primary_language(code: str) -> str:
+    """`zh` of zh-Hant-HK, ZH or zh_TW."""
+    return code.lower().replace("_", "-").partition("-")[0]
+
+
 def bleu_tokenizer(tokenize: BleuTokenizer, tgt_lang: str) -> str:
     """The tokeniser that fits the target language, where none is named."""
-    if tokenize != "auto":
-        return tokenize
-    return _BY_LANGUAGE.get(tgt_lang.lower().replace("_", "-").partition("-")[0], "13a")
+    return _BY_LANGUAGE.get(primary_language(tgt_lang), "13a") if tokenize == "auto" else tokenize
 
 
-def score(hypotheses: Sequence[str], references: Sequence[str], tokenize: str) -> Scores:
+def score(hypotheses: Sequence[str], references: Sequence[str], tokenize: str, lowercase: bool = False) -> Scores:
     """Corpus BLEU and chrF of detokenised translations against one reference each."""
-    bleu = BLEU(tokenize=tokenize)
-    chrf = CHRF()
+    bleu, chrf = BLEU(tokenize=tokenize, lowercase=lowercase), CHRF(lowercase=lowercase)
     values = (metric.corpus_score(list(hypotheses), [list(references)]).score for metric in (bleu, chrf))
     signatures = (str(metric.get_signature()) for metric in (bleu, chrf))
     return Scores(*(Score(value, signature) for value, signature in zip(values, signatures, strict=True)))

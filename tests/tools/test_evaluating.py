@@ -1,0 +1,238 @@
+"""`tmt evaluate`: a run's test sets, two files, a file of translations; for people and for programs."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
+
+import pytest
+import sacrebleu
+
+from transformer_mt import Translator, __version__
+from transformer_mt.runs import RunFolder
+from transformer_mt.scoring.measures import measure
+from transformer_mt.scoring.metrics import Standard
+from transformer_mt.scoring.papers import papers_texts
+from transformer_mt.tools.evaluating import OF_A_RUN
+
+Tmt = Callable[..., "CompletedProcess[str]"]
+
+FILES = ("--src", "valid.en", "--ref", "valid.de")
+HYP = ("--hyp", "test.de", "--ref", "train6.de")
+TITLE = "        score  95 % interval     signature"
+
+
+@pytest.fixture
+def here(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the tiny run's texts, and some more."""
+    for path in tiny.glob("*.??"):
+        shutil.copy(path, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    first = (tmp_path / "train.de").read_text(encoding="utf-8").split("\n")[:6]
+    (tmp_path / "train6.de").write_text("\n".join([*first, ""]), encoding="utf-8")
+    (tmp_path / "empty").write_text("")
+    (tmp_path / "latin").write_bytes(b"na\xefve\n")
+    return tmp_path
+
+
+@pytest.fixture
+def copy(tiny_run: Path, here: Path) -> Path:
+    """The tiny run, to be changed."""
+    return shutil.copytree(tiny_run, here / "runs" / "copy")
+
+
+def lines_of(path: Path | str) -> list[str]:
+    return Path(path).read_text(encoding="utf-8").split("\n")[:-1]
+
+
+def in_json(tmt: Tmt, *arguments: object) -> dict[str, Any]:
+    done = tmt("evaluate", *arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def refused(done: CompletedProcess[str], *parts: str) -> None:
+    """Exit status 2, and a sentence that holds these parts."""
+    assert (done.returncode, done.stdout) == (2, "")
+    assert all(part in done.stderr for part in parts), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def rows(hypotheses: list[str], references: list[str]) -> list[str]:
+    """The table's, below its title."""
+    return [found.line(name) for name, found in measure(hypotheses, references, Standard("13a", "de")).items()]
+
+
+# --- a run ------------------------------------------------------------------------------------------------------------
+
+
+def test_it_is_sacrebleu_on_the_translations(here: Path, tiny_run: Path, tmt: Tmt) -> None:
+    """Trap 36."""
+    done = tmt("evaluate", tiny_run, *FILES)
+    hypotheses = tmt("translate", tiny_run, "--input", "valid.en").stdout.split("\n")[:-1]
+    name, *found, end = done.stdout.split("\n")
+    assert re.fullmatch(r"valid\.en \(8 pairs, beam 5, step \d+, \d+\.\d s\)", name)
+    assert (found, end) == ([TITLE, *rows(hypotheses, lines_of("valid.de"))], "")
+
+
+def test_the_run_s_own_test_sets(here: Path, tiny_run: Path, tmt: Tmt) -> None:
+    done = tmt("evaluate", tiny_run, "--show", 2)
+    *samples, name, _, bleu, chrf, _, _, end = done.stdout.split("\n")
+    assert [line for line in samples if "source" in line] == [
+        f"  source     {text}" for text in lines_of("test.en")[:2]
+    ]
+    assert (name.startswith("unseen (6 pairs, "), end) == (True, "")
+    saved = json.loads(RunFolder(tiny_run).record.read_text(encoding="utf-8"))["test"]["unseen"]
+    for row, metric in ((bleu, "bleu"), (chrf, "chrf")):
+        assert row.split()[1] == f"{saved[metric]['value']:.2f}"
+        assert row.split()[-1].replace("bs:1000|seed:12345|", "") == saved[metric]["signature"]
+
+
+def test_another_checkpoint(here: Path, tiny_run: Path, tmt: Tmt) -> None:
+    done = tmt("evaluate", tiny_run, *FILES, "--checkpoint", "8", "--show", 1)
+    first = lines_of("valid.en")[0]
+    assert f"  model      {Translator.load(tiny_run, '8').translate([first])[0]}" in done.stdout.split("\n")
+    assert "(8 pairs, beam 5, step 8, " in done.stdout
+    refused(tmt("evaluate", tiny_run, *FILES, "--checkpoint", "999"), "best, last and the steps 8, 12")
+
+
+def test_for_programs(here: Path, tiny_run: Path, tmt: Tmt) -> None:
+    found = in_json(
+        tmt, tiny_run, *FILES, "--beam", 1, "--checkpoint", "last", "--output", "out", "--paper", "multi30k"
+    )
+    found_set = found["test_sets"].pop("valid.en")
+    assert found["test_sets"] == {}
+    assert (found["tmt"], found["run"], found["checkpoint"]) == (__version__, str(tiny_run), "last")
+    assert (found["step"], found["search"], found["decoding"]["beam"], found["text"]) == (12, "greedy", 1, "raw")
+    assert (found["precision"] in ("fp32", "bf16"), found["tgt_lang"]) == (True, "de")
+    assert (found_set["pairs"], found_set["seconds"] > 0) == (8, True)
+    assert list(found_set["measures"]) == ["bleu", "chrf", "chrf++", "ter", "p"]
+    assert lines_of("out") == tmt("translate", tiny_run, "--input", "valid.en", "--beam", 1).stdout.split("\n")[:-1]
+    ter = sacrebleu.TER()
+    by_hand = ter.corpus_score(lines_of("out"), [lines_of("valid.de")], n_bootstrap=1000)
+    assert found_set["measures"]["ter"] == {
+        "value": by_hand.score,
+        "signature": str(ter.get_signature()),
+        "interval": pytest.approx([by_hand._mean - by_hand._ci, by_hand._mean + by_hand._ci]),
+    }
+    assert found_set["measures"]["p"]["reference_tokens"] == 24
+    assert found_set["measures"]["p"]["papers_reference_tokens"] is None
+    # the translations that were written have the same scores
+    again = in_json(tmt, "--hyp", "out", "--ref", "valid.de", "--tgt-lang", "de", "--paper", "multi30k")
+    assert again["test_sets"]["valid.de"] == {**found_set, "seconds": None}
+
+
+def test_a_run_on_moses_text(copy: Path, tiny_run: Path, here: Path, tmt: Tmt) -> None:
+    """Its texts become plain ones to be scored, without regard to case."""
+    config = (copy / "config.yaml").read_text(encoding="utf-8")
+    (copy / "config.yaml").write_text(re.sub(r"\n  text: raw", "\n  text: moses", config), encoding="utf-8")
+    (here / "ref").write_text("".join(f"{text} , &quot; Eins &quot;\n" for text in lines_of("valid.de")))
+    found = in_json(tmt, copy, "--src", "valid.en", "--ref", "ref", "--paper", "multi30k", "--output", "out")
+    bleu = sacrebleu.BLEU(lowercase=True)
+    by_hand = bleu.corpus_score(lines_of("out"), [[f'{text}, "eins"' for text in lines_of("valid.de")]], n_bootstrap=9)
+    measured = found["test_sets"]["valid.en"]["measures"]
+    assert (found["text"], measured["bleu"]["value"]) == ("moses", by_hand.score)
+    assert "|case:lc|" in measured["bleu"]["signature"] and "|case:lc|" in measured["chrf"]["signature"]
+    assert measured["p"]["reference_tokens"] == 8 * 7
+
+
+# --- a file -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_of_translations(here: Path, tmt: Tmt) -> None:
+    done = tmt("evaluate", *HYP)
+    wanted = ["train6.de (6 pairs)", TITLE, *rows(lines_of("test.de"), lines_of("train6.de")), ""]
+    assert done.stdout.split("\n") == wanted
+    assert in_json(tmt, *HYP)["hypotheses"] == "test.de"
+
+
+def test_the_language_of_a_file_chooses_the_tokeniser(here: Path, tmt: Tmt) -> None:
+    for language, tokenizer in (("zh-CN", "zh"), ("ja", "char"), ("de", "13a")):
+        found = in_json(tmt, *HYP, "--tgt-lang", language)
+        assert f"|tok:{tokenizer}|" in found["test_sets"]["train6.de"]["measures"]["bleu"]["signature"]
+        assert found["tgt_lang"] == language
+
+
+def test_a_file_as_in_the_papers(here: Path, tmt: Tmt) -> None:
+    done = tmt("evaluate", *HYP, "--tgt-lang", "de", "--paper", "multi30k")
+    *_, p, account, end = done.stdout.split("\n")
+    files = [papers_texts(lines_of(name), "de") for name in ("test.de", "train6.de")]
+    bleu = sacrebleu.BLEU(tokenize="none")
+    assert p.split()[:2] == ["P", f"{bleu.corpus_score(files[0], [files[1]]).score:.2f}"]
+    assert account.startswith("P: BLEU of text lower-cased, with punctuation and tokens by sacremoses ")
+    assert (account.endswith("; the references have 18 tokens"), end) == (True, "")
+
+
+def test_a_file_of_moses_tokens(here: Path, tmt: Tmt) -> None:
+    Path("hyp").write_text("&quot; Eins , zwei ! &quot;\n")
+    Path("ref").write_text("&quot; eins , zwei ! &quot;\n")
+    options = ("--hyp", "hyp", "--ref", "ref", "--tgt-lang", "de")
+    found = in_json(tmt, *options, "--text", "moses")["test_sets"]["ref"]["measures"]
+    assert found["bleu"]["value"] == pytest.approx(100)
+    assert "|case:lc|" in found["bleu"]["signature"]
+    assert in_json(tmt, *options)["test_sets"]["ref"]["measures"]["bleu"]["value"] < 100
+
+
+# --- mistakes ---------------------------------------------------------------------------------------------------------
+
+VALUES = {"checkpoint": 8, "device": "cpu", "precision": "fp32", "max_length": "9", "src": "valid.en", "output": "out"}
+
+
+@pytest.mark.parametrize("key", OF_A_RUN)
+def test_a_file_has_no_search(key: str, here: Path, tmt: Tmt) -> None:
+    option = ["runs/tiny"] if key == "run" else [f"--{key.replace('_', '-')}", VALUES.get(key, 2)]
+    name = "RUN" if key == "run" else option[0]
+    refused(tmt("evaluate", *HYP, *option), f"--hyp scores translations that are there; leave out {name}")
+
+
+@pytest.mark.parametrize(
+    ("command", "parts"),
+    [
+        ((), ("name a run, or a file of translations and its references: --hyp F --ref G",)),
+        (("--ref", "valid.de"), ("name a run",)),
+        (("RUN", "--src", "test.en"), ("--src and --ref go together",)),
+        (("RUN", "--ref", "test.de"), ("--src and --ref go together",)),
+        (("RUN", "--tgt-lang", "de", "--text", "raw"), ("--tgt-lang, --text goes with --hyp",)),
+        (("RUN", "--src", "test.en", "--ref", "valid.de"), ("test.en has 6 lines, valid.de has 8",)),
+        (("RUN", "--src", "nope", "--ref", "valid.de"), ("nope: no such file",)),
+        (("RUN", "--src", "empty", "--ref", "empty"), ("holds no sentence pairs",)),
+        (("RUN", "--show", "1", "--json"), ("--show is for people, --json for programs",)),
+        (("RUN", *FILES, "--output", "nowhere/g"), ("nowhere/g: there is no folder",)),
+        (("RUN", *FILES, "--output", "."), (".: is a directory; name a file",)),
+        (("RUN", *FILES, "--output", "valid.de"), ("valid.de: is read, and --output would write over it",)),
+        (("RUN", "--paper", "wmt"), ("invalid choice: 'wmt'",)),
+        (("--hyp", "test.de"), ("--hyp and --ref go together",)),
+        (("--hyp", "test.de", "--ref", "valid.de"), ("test.de has 6 lines, valid.de has 8: line N of one",)),
+        (("--hyp", "nope", "--ref", "valid.de"), ("nope: no such file",)),
+        (("--hyp", "test.de", "--ref", "."), (".: is a directory; name a file",)),
+        (("--hyp", "empty", "--ref", "empty"), ("empty: holds no lines",)),
+        (("--hyp", "latin", "--ref", "test.de"), ("latin:1: not UTF-8 text",)),
+        ((*HYP, "--paper", "multi30k"), ("Moses tokens differ by language: name it, --tgt-lang de",)),
+        ((*HYP, "--text", "moses"), ("Moses tokens differ by language",)),
+    ],
+)
+def test_mistakes(command: tuple[str, ...], parts: tuple[str, ...], here: Path, tiny_run: Path, tmt: Tmt) -> None:
+    before = sorted(here.iterdir())
+    refused(tmt("evaluate", *(str(tiny_run) if word == "RUN" else word for word in command)), *parts)
+    assert [path for path in sorted(here.iterdir()) if path.name != "runs"] == before
+
+
+def test_several_test_sets_have_no_one_output(copy: Path, here: Path, tmt: Tmt) -> None:
+    config = (copy / "config.yaml").read_text(encoding="utf-8")
+    more = "\n    more: {src: valid.en, tgt: valid.de}\n    unseen:"
+    (copy / "config.yaml").write_text(config.replace("\n    unseen:", more), encoding="utf-8")
+    said = "--output takes the translations of one test set, and this run has more, unseen; choose with --src and --ref"
+    refused(tmt("evaluate", copy, "--output", "out"), said)
+    assert list(in_json(tmt, copy)["test_sets"]) == ["more", "unseen"]
+    assert not Path("out").exists()
+
+
+def test_a_run_without_test_sets(copy: Path, here: Path, tmt: Tmt) -> None:
+    text = (copy / "config.yaml").read_text(encoding="utf-8")
+    (copy / "config.yaml").write_text(re.sub(r"(?s)  test:.*?(?=  cache_dir)", "  test: {}\n", text), encoding="utf-8")
+    refused(tmt("evaluate", copy), "this run has no test sets (data.test); give --src and --ref")

@@ -1,0 +1,120 @@
+"""What a finished translation is measured by: BLEU, chrF, chrF++ and TER, and the BLEU of the papers on Multi30k.
+
+Each is sacreBLEU's, with its signature and its 95 % interval. Validation while training takes the two of `metrics.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from sacrebleu.metrics.base import Metric
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.metrics.ter import TER
+
+from transformer_mt.scoring.metrics import Score, Standard, primary_language
+
+RESAMPLES = 1000  # of the test set, drawn with replacement; from them the interval
+MOST_PAIRS = 10_000  # with an interval: of so many, the resamples of chrF++ take 1 GB at once
+DIGITS = 10  # in which sacreBLEU hands out an interval
+WITHOUT_SPACES = ("zh", "ja-mecab", "char")  # tokenisers of scripts in which TER has no words to count
+PAPERS_TOKENS = 12_103  # of the references test_2016_flickr.de, as the papers on Multi30k have them
+PAPERS_PAIRS = 1000
+
+
+@dataclass(frozen=True)
+class Measure(Score):
+    """A score and where it would lie in 95 % of test sets like this one; None: too many pairs to draw them again."""
+
+    interval: tuple[float, float] | None
+
+    def line(self, name: str) -> str:
+        """For the terminal."""
+        interval = "{:.2f} to {:.2f}".format(*self.interval) if self.interval else "-"
+        return f"{name:<6} {self.value:6.2f}  {interval:<16}  {self.signature}"
+
+
+@dataclass(frozen=True)
+class PapersMeasure(Measure):
+    """Metric P. Whether its references are those of the papers can be told by the number of their tokens."""
+
+    prepared: str  # how the text was, of which the signature knows nothing
+    reference_tokens: int
+    papers_reference_tokens: int | None  # where it is known
+
+    def account(self) -> str:
+        """What the number of tokens says."""
+        said = f"P: BLEU of text {self.prepared}; the references have {self.reference_tokens:,} tokens"
+        if self.papers_reference_tokens is None:
+            return said
+        if self.reference_tokens == self.papers_reference_tokens:
+            return f"{said}, as test_2016_flickr.de has in the papers"
+        return (
+            f"{said}, where test_2016_flickr.de has {self.papers_reference_tokens:,} in the papers: this is other "
+            "text, or prepared otherwise, and not to be compared with theirs"
+        )
+
+
+class _OneKindOfFloat(Metric):
+    """sacreBLEU 2.6.0 scores most resamples as numpy's floats, hopeless ones as Python's, and fails at the mean of
+    both: so all of them are numpy's here."""
+
+    def _compute_score_from_stats(self, stats: Any) -> Any:
+        found: Any = super()._compute_score_from_stats(stats)
+        if isinstance(stats, np.ndarray):  # a resample
+            found.score = np.float32(found.score)
+        return found
+
+
+class _CHRF(_OneKindOfFloat, CHRF): ...
+
+
+class _TER(_OneKindOfFloat, TER): ...
+
+
+def measure(hypotheses: Sequence[str], references: Sequence[str], standard: Standard) -> dict[str, Measure]:
+    """All but P, by name."""
+    lowercase, is_spaced = standard.lowercase, standard.tokenize not in WITHOUT_SPACES
+    metrics: dict[str, Metric] = {
+        "BLEU": BLEU(tokenize=standard.tokenize, lowercase=lowercase),
+        "chrF": _CHRF(lowercase=lowercase),
+        "chrF++": _CHRF(word_order=2, lowercase=lowercase),
+        "TER": _TER(normalized=not is_spaced, asian_support=not is_spaced),
+    }
+    hypotheses, references = standard.plain(hypotheses), standard.plain(references)
+    return {name: _take(metric, hypotheses, references) for name, metric in metrics.items()}
+
+
+def measure_as_papers(hypotheses: Sequence[str], references: Sequence[str], standard: Standard) -> PapersMeasure:
+    """P: BLEU of the papers' text, whose tokens are taken as they are. Moses text is only lower-cased."""
+    from transformer_mt.scoring import papers
+
+    is_raw, language = standard.text == "raw", standard.tgt_lang
+    hypotheses, references = (
+        papers.papers_texts(texts, language) if is_raw else [text.lower() for text in texts]
+        for texts in (hypotheses, references)
+    )
+    found = _take(BLEU(tokenize="none", force=True), hypotheses, references)
+    is_known = primary_language(language) == "de" and len(references) == PAPERS_PAIRS
+    return PapersMeasure(
+        found.value,
+        found.signature,
+        found.interval,
+        prepared=papers.PREPARED if is_raw else "given as Moses tokens, lower-cased",
+        reference_tokens=sum(len(text.split()) for text in references),
+        papers_reference_tokens=PAPERS_TOKENS if is_known else None,
+    )
+
+
+def _take(metric: Metric, hypotheses: Sequence[str], references: Sequence[str]) -> Measure:
+    has_interval = len(hypotheses) <= MOST_PAIRS
+    found = metric.corpus_score(hypotheses, [references], n_bootstrap=RESAMPLES if has_interval else 1)
+    signature = str(metric.get_signature())
+    said = json.loads(found.format(DIGITS, signature=signature, is_json=True))
+    mean, margin = said.get("confidence_mean", 0.0), said.get("confidence_var", 0.0)  # a mean of 0 is left out there
+    interval = round(mean - margin, DIGITS), round(mean + margin, DIGITS)
+    return Measure(found.score, signature, interval if has_interval else None)
