@@ -1,0 +1,184 @@
+"""Make the figures of the README's table on Multi30k, from the text files to the scores.
+
+    python scripts/reproduce.py multi30k --data DIR [--pair en-de] [--seeds N] [--only NAME ...] [--jobs N]
+
+DIR holds Multi30k as raw text: train, val and test_2016_flickr, each as .en, .de, ... Of each system so many seeds are
+trained, the checkpoints that its recipe names are averaged, and the mean is scored on val and test_2016_flickr. All
+goes to runs/multi30k; what was begun goes on, and what is done is not done again, so the command may be stopped at any
+time. `--jobs`: trainings at once, each with one CPU thread. `section.key=value` changes all of them, for a trial.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from transformer_mt.data.sources import read_lines
+from transformer_mt.disk import write_text
+from transformer_mt.errors import UserError
+from transformer_mt.runs import RunFolder
+from transformer_mt.scoring.papers import papers_texts
+
+CONFIGS = Path(__file__).resolve().parents[1] / "configs"
+RUNS = Path("runs/multi30k")
+PARTS = ("train", "val", "test_2016_flickr")
+SCORED = PARTS[1:]
+
+
+class System(NamedTuple):
+    """One row of the table."""
+
+    config: str
+    is_papers_text: bool  # lower-cased Moses tokens; else raw text
+    averaged: int = 0  # of its newest checkpoints, so many; 0: the best one as it is
+    overrides: tuple[str, ...] = ()
+
+
+SYSTEMS = {
+    "tiny": System("papers/multi30k_tiny.yaml", is_papers_text=True, averaged=10),
+}
+
+
+@dataclass(frozen=True)
+class Work:
+    """A system with one seed, in one pair of languages."""
+
+    name: str
+    seed: int
+    src_lang: str
+    tgt_lang: str
+    data: Path
+    changes: tuple[str, ...]
+
+    @property
+    def system(self) -> System:
+        return SYSTEMS[self.name]
+
+    @property
+    def run(self) -> RunFolder:
+        return RunFolder(RUNS / f"{self.name}-{self.src_lang}-{self.tgt_lang}-{self.seed}")
+
+    @property
+    def judged(self) -> RunFolder:
+        """What is scored: the run itself, or the folder with its mean."""
+        n = self.system.averaged
+        return RunFolder(self.run.path.with_name(f"{self.run.path.name}-average-last-{n}")) if n else self.run
+
+    def files(self, part: str) -> tuple[Path, Path]:
+        """A part of the corpus, source and target, as the system reads it."""
+        folder = RUNS / "text" if self.system.is_papers_text else self.data
+        return folder / f"{part}.{self.src_lang}", folder / f"{part}.{self.tgt_lang}"
+
+    def do(self) -> None:
+        """Whatever of it is not done yet."""
+        sources = {key: self.files(part) for key, part in (("train", "train"), ("validation", "val"))}
+        tmt(
+            *("train", "--config", CONFIGS / self.system.config, f"name={self.run.path.name}", f"runs_dir={RUNS}"),
+            *(f"seed={self.seed}", f"data.src_lang={self.src_lang}", f"data.tgt_lang={self.tgt_lang}"),
+            *(f"data.{key}={{src: '{src}', tgt: '{tgt}'}}" for key, (src, tgt) in sources.items()),
+            *("data.test={}", *self.system.overrides, *self.changes),
+            log=self.run.path.with_suffix(".log"),
+        )
+        if not self.judged.exists():
+            tmt("average", self.run.path, "--last", self.system.averaged, "--output", self.judged.path)
+        for part in SCORED:
+            if not self.scores_file(part).exists():
+                src, ref = self.files(part)
+                command = ("evaluate", self.judged.path, "--src", src, "--ref", ref, "--paper", "multi30k", "--json")
+                write_text(self.scores_file(part), tmt(*command))
+        print(f"{self.run.path.name}: {self.measure('val', 'p'):.2f} P on val", flush=True)
+
+    def scores_file(self, part: str) -> Path:
+        return self.judged.path / f"scores-{part}.json"
+
+    def measure(self, part: str, name: str) -> float:
+        """A score, as `tmt evaluate` found it."""
+        (found,) = json.loads(self.scores_file(part).read_text(encoding="utf-8"))["test_sets"].values()
+        return found["measures"][name]["value"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("corpus", choices=["multi30k"])
+    parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="changes of all trainings")
+    parser.add_argument("--data", type=Path, required=True, help="folder of the raw text")
+    parser.add_argument("--pair", default="en-de", metavar="SRC-TGT", help="the languages (default: en-de)")
+    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="runs of each, with seeds 1, 2, ... (3)")
+    parser.add_argument("--only", nargs="*", choices=SYSTEMS, default=list(SYSTEMS), help="some of the systems")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="trainings at once, each with one CPU thread")
+    args = parser.parse_intermixed_args()
+    src_lang, tgt_lang = args.pair.split("-")
+    for lang in (src_lang, tgt_lang):
+        write_papers_texts(args.data, lang)
+    changes = (*args.overrides, *(["threads=1"] if args.jobs > 1 else []))
+    works = [
+        Work(name, seed, src_lang, tgt_lang, args.data, changes)
+        for seed in range(1, args.seeds + 1)
+        for name in args.only
+    ]
+    with ThreadPoolExecutor(args.jobs) as pool:
+        for done in [pool.submit(work.do) for work in works]:
+            done.result()
+    print("\n".join(table(works)))
+
+
+def write_papers_texts(data: Path, lang: str) -> None:
+    """The corpus in one language, prepared as the papers have it."""
+    for part in PARTS:
+        file = RUNS / "text" / f"{part}.{lang}"
+        if not file.exists():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            texts = papers_texts(list(read_lines(data / f"{part}.{lang}")), lang)
+            write_text(file, "".join(f"{text}\n" for text in texts))
+
+
+def tmt(*arguments: object, log: Path | None = None) -> str:
+    """A command of the program in a process of its own, and what it printed; a log keeps what it said meanwhile."""
+    words = [*map(str, arguments)]
+    with nullcontext() if log is None else log.open("a", encoding="utf-8") as said:
+        done = subprocess.run(
+            [sys.executable, "-m", "transformer_mt", *words], stdout=subprocess.PIPE, stderr=said, text=True
+        )
+    if done.returncode:
+        where = f"; {log} says why" if log else ""
+        raise UserError(f"tmt {' '.join(words)}\nended with status {done.returncode}{where}")
+    return done.stdout
+
+
+def table(works: list[Work]) -> Iterator[str]:
+    """A row for each system: the mean of its seeds, and the least and the most of them."""
+    yield "| system | P, val | P, test | sacreBLEU | chrF++ | TER | parameters | hours | seeds |"
+    yield "|---|---|---|---|---|---|---|---|---|"
+    for name in dict.fromkeys(work.name for work in works):
+        row = [work for work in works if work.name == name]
+        records: list[dict[str, Any]] = [work.run.read_record() for work in row]
+        cells = [
+            *(spread([work.measure(part, "p") for work in row]) for part in SCORED),
+            *(spread([work.measure(SCORED[-1], metric) for work in row]) for metric in ("bleu", "chrf++", "ter")),
+            f"{records[0]['parameters'] / 1e6:.2f} M",
+            spread([record["hours"] for record in records]),
+            str(len(row)),
+        ]
+        yield f"| `{name}` | {' | '.join(cells)} |"
+
+
+def spread(values: list[float]) -> str:
+    """The mean, and from where to where the values go."""
+    mean = f"{statistics.mean(values):.2f}"
+    return mean if len(values) == 1 else f"{mean} ({min(values):.2f} to {max(values):.2f})"
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except UserError as error:
+        sys.exit(f"reproduce: {error}")

@@ -1,0 +1,59 @@
+"""scripts/reproduce.py: from raw text to a table, and what is done is not done again."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import reproduce
+
+WORDS = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": "fünf"}
+SMALL = (
+    *("tokenizer={vocab_size: 300}", "batches.tokens=64", "batches.accumulate=1", "threads=1", "device=cpu"),
+    *("model={d_model: 8, d_ff: 8, n_heads: 2, encoder: {n_layers: 1}, decoder: {n_layers: 1}}", "train.max_steps=3"),
+    *("validation.every=1", "decoding={max_length_factor: 0, max_length_offset: 4}"),
+)
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A corpus of the shape of Multi30k."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for part, count in {"train": 25, "val": 6, "test_2016_flickr": 4}.items():
+        pairs = [(src, tgt) for src in WORDS.items() for tgt in WORDS.items()][:count]
+        for side, lang in enumerate(("en", "de")):
+            lines = [f"{one[side].title()}, {other[side]}.\n" for one, other in pairs]
+            (folder / f"{part}.{lang}").write_text("".join(lines), encoding="utf-8")
+    return folder
+
+
+@pytest.mark.slow
+def test_from_text_to_table(data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    tiny = reproduce.SYSTEMS["tiny"]
+    monkeypatch.setattr(reproduce, "SYSTEMS", {"tiny": tiny._replace(averaged=2)})
+    monkeypatch.setattr(sys, "argv", ["reproduce.py", "multi30k", "--data", str(data), "--seeds", "2", *SMALL])
+    reproduce.main()
+    *_, row = capsys.readouterr().out.splitlines()
+    assert row.startswith("| `tiny` | ") and row.endswith(" | 2 |") and row.count(" to ") == 6
+    assert Path("runs/multi30k/text/val.de").read_text(encoding="utf-8").splitlines()[1] == "eins , zwei ."
+    made = {path: path.stat().st_mtime_ns for path in Path("runs/multi30k").glob("*average*/**/*")}
+    assert len([path for path in made if path.name.startswith("scores-")]) == 4
+
+    reproduce.main()
+    assert capsys.readouterr().out.splitlines()[-1] == row
+    assert {path: path.stat().st_mtime_ns for path in made} == made
+
+
+def test_what_fails_is_named(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = ["multi30k", "--data", str(data), "--seeds", "1", "model.d_modle=3"]
+    monkeypatch.setattr(sys, "argv", ["reproduce.py", *arguments])
+    with pytest.raises(reproduce.UserError, match="ended with status 2"):
+        reproduce.main()
+    assert "d_modle" in Path("runs/multi30k/tiny-en-de-1.log").read_text(encoding="utf-8")
+
+
+def test_a_spread() -> None:
+    assert reproduce.spread([41.0]) == "41.00" and reproduce.spread([41.0, 40.0]) == "40.50 (40.00 to 41.00)"
