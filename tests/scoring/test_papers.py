@@ -29,7 +29,7 @@ def test_lower_case_then_punctuation_then_tokens(text: str, language: str, wante
 
 
 def test_lower_case_comes_first() -> None:
-    """Moses would take a capitalised word before a full stop at the end for an abbreviation that it knows."""
+    """Moses would take the beard for an abbreviation."""
     text = "Er rasiert seinen Bart."
     assert MosesTokenizer("de").tokenize(text)[-1] == "Bart."
     assert papers_texts([text], "de-AT") == ["er rasiert seinen bart ."]

@@ -21,7 +21,7 @@ from transformer_mt.scoring.metrics import Score, Standard, primary_language
 RESAMPLES = 1000  # of the test set, drawn with replacement; from them the interval
 MOST_PAIRS = 10_000  # with an interval: of so many, the resamples of chrF++ take 1 GB at once
 DIGITS = 10  # in which sacreBLEU hands out an interval
-WITHOUT_SPACES = ("zh", "ja-mecab", "char")  # tokenisers of scripts in which TER has no words to count
+WITHOUT_SPACES = ("zh", "ja-mecab", "char")  # tokenisers of scripts in which TER finds no words to count
 PAPERS_TOKENS = 12_103  # of the references test_2016_flickr.de, as the papers on Multi30k have them
 PAPERS_PAIRS = 1000
 

@@ -16,8 +16,9 @@ PREPARED = f"lower-cased, with punctuation and tokens by sacremoses {version('sa
 def papers_texts(texts: Sequence[str], language: str) -> list[str]:
     """Lower-cased, then with Moses' punctuation, then its tokens, special characters escaped.
 
-    This is the order of Multi30k's own preparation (lowercase.perl, normalize-punctuation.perl, tokenizer.perl, each
-    for the language). It matters: Moses tells abbreviations by their case, so that other orders make other tokens.
+    This is how Multi30k itself was prepared (lowercase.perl, normalize-punctuation.perl, tokenizer.perl, each for the
+    language). Lower case comes before tokens: Moses knows abbreviations by their case ("Bart." is one, "bart." is
+    a beard and a full stop).
     """
     language = primary_language(language)
     normalizer, tokenizer = MosesPunctNormalizer(language), MosesTokenizer(language)
