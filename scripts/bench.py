@@ -42,6 +42,7 @@ from transformer_mt.data.encoded import LengthLimit, encode
 from transformer_mt.data.tokenizer import TokenizerPair
 from transformer_mt.device import resolve
 from transformer_mt.model.transformer import Transformer
+from transformer_mt.training.consistency import make_loss
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.optim import make_optimizer
 from transformer_mt.training.schedule import make_schedule
@@ -232,7 +233,7 @@ def our_step(config: Config, tokenizers: TokenizerPair, folder: Path, precision:
     updater = Updater(
         model,
         make_optimizer(config.optimizer, model),
-        smoothing=config.loss.label_smoothing,
+        loss=make_loss(config.loss),
         clip_norm=config.optimizer.clip_norm,
         seed=config.seed,
         machine=machine,

@@ -35,6 +35,7 @@ from transformer_mt.scoring.metrics import Scores, Standard
 from transformer_mt.settling import say_memory, settle, settle_batches
 from transformer_mt.training import distributed
 from transformer_mt.training.checkpoint import rewind, warning_of_room
+from transformer_mt.training.consistency import make_loss
 from transformer_mt.training.distributed import Ranks, say
 from transformer_mt.training.ema import AveragedWeights
 from transformer_mt.training.monitor import Monitor, SilentMonitor
@@ -184,12 +185,11 @@ def make_trainer(
     monitor: Monitor,
 ) -> Trainer:
     """The trainer with all its parts."""
-    smoothing, accumulate = config.loss.label_smoothing, config.batches.accumulate
-    table, tokenizers = material.tables.train, material.tokenizers
+    accumulate, table, tokenizers = config.batches.accumulate, material.tables.train, material.tokenizers
     updater = Updater(
         model,
         make_optimizer(config.optimizer, model),
-        smoothing=smoothing,
+        loss=make_loss(config.loss),
         clip_norm=config.optimizer.clip_norm,
         seed=config.seed,
         machine=machine,

@@ -16,6 +16,7 @@ from transformer_mt.material import Material, make_stream
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs import RunFolder
 from transformer_mt.training import memory
+from transformer_mt.training.consistency import make_loss
 from transformer_mt.training.distributed import say
 from transformer_mt.training.schedule import ENDING, make_schedule
 from transformer_mt.training.update import gradients
@@ -106,7 +107,7 @@ def _trial(config: Config, machine: Machine, model: Transformer) -> tuple[memory
     # beside one gradient, which the trial makes: the sum of gradients, Adam's two moments, the running mean
     copies = 3 + (config.optimizer.ema_decay is not None)
     besides = copies * sum(parameter.nbytes for parameter in model.parameters())
-    return partial(gradients, model, machine=machine, smoothing=config.loss.label_smoothing), machine.device, besides
+    return partial(gradients, model, machine=machine, loss=make_loss(config.loss)), machine.device, besides
 
 
 def _show(value: object) -> str:

@@ -241,7 +241,7 @@ def test_an_empty_source_poisons_nothing(make_model: MakeModel, dtype: torch.dty
     src = SRC.clone()
     src[1] = PAD
     with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
-        smoothed, nll = batch_loss(model, Batch(src, TGT, TGT, n_src=9, n_tgt=8), smoothing=0.1)
+        smoothed, nll, _ = batch_loss(model, Batch(src, TGT, TGT, n_src=9, n_tgt=8), smoothing=0.1)
     smoothed.backward()
     assert smoothed.isfinite() and nll.isfinite()
     assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in model.parameters())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import pytest
@@ -246,7 +247,7 @@ def test_the_first_loss_is_that_of_a_guess(make_model: MakeModel, tie_embeddings
     """Trap 22: ln V within 1."""
     model = make_model(d_model=64, vocab=(1000, 1000), tie_embeddings=tie_embeddings, norm_position=norm_position)
     batch = ragged(32, vocab=1000)
-    smoothed, nll = batch_loss(model, batch, smoothing=0.1)
+    smoothed, nll, _ = batch_loss(model, batch, smoothing=0.1)
     assert nll.item() / batch.n_tgt == pytest.approx(math.log(1000), abs=1)
     assert smoothed.item() / batch.n_tgt == pytest.approx(math.log(1000), abs=1)
 
@@ -282,7 +283,7 @@ def tensors(values: Any) -> list[Tensor]:
 def test_no_device_is_waited_for(make_model: MakeModel, precision: Literal["fp32", "bf16"]) -> None:
     model, batch, machine = make_model().train(), ragged(8), Machine(torch.device("cpu"), precision, 1)
     with NoWaiting():
-        update.gradients(model, batch, machine=machine, smoothing=0.1)
+        update.gradients(model, batch, machine=machine, loss=partial(batch_loss, smoothing=0.1))
 
 
 def test_smoothing_is_a_tenth_unless_said_otherwise() -> None:

@@ -42,7 +42,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def make_config(text: Path, runs_dir: Path, **train: Any) -> Config:
-    """A tiny model with everything on that a resume could forget: dropout, sampling, accumulation, patience."""
+    """A tiny model with everything on that a resume could forget: dropout, cutoff, sampling, accumulation, patience."""
     return Config.model_validate(
         {
             "name": "run",
@@ -68,6 +68,7 @@ def make_config(text: Path, runs_dir: Path, **train: Any) -> Config:
                 "decoder": {"n_layers": 1},
                 "dropout": {"attention": 0.1, "activation": 0.1},
             },
+            "loss": {"consistency": "simcut"},
             "optimizer": {"ema_decay": 0.9},
             "schedule": {"warmup_steps": 5},
             "train": {"max_steps": STEPS, "save_every": 2, "log_every": 3, **train},

@@ -167,16 +167,15 @@ def test_before_the_first_checkpoint_there_is_no_way_back(here, tmt, infect) -> 
 def test_a_batch_that_is_split_is_counted_and_named(here, tmt, monkeypatch) -> None:
     from transformer_mt.training import update
 
-    batch_loss, failed = update.batch_loss, list[int]()
+    gradients, failed = update.gradients, list[int]()
 
-    def starve(model: Any, batch: Any, smoothing: float) -> Any:
+    def starve(model: Any, batch: Any, **settings: Any) -> Any:
         if len(failed) < 2 and len(batch.src) > 1:
             failed.append(len(batch.src))
             raise torch.OutOfMemoryError("none left")
-        return batch_loss(model, batch, smoothing)
+        return gradients(model, batch, **settings)
 
-    monkeypatch.setattr("transformer_mt.pipeline.say_memory", lambda *_: None)  # which tries a batch
-    monkeypatch.setattr(update, "batch_loss", starve)
+    monkeypatch.setattr(update, "gradients", starve)
     done = tmt(*TRAIN)
     assert done.returncode == 0, done.stderr
     assert f"no memory for a batch of {failed[0]} pairs: it is split (train.en:" in done.stderr
@@ -197,10 +196,10 @@ def test_pairs_are_sorted_once(here, tmt, monkeypatch) -> None:
 
 
 def test_a_pair_that_does_not_fit_alone_is_named(here, tmt, monkeypatch) -> None:
-    def starve(*_: Any) -> Any:
+    def starve(*_: Any, **settings: Any) -> Any:
         raise torch.OutOfMemoryError("none left")
 
-    monkeypatch.setattr("transformer_mt.training.update.batch_loss", starve)
+    monkeypatch.setattr("transformer_mt.training.update.gradients", starve)
     done = tmt(*TRAIN)
     assert done.returncode == 2
     assert "there is no memory for this pair alone; lower data.max_length" in done.stderr
@@ -252,6 +251,17 @@ def test_an_alarm_outlives_a_stop(here, tmt) -> None:
     stopped = alarms(*(("name=stopped", f"train.max_steps={steps}") for steps in (2, 4, 7)))
     assert [line.partition(" ")[2][:15] for line in undisturbed] == ["1  degenerate o", "5  ALARM: degen"]
     assert stopped == undisturbed
+
+
+@pytest.mark.parametrize("kind", ["none", "simcut", "rdrop"])
+def test_what_consistency_adds_is_told(here, tmt, kind) -> None:
+    done = tmt(*TRAIN, f"loss.consistency={kind}", "train.max_steps=3")
+    assert done.returncode == 0, done.stderr
+    for entry in entries():
+        assert ("train/consistency" in entry) == (kind != "none")
+        without = entry["train/loss"] - entry.get("train/consistency", 0)
+        assert without < entry["train/loss"] or kind == "none"
+        assert without == pytest.approx(entry["train/nll"], rel=0.05)  # label smoothing is left
 
 
 def test_the_figures_have_names() -> None:

@@ -11,8 +11,9 @@ import torch
 
 from transformer_mt.data.batching import Batch, BatchStream, Position
 from transformer_mt.device import Machine
+from transformer_mt.training.consistency import make_loss
 from transformer_mt.training.distributed import Ranks
-from transformer_mt.training.loss import plain_cross_entropy
+from transformer_mt.training.loss import LossConfig, plain_cross_entropy
 from transformer_mt.training.update import FIGURES, Updater
 
 CPU = Machine(torch.device("cpu"), "fp32", 1)
@@ -32,7 +33,13 @@ def make_updater(make_model, small_tokenizers, stream) -> Callable[..., Updater]
         rates = {"residual": dropout, "embedding": dropout}
         model = make_model(vocab=(size, size), pad=(small_tokenizers.tgt.pad_id,) * 2, dropout=rates)
         optimizer = optimizer or torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-2, fused=True)
-        plain: dict[str, Any] = {"smoothing": 0.1, "clip_norm": 1.0, "seed": 1, "machine": CPU, "ranks": Ranks()}
+        plain: dict[str, Any] = {
+            "loss": make_loss(LossConfig()),
+            "clip_norm": 1.0,
+            "seed": 1,
+            "machine": CPU,
+            "ranks": Ranks(),
+        }
         return Updater(model.train(), optimizer, halve=stream.halves, **(plain | settings))
 
     return make_updater

@@ -9,7 +9,8 @@ is (1 - e) on the label and e / K on every class, as in `F.cross_entropy`.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple, cast
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -31,13 +32,20 @@ class LossConfig(Section):
 
     label_smoothing: float = Field(default=0.1, ge=0, lt=1)
     """probability mass spread evenly over the vocabulary"""
+    consistency: Literal["none", "simcut", "rdrop"] = "none"
+    """two passes of each batch are to predict alike: simcut (the second with tokens cut off) or rdrop (by dropout)"""
+    consistency_weight: float | None = Field(default=None, ge=0)
+    """the papers' alpha, by which the divergence of the two is multiplied; null: 3 for simcut, 5 for rdrop"""
+    cutoff: float = Field(default=0.05, ge=0, lt=1)
+    """simcut: rate of the tokens, of source and target, that have no embedding in the second pass"""
 
 
 class Loss(NamedTuple):
-    """Sums over the labels that count: the smoothed loss, which is minimised, and the plain one, which is reported."""
+    """Sums over the labels that count: the smoothed loss, which is minimised, and what is reported beside it."""
 
     smoothed: Tensor
     nll: Tensor  # negative log-likelihood, in nats; perplexity is exp(nll / labels)
+    consistency: Tensor  # what the divergence of two passes adds to the loss; 0 with one
 
 
 def label_smoothed_cross_entropy(
@@ -49,16 +57,26 @@ def label_smoothed_cross_entropy(
     since a GPU would have to be waited for. The logits are made, used and dropped in chunks, in the precision of the
     autocast around this call, and summed up in fp32; their gradient is worked out beside them.
     """
-    device, labels = states.device.type, labels.flatten()  # [B * T]
-    real = torch.nonzero_static(labels != pad_id, size=n_labels)[:, 0]  # [N]
-    states, labels = states.flatten(0, 1).index_select(0, real), labels.index_select(0, real)  # [N, D], [N]
-    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
+    device, real = states.device.type, places(labels, pad_id, n_labels)
+    states, labels = states.flatten(0, 1).index_select(0, real), labels.flatten().index_select(0, real)  # [N, D], [N]
+    dtype = compute_dtype(states)
     with torch.autocast(device, enabled=False):
         arguments = states, weight, labels, pad_id, smoothing, dtype, torch.is_grad_enabled()
         sums = cast("tuple[Tensor, Tensor]", _ChunkedLoss.apply(*arguments))
         classes = (torch.arange(len(weight), device=weight.device) != pad_id).to(weight.dtype)  # [V]
         all_logits = states.sum(0) @ (classes @ weight)
-    return Loss(sums[0] - smoothing / (len(weight) - 1) * all_logits, sums[1].detach())
+    return Loss(sums[0] - smoothing / (len(weight) - 1) * all_logits, sums[1].detach(), torch.zeros_like(all_logits))
+
+
+def places(labels: Tensor, pad_id: int, n_labels: int) -> Tensor:
+    """Where the labels stand that count. [B, T] -> [N], of B * T"""
+    return torch.nonzero_static(labels.flatten() != pad_id, size=n_labels)[:, 0]
+
+
+def compute_dtype(states: Tensor) -> torch.dtype:
+    """The precision of products with these states: that of the autocast around, else their own."""
+    device = states.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
 
 
 def plain_cross_entropy(logits: Tensor, labels: Tensor, pad_id: int, smoothing: float) -> Loss:
@@ -68,7 +86,8 @@ def plain_cross_entropy(logits: Tensor, labels: Tensor, pad_id: int, smoothing: 
     logits, labels = logits[real][:, keep].float(), labels[real]
     labels = labels - (labels > pad_id).long()  # the classes behind the pad symbol move up
     smoothed = F.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
-    return Loss(smoothed, F.cross_entropy(logits, labels, reduction="sum").detach())
+    nll = F.cross_entropy(logits, labels, reduction="sum").detach()
+    return Loss(smoothed, nll, torch.zeros_like(nll))
 
 
 class _ChunkedLoss(torch.autograd.Function):
@@ -124,3 +143,7 @@ def batch_loss(model: Transformer, batch: Batch, smoothing: float) -> Loss:
     states = model(batch.src, batch.tgt_in)
     weight, pad_id = model.output.weight, model.tgt_pad
     return label_smoothed_cross_entropy(states, weight, batch.labels, pad_id, smoothing, batch.n_tgt)
+
+
+BatchLoss = Callable[[Transformer, Batch], Loss]
+"""A loss of one batch, with all its settings."""

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 MOST_SKIPPED = 20  # steps in a row whose gradient is not finite
 MOST_RETURNS = 2  # to an earlier checkpoint
-SUMS = ("loss", "nll", "n_src", "n_tgt", "cells")  # of what the steps find, for the log's next entry
+SUMS = ("loss", "nll", "consistency", "n_src", "n_tgt", "cells")  # of what the steps find, for the log's next entry
 
 
 class TrainConfig(Section):
@@ -82,6 +82,7 @@ class Window:
 
     loss: float = 0.0
     nll: float = 0.0
+    consistency: float = 0.0
     n_src: float = 0.0
     n_tgt: float = 0.0
     cells: float = 0.0
@@ -254,6 +255,7 @@ class Trainer:
             "train/loss": window.loss / n_labels,
             "train/nll": window.nll / n_labels,
             "train/ppl": perplexity(window.nll / n_labels),
+            **({"train/consistency": window.consistency / n_labels} if window.consistency else {}),
             "train/learning_rate": self.learning_rate(progress.step),
             "train/gradient_norm": window.gradient_norm,
             "train/tokens_per_second": window.n_tgt / window.seconds,

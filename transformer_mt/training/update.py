@@ -13,10 +13,10 @@ from transformer_mt.data.batching import Batch
 from transformer_mt.device import Machine, give_back_memory, is_out_of_memory
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.training.distributed import Ranks
-from transformer_mt.training.loss import batch_loss
+from transformer_mt.training.loss import BatchLoss
 
-FIGURES = ("loss", "nll", "n_src", "n_tgt", "cells", "splits", "norm")
-"""What a step finds: the first six are sums over its micro-batches, the last is the norm of the mean gradient."""
+FIGURES = ("loss", "nll", "consistency", "n_src", "n_tgt", "cells", "splits", "norm")
+"""What a step finds: the first seven are sums over its micro-batches, the last is the norm of the mean gradient."""
 
 
 class Updater:
@@ -31,7 +31,7 @@ class Updater:
         model: Transformer,
         optimizer: torch.optim.Optimizer,
         *,
-        smoothing: float,
+        loss: BatchLoss,
         clip_norm: float | None,
         seed: int,
         machine: Machine,
@@ -39,13 +39,13 @@ class Updater:
         halve: Callable[[Batch], Sequence[Batch]],
     ) -> None:
         self.model, self.optimizer, self.parameters = model, optimizer, list(model.parameters())
-        self.smoothing, self.clip_norm, self.seed = smoothing, clip_norm, seed
+        self.loss, self.clip_norm, self.seed = loss, clip_norm, seed
         self.machine, self.ranks, self.halve = machine, ranks, halve
 
     def update(self, step: int, learning_rate: float, batches: Sequence[Batch]) -> Tensor:
         """Take a step with this rank's share of its micro-batches, on the mean loss of all labels of all ranks.
 
-        Returns the figures [7], on the device: to read them is to wait for it. Where the gradient is not finite, or
+        Returns the figures [8], on the device: to read them is to wait for it. Where the gradient is not finite, or
         there is no label, nothing changes.
         """
         total: list[Tensor] = []
@@ -66,7 +66,7 @@ class Updater:
     def sum_up(self, batch: Batch) -> list[Tensor]:
         """The figures of a batch and its gradients; a batch for which there is no memory is split."""
         try:
-            return gradients(self.model, batch, machine=self.machine, smoothing=self.smoothing)
+            return gradients(self.model, batch, machine=self.machine, loss=self.loss)
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -96,16 +96,16 @@ class Updater:
         self.optimizer.zero_grad()
 
 
-def gradients(model: Transformer, batch: Batch, *, machine: Machine, smoothing: float) -> list[Tensor]:
-    """The figures of a batch [6], and the gradient of its summed loss for each parameter of the model.
+def gradients(model: Transformer, batch: Batch, *, machine: Machine, loss: BatchLoss) -> list[Tensor]:
+    """The figures of a batch [7], and the gradient of its summed loss for each parameter of the model.
 
     The model is left as it is, also where memory ends half-way: hence not `backward`, which adds up in the parameters.
     """
     with machine.autocast():
-        loss = batch_loss(model, batch.to(machine.device), smoothing)
-    found = torch.autograd.grad(loss.smoothed, list(model.parameters()), materialize_grads=True)
+        sums = loss(model, batch.to(machine.device))
+    found = torch.autograd.grad(sums.smoothed, list(model.parameters()), materialize_grads=True)
     counts = batch.n_src, batch.n_tgt, batch.src.numel() + batch.labels.numel(), 0
-    figures = [loss.smoothed.detach(), loss.nll, *(torch.full_like(loss.nll, count) for count in counts)]
+    figures = [sums.smoothed.detach(), *sums[1:], *(torch.full_like(sums.nll, count) for count in counts)]
     return [torch.stack(figures), *found]
 
 

@@ -1,0 +1,174 @@
+"""Losses of two passes of a batch through the model, which draw different dropout and are to predict alike.
+
+SimCut (Gao et al. 2022, NAACL): the second pass reads source and target with some token embeddings cut off, and only
+its distance counts: CE(1) + alpha KL(1 || 2). R-Drop (Liang et al. 2021, NeurIPS): both passes read the same and count
+alike. Its paper has CE(1) + CE(2) + alpha / 2 (KL(1 || 2) + KL(2 || 1)); here it is half of that, so that the loss is
+as large as that of one pass, and alpha means what it means there. Gradients flow through both passes.
+
+`B` sentences, `T` target length, `N` labels that count, `n` of a chunk, `D` width, `V` vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any, NamedTuple, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from transformer_mt.data.batching import Batch
+from transformer_mt.model.attention import padding_mask
+from transformer_mt.model.transformer import Transformer
+from transformer_mt.training.loss import (
+    CHUNK_BYTES,
+    TINY,
+    BatchLoss,
+    Loss,
+    LossConfig,
+    batch_loss,
+    compute_dtype,
+    places,
+)
+
+SIMCUT_WEIGHT, R_DROP_WEIGHT = 3.0, 5.0  # the papers' alpha, for small corpora
+
+
+class Shares(NamedTuple):
+    """What counts how much, for the first pass and for the second."""
+
+    cross_entropy: tuple[float, float]
+    divergence: tuple[float, float]  # from the pass to the other: KL(1 || 2), KL(2 || 1)
+
+
+def make_loss(config: LossConfig) -> BatchLoss:
+    """The loss that training minimises."""
+    alpha, smoothing = config.consistency_weight, config.label_smoothing
+    if config.consistency == "simcut":
+        shares = Shares((1.0, 0.0), (SIMCUT_WEIGHT if alpha is None else alpha, 0.0))
+        return partial(two_pass_loss, shares=shares, smoothing=smoothing, cutoff=config.cutoff)
+    if config.consistency == "rdrop":
+        quarter = (R_DROP_WEIGHT if alpha is None else alpha) / 4
+        return partial(two_pass_loss, shares=Shares((0.5, 0.5), (quarter, quarter)), smoothing=smoothing, cutoff=0.0)
+    return partial(batch_loss, smoothing=smoothing)
+
+
+def two_pass_loss(model: Transformer, batch: Batch, *, shares: Shares, smoothing: float, cutoff: float) -> Loss:
+    """The loss of one batch, teacher-forced, in two passes."""
+    states = two_passes(model, batch, cutoff)
+    weight, pad_id = model.output.weight, model.tgt_pad
+    return consistent_cross_entropy(states, weight, batch.labels, pad_id, shares, smoothing, batch.n_tgt)
+
+
+def two_passes(model: Transformer, batch: Batch, cutoff: float) -> Tensor:
+    """The decoder's states of a batch, and then those of the batch with tokens cut off. [2 B, T, D]
+
+    The masks are those of the whole sentences. As one batch, both leave out the same layers where `layer_drop` does.
+    """
+    real = batch.src != model.src_pad
+    is_last, is_first = real & ~F.pad(real[:, 1:], (0, 1)), torch.arange(batch.tgt_in.size(1), device=real.device) == 0
+    src = torch.cat([batch.src, cut(batch.src, is_last, model.src_pad, cutoff)])
+    tgt_in = torch.cat([batch.tgt_in, cut(batch.tgt_in, is_first, model.tgt_pad, cutoff)])
+    mask = padding_mask(batch.src, model.src_pad).repeat(2, 1, 1, 1)
+    return model.decode(tgt_in, model.encoder(src, mask), mask)
+
+
+def cut(ids: Tensor, spared: Tensor, pad_id: int, rate: float) -> Tensor:
+    """Ids of which some are padding, whose embedding is 0, so that the position is left. As in the authors' program,
+    the source's end and the target's begin are spared, and the other embeddings are not rescaled. [B, L] -> [B, L]"""
+    drawn = torch.rand(ids.shape, device=ids.device) < rate
+    return ids.masked_fill(drawn & ~spared, pad_id)
+
+
+def consistent_cross_entropy(
+    states: Tensor, weight: Tensor, labels: Tensor, pad_id: int, shares: Shares, smoothing: float, n_labels: int
+) -> Loss:
+    """The loss of the states of two passes [2 B, T, D]; otherwise see `label_smoothed_cross_entropy`. The likelihood
+    that is reported is that of the first pass."""
+    device, real = states.device.type, places(labels, pad_id, n_labels)
+    labels = labels.flatten().index_select(0, real)  # [N]
+    states = states.view(2, -1, states.size(-1)).transpose(0, 1).index_select(0, real)  # [N, 2, D]
+    dtype = compute_dtype(states)
+    with torch.autocast(device, enabled=False):
+        arguments = states, weight, labels, pad_id, shares, smoothing, dtype
+        found = cast("tuple[Tensor, Tensor, Tensor]", _TwoPassLoss.apply(*arguments))
+        classes = (torch.arange(len(weight), device=weight.device) != pad_id).to(weight.dtype)  # [V]
+        first, second = (states.sum(0) @ (classes @ weight)).unbind()
+        all_logits = shares.cross_entropy[0] * first + shares.cross_entropy[1] * second
+    return Loss(found[0] - smoothing / (len(weight) - 1) * all_logits, found[1].detach(), found[2].detach())
+
+
+class _TwoPassLoss(torch.autograd.Function):
+    """Sums of the loss, but for the term with all logits (see `loss._ChunkedLoss`), of the first pass's plain loss, and
+    of what the divergences add to the loss.
+
+    With p = softmax(z) of a pass, q of the other, d = log p - log q and KL = KL(p || q) = sum(p d):
+    d KL / d z = p (d - KL), and d KL / d (the other's z) = q - p.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        states: Tensor,
+        weight: Tensor,
+        labels: Tensor,
+        pad_id: int,
+        shares: Shares,
+        smoothing: float,
+        dtype: torch.dtype,
+    ) -> Any:
+        sums = torch.zeros(3, device=states.device)
+        grad_states = torch.empty_like(states, dtype=dtype)
+        grad_weight = torch.zeros_like(weight, dtype=torch.float32)
+        states, weight = states.to(dtype), weight.to(dtype)
+        rows = max(1, CHUNK_BYTES.get(states.device.type, 1 << 25) // (2 * len(weight) * dtype.itemsize))
+        for start in range(0, len(labels), rows):
+            chunk = slice(start, start + rows)
+            logits = states[chunk] @ weight.T  # [n, 2, V]
+            logits[..., pad_id] = -math.inf
+            gradient = _work_out(logits, labels[chunk], pad_id, shares, smoothing, sums).flatten(0, 1)  # [2 n, V]
+            torch.mm(gradient, weight, out=grad_states[chunk].view(-1, weight.size(1)))
+            grad_weight += gradient.T @ states[chunk].flatten(0, 1)
+        ctx.save_for_backward(grad_states, grad_weight)
+        return sums[0], sums[1], sums[2]
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:
+        grad_states, grad_weight = ctx.saved_tensors
+        scale = grad_outputs[0]
+        return grad_states * scale, grad_weight * scale, None, None, None, None, None
+
+
+def _work_out(logits: Tensor, labels: Tensor, pad_id: int, shares: Shares, smoothing: float, sums: Tensor) -> Tensor:
+    """Add a chunk's part to the sums. Returns the gradient, in the place of the logits. [n, 2, V] -> the same"""
+    (count_1, count_2), (pull_1, pull_2) = shares
+    rows = torch.arange(len(labels), device=labels.device)
+    probabilities = torch.softmax(logits, -1)
+    label_logits = logits[rows, :, labels].float()  # [n, 2]
+    nll = -probabilities[rows, :, labels].float().clamp(min=TINY).log()
+    smoothed = (nll + smoothing * label_logits).sum(0)  # nll is log_norm - logits[label]
+
+    (first, second), (p, q) = logits.unbind(1), probabilities.unbind(1)  # [n, V]
+    log_norms = nll + label_logits
+    exact = log_norms[:, 0] - log_norms[:, 1]  # [n]
+    rounded = exact.to(logits.dtype)
+    difference = torch.sub(first, second, out=second).sub_(rounded[:, None])  # d, in which what is rounded off is left
+    difference[:, pad_id] = 0.0
+    mean_1, mean_2 = (torch.mul(own, difference, out=first).sum(-1, dtype=torch.float32) for own in (p, q))  # [n]
+    left = rounded.float() - exact
+    added = (pull_1 * (mean_1 + left) - pull_2 * (mean_2 + left)).sum()
+
+    _gradient(p, q, difference, count_1 + pull_2 - pull_1 * mean_1, pull_1, pull_2, out=first)
+    _gradient(q, p, difference, count_2 + pull_1 + pull_2 * mean_2, -pull_2, pull_1, out=second)
+    first[rows, labels] -= count_1 * (1 - smoothing)
+    second[rows, labels] -= count_2 * (1 - smoothing)
+    sums += torch.stack([count_1 * smoothed[0] + count_2 * smoothed[1] + added, nll[:, 0].sum(), added])
+    return logits
+
+
+def _gradient(
+    own: Tensor, other: Tensor, difference: Tensor, level: Tensor, slope: float, pull: float, out: Tensor
+) -> None:
+    """own (level + slope difference) - pull other. [n, V]"""
+    torch.add(level.to(own.dtype)[:, None], difference, alpha=slope, out=out).mul_(own).sub_(other, alpha=pull)
