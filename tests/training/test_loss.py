@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import pytest
@@ -18,6 +17,7 @@ from transformer_mt.device import Machine
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.training import loss as loss_file
 from transformer_mt.training import update
+from transformer_mt.training.consistency import make_loss
 from transformer_mt.training.loss import (
     Loss,
     LossConfig,
@@ -279,11 +279,15 @@ def tensors(values: Any) -> list[Tensor]:
     return [value for value in values if isinstance(value, Tensor)] if isinstance(values, list | tuple) else []
 
 
+@pytest.mark.parametrize("consistency", ["none", "simcut", "rdrop"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_no_device_is_waited_for(make_model: MakeModel, precision: Literal["fp32", "bf16"]) -> None:
+def test_no_device_is_waited_for(
+    make_model: MakeModel, precision: Literal["fp32", "bf16"], consistency: Literal["none", "simcut", "rdrop"]
+) -> None:
     model, batch, machine = make_model().train(), ragged(8), Machine(torch.device("cpu"), precision, 1)
+    loss = make_loss(LossConfig(consistency=consistency))
     with NoWaiting():
-        update.gradients(model, batch, machine=machine, loss=partial(batch_loss, smoothing=0.1))
+        update.gradients(model, batch, machine=machine, loss=loss)
 
 
 def test_smoothing_is_a_tenth_unless_said_otherwise() -> None:

@@ -80,13 +80,24 @@ def test_it_is_adam_on_the_clipped_gradient_of_the_mean_loss(clip_norm, stream, 
     torch.testing.assert_close(weights(updater), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_many_small_batches_are_one_large_one(make_corpus, small_tokenizers, stream, make_updater) -> None:
+@pytest.fixture(params=["none", "simcut", "rdrop"])
+def loss(request, monkeypatch) -> Any:
+    """A loss of one pass or of two; what is cut off then is no matter of chance, so that batches may be compared."""
+
+    def cut(ids: torch.Tensor, spared: torch.Tensor, pad_id: int, rate: float) -> torch.Tensor:
+        return ids.masked_fill((ids % 5 == 0) & ~spared, pad_id)
+
+    monkeypatch.setattr("transformer_mt.training.consistency.cut", cut)
+    return make_loss(LossConfig(consistency=request.param))
+
+
+def test_many_small_batches_are_one_large_one(small_tokenizers, stream, make_updater, loss) -> None:
     whole = BatchStream(stream.corpus, small_tokenizers, 10**6, seed=1)
     parts = batches(stream, len(stream))
-    one, many = make_updater(), make_updater()
+    one, many = make_updater(loss=loss), make_updater(loss=loss)
     left, right = one.update(1, 0.01, batches(whole, 1)), many.update(1, 0.01, parts)
     assert len(parts) > 4
-    for name in ("loss", "nll", "n_src", "n_tgt", "norm"):
+    for name in ("loss", "nll", "consistency", "n_src", "n_tgt", "norm"):
         i = FIGURES.index(name)
         torch.testing.assert_close(left[i], right[i], rtol=1e-4, atol=0.0)
     torch.testing.assert_close(weights(one), weights(many), rtol=1e-4, atol=1e-5)
@@ -117,15 +128,15 @@ class Explosive(torch.autograd.Function):
 
 
 @pytest.mark.parametrize("where", ["forward", "backward"])
-def test_a_batch_that_does_not_fit_is_split_and_the_step_is_the_same(where, stream, make_updater) -> None:
+def test_a_batch_that_does_not_fit_is_split_and_the_step_is_the_same(where, stream, make_updater, loss) -> None:
     taken = batches(stream, 4)
     rows = max(len(batch.src) for batch in taken)
-    undisturbed, disturbed = make_updater(), make_updater()
+    undisturbed, disturbed = make_updater(loss=loss), make_updater(loss=loss)
     # in the backward pass: the decoder's first layer, when the gradients of what stands above it are there
     disturbed.model.decoder.layers[0].register_forward_hook(Full((rows + 2) // 3, where))
     expected, found = undisturbed.update(1, 0.01, taken), disturbed.update(1, 0.01, taken)
     assert found[FIGURES.index("splits")] > 0
-    for name in ("loss", "nll", "n_src", "n_tgt", "norm"):
+    for name in ("loss", "nll", "consistency", "n_src", "n_tgt", "norm"):
         i = FIGURES.index(name)
         torch.testing.assert_close(found[i], expected[i], rtol=1e-4, atol=0.0)
     torch.testing.assert_close(weights(disturbed), weights(undisturbed), rtol=1e-4, atol=1e-5)

@@ -88,7 +88,7 @@ def consistent_cross_entropy(
     that is reported is that of the first pass."""
     device, real = states.device.type, places(labels, pad_id, n_labels)
     labels = labels.flatten().index_select(0, real)  # [N]
-    states = states.view(2, -1, states.size(-1)).transpose(0, 1).index_select(0, real)  # [N, 2, D]
+    states = states.reshape(2, -1, states.size(-1)).transpose(0, 1).index_select(0, real)  # [N, 2, D]
     dtype = compute_dtype(states)
     with torch.autocast(device, enabled=False):
         arguments = states, weight, labels, pad_id, shares, smoothing, dtype
@@ -122,7 +122,7 @@ class _TwoPassLoss(torch.autograd.Function):
         grad_states = torch.empty_like(states, dtype=dtype)
         grad_weight = torch.zeros_like(weight, dtype=torch.float32)
         states, weight = states.to(dtype), weight.to(dtype)
-        rows = max(1, CHUNK_BYTES.get(states.device.type, 1 << 25) // (2 * len(weight) * dtype.itemsize))
+        rows = max(1, CHUNK_BYTES.get(states.device.type, 1 << 25) // (4 * len(weight) * dtype.itemsize))
         for start in range(0, len(labels), rows):
             chunk = slice(start, start + rows)
             logits = states[chunk] @ weight.T  # [n, 2, V]
@@ -153,9 +153,9 @@ def _work_out(logits: Tensor, labels: Tensor, pad_id: int, shares: Shares, smoot
     log_norms = nll + label_logits
     exact = log_norms[:, 0] - log_norms[:, 1]  # [n]
     rounded = exact.to(logits.dtype)
-    difference = torch.sub(first, second, out=second).sub_(rounded[:, None])  # d, in which what is rounded off is left
+    difference = torch.sub(first, second, out=second).sub_(rounded[:, None])  # d, but for rounding
     difference[:, pad_id] = 0.0
-    mean_1, mean_2 = (torch.mul(own, difference, out=first).sum(-1, dtype=torch.float32) for own in (p, q))  # [n]
+    mean_1, mean_2 = (torch.mul(own, difference, out=first).sum(-1).float() for own in (p, q))  # [n]
     left = rounded.float() - exact
     added = (pull_1 * (mean_1 + left) - pull_2 * (mean_2 + left)).sum()
 
