@@ -48,7 +48,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"streams", "outputs"},
     "streams": {"errors", "data"},
     "outputs": {"errors", "disk", "streams"},
-    "arguments": {""},
+    "arguments": {"errors"},
     "cli": BELOW
     | {"arguments", "streams", "outputs"}
     | {"data", "scoring", "decoding", "config", "material", "pipeline", "tools"},

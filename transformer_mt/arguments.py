@@ -3,12 +3,34 @@
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 
 from transformer_mt import __version__
+from transformer_mt.errors import UserError
 
 SEVERAL = "several processes: torchrun --nproc-per-node N -m transformer_mt train ... batches.accumulate=N"
 OVERRIDES = "override a key of the configuration: model.d_model=512, 'data.train={src: F, tgt: G}'"
+
+ERRORS = "lines that are not UTF-8: refused (strict, the default), or read with U+FFFD in their place"
+
+DRAWING = ("temperature", "top_k", "top_p", "seed")
+SEARCH_OPTIONS = (
+    *("beam", "length_penalty", "min_length", "no_repeat_ngram", "repetition_penalty", "batch_tokens"),
+    *("n_best", "sample", *DRAWING),
+)
+
+
+def decoding_options(args: argparse.Namespace) -> dict[str, object]:
+    """What the command line sets of the configuration's section `decoding`."""
+    names = {"length_penalty": "length_penalty_exponent"}
+    options = {names.get(key, key): getattr(args, key, None) for key in SEARCH_OPTIONS}
+    if getattr(args, "max_length", None) is not None:
+        match = re.fullmatch(r"(?:([0-9.]+)\*source\+)?([0-9]+)", args.max_length)
+        if match is None:
+            raise UserError(f"--max-length {args.max_length}: a number of tokens, such as 100, or 1.5*source+10")
+        options |= {"max_length_factor": match[1] or 0, "max_length_offset": match[2]}
+    return {key: value for key, value in options.items() if value is not None}
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -35,6 +57,8 @@ def make_parser() -> argparse.ArgumentParser:
     train.set_defaults(verb="train")
 
     _add_translate(verbs.add_parser("translate", help="translate arguments, standard input, a file, or at a prompt"))
+
+    _add_score(verbs.add_parser("score", help="how likely given translations are: a log-probability for each pair"))
 
     _add_evaluate(verbs.add_parser("evaluate", help="BLEU, chrF, chrF++ and TER, of a run's translations or a file's"))
 
@@ -65,8 +89,7 @@ def _add_translate(translate: argparse.ArgumentParser) -> None:
     lines.add_argument(
         "--resume", action="store_true", help="go on with a G.part that was stopped (with --input and --output)"
     )
-    about = "lines that are not UTF-8: refused (strict, the default), or read with U+FFFD in their place"
-    lines.add_argument("--errors", choices=("strict", "replace"), default="strict", help=about)
+    lines.add_argument("--errors", choices=("strict", "replace"), default="strict", help=ERRORS)
     about = (
         "translate sentence by sentence the lines with more tokens than the training pairs had (long, the default), "
         "all, or none, and cut off what is too long"
@@ -92,6 +115,28 @@ def _add_translate(translate: argparse.ArgumentParser) -> None:
     drawing.add_argument("--seed", type=int, metavar="N", help="what is drawn depends on it and the line's number (1)")
     _add_reading(translate)
     translate.set_defaults(verb="translate")
+
+
+def _add_score(score: argparse.ArgumentParser) -> None:
+    score.description = (
+        "The log-probability of each line of G as the translation of that line of F, for ranking and filtering pairs. "
+        "-inf: a blank line translated by text, or a line that is longer than the model reads (with a warning)."
+    )
+    score.add_argument("run", type=Path, metavar="RUN", help="a run folder")
+    score.add_argument("--src", type=Path, required=True, metavar="F", help="source sentences (plain or .gz)")
+    score.add_argument("--tgt", type=Path, required=True, metavar="G", help="their translations, line by line")
+    score.add_argument("--output", type=Path, metavar="H", help="write here, not to standard output; grows in H.part")
+    score.add_argument("--resume", action="store_true", help="go on with an H.part that was stopped (with --output)")
+    score.add_argument("--errors", choices=("strict", "replace"), default="strict", help=ERRORS)
+    about = (
+        "text (default): natural log-probability, the end symbol counted, and that a token; tsv: line, 1, these two, "
+        "translation; json: an object a line, with tokens"
+    )
+    score.add_argument("--format", choices=("text", "tsv", "json"), default="text", help=about)
+    about = "padded target tokens that are read at once (on a CPU at most 2048, which is fastest)"
+    score.add_argument("--batch-tokens", type=int, metavar="N", help=about)
+    _add_reading(score)
+    score.set_defaults(verb="score")
 
 
 def _add_evaluate(evaluate: argparse.ArgumentParser) -> None:

@@ -10,24 +10,23 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from transformer_mt import outputs, streams
-from transformer_mt.arguments import make_parser
+from transformer_mt.arguments import DRAWING, decoding_options, make_parser
 from transformer_mt.errors import Interrupted, UserError
 
 if TYPE_CHECKING:
     from transformer_mt.config import Config
     from transformer_mt.decoding.translator import Translator
+    from transformer_mt.outputs import Settings
+    from transformer_mt.streams import Line
     from transformer_mt.tools.translating import Origin
 
+    Work = Callable[[Sequence[Line], int], str]
+
 WINDOW = 1000  # lines that are translated together, and written
-DRAWING = ("temperature", "top_k", "top_p", "seed")
-SEARCH_OPTIONS = (
-    *("beam", "length_penalty", "min_length", "no_repeat_ngram", "repetition_penalty", "batch_tokens"),
-    *("n_best", "sample", *DRAWING),
-)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -106,14 +105,22 @@ def _translate(args: argparse.Namespace) -> None:
                 f"translate: --{key.replace('_', '-')} is of drawing at random; add --sample, or leave it out"
             )
     job = Job(origin, translator, args.errors, args.split_sentences, args.format, args.scores, args.alignments)
-    is_quiet = bool(args.texts) or at_prompt or not sys.stderr.isatty() or (sys.stdout.isatty() and not args.output)
-    with (
-        outputs.opened(args.output, job.settings() if args.input else None, args.resume) as output,
-        outputs.progress_bar(output.done.lines, is_quiet) as bar,
-    ):
-        for window in streams.windows(output.remaining(lines), WINDOW):
-            output.write(window, job.translate(window, first_line=output.done.lines + 1))
-            bar.update(len(window))
+    settings = job.settings() if args.input else None
+    _answer(args, lines, settings, job.translate, is_quiet=bool(args.texts) or at_prompt)
+
+
+def _score(args: argparse.Namespace) -> None:
+    for file in (args.src, args.tgt):
+        streams.check_input((), file, "score")
+    outputs.check(args.output)
+    if args.resume and not args.output:
+        raise UserError("score: --resume goes with --output: only a file can be gone on with")
+    outputs.check_apart(args.output, args.src, args.tgt)
+    lines = streams.translated(args.src, args.tgt, args.errors)
+    from transformer_mt.tools.score import Job
+
+    job = Job(*_load_run(args), args.errors, args.format)
+    _answer(args, lines, job.settings(), job.score, is_quiet=False)
 
 
 def _evaluate(args: argparse.Namespace) -> None:
@@ -202,6 +209,7 @@ def _config(args: argparse.Namespace) -> None:
 VERBS = {
     "train": _train,
     "translate": _translate,
+    "score": _score,
     "evaluate": _evaluate,
     "export": _export,
     "average": _average,
@@ -226,7 +234,7 @@ def _load_translator(args: argparse.Namespace) -> Translator:
     from transformer_mt.decoding.translator import Translator
 
     return Translator.load(
-        args.run, args.checkpoint, args.device, args.threads, args.precision, **_decoding_options(args)
+        args.run, args.checkpoint, args.device, args.threads, args.precision, **decoding_options(args)
     )
 
 
@@ -249,21 +257,23 @@ def _load_engine(args: argparse.Namespace) -> tuple[Origin, Translator]:
     engine = ctranslate2_engine.Engine.load(
         *(args.run, args.checkpoint, args.device, args.threads, args.precision),
         scores=args.scores or args.format != "text",
-        **_decoding_options(args),
+        **decoding_options(args),
     )
     return ctranslate2_engine.origin(args.run, engine), engine
 
 
-def _decoding_options(args: argparse.Namespace) -> dict[str, object]:
-    """What the command line sets of the configuration's section `decoding`."""
-    names = {"length_penalty": "length_penalty_exponent"}
-    options = {names.get(key, key): getattr(args, key, None) for key in SEARCH_OPTIONS}
-    if args.max_length is not None:
-        match = re.fullmatch(r"(?:([0-9.]+)\*source\+)?([0-9]+)", args.max_length)
-        if match is None:
-            raise UserError(f"--max-length {args.max_length}: a number of tokens, such as 100, or 1.5*source+10")
-        options |= {"max_length_factor": match[1] or 0, "max_length_offset": match[2]}
-    return {key: value for key, value in options.items() if value is not None}
+def _answer(
+    args: argparse.Namespace, lines: Iterator[Line | None], settings: Settings | None, work: Work, is_quiet: bool
+) -> None:
+    """Write what becomes of each window of lines, and show how it goes where somebody looks."""
+    is_quiet = is_quiet or not sys.stderr.isatty() or (sys.stdout.isatty() and not args.output)
+    with (
+        outputs.opened(args.output, settings, args.resume) as output,
+        outputs.progress_bar(output.done.lines, is_quiet) as bar,
+    ):
+        for window in streams.windows(output.remaining(lines), WINDOW):
+            output.write(window, work(window, output.done.lines + 1))
+            bar.update(len(window))
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from queue import Empty, Queue
 from typing import IO, NamedTuple, TypeVar
 
-from transformer_mt.data.sources import Errors, decode_line, read_lines
+from transformer_mt.data.sources import Errors, decode_line, read_lines, read_text
 from transformer_mt.errors import UserError
 
 BYTES = 1 << 16  # read at once: what a pipe holds
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class Line(NamedTuple):
-    """A line to translate, and how its translation has to begin."""
+    """A line to translate, and how its translation has to begin; where it is scored, the whole of it."""
 
     text: str
     prefix: str = ""
@@ -163,6 +163,15 @@ def paired(texts: Iterable[str | None], file: Path | None = None, errors: Errors
             f"{file}:{number + 1}: the input has {number:,} lines, and this has more: line N of one must begin the "
             "translation of line N of the other"
         )
+
+
+def translated(src: Path, tgt: Path, errors: Errors = "strict") -> Iterator[Line]:
+    """Each line of a file with its translation in another. Raises `UserError` where one has more lines than the other,
+    at once where the files can be read twice."""
+    if src.is_file() and tgt.is_file():
+        for _ in read_text(src, tgt, errors):
+            pass
+    return (Line(pair.src, pair.tgt) for pair in read_text(src, tgt, errors))
 
 
 def windows(items: Iterable[T | None], size: int) -> Iterator[list[T]]:

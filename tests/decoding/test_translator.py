@@ -11,8 +11,6 @@ from typing import Any, Literal
 import pytest
 import torch
 
-from transformer_mt.data.batching import BatchStream, Position
-from transformer_mt.data.encoded import EncodedCorpus
 from transformer_mt.data.quickstart.corpus import pairs
 from transformer_mt.data.tokenizer import TokenizerPair
 from transformer_mt.decoding.beams import Hypothesis
@@ -22,37 +20,9 @@ from transformer_mt.decoding.translator import CutSource, Translation, Translato
 from transformer_mt.errors import UserError
 from transformer_mt.model.positions import Rotary, SinusoidalPositions
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.training.loss import batch_loss
-from transformer_mt.training.optim import OptimizerConfig, make_optimizer
-from transformer_mt.training.schedule import inverse_sqrt
 
 MakeModel = Callable[..., Transformer]
 SENTENCES = [src for src, _ in pairs("test")[300:364]]
-
-
-@pytest.fixture(scope="module")
-def make_translator(
-    make_model: MakeModel, make_corpus: Callable[..., EncodedCorpus], small_tokenizers: TokenizerPair
-) -> Callable[..., Translator]:
-    """Trained for a second, so that translations differ; some end by themselves, and some at their limit."""
-    src, tgt = small_tokenizers.src, small_tokenizers.tgt
-    one, sizes = {"n_layers": 1}, (src.vocab_size, tgt.vocab_size)
-    model = make_model(vocab=sizes, pad=(src.pad_id, tgt.pad_id), d_model=32, d_ff=64, encoder=one, decoder=one)
-    optimizer = make_optimizer(OptimizerConfig(), model)
-    corpus = make_corpus(*(src.encode(texts) for texts in zip(*pairs("test")[:300], strict=True)))
-    batches, _ = BatchStream(corpus, small_tokenizers, tokens=400, seed=1).take(Position(), 200)
-    for step, batch in enumerate(batches, start=1):
-        optimizer.param_groups[0]["lr"] = inverse_sqrt(step, peak=0.01, warmup_steps=20)
-        optimizer.zero_grad()
-        (batch_loss(model, batch, smoothing=0.1).smoothed / batch.n_tgt).backward()
-        optimizer.step()
-    optimizer.zero_grad()
-
-    def make_translator(**decoding: Any) -> Translator:
-        settings = {"max_length_factor": 1, "max_length_offset": 2, **decoding}
-        return Translator(model, small_tokenizers, DecodingConfig.model_validate(settings))
-
-    return make_translator
 
 
 @pytest.fixture(scope="module")

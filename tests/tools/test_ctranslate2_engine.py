@@ -140,19 +140,28 @@ def test_scores_are_ours(both: Both) -> None:
 
 def test_scores_cost_nothing_where_nobody_looks_at_them(both: Both, tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:
     counted: list[int] = []
-    score = Engine.score
+    gains = Engine.gains
 
     def count(self: Engine, sources: Any, targets: Any) -> list[list[float]]:
         counted.append(len(targets))
-        return score(self, sources, targets)
+        return gains(self, sources, targets)
 
-    monkeypatch.setattr(Engine, "score", count)
+    monkeypatch.setattr(Engine, "gains", count)
     command = ("translate", both.engine, "one two", "--engine", "ctranslate2", "--beam", 4)
     assert tmt(*command).returncode == 0
     assert counted == []
     for words in (["--scores"], ["--format", "tsv"], ["--format", "json", "--n-best", 3]):
         assert tmt(*command, *words).returncode == 0
     assert counted == [1, 1, 3]
+
+
+def test_given_translations_have_the_scores_of_the_run(both: Both) -> None:
+    ours, theirs = Translator.load(both.run, precision="fp32"), Engine.load(both.engine, threads=1)
+    targets = ours.translate(SENTENCES[::-1])
+    found = [one.score([*SENTENCES, "", ""], [*targets, "", "zwei"]) for one in (ours, theirs)]
+    for one, other in zip(*found, strict=True):
+        assert other.token_scores == pytest.approx(one.token_scores, abs=1e-4)
+        assert other.score == pytest.approx(one.score, abs=1e-3)
 
 
 def test_the_length_counts_the_end_symbol(both: Both) -> None:
@@ -162,7 +171,7 @@ def test_the_length_counts_the_end_symbol(both: Both) -> None:
     options = {"beam_size": 4, "num_hypotheses": 4, "length_penalty": 1, "max_decoding_length": 40}
     found = engine.inner.translate_batch([[engine.src[i] for i in ids]], return_scores=True, **options)[0]
     for tokens, mean in zip(found.hypotheses, found.scores, strict=True):
-        scores = engine.score([ids], [[engine.ids[token] for token in tokens]])[0]
+        scores = engine.gains([ids], [[engine.ids[token] for token in tokens]])[0]
         if len(tokens) < 40:
             assert mean == pytest.approx(sum(scores) / (len(tokens) + 1), abs=1e-4)
 

@@ -193,10 +193,10 @@ def test_the_pad_symbol_is_out_of_reach(make_translator: MakeTranslator, tmp_pat
     engine = export(translator, tmp_path / "model")
     model, tgt = translator.model, translator.tokenizers.tgt
     others = [i for i in range(tgt.vocab_size) if i not in (tgt.pad_id, tgt.eos_id)]
-    scores = engine.score([[1, 2]] * len(others), [[i] for i in others])
-    ends = engine.score([[1, 2]], [[]])[0]
+    scores = engine.gains([[1, 2]] * len(others), [[i] for i in others])
+    ends = engine.gains([[1, 2]], [[]])[0]
     assert sum(torch.tensor([first for first, _ in scores] + ends).exp()) == pytest.approx(1, abs=1e-5)
-    assert engine.score([[1, 2]], [[tgt.pad_id]])[0][0] < -80
+    assert engine.gains([[1, 2]], [[tgt.pad_id]])[0][0] < -80
     assert model.tgt_pad == tgt.pad_id
 
 

@@ -27,6 +27,8 @@ from transformer_mt.settings import CountOrAuto, Section
 if TYPE_CHECKING:
     import torch
 
+Sentences = Sequence[Sequence[int] | Ids]  # in ids, without control symbols
+
 PROBED = 1000  # rows by which it is told how much longer sampling makes sentences
 
 
@@ -133,18 +135,9 @@ class BatchStream:
     def collate(self, rows: Rows, epoch: int | None = None) -> Batch:
         """Pad the pairs of these rows to one batch; of an epoch of training, in that epoch's segmentation."""
         src, tgt = (self._sentences(side, rows, epoch) for side in (0, 1))
-        tokenizer = self.tokenizers.tgt
-        return Batch(
-            src=source_batch(src, self.tokenizers),
-            tgt_in=_pad(tgt, tokenizer.pad_id, first=tokenizer.bos_id),
-            labels=_pad(tgt, tokenizer.pad_id, last=tokenizer.eos_id),
-            n_src=sum(map(len, src)) + len(src) * (1 + self.tokenizers.source_bos),
-            n_tgt=sum(map(len, tgt)) + len(tgt),
-            rows=rows,
-            epoch=epoch,
-        )
+        return replace(pair_batch(src, tgt, self.tokenizers), rows=rows, epoch=epoch)
 
-    def _sentences(self, side: int, rows: Rows, epoch: int | None) -> Sequence[Sequence[int] | Ids]:
+    def _sentences(self, side: int, rows: Rows, epoch: int | None) -> Sentences:
         held = self.corpus.tgt if side else self.corpus.src
         if self.resample is None or epoch is None:
             return [held[row] for row in rows.tolist()]
@@ -163,16 +156,26 @@ class BatchStream:
         return self.cuts.shuffled(self.seed, epoch)
 
 
-def source_batch(sentences: Sequence[Sequence[int] | Ids], tokenizers: TokenizerPair) -> torch.Tensor:
+def pair_batch(src: Sentences, tgt: Sentences, tokenizers: TokenizerPair) -> Batch:
+    """Pairs of ids with their control symbols, right-padded."""
+    tokenizer = tokenizers.tgt
+    return Batch(
+        src=source_batch(src, tokenizers),
+        tgt_in=_pad(tgt, tokenizer.pad_id, first=tokenizer.bos_id),
+        labels=_pad(tgt, tokenizer.pad_id, last=tokenizer.eos_id),
+        n_src=sum(map(len, src)) + len(src) * (1 + tokenizers.source_bos),
+        n_tgt=sum(map(len, tgt)) + len(tgt),
+    )
+
+
+def source_batch(sentences: Sentences, tokenizers: TokenizerPair) -> torch.Tensor:
     """Source ids as the encoder wants them: with EOS, and BOS where the tokenizers say so, right-padded. [B, S]"""
     tokenizer = tokenizers.src
     first = tokenizer.bos_id if tokenizers.source_bos else None
     return _pad(sentences, tokenizer.pad_id, first=first, last=tokenizer.eos_id)
 
 
-def _pad(
-    sequences: Sequence[Sequence[int] | Ids], pad: int, first: int | None = None, last: int | None = None
-) -> torch.Tensor:
+def _pad(sequences: Sentences, pad: int, first: int | None = None, last: int | None = None) -> torch.Tensor:
     import torch
 
     before = int(first is not None)

@@ -44,7 +44,7 @@ def read(source: Source, columns: tuple[str, str]) -> Iterator[Pair]:
             yield from _read_table(Path(name), columns)
     else:
         for src, tgt in zip(source.src, source.tgt, strict=True):
-            yield from _read_text(Path(src), Path(tgt))
+            yield from read_text(Path(src), Path(tgt))
 
 
 # --- lines ------------------------------------------------------------------------------------------------------------
@@ -82,10 +82,14 @@ def _open(path: Path) -> IO[bytes]:
     return cast(IO[bytes], gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb"))
 
 
-def _read_text(src: Path, tgt: Path) -> Iterator[Pair]:
-    for number, (a, b) in enumerate(zip_longest(read_lines(src), read_lines(tgt)), start=1):
+def read_text(src: Path, tgt: Path, errors: Errors = "strict") -> Iterator[Pair]:
+    """The pairs of two text files. Raises `UserError` where one has more lines than the other."""
+    sides = read_lines(src, errors), read_lines(tgt, errors)
+    for number, (a, b) in enumerate(zip_longest(*sides), start=1):
         if a is None or b is None:
-            n_src, n_tgt = (sum(1 for _ in read_lines(path)) for path in (src, tgt))
+            n_src, n_tgt = (
+                number - (last is None) + sum(1 for _ in rest) for last, rest in zip((a, b), sides, strict=True)
+            )
             raise UserError(
                 f"{src} has {n_src} lines, {tgt} has {n_tgt}: line N of one must translate line N of the other;\n"
                 "find the line from which they differ"

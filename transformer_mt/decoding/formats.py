@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -33,8 +34,8 @@ class Format:
             return [json.dumps(self._object(number, source, found), ensure_ascii=False)]
         if self.kind == "tsv":
             ranked = enumerate(found, start=1)
-            return ["\t".join([str(number), str(rank), *_scores(one), *self._text(one)]) for rank, one in ranked]
-        lines = ["\t".join([*(_scores(one) if self.scores else []), *self._text(one)]) for one in found]
+            return ["\t".join([str(number), str(rank), *score_columns(one), *self._text(one)]) for rank, one in ranked]
+        lines = ["\t".join([*(score_columns(one) if self.scores else []), *self._text(one)]) for one in found]
         return lines + [""] * (self.n_best - len(lines))
 
     def _text(self, one: Translation) -> list[str]:
@@ -45,8 +46,8 @@ class Format:
         translations = [
             {
                 "text": one.text,
-                "score": one.score,
-                "score_per_token": one.score_per_token,
+                "score": _finite(one.score),
+                "score_per_token": _finite(one.score_per_token),
                 "finished": one.finished,
                 "tokens": one.tokens,
                 "token_scores": one.token_scores,
@@ -62,5 +63,11 @@ def pharaoh(one: Translation) -> str:
     return " ".join(f"{source}-{target}" for source, target in one.alignment or [])
 
 
-def _scores(one: Translation) -> list[str]:
+def score_columns(one: Translation) -> list[str]:
+    """Log-probability, and that a token."""
     return [f"{one.score:.4f}", f"{one.score_per_token:.4f}"]
+
+
+def _finite(score: float) -> float | None:
+    """JSON has no word for minus infinity."""
+    return None if score == -math.inf else score

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,7 @@ from transformer_mt.data.batching import source_batch
 from transformer_mt.data.tokenizer import TokenizerPair
 from transformer_mt.decoding.alignment import Links, align
 from transformer_mt.decoding.beams import Beams, Hypothesis
+from transformer_mt.decoding.forced import forced_gains
 from transformer_mt.decoding.options import DecodingConfig
 from transformer_mt.decoding.rules import Beginnings, LeastLength, NoRepeat, RepetitionPenalty
 from transformer_mt.decoding.sampling import Sampler
@@ -33,6 +35,7 @@ from transformer_mt.training.checkpoint import load_chosen
 
 NOTHING = Hypothesis([], [], finished=True)  # the translation of nothing
 ALIGNED = 4096  # padded tokens whose attention weights are held at once
+READ = 2048  # tokens of given translations that are read together on a CPU
 ROWS = 256  # of scores that are worked out together on a CPU
 
 
@@ -161,6 +164,34 @@ class Translator:
         each = iter(zip(outputs, links, strict=False))
         return [[self._translation(one, *next(each)) for one in hypotheses] for hypotheses in found]
 
+    def score(
+        self, sources: Sequence[str], targets: Sequence[str], lines: Sequence[int] | None = None
+    ) -> list[Translation]:
+        """Each target as a translation of its source, with the log-probabilities that the model gives it.
+
+        A blank text counts as an empty one. The translation of an empty source is empty for certain: so that pair has
+        score 0, and any other target of an empty source minus infinity. So has, with a warning (`Unscored`), a pair
+        with a side that is longer than `max_source_length`, or than the model's positions. `lines` are the pairs'
+        numbers, which warnings name.
+        """
+        if len(sources) != len(targets):
+            raise UserError(f"{len(sources)} sources and {len(targets)} targets: give one for each")
+        numbers = range(1, len(sources) + 1) if lines is None else lines
+        src, tgt = self.tokenizers.src.encode(sources), self.tokenizers.tgt.encode(targets)
+        tgt = [ids if target.strip() else [] for ids, target in zip(tgt, targets, strict=True)]
+        blank = [not source.strip() for source in sources]
+        read = [i for i, line in enumerate(numbers) if not blank[i] and self._has_room(line, src[i], tgt[i])]
+        gains = {i: list[float]() for i, ids in enumerate(tgt) if blank[i] and not ids}
+        gains.update(zip(read, self.gains([src[i] for i in read], [tgt[i] for i in read]), strict=True))
+        return [self._given(target, tgt[i], gains.get(i)) for i, target in enumerate(targets)]
+
+    def gains(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
+        """The log-probability of each token of given translations, end symbol included."""
+        tokens = self.config.batch_tokens
+        if self.model.output.weight.device.type == "cpu":
+            tokens = min(tokens, READ)
+        return forced_gains(self.model, self.tokenizers, sources, targets, tokens)
+
     def _links(
         self, sources: list[list[int]], found: list[list[Hypothesis]], config: DecodingConfig
     ) -> Iterator[Links]:
@@ -231,6 +262,19 @@ class Translator:
                 )
         return coded
 
+    def _has_room(self, line: int, src: list[int], tgt: list[int]) -> bool:
+        """Whether the model reads that many tokens; with a warning where it does not."""
+        limits = self.longest_source, min(self.config.max_source_length, self.longest - 1)
+        if len(src) <= limits[0] and len(tgt) <= limits[1]:
+            return True
+        has, read = (f"{one} source and {other} target tokens" for one, other in ((len(src), len(tgt)), limits))
+        warnings.warn(Unscored(f"line {line} has {has}, and at most {read} are scored"), stacklevel=3)
+        return False
+
+    def _given(self, text: str, ids: list[int], gains: list[float] | None) -> Translation:
+        score = -math.inf if gains is None else sum(gains)
+        return Translation(text, score, self.tokenizers.tgt.tokens(ids), gains or [], finished=True)
+
     def _translation(self, found: Hypothesis, text: str, alignment: Links | None) -> Translation:
         tokens = self.tokenizers.tgt.tokens(found.ids)
         return Translation(text.replace("\n", " "), found.score, tokens, found.gains, found.finished, alignment)
@@ -238,6 +282,10 @@ class Translator:
 
 class CutSource(UserWarning):
     """A source was longer than `decoding.max_source_length`, or than the positions that the model has learnt."""
+
+
+class Unscored(UserWarning):
+    """A given translation, or its source, was longer than the model reads."""
 
 
 def batches(lengths: dict[int, int], budget: int) -> Iterator[list[int]]:

@@ -174,7 +174,7 @@ class Engine(Translator):
     def _scored(self, sentences: list[list[int]], found: list[list[Hypothesis]]) -> list[list[Hypothesis]]:
         """The same with log-probabilities; the last token of one that fills all positions of the model has none."""
         pairs = [(ids, one.ids) for ids, of_one in zip(sentences, found, strict=True) if ids for one in of_one]
-        scores = iter(self.score([src for src, _ in pairs], [tgt[: self.longest - 1] for _, tgt in pairs]))
+        scores = iter(self.gains([src for src, _ in pairs], [tgt[: self.longest - 1] for _, tgt in pairs]))
 
         def scored(one: Hypothesis) -> Hypothesis:
             gains = next(scores)
@@ -184,7 +184,7 @@ class Engine(Translator):
             [scored(one) for one in of_one] if ids else of_one for ids, of_one in zip(sentences, found, strict=True)
         ]
 
-    def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
+    def gains(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
         """The log-probability of each token of given translations, end symbol included."""
         tokens = [[self.tgt[i] for i in ids] for ids in targets]
         found = self.inner.score_batch(self._sources(sources), tokens, max_input_length=0)

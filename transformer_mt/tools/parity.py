@@ -1,17 +1,10 @@
-"""Whether an exported model translates as ours does: greedy outputs, and the scores of the tokens.
-
-`T` target length, `V` vocabulary.
-"""
+"""Whether an exported model translates as ours does: greedy outputs, and the scores of the tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
 
-import torch
-
-from transformer_mt.data.batching import source_batch
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.tools.ctranslate2_engine import Engine
 
@@ -51,18 +44,6 @@ def compare(translator: Translator, engine: Engine, sources: Sequence[Sequence[i
         identical += sum(found.ids == other.ids for found, other in zip(ours, theirs, strict=True))
         # one that reached the limit has no end symbol, and stands where the learned positions may end
         targets = [found.ids if found.finished else found.ids[:-1] for found in ours]
-        for src, tgt, scores in zip(batch, targets, engine.score(batch, targets), strict=True):
-            difference = max(
-                difference, *(abs(a - b) for a, b in zip(score(translator, src, tgt), scores, strict=True))
-            )
+        for one, other in zip(translator.gains(batch, targets), engine.gains(batch, targets), strict=True):
+            difference = max(difference, *(abs(a - b) for a, b in zip(one, other, strict=True)))
     return Parity(len(sources), identical, difference, engine.inner.compute_type)
-
-
-@torch.inference_mode()
-def score(translator: Translator, src: list[int], tgt: list[int]) -> list[float]:
-    """Our log-probability of each token of a given translation, end symbol included."""
-    model, tokenizer = translator.model, translator.tokenizers.tgt
-    states = model(source_batch([src], translator.tokenizers), torch.tensor([[tokenizer.bos_id, *tgt]]))
-    log_probabilities = model.logits(states)[0].log_softmax(-1)  # [T, V]
-    labels = torch.tensor([*tgt, tokenizer.eos_id])
-    return cast("list[float]", log_probabilities.gather(1, labels[:, None])[:, 0].tolist())

@@ -1,0 +1,176 @@
+"""Scores of given translations: what one sentence at a time has with all its logits, in any company."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from transformer_mt.data.quickstart.corpus import pairs
+from transformer_mt.data.tokenizer import TokenizerPair
+from transformer_mt.decoding import forced, translator
+from transformer_mt.decoding.forced import forced_gains
+from transformer_mt.decoding.options import DecodingConfig
+from transformer_mt.decoding.translator import Translator, Unscored
+from transformer_mt.errors import UserError
+from transformer_mt.model.transformer import Transformer
+
+MakeTranslator = Callable[..., Translator]
+PAIRS = pairs("test")[300:364]
+SOURCES, TARGETS = [src for src, _ in PAIRS], [tgt for _, tgt in PAIRS]
+
+
+@torch.no_grad()
+def plainly(one: Translator, source: str, target: str) -> list[float]:
+    """Of one pair, from all logits but the pad symbol's, with torch's own softmax."""
+    src, tgt = one.tokenizers.src, one.tokenizers.tgt
+    ids = tgt.encode([target])[0]
+    first = [src.bos_id] if one.tokenizers.source_bos else []
+    read = torch.tensor([[*first, *src.encode([source])[0], src.eos_id]])
+    states = one.model(read, torch.tensor([[tgt.bos_id, *ids]]))
+    logits = (states @ one.model.output.weight.T)[0].double()  # [T, V]
+    logits[:, tgt.pad_id] = -math.inf
+    scores = torch.log(torch.softmax(logits, -1))
+    return [scores[i, label].item() for i, label in enumerate([*ids, tgt.eos_id])]
+
+
+@pytest.fixture(scope="module")
+def one(make_translator: MakeTranslator) -> Translator:
+    return make_translator()
+
+
+def test_equal_to_one_sentence_at_a_time(one: Translator) -> None:
+    for (source, target), found in zip(PAIRS, one.score(SOURCES, TARGETS), strict=True):
+        wanted = plainly(one, source, target)
+        assert found.token_scores == pytest.approx(wanted, abs=2e-5)
+        assert found.score == pytest.approx(sum(wanted), abs=2e-4)
+        assert found.score_per_token == pytest.approx(sum(wanted) / len(wanted), abs=2e-5)
+        assert found.text == target
+        assert found.tokens == one.tokenizers.tgt.tokens(one.tokenizers.tgt.encode([target])[0])
+
+
+def test_sources_that_begin_with_a_symbol(one: Translator) -> None:
+    pair = replace(one.tokenizers, source_bos=True)
+    other = Translator(one.model, pair, one.config)
+    scores = [found.token_scores for found in other.score(SOURCES[:9], TARGETS[:9])]
+    for pair, found in zip(PAIRS, scores, strict=False):
+        assert found == pytest.approx(plainly(other, *pair), abs=2e-5)
+    assert scores != [found.token_scores for found in one.score(SOURCES[:9], TARGETS[:9])]
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_the_search_finds_these_scores(one: Translator, beam: int) -> None:
+    """Where a translation, cut again, has the pieces that it was written in."""
+    found = [best for best, *_ in one.n_best(SOURCES, beam=beam, max_length_factor=3)]
+    again = one.score(SOURCES, [best.text for best in found])
+    alike = [(a, b) for a, b in zip(found, again, strict=True) if a.finished and a.tokens == b.tokens]
+    assert len(alike) > len(SOURCES) / 2
+    for searched, given in alike:
+        assert given.token_scores == pytest.approx(searched.token_scores, abs=2e-5)
+        assert given.finished
+
+
+@pytest.mark.parametrize("tokens", [1, 100, 100_000])
+def test_any_company_and_any_order(one: Translator, tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trap 7, also where logits come in chunks that end within a sentence."""
+    wanted = [found.token_scores for pair in PAIRS for found in one.score([pair[0]], [pair[1]])]
+    monkeypatch.setattr(translator, "READ", tokens)
+    monkeypatch.setitem(forced.CHUNK_BYTES, "cpu", 4 * one.tokenizers.tgt.vocab_size * 7)
+    order = random.Random(1).sample(range(len(PAIRS)), len(PAIRS))
+    found = one.score([SOURCES[i] for i in order], [TARGETS[i] for i in order])
+    for place, i in enumerate(order):
+        assert found[place].token_scores == pytest.approx(wanted[i], abs=2e-5)
+
+
+def test_neither_batches_nor_chunks_are_larger_than_they_may_be(
+    make_translator: MakeTranslator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = make_translator(batch_tokens=200)
+    read: list[tuple[int, int]] = []
+    chunks: list[int] = []
+    forward, logits = Transformer.forward, Transformer.logits
+
+    def spy(self: Transformer, src: torch.Tensor, tgt_in: torch.Tensor) -> torch.Tensor:
+        read.append((len(tgt_in), tgt_in.numel()))
+        return forward(self, src, tgt_in)
+
+    def spy_logits(self: Transformer, states: torch.Tensor) -> torch.Tensor:
+        chunks.append(len(states))
+        return logits(self, states)
+
+    monkeypatch.setattr(Transformer, "forward", spy)
+    monkeypatch.setattr(Transformer, "logits", spy_logits)
+    monkeypatch.setitem(forced.CHUNK_BYTES, "cpu", 4 * one.tokenizers.tgt.vocab_size * 50)
+    found = one.score(SOURCES, TARGETS)
+    assert sum(rows for rows, _ in read) == len(PAIRS)
+    assert all(size <= 200 for _, size in read)
+    assert 1 < len(read) < len(PAIRS) / 2
+    assert max(chunks) == 50
+    assert sum(chunks) == sum(len(one.token_scores) for one in found)
+
+
+def test_what_may_come_first_has_probability_one(one: Translator) -> None:
+    """Trap 20: over the whole vocabulary but the pad symbol."""
+    tgt = one.tokenizers.tgt
+    source = one.tokenizers.src.encode(SOURCES[:1])[0]
+    others = [[i] for i in range(tgt.vocab_size) if i not in (tgt.pad_id, tgt.eos_id)]
+    found = one.gains([source] * (len(others) + 1), [*others, []])
+    assert sum(math.exp(gains[0]) for gains in found) == pytest.approx(1, abs=1e-4)
+
+
+# --- what has no words, or too many -----------------------------------------------------------------------------------
+
+
+def test_nothing_to_score(one: Translator) -> None:
+    assert one.score([], []) == []
+    assert forced_gains(one.model, one.tokenizers, [], [], 100) == []
+
+
+def test_blank_texts(one: Translator) -> None:
+    """The translation of nothing is nothing, for certain; nothing as the translation of something is what it is."""
+    found = one.score(["", " \t", "", SOURCES[0], SOURCES[0]], ["", "\u2028", TARGETS[0], "", "  "])
+    assert [one.score for one in found[:3]] == [0, 0, -math.inf]
+    assert [one.score_per_token for one in found[:3]] == [0, 0, -math.inf]
+    assert [one.token_scores for one in found[:3]] == [[], [], []]
+    for given in found[3:]:
+        assert given.token_scores == pytest.approx(plainly(one, SOURCES[0], ""), abs=2e-5)
+        assert given.tokens == []
+    assert [one.text for one in found] == ["", "\u2028", TARGETS[0], "", "  "]
+
+
+def test_what_is_longer_than_the_model_reads_has_no_score(
+    make_model: Callable[..., Transformer], small_tokenizers: TokenizerPair
+) -> None:
+    """Learned positions end where they end: up to there everything has one."""
+    src, tgt = small_tokenizers.src, small_tokenizers.tgt
+    sizes: dict[str, Any] = {"vocab": (src.vocab_size, tgt.vocab_size), "pad": (src.pad_id, tgt.pad_id)}
+    model = make_model(**sizes, positions="learned", max_positions=8)
+    one = Translator(model, small_tokenizers, DecodingConfig())
+    long = next(text for text in TARGETS if len(tgt.encode([text])[0]) > 8)
+    full = tgt.decode([tgt.encode([long])[0][:7]])[0]
+    assert len(tgt.encode([full])[0]) == 7
+    with pytest.warns(Unscored) as warned:
+        found = one.score([full, long, full, full], [full, full, long, full], lines=[11, 12, 13, 14])
+    assert [math.isfinite(one.score) for one in found] == [True, False, False, True]
+    assert found[0].token_scores == pytest.approx(plainly(one, full, full), abs=2e-5)
+    n = len(tgt.encode([long])[0])
+    assert [str(warning.message) for warning in warned] == [
+        f"line 12 has {n} source and 7 target tokens, and at most 7 source and 7 target tokens are scored",
+        f"line 13 has 7 source and {n} target tokens, and at most 7 source and 7 target tokens are scored",
+    ]
+
+
+def test_the_longest_source_is_the_longest_target(make_translator: MakeTranslator) -> None:
+    one = make_translator(max_source_length=5)
+    with pytest.warns(Unscored, match="at most 5 source and 5 target tokens"):
+        assert one.score(["a"], [TARGETS[0]])[0].score == -math.inf
+
+
+def test_as_many_targets_as_sources(one: Translator) -> None:
+    with pytest.raises(UserError, match="2 sources and 1 targets: give one for each"):
+        one.score(["a", "b"], ["a"])

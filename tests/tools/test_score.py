@@ -1,0 +1,186 @@
+"""`tmt score`: a line out for each pair in, the figures that translating gives, and every wrong input."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
+
+import pytest
+
+from transformer_mt import Translator
+from transformer_mt.errors import UserError
+from transformer_mt.tools.score import Job
+
+Tmt = Callable[..., "CompletedProcess[str]"]
+
+SRC = "one two three\n\nthree two one\n \ntwo\teight\nsix\u2028four\n"
+TGT = "eins zwei drei\n\ndrei\n eins\nzwei\tacht\n\n"
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in a folder with `f`, `g` and wrong files."""
+    monkeypatch.chdir(tmp_path)
+    for name, text in {"f": SRC, "g": TGT, "short": "eins\n", "empty": ""}.items():
+        Path(name).write_text(text, encoding="utf-8")
+    Path("latin").write_bytes(b"eins\n\nna\xefve\n\n\n\n")
+    Path("cut.gz").write_bytes(gzip.compress(os.urandom(9000))[:-500])
+    Path("folder").mkdir()
+    return tmp_path
+
+
+def pairs() -> tuple[list[str], list[str]]:
+    return [*SRC.split("\n")[:-1]], [*TGT.split("\n")[:-1]]
+
+
+def test_text_has_two_columns(files: Path, tiny_run: Path, tmt: Tmt) -> None:
+    done = tmt("score", tiny_run, "--src", "f", "--tgt", "g")
+    found = Translator.load(tiny_run).score(*pairs())
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.split("\n")[:-1] == [f"{one.score:.4f}\t{one.score_per_token:.4f}" for one in found]
+    assert done.stdout.split("\n")[1] == "0.0000\t0.0000"
+    assert done.stdout.split("\n")[3] == "-inf\t-inf"
+
+
+def test_the_other_formats_are_those_of_translating(files: Path, tiny_run: Path, tmt: Tmt) -> None:
+    found = Translator.load(tiny_run).score(*pairs())
+    done = tmt("score", tiny_run, "--src", "f", "--tgt", "g", "--format", "json")
+    objects = [json.loads(line, parse_constant=pytest.fail) for line in done.stdout.split("\n")[:-1]]
+    assert [(one["line"], one["source"]) for one in objects] == list(enumerate(pairs()[0], start=1))
+    for one, wanted in zip(objects, found, strict=True):
+        (given,) = one["translations"]
+        assert set(given) == {"text", "score", "score_per_token", "finished", "tokens", "token_scores"}
+        assert (given["text"], given["tokens"]) == (wanted.text, wanted.tokens)
+        assert given["token_scores"] == pytest.approx(wanted.token_scores, abs=1e-6)
+        assert (given["score"] is None) == (wanted.score == -math.inf)
+    done = tmt("score", tiny_run, "--src", "f", "--tgt", "g", "--format", "tsv")
+    rows = [line.split("\t") for line in done.stdout.split("\n")[:-1]]
+    assert [row[:2] for row in rows] == [[str(n), "1"] for n in range(1, 7)]
+    assert [row[2] for row in rows] == [f"{one.score:.4f}" for one in found]
+    assert [row[4] for row in rows] == [text.replace("\t", " ") for text in pairs()[1]]
+
+
+def test_every_way_in_and_out_is_the_same(
+    files: Path, tiny_run: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = tmt("score", tiny_run, "--src", "f", "--tgt", "g", "--precision", "fp32").stdout
+    assert wanted.count("\n") == 6
+    Path("g.gz").write_bytes(gzip.compress(TGT.encode()))
+    monkeypatch.setattr("transformer_mt.cli.WINDOW", 2)
+    command = ("score", tiny_run, "--src", "f", "--tgt", "g.gz", "--precision", "fp32", "--batch-tokens", 1)
+    assert near(tmt(*command).stdout, wanted)
+    assert tmt(*command, "--output", "h").stdout == ""
+    assert near(Path("h").read_text(encoding="utf-8"), wanted)
+    assert not list(files.glob("h.*"))
+
+
+def near(one: str, other: str) -> bool:
+    """Equal but for rounding."""
+    return [float(word) for word in one.split()] == pytest.approx([float(word) for word in other.split()], abs=2e-4)
+
+
+def test_pipes_are_read_once(files: Path, tiny_run: Path, tmt: Tmt) -> None:
+    """So that what is uneven about them is found at the end."""
+    wanted = tmt("score", tiny_run, "--src", "f", "--tgt", "g").stdout
+    os.mkfifo("pipe")
+    for lines in (TGT, TGT + "mehr\nund mehr\n"):
+        thread = threading.Thread(target=lambda text=lines: Path("pipe").write_text(text, encoding="utf-8"))
+        thread.start()
+        done = tmt("score", tiny_run, "--src", "f", "--tgt", "pipe")
+        thread.join()
+        assert done.stdout == wanted
+        assert ("f has 6 lines, pipe has 8" in done.stderr) == (lines != TGT) == (done.returncode == 2)
+
+
+def test_nothing_in_is_nothing_out(files: Path, tiny_run: Path, tmt: Tmt) -> None:
+    done = tmt("score", tiny_run, "--src", "empty", "--tgt", "empty")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_other_bytes_are_replaced_where_that_is_asked_for(files: Path, tiny_run: Path, tmt: Tmt) -> None:
+    done = tmt("score", tiny_run, "--src", "f", "--tgt", "latin", "--errors", "replace", "--format", "json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.split("\n")[2])["translations"][0]["text"] == "na\ufffdve"
+
+
+def test_what_was_stopped_goes_on(files: Path, tiny_run: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("transformer_mt.cli.WINDOW", 2)
+    command = ("score", tiny_run, "--src", "f", "--tgt", "g", "--output", "h")
+    assert tmt(*command).returncode == 0
+    wanted = Path("h").read_text(encoding="utf-8")
+    score = Job.score
+
+    def stop(self: Job, window: Any, first_line: int) -> str:
+        if first_line > 2:
+            raise UserError("stopped")
+        return score(self, window, first_line)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Job, "score", stop)
+        assert tmt(*command).returncode == 2
+    assert Path("h").read_text(encoding="utf-8") == wanted
+    assert Path("h.part").read_text(encoding="utf-8").count("\n") == 2
+    refused(tmt(*command, "--resume", "--checkpoint", "8"), "h.part: was begun with checkpoint")
+    refused(tmt(*command, "--resume", "--format", "tsv"), "h.part: was begun with --format text, where it is tsv now")
+    Path("g").write_text(TGT.replace("eins zwei", "eins"), encoding="utf-8")
+    refused(tmt(*command, "--resume"), "h.part: was made from other text")
+    Path("g").write_text(TGT, encoding="utf-8")
+    assert tmt(*command, "--resume").returncode == 0
+    assert Path("h").read_text(encoding="utf-8") == wanted
+
+
+def refused(done: CompletedProcess[str], *parts: str) -> None:
+    """Exit status 2, a sentence with these parts, and nothing written."""
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith("tmt: ") or "\ntmt: error: " in done.stderr or "\ntmt score: error: " in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    for part in parts:
+        assert part in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--src f", "arguments are required: --tgt"),
+        ("--src nope --tgt g", "nope: no such file"),
+        ("--src f --tgt nope", "nope: no such file"),
+        ("--src folder --tgt g", "folder: is a directory; name a file"),
+        ("--src f --tgt short", "f has 6 lines, short has 1: line N of one must translate line N of the other"),
+        ("--src short --tgt g", "short has 1 lines, g has 6"),
+        ("--src f --tgt latin", "latin:3: not UTF-8 text (byte 0xef at position 3)"),
+        ("--src cut.gz --tgt g --errors replace", "cut.gz:"),
+        ("--src f --tgt g --output nowhere/h", "nowhere/h: there is no folder"),
+        ("--src f --tgt g --output folder", "folder: is a directory; name a file"),
+        ("--src f --tgt g --resume", "--resume goes with --output"),
+        ("--src f --tgt g --checkpoint 999", "best, last and the steps 8, 12"),
+        ("--src f --tgt g --device cuda:99", "device: cuda:99 is not there"),
+        ("--src f --tgt g --batch-tokens 0", "decoding.batch_tokens"),
+        ("--src f --tgt g more", "unrecognized arguments: more"),
+    ],
+)
+def test_mistakes(words: str, said: str, files: Path, tiny_run: Path, tmt: Tmt) -> None:
+    before = sorted(files.iterdir())
+    refused(tmt("score", tiny_run, *words.split()), said)
+    assert sorted(files.iterdir()) == before
+
+
+def test_a_run_that_is_none(files: Path, tmt: Tmt) -> None:
+    refused(tmt("score", "folder", "--src", "f", "--tgt", "g"), "folder: is not a run folder")
+    refused(tmt("score", "nope", "--src", "f", "--tgt", "g"), "nope: no such run folder")
+
+
+@pytest.mark.filterwarnings("default::transformer_mt.decoding.translator.Unscored")
+def test_a_line_that_is_too_long_is_named(tmt: Tmt, tiny_run: Path, tmp_path: Path) -> None:
+    Path(tmp_path / "f").write_text("one\n" + "one " * 3000 + "\n", encoding="utf-8")
+    done = tmt("score", tiny_run, "--src", tmp_path / "f", "--tgt", tmp_path / "f")
+    assert done.stdout.split("\n")[1] == "-inf\t-inf"
+    assert done.stderr.startswith("tmt: warning: line 2 has ")
+    assert done.stderr.endswith(" and at most 1024 source and 1024 target tokens are scored\n")

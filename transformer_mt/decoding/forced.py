@@ -1,0 +1,59 @@
+"""How likely a model finds translations that it is given: all positions of a sentence at once.
+
+`B` pairs, `S` source length, `T` target length, `N` labels that are no padding, `D` width, `V` vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from transformer_mt.data.batching import Batch, pair_batch
+from transformer_mt.data.order import Cuts
+from transformer_mt.data.tokenizer import TokenizerPair
+from transformer_mt.model.transformer import Transformer
+from transformer_mt.training.loss import CHUNK_BYTES
+
+
+def forced_gains(
+    model: Transformer,
+    tokenizers: TokenizerPair,
+    sources: Sequence[Sequence[int]],
+    targets: Sequence[Sequence[int]],
+    tokens: int,
+) -> list[list[float]]:
+    """The log-probability of each token of each target, and of the end symbol behind it.
+
+    Pairs of like length are read together, as many as have so many padded target tokens.
+    """
+    if not targets:
+        return []
+    lengths = [np.array([len(ids) for ids in side], np.int32) for side in (sources, targets)]
+    cuts = Cuts(lengths[0] + 1 + tokenizers.source_bos, lengths[1] + 1, tokens)
+    found: list[list[float]] = [[] for _ in targets]
+    for rows in cuts.in_order():
+        numbers = cast("list[int]", rows.tolist())
+        batch = pair_batch([sources[i] for i in numbers], [targets[i] for i in numbers], tokenizers)
+        each = iter(_label_gains(model, batch.to(model.output.weight.device)))
+        for i in numbers:
+            found[i] = [next(each) for _ in range(len(targets[i]) + 1)]
+    return found
+
+
+@torch.inference_mode()
+def _label_gains(model: Transformer, batch: Batch) -> list[float]:
+    """The log-probability of every label of a batch, pair by pair. Logits exist only in chunks. N"""
+    real = torch.nonzero_static(batch.labels.flatten() != model.tgt_pad, size=batch.n_tgt)[:, 0]  # [N]
+    states = model(batch.src, batch.tgt_in).flatten(0, 1)[real]  # [N, D]
+    labels = batch.labels.flatten()[real, None]  # [N, 1]
+    size = max(1, CHUNK_BYTES.get(states.device.type, 1 << 25) // (4 * model.output.weight.size(0)))
+
+    def gains(states: Tensor, labels: Tensor) -> Tensor:
+        return model.logits(states).log_softmax(-1).gather(1, labels)[:, 0]
+
+    parts = zip(torch.split(states, size), torch.split(labels, size), strict=True)
+    return cast("list[float]", torch.cat([gains(*part) for part in parts]).tolist())
