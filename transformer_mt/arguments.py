@@ -62,6 +62,10 @@ def make_parser() -> argparse.ArgumentParser:
 
     _add_evaluate(verbs.add_parser("evaluate", help="BLEU, chrF, chrF++ and TER, of a run's translations or a file's"))
 
+    _add_compare(
+        verbs.add_parser("compare", help="which of several runs or files of translations is better, and where")
+    )
+
     _add_export(verbs.add_parser("export", help="a run's model for elsewhere: for CTranslate2, or its weights alone"))
 
     _add_average(verbs.add_parser("average", help="the mean of the weights of several checkpoints, scored"))
@@ -162,6 +166,28 @@ def _add_evaluate(evaluate: argparse.ArgumentParser) -> None:
     _add_search(evaluate)
     _add_reading(evaluate)
     evaluate.set_defaults(verb="evaluate")
+
+
+def _add_compare(compare: argparse.ArgumentParser) -> None:
+    compare.description = (
+        "BLEU, chrF, chrF++ and TER of each system, tested against the first by paired bootstrap resampling and by "
+        "approximate randomisation; scores by length of the reference and by frequency of the words; and the "
+        "sentences whose translations differ most in chrF."
+    )
+    compare.add_argument("systems", type=Path, nargs="+", metavar="A", help="run folders, or files of translations")
+    compare.add_argument("--src", type=Path, metavar="F", help="source sentences, line by line; runs need them")
+    compare.add_argument("--ref", type=Path, required=True, metavar="G", help="reference translations, line by line")
+    about = "target text in which the words' frequencies are counted (default: what the first run has learnt from)"
+    compare.add_argument("--train", type=Path, metavar="F", help=about)
+    compare.add_argument("--show", type=int, default=5, metavar="N", help="print N of the sentences (5)")
+    compare.add_argument("--json", action="store_true", help="print one JSON object with everything")
+    files = compare.add_argument_group("files alone")
+    about = "language of the translations, by which BLEU's tokeniser is chosen (without it, 13a), and Moses' rules"
+    files.add_argument("--tgt-lang", metavar="L", help=about)
+    files.add_argument("--text", choices=("raw", "moses"), help="of all files, as for tmt evaluate --hyp")
+    _add_search(compare)
+    _add_reading(compare)
+    compare.set_defaults(verb="compare")
 
 
 def _add_search(parser: argparse.ArgumentParser) -> None:

@@ -18,6 +18,8 @@ from transformer_mt.arguments import DRAWING, decoding_options, make_parser
 from transformer_mt.errors import Interrupted, UserError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from transformer_mt.config import Config
     from transformer_mt.decoding.translator import Translator
     from transformer_mt.outputs import Settings
@@ -136,13 +138,20 @@ def _evaluate(args: argparse.Namespace) -> None:
         judged = iter([evaluating.judge_file(args.hyp, args.ref, standard, args.paper)])
     else:
         run = evaluating.Run.open(args.run, args.checkpoint, args.src, args.ref, args.output)
-        translator = _load_translator(args)
+        translator = _load_translator(args, args.run)
         about, judged = run.about(translator), run.judge(translator, args.paper)
     if args.json:
         print(evaluating.render(about, list(judged)))
     else:
         for one in judged:
             print(*one.lines(args.show), sep="\n")
+
+
+def _compare(args: argparse.Namespace) -> None:
+    from transformer_mt.tools.compare import Question, compare
+
+    found = compare(Question.of(vars(args)), lambda run: _load_translator(args, run))
+    print(found.record() if args.json else "\n".join(found.lines()))
 
 
 def _export(args: argparse.Namespace) -> None:
@@ -211,6 +220,7 @@ VERBS = {
     "translate": _translate,
     "score": _score,
     "evaluate": _evaluate,
+    "compare": _compare,
     "export": _export,
     "average": _average,
     "plot": _plot,
@@ -230,19 +240,17 @@ def _load_config(args: argparse.Namespace) -> Config:
     return configuration.load(args.config or configuration.builtin("quickstart"), args.overrides)
 
 
-def _load_translator(args: argparse.Namespace) -> Translator:
+def _load_translator(args: argparse.Namespace, run: Path) -> Translator:
     from transformer_mt.decoding.translator import Translator
 
-    return Translator.load(
-        args.run, args.checkpoint, args.device, args.threads, args.precision, **decoding_options(args)
-    )
+    return Translator.load(run, args.checkpoint, args.device, args.threads, args.precision, **decoding_options(args))
 
 
 def _load_run(args: argparse.Namespace) -> tuple[Origin, Translator]:
     from transformer_mt.runs import RunFolder
     from transformer_mt.tools.translating import Origin
 
-    translator = _load_translator(args)
+    translator = _load_translator(args, args.run)
     return Origin.of_run(RunFolder.open(args.run), args.checkpoint, translator.precision), translator
 
 

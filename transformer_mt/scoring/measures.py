@@ -76,15 +76,20 @@ class _CHRF(_OneKindOfFloat, CHRF): ...
 class _TER(_OneKindOfFloat, TER): ...
 
 
+def make_metrics(standard: Standard, chrf: type[CHRF] = CHRF, ter: type[TER] = TER) -> dict[str, Metric]:
+    """sacreBLEU's metrics by name, as they fit the language and the text."""
+    lowercase, is_spaced = standard.lowercase, standard.tokenize not in WITHOUT_SPACES
+    return {
+        "BLEU": BLEU(tokenize=standard.tokenize, lowercase=lowercase),
+        "chrF": chrf(lowercase=lowercase),
+        "chrF++": chrf(word_order=2, lowercase=lowercase),
+        "TER": ter(normalized=not is_spaced, asian_support=not is_spaced),
+    }
+
+
 def measure(hypotheses: Sequence[str], references: Sequence[str], standard: Standard) -> dict[str, Measure]:
     """All but P, by name."""
-    lowercase, is_spaced = standard.lowercase, standard.tokenize not in WITHOUT_SPACES
-    metrics: dict[str, Metric] = {
-        "BLEU": BLEU(tokenize=standard.tokenize, lowercase=lowercase),
-        "chrF": _CHRF(lowercase=lowercase),
-        "chrF++": _CHRF(word_order=2, lowercase=lowercase),
-        "TER": _TER(normalized=not is_spaced, asian_support=not is_spaced),
-    }
+    metrics = make_metrics(standard, _CHRF, _TER)
     hypotheses, references = standard.plain(hypotheses), standard.plain(references)
     return {name: _take(metric, hypotheses, references) for name, metric in metrics.items()}
 

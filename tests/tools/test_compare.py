@@ -1,0 +1,155 @@
+"""`tmt compare`: runs and files beside each other, what is printed, and every wrong input."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
+
+import pytest
+from sacrebleu.significance import PairedTest
+
+from transformer_mt import Translator
+from transformer_mt.scoring.comparison import contests
+from transformer_mt.scoring.metrics import Standard
+
+Tmt = Callable[..., "CompletedProcess[str]"]
+
+
+@pytest.fixture
+def here(tiny: Path, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in a copy of the folder of the tiny run, with two files of translations, and wrong ones."""
+    folder = shutil.copytree(tiny, tmp_path / "copy")
+    monkeypatch.chdir(folder)
+    references = Path("valid.de").read_text(encoding="utf-8")
+    Path("a.de").write_text(references.replace("vier", "fünf"), encoding="utf-8")
+    Path("b.de").write_text(re.sub("(?m) .*$", "", references), encoding="utf-8")
+    Path("short").write_text("eins\n", encoding="utf-8")
+    Path("empty").write_text("", encoding="utf-8")
+    Path("latin").write_bytes(b"na\xefve\n" * 8)
+    Path("folder").mkdir()
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def few_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What significance is, other tests look at."""
+    monkeypatch.setattr(PairedTest, "_DEFAULT_SAMPLES", {"ar": 200, "bs": 100})
+
+
+def lines(name: str) -> list[str]:
+    return Path(name).read_text(encoding="utf-8").split("\n")[:-1]
+
+
+def found(done: CompletedProcess[str]) -> dict[str, Any]:
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    return json.loads(done.stdout)
+
+
+def test_two_files(here: Path, tmt: Tmt) -> None:
+    done = tmt("compare", "a.de", "b.de", "--ref", "valid.de", "--show", 2)
+    assert (done.returncode, done.stderr) == (0, "")
+    wanted = contests([lines("a.de"), lines("b.de")], lines("valid.de"), Standard("13a", ""))
+    for name, contest in wanted.items():
+        a, b = contest.standings
+        assert re.search(rf"^{re.escape(name)} +A +{a.score:.2f}\n", done.stdout, re.MULTILINE)
+        p = rf"{b.p_bootstrap:.4f} +{b.p_randomisation:.4f}"
+        assert re.search(rf"^ +B +{b.score:.2f} +{re.escape(f'{b.difference:+.2f}')} +{p}$", done.stdout, re.MULTILINE)
+        assert contest.signature in done.stdout
+    assert done.stdout.startswith("A  a.de\nB  b.de\n\n8 pairs; ")
+    assert len(re.findall("^line ", done.stdout, re.MULTILINE)) == 2
+    assert "source" not in done.stdout
+    assert "training" not in done.stdout
+
+
+def test_a_run_and_a_file(here: Path, tmt: Tmt) -> None:
+    """The words of the run's training text are counted; so they are where the same text is named."""
+    files = ("--src", "valid.en", "--ref", "valid.de", "--json", "--beam", 2)
+    one = found(tmt("compare", "runs/tiny", "a.de", *files))
+    hypotheses = Translator.load("runs/tiny", beam=2).translate(lines("valid.en"))
+    wanted = contests([hypotheses, lines("a.de")], lines("valid.de"), Standard("13a", "de"))
+    assert one["systems"] == {"A": "runs/tiny (beam 2, step 12)", "B": "a.de"}
+    assert one["pairs"] == 8
+    for name, contest in wanted.items():
+        for ours, theirs in zip(one["contests"][name]["standings"], contest.standings, strict=True):
+            assert ours["score"] == theirs.score
+            assert ours["p_bootstrap"] == theirs.p_bootstrap
+    assert [bucket["words"] for bucket in one["lengths"]] == ["0-10"]
+    assert sum(bucket["words"] for bucket in one["frequencies"]) == 8 * 3
+    assert len(one["sentences"]) == 5
+    assert one["sentences"][0]["source"] in lines("valid.en")
+    again = found(tmt("compare", "runs/tiny", "a.de", *files, "--train", "train.de"))
+    assert again["frequencies"] == one["frequencies"]
+
+
+def test_three_systems_and_one_twice(here: Path, tmt: Tmt) -> None:
+    one = found(tmt("compare", "a.de", "b.de", "a.de", "--ref", "valid.de", "--json", "--show", 0))
+    assert list(one["systems"].values()) == ["a.de", "b.de", "a.de"]
+    for contest in one["contests"].values():
+        first, _, third = contest["standings"]
+        assert (third["score"], third["difference"], third["p_randomisation"]) == (first["score"], 0, 1)
+    assert one["sentences"] == one["frequencies"] == []
+
+
+def test_another_checkpoint(here: Path, tmt: Tmt) -> None:
+    files = ("--src", "valid.en", "--ref", "valid.de", "--json", "--checkpoint", "8")
+    assert found(tmt("compare", "runs/tiny", "a.de", *files))["systems"]["A"] == "runs/tiny (beam 5, step 8)"
+
+
+def test_a_language_without_spaces(here: Path, tmt: Tmt) -> None:
+    one = found(tmt("compare", "a.de", "b.de", "--ref", "valid.de", "--json", "--tgt-lang", "ja"))
+    assert "|tok:char|" in one["contests"]["BLEU"]["signature"]
+
+
+@pytest.mark.filterwarnings("default")
+def test_training_text_that_has_gone(here: Path, tmt: Tmt) -> None:
+    shutil.rmtree("runs/.cache")
+    Path("train.de").unlink()
+    done = tmt("compare", "runs/tiny", "a.de", "--src", "valid.en", "--ref", "valid.de")
+    assert done.returncode == 0
+    assert "tmt: warning: runs/tiny: its training text cannot be read" in done.stderr
+    assert "--train F names" in done.stderr
+    assert "training text" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("a.de --ref valid.de", "name two runs or files"),
+        ("a.de b.de", "arguments are required: --ref"),
+        ("a.de nope --ref valid.de", "nope: no such run folder and no such file"),
+        ("a.de b.de --ref nope", "nope: no such file"),
+        ("a.de b.de --ref folder", "folder: is a directory"),
+        ("a.de b.de --ref valid.de --src nope", "nope: no such file"),
+        ("a.de b.de --ref valid.de --train nope", "nope: no such file"),
+        ("a.de short --ref valid.de", "short has 1 lines, valid.de has 8: line N of one must belong to line N"),
+        ("a.de b.de --ref valid.de --src short", "short has 1 lines, valid.de has 8"),
+        ("empty empty --ref empty", "empty: holds no lines"),
+        ("a.de latin --ref valid.de", "latin:1: not UTF-8 text"),
+        ("a.de folder --ref valid.de --src valid.en", "folder: is not a run folder"),
+        ("a.de runs/tiny --ref valid.de", "name its source sentences with --src"),
+        ("a.de runs/tiny --ref valid.de --src valid.en --checkpoint 9", "best, last and the steps 8, 12"),
+        ("a.de runs/tiny --ref valid.de --src valid.en --tgt-lang de", "--tgt-lang and --text go with files alone"),
+        ("a.de b.de --ref valid.de --show -1", "--show -1: a number of sentences"),
+        ("a.de runs/tiny --ref valid.de --src valid.en --beam 0", "decoding.beam"),
+    ],
+)
+def test_mistakes(words: str, said: str, here: Path, tmt: Tmt) -> None:
+    done = tmt("compare", *words.split())
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    assert said in done.stderr
+
+
+def test_runs_that_are_judged_otherwise(here: Path, tmt: Tmt) -> None:
+    shutil.copytree("runs/tiny", "runs/other")
+    text = Path("runs/other/config.yaml").read_text(encoding="utf-8")
+    Path("runs/other/config.yaml").write_text(text.replace("tgt_lang: de", "tgt_lang: fr"), encoding="utf-8")
+    done = tmt("compare", "runs/tiny", "runs/other", "--src", "valid.en", "--ref", "valid.de")
+    assert done.returncode == 2
+    assert "runs/other: is judged otherwise than runs/tiny (data.tgt_lang fr and de" in done.stderr
