@@ -47,7 +47,7 @@ class Job:
         return "".join(line.text.upper() + "\\n" for line in window)
 
 sys.modules["transformer_mt.tools.translating"] = SimpleNamespace(Job=Job)
-cli._load_run = lambda args: (args.checkpoint, SimpleNamespace(config=SimpleNamespace(n_best=1)))
+cli._load_run = lambda args: (args.checkpoint, SimpleNamespace(config=SimpleNamespace(sample=False)))
 try:
     cli.main()
 finally:
