@@ -42,8 +42,8 @@ from transformer_mt.data.encoded import LengthLimit, encode
 from transformer_mt.data.tokenizer import TokenizerPair
 from transformer_mt.device import resolve
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.training.consistency import make_loss
 from transformer_mt.training.distributed import Ranks
+from transformer_mt.training.objective import make_loss
 from transformer_mt.training.optim import make_optimizer
 from transformer_mt.training.schedule import make_schedule
 from transformer_mt.training.update import Updater

@@ -1,6 +1,6 @@
-"""Make the figures of the README's table on Multi30k, from the text files to the scores.
+"""Train what papers report on Multi30k, from the text files to a table of scores.
 
-    python scripts/reproduce.py multi30k --data DIR [--pair en-de] [--seeds N] [--only NAME ...] [--jobs N]
+    python scripts/reproduce.py multi30k --data DIR [--pair en-de] [--seeds N] [--jobs N]
 
 DIR holds Multi30k as raw text: train, val and test_2016_flickr, each as .en, .de, ... Of each system so many seeds are
 trained, the checkpoints that its recipe names are averaged, and the mean is scored on val and test_2016_flickr. All
@@ -16,36 +16,34 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer_mt.data.sources import read_lines
-from transformer_mt.disk import write_text
+from transformer_mt.disk import delete_folder, write_text
 from transformer_mt.errors import UserError
 from transformer_mt.runs import RunFolder
 from transformer_mt.scoring.papers import papers_texts
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 RUNS = Path("runs/multi30k")
+TEXT = RUNS / "text"
+LANGUAGES = ("en", "de", "fr", "cs")
 PARTS = ("train", "val", "test_2016_flickr")
 SCORED = PARTS[1:]
 
 
 class System(NamedTuple):
-    """One row of the table."""
+    """One row of the table: a recipe for the papers' text."""
 
     config: str
-    is_papers_text: bool  # lower-cased Moses tokens; else raw text
-    averaged: int = 0  # of its newest checkpoints, so many; 0: the best one as it is
-    overrides: tuple[str, ...] = ()
+    averaged: int  # of its newest checkpoints, so many
 
 
-SYSTEMS = {
-    "tiny": System("papers/multi30k_tiny.yaml", is_papers_text=True, averaged=10),
-}
+SYSTEMS = {"tiny": System("papers/multi30k_tiny.yaml", averaged=10)}
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,6 @@ class Work:
     seed: int
     src_lang: str
     tgt_lang: str
-    data: Path
     changes: tuple[str, ...]
 
     @property
@@ -69,14 +66,12 @@ class Work:
 
     @property
     def judged(self) -> RunFolder:
-        """What is scored: the run itself, or the folder with its mean."""
-        n = self.system.averaged
-        return RunFolder(self.run.path.with_name(f"{self.run.path.name}-average-last-{n}")) if n else self.run
+        """What is scored: the folder with the mean of its checkpoints."""
+        return RunFolder(self.run.path.with_name(f"{self.run.path.name}-average-last-{self.system.averaged}"))
 
     def files(self, part: str) -> tuple[Path, Path]:
-        """A part of the corpus, source and target, as the system reads it."""
-        folder = RUNS / "text" if self.system.is_papers_text else self.data
-        return folder / f"{part}.{self.src_lang}", folder / f"{part}.{self.tgt_lang}"
+        """A part of the corpus, source and target."""
+        return TEXT / f"{part}.{self.src_lang}", TEXT / f"{part}.{self.tgt_lang}"
 
     def do(self) -> None:
         """Whatever of it is not done yet."""
@@ -85,10 +80,12 @@ class Work:
             *("train", "--config", CONFIGS / self.system.config, f"name={self.run.path.name}", f"runs_dir={RUNS}"),
             *(f"seed={self.seed}", f"data.src_lang={self.src_lang}", f"data.tgt_lang={self.tgt_lang}"),
             *(f"data.{key}={{src: '{src}', tgt: '{tgt}'}}" for key, (src, tgt) in sources.items()),
-            *("data.test={}", *self.system.overrides, *self.changes),
+            *("data.test={}", *self.changes),
             log=self.run.path.with_suffix(".log"),
         )
-        if not self.judged.exists():
+        if not self.is_averaged():
+            if self.judged.exists():
+                delete_folder(self.judged.path)
             tmt("average", self.run.path, "--last", self.system.averaged, "--output", self.judged.path)
         for part in SCORED:
             if not self.scores_file(part).exists():
@@ -96,6 +93,12 @@ class Work:
                 command = ("evaluate", self.judged.path, "--src", src, "--ref", ref, "--paper", "multi30k", "--json")
                 write_text(self.scores_file(part), tmt(*command))
         print(f"{self.run.path.name}: {self.measure('val', 'p'):.2f} P on val", flush=True)
+
+    def is_averaged(self) -> bool:
+        """Whether the mean is there, and is that of this training, not of an earlier, shorter one."""
+        if not self.judged.exists():
+            return False
+        return self.judged.read_record()["exported"]["steps"][-1] == self.run.checkpoint("last").step
 
     def scores_file(self, part: str) -> Path:
         return self.judged.path / f"scores-{part}.json"
@@ -110,35 +113,50 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("corpus", choices=["multi30k"])
     parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="changes of all trainings")
-    parser.add_argument("--data", type=Path, required=True, help="folder of the raw text")
-    parser.add_argument("--pair", default="en-de", metavar="SRC-TGT", help="the languages (default: en-de)")
-    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="runs of each, with seeds 1, 2, ... (3)")
-    parser.add_argument("--only", nargs="*", choices=SYSTEMS, default=list(SYSTEMS), help="some of the systems")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="trainings at once, each with one CPU thread")
+    parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="folder of the raw text")
+    parser.add_argument("--pair", type=pair, default="en-de", metavar="SRC-TGT", help="the languages (default: en-de)")
+    parser.add_argument("--seeds", type=positive, default=3, metavar="N", help="runs of each, with seeds 1, 2, ... (3)")
+    parser.add_argument(
+        "--jobs", type=positive, default=1, metavar="N", help="trainings at once, of one CPU thread each"
+    )
     args = parser.parse_intermixed_args()
-    src_lang, tgt_lang = args.pair.split("-")
+    src_lang, tgt_lang = args.pair
     for lang in (src_lang, tgt_lang):
         write_papers_texts(args.data, lang)
     changes = (*args.overrides, *(["threads=1"] if args.jobs > 1 else []))
-    works = [
-        Work(name, seed, src_lang, tgt_lang, args.data, changes)
-        for seed in range(1, args.seeds + 1)
-        for name in args.only
-    ]
-    with ThreadPoolExecutor(args.jobs) as pool:
-        for done in [pool.submit(work.do) for work in works]:
+    works = [Work(name, seed, src_lang, tgt_lang, changes) for seed in range(1, args.seeds + 1) for name in SYSTEMS]
+    pool = ThreadPoolExecutor(args.jobs)
+    try:
+        for done in as_completed([pool.submit(work.do) for work in works]):
             done.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
     print("\n".join(table(works)))
+
+
+def pair(text: str) -> tuple[str, str]:
+    """Two of the languages of Multi30k."""
+    src_lang, hyphen, tgt_lang = text.partition("-")
+    if not hyphen or src_lang == tgt_lang or not {src_lang, tgt_lang} <= set(LANGUAGES):
+        raise argparse.ArgumentTypeError(f"{text}: two of {', '.join(LANGUAGES)}, such as en-de")
+    return src_lang, tgt_lang
+
+
+def positive(text: str) -> int:
+    """A number of things."""
+    if not text.isdecimal() or text == "0":
+        raise argparse.ArgumentTypeError(f"{text}: a number from 1 on")
+    return int(text)
 
 
 def write_papers_texts(data: Path, lang: str) -> None:
     """The corpus in one language, prepared as the papers have it."""
+    TEXT.mkdir(parents=True, exist_ok=True)
     for part in PARTS:
-        file = RUNS / "text" / f"{part}.{lang}"
-        if not file.exists():
-            file.parent.mkdir(parents=True, exist_ok=True)
-            texts = papers_texts(list(read_lines(data / f"{part}.{lang}")), lang)
-            write_text(file, "".join(f"{text}\n" for text in texts))
+        texts = papers_texts(list(read_lines(data / f"{part}.{lang}")), lang)
+        text, file = "".join(f"{text}\n" for text in texts), TEXT / f"{part}.{lang}"
+        if not file.exists() or file.read_text(encoding="utf-8") != text:
+            write_text(file, text)
 
 
 def tmt(*arguments: object, log: Path | None = None) -> str:
@@ -182,3 +200,5 @@ if __name__ == "__main__":
         main()
     except UserError as error:
         sys.exit(f"reproduce: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)

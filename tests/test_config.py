@@ -146,6 +146,11 @@ def test_every_mistake_is_told_at_once_in_the_order_of_the_file(write: Write) ->
         ),
         ("model: {positions: learned, max_positions: 255}\n", "x.yaml:2: model.max_positions: 255 learned positions"),
         ("model: {positions: learned, max_positions: 256}\ntokenizer: {source_bos: on}\n", "x.yaml:2: model.max_pos"),
+        ("loss: {consistency_weight: 2}\n", "x.yaml:2: loss.consistency_weight: with one pass nothing diverges"),
+        (
+            "loss: {consistency: rdrop}\nmodel: {layer_drop: 0.1, dropout: {embedding: 0, residual: 0}}\n",
+            "x.yaml:2: loss.consistency: rdrop compares two passes",
+        ),
     ],
 )
 def test_sections_that_contradict_each_other(write: Write, text: str, place: str) -> None:
@@ -158,6 +163,8 @@ def test_sections_that_contradict_each_other(write: Write, text: str, place: str
     [
         {"tokenizer": {"joint": False}, "model": {"tie_embeddings": "decoder"}},
         {"tokenizer": {"joint": False}, "model": {"tie_embeddings": "none"}},
+        {"loss": {"consistency": "simcut", "consistency_weight": 2}, "model": {"dropout": {"embedding": 0}}},
+        {"loss": {"consistency": "simcut"}, "model": {"dropout": {"embedding": 0, "residual": 0}}},
         {"train": {"max_steps": None}},
         {"train": {"max_steps": None, "max_epochs": 1}, "validation": {"patience": None}},
     ],

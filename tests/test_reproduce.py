@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -43,8 +44,13 @@ def test_from_text_to_table(data: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     assert len([path for path in made if path.name.startswith("scores-")]) == 4
 
     reproduce.main()
-    assert capsys.readouterr().out.splitlines()[-1] == row
+    assert capsys.readouterr().out.splitlines()[-1] == row  # and nothing was written anew
     assert {path: path.stat().st_mtime_ns for path in made} == made
+
+    sys.argv[-1:] += ["train.max_steps=4"]
+    reproduce.main()
+    scores = json.loads(Path("runs/multi30k/tiny-en-de-1-average-last-2/scores-val.json").read_text(encoding="utf-8"))
+    assert scores["step"] == 4
 
 
 def test_what_fails_is_named(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,6 +59,14 @@ def test_what_fails_is_named(data: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(reproduce.UserError, match="ended with status 2"):
         reproduce.main()
     assert "d_modle" in Path("runs/multi30k/tiny-en-de-1.log").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("wrong", [["--pair", "ende"], ["--pair", "en-xx"], ["--jobs", "0"], ["--seeds", "-1"]])
+def test_wrong_arguments(wrong: list[str], data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["reproduce.py", "multi30k", "--data", str(data), *wrong])
+    with pytest.raises(SystemExit) as end:
+        reproduce.main()
+    assert end.value.code == 2
 
 
 def test_a_spread() -> None:

@@ -36,7 +36,7 @@ from transformer_mt.settings import (
     read_yaml,
 )
 from transformer_mt.training.checkpoint import KeepConfig
-from transformer_mt.training.loss import LossConfig
+from transformer_mt.training.objective import LossConfig
 from transformer_mt.training.optim import OptimizerConfig
 from transformer_mt.training.schedule import ScheduleConfig
 from transformer_mt.training.trainer import TrainConfig, ValidationConfig
@@ -105,6 +105,8 @@ class Config(Section):
                 ("train", "max_steps"),
                 "nothing would ever end the training: set a limit here, or validation.patience",
             )
+        if what := self.loss.problem(self.model.drops):
+            yield ("loss", "consistency"), what
         for section, key, what in self.not_in_ctranslate2() if self.export else ():
             yield (section, key), f"{what}, or leave out export: {self.export}"
         for key, what in self.schedule.problems(self.train.max_steps):

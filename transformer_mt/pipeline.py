@@ -35,10 +35,10 @@ from transformer_mt.scoring.metrics import Scores, Standard
 from transformer_mt.settling import say_memory, settle, settle_batches
 from transformer_mt.training import distributed
 from transformer_mt.training.checkpoint import rewind, warning_of_room
-from transformer_mt.training.consistency import make_loss
 from transformer_mt.training.distributed import Ranks, say
 from transformer_mt.training.ema import AveragedWeights
 from transformer_mt.training.monitor import Monitor, SilentMonitor
+from transformer_mt.training.objective import make_loss
 from transformer_mt.training.optim import make_optimizer
 from transformer_mt.training.schedule import make_schedule
 from transformer_mt.training.trainer import Trainer

@@ -16,8 +16,8 @@ from transformer_mt.material import Material, make_stream
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs import RunFolder
 from transformer_mt.training import memory
-from transformer_mt.training.consistency import make_loss
 from transformer_mt.training.distributed import say
+from transformer_mt.training.objective import make_loss
 from transformer_mt.training.schedule import ENDING, make_schedule
 from transformer_mt.training.update import gradients
 

@@ -13,12 +13,13 @@ import torch
 
 from transformer_mt.data.quickstart.corpus import pairs
 from transformer_mt.data.tokenizer import TokenizerPair
-from transformer_mt.decoding import forced, translator
+from transformer_mt.decoding import translator
 from transformer_mt.decoding.forced import forced_gains
 from transformer_mt.decoding.options import DecodingConfig
 from transformer_mt.decoding.translator import Translator, Unscored
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer
+from transformer_mt.training import loss
 
 MakeTranslator = Callable[..., Translator]
 PAIRS = pairs("test")[300:364]
@@ -80,7 +81,7 @@ def test_any_company_and_any_order(one: Translator, tokens: int, monkeypatch: py
     """Trap 7, also where logits come in chunks that end within a sentence."""
     wanted = [found.token_scores for pair in PAIRS for found in one.score([pair[0]], [pair[1]])]
     monkeypatch.setattr(translator, "READ", tokens)
-    monkeypatch.setitem(forced.CHUNK_BYTES, "cpu", 4 * one.tokenizers.tgt.vocab_size * 7)
+    monkeypatch.setitem(loss.CHUNK_BYTES, "cpu", 4 * one.tokenizers.tgt.vocab_size * 7)
     order = random.Random(1).sample(range(len(PAIRS)), len(PAIRS))
     found = one.score([SOURCES[i] for i in order], [TARGETS[i] for i in order])
     for place, i in enumerate(order):
@@ -105,7 +106,7 @@ def test_neither_batches_nor_chunks_are_larger_than_they_may_be(
 
     monkeypatch.setattr(Transformer, "forward", spy)
     monkeypatch.setattr(Transformer, "logits", spy_logits)
-    monkeypatch.setitem(forced.CHUNK_BYTES, "cpu", 4 * one.tokenizers.tgt.vocab_size * 50)
+    monkeypatch.setitem(loss.CHUNK_BYTES, "cpu", 4 * one.tokenizers.tgt.vocab_size * 50)
     found = one.score(SOURCES, TARGETS)
     assert sum(rows for rows, _ in read) == len(PAIRS)
     assert all(size <= 200 for _, size in read)

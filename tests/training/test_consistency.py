@@ -15,8 +15,9 @@ from transformer_mt.data.batching import Batch
 from transformer_mt.device import Machine
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.training import loss as loss_file
-from transformer_mt.training.consistency import Shares, consistent_cross_entropy, cut, make_loss, two_passes
-from transformer_mt.training.loss import Loss, LossConfig, batch_loss, label_smoothed_cross_entropy
+from transformer_mt.training.consistency import Shares, consistent_cross_entropy, cut, two_passes
+from transformer_mt.training.loss import Loss, batch_loss, label_smoothed_cross_entropy
+from transformer_mt.training.objective import LossConfig, make_loss
 from transformer_mt.training.update import gradients
 
 MakeModel = Callable[..., Transformer]

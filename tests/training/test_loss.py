@@ -17,14 +17,13 @@ from transformer_mt.device import Machine
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.training import loss as loss_file
 from transformer_mt.training import update
-from transformer_mt.training.consistency import make_loss
 from transformer_mt.training.loss import (
     Loss,
-    LossConfig,
     batch_loss,
     label_smoothed_cross_entropy,
     plain_cross_entropy,
 )
+from transformer_mt.training.objective import LossConfig, make_loss
 
 MakeModel = Callable[..., Transformer]
 B, T, D, V = 3, 7, 16, 29

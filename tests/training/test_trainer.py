@@ -91,6 +91,8 @@ def test_after_several_in_a_row_it_goes_back_with_half_the_learning_rate(here, t
     assert [entry["train/learning_rate"] for entry in entries()][3:5] == [2e-3, 1e-3]
     state = torch.load(RunFolder(here / "runs" / "tiny").checkpoint("last").path / "training.pt", weights_only=True)
     assert state["progress"]["returns"] == 1
+    hours = [entry["train/hours"] for entry in entries()]
+    assert sorted(hours) == hours  # those of the steps that were lost count, too
 
 
 @pytest.mark.parametrize("log_every", [1, 12])

@@ -11,9 +11,9 @@ import torch
 
 from transformer_mt.data.batching import Batch, BatchStream, Position
 from transformer_mt.device import Machine
-from transformer_mt.training.consistency import make_loss
 from transformer_mt.training.distributed import Ranks
-from transformer_mt.training.loss import LossConfig, plain_cross_entropy
+from transformer_mt.training.loss import plain_cross_entropy
+from transformer_mt.training.objective import LossConfig, make_loss
 from transformer_mt.training.update import FIGURES, Updater
 
 CPU = Machine(torch.device("cpu"), "fp32", 1)

@@ -16,7 +16,7 @@ from transformer_mt.data.batching import Batch, pair_batch
 from transformer_mt.data.order import Cuts
 from transformer_mt.data.tokenizer import TokenizerPair
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.training.loss import CHUNK_BYTES
+from transformer_mt.training.loss import chunk_rows, places
 
 
 def forced_gains(
@@ -47,10 +47,10 @@ def forced_gains(
 @torch.inference_mode()
 def _label_gains(model: Transformer, batch: Batch) -> list[float]:
     """The log-probability of every label of a batch, pair by pair. Logits exist only in chunks. N"""
-    real = torch.nonzero_static(batch.labels.flatten() != model.tgt_pad, size=batch.n_tgt)[:, 0]  # [N]
+    real = places(batch.labels, model.tgt_pad, batch.n_tgt)  # [N]
     states = model(batch.src, batch.tgt_in).flatten(0, 1)[real]  # [N, D]
     labels = batch.labels.flatten()[real, None]  # [N, 1]
-    size = max(1, CHUNK_BYTES.get(states.device.type, 1 << 25) // (4 * model.output.weight.size(0)))
+    size = chunk_rows(states.device, 4 * model.output.weight.size(0))
 
     def gains(states: Tensor, labels: Tensor) -> Tensor:
         return model.logits(states).log_softmax(-1).gather(1, labels)[:, 0]

@@ -123,6 +123,11 @@ class ModelConfig(Section):
         """The longest sequence the model can read; None: any."""
         return self.max_positions if self.positions == "learned" else None
 
+    @property
+    def drops(self) -> bool:
+        """Whether dropout makes two passes differ; layers are left out of whole batches alike."""
+        return any(rate for stack in (self.encoder, self.decoder) for _, rate in self.of(stack).dropout)
+
     def of(self, stack: StackConfig) -> ModelConfig:
         """The configuration as one stack has it: what it sets itself stands in place of what both share."""
         own = {key: value for key in OWN_KEYS if (value := getattr(stack, key)) is not None}

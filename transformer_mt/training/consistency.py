@@ -11,7 +11,6 @@ as large as that of one pass, and alpha means what it means there. Gradients flo
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -21,18 +20,7 @@ from torch import Tensor
 from transformer_mt.data.batching import Batch
 from transformer_mt.model.attention import padding_mask
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.training.loss import (
-    CHUNK_BYTES,
-    TINY,
-    BatchLoss,
-    Loss,
-    LossConfig,
-    batch_loss,
-    compute_dtype,
-    places,
-)
-
-SIMCUT_WEIGHT, R_DROP_WEIGHT = 3.0, 5.0  # the papers' alpha, for small corpora
+from transformer_mt.training.loss import TINY, Loss, chunk_rows, compute_dtype, places
 
 
 class Shares(NamedTuple):
@@ -40,18 +28,6 @@ class Shares(NamedTuple):
 
     cross_entropy: tuple[float, float]
     divergence: tuple[float, float]  # from the pass to the other: KL(1 || 2), KL(2 || 1)
-
-
-def make_loss(config: LossConfig) -> BatchLoss:
-    """The loss that training minimises."""
-    alpha, smoothing = config.consistency_weight, config.label_smoothing
-    if config.consistency == "simcut":
-        shares = Shares((1.0, 0.0), (SIMCUT_WEIGHT if alpha is None else alpha, 0.0))
-        return partial(two_pass_loss, shares=shares, smoothing=smoothing, cutoff=config.cutoff)
-    if config.consistency == "rdrop":
-        quarter = (R_DROP_WEIGHT if alpha is None else alpha) / 4
-        return partial(two_pass_loss, shares=Shares((0.5, 0.5), (quarter, quarter)), smoothing=smoothing, cutoff=0.0)
-    return partial(batch_loss, smoothing=smoothing)
 
 
 def two_pass_loss(model: Transformer, batch: Batch, *, shares: Shares, smoothing: float, cutoff: float) -> Loss:
@@ -67,7 +43,8 @@ def two_passes(model: Transformer, batch: Batch, cutoff: float) -> Tensor:
     The masks are those of the whole sentences. As one batch, both leave out the same layers where `layer_drop` does.
     """
     real = batch.src != model.src_pad
-    is_last, is_first = real & ~F.pad(real[:, 1:], (0, 1)), torch.arange(batch.tgt_in.size(1), device=real.device) == 0
+    is_last = real & ~F.pad(real[:, 1:], (0, 1))
+    is_first = torch.arange(batch.tgt_in.size(1), device=real.device) == 0
     src = torch.cat([batch.src, cut(batch.src, is_last, model.src_pad, cutoff)])
     tgt_in = torch.cat([batch.tgt_in, cut(batch.tgt_in, is_first, model.tgt_pad, cutoff)])
     mask = padding_mask(batch.src, model.src_pad).repeat(2, 1, 1, 1)
@@ -122,7 +99,7 @@ class _TwoPassLoss(torch.autograd.Function):
         grad_states = torch.empty_like(states, dtype=dtype)
         grad_weight = torch.zeros_like(weight, dtype=torch.float32)
         states, weight = states.to(dtype), weight.to(dtype)
-        rows = max(1, CHUNK_BYTES.get(states.device.type, 1 << 25) // (4 * len(weight) * dtype.itemsize))
+        rows = chunk_rows(states.device, 4 * len(weight) * dtype.itemsize)
         for start in range(0, len(labels), rows):
             chunk = slice(start, start + rows)
             logits = states[chunk] @ weight.T  # [n, 2, V]
@@ -142,7 +119,7 @@ class _TwoPassLoss(torch.autograd.Function):
 
 def _work_out(logits: Tensor, labels: Tensor, pad_id: int, shares: Shares, smoothing: float, sums: Tensor) -> Tensor:
     """Add a chunk's part to the sums. Returns the gradient, in the place of the logits. [n, 2, V] -> the same"""
-    (count_1, count_2), (pull_1, pull_2) = shares
+    (ce_1, ce_2), (kl_12, kl_21) = shares
     rows = torch.arange(len(labels), device=labels.device)
     probabilities = torch.softmax(logits, -1)
     label_logits = logits[rows, :, labels].float()  # [n, 2]
@@ -157,13 +134,13 @@ def _work_out(logits: Tensor, labels: Tensor, pad_id: int, shares: Shares, smoot
     difference[:, pad_id] = 0.0
     mean_1, mean_2 = (torch.mul(own, difference, out=first).sum(-1).float() for own in (p, q))  # [n]
     left = rounded.float() - exact
-    added = (pull_1 * (mean_1 + left) - pull_2 * (mean_2 + left)).sum()
+    added = (kl_12 * (mean_1 + left) - kl_21 * (mean_2 + left)).sum()
 
-    _gradient(p, q, difference, count_1 + pull_2 - pull_1 * mean_1, pull_1, pull_2, out=first)
-    _gradient(q, p, difference, count_2 + pull_1 + pull_2 * mean_2, -pull_2, pull_1, out=second)
-    first[rows, labels] -= count_1 * (1 - smoothing)
-    second[rows, labels] -= count_2 * (1 - smoothing)
-    sums += torch.stack([count_1 * smoothed[0] + count_2 * smoothed[1] + added, nll[:, 0].sum(), added])
+    _gradient(p, q, difference, ce_1 + kl_21 - kl_12 * mean_1, kl_12, kl_21, out=first)
+    _gradient(q, p, difference, ce_2 + kl_12 + kl_21 * mean_2, -kl_21, kl_12, out=second)
+    first[rows, labels] -= ce_1 * (1 - smoothing)
+    second[rows, labels] -= ce_2 * (1 - smoothing)
+    sums += torch.stack([ce_1 * smoothed[0] + ce_2 * smoothed[1] + added, nll[:, 0].sum(), added])
     return logits
 
 

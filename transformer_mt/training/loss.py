@@ -9,35 +9,20 @@ is (1 - e) on the label and e / K on every class, as in `F.cross_entropy`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field
 from torch import Tensor
 
 from transformer_mt.data.batching import Batch
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.settings import Section
 
 CHUNK_BYTES = {"cpu": 1 << 23, "cuda": 1 << 28}
 """Logits held at once: on a CPU, about what its caches hold."""
+CHUNK_BYTES_ELSEWHERE = 1 << 25
 TINY = torch.finfo(torch.float32).tiny
 """A label less probable than this counts as if it were so probable: the loss of a token ends at 87 nats."""
-
-
-class LossConfig(Section):
-    """The training loss."""
-
-    label_smoothing: float = Field(default=0.1, ge=0, lt=1)
-    """probability mass spread evenly over the vocabulary"""
-    consistency: Literal["none", "simcut", "rdrop"] = "none"
-    """two passes of each batch are to predict alike: simcut (the second with tokens cut off) or rdrop (by dropout)"""
-    consistency_weight: float | None = Field(default=None, ge=0)
-    """the papers' alpha, by which the divergence of the two is multiplied; null: 3 for simcut, 5 for rdrop"""
-    cutoff: float = Field(default=0.05, ge=0, lt=1)
-    """simcut: rate of the tokens, of source and target, that have no embedding in the second pass"""
 
 
 class Loss(NamedTuple):
@@ -71,6 +56,11 @@ def label_smoothed_cross_entropy(
 def places(labels: Tensor, pad_id: int, n_labels: int) -> Tensor:
     """Where the labels stand that count. [B, T] -> [N], of B * T"""
     return torch.nonzero_static(labels.flatten() != pad_id, size=n_labels)[:, 0]
+
+
+def chunk_rows(device: torch.device, row_bytes: int) -> int:
+    """How many rows of logits are worked on at once."""
+    return max(1, CHUNK_BYTES.get(device.type, CHUNK_BYTES_ELSEWHERE) // row_bytes)
 
 
 def compute_dtype(states: Tensor) -> torch.dtype:
@@ -113,7 +103,7 @@ class _ChunkedLoss(torch.autograd.Function):
         grad_states = torch.empty_like(states, dtype=dtype) if wants_gradient else None
         grad_weight = torch.zeros_like(weight, dtype=torch.float32) if wants_gradient else None
         states, weight = states.to(dtype), weight.to(dtype)
-        rows = max(1, CHUNK_BYTES.get(states.device.type, 1 << 25) // (len(weight) * dtype.itemsize))
+        rows = chunk_rows(states.device, len(weight) * dtype.itemsize)
         for start in range(0, len(labels), rows):
             chunk = slice(start, start + rows)
             logits = states[chunk] @ weight.T  # [n, V]
@@ -143,7 +133,3 @@ def batch_loss(model: Transformer, batch: Batch, smoothing: float) -> Loss:
     states = model(batch.src, batch.tgt_in)
     weight, pad_id = model.output.weight, model.tgt_pad
     return label_smoothed_cross_entropy(states, weight, batch.labels, pad_id, smoothing, batch.n_tgt)
-
-
-BatchLoss = Callable[[Transformer, Batch], Loss]
-"""A loss of one batch, with all its settings."""

@@ -241,8 +241,10 @@ class Trainer:
             )
         if self.ranks.is_first:
             checkpoint.rewind(self.run, str(good.step))
+        self.count_time()
+        spent = progress.seconds
         self.resume(good)
-        self.progress.returns = returns
+        self.progress.returns, self.progress.seconds = returns, spent
         self.monitor.say(f"{trouble}: back to step {good.step:,} with half the learning rate")
 
     def log(self) -> None:

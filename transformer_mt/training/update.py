@@ -13,7 +13,7 @@ from transformer_mt.data.batching import Batch
 from transformer_mt.device import Machine, give_back_memory, is_out_of_memory
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.training.distributed import Ranks
-from transformer_mt.training.loss import BatchLoss
+from transformer_mt.training.objective import BatchLoss
 
 FIGURES = ("loss", "nll", "consistency", "n_src", "n_tgt", "cells", "splits", "norm")
 """What a step finds: the first seven are sums over its micro-batches, the last is the norm of the mean gradient."""
