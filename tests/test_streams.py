@@ -303,7 +303,7 @@ def test_what_was_stopped_goes_on(number: int, files: tuple[Path, Path]) -> None
         kept = part.read_text(encoding="utf-8").count("\n")
         assert status == 128 + number
         assert said == (
-            f"tmt: stopped by {name}; the translations of {kept:,} lines are in {part}; "
+            f"tmt: stopped by {name}; lines done: {kept:,}, in {part}; "
             "the same command with --resume goes on from there\n"
         )
         assert kept == done_lines(target)
@@ -407,7 +407,7 @@ def test_pipes_and_arguments_keep_no_account(tmp_path: Path) -> None:
         process.send_signal(signal.SIGTERM)
         said = process.stderr.read().decode() if process.stderr else ""
         assert process.wait() == 143
-    assert said == f"tmt: stopped by SIGTERM; the translations of 1 lines are in {tmp_path}/g.part\n"
+    assert said == f"tmt: stopped by SIGTERM; lines done: 1, in {tmp_path}/g.part\n"
     assert (tmp_path / "g.part").read_bytes() == b"ONE\n"
 
 
@@ -499,3 +499,28 @@ def test_what_is_read_is_not_written_over(tmp_path: Path) -> None:
     done = translate("--input", tmp_path / "g.part", "--output", tmp_path / "g")
     assert done.returncode == 2 and b"g.part: is read, and --output" in done.stderr
     assert (tmp_path / "g.part").read_bytes() == b"one\n"
+
+
+def test_a_link_s_part_is_beside_what_it_points_to(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "g").symlink_to(tmp_path / "there" / "g")
+    (tmp_path / "there" / "g.part").write_bytes(b"one\n")
+    done = translate("--input", tmp_path / "there" / "g.part", "--output", tmp_path / "g")
+    assert done.returncode == 2 and b"g.part: is read, and --output" in done.stderr
+
+
+def test_a_file_may_be_translated_in_place(tmp_path: Path) -> None:
+    (tmp_path / "g").write_bytes(b"one\n")
+    assert translate("--input", tmp_path / "g", "--output", tmp_path / "g").returncode == 0
+    assert (tmp_path / "g").read_bytes() == b"ONE\n"
+
+
+def test_standard_output_by_its_name(tmp_path: Path) -> None:
+    """A pipe has no path of its own; a file is written like any other."""
+    (tmp_path / "f").write_bytes(b"one\n")
+    arguments = ("--input", tmp_path / "f", "--output", "/dev/stdout")
+    done = translate(*arguments)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"ONE\n", b"")
+    with (tmp_path / "g").open("wb") as file, start(*arguments, stdout=file) as process:
+        assert process.wait() == 0
+    assert (tmp_path / "g").read_bytes() == b"ONE\n"

@@ -95,7 +95,7 @@ def _translate(args: argparse.Namespace) -> None:
     outputs.check(args.output)
     if args.resume and not (args.input and args.output):
         raise UserError("translate: --resume goes with --input and --output: only a file can be gone on with")
-    outputs.check_apart(args.output, args.input, args.prefix)
+    outputs.check_apart(args.output, args.input, args.prefix, in_place=True)
     at_prompt = not args.texts and not args.input and sys.stdin.isatty() and sys.stdout.isatty()
     lines = streams.paired(streams.lines(args.texts, args.input, at_prompt, args.errors), args.prefix, args.errors)
     from transformer_mt.tools.translating import Job

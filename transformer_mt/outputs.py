@@ -131,11 +131,11 @@ def opened(path: Path | None, settings: Settings | None = None, resume: bool = F
     if path is None:
         yield Output(sys.stdout.buffer, Progress({}))
         return
-    path = path.resolve()  # what a link points to is written, not the link
-    if path.exists() and not path.is_file():  # a device or a pipe cannot be replaced
+    if path.exists() and not path.is_file():  # a device or a pipe cannot be replaced, and may have no path of its own
         with path.open("wb", buffering=0) as file:
             yield Output(file, Progress({}))
         return
+    path = path.resolve()  # what a link points to is written, not the link
     part, record = path.with_name(f"{path.name}.part"), path.with_name(f"{path.name}.part.json")
     begun = Progress(settings or {})
     if resume and part.exists():
@@ -179,7 +179,7 @@ def _ended_by_signals(output: Output) -> Generator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        what = f"; the translations of {output.done.lines:,} lines are in {output.file.name}"
+        what = f"; lines done: {output.done.lines:,}, in {output.file.name}"
         if output.record:
             what += "; the same command with --resume goes on from there"
         raise Interrupted(received[0] if received else signal.SIGINT, what) from None
@@ -196,12 +196,16 @@ def check(path: Path | None) -> None:
         raise UserError(f"{path}: there is no folder {path.absolute().parent}")
 
 
-def check_apart(path: Path | None, *sources: Path | None) -> None:
-    """Refuse to write over what is read. G itself may be read: it is replaced when all is done."""
-    part = path and path.with_name(f"{path.name}.part")
-    for source in filter(None, sources):
-        if part and part.exists() and source.exists() and part.samefile(source):
-            raise UserError(f"{source}: is read, and --output {path} would write over it first; choose another name")
+def check_apart(path: Path | None, *sources: Path | None, in_place: bool = False) -> None:
+    """Refuse to write over what is read. In place, G itself may be read: it is replaced when all is done."""
+    if path is None:
+        return
+    whole = path.resolve()
+    part = whole.with_name(f"{whole.name}.part")
+    for written in [part] if in_place else [part, whole]:
+        for source in filter(None, sources):
+            if written.is_file() and source.exists() and written.samefile(source):
+                raise UserError(f"{source}: is read, and --output {path} would write over it; choose another name")
 
 
 def progress_bar(done: int, is_quiet: bool) -> tqdm[NoReturn]:

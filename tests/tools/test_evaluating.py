@@ -204,7 +204,7 @@ def test_a_file_has_no_search(key: str, here: Path, tmt: Tmt) -> None:
         (("RUN", "--show", "1", "--json"), ("--show is for people, --json for programs",)),
         (("RUN", *FILES, "--output", "nowhere/g"), ("nowhere/g: there is no folder",)),
         (("RUN", *FILES, "--output", "."), (".: is a directory; name a file",)),
-        (("RUN", *FILES, "--output", "valid.de"), ("valid.de: is read, and --output would write over it",)),
+        (("RUN", *FILES, "--output", "valid.de"), ("valid.de: is read, and --output valid.de would write over it",)),
         (("RUN", "--paper", "wmt"), ("invalid choice: 'wmt'",)),
         (("--hyp", "test.de"), ("--hyp and --ref go together",)),
         (("--hyp", "test.de", "--ref", "valid.de"), ("test.de has 6 lines, valid.de has 8: line N of one",)),

@@ -159,6 +159,8 @@ def refused(done: CompletedProcess[str], *parts: str) -> None:
         ("--src cut.gz --tgt g --errors replace", "cut.gz:"),
         ("--src f --tgt g --output nowhere/h", "nowhere/h: there is no folder"),
         ("--src f --tgt g --output folder", "folder: is a directory; name a file"),
+        ("--src f --tgt g --output g", "g: is read, and --output g would write over it; choose another name"),
+        ("--src f --tgt g --output folder/../f", "f: is read, and --output folder/../f would write over it"),
         ("--src f --tgt g --resume", "--resume goes with --output"),
         ("--src f --tgt g --checkpoint 999", "best, last and the steps 8, 12"),
         ("--src f --tgt g --device cuda:99", "device: cuda:99 is not there"),

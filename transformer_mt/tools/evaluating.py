@@ -132,9 +132,6 @@ class Run:
                 f"evaluate: --output takes the translations of one test set, and this run has {', '.join(tables)}; "
                 "choose with --src and --ref"
             )
-        for read in filter(None, (src, ref)):
-            if output and output.exists() and output.samefile(read):
-                raise UserError(f"{read}: is read, and --output would write over it; choose another name")
         standard = Standard.of(config.scoring, config.data.tgt_lang)
         return cls(run.path, checkpoint, run.checkpoint(checkpoint).step, tables, standard, output)
 
