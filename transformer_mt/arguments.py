@@ -104,7 +104,7 @@ def _add_translate(translate: argparse.ArgumentParser) -> None:
     )
     about = "text (default): the translations; tsv: line, rank, score, score a token, text; json: an object a line"
     lines.add_argument("--format", choices=("text", "tsv", "json"), default="text", help=about)
-    about = "text: log-probability, and that a token, before each translation, with tabs between"
+    about = "text: log-probability, and its mean per token, before each translation, with tabs between"
     lines.add_argument("--scores", action="store_true", help=about)
     about = "also which word comes from which, as 0-0 1-2: source word, target word, from the cross-attention"
     lines.add_argument("--alignments", action="store_true", help=about)
@@ -124,7 +124,7 @@ def _add_translate(translate: argparse.ArgumentParser) -> None:
 def _add_score(score: argparse.ArgumentParser) -> None:
     score.description = (
         "The log-probability of each line of G as the translation of that line of F, for ranking and filtering pairs. "
-        "-inf: a blank line translated by text, or a line that is longer than the model reads (with a warning)."
+        "-inf: a pair with a blank line, or with one that is longer than the model reads (with a warning)."
     )
     score.add_argument("run", type=Path, metavar="RUN", help="a run folder")
     score.add_argument("--src", type=Path, required=True, metavar="F", help="source sentences (plain or .gz)")
@@ -133,8 +133,8 @@ def _add_score(score: argparse.ArgumentParser) -> None:
     score.add_argument("--resume", action="store_true", help="go on with an H.part that was stopped (with --output)")
     score.add_argument("--errors", choices=("strict", "replace"), default="strict", help=ERRORS)
     about = (
-        "text (default): natural log-probability, the end symbol counted, and that a token; tsv: line, 1, these two, "
-        "translation; json: an object a line, with tokens"
+        "text (default): natural log-probability, the end symbol counted, and its mean per token; tsv: line, 1, these "
+        "two, translation; json: an object a line, with tokens"
     )
     score.add_argument("--format", choices=("text", "tsv", "json"), default="text", help=about)
     about = "padded target tokens that are read at once (on a CPU at most 2048, which is fastest)"

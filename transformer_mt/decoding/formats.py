@@ -18,8 +18,8 @@ class Format:
     """How the translations of a line are written.
 
     text: `n_best` lines for each line, empty ones where fewer were found; in front, with `scores`, log-probability and
-    log-probability a token, and behind, with alignments, these; tabs between.
-    tsv: a line for each translation: line, rank, log-probability, log-probability a token, text, alignment.
+    its mean per token, and behind, with alignments, these; tabs between.
+    tsv: a line for each translation: line, rank, log-probability, its mean per token, text, alignment.
     json: an object for each line.
     """
 
@@ -64,7 +64,7 @@ def pharaoh(one: Translation) -> str:
 
 
 def score_columns(one: Translation) -> list[str]:
-    """Log-probability, and that a token."""
+    """Log-probability, and its mean per token."""
     return [f"{one.score:.4f}", f"{one.score_per_token:.4f}"]
 
 

@@ -169,8 +169,7 @@ class Translator:
     ) -> list[Translation]:
         """Each target as a translation of its source, with the log-probabilities that the model gives it.
 
-        A blank text counts as an empty one. The translation of an empty source is empty for certain: so that pair has
-        score 0, and any other target of an empty source minus infinity. So has, with a warning (`Unscored`), a pair
+        A pair with a blank side is no translation, and has minus infinity; so has, with a warning (`Unscored`), a pair
         with a side that is longer than `max_source_length`, or than the model's positions. `lines` are the pairs'
         numbers, which warnings name.
         """
@@ -178,11 +177,9 @@ class Translator:
             raise UserError(f"{len(sources)} sources and {len(targets)} targets: give one for each")
         numbers = range(1, len(sources) + 1) if lines is None else lines
         src, tgt = self.tokenizers.src.encode(sources), self.tokenizers.tgt.encode(targets)
-        tgt = [ids if target.strip() else [] for ids, target in zip(tgt, targets, strict=True)]
-        blank = [not source.strip() for source in sources]
-        read = [i for i, line in enumerate(numbers) if not blank[i] and self._has_room(line, src[i], tgt[i])]
-        gains = {i: list[float]() for i, ids in enumerate(tgt) if blank[i] and not ids}
-        gains.update(zip(read, self.gains([src[i] for i in read], [tgt[i] for i in read]), strict=True))
+        whole = [bool(source.strip() and target.strip()) for source, target in zip(sources, targets, strict=True)]
+        read = [i for i, line in enumerate(numbers) if whole[i] and self._has_room(line, src[i], tgt[i])]
+        gains = dict(zip(read, self.gains([src[i] for i in read], [tgt[i] for i in read]), strict=True))
         return [self._given(target, tgt[i], gains.get(i)) for i, target in enumerate(targets)]
 
     def gains(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:

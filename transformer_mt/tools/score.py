@@ -41,7 +41,7 @@ class Job:
         return "".join(f"{line}\n" for line in written)
 
     def _line(self, number: int, source: str, one: Translation) -> str:
-        """text: its log-probability, and that a token; otherwise as `tmt translate` writes a translation."""
+        """text: its log-probability, and its mean per token; otherwise as `tmt translate` writes a translation."""
         if self.kind == "text":
             return "\t".join(score_columns(one))
         return "".join(Format(self.kind).lines(number, source, [one]))
