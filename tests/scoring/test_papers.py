@@ -6,7 +6,9 @@ import pytest
 from sacremoses import MosesTokenizer
 
 from transformer_mt.data.quickstart.corpus import pairs
-from transformer_mt.scoring.papers import detokenized, papers_texts
+from transformer_mt.errors import UserError
+from transformer_mt.scoring.metrics import ScoringConfig, Standard
+from transformer_mt.scoring.papers import check_moses, check_paper, detokenized, papers_texts
 
 
 @pytest.mark.parametrize(
@@ -40,3 +42,21 @@ def test_tokens_become_plain_text_again() -> None:
         texts = [pair[side].lower() for pair in pairs("test")[:200]]
         assert detokenized(papers_texts(texts, language), language) == texts
     assert detokenized(["", "&quot; a &amp; b &quot; , c &#93;"], "de") == ["", '"a & b", c]']
+
+
+def test_languages_without_rules_are_refused() -> None:
+    """sacremoses would take them for English without a word."""
+    for language in ("en", "DE", "fr_CA", "cs", "ja", "ko"):
+        check_moses(language)
+    for language in ("xx", "", "th"):
+        with pytest.raises(UserError, match=f'Moses has no rules for "{language}", but for as, bn, ca'):
+            Standard.of(ScoringConfig(text="moses"), language)
+        assert Standard.of(ScoringConfig(text="raw"), language).tgt_lang == language
+
+
+def test_the_papers_have_four_languages() -> None:
+    for language in ("en", "de-AT", "FR", "cs"):
+        check_paper(language)
+    for language in ("nl", "xx", ""):
+        with pytest.raises(UserError, match=f'the data set has no "{language}" '):
+            check_paper(language)

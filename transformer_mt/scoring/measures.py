@@ -21,7 +21,9 @@ from transformer_mt.scoring.metrics import Score, Standard, primary_language
 RESAMPLES = 1000  # of the test set, drawn with replacement; from them the interval
 MOST_PAIRS = 10_000  # with an interval: of so many, the resamples of chrF++ take 1 GB at once
 DIGITS = 10  # in which sacreBLEU hands out an interval
-WITHOUT_SPACES = ("zh", "ja-mecab", "char")  # tokenisers of scripts in which TER finds no words to count
+OF_CHARACTERS = ("zh", "ja")  # languages in which TER takes characters for words
+OF_NO_WORDS = ("th", "lo", "km", "my", "bo")  # without spaces, and in scripts that TER does not cut either
+NO_TER = "TER is left out: it counts words, and the text has no spaces between them"
 PAPERS_TOKENS = 12_103  # of the references test_2016_flickr.de, as the papers on Multi30k have them
 PAPERS_PAIRS = 1000
 
@@ -54,8 +56,8 @@ class PapersMeasure(Measure):
         if self.reference_tokens == self.papers_reference_tokens:
             return f"{said}, as test_2016_flickr.de has in the papers"
         return (
-            f"{said}, where test_2016_flickr.de has {self.papers_reference_tokens:,} in the papers: this is other "
-            "text, or prepared otherwise, and not to be compared with theirs"
+            f"{said}; test_2016_flickr.de has {self.papers_reference_tokens:,} in the papers: if that is your set, it "
+            "was prepared otherwise"
         )
 
 
@@ -78,13 +80,16 @@ class _TER(_OneKindOfFloat, TER): ...
 
 def make_metrics(standard: Standard, chrf: type[CHRF] = CHRF, ter: type[TER] = TER) -> dict[str, Metric]:
     """sacreBLEU's metrics by name, as they fit the language and the text."""
-    lowercase, is_spaced = standard.lowercase, standard.tokenize not in WITHOUT_SPACES
-    return {
+    lowercase, language = standard.lowercase, primary_language(standard.tgt_lang)
+    metrics: dict[str, Metric] = {
         "BLEU": BLEU(tokenize=standard.tokenize, lowercase=lowercase),
         "chrF": chrf(lowercase=lowercase),
         "chrF++": chrf(word_order=2, lowercase=lowercase),
-        "TER": ter(normalized=not is_spaced, asian_support=not is_spaced),
     }
+    if language not in OF_NO_WORDS:
+        is_cut = language in OF_CHARACTERS
+        metrics["TER"] = ter(normalized=is_cut, asian_support=is_cut)
+    return metrics
 
 
 def measure(hypotheses: Sequence[str], references: Sequence[str], standard: Standard) -> dict[str, Measure]:

@@ -61,7 +61,11 @@ class Standard:
 
     @classmethod
     def of(cls, config: ScoringConfig, tgt_lang: str) -> Standard:
-        """As a configuration has it."""
+        """As a configuration has it. Raises `UserError` for Moses text in a language of which Moses knows no rules."""
+        if config.text == "moses":
+            from transformer_mt.scoring import papers
+
+            papers.check_moses(tgt_lang)
         return cls(bleu_tokenizer(config.tokenize, tgt_lang), tgt_lang, config.text)
 
     @property

@@ -7,10 +7,33 @@ from importlib.metadata import version
 from typing import cast
 
 from sacremoses import MosesDetokenizer, MosesPunctNormalizer, MosesTokenizer
+from sacremoses.corpus import NonbreakingPrefixes
 
+from transformer_mt.errors import UserError
 from transformer_mt.scoring.metrics import primary_language
 
 PREPARED = f"lower-cased, with punctuation and tokens by sacremoses {version('sacremoses')}"
+
+MULTI30K = ("en", "de", "fr", "cs")
+
+
+def check_paper(language: str) -> None:
+    """Raise `UserError` for a target language that the papers on Multi30k do not have."""
+    if primary_language(language) not in MULTI30K:
+        raise UserError(
+            f'--paper multi30k: the data set has no "{language}" (but {", ".join(MULTI30K)}); leave it out, or name '
+            "the target language (--tgt-lang; data.tgt_lang of a run)"
+        )
+
+
+def check_moses(language: str) -> None:
+    """Raise `UserError` for a language that sacremoses would silently take for English, or for none."""
+    known = sorted({*NonbreakingPrefixes().available_langs.values(), "ja", "ko"})  # whose characters it knows
+    if primary_language(language) not in known:
+        raise UserError(
+            f'text moses: Moses has no rules for "{language}", but for {", ".join(known)}; name the target language '
+            "(--tgt-lang; data.tgt_lang of a run), or take the text as raw"
+        )
 
 
 def papers_texts(texts: Sequence[str], language: str) -> list[str]:
