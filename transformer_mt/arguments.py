@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from pathlib import Path
+from typing import Any
 
 from transformer_mt import __version__
 from transformer_mt.errors import UserError
@@ -14,6 +15,7 @@ OVERRIDES = "override a key of the configuration: model.d_model=512, 'data.train
 
 ERRORS = "lines that are not UTF-8: refused (strict, the default), or read with U+FFFD in their place"
 
+READING = ("checkpoint", "device", "threads", "precision")
 DRAWING = ("temperature", "top_k", "top_p", "seed")
 SEARCH_OPTIONS = (
     *("beam", "length_penalty", "min_length", "no_repeat_ngram", "repetition_penalty", "batch_tokens"),
@@ -21,10 +23,10 @@ SEARCH_OPTIONS = (
 )
 
 
-def decoding_options(args: argparse.Namespace) -> dict[str, object]:
+def decoding_options(args: argparse.Namespace) -> dict[str, Any]:
     """What the command line sets of the configuration's section `decoding`."""
     names = {"length_penalty": "length_penalty_exponent"}
-    options = {names.get(key, key): getattr(args, key, None) for key in SEARCH_OPTIONS}
+    options: dict[str, Any] = {names.get(key, key): getattr(args, key, None) for key in SEARCH_OPTIONS}
     if getattr(args, "max_length", None) is not None:
         match = re.fullmatch(r"(?:([0-9.]+)\*source\+)?([0-9]+)", args.max_length)
         if match is None:
@@ -145,17 +147,19 @@ def _add_score(score: argparse.ArgumentParser) -> None:
 
 def _add_evaluate(evaluate: argparse.ArgumentParser) -> None:
     evaluate.description = (
-        "sacreBLEU's BLEU, chrF, chrF++ and TER (the less, the better) with signatures, and intervals that hold 95 "
-        "percent of 1,000 resamples of the test set. Of RUN; or, without one, of a file: --hyp F --ref G."
+        "sacreBLEU's BLEU, chrF, chrF++ and TER (edits per 100 words: the lower, the better), with signatures and with "
+        "intervals that hold 95 percent of 1,000 resamples of the test set. Of RUN; or, without one, of a file: --hyp "
+        "F --ref G. TER is left out for th, lo, km, my and bo, which have no spaces between words."
     )
     evaluate.add_argument("run", type=Path, nargs="?", metavar="RUN", help="a run folder")
     evaluate.add_argument("--src", type=Path, metavar="F", help="source sentences; without, the run's own test sets")
     about = "their reference translations, line by line; for a run, the kind of text that it was trained on"
     evaluate.add_argument("--ref", type=Path, metavar="G", help=about)
+    evaluate.add_argument("--set", metavar="NAME", help="one of the run's own test sets (default: all)")
     about = "multi30k: also metric P of its papers, BLEU of lower-cased Moses tokens, and the references' tokens"
     evaluate.add_argument("--paper", choices=("multi30k",), help=about)
     evaluate.add_argument("--json", action="store_true", help="print one JSON object with everything")
-    evaluate.add_argument("--show", type=int, default=0, metavar="N", help="print N of the translations")
+    evaluate.add_argument("--show", type=int, metavar="N", help="print N of the translations")
     evaluate.add_argument("--output", type=Path, metavar="G", help="write the translations, one a line")
     file = evaluate.add_argument_group("a file instead of a run")
     file.add_argument("--hyp", type=Path, metavar="F", help="translations to be measured, line by line")
@@ -165,7 +169,7 @@ def _add_evaluate(evaluate: argparse.ArgumentParser) -> None:
     file.add_argument("--text", choices=("raw", "moses"), help=about)
     _add_search(evaluate)
     _add_reading(evaluate)
-    evaluate.set_defaults(verb="evaluate")
+    evaluate.set_defaults(verb="evaluate", **dict.fromkeys(READING))  # so it shows whether they were given
 
 
 def _add_compare(compare: argparse.ArgumentParser) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from transformer_mt import outputs, streams
-from transformer_mt.arguments import DRAWING, decoding_options, make_parser
+from transformer_mt.arguments import DRAWING, READING, decoding_options, make_parser
 from transformer_mt.errors import Interrupted, UserError
 
 if TYPE_CHECKING:
@@ -128,23 +128,19 @@ def _score(args: argparse.Namespace) -> None:
 def _evaluate(args: argparse.Namespace) -> None:
     outputs.check(args.output)
     outputs.check_apart(args.output, args.src, args.ref)
-    from transformer_mt.scoring.metrics import ScoringConfig, Standard
     from transformer_mt.tools import evaluating
 
     evaluating.check(vars(args))
     if args.hyp:
-        standard = Standard.of(ScoringConfig(text=args.text or "raw"), args.tgt_lang or "")
-        about = {"hypotheses": str(args.hyp), "tgt_lang": args.tgt_lang, "text": standard.text}
-        judged = iter([evaluating.judge_file(args.hyp, args.ref, standard, args.paper)])
+        about, found = evaluating.of_file(args.hyp, args.ref, args.tgt_lang, args.text or "raw", args.paper)
     else:
-        run = evaluating.Run.open(args.run, args.checkpoint, args.src, args.ref, args.output)
-        translator = _load_translator(args, args.run)
-        about, judged = run.about(translator), run.judge(translator, args.paper)
+        run = evaluating.RunEvaluation.open(args.run, args.src, args.ref, args.set, args.output, args.paper)
+        about, found = run.of(_load_translator(args, args.run), args.checkpoint or "best")
     if args.json:
-        print(evaluating.render(about, list(judged)))
+        print(evaluating.render(about, list(found)))
     else:
-        for one in judged:
-            print(*one.lines(args.show), sep="\n")
+        for one in found:
+            print(*one.lines(args.show or 0), sep="\n")
 
 
 def _compare(args: argparse.Namespace) -> None:
@@ -243,7 +239,8 @@ def _load_config(args: argparse.Namespace) -> Config:
 def _load_translator(args: argparse.Namespace, run: Path) -> Translator:
     from transformer_mt.decoding.translator import Translator
 
-    return Translator.load(run, args.checkpoint, args.device, args.threads, args.precision, **decoding_options(args))
+    reading = {key: getattr(args, key) for key in READING if getattr(args, key) is not None}
+    return Translator.load(run, **reading, **decoding_options(args))
 
 
 def _load_run(args: argparse.Namespace) -> tuple[Origin, Translator]:

@@ -15,6 +15,7 @@ from sacrebleu.significance import PairedTest
 
 from transformer_mt import Translator
 from transformer_mt.scoring.comparison import contests
+from transformer_mt.scoring.measures import NO_TER
 from transformer_mt.scoring.metrics import Standard
 
 Tmt = Callable[..., "CompletedProcess[str]"]
@@ -103,6 +104,9 @@ def test_another_checkpoint(here: Path, tmt: Tmt) -> None:
 def test_a_language_without_spaces(here: Path, tmt: Tmt) -> None:
     one = found(tmt("compare", "a.de", "b.de", "--ref", "valid.de", "--json", "--tgt-lang", "ja"))
     assert "|tok:char|" in one["contests"]["BLEU"]["signature"]
+    assert "|norm:yes|" in one["contests"]["TER"]["signature"]
+    done = tmt("compare", "a.de", "b.de", "--ref", "valid.de", "--tgt-lang", "th", "--show", 0)
+    assert NO_TER in done.stdout.split("\n") and "\nTER   " not in done.stdout
 
 
 @pytest.mark.filterwarnings("default")
@@ -126,6 +130,9 @@ def test_training_text_that_has_gone(here: Path, tmt: Tmt) -> None:
         ("a.de b.de --ref folder", "folder: is a directory"),
         ("a.de b.de --ref valid.de --src nope", "nope: no such file"),
         ("a.de b.de --ref valid.de --train nope", "nope: no such file"),
+        ("a.de runs/tiny --ref valid.de --src valid.en --train latin", "latin:1: not UTF-8 text"),
+        ("a.de b.de --ref valid.de --text moses --tgt-lang xx", 'Moses has no rules for "xx"'),
+        ("a.de b.de --ref valid.de --text moses", 'Moses has no rules for ""'),
         ("a.de short --ref valid.de", "short has 1 lines, valid.de has 8: line N of one must belong to line N"),
         ("a.de b.de --ref valid.de --src short", "short has 1 lines, valid.de has 8"),
         ("empty empty --ref empty", "empty: holds no lines"),

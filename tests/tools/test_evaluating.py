@@ -14,8 +14,9 @@ import pytest
 import sacrebleu
 
 from transformer_mt import Translator, __version__
+from transformer_mt.decoding import translator
 from transformer_mt.runs import RunFolder
-from transformer_mt.scoring.measures import measure
+from transformer_mt.scoring.measures import NO_TER, measure
 from transformer_mt.scoring.metrics import Standard
 from transformer_mt.scoring.papers import papers_texts
 from transformer_mt.tools.evaluating import OF_A_RUN
@@ -180,7 +181,15 @@ def test_a_file_of_moses_tokens(here: Path, tmt: Tmt) -> None:
 
 # --- mistakes ---------------------------------------------------------------------------------------------------------
 
-VALUES = {"checkpoint": 8, "device": "cpu", "precision": "fp32", "max_length": "9", "src": "valid.en", "output": "out"}
+VALUES = {
+    "checkpoint": "best",
+    "show": 0,
+    "device": "cpu",
+    "precision": "fp32",
+    "max_length": "9",
+    "src": "valid.en",
+    "output": "out",
+}
 
 
 @pytest.mark.parametrize("key", OF_A_RUN)
@@ -201,6 +210,10 @@ def test_a_file_has_no_search(key: str, here: Path, tmt: Tmt) -> None:
         (("RUN", "--src", "test.en", "--ref", "valid.de"), ("test.en has 6 lines, valid.de has 8",)),
         (("RUN", "--src", "nope", "--ref", "valid.de"), ("nope: no such file",)),
         (("RUN", "--src", "empty", "--ref", "empty"), ("holds no sentence pairs",)),
+        (("RUN", "--set", "seen"), ("evaluate: --set seen: this run has unseen",)),
+        (("RUN", *FILES, "--set", "unseen"), ("--set names one of the run's own test sets; leave it out",)),
+        (("RUN", "--show", "-3"), ("evaluate: --show -3: a number of translations, 0 for none",)),
+        (("RUN", "--checkpoint", "999"), ("best, last and the steps 8, 12",)),
         (("RUN", "--show", "1", "--json"), ("--show is for people, --json for programs",)),
         (("RUN", *FILES, "--output", "nowhere/g"), ("nowhere/g: there is no folder",)),
         (("RUN", *FILES, "--output", "."), (".: is a directory; name a file",)),
@@ -214,6 +227,9 @@ def test_a_file_has_no_search(key: str, here: Path, tmt: Tmt) -> None:
         (("--hyp", "latin", "--ref", "test.de"), ("latin:1: not UTF-8 text",)),
         ((*HYP, "--paper", "multi30k"), ("Moses tokens differ by language: name it, --tgt-lang de",)),
         ((*HYP, "--text", "moses"), ("Moses tokens differ by language",)),
+        ((*HYP, "--text", "moses", "--tgt-lang", ""), ("Moses tokens differ by language",)),
+        ((*HYP, "--text", "moses", "--tgt-lang", "xx"), ('text moses: Moses has no rules for "xx", but for as,',)),
+        ((*HYP, "--paper", "multi30k", "--tgt-lang", "xx"), ('the data set has no "xx" (but en, de, fr, cs)',)),
     ],
 )
 def test_mistakes(command: tuple[str, ...], parts: tuple[str, ...], here: Path, tiny_run: Path, tmt: Tmt) -> None:
@@ -226,10 +242,38 @@ def test_several_test_sets_have_no_one_output(copy: Path, here: Path, tmt: Tmt) 
     config = (copy / "config.yaml").read_text(encoding="utf-8")
     more = "\n    more: {src: valid.en, tgt: valid.de}\n    unseen:"
     (copy / "config.yaml").write_text(config.replace("\n    unseen:", more), encoding="utf-8")
-    said = "--output takes the translations of one test set, and this run has more, unseen; choose with --src and --ref"
+    said = "--output takes the translations of one test set, and this run has more, unseen; choose one with --set"
     refused(tmt("evaluate", copy, "--output", "out"), said)
     assert list(in_json(tmt, copy)["test_sets"]) == ["more", "unseen"]
     assert not Path("out").exists()
+    found = in_json(tmt, copy, "--output", "out", "--set", "more")["test_sets"]
+    assert (list(found), found["more"]["pairs"], len(lines_of("out"))) == (["more"], 8, 8)
+
+
+def test_a_run_into_another_language(copy: Path, here: Path, tmt: Tmt) -> None:
+    """There is no metric P of it, and its Moses text could not be put together."""
+    config = (copy / "config.yaml").read_text(encoding="utf-8").replace("tgt_lang: de", "tgt_lang: xx")
+    (copy / "config.yaml").write_text(config, encoding="utf-8")
+    refused(tmt("evaluate", copy, *FILES, "--paper", "multi30k"), 'the data set has no "xx"')
+    (copy / "config.yaml").write_text(config.replace("\n  text: raw", "\n  text: moses"), encoding="utf-8")
+    refused(tmt("evaluate", copy, *FILES), 'Moses has no rules for "xx"')
+
+
+def test_a_language_without_words(here: Path, tmt: Tmt) -> None:
+    done = tmt("evaluate", *HYP, "--tgt-lang", "th")
+    assert done.stdout.split("\n")[-3:-1] == [done.stdout.split("\n")[4], NO_TER]
+    assert done.stdout.split("\n")[4].startswith("chrF++ ")
+    assert "ter" not in in_json(tmt, *HYP, "--tgt-lang", "th")["test_sets"]["train6.de"]["measures"]
+
+
+def test_the_step_is_that_of_the_weights(here: Path, tiny_run: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that trains may lose the checkpoint that was found first."""
+    load = translator.load_chosen
+    monkeypatch.setattr(translator, "load_chosen", lambda model, run, _: load(model, run, "8"))
+    assert in_json(tmt, tiny_run, *FILES)["step"] == 8
+    assert "beam 5, step 8, " in tmt("evaluate", tiny_run, *FILES).stdout
+    done = tmt("compare", tiny_run, "valid.de", "--src", "valid.en", "--ref", "valid.de", "--json", "--show", 0)
+    assert json.loads(done.stdout)["systems"]["A"] == f"{tiny_run} (beam 5, step 8)"
 
 
 def test_a_run_without_test_sets(copy: Path, here: Path, tmt: Tmt) -> None:

@@ -63,6 +63,8 @@ class Translator:
     ['Der alte Hund schläft.']
     """
 
+    step = 0  # of the checkpoint that it was loaded from
+
     def __init__(self, model: Transformer, tokenizers: TokenizerPair, config: DecodingConfig) -> None:
         """The model is one that does not train (`Transformer.eval`)."""
         self.model, self.tokenizers, self.config = model, tokenizers, config
@@ -102,10 +104,12 @@ class Translator:
         folder = RunFolder.open(run)
         tokenizers = TokenizerPair.load(folder.tokenizer)
         model = Transformer(folder.section("model", ModelConfig), tokenizers.src, tokenizers.tgt)
-        load_chosen(model, folder, checkpoint)
+        info = load_chosen(model, folder, checkpoint)
         machine = resolve(device, precision, threads)
         config = folder.section("decoding", DecodingConfig).changed(options)
-        return cls._ready(model.to(machine.device), tokenizers, config, machine.precision)
+        translator = cls._ready(model.to(machine.device), tokenizers, config, machine.precision)
+        translator.step = info.step
+        return translator
 
     @property
     def longest_source(self) -> int:

@@ -18,6 +18,7 @@ from transformer_mt.errors import UserError
 from transformer_mt.runs import RunFolder
 from transformer_mt.scoring import comparison
 from transformer_mt.scoring.comparison import Contest, FrequencyBucket, LengthBucket, Sentence, Texts
+from transformer_mt.scoring.measures import NO_TER
 from transformer_mt.scoring.metrics import ScoringConfig, Standard, TextKind
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ class Question:
         if self.show < 0:
             raise UserError(f"compare: --show {self.show}: a number of sentences, 0 for none")
         streams.check_input((), self.train, "compare")
+        for _ in read_lines(self.train) if self.train and self.train.is_file() else ():
+            pass  # what is no text is found before runs translate; a pipe can be read only once
         if self.src is None and any(path.is_dir() for path in self.systems):
             raise UserError("compare: a run has to translate: name its source sentences with --src")
 
@@ -81,6 +84,8 @@ class Comparison:
         yield from _table(["", "", "score", "to A", "p bootstrap", "p randomisation"], self._standings())
         for name, contest in self.contests.items():
             yield f"{name:<6}  {contest.signature}"
+        if "TER" not in self.contests:
+            yield NO_TER
         letters = list(self.systems)
         yield "\nby words of the reference"
         head = ["words", "pairs", *(f"{metric} {letter}" for metric in ("BLEU", "chrF") for letter in letters)]
@@ -110,7 +115,8 @@ def compare(question: Question, load: Callable[[Path], Translator]) -> Compariso
     question.check()
     runs = {path: RunFolder.open(path) for path in question.systems if path.is_dir()}
     configs = {path: configuration.load(run.config) for path, run in runs.items()}
-    steps = {path: run.checkpoint(question.checkpoint).step for path, run in runs.items()}
+    for run in runs.values():
+        run.checkpoint(question.checkpoint)  # must be there before another run translates
     standard = _standard(question, configs)
     files = [path for path in question.systems if path not in runs]
     texts = {path: [*read_lines(path)] for path in (question.ref, *([question.src] if question.src else []), *files)}
@@ -122,7 +128,7 @@ def compare(question: Question, load: Callable[[Path], Translator]) -> Compariso
         if path in runs:
             translator = load(path)
             found.append(translator.translate(sources or []))
-            names.append(f"{path} ({translator.config.method}, step {steps[path]:,})")
+            names.append(f"{path} ({translator.config.method}, step {translator.step:,})")
         else:
             found.append(texts[path])
             names.append(str(path))

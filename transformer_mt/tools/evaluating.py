@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from transformer_mt import __version__, outputs
 from transformer_mt.data.sources import read_lines
 from transformer_mt.errors import UserError
-from transformer_mt.scoring.measures import Measure, PapersMeasure, measure, measure_as_papers
-from transformer_mt.scoring.metrics import Standard
+from transformer_mt.scoring.measures import NO_TER, Measure, PapersMeasure, measure, measure_as_papers
+from transformer_mt.scoring.metrics import ScoringConfig, Standard, TextKind
 from transformer_mt.streams import Line
 
 if TYPE_CHECKING:
@@ -22,15 +22,10 @@ if TYPE_CHECKING:
     from transformer_mt.training.monitor import Sample
 
 OF_A_FILE = ("tgt_lang", "text")
-OF_A_RUN: dict[str, object] = {  # and what stands there where nothing was given
-    **dict.fromkeys(("run", "src", "output", "beam", "length_penalty", "min_length", "max_length", "batch_tokens")),
-    **dict.fromkeys(("no_repeat_ngram", "repetition_penalty")),
-    "show": 0,
-    "checkpoint": "best",
-    "device": "auto",
-    "threads": "auto",
-    "precision": "auto",
-}
+OF_A_RUN = (
+    *("run", "src", "set", "output", "show", "checkpoint", "device", "threads", "precision"),
+    *("beam", "length_penalty", "min_length", "max_length", "no_repeat_ngram", "repetition_penalty", "batch_tokens"),
+)
 
 
 def check(given: Mapping[str, object]) -> None:
@@ -46,20 +41,24 @@ def check(given: Mapping[str, object]) -> None:
             raise UserError("evaluate: name a run, or a file of translations and its references: --hyp F --ref G")
         if bool(given["src"]) != bool(given["ref"]):
             raise UserError("evaluate: --src and --ref go together")
+        if given["set"] is not None and given["src"]:
+            raise UserError("evaluate: --set names one of the run's own test sets; leave it out, or --src and --ref")
     else:
-        if needless := [key for key, nothing in OF_A_RUN.items() if given[key] != nothing]:
+        if needless := [key for key in OF_A_RUN if given[key] is not None]:
             raise UserError(f"evaluate: --hyp scores translations that are there; leave out {names(needless)}")
         if given["ref"] is None:
             raise UserError("evaluate: --hyp and --ref go together")
-        if given["tgt_lang"] is None and (given["paper"] or given["text"] == "moses"):
+        if not given["tgt_lang"] and (given["paper"] or given["text"] == "moses"):
             raise UserError("evaluate: Moses tokens differ by language: name it, --tgt-lang de for one")
+    if isinstance(show := given["show"], int) and show < 0:
+        raise UserError(f"evaluate: --show {show}: a number of translations, 0 for none")
     if given["json"] and given["show"]:
         raise UserError("evaluate: --show is for people, --json for programs; --output G writes the translations")
 
 
 @dataclass(frozen=True)
-class Judged:
-    """A set of translations and what it was measured at."""
+class Evaluation:
+    """The translations of one test set, and what they were measured at."""
 
     name: str
     pairs: int
@@ -77,6 +76,8 @@ class Judged:
         yield f"{'':<6}  score  {'95 % interval':<16}  signature"
         for name, found in self.measures.items():
             yield found.line(name)
+        if "TER" not in self.measures:
+            yield NO_TER
         for found in self.measures.values():
             if isinstance(found, PapersMeasure):
                 yield found.account()
@@ -87,14 +88,17 @@ class Judged:
         return {"pairs": self.pairs, "seconds": self.seconds, "measures": measures}
 
 
-def render(about: Mapping[str, Any], judged: Sequence[Judged]) -> str:
+def render(about: Mapping[str, Any], found: Sequence[Evaluation]) -> str:
     """All of it as one JSON object."""
-    record = {"tmt": __version__, **about, "test_sets": {one.name: one.record() for one in judged}}
+    record = {"tmt": __version__, **about, "test_sets": {one.name: one.record() for one in found}}
     return json.dumps(record, ensure_ascii=False, indent=1)
 
 
-def judge_file(hyp: Path, ref: Path, standard: Standard, paper: str | None) -> Judged:
-    """The lines of a file. Raises `UserError` where its lines cannot be those of the other."""
+def of_file(
+    hyp: Path, ref: Path, tgt_lang: str | None, text: TextKind, paper: str | None
+) -> tuple[dict[str, Any], list[Evaluation]]:
+    """What is said of a file, and its lines measured. Raises `UserError` where they cannot be those of the other."""
+    standard = _standard(ScoringConfig(text=text), tgt_lang or "", paper)
     hypotheses, references = list(read_lines(hyp)), list(read_lines(ref))
     if len(hypotheses) != len(references):
         raise UserError(
@@ -103,53 +107,55 @@ def judge_file(hyp: Path, ref: Path, standard: Standard, paper: str | None) -> J
         )
     if not hypotheses:
         raise UserError(f"{hyp}: holds no lines; is it the right file?")
-    return Judged(str(ref), len(references), _measures(hypotheses, references, standard, paper))
+    about = {"hypotheses": str(hyp), "tgt_lang": tgt_lang, "text": text}
+    return about, [Evaluation(str(ref), len(references), _measures(hypotheses, references, standard, paper))]
 
 
 @dataclass(frozen=True)
-class Run:
+class RunEvaluation:
     """A run, and the test sets that its translations are measured on."""
 
     path: Path
-    checkpoint: str
-    step: int
     tables: Mapping[str, Table]
     standard: Standard
     output: Path | None
+    paper: str | None
 
     @classmethod
-    def open(cls, path: Path, checkpoint: str, src: Path | None, ref: Path | None, output: Path | None) -> Run:
-        """Two files, or else the run's own test sets."""
+    def open(
+        cls, path: Path, src: Path | None, ref: Path | None, only: str | None, output: Path | None, paper: str | None
+    ) -> RunEvaluation:
+        """Two files, or else the run's own test sets, or only one of these."""
         from transformer_mt import config as configuration
         from transformer_mt import material
         from transformer_mt.runs import RunFolder
 
         run = RunFolder.open(path)
         config = configuration.load(run.config)
-        tables = material.test_tables(config, src, ref)
+        standard = _standard(config.scoring, config.data.tgt_lang, paper)
+        tables = material.test_tables(config, src, ref, only)
         if output and len(tables) > 1:
             raise UserError(
                 f"evaluate: --output takes the translations of one test set, and this run has {', '.join(tables)}; "
-                "choose with --src and --ref"
+                "choose one with --set"
             )
-        standard = Standard.of(config.scoring, config.data.tgt_lang)
-        return cls(run.path, checkpoint, run.checkpoint(checkpoint).step, tables, standard, output)
+        return cls(run.path, tables, standard, output, paper)
 
-    def about(self, translator: Translator) -> dict[str, Any]:
-        """Whose translations, and how they were found."""
-        return {
+    def of(self, translator: Translator, checkpoint: str) -> tuple[dict[str, Any], Iterator[Evaluation]]:
+        """Whose translations, and how they are found; and they themselves measured, set by set."""
+        about = {
             "run": str(self.path),
-            "checkpoint": self.checkpoint,
-            "step": self.step,
+            "checkpoint": checkpoint,
+            "step": translator.step,  # a run that trains may have other checkpoints by now
             "search": translator.config.method,
             "decoding": translator.config.model_dump(mode="json"),
             "precision": translator.precision,
             "tgt_lang": self.standard.tgt_lang,
             "text": self.standard.text,
         }
+        return about, self._sets(translator)
 
-    def judge(self, translator: Translator, paper: str | None) -> Iterator[Judged]:
-        """Set by set."""
+    def _sets(self, translator: Translator) -> Iterator[Evaluation]:
         from transformer_mt.training.monitor import Sample
 
         for name, table in self.tables.items():
@@ -160,11 +166,18 @@ class Run:
             if self.output:
                 with outputs.opened(self.output) as file:
                     file.write([Line(text) for text in sources], "".join(f"{text}\n" for text in hypotheses))
-            measures = _measures(hypotheses, references, self.standard, paper)
+            measures = _measures(hypotheses, references, self.standard, self.paper)
             samples = [Sample(*parts) for parts in zip(sources, hypotheses, references, strict=True)]
-            yield Judged(
-                name, len(table), measures, samples, f"{translator.config.method}, step {self.step:,}", seconds
-            )
+            method = f"{translator.config.method}, step {translator.step:,}"
+            yield Evaluation(name, len(table), measures, samples, method, seconds)
+
+
+def _standard(config: ScoringConfig, tgt_lang: str, paper: str | None) -> Standard:
+    if paper:
+        from transformer_mt.scoring import papers
+
+        papers.check_paper(tgt_lang)
+    return Standard.of(config, tgt_lang)
 
 
 def _measures(
