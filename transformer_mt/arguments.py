@@ -104,7 +104,7 @@ def _add_translate(translate: argparse.ArgumentParser) -> None:
     lines.add_argument(
         "--prefix", type=Path, metavar="F", help="a file: line N is how the translation of line N has to begin"
     )
-    about = "text (default): the translations; tsv: line, rank, score, score a token, text; json: an object a line"
+    about = "text (default): the translations; tsv: line, rank, score, its mean per token, text; json: an object a line"
     lines.add_argument("--format", choices=("text", "tsv", "json"), default="text", help=about)
     about = "text: log-probability, and its mean per token, before each translation, with tabs between"
     lines.add_argument("--scores", action="store_true", help=about)
@@ -163,9 +163,11 @@ def _add_evaluate(evaluate: argparse.ArgumentParser) -> None:
     evaluate.add_argument("--output", type=Path, metavar="G", help="write the translations, one a line")
     file = evaluate.add_argument_group("a file instead of a run")
     file.add_argument("--hyp", type=Path, metavar="F", help="translations to be measured, line by line")
-    about = "their language, by which BLEU's tokeniser is chosen (without it, 13a), and Moses' rules"
+    about = "their language, which chooses BLEU's tokeniser (without it, 13a), the words of TER, and Moses' rules"
     file.add_argument("--tgt-lang", metavar="L", help=about)
-    about = "of both files: raw (default), or moses: Moses tokens, which are put together, and compared without case"
+    about = (
+        "of both files: raw (default), or moses: Moses tokens, which are detokenised first, and compared without case"
+    )
     file.add_argument("--text", choices=("raw", "moses"), help=about)
     _add_search(evaluate)
     _add_reading(evaluate)
@@ -186,7 +188,7 @@ def _add_compare(compare: argparse.ArgumentParser) -> None:
     compare.add_argument("--show", type=int, default=5, metavar="N", help="print N of the sentences (5)")
     compare.add_argument("--json", action="store_true", help="print one JSON object with everything")
     files = compare.add_argument_group("files alone")
-    about = "language of the translations, by which BLEU's tokeniser is chosen (without it, 13a), and Moses' rules"
+    about = "their language, which chooses BLEU's tokeniser (without it, 13a), the words of TER, and Moses' rules"
     files.add_argument("--tgt-lang", metavar="L", help=about)
     files.add_argument("--text", choices=("raw", "moses"), help="of all files, as for tmt evaluate --hyp")
     _add_search(compare)

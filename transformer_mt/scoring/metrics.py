@@ -25,7 +25,7 @@ class ScoringConfig(Section):
     tokenize: BleuTokenizer = "auto"
     """sacreBLEU's tokeniser for BLEU; auto: zh for Chinese, char for Japanese, Korean, Thai and kin, else 13a"""
     text: TextKind = "raw"
-    """what the texts of all sets are: raw, or moses: Moses tokens, put together and scored without regard to case"""
+    """what the texts of all sets are: raw, or moses: Moses tokens, detokenised first, and scored without case"""
 
 
 @dataclass(frozen=True)
