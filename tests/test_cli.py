@@ -655,7 +655,7 @@ def test_wrong_training_data(
         (("data.validation={src: W/two, tgt: W/ten}",), "W/two has 2 lines, W/ten has 10"),
         (("data.test.unseen={src: W/two, tgt: W/nope}",), "W/nope: no such file"),
         (("device=cuda:99",), "device: cuda:99 is not there"),
-        (("scoring.text=moses", "data.tgt_lang=xx"), 'text moses: Moses has no rules for "xx"'),
+        (("scoring.text=moses", "data.tgt_lang=xx"), 'scoring.text: Moses has no rules for "xx"'),
     ],
 )
 def test_other_wrong_settings_of_the_data(

@@ -53,7 +53,6 @@ def train(config: Config, *, checkpoint: str = "last", restart: bool = False) ->
 
     Raises `UserError` for what the user can mend, and `Interrupted` when a signal stopped it.
     """
-    Standard.of(config.scoring, config.data.tgt_lang)  # refuses text that could not be scored
     run = RunFolder(Path(config.runs_dir) / str(config.name), config.keep.when_full)
     restart = restart and not distributed.restarts()
     begun = origin.find(run, config, restart)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
@@ -102,6 +102,7 @@ def write_card(run: RunFolder, config: Config) -> None:
 def card(run: RunFolder, config: Config, record: Mapping[str, Any], best: CheckpointInfo | None) -> str:
     """The text, from what the run folder knows."""
     model, made = config.model, record["provenance"]
+    folder = run.path
     sides = [model.of(stack) for stack in (model.encoder, model.decoder)]
     d_ff, heads = (" + ".join(dict.fromkeys(str(getattr(side, key)) for side in sides)) for key in ("d_ff", "n_heads"))
     lines = [
@@ -127,17 +128,7 @@ def card(run: RunFolder, config: Config, record: Mapping[str, Any], best: Checkp
         *(f"- SHA-256 of {name}: `{digest}`" for name, digest in record["sha256"].items()),
         "",
         "## Scores",
-    ]
-    if best is None:
-        lines.append("Not validated yet.")
-    else:
-        scores = ", ".join(f"{name} {value:.3f}" for name, value in best.scores.items())
-        lines.append(f"- validation, at step {best.step:,} (the best by {best.metric}, greedy): {scores}")
-    for name, scores in record.get("test", {}).items():
-        for metric, score in scores.items():
-            lines.append(f"- {name}: {metric} {score['value']:.2f} (`{score['signature']}`)")
-    folder = run.path
-    lines += [
+        *_scores(record, best),
         "",
         "## What to type next",
         "",
@@ -151,3 +142,15 @@ def card(run: RunFolder, config: Config, record: Mapping[str, Any], best: Checkp
         "`config.yaml` holds every setting; `run.json` says with which versions and on what machine it was made.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _scores(record: Mapping[str, Any], best: CheckpointInfo | None) -> Iterator[str]:
+    """Of the best checkpoint on the validation pairs, and on each test set."""
+    if best is None:
+        yield "Not validated yet."
+    else:
+        scores = ", ".join(f"{name} {value:.3f}" for name, value in best.scores.items())
+        yield f"- validation, at step {best.step:,} (the best by {best.metric}, greedy): {scores}"
+    for name, scores in record.get("test", {}).items():
+        for metric, score in scores.items():
+            yield f"- {name}: {metric} {score['value']:.2f} (`{score['signature']}`)"

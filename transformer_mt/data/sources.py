@@ -78,6 +78,20 @@ def read_lines(path: Path, errors: Errors = "strict") -> Iterator[str]:
         raise UserError(f"{path}:{number + 1}: the .gz is truncated or damaged ({error}); fetch it again") from None
 
 
+def read_aligned(first: Path, *others: Path) -> list[list[str]]:
+    """The lines of files whose lines belong together. Raises `UserError` unless all have as many, one at least."""
+    found = [[*read_lines(path)] for path in (first, *others)]
+    for path, lines in zip(others, found[1:], strict=True):
+        if len(lines) != len(found[0]):
+            raise UserError(
+                f"{path} has {len(lines):,} lines, {first} has {len(found[0]):,}: line N of one must belong to line N "
+                "of the other;\nfind the line from which they differ"
+            )
+    if not found[0]:
+        raise UserError(f"{first}: holds no lines; is it the right file?")
+    return found
+
+
 def _open(path: Path) -> IO[bytes]:
     return cast(IO[bytes], gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb"))
 

@@ -27,6 +27,14 @@ class ScoringConfig(Section):
     text: TextKind = "raw"
     """what the texts of all sets are: raw, or moses: Moses tokens, detokenised first, and scored without case"""
 
+    def problem(self, tgt_lang: str) -> str | None:
+        """What is wrong with the kind of text, given its language."""
+        if self.text == "raw":
+            return None
+        from transformer_mt.scoring.papers import moses_problem
+
+        return moses_problem(tgt_lang)
+
 
 @dataclass(frozen=True)
 class Score:

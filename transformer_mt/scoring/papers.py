@@ -27,13 +27,20 @@ def check_paper(language: str) -> None:
 
 
 def check_moses(language: str) -> None:
-    """Raise `UserError` for a language that sacremoses would silently take for English, or for none."""
+    """Raise `UserError` for a language that Moses does not know."""
+    if problem := moses_problem(language):
+        raise UserError(f"text moses: {problem}")
+
+
+def moses_problem(language: str) -> str | None:
+    """What is wrong with a language that sacremoses would silently take for English, or for none."""
     known = sorted({*NonbreakingPrefixes().available_langs.values(), "ja", "ko"})  # whose characters it knows
-    if primary_language(language) not in known:
-        raise UserError(
-            f'text moses: Moses has no rules for "{language}", but for {", ".join(known)}; name the target language '
-            "(--tgt-lang; data.tgt_lang of a run), or take the text as raw"
-        )
+    if primary_language(language) in known:
+        return None
+    return (
+        f'Moses has no rules for "{language}", but for {", ".join(known)}; name the target language '
+        "(--tgt-lang; data.tgt_lang of a run), or take the text as raw"
+    )
 
 
 def papers_texts(texts: Sequence[str], language: str) -> list[str]:

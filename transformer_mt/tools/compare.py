@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from transformer_mt import __version__, material, streams
 from transformer_mt import config as configuration
 from transformer_mt.config import Config
-from transformer_mt.data.sources import read_lines
+from transformer_mt.data.sources import read_aligned, read_lines
 from transformer_mt.errors import UserError
 from transformer_mt.runs import RunFolder
 from transformer_mt.scoring import comparison
@@ -119,9 +119,9 @@ def compare(question: Question, load: Callable[[Path], Translator]) -> Compariso
         run.checkpoint(question.checkpoint)  # must be there before another run translates
     standard = _standard(question, configs)
     files = [path for path in question.systems if path not in runs]
-    texts = {path: [*read_lines(path)] for path in (question.ref, *([question.src] if question.src else []), *files)}
+    named = [question.ref, *([question.src] if question.src else []), *files]
+    texts = dict(zip(named, read_aligned(*named), strict=True))
     references, sources = texts[question.ref], texts[question.src] if question.src else None
-    _check_even(texts, question.ref)
     found: list[Texts] = []
     names: list[str] = []
     for path in question.systems:
@@ -159,17 +159,6 @@ def _standard(question: Question, configs: Mapping[Path, Config]) -> Standard:
                 "translate with each, and compare the files"
             )
     return standards[first]
-
-
-def _check_even(texts: Mapping[Path, Texts], ref: Path) -> None:
-    for path, lines in texts.items():
-        if len(lines) != len(texts[ref]):
-            raise UserError(
-                f"{path} has {len(lines):,} lines, {ref} has {len(texts[ref]):,}: line N of one must belong to line N "
-                "of the other;\nfind the line from which they differ"
-            )
-    if not texts[ref]:
-        raise UserError(f"{ref}: holds no lines; is it the right file?")
 
 
 def _training(question: Question, configs: Mapping[Path, Config]) -> Iterator[Texts] | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transformer_mt import __version__, outputs
-from transformer_mt.data.sources import read_lines
+from transformer_mt.data.sources import read_aligned
 from transformer_mt.errors import UserError
 from transformer_mt.scoring.measures import NO_TER, Measure, PapersMeasure, measure, measure_as_papers
 from transformer_mt.scoring.metrics import ScoringConfig, Standard, TextKind
@@ -99,14 +99,7 @@ def of_file(
 ) -> tuple[dict[str, Any], list[Evaluation]]:
     """What is said of a file, and its lines measured. Raises `UserError` where they cannot be those of the other."""
     standard = _standard(ScoringConfig(text=text), tgt_lang or "", paper)
-    hypotheses, references = list(read_lines(hyp)), list(read_lines(ref))
-    if len(hypotheses) != len(references):
-        raise UserError(
-            f"{hyp} has {len(hypotheses):,} lines, {ref} has {len(references):,}: line N of one must have line N of "
-            "the other as its reference;\nfind the line from which they differ"
-        )
-    if not hypotheses:
-        raise UserError(f"{hyp}: holds no lines; is it the right file?")
+    references, hypotheses = read_aligned(ref, hyp)
     about = {"hypotheses": str(hyp), "tgt_lang": tgt_lang, "text": text}
     return about, [Evaluation(str(ref), len(references), _measures(hypotheses, references, standard, paper))]
 
