@@ -38,8 +38,8 @@ from transformer_mt.settings import (
 from transformer_mt.training.checkpoint import KeepConfig
 from transformer_mt.training.objective import LossConfig
 from transformer_mt.training.optim import OptimizerConfig
+from transformer_mt.training.progress import TrainConfig, ValidationConfig
 from transformer_mt.training.schedule import ScheduleConfig
-from transformer_mt.training.trainer import TrainConfig, ValidationConfig
 
 COMMAND_LINE = "command line"
 

@@ -6,24 +6,24 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, cast
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from transformer_mt.data.batching import Position
 from transformer_mt.data.feed import Feed
 from transformer_mt.errors import Interrupted, UserError
-from transformer_mt.runs import CheckpointInfo, RunFolder, is_better
-from transformer_mt.settings import MAY_CHANGE, Interval, Milestone, Section
+from transformer_mt.runs import CheckpointInfo, RunFolder
+from transformer_mt.settings import Milestone
 from transformer_mt.signals import StopSignals
 from transformer_mt.training import checkpoint
 from transformer_mt.training.checkpoint import KeepConfig, State
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.ema import AveragedWeights
 from transformer_mt.training.monitor import Monitor, Sample
+from transformer_mt.training.progress import Progress, TrainConfig, ValidationConfig
 from transformer_mt.training.schedule import Schedule
 from transformer_mt.training.update import FIGURES, Updater
 
@@ -33,34 +33,6 @@ if TYPE_CHECKING:
 MOST_SKIPPED = 20  # steps in a row whose gradient is not finite
 MOST_RETURNS = 2  # to an earlier checkpoint
 SUMS = ("loss", "nll", "consistency", "n_src", "n_tgt", "cells")  # of what the steps find, for the log's next entry
-
-
-class TrainConfig(Section):
-    """How long, and how often something is said or saved. The first limit that is reached ends the training."""
-
-    max_steps: Annotated[int | None, MAY_CHANGE] = Field(default=20_000, ge=1)
-    """last step; null: no such limit"""
-    max_epochs: Annotated[int | None, MAY_CHANGE] = Field(default=None, ge=1)
-    """last pass through the training pairs; null: no such limit"""
-    init_from: str | None = None
-    """a run folder: begin with its best weights and its tokenizers, and with a new optimiser and schedule"""
-    save_every: Annotated[Interval | None, MAY_CHANGE] = None
-    """steps ("500") or epochs ("1 epoch") between checkpoints besides those at each validation"""
-    log_every: Annotated[int, MAY_CHANGE] = Field(default=50, ge=1)
-    """steps between two entries of the log and the curves"""
-
-
-class ValidationConfig(Section):
-    """Validation: the loss, and greedy translations scored on raw text."""
-
-    every: Annotated[Interval, MAY_CHANGE] = "500 steps"
-    """steps ("500") or epochs ("1 epoch") between validations"""
-    metric: Literal["loss", "bleu", "chrf"] = "bleu"
-    """which score says what the best checkpoint is and when to stop"""
-    patience: Annotated[int | None, MAY_CHANGE] = Field(default=10, ge=1)
-    """stop after so many validations in a row without a better score; null: never"""
-    probes: Annotated[int, MAY_CHANGE] = Field(default=4, ge=0)
-    """sentences whose translations are shown at each validation; 0: none, and no pictures in TensorBoard either"""
 
 
 class Validation(NamedTuple):
@@ -89,25 +61,6 @@ class Window:
     gradient_norm: float = 0.0  # of the last step
     seconds: float = 0.0
     waited: float = 0.0  # for batches, of these seconds
-
-
-@dataclass
-class Progress:
-    """How far a run has come. With weights, optimiser and settings it is all that the next step depends on."""
-
-    step: int = 0
-    position: Position = field(default_factory=Position)
-    validated: int = 0  # last step that was validated
-    best_step: int = 0
-    best_score: float | None = None
-    not_better: int = 0  # validations in a row
-    failing: int | None = 0  # the same, with degenerate output; None once there was one without
-    skipped: int = 0  # steps whose gradient was not finite
-    skipped_in_a_row: int = 0
-    trouble: int = 0  # first step of so many in a row that the run has to go back
-    splits: int = 0  # batches that did not fit into memory as they were
-    returns: int = 0  # to an earlier checkpoint, each with half the learning rate
-    seconds: float = 0.0  # of training, over all starts, validating and saving counted
 
 
 class Outcome(NamedTuple):
@@ -148,7 +101,7 @@ class Trainer:
         self.counted = time.perf_counter()
         with StopSignals() as stop, self.feed:
             self.ranks.wait()  # for the first one, which has begun the curves: a step has no patience for that
-            while (reason := self.reason_to_stop()) is None:
+            while (reason := self.progress.reason_to_stop(self.limits, self.validation)) is None:
                 if self.progress.trouble:
                     self.go_back()
                 here = self.step()
@@ -275,27 +228,12 @@ class Trainer:
         progress = self.progress
         with self.averaged():
             scores, samples, draw, progress.failing, failures, alarm = self.validate(progress.failing)
-        score, progress.validated = scores[self.validation.metric], progress.step
-        if progress.best_score is None or is_better(self.validation.metric, score, progress.best_score):
-            progress.best_score, progress.best_step, progress.not_better = score, progress.step, 0
-        else:
-            progress.not_better += 1
+        progress.take_score(self.validation.metric, scores[self.validation.metric])
         self.monitor.record_validation(progress.step, scores, samples, is_best=progress.not_better == 0)
         self.monitor.record_degenerate(progress.step, failures, alarm)
         self.save(scores)
         with self.averaged():
             self.monitor.show(progress.step, draw())  # after saving: no picture is worth a checkpoint
-
-    def reason_to_stop(self) -> str | None:
-        """Which limit is reached, if one is: a pure function of progress and limits."""
-        progress, limits, patience = self.progress, self.limits, self.validation.patience
-        if limits.max_steps is not None and progress.step >= limits.max_steps:
-            return f"train.max_steps {limits.max_steps} reached"
-        if limits.max_epochs is not None and progress.position.epoch >= limits.max_epochs:
-            return f"train.max_epochs {limits.max_epochs} reached"
-        if patience is not None and progress.not_better >= patience:
-            return f"no better {self.validation.metric} in {patience} validations"
-        return None
 
     # --- the state ----------------------------------------------------------------------------------------------------
 

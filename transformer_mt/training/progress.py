@@ -1,0 +1,77 @@
+"""How far a training has come, and what ends it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from transformer_mt.data.batching import Position
+from transformer_mt.runs import is_better
+from transformer_mt.settings import MAY_CHANGE, Interval, Section
+
+
+class TrainConfig(Section):
+    """How long, and how often something is said or saved. The first limit that is reached ends the training."""
+
+    max_steps: Annotated[int | None, MAY_CHANGE] = Field(default=20_000, ge=1)
+    """last step; null: no such limit"""
+    max_epochs: Annotated[int | None, MAY_CHANGE] = Field(default=None, ge=1)
+    """last pass through the training pairs; null: no such limit"""
+    init_from: str | None = None
+    """a run folder: begin with its best weights and its tokenizers, and with a new optimiser and schedule"""
+    save_every: Annotated[Interval | None, MAY_CHANGE] = None
+    """steps ("500") or epochs ("1 epoch") between checkpoints besides those at each validation"""
+    log_every: Annotated[int, MAY_CHANGE] = Field(default=50, ge=1)
+    """steps between two entries of the log and the curves"""
+
+
+class ValidationConfig(Section):
+    """Validation: the loss, and greedy translations scored on raw text."""
+
+    every: Annotated[Interval, MAY_CHANGE] = "500 steps"
+    """steps ("500") or epochs ("1 epoch") between validations"""
+    metric: Literal["loss", "bleu", "chrf"] = "bleu"
+    """which score says what the best checkpoint is and when to stop"""
+    patience: Annotated[int | None, MAY_CHANGE] = Field(default=10, ge=1)
+    """stop after so many validations in a row without a better score; null: never"""
+    probes: Annotated[int, MAY_CHANGE] = Field(default=4, ge=0)
+    """sentences whose translations are shown at each validation; 0: none, and no pictures in TensorBoard either"""
+
+
+@dataclass
+class Progress:
+    """How far a run has come. With weights, optimiser and settings it is all that the next step depends on."""
+
+    step: int = 0
+    position: Position = field(default_factory=Position)
+    validated: int = 0  # last step that was validated
+    best_step: int = 0
+    best_score: float | None = None
+    not_better: int = 0  # validations in a row
+    failing: int | None = 0  # the same, with degenerate output; None once there was one without
+    skipped: int = 0  # steps whose gradient was not finite
+    skipped_in_a_row: int = 0
+    trouble: int = 0  # first step of so many in a row that the run has to go back
+    splits: int = 0  # batches that did not fit into memory as they were
+    returns: int = 0  # to an earlier checkpoint, each with half the learning rate
+    seconds: float = 0.0  # of training, over all starts, validating and saving counted
+
+    def take_score(self, metric: str, score: float) -> None:
+        """A validation of the step that was reached."""
+        self.validated = self.step
+        if self.best_score is None or is_better(metric, score, self.best_score):
+            self.best_score, self.best_step, self.not_better = score, self.step, 0
+        else:
+            self.not_better += 1
+
+    def reason_to_stop(self, limits: TrainConfig, validation: ValidationConfig) -> str | None:
+        """Which limit is reached, if one is."""
+        if limits.max_steps is not None and self.step >= limits.max_steps:
+            return f"train.max_steps {limits.max_steps} reached"
+        if limits.max_epochs is not None and self.position.epoch >= limits.max_epochs:
+            return f"train.max_epochs {limits.max_epochs} reached"
+        if validation.patience is not None and self.not_better >= validation.patience:
+            return f"no better {validation.metric} in {validation.patience} validations"
+        return None
