@@ -211,6 +211,20 @@ def test_a_source_is_exactly_one_kind(given: dict[str, Any]) -> None:
         Source.model_validate(given)
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"src": "a", "tgt": "b", "split": "train"}, "goes with dataset or builtin, not with src: leave it out"),
+        ({"table": "a.tsv", "split": "train"}, "goes with dataset or builtin, not with table"),
+        ({"builtin": "quickstart", "subset": "en-de"}, "goes with dataset, not with builtin"),
+        ({"src": "a", "tgt": "b", "tgt_column": "de"}, "goes with dataset or table, not with src"),
+    ],
+)
+def test_a_key_that_would_change_nothing_is_refused(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        Source.model_validate(given)
+
+
 def test_one_file_is_a_list_of_one() -> None:
     given = {"src": "a", "tgt": "b"}
     assert Source.model_validate(given) == Source(src=("a",), tgt=("b",))

@@ -44,6 +44,14 @@ Files = Annotated[
 ]
 
 
+OF_KINDS = {  # keys that say more of a source of these kinds
+    "subset": ("dataset",),
+    "split": ("dataset", "builtin"),
+    "src_column": ("dataset", "table"),
+    "tgt_column": ("dataset", "table"),
+}
+
+
 class Source(Section):
     """Where sentence pairs come from: exactly one of `builtin`, `src` with `tgt`, `table` and `dataset`."""
 
@@ -68,10 +76,10 @@ class Source(Section):
 
     @model_validator(mode="after")
     def _one_kind(self) -> Source:
-        kinds = {"builtin": self.builtin, "src": self.src, "tgt": self.tgt, "table": self.table}
-        named = [key for key, value in {**kinds, "dataset": self.dataset}.items() if value]
+        found = {"builtin": self.builtin, "src": self.src, "tgt": self.tgt, "table": self.table}
+        named = [key for key, value in {**found, "dataset": self.dataset}.items() if value]
         if named not in (["builtin"], ["src", "tgt"], ["table"], ["dataset"]):
-            what = f"found {' and '.join(named)}" if named else "found none"
+            what = f"found {' and '.join(named) or 'none'}"
             raise refusal(
                 named[-1] if named else "",
                 f"a source is exactly one of builtin, src with tgt, table, dataset; {what}"
@@ -79,6 +87,11 @@ class Source(Section):
             )
         if len(self.src) != len(self.tgt):
             raise refusal("tgt", f"as many target files as source files are needed ({len(self.src)}, {len(self.tgt)})")
+        for key, kinds in OF_KINDS.items():
+            if getattr(self, key) is not None and named[0] not in kinds:
+                raise refusal(
+                    key, f"goes with {' or '.join(kinds)}, not with {named[0]}: leave it out (null, where inherited)"
+                )
         return self
 
 
