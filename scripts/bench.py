@@ -35,6 +35,7 @@ from bench_ceiling import DTYPES, PRODUCT, model_flops, product_rate, synchronis
 from bench_student import student_machine, student_step
 
 from transformer_mt import config as configuration
+from transformer_mt.allocator import prefer_tcmalloc
 from transformer_mt.config import Config
 from transformer_mt.data import corpus, tokenizer
 from transformer_mt.data.batching import Batch, BatchStream, Position
@@ -69,6 +70,8 @@ def main() -> None:
     parser.add_argument("--side", choices=[*SIDES, "memory"], help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_intermixed_args()
+    if args.side not in (None, "student"):
+        prefer_tcmalloc()  # as `tmt train` does
     if args.side == "memory":
         watch_memory(args.folder, args.precision, args.steps)
     elif args.side:

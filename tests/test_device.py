@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
-import platform
-import subprocess
-import sys
 from collections.abc import Iterator
-from types import SimpleNamespace
 
 import pytest
 import torch
 from pydantic import TypeAdapter, ValidationError
 
 from transformer_mt import device
-from transformer_mt.device import SHAPES, DeviceName, describe, has_native_bf16, resolve
+from transformer_mt.device import SHAPES, DeviceName, describe, has_native_bf16, is_out_of_memory, resolve
 from transformer_mt.errors import UserError
 from transformer_mt.settings import CountOrAuto
 
@@ -106,31 +101,6 @@ def test_few_compiled_shapes_are_kept(set_before: str | None, kept: str, monkeyp
     assert os.environ[name] == kept
 
 
-FAULTS = """
-import resource, torch
-from transformer_mt.device import resolve
-resolve("cpu", "fp32", 1)
-def faults():
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    torch.empty(1 << 24).zero_()
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) * resource.getpagesize()
-print([faults() for _ in range(24)][-8:])
-"""
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have no such setting")
-def test_freed_memory_is_used_again() -> None:
-    """A block of 64 MiB that is freed and wanted again, and has found its place, brings next to no page fault."""
-    found = subprocess.run([sys.executable, "-c", FAULTS], check=True, capture_output=True, text=True).stdout
-    assert sum(json.loads(found)) < 1 << 20
-
-
-@pytest.mark.parametrize("library", [object(), SimpleNamespace(mallopt=lambda *_: 0)], ids=["has none", "refuses"])
-def test_a_library_without_that_setting_is_left_alone(library: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device.ctypes, "CDLL", lambda _: library)
-    device.keep_freed_memory()
-
-
 @pytest.mark.parametrize("name", ["auto", "cpu", "cuda", "cuda:0", "cuda:12", "mps"])
 def test_device_names(name: str) -> None:
     assert TypeAdapter[str](DeviceName).validate_python(name) == name
@@ -155,3 +125,18 @@ def test_no_thread_counts(written: object) -> None:
 
 def test_the_hardware_in_words() -> None:
     assert describe(torch.device("cpu")).endswith(" cores")
+
+
+@pytest.mark.parametrize(
+    ("error", "is_it"),
+    [
+        (MemoryError(), True),
+        (torch.OutOfMemoryError("CUDA out of memory"), True),
+        (RuntimeError("[enforce fail at alloc_cpu.cpp:119] . DefaultCPUAllocator: can't allocate memory"), True),
+        (RuntimeError("std::bad_alloc"), True),
+        (RuntimeError("could not create a primitive"), True),
+        (RuntimeError("The size of tensor a (3) must match the size of tensor b (4)"), False),
+    ],
+)
+def test_what_says_that_memory_has_ended(error: Exception, is_it: bool) -> None:
+    assert is_out_of_memory(error) == is_it

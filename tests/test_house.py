@@ -18,11 +18,12 @@ MODULES = {
 }
 ROOMS = sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
 
-BELOW = {"errors", "settings", "device", "signals", "disk", "lock", "seal", "runs"}
+BELOW = {"errors", "settings", "allocator", "device", "signals", "disk", "lock", "seal", "runs"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "settings": {"errors"},
-    "device": {"errors", "settings"},
+    "allocator": set(),
+    "device": {"errors", "settings", "allocator"},
     "signals": set(),
     "disk": {"errors", "signals"},
     "lock": {"errors"},

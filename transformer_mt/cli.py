@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-from transformer_mt import outputs, streams
+from transformer_mt import allocator, outputs, streams
 from transformer_mt.arguments import DRAWING, READING, decoding_options, make_parser
 from transformer_mt.errors import Interrupted, UserError
 
@@ -34,6 +34,8 @@ WINDOW = 1000  # lines that are translated together, and written
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run a verb and exit: 0, 2 for a user's mistake, 128 + N when signal N ended it."""
     args = _parse(arguments)
+    if arguments is None and args.verb == "train":  # in a process of its own
+        allocator.prefer_tcmalloc()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")  # whatever the locale: as files are

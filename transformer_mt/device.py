@@ -5,11 +5,9 @@ Only `resolve` and what follows it import torch, so that a configuration is read
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
-import sys
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BeforeValidator, WithJsonSchema
 
+from transformer_mt import allocator
 from transformer_mt.errors import UserError
 from transformer_mt.settings import read_count
 
@@ -27,11 +26,8 @@ SHAPES = 64
 """Compiled matrix shapes that torch's CPU library keeps. By default it keeps 1,024, and nearly every batch brings new
 ones: memory grows for hours, and none comes back soon enough to be worth it."""
 
-MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1  # names of glibc's malloc.h
-MMAPPED = 1 << 30, 1 << 25
-"""Bytes from which a block is mapped on its own: above those of a batch, or what older versions take at most."""
-TRIMMED = 1 << 30
-"""Free bytes from which memory goes back to the system."""
+OUT_OF_MEMORY = "DefaultCPUAllocator", "bad_alloc", "could not create a primitive"
+"""What torch, the C++ library and oneDNN say where memory ends."""
 
 _DEVICE = re.compile(r"auto|cpu|mps|cuda(:[0-9]+)?")
 
@@ -87,7 +83,7 @@ def resolve(device: str, precision: str, threads: str | int) -> Machine:
     bf16 = precision == "bf16" or (precision == "auto" and has_native_bf16(chosen))
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(SHAPES))  # read at the first matrix product
     if chosen.type == "cpu":
-        keep_freed_memory()
+        allocator.keep_freed_memory()
     processes = processes_here()
     if threads != "auto":
         torch.set_num_threads(threads)
@@ -109,29 +105,14 @@ def _best_device() -> str:
     return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
-def keep_freed_memory() -> None:
-    """Let the C library keep the memory of freed tensors for the next ones, where that library is glibc.
-
-    By default it maps each large block anew and gives it back, and every page of it costs a fault, batch after batch.
-    """
-    mallopt = _of_glibc("mallopt")
-    if mallopt is not None and any(mallopt(MMAP_THRESHOLD, size) for size in MMAPPED):
-        mallopt(TRIM_THRESHOLD, TRIMMED)
-
-
 def give_back_memory(device: torch.device) -> None:
     """Let go of what is kept for the next tensors: there was too little for other ones."""
     import torch
 
-    trim = _of_glibc("malloc_trim")
     if device.type == "cuda":
         torch.cuda.empty_cache()
-    elif trim is not None:
-        trim(0)
-
-
-def _of_glibc(name: str) -> Callable[..., int] | None:
-    return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
+    else:
+        allocator.give_back_memory()
 
 
 def has_native_bf16(device: torch.device) -> bool:
@@ -165,4 +146,4 @@ def is_out_of_memory(error: Exception) -> bool:
 
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
-    return "DefaultCPUAllocator" in str(error) or "bad_alloc" in str(error)
+    return any(words in str(error) for words in OUT_OF_MEMORY)
