@@ -10,7 +10,10 @@ from typing import Any
 from transformer_mt import __version__
 from transformer_mt.errors import UserError
 
-SEVERAL = "several processes: torchrun --nproc-per-node N -m transformer_mt train ... batches.accumulate=N"
+ON_MACHINES = (
+    "several processes: torchrun --nproc-per-node N -m transformer_mt train ... batches.accumulate=N; "
+    "TCMalloc is used where the system has it: LD_PRELOAD= in the environment leaves it out"
+)
 OVERRIDES = "override a key of the configuration: model.d_model=512, 'data.train={src: F, tgt: G}'"
 
 ERRORS = "lines that are not UTF-8: refused (strict, the default), or read with U+FFFD in their place"
@@ -46,7 +49,7 @@ def make_parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(metavar="VERB", required=True)
 
     about = "train a model; the same command again goes on where it stopped"
-    train = verbs.add_parser("train", help=about, description=about, epilog=SEVERAL)
+    train = verbs.add_parser("train", help=about, description=about, epilog=ON_MACHINES)
     train.add_argument("--config", type=Path, metavar="X.yaml", help="without it, the built-in quickstart")
     train.add_argument("--restart", action="store_true", help="begin anew; the old run is moved aside")
     train.add_argument(
