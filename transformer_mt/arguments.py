@@ -113,6 +113,7 @@ def _add_translate(translate: argparse.ArgumentParser) -> None:
     lines.add_argument("--scores", action="store_true", help=about)
     about = "also which word comes from which, as 0-0 1-2: source word, target word, from the cross-attention"
     lines.add_argument("--alignments", action="store_true", help=about)
+    _add_ensemble(translate)
     _add_search(translate)
     about = "translations of each line, the best first; text: N lines for each, empty where fewer were found"
     translate.add_argument("--n-best", type=int, metavar="N", help=about)
@@ -144,6 +145,7 @@ def _add_score(score: argparse.ArgumentParser) -> None:
     score.add_argument("--format", choices=("text", "tsv", "json"), default="text", help=about)
     about = "padded target tokens that are read at once (on a CPU at most 2048, which is fastest)"
     score.add_argument("--batch-tokens", type=int, metavar="N", help=about)
+    _add_ensemble(score)
     _add_reading(score)
     score.set_defaults(verb="score")
 
@@ -172,6 +174,7 @@ def _add_evaluate(evaluate: argparse.ArgumentParser) -> None:
         "of both files: raw (default), or moses: Moses tokens, which are detokenised first, and compared without case"
     )
     file.add_argument("--text", choices=("raw", "moses"), help=about)
+    _add_ensemble(evaluate)
     _add_search(evaluate)
     _add_reading(evaluate)
     evaluate.set_defaults(verb="evaluate", **dict.fromkeys(READING))  # so it shows whether they were given
@@ -197,6 +200,11 @@ def _add_compare(compare: argparse.ArgumentParser) -> None:
     _add_search(compare)
     _add_reading(compare)
     compare.set_defaults(verb="compare")
+
+
+def _add_ensemble(parser: argparse.ArgumentParser) -> None:
+    about = "another run, with the same vocabulary: the mean of the models' probabilities counts; once for each"
+    parser.add_argument("--ensemble", type=Path, action="append", metavar="RUN2", help=about)
 
 
 def _add_search(parser: argparse.ArgumentParser) -> None:

@@ -137,7 +137,7 @@ def _evaluate(args: argparse.Namespace) -> None:
         about, found = evaluating.of_file(args.hyp, args.ref, args.tgt_lang, args.text or "raw", args.paper)
     else:
         run = evaluating.RunEvaluation.open(args.run, args.src, args.ref, args.set, args.output, args.paper)
-        about, found = run.of(_load_translator(args, args.run), args.checkpoint or "best")
+        about, found = run.of(_load_translator(args, args.run), args.checkpoint or "best", _partners(args))
     if args.json:
         print(evaluating.render(about, list(found)))
     else:
@@ -242,7 +242,12 @@ def _load_translator(args: argparse.Namespace, run: Path) -> Translator:
     from transformer_mt.decoding.translator import Translator
 
     reading = {key: getattr(args, key) for key in READING if getattr(args, key) is not None}
-    return Translator.load(run, **reading, **decoding_options(args))
+    return Translator.load(run, **reading, ensemble=_partners(args), **decoding_options(args))
+
+
+def _partners(args: argparse.Namespace) -> Sequence[Path]:
+    """The runs that translate together with the one that is named first."""
+    return getattr(args, "ensemble", None) or ()
 
 
 def _load_run(args: argparse.Namespace) -> tuple[Origin, Translator]:
@@ -250,7 +255,8 @@ def _load_run(args: argparse.Namespace) -> tuple[Origin, Translator]:
     from transformer_mt.tools.translating import Origin
 
     translator = _load_translator(args, args.run)
-    return Origin.of_run(RunFolder.open(args.run), args.checkpoint, translator.precision), translator
+    runs = [RunFolder.open(run) for run in (args.run, *_partners(args))]
+    return Origin.of_runs(runs, args.checkpoint, translator.precision), translator
 
 
 def _load_engine(args: argparse.Namespace) -> tuple[Origin, Translator]:
@@ -262,7 +268,7 @@ def _load_engine(args: argparse.Namespace) -> tuple[Origin, Translator]:
     if args.alignments:
         raise ctranslate2_engine.no_alignments()
     engine = ctranslate2_engine.Engine.load(
-        *(args.run, args.checkpoint, args.device, args.threads, args.precision),
+        *(args.run, args.checkpoint, args.device, args.threads, args.precision, _partners(args)),
         scores=args.scores or args.format != "text",
         **decoding_options(args),
     )

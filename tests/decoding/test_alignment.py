@@ -72,7 +72,7 @@ def test_links_are_of_the_position_that_writes_the_word(
                 for src_word in range(max(src_words) + 1)
             ]
             wanted.append((masses.index(max(masses)), tgt_word))
-        assert align(model, pair, [source], [target], layer) == [wanted]
+        assert align(translator.ensemble, pair, [source], [target], layer) == [wanted]
 
 
 def test_links_stand_within_the_words_and_depend_on_no_neighbour(make_translator: Callable[..., Translator]) -> None:

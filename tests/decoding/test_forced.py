@@ -129,7 +129,7 @@ def test_what_may_come_first_has_probability_one(one: Translator) -> None:
 
 def test_nothing_to_score(one: Translator) -> None:
     assert one.score([], []) == []
-    assert forced_gains(one.model, one.tokenizers, [], [], 100) == []
+    assert forced_gains(one.ensemble, one.tokenizers, [], [], 100) == []
 
 
 def test_blank_texts(one: Translator) -> None:

@@ -14,7 +14,7 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import tokenizers as hf
 from pydantic import Field, model_validator
@@ -138,11 +138,14 @@ class TokenizerPair:
     def joint(self) -> bool:
         return self.src is self.tgt
 
+    def content(self) -> dict[str, Any]:
+        """All that decides which ids a text has. Pairs with the same content are alike."""
+        tgt = None if self.joint else json.loads(self.tgt.to_json())
+        return {"format": FORMAT, "source_bos": self.source_bos, "src": json.loads(self.src.to_json()), "tgt": tgt}
+
     def save(self, path: Path) -> None:
         """Both tokenizers in one JSON file."""
-        tgt = None if self.joint else json.loads(self.tgt.to_json())
-        content = {"format": FORMAT, "source_bos": self.source_bos, "src": json.loads(self.src.to_json()), "tgt": tgt}
-        write_text(path, json.dumps(content, ensure_ascii=False, indent=1))
+        write_text(path, json.dumps(self.content(), ensure_ascii=False, indent=1))
 
     @classmethod
     def load(cls, path: Path) -> TokenizerPair:

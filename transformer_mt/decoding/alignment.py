@@ -12,31 +12,33 @@ from torch import Tensor
 
 from transformer_mt.data.batching import source_batch
 from transformer_mt.data.tokenizer import Tokenizer, TokenizerPair
+from transformer_mt.decoding.ensemble import Ensemble
 from transformer_mt.model.explain import attention_weights
-from transformer_mt.model.transformer import Transformer
 
 Links = list[tuple[int, int]]
 """(source word, target word), both counted from 0, by target word."""
 
 
 def align(
-    model: Transformer, tokenizers: TokenizerPair, sources: list[list[int]], targets: list[list[int]], layer: int | None
+    ensemble: Ensemble, tokenizers: TokenizerPair, sources: list[list[int]], targets: list[list[int]], layer: int | None
 ) -> list[Links]:
     """Link each word of each translation to the source word that it attends to most.
 
-    The weights are those of the position that writes a token. `layer` counts from 1; None: the mean of all. Heads are
-    averaged, tokens of a source word summed up, and those of a target word averaged.
+    The weights are those of the position that writes a token. `layer` counts from 1; None: the mean of all. Heads and
+    models are averaged, tokens of a source word summed up, and those of a target word averaged.
     """
     if not targets:
         return []
-    device, bos, pad = model.output.weight.device, tokenizers.tgt.bos_id, tokenizers.tgt.pad_id
+    device, bos, pad = ensemble.device, tokenizers.tgt.bos_id, tokenizers.tgt.pad_id
     width = max(1, *map(len, targets))
     read = [[bos, *ids[:-1]] + [pad] * (width - max(1, len(ids))) for ids in targets]
-    src = source_batch(sources, tokenizers).to(device)
-    cross = attention_weights(model, src, torch.tensor(read, device=device)).cross  # n_layers x [n, H, T, S]
-    if layer is not None:
-        cross = cross[layer - 1 : layer]
-    weights = torch.stack([one.float().mean(1) for one in cross]).mean(0).cpu()  # [n, T, S]
+    src, tgt_in = source_batch(sources, tokenizers).to(device), torch.tensor(read, device=device)
+    each: list[Tensor] = []
+    for model in ensemble.models:
+        cross = attention_weights(model, src, tgt_in).cross  # n_layers x [n, H, T, S]
+        looked_at = cross if layer is None else cross[layer - 1 : layer]
+        each.append(torch.stack([one.float().mean(1) for one in looked_at]).mean(0))
+    weights = torch.stack(each).mean(0).cpu()  # [n, T, S]
     first = int(tokenizers.source_bos)
     links: list[Links] = []
     for one, source, target in zip(weights, sources, targets, strict=True):

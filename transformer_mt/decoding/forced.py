@@ -1,4 +1,4 @@
-"""How likely a model finds translations that it is given: all positions of a sentence at once.
+"""How likely models find translations that it is given: all positions of a sentence at once.
 
 `B` pairs, `S` source length, `T` target length, `N` labels that are no padding, `D` width, `V` vocabulary.
 """
@@ -15,12 +15,13 @@ from torch import Tensor
 from transformer_mt.data.batching import Batch, pair_batch
 from transformer_mt.data.order import Cuts
 from transformer_mt.data.tokenizer import TokenizerPair
+from transformer_mt.decoding.ensemble import Ensemble, mean
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.training.loss import chunk_rows, places
 
 
 def forced_gains(
-    model: Transformer,
+    ensemble: Ensemble,
     tokenizers: TokenizerPair,
     sources: Sequence[Sequence[int]],
     targets: Sequence[Sequence[int]],
@@ -38,14 +39,15 @@ def forced_gains(
     for rows in cuts.in_order():
         numbers = cast("list[int]", rows.tolist())
         batch = pair_batch([sources[i] for i in numbers], [targets[i] for i in numbers], tokenizers)
-        each = iter(_label_gains(model, batch.to(model.output.weight.device)))
+        batch = batch.to(ensemble.device)
+        each = iter(cast("list[float]", mean([_label_gains(model, batch) for model in ensemble.models]).tolist()))
         for i in numbers:
             found[i] = [next(each) for _ in range(len(targets[i]) + 1)]
     return found
 
 
 @torch.inference_mode()
-def _label_gains(model: Transformer, batch: Batch) -> list[float]:
+def _label_gains(model: Transformer, batch: Batch) -> Tensor:
     """The log-probability of every label of a batch, pair by pair. Logits exist only in chunks. N"""
     real = places(batch.labels, model.tgt_pad, batch.n_tgt)  # [N]
     states = model(batch.src, batch.tgt_in).flatten(0, 1)[real]  # [N, D]
@@ -56,4 +58,4 @@ def _label_gains(model: Transformer, batch: Batch) -> list[float]:
         return model.logits(states).log_softmax(-1).gather(1, labels)[:, 0]
 
     parts = zip(torch.split(states, size), torch.split(labels, size), strict=True)
-    return cast("list[float]", torch.cat([gains(*part) for part in parts]).tolist())
+    return torch.cat([gains(*part) for part in parts])

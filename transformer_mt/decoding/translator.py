@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
 
 from transformer_mt.data.batching import source_batch
 from transformer_mt.data.tokenizer import TokenizerPair
 from transformer_mt.decoding.alignment import Links, align
 from transformer_mt.decoding.beams import Beams, Hypothesis
+from transformer_mt.decoding.ensemble import Ensemble, Member
 from transformer_mt.decoding.forced import forced_gains
 from transformer_mt.decoding.options import DecodingConfig
 from transformer_mt.decoding.rules import Beginnings, LeastLength, NoRepeat, RepetitionPenalty
@@ -26,17 +26,13 @@ from transformer_mt.decoding.sampling import Sampler
 from transformer_mt.decoding.search import Rule, likeliest, search
 from transformer_mt.device import resolve
 from transformer_mt.errors import UserError
-from transformer_mt.model.cache import Cache
-from transformer_mt.model.config import ModelConfig
 from transformer_mt.model.linear import convert
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs import RunFolder
-from transformer_mt.training.checkpoint import load_chosen
 
 NOTHING = Hypothesis([], [], finished=True)  # the translation of nothing
 ALIGNED = 4096  # padded tokens whose attention weights are held at once
 READ = 2048  # tokens of given translations that are read together on a CPU
-ROWS = 256  # of scores that are worked out together on a CPU
 
 
 @dataclass(frozen=True)
@@ -57,7 +53,7 @@ class Translation:
 
 
 class Translator:
-    """A model with its tokenizers. Several threads may use one at the same time.
+    """A model, or an ensemble of several, with its tokenizers. Several threads may use one at the same time.
 
     >>> Translator.load("runs/quickstart").translate(["The old dog sleeps."])
     ['Der alte Hund schläft.']
@@ -65,26 +61,25 @@ class Translator:
 
     step = 0  # of the checkpoint that it was loaded from
 
-    def __init__(self, model: Transformer, tokenizers: TokenizerPair, config: DecodingConfig) -> None:
-        """The model is one that does not train (`Transformer.eval`)."""
+    def __init__(
+        self,
+        model: Transformer,
+        tokenizers: TokenizerPair,
+        config: DecodingConfig,
+        others: Sequence[Transformer] = (),
+    ) -> None:
+        """Models that do not train (`Transformer.eval`); all translate together."""
         self.model, self.tokenizers, self.config = model, tokenizers, config
-        self.longest = model.config.longest or sys.maxsize
-        self.precision = "bf16" if model.output.weight.dtype == torch.bfloat16 else "fp32"
+        self.ensemble = Ensemble([model, *others])
+        self.longest = self.ensemble.longest or sys.maxsize
+        self.precision = self.ensemble.precision
 
     @classmethod
     def of(
         cls, model: Transformer, tokenizers: TokenizerPair, config: DecodingConfig, precision: Literal["fp32", "bf16"]
     ) -> Translator:
         """For a model that goes on training: with a copy of it as it is now."""
-        return cls._ready(copy.deepcopy(model), tokenizers, config, precision)
-
-    @classmethod
-    def _ready(
-        cls, model: Transformer, tokenizers: TokenizerPair, config: DecodingConfig, precision: Literal["fp32", "bf16"]
-    ) -> Translator:
-        if precision == "bf16":
-            convert(model, torch.bfloat16)
-        return cls(model.eval(), tokenizers, config)
+        return cls(_ready(copy.deepcopy(model), precision), tokenizers, config)
 
     @classmethod
     def load(
@@ -94,21 +89,24 @@ class Translator:
         device: str = "auto",
         threads: int | str = "auto",
         precision: str = "auto",
+        ensemble: Sequence[str | Path] = (),
         **options: Any,
     ) -> Translator:
         """Read a run folder; the training data is not needed.
 
         `checkpoint` is best, last or a step's number; `precision`, of the matrix products, fp32, bf16, or auto: bf16
-        where the hardware has it. Options are those of `translate`. Raises `UserError` where there is nothing to read.
+        where the hardware has it. `ensemble` are further runs with the same vocabulary, which translate together with
+        this one. Options are those of `translate`. Raises `UserError` where there is nothing to read, or runs do not
+        go together.
         """
-        folder = RunFolder.open(run)
-        tokenizers = TokenizerPair.load(folder.tokenizer)
-        model = Transformer(folder.section("model", ModelConfig), tokenizers.src, tokenizers.tgt)
-        info = load_chosen(model, folder, checkpoint)
+        first, *others = (Member.read(RunFolder.open(path), checkpoint) for path in (run, *ensemble))
+        for other in others:
+            other.check_company(first)
         machine = resolve(device, precision, threads)
-        config = folder.section("decoding", DecodingConfig).changed(options)
-        translator = cls._ready(model.to(machine.device), tokenizers, config, machine.precision)
-        translator.step = info.step
+        config = first.folder.section("decoding", DecodingConfig).changed(options)
+        model, *partners = (_ready(one.model.to(machine.device), machine.precision) for one in (first, *others))
+        translator = cls(model, first.tokenizers, config, partners)
+        translator.step = first.step
         return translator
 
     @property
@@ -189,22 +187,24 @@ class Translator:
     def gains(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
         """The log-probability of each token of given translations, end symbol included."""
         tokens = self.config.batch_tokens
-        if self.model.output.weight.device.type == "cpu":
+        if self.ensemble.device.type == "cpu":
             tokens = min(tokens, READ)
-        return forced_gains(self.model, self.tokenizers, sources, targets, tokens)
+        return forced_gains(self.ensemble, self.tokenizers, sources, targets, tokens)
 
     def _links(
         self, sources: list[list[int]], found: list[list[Hypothesis]], config: DecodingConfig
     ) -> Iterator[Links]:
         """Of each hypothesis, in order: which of its words belongs to which of the source."""
-        n_layers = len(self.model.decoder.layers)
-        if (config.alignment_layer or 1) > n_layers:
-            raise UserError(f"decoding.alignment_layer: {config.alignment_layer}: the decoder has {n_layers}")
+        layer, n_layers = config.alignment_layer, self.ensemble.n_decoder_layers
+        if (layer or 1) > n_layers:
+            raise UserError(f"decoding.alignment_layer: {layer}: the decoder has {n_layers}")
         pairs = [(source, one.ids) for source, hypotheses in zip(sources, found, strict=True) for one in hypotheses]
         links: dict[int, Links] = {}
         for batch in batches({i: len(src) + len(tgt) for i, (src, tgt) in enumerate(pairs)}, ALIGNED):
             src, tgt = ([pairs[i][side] for i in batch] for side in (0, 1))
-            links.update(zip(batch, align(self.model, self.tokenizers, src, tgt, config.alignment_layer), strict=True))
+            links.update(
+                zip(batch, align(self.ensemble, self.tokenizers, src, tgt, config.alignment_layer), strict=True)
+            )
         return (links[i] for i in range(len(pairs)))
 
     @torch.inference_mode()
@@ -216,7 +216,7 @@ class Translator:
         beginnings: list[list[int]] | None = None,
     ) -> list[list[Hypothesis]]:
         """A batch of source ids -> their hypotheses, the best first; lines: without them, 1, 2, ..."""
-        device, tokenizer = self.model.output.weight.device, self.tokenizers.tgt
+        device, tokenizer = self.ensemble.device, self.tokenizers.tgt
         begun = [len(ids) for ids in beginnings] if beginnings is not None else [0] * len(sentences)
         limits = [min(config.limit(len(ids)) + n, self.longest) for ids, n in zip(sentences, begun, strict=True)]
         beams = Beams(
@@ -231,15 +231,8 @@ class Translator:
             rules.append(RepetitionPenalty(config.repetition_penalty))
         drawn = config.temperature, config.top_k, config.top_p, config.seed
         choose = Sampler(*drawn, list(lines or range(1, len(sentences) + 1))) if config.sample else likeliest
-        cache = self.model.start(source_batch(sentences, self.tokenizers).to(device))
-        return search(self._step, cache, beams, choose, rules)
-
-    def _step(self, tokens: Tensor, cache: Cache) -> Iterator[Tensor]:
-        """Log-probabilities of the next token: on a CPU of few sentences at a time, so that they stay in its cache."""
-        states = self.model.step(tokens, cache)  # [B, K, D]
-        size = max(1, ROWS // states.size(1)) if states.device.type == "cpu" else len(states)
-        parts = torch.split(states, size)
-        return (self.model.logits(part).log_softmax(-1) for part in parts)
+        caches = self.ensemble.start(source_batch(sentences, self.tokenizers).to(device))
+        return search(self.ensemble.step, caches, beams, choose, rules)
 
     def encode(self, texts: Sequence[str], lines: Sequence[int]) -> list[list[int]]:
         """The ids of texts, cut where they are too long, with a warning."""
@@ -279,6 +272,13 @@ class Translator:
     def _translation(self, found: Hypothesis, text: str, alignment: Links | None) -> Translation:
         tokens = self.tokenizers.tgt.tokens(found.ids)
         return Translation(text.replace("\n", " "), found.score, tokens, found.gains, found.finished, alignment)
+
+
+def _ready(model: Transformer, precision: Literal["fp32", "bf16"]) -> Transformer:
+    """The model itself, which does not train any more."""
+    if precision == "bf16":
+        convert(model, torch.bfloat16)
+    return model.eval()
 
 
 class CutSource(UserWarning):

@@ -69,6 +69,7 @@ class Engine(Translator):
         device: str = "auto",
         threads: int | str = "auto",
         precision: str = "auto",
+        ensemble: Sequence[str | Path] = (),
         *,
         scores: bool = True,
         **options: Any,
@@ -77,6 +78,8 @@ class Engine(Translator):
 
         `precision`: that of the folder, or auto. Raises `UserError` for what is not there, or not in this engine.
         """
+        if ensemble:
+            raise UserError("--engine ctranslate2: it translates with one model alone; leave out --ensemble")
         folder = Path(run)
         about = read_about(folder)
         if checkpoint != "best":

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 OF_A_FILE = ("tgt_lang", "text")
 OF_A_RUN = (
-    *("run", "src", "set", "output", "show", "checkpoint", "device", "threads", "precision"),
+    *("run", "src", "set", "output", "show", "checkpoint", "device", "threads", "precision", "ensemble"),
     *("beam", "length_penalty", "min_length", "max_length", "no_repeat_ngram", "repetition_penalty", "batch_tokens"),
 )
 
@@ -134,10 +134,13 @@ class RunEvaluation:
             )
         return cls(run.path, tables, standard, output, paper)
 
-    def of(self, translator: Translator, checkpoint: str) -> tuple[dict[str, Any], Iterator[Evaluation]]:
+    def of(
+        self, translator: Translator, checkpoint: str, ensemble: Sequence[Path]
+    ) -> tuple[dict[str, Any], Iterator[Evaluation]]:
         """Whose translations, and how they are found; and they themselves measured, set by set."""
         about = {
             "run": str(self.path),
+            "ensemble": [*map(str, ensemble)],
             "checkpoint": checkpoint,
             "step": translator.step,  # a run that trains may have other checkpoints by now
             "search": translator.config.method,
@@ -161,7 +164,8 @@ class RunEvaluation:
                     file.write([Line(text) for text in sources], "".join(f"{text}\n" for text in hypotheses))
             measures = _measures(hypotheses, references, self.standard, self.paper)
             samples = [Sample(*parts) for parts in zip(sources, hypotheses, references, strict=True)]
-            method = f"{translator.config.method}, step {translator.step:,}"
+            n_models = len(translator.ensemble.models)
+            method = f"{translator.config.method}, step {translator.step:,}{f', {n_models} models' * (n_models > 1)}"
             yield Evaluation(name, len(table), measures, samples, method, seconds)
 
 

@@ -13,7 +13,7 @@ from transformer_mt.decoding.formats import Format, Kind
 from transformer_mt.decoding.paragraphs import Paragraphs, SplitWhen
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.outputs import Settings
-from transformer_mt.runs import CHECKPOINT, RunFolder
+from transformer_mt.runs import CHECKPOINT, CheckpointInfo, RunFolder
 from transformer_mt.streams import Line
 
 PARTS = 1 << 32  # by which the numbers of a line's pieces are apart
@@ -29,12 +29,18 @@ class Origin:
     max_length: int  # of the training pairs in tokens, the end symbol counted
 
     @classmethod
-    def of_run(cls, run: RunFolder, which: str, precision: str) -> Origin:
-        """A checkpoint of a run, and the precision of the products."""
-        found, data = run.checkpoint(which), run.section("data", DataConfig)
-        seal = sha256((found.path / CHECKPOINT).read_bytes()).hexdigest()  # it holds the checksum of the weights
-        used = {"run": run.path.resolve().name, "checkpoint": f"{found.step} ({seal[:12]}), {precision}"}
+    def of_runs(cls, runs: Sequence[RunFolder], which: str, precision: str) -> Origin:
+        """A checkpoint of each run, and the precision of the products."""
+        seals = [_seal(run.checkpoint(which)) for run in runs]
+        names = [run.path.resolve().name for run in runs]
+        used = {"run": ", ".join(names), "checkpoint": ", ".join([*seals, precision])}
+        data = runs[0].section("data", DataConfig)
         return cls(used, data.src_lang, data.tgt_lang, data.max_length)
+
+
+def _seal(found: CheckpointInfo) -> str:
+    """What no other checkpoint has: its file holds the checksum of the weights."""
+    return f"{found.step} ({sha256((found.path / CHECKPOINT).read_bytes()).hexdigest()[:12]})"
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,218 @@
+"""Several models at once: what a slow search over the mean of their probabilities finds, and what goes together."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import shutil
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import cast
+
+import pytest
+import torch
+
+from transformer_mt import Translator
+from transformer_mt.data.batching import source_batch
+from transformer_mt.data.quickstart.corpus import pairs
+from transformer_mt.decoding.alignment import align
+from transformer_mt.decoding.beams import Hypothesis
+from transformer_mt.decoding.ensemble import Ensemble
+from transformer_mt.errors import UserError
+from transformer_mt.model.explain import attention_weights
+from transformer_mt.model.transformer import Transformer
+
+MakeTranslator = Callable[..., Translator]
+Tmt = Callable[..., "CompletedProcess[str]"]
+SOURCES = [src for src, _ in pairs("test")[300:324]]
+TARGETS = [tgt for _, tgt in pairs("test")[300:324]]
+
+
+@pytest.fixture(scope="module")
+def models(make_translator: MakeTranslator, make_model: Callable[..., Transformer]) -> list[Transformer]:
+    """One that has learnt something, that one with noise, and one of another build."""
+    one = make_translator()
+    noisy = copy.deepcopy(one.model)
+    torch.manual_seed(1)
+    for parameter in noisy.parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    src, tgt = one.tokenizers.src, one.tokenizers.tgt
+    sizes, pads = (src.vocab_size, tgt.vocab_size), (src.pad_id, tgt.pad_id)
+    other = make_model(vocab=sizes, pad=pads, norm_position="post", positions="learned", max_positions=100, rough=0.1)
+    return [one.model, noisy, other]
+
+
+@pytest.fixture(scope="module")
+def make_ensemble(make_translator: MakeTranslator, models: list[Transformer]) -> MakeTranslator:
+    """`make_ensemble(**decoding)`: of all three."""
+
+    def make_ensemble(n: int = 3, **decoding: int) -> Translator:
+        one = make_translator(**decoding)
+        return Translator(models[0], one.tokenizers, one.config, models[1:n])
+
+    return make_ensemble
+
+
+@pytest.mark.parametrize("beam", [1, 2, 5])
+def test_the_search_is_that_over_the_mean_of_the_probabilities(
+    make_ensemble: MakeTranslator,
+    models: list[Transformer],
+    slow: Callable[..., list[Hypothesis]],
+    alike: Callable[[Sequence[Hypothesis], Sequence[Hypothesis]], None],
+    beam: int,
+) -> None:
+    """Against plain lists, all beginnings read anew at each position, and torch's own softmax."""
+    translator = make_ensemble(beam=beam)
+    tokenizers, config = translator.tokenizers, translator.config
+    coded = tokenizers.src.encode(SOURCES)
+    found = translator.search(coded, config)
+    for ids, hypotheses in zip(coded, found, strict=True):
+
+        @torch.no_grad()
+        def scores(beginnings: list[list[int]], ids: list[int] = ids) -> list[list[float]]:
+            src = source_batch([ids] * len(beginnings), tokenizers)
+            tgt_in = torch.tensor([[tokenizers.tgt.bos_id, *written] for written in beginnings])
+            each = [model.logits(model(src, tgt_in)[:, -1]).double().softmax(-1) for model in models]
+            return cast("list[list[float]]", torch.stack(each).mean(0).log().tolist())
+
+        alike(hypotheses, slow(scores, config.limit(len(ids)), config, tokenizers.tgt.eos_id))
+
+
+def test_no_member_alone_finds_the_same(make_ensemble: MakeTranslator, models: list[Transformer]) -> None:
+    """So that the test above sees each of them."""
+    together = make_ensemble()
+    alone = [Translator(model, together.tokenizers, together.config).translate(SOURCES) for model in models]
+    for one, other in pairwise([*alone, together.translate(SOURCES), make_ensemble(2).translate(SOURCES), alone[0]]):
+        assert one != other
+
+
+def test_the_same_model_twice_is_that_model(make_translator: MakeTranslator) -> None:
+    one = make_translator()
+    twice = Translator(one.model, one.tokenizers, one.config, [one.model])
+    for found, wanted in zip(twice.n_best(SOURCES), one.n_best(SOURCES), strict=True):
+        assert found[0].tokens == wanted[0].tokens
+        assert found[0].token_scores == pytest.approx(wanted[0].token_scores, abs=1e-5)
+
+
+def test_given_translations_have_the_mean_of_the_probabilities(
+    make_ensemble: MakeTranslator, models: list[Transformer]
+) -> None:
+    together = make_ensemble()
+    alone = [Translator(model, together.tokenizers, together.config).score(SOURCES, TARGETS) for model in models]
+    for found, *ones in zip(together.score(SOURCES, TARGETS), *alone, strict=True):
+        likely = zip(*(map(math.exp, one.token_scores) for one in ones), strict=True)
+        wanted = [math.log(sum(of_token) / len(models)) for of_token in likely]
+        assert found.token_scores == pytest.approx(wanted, abs=1e-4)
+
+
+@pytest.mark.parametrize("size", [1, 7])
+def test_any_company(make_ensemble: MakeTranslator, size: int) -> None:
+    """Traps 7 and 25."""
+    translator = make_ensemble()
+    wanted = translator.translate(SOURCES)
+    assert [
+        text for i in range(0, len(SOURCES), size) for text in translator.translate(SOURCES[i : i + size])
+    ] == wanted
+
+
+def test_the_shortest_positions_are_the_limit(make_ensemble: MakeTranslator) -> None:
+    assert make_ensemble().longest_source == 99
+    assert make_ensemble(2).longest_source == make_ensemble(2).config.max_source_length
+
+
+@pytest.mark.parametrize("layer", [None, 1])
+def test_alignments_are_of_the_mean_of_the_weights(
+    make_ensemble: MakeTranslator, models: list[Transformer], layer: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = make_ensemble().tokenizers
+    (source,), (target,) = pair.src.encode(SOURCES[:1]), pair.tgt.encode(TARGETS[:1])
+    read = torch.tensor([[pair.tgt.bos_id, *target[:-1]]])
+    weights: list[torch.Tensor] = []
+    for model in models:
+        cross = attention_weights(model, source_batch([source], pair), read).cross
+        weights.append(torch.stack(cross if layer is None else [cross[layer - 1]]).mean((0, 2))[0])
+    linked: list[torch.Tensor] = []
+    monkeypatch.setattr("transformer_mt.decoding.alignment.link", lambda given, *_: linked.append(given))
+    align(Ensemble(models), pair, [source], [target], layer)
+    wanted = torch.stack(weights).mean(0)[:, : len(source)]
+    assert linked[0] == pytest.approx(wanted, abs=1e-5)
+
+
+# --- runs -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def second(tiny: Path, tiny_run: Path, tmt: Tmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Another model with the tokenizers of `tiny_run`."""
+    monkeypatch.chdir(tiny)
+    assert tmt("average", tiny_run, "--last", 2, "--output", tmp_path / "mean").returncode == 0
+    return tmp_path / "mean"
+
+
+@pytest.fixture
+def pairs_here(second: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """`--src` and its text, in a folder to write in, beside the second run."""
+    monkeypatch.chdir(tmp_path)
+    Path("f").write_text("one two three\nfour five six\nsix one eight\n", encoding="utf-8")
+    Path("g").write_text("eins zwei drei\nvier fünf sechs\nsechs eins acht\n", encoding="utf-8")
+    return ["--src", "f"]
+
+
+def test_from_run_folders(tiny_run: Path, second: Path, tmt: Tmt, pairs_here: list[object]) -> None:
+    """Translating, scoring and evaluating take further runs; what they find is that of the two models together."""
+    ones = [Translator.load(run, precision="fp32") for run in (tiny_run, second)]
+    together = Translator(ones[0].model, ones[0].tokenizers, ones[0].config, [ones[1].model])
+    texts = Path("f").read_text(encoding="utf-8").split("\n")[:-1]
+    wanted = together.n_best(texts)
+    assert wanted != ones[0].n_best(texts)
+    with_second = ("--ensemble", second, "--precision", "fp32")
+    done = tmt("translate", tiny_run, "--input", "f", "--format", "json", *with_second)
+    found = [json.loads(line)["translations"][0] for line in done.stdout.split("\n")[:-1]]
+    assert [one["text"] for one in found] == [best.text for best, *_ in wanted]
+    assert [one["score"] for one in found] == pytest.approx([best.score for best, *_ in wanted], abs=1e-5)
+    done = tmt("score", tiny_run, *pairs_here, "--tgt", "g", *with_second)
+    scores = together.score(texts, Path("g").read_text(encoding="utf-8").split("\n")[:-1])
+    assert done.stdout.split("\n")[:-1] == [f"{one.score:.4f}\t{one.score_per_token:.4f}" for one in scores]
+    files = (*pairs_here, "--ref", "g", *with_second)
+    assert "beam 5, step 12, 2 models, " in tmt("evaluate", tiny_run, *files).stdout
+    assert json.loads(tmt("evaluate", tiny_run, *files, "--json").stdout)["ensemble"] == [str(second)]
+
+
+def test_another_ensemble_does_not_go_on(tiny_run: Path, second: Path, tmt: Tmt, pairs_here: list[object]) -> None:
+    """What was translated by one is no beginning of what is translated by another."""
+    job = ("translate", tiny_run, "--input", "f", "--output", "out")
+    assert tmt(*job, "--ensemble", second).returncode == 0
+    shutil.move("out", "out.part")
+    done = tmt(*job, "--ensemble", tiny_run, "--resume")
+    assert done.returncode == 2
+
+
+def changed(run: Path, folder: Path, file: str, old: str, new: str) -> Path:
+    """A copy of a run in which a file reads otherwise."""
+    shutil.copytree(run, folder)
+    text = (folder / file).read_text(encoding="utf-8")
+    assert old in text
+    (folder / file).write_text(text.replace(old, new), encoding="utf-8")
+    return folder
+
+
+def test_what_does_not_go_together(tiny_run: Path, tmt: Tmt, tmp_path: Path) -> None:
+    other = changed(tiny_run, tmp_path / "bos", "tokenizer.json", '"source_bos": false', '"source_bos": true')
+    with pytest.raises(UserError, match=r"bos has another vocabulary than .*tokenizer\.file="):
+        Translator.load(tiny_run, ensemble=[other])
+    turned = changed(tiny_run, tmp_path / "turned", "config.yaml", "tgt_lang: de", "tgt_lang: fr")
+    done = tmt("translate", tiny_run, "one", "--ensemble", tiny_run, "--ensemble", turned)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "turned translates en to fr, and " in done.stderr
+    done = tmt("translate", tiny_run, "one", "--ensemble", tmp_path / "missing")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "missing" in done.stderr
+
+
+def test_files_and_engines_take_no_other_run(tiny_run: Path, tmt: Tmt, pairs_here: list[object]) -> None:
+    done = tmt("evaluate", "--hyp", "g", "--ref", "g", "--ensemble", tiny_run)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--ensemble" in done.stderr

@@ -1,0 +1,112 @@
+"""Models that translate together: of each token the mean of their probabilities counts. One alone is the usual case.
+
+They may differ in all but their vocabularies. `B` sentences, `b` a part of them, `K` branches of each, `S` source
+length, `V` vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from transformer_mt.data.corpus import DataConfig
+from transformer_mt.data.tokenizer import TokenizerPair
+from transformer_mt.errors import UserError
+from transformer_mt.model.cache import Cache
+from transformer_mt.model.config import ModelConfig
+from transformer_mt.model.transformer import Transformer
+from transformer_mt.runs import RunFolder
+from transformer_mt.training.checkpoint import load_chosen
+
+ROWS = 256  # of scores that are worked out together on a CPU
+
+
+class Member(NamedTuple):
+    """A run's model, as it was read."""
+
+    folder: RunFolder
+    model: Transformer
+    tokenizers: TokenizerPair
+    step: int  # of the checkpoint
+
+    @classmethod
+    def read(cls, folder: RunFolder, checkpoint: str) -> Member:
+        """Raises `UserError` where there is nothing to read."""
+        tokenizers = TokenizerPair.load(folder.tokenizer)
+        model = Transformer(folder.section("model", ModelConfig), tokenizers.src, tokenizers.tgt)
+        return cls(folder, model, tokenizers, load_chosen(model, folder, checkpoint).step)
+
+    def check_company(self, first: Member) -> None:
+        """Raise `UserError` where it reads or writes other text or other ids than the first."""
+        ours, theirs = (
+            (data.src_lang, data.tgt_lang) for data in (one.folder.section("data", DataConfig) for one in (self, first))
+        )
+        place = f"ensemble: {self.folder.path}"
+        if ours != theirs:
+            raise UserError(f"{place} translates {' to '.join(ours)}, and {first.folder.path} {' to '.join(theirs)}")
+        if self.tokenizers.content() != first.tokenizers.content():
+            raise UserError(
+                f"{place} has another vocabulary than {first.folder.path}: train it with the other's, "
+                f"tokenizer.file={first.folder.tokenizer}"
+            )
+
+
+@dataclass(frozen=True)
+class Caches:
+    """What each model remembers of the sentences that are searched."""
+
+    each: list[Cache]
+
+    def follow(self, parents: Tensor) -> None:
+        """From now on branch k goes on from what was branch parents[:, k]. [B, K]"""
+        for cache in self.each:
+            cache.follow(parents)
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these sentences, in this order. rows: [B']"""
+        for cache in self.each:
+            cache.select(rows)
+
+
+class Ensemble:
+    """One model or several, on one device and in one precision."""
+
+    def __init__(self, models: Sequence[Transformer]) -> None:
+        self.models = models
+        self.device = models[0].output.weight.device
+        self.precision: Literal["fp32", "bf16"] = "bf16" if models[0].output.weight.dtype == torch.bfloat16 else "fp32"
+
+    @property
+    def longest(self) -> int | None:
+        """The longest sequence that all of them can read; None: any."""
+        return min((model.config.longest for model in self.models if model.config.longest is not None), default=None)
+
+    @property
+    def n_decoder_layers(self) -> int:
+        """That each of them has at least."""
+        return min(model.config.decoder.n_layers for model in self.models)
+
+    def start(self, src: Tensor) -> Caches:
+        """What step-by-step decoding begins with. [B, S]"""
+        return Caches([model.start(src) for model in self.models])
+
+    def step(self, tokens: Tensor, caches: Caches) -> Iterator[Tensor]:
+        """Log-probabilities of what follows the newest tokens, [B, K] -> [b, K, V]: on a CPU of few sentences at a
+        time, so that they stay in its cache."""
+        states = [model.step(tokens, cache) for model, cache in zip(self.models, caches.each, strict=True)]
+        size = max(1, ROWS // tokens.size(1)) if self.device.type == "cpu" else len(tokens)
+        for parts in zip(*(torch.split(of_one, size) for of_one in states), strict=True):
+            pairs = zip(self.models, parts, strict=True)
+            yield mean([model.logits(part).log_softmax(-1) for model, part in pairs])
+
+
+def mean(log_probabilities: Sequence[Tensor]) -> Tensor:
+    """The logarithm of the mean of the probabilities, of which several models have given the logarithms."""
+    if len(log_probabilities) == 1:
+        return log_probabilities[0]
+    return torch.stack([*log_probabilities]).logsumexp(0) - math.log(len(log_probabilities))
