@@ -3,9 +3,10 @@
     python scripts/reproduce.py multi30k --data DIR [--pair en-de] [--seeds N] [--jobs N]
 
 DIR holds Multi30k as raw text: train, val and test_2016_flickr, each as .en, .de, ... Of each system so many seeds are
-trained, the checkpoints that its recipe names are averaged, and the mean is scored on val and test_2016_flickr. All
-goes to runs/multi30k; what was begun goes on, and what is done is not done again, so the command may be stopped at any
-time. `--jobs`: trainings at once, each with one CPU thread. `section.key=value` changes all of them, for a trial.
+trained, the checkpoints that its recipe names are averaged, and the mean is scored on val and test_2016_flickr; then
+all seeds together, as an ensemble. All goes to runs/multi30k; what was begun goes on, and what is done is not done
+again, so the command may be stopped at any time. `--jobs`: trainings at once, each with one CPU thread.
+`section.key=value` changes all of them, for a trial.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import json
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -89,10 +90,8 @@ class Work:
             tmt("average", self.run.path, "--last", self.system.averaged, "--output", self.judged.path)
         for part in SCORED:
             if not self.scores_file(part).exists():
-                src, ref = self.files(part)
-                command = ("evaluate", self.judged.path, "--src", src, "--ref", ref, "--paper", "multi30k", "--json")
-                write_text(self.scores_file(part), tmt(*command))
-        print(f"{self.run.path.name}: {self.measure('val', 'p'):.2f} P on val", flush=True)
+                evaluate([self], part, self.scores_file(part))
+        print(f"{self.run.path.name}: {measured(self.scores_file('val'), 'p'):.2f} P on val", flush=True)
 
     def is_averaged(self) -> bool:
         """Whether the mean is there, and is that of this training, not of an earlier, shorter one."""
@@ -102,11 +101,6 @@ class Work:
 
     def scores_file(self, part: str) -> Path:
         return self.judged.path / f"scores-{part}.json"
-
-    def measure(self, part: str, name: str) -> float:
-        """A score, as `tmt evaluate` found it."""
-        (found,) = json.loads(self.scores_file(part).read_text(encoding="utf-8"))["test_sets"].values()
-        return found["measures"][name]["value"]
 
 
 def main() -> None:
@@ -172,21 +166,49 @@ def tmt(*arguments: object, log: Path | None = None) -> str:
     return done.stdout
 
 
-def table(works: list[Work]) -> Iterator[str]:
-    """A row for each system: the mean of its seeds, and the least and the most of them."""
+def evaluate(works: Sequence[Work], part: str, scores: Path) -> None:
+    """Score one model, or several together."""
+    (src, ref), (first, *others) = works[0].files(part), [work.judged.path for work in works]
+    partners = [word for other in others for word in ("--ensemble", other)]
+    write_text(scores, tmt("evaluate", first, *partners, "--src", src, "--ref", ref, "--paper", "multi30k", "--json"))
+
+
+def scores_together(works: Sequence[Work], part: str) -> Path:
+    """Those of all seeds of a system as an ensemble: found anew where one of the seeds was."""
+    first, each = works[0], [work.scores_file(part) for work in works]
+    scores = RUNS / f"{first.name}-{first.src_lang}-{first.tgt_lang}-ensemble-of-{len(works)}-{part}.json"
+    if not scores.exists() or scores.stat().st_mtime_ns < max(file.stat().st_mtime_ns for file in each):
+        evaluate(works, part, scores)
+    return scores
+
+
+def measured(scores: Path, name: str) -> float:
+    """A score, as `tmt evaluate` found it."""
+    (found,) = json.loads(scores.read_text(encoding="utf-8"))["test_sets"].values()
+    return found["measures"][name]["value"]
+
+
+def table(works: Sequence[Work]) -> Iterator[str]:
+    """Two rows for each system: the mean of its seeds, with the least and the most of them, and all seeds together."""
     yield "| system | P, val | P, test | sacreBLEU | chrF++ | TER | parameters | hours | seeds |"
     yield "|---|---|---|---|---|---|---|---|---|"
     for name in dict.fromkeys(work.name for work in works):
-        row = [work for work in works if work.name == name]
-        records: list[dict[str, Any]] = [work.run.read_record() for work in row]
-        cells = [
-            *(spread([work.measure(part, "p") for work in row]) for part in SCORED),
-            *(spread([work.measure(SCORED[-1], metric) for work in row]) for metric in ("bleu", "chrf++", "ter")),
-            f"{records[0]['parameters'] / 1e6:.2f} M",
-            spread([record["hours"] for record in records]),
-            str(len(row)),
-        ]
-        yield f"| `{name}` | {' | '.join(cells)} |"
+        of_system = [work for work in works if work.name == name]
+        n = len(of_system)
+        records: list[dict[str, Any]] = [work.run.read_record() for work in of_system]
+        hours, millions = [record["hours"] for record in records], records[0]["parameters"] / 1e6
+        each = {part: [work.scores_file(part) for work in of_system] for part in SCORED}
+        yield row(f"`{name}`", each, millions, hours, str(n))
+        if n > 1:
+            together = {part: [scores_together(of_system, part)] for part in SCORED}
+            yield row(f"`{name}`, ensemble", together, millions * n, [sum(hours)], f"{n} together")
+
+
+def row(system: str, scores: dict[str, list[Path]], millions: float, hours: list[float], seeds: str) -> str:
+    """Of the table; the scores by part of the corpus."""
+    columns = [(part, "p") for part in SCORED] + [(SCORED[-1], metric) for metric in ("bleu", "chrf++", "ter")]
+    figures = [spread([measured(file, metric) for file in scores[part]]) for part, metric in columns]
+    return f"| {' | '.join([system, *figures, f'{millions:.2f} M', spread(hours), seeds])} |"
 
 
 def spread(values: list[float]) -> str:

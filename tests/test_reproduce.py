@@ -37,20 +37,28 @@ def test_from_text_to_table(data: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     monkeypatch.setattr(reproduce, "SYSTEMS", {"tiny": tiny._replace(averaged=2)})
     monkeypatch.setattr(sys, "argv", ["reproduce.py", "multi30k", "--data", str(data), "--seeds", "2", *SMALL])
     reproduce.main()
-    *_, row = capsys.readouterr().out.splitlines()
-    assert row.startswith("| `tiny` | ") and row.endswith(" | 2 |") and row.count(" to ") == 6
+    *_, seeds, together = rows = capsys.readouterr().out.splitlines()
+    assert seeds.startswith("| `tiny` | ") and seeds.endswith(" | 2 |") and seeds.count(" to ") == 6
+    assert together.startswith("| `tiny`, ensemble | ") and together.endswith(" | 2 together |")
+    assert " to " not in together and together.count("|") == seeds.count("|")
     assert Path("runs/multi30k/text/val.de").read_text(encoding="utf-8").splitlines()[1] == "eins , zwei ."
     made = {path: path.stat().st_mtime_ns for path in Path("runs/multi30k").glob("*average*/**/*")}
     assert len([path for path in made if path.name.startswith("scores-")]) == 4
+    ensemble = Path("runs/multi30k/tiny-en-de-ensemble-of-2-test_2016_flickr.json")
+    made[ensemble] = ensemble.stat().st_mtime_ns
+    about = json.loads(ensemble.read_text(encoding="utf-8"))
+    first, second = (f"runs/multi30k/tiny-en-de-{seed}-average-last-2" for seed in (1, 2))
+    assert (about["run"], about["ensemble"]) == (first, [second])
 
     reproduce.main()
-    assert capsys.readouterr().out.splitlines()[-1] == row  # and nothing was written anew
+    assert capsys.readouterr().out.splitlines()[-2:] == rows[-2:]  # and nothing was written anew
     assert {path: path.stat().st_mtime_ns for path in made} == made
 
     sys.argv[-1:] += ["train.max_steps=4"]
     reproduce.main()
     scores = json.loads(Path("runs/multi30k/tiny-en-de-1-average-last-2/scores-val.json").read_text(encoding="utf-8"))
     assert scores["step"] == 4
+    assert json.loads(ensemble.read_text(encoding="utf-8"))["step"] == 4
 
 
 def test_what_fails_is_named(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
