@@ -70,7 +70,7 @@ def differences(
 def forced_score(judge: Translator, text: str, translation: str) -> float:
     """The log-probability a token of a translation that is forced whole, the end symbol not counted."""
     n_tokens = len(judge.tokenizers.tgt.encode([translation])[0])
-    ((best,),) = judge.n_best([text], beginnings=[translation], beam=1, n_best=1)
+    ((best,),) = judge.n_best([text], prefixes=[translation], beam=1, n_best=1)
     return sum(best.token_scores[:n_tokens]) / max(1, n_tokens)
 
 

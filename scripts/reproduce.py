@@ -5,8 +5,8 @@
 DIR holds Multi30k as raw text: train, val and test_2016_flickr, each as .en, .de, ... Of each system so many seeds are
 trained, the checkpoints that its recipe names are averaged, and the mean is scored on val and test_2016_flickr; then
 all seeds together, as an ensemble. All goes to runs/multi30k; what was begun goes on, and what is done is not done
-again, so the command may be stopped at any time. `--jobs`: trainings at once, each with one CPU thread.
-`section.key=value` changes all of them, for a trial.
+again, so the command may be stopped at any time. `--jobs N`, from 2 on: so many trainings at once, each with one CPU
+thread. `section.key=value` changes all of them, for a trial.
 """
 
 from __future__ import annotations
@@ -111,7 +111,11 @@ def main() -> None:
     parser.add_argument("--pair", type=pair, default="en-de", metavar="SRC-TGT", help="the languages (default: en-de)")
     parser.add_argument("--seeds", type=positive, default=3, metavar="N", help="runs of each, with seeds 1, 2, ... (3)")
     parser.add_argument(
-        "--jobs", type=positive, default=1, metavar="N", help="trainings at once, of one CPU thread each"
+        "--jobs",
+        type=positive,
+        default=1,
+        metavar="N",
+        help="trainings at once (1); from 2 on with one CPU thread each",
     )
     args = parser.parse_intermixed_args()
     src_lang, tgt_lang = args.pair
@@ -125,7 +129,8 @@ def main() -> None:
             done.result()
     finally:
         pool.shutdown(cancel_futures=True)
-    print("\n".join(table(works)))
+    for line in table(works):
+        print(line, flush=True)
 
 
 def pair(text: str) -> tuple[str, str]:
@@ -150,6 +155,8 @@ def write_papers_texts(data: Path, lang: str) -> None:
         texts = papers_texts(list(read_lines(data / f"{part}.{lang}")), lang)
         text, file = "".join(f"{text}\n" for text in texts), TEXT / f"{part}.{lang}"
         if not file.exists() or file.read_text(encoding="utf-8") != text:
+            for scores in RUNS.glob(f"*/scores-{part}.json"):  # of another text
+                scores.unlink()
             write_text(file, text)
 
 

@@ -187,13 +187,13 @@ def make_corpus() -> Callable[..., EncodedCorpus]:
     """`make_corpus(src, tgt)`: pairs of ids, held as the product holds them."""
     import numpy as np
 
-    from transformer_mt.data.encoded import EncodedCorpus, Losses, Side
+    from transformer_mt.data.encoded import EncodedCorpus, Filtered, Side
 
     def make_side(sentences: Sequence[Sequence[int]]) -> Side:
         flat = [i for sentence in sentences for i in sentence]
         return Side(np.array(flat, np.int32), np.cumsum([0, *map(len, sentences)]))
 
     def make_corpus(src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> EncodedCorpus:
-        return EncodedCorpus(make_side(src), make_side(tgt), np.arange(len(src), dtype=np.int32), Losses())
+        return EncodedCorpus(make_side(src), make_side(tgt), np.arange(len(src), dtype=np.int32), Filtered())
 
     return make_corpus

@@ -108,7 +108,7 @@ def untrained(run: RunFolder) -> Translator:
     """A model as it comes, with the tokenizers of a run."""
     translator = Translator.load(run.path, precision="fp32")
     pair = translator.tokenizers
-    return Translator(Transformer(translator.model.config, pair.src, pair.tgt).eval(), pair, translator.config)
+    return Translator([Transformer(translator.model.config, pair.src, pair.tgt).eval()], pair, translator.config)
 
 
 def test_a_run_that_was_killed_before_its_first_checkpoint_begins_there_again(copy: Path, tmt: Tmt) -> None:

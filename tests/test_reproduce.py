@@ -48,7 +48,7 @@ def test_from_text_to_table(data: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     made[ensemble] = ensemble.stat().st_mtime_ns
     about = json.loads(ensemble.read_text(encoding="utf-8"))
     first, second = (f"runs/multi30k/tiny-en-de-{seed}-average-last-2" for seed in (1, 2))
-    assert (about["run"], about["ensemble"]) == (first, [second])
+    assert (about["run"], about["ensemble"]) == (first, [{"run": second, "step": 3}])
 
     reproduce.main()
     assert capsys.readouterr().out.splitlines()[-2:] == rows[-2:]  # and nothing was written anew
@@ -59,6 +59,19 @@ def test_from_text_to_table(data: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     scores = json.loads(Path("runs/multi30k/tiny-en-de-1-average-last-2/scores-val.json").read_text(encoding="utf-8"))
     assert scores["step"] == 4
     assert json.loads(ensemble.read_text(encoding="utf-8"))["step"] == 4
+
+
+def test_scores_of_another_text_are_forgotten(data: Path) -> None:
+    scores = [Path(f"runs/multi30k/tiny-en-de-1-average-last-10/scores-{part}.json") for part in reproduce.SCORED]
+    reproduce.write_papers_texts(data, "de")
+    scores[0].parent.mkdir()
+    for file in scores:
+        file.write_text("{}", encoding="utf-8")
+    reproduce.write_papers_texts(data, "de")
+    assert [file.exists() for file in scores] == [True, True]
+    (data / "val.de").write_text("Eins.\n", encoding="utf-8")
+    reproduce.write_papers_texts(data, "de")
+    assert [file.exists() for file in scores] == [False, True]
 
 
 def test_what_fails_is_named(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:

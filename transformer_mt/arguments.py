@@ -100,8 +100,8 @@ def _add_translate(translate: argparse.ArgumentParser) -> None:
     )
     lines.add_argument("--errors", choices=("strict", "replace"), default="strict", help=ERRORS)
     about = (
-        "translate sentence by sentence the lines with more tokens than the training pairs had (long, the default), "
-        "all, or none, and cut off what is too long"
+        "translate sentence by sentence: long (default): the lines with more tokens than the training pairs had; "
+        "always: every line; never: none, and what is too long for the model is cut off"
     )
     lines.add_argument("--split-sentences", choices=("long", "always", "never"), default="long", help=about)
     lines.add_argument(
@@ -121,7 +121,9 @@ def _add_translate(translate: argparse.ArgumentParser) -> None:
     drawing.add_argument("--sample", action="store_true", default=None, help="draw --n-best translations")
     drawing.add_argument("--temperature", type=float, metavar="T", help="log-probabilities are divided by it (1)")
     drawing.add_argument("--top-k", type=int, metavar="K", help="draw from the K most likely tokens (all)")
-    drawing.add_argument("--top-p", type=float, metavar="P", help="draw from the likeliest that have P together (1)")
+    drawing.add_argument(
+        "--top-p", type=float, metavar="P", help="draw from the likeliest whose probabilities sum to P (1)"
+    )
     drawing.add_argument("--seed", type=int, metavar="N", help="what is drawn depends on it and the line's number (1)")
     _add_reading(translate)
     translate.set_defaults(verb="translate")
@@ -203,7 +205,10 @@ def _add_compare(compare: argparse.ArgumentParser) -> None:
 
 
 def _add_ensemble(parser: argparse.ArgumentParser) -> None:
-    about = "another run, with the same vocabulary: the mean of the models' probabilities counts; once for each"
+    about = (
+        "another run, with the same vocabulary, at the same --checkpoint: at each position the models' probabilities "
+        "are averaged; the settings are those of RUN; once for each"
+    )
     parser.add_argument("--ensemble", type=Path, action="append", metavar="RUN2", help=about)
 
 
@@ -220,7 +225,7 @@ def _add_search(parser: argparse.ArgumentParser) -> None:
     about = "tokens of a translation at most, the end symbol counted: a number, or A*source+B (2*source+10)"
     search.add_argument("--max-length", metavar="L", help=about)
     search.add_argument("--no-repeat-ngram", type=int, metavar="N", help="no N tokens in a row come twice (0: off)")
-    about = "factor on log-probabilities of tokens that are there already; scores hold it (1: off)"
+    about = "factor on log-probabilities of tokens that are there already; scores include it (1: off)"
     search.add_argument("--repetition-penalty", type=float, metavar="X", help=about)
     about = "padded source tokens, times hypotheses, that are translated at once"
     search.add_argument("--batch-tokens", type=int, metavar="N", help=about)
@@ -278,7 +283,8 @@ def _add_plot(plot: argparse.ArgumentParser) -> None:
         help=".png, .svg or .pdf (default: plots/WHAT.png in the run; of a configuration, NAME-WHAT.png here)",
     )
     plot.add_argument("--text", help="attention: a sentence to translate (default: the first validation sentence)")
-    plot.add_argument("--kind", choices=("cross", "encoder", "decoder"), default="cross", help="attention: of which")
+    about = "attention: cross (default), or the self-attention of the encoder or the decoder"
+    plot.add_argument("--kind", choices=("cross", "encoder", "decoder"), default="cross", help=about)
     plot.add_argument("--layer", type=int, metavar="N", help="attention: one layer, counted from 1 (default: all)")
     plot.add_argument("--head", type=int, metavar="N", help="attention: one head, counted from 1 (default: all)")
     plot.add_argument("--checkpoint", default="best", metavar="best|last|STEP", help="of a run (default: best)")
@@ -288,7 +294,9 @@ def _add_plot(plot: argparse.ArgumentParser) -> None:
 def _add_tokenize(tokenize: argparse.ArgumentParser) -> None:
     about = "a run folder; or a configuration, whose tokenizers are then learnt"
     tokenize.add_argument("subject", type=Path, metavar="RUN-or-X.yaml", help=about)
-    about = "without text, --input: of a run standard input, of a configuration figures over the validation pairs"
+    about = (
+        "without text and --input: a run reads standard input; of a configuration, figures over the validation pairs"
+    )
     tokenize.add_argument("texts", nargs="*", metavar="text or section.key=value", help=about)
     tokenize.add_argument("--input", type=Path, metavar="F", help="figures over the lines of a file (plain or .gz)")
     tokenize.add_argument(

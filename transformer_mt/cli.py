@@ -11,6 +11,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from transformer_mt import allocator, outputs, streams
@@ -18,13 +19,11 @@ from transformer_mt.arguments import DRAWING, READING, decoding_options, make_pa
 from transformer_mt.errors import Interrupted, UserError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from transformer_mt.config import Config
     from transformer_mt.decoding.translator import Translator
     from transformer_mt.outputs import Settings
     from transformer_mt.streams import Line
-    from transformer_mt.tools.translating import Origin
+    from transformer_mt.tools.translating import Provenance
 
     Work = Callable[[Sequence[Line], int], str]
 
@@ -62,20 +61,21 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         sys.exit(128 + signal.SIGPIPE)
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
-        _fail(
-            f"{place}{error.strerror or error}; nothing half-written was left: mend it and run the same command again"
-        )
+        _fail(f"{place}{error.strerror or error}")
     sys.exit(0)
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The arguments; overrides, steps and texts may stand behind options too, where argparse no longer knows them."""
+    """The arguments; overrides, steps, texts and systems may stand behind options too, where argparse no longer knows
+    them."""
     parser = make_parser()
     args, rest = parser.parse_known_args(arguments)
     rest = [word for word in rest if word != "--"]
-    for name, form in (("overrides", r"(?!-).*=.*"), ("steps", r"\d+"), ("texts", r"(?!--?[A-Za-z]).*")):
+    forms = {"overrides": r"(?!-).*=.*", "steps": r"\d+", "texts": r"(?!--?[A-Za-z]).*", "systems": r"(?!-).*"}
+    for name, form in forms.items():
         if hasattr(args, name) and all(re.fullmatch(form, word, re.DOTALL) for word in rest):
-            setattr(args, name, [*getattr(args, name), *rest])
+            more = map(Path, rest) if name == "systems" else rest
+            setattr(args, name, [*getattr(args, name), *more])
             return args
     if rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
@@ -98,6 +98,9 @@ def _translate(args: argparse.Namespace) -> None:
     if args.resume and not (args.input and args.output):
         raise UserError("translate: --resume goes with --input and --output: only a file can be gone on with")
     outputs.check_apart(args.output, args.input, args.prefix, in_place=True)
+    for text in args.texts if args.ensemble else ():
+        if Path(text).is_dir():
+            raise UserError(f"translate: {text} is a folder, taken for a text: --ensemble stands before each run")
     at_prompt = not args.texts and not args.input and sys.stdin.isatty() and sys.stdout.isatty()
     lines = streams.paired(streams.lines(args.texts, args.input, at_prompt, args.errors), args.prefix, args.errors)
     from transformer_mt.tools.translating import Job
@@ -115,7 +118,7 @@ def _translate(args: argparse.Namespace) -> None:
 
 def _score(args: argparse.Namespace) -> None:
     for file in (args.src, args.tgt):
-        streams.check_input((), file, "score")
+        streams.check_file(file)
     outputs.check(args.output)
     if args.resume and not args.output:
         raise UserError("score: --resume goes with --output: only a file can be gone on with")
@@ -137,7 +140,7 @@ def _evaluate(args: argparse.Namespace) -> None:
         about, found = evaluating.of_file(args.hyp, args.ref, args.tgt_lang, args.text or "raw", args.paper)
     else:
         run = evaluating.RunEvaluation.open(args.run, args.src, args.ref, args.set, args.output, args.paper)
-        about, found = run.of(_load_translator(args, args.run), args.checkpoint or "best", _partners(args))
+        about, found = run.of(_load_translator(args, args.run), args.checkpoint or "best")
     if args.json:
         print(evaluating.render(about, list(found)))
     else:
@@ -155,7 +158,7 @@ def _compare(args: argparse.Namespace) -> None:
 def _export(args: argparse.Namespace) -> None:
     if args.to == "weights" and (args.quantization or args.src):
         raise UserError("export --to weights: --quantization and --src belong to ctranslate2; leave them out")
-    streams.check_input((), args.src, "export")
+    streams.check_file(args.src)
     from transformer_mt.runs import RunFolder
 
     run = RunFolder.open(args.run)
@@ -242,33 +245,28 @@ def _load_translator(args: argparse.Namespace, run: Path) -> Translator:
     from transformer_mt.decoding.translator import Translator
 
     reading = {key: getattr(args, key) for key in READING if getattr(args, key) is not None}
-    return Translator.load(run, **reading, ensemble=_partners(args), **decoding_options(args))
+    return Translator.load(run, **reading, ensemble=getattr(args, "ensemble", None) or (), **decoding_options(args))
 
 
-def _partners(args: argparse.Namespace) -> Sequence[Path]:
-    """The runs that translate together with the one that is named first."""
-    return getattr(args, "ensemble", None) or ()
-
-
-def _load_run(args: argparse.Namespace) -> tuple[Origin, Translator]:
-    from transformer_mt.runs import RunFolder
-    from transformer_mt.tools.translating import Origin
+def _load_run(args: argparse.Namespace) -> tuple[Provenance, Translator]:
+    from transformer_mt.tools.translating import Provenance
 
     translator = _load_translator(args, args.run)
-    runs = [RunFolder.open(run) for run in (args.run, *_partners(args))]
-    return Origin.of_runs(runs, args.checkpoint, translator.precision), translator
+    return Provenance.of(translator), translator
 
 
-def _load_engine(args: argparse.Namespace) -> tuple[Origin, Translator]:
+def _load_engine(args: argparse.Namespace) -> tuple[Provenance, Translator]:
     """The other engine, in which scores cost something: it is told when nobody looks at them."""
     try:
         from transformer_mt.tools import ctranslate2_engine
     except ImportError:
         raise UserError("--engine ctranslate2 needs one more package: pip install ctranslate2") from None
+    if args.ensemble:
+        raise UserError("--engine ctranslate2: it translates with one model alone; leave out --ensemble")
     if args.alignments:
         raise ctranslate2_engine.no_alignments()
     engine = ctranslate2_engine.Engine.load(
-        *(args.run, args.checkpoint, args.device, args.threads, args.precision, _partners(args)),
+        *(args.run, args.checkpoint, args.device, args.threads, args.precision),
         scores=args.scores or args.format != "text",
         **decoding_options(args),
     )

@@ -133,10 +133,10 @@ def encode_tables(config: Config, tables: Tables, tokenizers: TokenizerPair) -> 
         encode_validation(config, tables.validation, tokenizers),
     )
     if not len(corpora.train):
-        losses = corpora.train.losses
+        filtered = corpora.train.filtered
         raise UserError(
-            f"data.train: none of {len(tables.train):,} pairs is left: {losses.empty:,} have an empty side, "
-            f"{losses.too_long:,} are longer than data.max_length {limit.max_length}"
+            f"data.train: none of {len(tables.train):,} pairs is left: {filtered.empty:,} have an empty side, "
+            f"{filtered.too_long:,} are longer than data.max_length {limit.max_length}"
         )
     return corpora
 

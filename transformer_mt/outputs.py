@@ -113,6 +113,11 @@ class Output:
             self.file.truncate(self.done.bytes)
             self.keep()
 
+    def whereabouts(self) -> str:
+        """Of what is done, where the command ends before its time."""
+        what = f"lines done: {self.done.lines:,}, in {self.file.name}"
+        return f"{what}; the same command with --resume goes on from there" if self.record else what
+
     def keep(self) -> None:
         """Write down how far it has come, where there is a record."""
         if self.record:
@@ -121,7 +126,7 @@ class Output:
 
 
 def _bytes(line: Line) -> bytes:
-    return f"{line.text}\n{line.prefix}\n".encode()
+    return f"{line.text}\n{line.tgt}\n".encode()
 
 
 @contextmanager
@@ -150,8 +155,10 @@ def opened(path: Path | None, settings: Settings | None = None, resume: bool = F
             try:
                 output.cut()
                 yield output
-            except BaseException:
+            except BaseException as error:
                 output.cut()
+                if output.done.lines > begun.lines and not isinstance(error, KeyboardInterrupt):
+                    sys.stderr.write(f"tmt: {output.whereabouts()}\n")
                 raise
     part.replace(path)
     _forget(record)
@@ -179,10 +186,7 @@ def _ended_by_signals(output: Output) -> Generator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        what = f"; lines done: {output.done.lines:,}, in {output.file.name}"
-        if output.record:
-            what += "; the same command with --resume goes on from there"
-        raise Interrupted(received[0] if received else signal.SIGINT, what) from None
+        raise Interrupted(received[0] if received else signal.SIGINT, f"; {output.whereabouts()}") from None
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -64,9 +64,9 @@ def schedule(config: ScheduleConfig, d_model: int, max_steps: int | None) -> Fig
 def lengths(corpus: EncodedCorpus, data: DataConfig) -> Figure:
     """The lengths of training pairs in tokens, and how many pairs are beyond the limit: drawn, or left out before."""
     src, tgt = corpus.src.lengths + 1, corpus.tgt.lengths + 1  # with the end symbol
-    losses = corpus.losses
-    beyond = int((np.maximum(src, tgt) > data.max_length).sum()) + losses.too_long + losses.truncated
-    fate = f", {losses.too_long:,} of them left out here" * bool(losses.too_long)
-    fate += f", {losses.truncated:,} of them cut" * bool(losses.truncated)
+    filtered = corpus.filtered
+    beyond = int((np.maximum(src, tgt) > data.max_length).sum()) + filtered.too_long + filtered.truncated
+    fate = f", {filtered.too_long:,} of them left out here" * bool(filtered.too_long)
+    fate += f", {filtered.truncated:,} of them cut" * bool(filtered.truncated)
     title = f"{len(corpus):,} training pairs; {beyond:,} beyond data.max_length{fate}"
     return figures.lengths_figure(src, tgt, (data.src_lang, data.tgt_lang), data.max_length, title)

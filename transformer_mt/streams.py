@@ -29,10 +29,10 @@ T = TypeVar("T")
 
 
 class Line(NamedTuple):
-    """A line to translate, and how its translation has to begin; where it is scored, the whole of it."""
+    """A line to translate, and what is given of its translation: how it has to begin, or, to be scored, all of it."""
 
     text: str
-    prefix: str = ""
+    tgt: str = ""
 
 
 # --- lines ------------------------------------------------------------------------------------------------------------
@@ -198,6 +198,11 @@ def check_input(texts: Sequence[str], file: Path | None, verb: str) -> None:
         raise UserError(f"{verb}: give texts or --input, not both")
     if not texts and not file and not sys.stdin:
         raise UserError(f"{verb}: standard input is closed; give texts or --input")
+    check_file(file)
+
+
+def check_file(file: Path | None) -> None:
+    """Refuse a file that cannot be read, where there is to be one."""
     if file and file.is_dir():
         raise UserError(f"{file}: is a directory; name a file")
     if file and not file.exists():

@@ -13,7 +13,7 @@ from transformer_mt.config import Config
 from transformer_mt.data import corpus, encoded
 from transformer_mt.data.batching import BatchStream
 from transformer_mt.data.corpus import Source, Table
-from transformer_mt.data.encoded import EncodedCorpus, LengthLimit, Losses, Side, encode
+from transformer_mt.data.encoded import EncodedCorpus, Filtered, LengthLimit, Side, encode
 from transformer_mt.data.tokenizer import TokenizerConfig, TokenizerPair, train
 from transformer_mt.errors import UserError
 
@@ -59,7 +59,9 @@ def test_pairs_are_filtered_as_pairs(tokenizers: TokenizerPair) -> None:
     found = encode(make_table(), tokenizers, LIMIT, Path("cache"))
     assert texts(found, tokenizers) == [PAIRS[row] for row in (0, 6, 7)]
     assert found.rows.tolist() == [0, 6, 7]
-    assert found.losses == Losses(empty=3, too_long=2, truncated=0, examples={"empty": [1, 2, 5], "too_long": [3, 4]})
+    assert found.filtered == Filtered(
+        empty=3, too_long=2, truncated=0, examples={"empty": [1, 2, 5], "too_long": [3, 4]}
+    )
 
 
 def test_long_pairs_are_cut_where_that_is_asked_for(tokenizers: TokenizerPair) -> None:
@@ -67,7 +69,9 @@ def test_long_pairs_are_cut_where_that_is_asked_for(tokenizers: TokenizerPair) -
     cut = [PAIRS[0], ("a a a a a", "x"), ("a", "y y y y y"), PAIRS[6], PAIRS[7]]
     assert texts(found, tokenizers) == cut
     assert found.rows.tolist() == [0, 3, 4, 6, 7]
-    assert found.losses == Losses(empty=3, too_long=0, truncated=2, examples={"empty": [1, 2, 5], "truncated": [3, 4]})
+    assert found.filtered == Filtered(
+        empty=3, too_long=0, truncated=2, examples={"empty": [1, 2, 5], "truncated": [3, 4]}
+    )
 
 
 def test_a_cut_pair_still_ends_in_eos(tokenizers: TokenizerPair) -> None:
@@ -94,7 +98,7 @@ def test_held_out_pairs_are_kept_as_they_are(tokenizers: TokenizerPair) -> None:
     found = encode(make_table(), tokenizers, None, Path("cache"))
     assert len(found) == len(PAIRS)
     assert texts(found, tokenizers) == PAIRS
-    assert found.losses == Losses()
+    assert found.filtered == Filtered()
 
 
 @pytest.mark.parametrize("block", [1, 2, 3, 8])
@@ -109,12 +113,12 @@ def test_blocks_make_no_difference(
     found = encode(make_table(), tokenizers, limit, Path("blocks"))
     assert texts(found, tokenizers) == texts(whole, tokenizers)
     assert found.rows.tolist() == whole.rows.tolist()
-    assert found.losses == whole.losses
+    assert found.filtered == whole.filtered
 
 
 def test_only_the_first_few_losses_are_named(tokenizers: TokenizerPair) -> None:
     found = encode(make_table([("a", "")] * 9 + [("a", "x")]), tokenizers, LIMIT, Path("cache"))
-    assert found.losses == Losses(empty=9, examples={"empty": [0, 1, 2, 3, 4]})
+    assert found.filtered == Filtered(empty=9, examples={"empty": [0, 1, 2, 3, 4]})
 
 
 def test_ids_are_compact_and_mapped(tokenizers: TokenizerPair) -> None:
@@ -139,7 +143,7 @@ def test_an_unchanged_corpus_is_encoded_once(tokenizers: TokenizerPair, monkeypa
     written: list[object] = []
     write = encoded._write
 
-    def spy(*arguments: object) -> Losses:
+    def spy(*arguments: object) -> Filtered:
         written.append(arguments)
         return write(*arguments)  # pyright: ignore[reportArgumentType]
 
@@ -148,7 +152,7 @@ def test_an_unchanged_corpus_is_encoded_once(tokenizers: TokenizerPair, monkeypa
     again = encode(table, tokenizers, LIMIT, Path("cache"))
     assert len(written) == 1
     assert texts(again, tokenizers) == texts(first, tokenizers)
-    assert again.losses == first.losses
+    assert again.filtered == first.filtered
     for changed in (
         (other_table, tokenizers, LIMIT),
         (table, other_tokenizers, LIMIT),

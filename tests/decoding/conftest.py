@@ -26,7 +26,7 @@ from transformer_mt.training.optim import OptimizerConfig, make_optimizer
 from transformer_mt.training.schedule import inverse_sqrt
 
 Scores = Callable[[list[list[int]]], list[list[float]]]
-"""Beginnings of the translations of one sentence -> log-probabilities of what may come next in each."""
+"""Prefixes of the translations of one sentence -> log-probabilities of what may come next in each."""
 
 NONE = -math.inf
 
@@ -64,7 +64,7 @@ class Toy:
         yield from torch.tensor(rows).split(2)
 
     def scores(self, sentence: int) -> Scores:
-        return lambda beginnings: [list(draw(sentence, tuple(ids), self.vocab)) for ids in beginnings]
+        return lambda prefixes: [list(draw(sentence, tuple(ids), self.vocab)) for ids in prefixes]
 
 
 @cache
@@ -92,20 +92,20 @@ def slow_search(scores: Scores, limit: int, config: DecodingConfig, eos: int = 0
     ended: list[Hypothesis] = []
     for position in range(limit):
         candidates = [
-            (sum(gains) + gain, [*ids, token], [*gains, gain])
-            for (ids, gains), row in zip(branches, scores([ids for ids, _ in branches]), strict=True)
-            for token, gain in enumerate(row)
-            if gain > NONE and (token != eos or position >= config.min_length)
+            (sum(log_probs) + log_prob, [*ids, token], [*log_probs, log_prob])
+            for (ids, log_probs), row in zip(branches, scores([ids for ids, _ in branches]), strict=True)
+            for token, log_prob in enumerate(row)
+            if log_prob > NONE and (token != eos or position >= config.min_length)
         ]
         candidates.sort(reverse=True)
-        for total, ids, gains in candidates[: config.beam]:
+        for total, ids, log_probs in candidates[: config.beam]:
             if ids[-1] == eos:
-                ended.append(Hypothesis(ids[:-1], gains, finished=True, rank=rank(total, position + 1)))
+                ended.append(Hypothesis(ids[:-1], log_probs, finished=True, rank=rank(total, position + 1)))
         ended = sorted(ended, key=lambda one: -one.rank)[: config.beam]
-        branches = [(ids, gains) for _, ids, gains in candidates if ids[-1] != eos][: config.beam]
+        branches = [(ids, log_probs) for _, ids, log_probs in candidates if ids[-1] != eos][: config.beam]
         if len(ended) == config.beam or not branches:
             return ended
-    cut = [Hypothesis(ids, gains, finished=False, rank=rank(sum(gains), limit)) for ids, gains in branches]
+    cut = [Hypothesis(ids, log_probs, finished=False, rank=rank(sum(log_probs), limit)) for ids, log_probs in branches]
     return (ended + cut)[: config.beam]
 
 
@@ -113,7 +113,7 @@ def assert_alike(found: Sequence[Hypothesis], wanted: Sequence[Hypothesis]) -> N
     """The same hypotheses in the same order, with the same scores."""
     assert [(one.ids, one.finished) for one in found] == [(one.ids, one.finished) for one in wanted]
     for ours, theirs in zip(found, wanted, strict=True):
-        assert ours.gains == pytest.approx(theirs.gains, abs=2e-5)
+        assert ours.log_probs == pytest.approx(theirs.log_probs, abs=2e-5)
         assert ours.rank == pytest.approx(theirs.rank, abs=1e-4)
 
 
@@ -150,6 +150,6 @@ def make_translator(
 
     def make_translator(**decoding: Any) -> Translator:
         settings = {"max_length_factor": 1, "max_length_offset": 2, **decoding}
-        return Translator(model, small_tokenizers, DecodingConfig.model_validate(settings))
+        return Translator([model], small_tokenizers, DecodingConfig.model_validate(settings))
 
     return make_translator

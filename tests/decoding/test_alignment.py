@@ -27,7 +27,7 @@ def make_translator(make_model: MakeModel, small_tokenizers: TokenizerPair) -> C
         src, tgt = small_tokenizers.src, small_tokenizers.tgt
         sizes = {"vocab": (src.vocab_size, tgt.vocab_size), "pad": (src.pad_id, tgt.pad_id)}
         model = make_model(**sizes, rough=0.4, **settings).eval()
-        return Translator(model, small_tokenizers, DecodingConfig(max_length_factor=1, max_length_offset=3))
+        return Translator([model], small_tokenizers, DecodingConfig(max_length_factor=1, max_length_offset=3))
 
     return make_translator
 
@@ -101,5 +101,5 @@ def test_a_translation_may_fill_all_positions(make_translator: Callable[..., Tra
 
 
 def test_a_layer_that_is_not_there(make_translator: Callable[..., Translator]) -> None:
-    with pytest.raises(UserError, match=r"decoding\.alignment_layer: 9: the decoder has"):
+    with pytest.raises(UserError, match=r"decoding\.alignment_layer: 9: there are 2 layers in the decoder"):
         make_translator().n_best(["x"], alignments=True, alignment_layer=9)

@@ -13,7 +13,7 @@ from transformer_mt.decoding.beams import SPARE, Beams, Candidates
 
 NONE = -math.inf
 BOS, EOS = 1, 2
-Row = list[tuple[float, float, int, int]]  # of each candidate: total, gain, parent, token
+Row = list[tuple[float, float, int, int]]  # of each candidate: total, log_prob, parent, token
 
 
 def sums(totals: Tensor, length: int) -> Tensor:
@@ -22,8 +22,8 @@ def sums(totals: Tensor, length: int) -> Tensor:
 
 
 def candidates(*rows: Row) -> Candidates:
-    totals, gains, parents, tokens = torch.tensor(rows).permute(2, 0, 1)
-    return Candidates(totals, gains, parents.long(), tokens.long())
+    totals, log_probs, parents, tokens = torch.tensor(rows).permute(2, 0, 1)
+    return Candidates(totals, log_probs, parents.long(), tokens.long())
 
 
 def beams(limits: list[int], n_branches: int = 2) -> Beams:
@@ -49,8 +49,8 @@ def test_an_example_worked_out() -> None:
     one.advance(candidates([(-3.6, -0.1, 0, EOS), (-4.1, -0.1, 1, EOS), (-6.0, -2.0, 0, 3), (-7.0, -3.0, 1, 3)]))
     assert listed(one.retire()) == []
     (first, second) = one.hypotheses()[0]
-    assert (first.ids, first.gains, first.finished, first.rank) == ([], [-2.0], True, -2.0)
-    assert (second.ids, second.gains, second.finished) == ([6, 8], pytest.approx([-3.0, -0.5, -0.1]), True)
+    assert (first.ids, first.log_probs, first.finished, first.rank) == ([], [-2.0], True, -2.0)
+    assert (second.ids, second.log_probs, second.finished) == ([6, 8], pytest.approx([-3.0, -0.5, -0.1]), True)
     assert second.rank == pytest.approx(-3.6), "as it was at its end"
 
 

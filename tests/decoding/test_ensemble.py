@@ -21,9 +21,11 @@ from transformer_mt.data.quickstart.corpus import pairs
 from transformer_mt.decoding.alignment import align
 from transformer_mt.decoding.beams import Hypothesis
 from transformer_mt.decoding.ensemble import Ensemble
+from transformer_mt.decoding.explanation import explain
 from transformer_mt.errors import UserError
 from transformer_mt.model.explain import attention_weights
 from transformer_mt.model.transformer import Transformer
+from transformer_mt.tools.translating import Provenance
 
 MakeTranslator = Callable[..., Translator]
 Tmt = Callable[..., "CompletedProcess[str]"]
@@ -51,7 +53,7 @@ def make_ensemble(make_translator: MakeTranslator, models: list[Transformer]) ->
 
     def make_ensemble(n: int = 3, **decoding: int) -> Translator:
         one = make_translator(**decoding)
-        return Translator(models[0], one.tokenizers, one.config, models[1:n])
+        return Translator(models[:n], one.tokenizers, one.config)
 
     return make_ensemble
 
@@ -64,7 +66,7 @@ def test_the_search_is_that_over_the_mean_of_the_probabilities(
     alike: Callable[[Sequence[Hypothesis], Sequence[Hypothesis]], None],
     beam: int,
 ) -> None:
-    """Against plain lists, all beginnings read anew at each position, and torch's own softmax."""
+    """Against plain lists, all prefixes read anew at each position, and torch's own softmax."""
     translator = make_ensemble(beam=beam)
     tokenizers, config = translator.tokenizers, translator.config
     coded = tokenizers.src.encode(SOURCES)
@@ -72,9 +74,9 @@ def test_the_search_is_that_over_the_mean_of_the_probabilities(
     for ids, hypotheses in zip(coded, found, strict=True):
 
         @torch.no_grad()
-        def scores(beginnings: list[list[int]], ids: list[int] = ids) -> list[list[float]]:
-            src = source_batch([ids] * len(beginnings), tokenizers)
-            tgt_in = torch.tensor([[tokenizers.tgt.bos_id, *written] for written in beginnings])
+        def scores(prefixes: list[list[int]], ids: list[int] = ids) -> list[list[float]]:
+            src = source_batch([ids] * len(prefixes), tokenizers)
+            tgt_in = torch.tensor([[tokenizers.tgt.bos_id, *written] for written in prefixes])
             each = [model.logits(model(src, tgt_in)[:, -1]).double().softmax(-1) for model in models]
             return cast("list[list[float]]", torch.stack(each).mean(0).log().tolist())
 
@@ -84,14 +86,14 @@ def test_the_search_is_that_over_the_mean_of_the_probabilities(
 def test_no_member_alone_finds_the_same(make_ensemble: MakeTranslator, models: list[Transformer]) -> None:
     """So that the test above sees each of them."""
     together = make_ensemble()
-    alone = [Translator(model, together.tokenizers, together.config).translate(SOURCES) for model in models]
+    alone = [Translator([model], together.tokenizers, together.config).translate(SOURCES) for model in models]
     for one, other in pairwise([*alone, together.translate(SOURCES), make_ensemble(2).translate(SOURCES), alone[0]]):
         assert one != other
 
 
 def test_the_same_model_twice_is_that_model(make_translator: MakeTranslator) -> None:
     one = make_translator()
-    twice = Translator(one.model, one.tokenizers, one.config, [one.model])
+    twice = Translator([one.model] * 2, one.tokenizers, one.config)
     for found, wanted in zip(twice.n_best(SOURCES), one.n_best(SOURCES), strict=True):
         assert found[0].tokens == wanted[0].tokens
         assert found[0].token_scores == pytest.approx(wanted[0].token_scores, abs=1e-5)
@@ -101,11 +103,16 @@ def test_given_translations_have_the_mean_of_the_probabilities(
     make_ensemble: MakeTranslator, models: list[Transformer]
 ) -> None:
     together = make_ensemble()
-    alone = [Translator(model, together.tokenizers, together.config).score(SOURCES, TARGETS) for model in models]
+    alone = [Translator([model], together.tokenizers, together.config).score(SOURCES, TARGETS) for model in models]
     for found, *ones in zip(together.score(SOURCES, TARGETS), *alone, strict=True):
         likely = zip(*(map(math.exp, one.token_scores) for one in ones), strict=True)
         wanted = [math.log(sum(of_token) / len(models)) for of_token in likely]
         assert found.token_scores == pytest.approx(wanted, abs=1e-4)
+
+
+def test_who_asks_for_the_model_of_several_is_refused(make_ensemble: MakeTranslator) -> None:
+    with pytest.raises(UserError, match="here 3 translate together"):
+        explain(make_ensemble(), SOURCES[0])
 
 
 @pytest.mark.parametrize("size", [1, 7])
@@ -164,7 +171,7 @@ def pairs_here(second: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_from_run_folders(tiny_run: Path, second: Path, tmt: Tmt, pairs_here: list[object]) -> None:
     """Translating, scoring and evaluating take further runs; what they find is that of the two models together."""
     ones = [Translator.load(run, precision="fp32") for run in (tiny_run, second)]
-    together = Translator(ones[0].model, ones[0].tokenizers, ones[0].config, [ones[1].model])
+    together = Translator([one.model for one in ones], ones[0].tokenizers, ones[0].config)
     texts = Path("f").read_text(encoding="utf-8").split("\n")[:-1]
     wanted = together.n_best(texts)
     assert wanted != ones[0].n_best(texts)
@@ -177,17 +184,29 @@ def test_from_run_folders(tiny_run: Path, second: Path, tmt: Tmt, pairs_here: li
     scores = together.score(texts, Path("g").read_text(encoding="utf-8").split("\n")[:-1])
     assert done.stdout.split("\n")[:-1] == [f"{one.score:.4f}\t{one.score_per_token:.4f}" for one in scores]
     files = (*pairs_here, "--ref", "g", *with_second)
-    assert "beam 5, step 12, 2 models, " in tmt("evaluate", tiny_run, *files).stdout
-    assert json.loads(tmt("evaluate", tiny_run, *files, "--json").stdout)["ensemble"] == [str(second)]
+    assert "beam 5, step 12 + 12, " in tmt("evaluate", tiny_run, *files).stdout
+    about = json.loads(tmt("evaluate", tiny_run, *files, "--json").stdout)
+    assert (about["step"], about["ensemble"]) == (12, [{"run": str(second), "step": 12}])
 
 
-def test_another_ensemble_does_not_go_on(tiny_run: Path, second: Path, tmt: Tmt, pairs_here: list[object]) -> None:
+@pytest.mark.parametrize("others", [(), ("tiny",), ("mean",), ("mean", "mean")])
+def test_only_the_same_ensemble_goes_on(
+    others: tuple[str, ...], tiny_run: Path, second: Path, tmt: Tmt, pairs_here: list[object]
+) -> None:
     """What was translated by one is no beginning of what is translated by another."""
     job = ("translate", tiny_run, "--input", "f", "--output", "out")
-    assert tmt(*job, "--ensemble", second).returncode == 0
-    shutil.move("out", "out.part")
-    done = tmt(*job, "--ensemble", tiny_run, "--resume")
-    assert done.returncode == 2
+    Path("f").write_bytes(b"one two\n" * 1500 + b"na\xefve\n")
+    done = tmt(*job, "--ensemble", second)
+    assert (done.returncode, Path("out").exists()) == (2, False)
+    assert done.stderr.startswith("tmt: lines done: 1,500, in ") and "--resume goes on from there\n" in done.stderr
+    Path("f").write_bytes(b"one two\n" * 1500 + b"three\n")
+    runs = {"tiny": tiny_run, "mean": second}
+    done = tmt(*job, "--resume", *(word for name in others for word in ("--ensemble", runs[name])))
+    if others == ("mean",):
+        assert (done.returncode, Path("out").read_bytes().count(b"\n")) == (0, 1501)
+    else:
+        assert done.returncode == 2
+        assert "out.part: was begun with run tiny, mean, where it is tiny" in done.stderr
 
 
 def changed(run: Path, folder: Path, file: str, old: str, new: str) -> Path:
@@ -201,7 +220,15 @@ def changed(run: Path, folder: Path, file: str, old: str, new: str) -> Path:
 
 def test_what_does_not_go_together(tiny_run: Path, tmt: Tmt, tmp_path: Path) -> None:
     other = changed(tiny_run, tmp_path / "bos", "tokenizer.json", '"source_bos": false', '"source_bos": true')
-    with pytest.raises(UserError, match=r"bos has another vocabulary than .*tokenizer\.file="):
+    with pytest.raises(UserError, match=r"bos differs from .* in tokenizer\.source_bos"):
+        Translator.load(tiny_run, ensemble=[other])
+    other = shutil.copytree(tiny_run, tmp_path / "ids")
+    content = json.loads((other / "tokenizer.json").read_text(encoding="utf-8"))
+    vocab = content["src"]["model"]["vocab"]
+    *_, one, two = vocab
+    vocab[one], vocab[two] = vocab[two], vocab[one]
+    (other / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(UserError, match=rf"ids has another vocabulary than .*tokenizer\.file={tiny_run}/tok"):
         Translator.load(tiny_run, ensemble=[other])
     turned = changed(tiny_run, tmp_path / "turned", "config.yaml", "tgt_lang: de", "tgt_lang: fr")
     done = tmt("translate", tiny_run, "one", "--ensemble", tiny_run, "--ensemble", turned)
@@ -212,7 +239,21 @@ def test_what_does_not_go_together(tiny_run: Path, tmt: Tmt, tmp_path: Path) -> 
     assert "missing" in done.stderr
 
 
-def test_files_and_engines_take_no_other_run(tiny_run: Path, tmt: Tmt, pairs_here: list[object]) -> None:
+def test_where_no_other_run_is_taken(tiny_run: Path, second: Path, tmt: Tmt, pairs_here: list[object]) -> None:
     done = tmt("evaluate", "--hyp", "g", "--ref", "g", "--ensemble", tiny_run)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "--ensemble" in done.stderr
+    assert "leave out --ensemble" in done.stderr
+    done = tmt("translate", tiny_run, "--ensemble", second, tiny_run)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "is a folder, taken for a text" in done.stderr
+
+
+def test_long_lines_are_those_of_the_shortest_pairs(tiny_run: Path, tmp_path: Path) -> None:
+    short = changed(tiny_run, tmp_path / "short", "config.yaml", "max_length: 256", "max_length: 9")
+    for runs in ((tiny_run, short), (short, tiny_run)):
+        assert Provenance.of(Translator.load(runs[0], ensemble=runs[1])).max_length == 9
+
+
+def test_layers_are_counted_where_they_are_fewest(make_model: Callable[..., Transformer]) -> None:
+    shallow, deep = (make_model(decoder={"n_layers": n}) for n in (1, 3))
+    assert [Ensemble(models).n_decoder_layers for models in ([deep, shallow], [shallow, deep], [deep])] == [1, 1, 3]

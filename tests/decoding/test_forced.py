@@ -14,7 +14,7 @@ import torch
 from transformer_mt.data.quickstart.corpus import pairs
 from transformer_mt.data.tokenizer import TokenizerPair
 from transformer_mt.decoding import translator
-from transformer_mt.decoding.forced import forced_gains
+from transformer_mt.decoding.forced import forced_log_probs
 from transformer_mt.decoding.options import DecodingConfig
 from transformer_mt.decoding.translator import Translator, Unscored
 from transformer_mt.errors import UserError
@@ -57,7 +57,7 @@ def test_equal_to_one_sentence_at_a_time(one: Translator) -> None:
 
 def test_sources_that_begin_with_a_symbol(one: Translator) -> None:
     pair = replace(one.tokenizers, source_bos=True)
-    other = Translator(one.model, pair, one.config)
+    other = Translator([one.model], pair, one.config)
     scores = [found.token_scores for found in other.score(SOURCES[:9], TARGETS[:9])]
     for pair, found in zip(PAIRS, scores, strict=False):
         assert found == pytest.approx(plainly(other, *pair), abs=2e-5)
@@ -120,8 +120,8 @@ def test_what_may_come_first_has_probability_one(one: Translator) -> None:
     tgt = one.tokenizers.tgt
     source = one.tokenizers.src.encode(SOURCES[:1])[0]
     others = [[i] for i in range(tgt.vocab_size) if i not in (tgt.pad_id, tgt.eos_id)]
-    found = one.gains([source] * (len(others) + 1), [*others, []])
-    assert sum(math.exp(gains[0]) for gains in found) == pytest.approx(1, abs=1e-4)
+    found = one.log_probs([source] * (len(others) + 1), [*others, []])
+    assert sum(math.exp(log_probs[0]) for log_probs in found) == pytest.approx(1, abs=1e-4)
 
 
 # --- what has no words, or too many -----------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ def test_what_may_come_first_has_probability_one(one: Translator) -> None:
 
 def test_nothing_to_score(one: Translator) -> None:
     assert one.score([], []) == []
-    assert forced_gains(one.ensemble, one.tokenizers, [], [], 100) == []
+    assert forced_log_probs(one.ensemble, one.tokenizers, [], [], 100) == []
 
 
 def test_blank_texts(one: Translator) -> None:
@@ -148,7 +148,7 @@ def test_what_is_longer_than_the_model_reads_has_no_score(
     src, tgt = small_tokenizers.src, small_tokenizers.tgt
     sizes: dict[str, Any] = {"vocab": (src.vocab_size, tgt.vocab_size), "pad": (src.pad_id, tgt.pad_id)}
     model = make_model(**sizes, positions="learned", max_positions=8)
-    one = Translator(model, small_tokenizers, DecodingConfig())
+    one = Translator([model], small_tokenizers, DecodingConfig())
     long = next(text for text in TARGETS if len(tgt.encode([text])[0]) > 8)
     full = tgt.decode([tgt.encode([long])[0][:7]])[0]
     assert len(tgt.encode([full])[0]) == 7

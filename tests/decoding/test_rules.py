@@ -11,7 +11,7 @@ import torch
 
 from transformer_mt.decoding.beams import Beams, Hypothesis
 from transformer_mt.decoding.options import DecodingConfig
-from transformer_mt.decoding.rules import Beginnings, LeastLength, NoRepeat, RepetitionPenalty
+from transformer_mt.decoding.rules import LeastLength, NoRepeat, Prefixes, RepetitionPenalty
 from transformer_mt.decoding.search import Rule, likeliest, search
 
 Scores = Callable[[list[list[int]]], list[list[float]]]
@@ -29,7 +29,7 @@ def searched(toy: Any, config: DecodingConfig, *rules: Rule, limits: Sequence[in
 
 def ruled(scores: Scores, rule: Callable[[list[int], list[float]], list[float]]) -> Scores:
     """Scores of each beginning as a rule changes them."""
-    return lambda beginnings: [rule(ids, row) for ids, row in zip(beginnings, scores(beginnings), strict=True)]
+    return lambda prefixes: [rule(ids, row) for ids, row in zip(prefixes, scores(prefixes), strict=True)]
 
 
 # --- repetition -------------------------------------------------------------------------------------------------------
@@ -76,17 +76,17 @@ def test_the_repetition_penalty(toy: Any, slow: Slow, alike: Alike, factor: floa
         alike(found, slow(ruled(language.scores(i), punish), LIMITS[i], config))
 
 
-# --- beginnings -------------------------------------------------------------------------------------------------------
+# --- prefixes -------------------------------------------------------------------------------------------------------
 
 
 @BEAMS
 def test_translations_begin_as_they_are_told(toy: Any, slow: Slow, alike: Alike, beam: int) -> None:
     """Those that are free, in the same batch, are as they are without; scores of what is forced are the model's."""
-    beginnings = [[3, 3, 1], [2], [], [4, 1, 4, 1, 4, 1], [], [5]]
+    prefixes = [[3, 3, 1], [2], [], [4, 1, 4, 1, 4, 1], [], [5]]
     config, language = DecodingConfig(beam=beam), toy(range(len(LIMITS)), 6)
-    found = searched(language, config, Beginnings(beginnings, torch.device("cpu")))
+    found = searched(language, config, Prefixes(prefixes, torch.device("cpu")))
     free = searched(toy(range(len(LIMITS)), 6), config)
-    for i, begun in enumerate(beginnings):
+    for i, begun in enumerate(prefixes):
         own = language.scores(i)
 
         def force(ids: list[int], row: list[float], begun: list[int] = begun) -> list[float]:
@@ -96,13 +96,13 @@ def test_translations_begin_as_they_are_told(toy: Any, slow: Slow, alike: Alike,
         alike(found[i], slow(ruled(own, force), LIMITS[i], config))
         for one in found[i]:
             assert one.ids[: len(begun)] == begun
-            assert one.gains[: len(begun)] == [own([begun[:t]])[0][token] for t, token in enumerate(begun)]
+            assert one.log_probs[: len(begun)] == [own([begun[:t]])[0][token] for t, token in enumerate(begun)]
         assert begun or found[i] == free[i]
 
 
 def test_a_beginning_longer_than_the_limit_is_all_there_is(toy: Any) -> None:
     ((found,),) = searched(
-        toy([0], 6), DecodingConfig(beam=3), Beginnings([[1, 2, 3, 4, 5]], torch.device("cpu")), limits=[3]
+        toy([0], 6), DecodingConfig(beam=3), Prefixes([[1, 2, 3, 4, 5]], torch.device("cpu")), limits=[3]
     )
     assert (found.ids, found.finished) == ([1, 2, 3], False)
 
@@ -111,7 +111,7 @@ def test_a_beginning_longer_than_the_limit_is_all_there_is(toy: Any) -> None:
 def test_a_beginning_may_repeat_itself(toy: Any, n: int) -> None:
     """What is forced stands, and what comes behind it keeps to the rule."""
     begun = [3, 4, 3, 4, 3]
-    rules = Beginnings([begun, []], torch.device("cpu")), NoRepeat(n)
+    rules = Prefixes([begun, []], torch.device("cpu")), NoRepeat(n)
     for one in searched(toy([0, 1], 12), DecodingConfig(beam=3), *rules, limits=[10, 10])[0]:
         assert one.ids[:5] == begun
         new = [gram for start, gram in enumerate(grams(one.ids, n)) if start + n > len(begun)]
@@ -120,7 +120,7 @@ def test_a_beginning_may_repeat_itself(toy: Any, n: int) -> None:
 
 def test_an_end_inside_a_beginning_is_an_end(toy: Any) -> None:
     ((found,),) = searched(
-        toy([0], 6), DecodingConfig(beam=3), Beginnings([[1, 2, EOS, 4]], torch.device("cpu")), limits=[9]
+        toy([0], 6), DecodingConfig(beam=3), Prefixes([[1, 2, EOS, 4]], torch.device("cpu")), limits=[9]
     )
     assert (found.ids, found.finished) == ([1, 2], True)
 

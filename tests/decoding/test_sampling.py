@@ -89,7 +89,7 @@ def test_tokens_come_as_often_as_is_said(settings: dict[str, Any], probabilities
     and the probabilities that it adds up are those of the tokens that are left, at this temperature."""
     found = first_draws(SCORES, options(seed=seed, **settings))
     assert_drawn_from(found.tokens, probabilities)
-    assert torch.equal(found.gains, SCORES[found.tokens]), "the score is the model's, whatever is drawn from"
+    assert torch.equal(found.log_probs, SCORES[found.tokens]), "the score is the model's, whatever is drawn from"
 
 
 def test_forbidden_tokens_are_never_drawn() -> None:
@@ -155,5 +155,5 @@ def test_scores_of_samples_are_the_models(toy: Any) -> None:
         scores = toy([line], 7).scores(line)
         for one in found:
             tokens = one.ids + [EOS] * one.finished
-            assert one.gains == pytest.approx([scores([tokens[:t]])[0][token] for t, token in enumerate(tokens)])
+            assert one.log_probs == pytest.approx([scores([tokens[:t]])[0][token] for t, token in enumerate(tokens)])
             assert one.rank == pytest.approx(one.score / len(tokens))

@@ -49,12 +49,12 @@ def everything(scores: Scores, limit: int, vocab: int, config: DecodingConfig) -
             if is_finished and length < config.min_length:
                 continue
             tokens = [*ids, EOS] if is_finished else list(ids)
-            gains = [scores([tokens[:t]])[0][token] for t, token in enumerate(tokens)]
+            log_probs = [scores([tokens[:t]])[0][token] for t, token in enumerate(tokens)]
             count = len(tokens)
             base = count if config.length_penalty == "average" else (5 + count) / 6
-            rank = sum(gains) / base**config.length_penalty_exponent
+            rank = sum(log_probs) / base**config.length_penalty_exponent
             if rank > -math.inf:
-                found.append(Hypothesis(list(ids), gains, is_finished, rank))
+                found.append(Hypothesis(list(ids), log_probs, is_finished, rank))
     return sorted(found, key=lambda one: (not one.finished, -one.rank))
 
 
@@ -172,16 +172,16 @@ class Ids:
 
 def translator_of(model: Transformer, eos: int = 2) -> Translator:
     ids = cast(Tokenizer, Ids(eos))
-    return Translator(model, TokenizerPair(ids, ids), DecodingConfig())
+    return Translator([model], TokenizerPair(ids, ids), DecodingConfig())
 
 
 def scores_of(model: Transformer, source: list[int], eos: int = 2) -> Scores:
     """Recomputed for each beginning as a whole, without a cache, alone."""
 
     @torch.inference_mode()
-    def scores(beginnings: list[list[int]]) -> list[list[float]]:
-        src = torch.tensor([[*source, eos]]).expand(len(beginnings), -1)
-        states = model(src, torch.tensor([[1, *ids] for ids in beginnings]))
+    def scores(prefixes: list[list[int]]) -> list[list[float]]:
+        src = torch.tensor([[*source, eos]]).expand(len(prefixes), -1)
+        states = model(src, torch.tensor([[1, *ids] for ids in prefixes]))
         return cast("list[list[float]]", model.logits(states[:, -1]).log_softmax(-1).tolist())
 
     return scores
@@ -239,10 +239,10 @@ def test_a_wide_beam_over_a_model_finds_everything(
     (found,) = translator_of(model).search([[4, 7]], config)
     scores = scores_of(model, [4, 7])
 
-    def swapped(beginnings: list[list[int]]) -> list[list[float]]:
+    def swapped(prefixes: list[list[int]]) -> list[list[float]]:
         """As `everything` has it: the end is token 0, and padding, which never comes, is 2."""
         names = {0: 2, 2: 0}
-        rows = scores([[names.get(i, i) for i in ids] for ids in beginnings])
+        rows = scores([[names.get(i, i) for i in ids] for ids in prefixes])
         return [[row[2], row[1], row[0], *row[3:]] for row in rows]
 
     wanted = everything(swapped, 3, 5, config)
@@ -261,10 +261,10 @@ def test_scores_are_what_the_model_gives_the_translation(make_model: MakeModel, 
         for one in translator_of(model, eos).search(SOURCES, config)[i]:
             tokens = one.ids + [eos] * one.finished
             states = model(torch.tensor([[*source, eos]]), torch.tensor([[1, *tokens[:-1]]]))
-            gains = model.logits(states)[0].log_softmax(-1).gather(1, torch.tensor(tokens)[:, None])
-            assert one.gains == pytest.approx(gains.flatten().tolist(), abs=1e-4)
-            assert one.score == pytest.approx(gains.sum().item(), abs=1e-4)
-            assert one.rank == pytest.approx(gains.sum().item() / len(tokens), abs=1e-4)
+            log_probs = model.logits(states)[0].log_softmax(-1).gather(1, torch.tensor(tokens)[:, None])
+            assert one.log_probs == pytest.approx(log_probs.flatten().tolist(), abs=1e-4)
+            assert one.score == pytest.approx(log_probs.sum().item(), abs=1e-4)
+            assert one.rank == pytest.approx(log_probs.sum().item() / len(tokens), abs=1e-4)
             flags.add(one.finished)
     assert flags == {True, False}
 

@@ -214,14 +214,14 @@ def ids_of(translator: Translator, translation: Translation) -> list[int]:
     return [vocabulary[token] for token in translation.tokens] + [tokenizer.eos_id] * translation.finished
 
 
-# --- beginnings -------------------------------------------------------------------------------------------------------
+# --- prefixes -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("settings", [{}, {"beam": 1}, {"sample": True}, {"no_repeat_ngram": 1}], ids=str)
 def test_translations_begin_as_they_are_told(translator: Translator, settings: dict[str, Any]) -> None:
     """An empty beginning is none, and the others change nothing of its translation."""
     starts = ["The old dog", "", "the the the the", "", "x </s> <pad> y"]
-    found = translator.translate(SENTENCES[:5], beginnings=starts, **settings)
+    found = translator.translate(SENTENCES[:5], prefixes=starts, **settings)
     assert all(text.startswith(start) for text, start in zip(found, starts, strict=True))
     free = translator.translate(SENTENCES[:5], **settings)
     assert [found[1], found[3]] == [free[1], free[3]]
@@ -231,7 +231,7 @@ def test_a_beginning_has_room_of_its_own(make_translator: Callable[..., Translat
     """The limit is of what comes behind it."""
     translator = make_translator(max_length_factor=0, max_length_offset=3)
     start = " ".join(SENTENCES[:3])
-    ((found,),) = translator.n_best(SENTENCES[:1], beginnings=[start])
+    ((found,),) = translator.n_best(SENTENCES[:1], prefixes=[start])
     begun = len(translator.tokenizers.tgt.encode([start])[0])
     assert found.text.startswith(start)
     assert begun < len(found.tokens) + found.finished <= begun + 3
@@ -239,12 +239,12 @@ def test_a_beginning_has_room_of_its_own(make_translator: Callable[..., Translat
 
 def test_beginnings_that_cannot_be(make_model: MakeModel, small_tokenizers: TokenizerPair) -> None:
     translator = learned(make_model, small_tokenizers, max_positions=20)
-    with pytest.raises(UserError, match="2 texts and 1 beginnings: give one for each"):
-        translator.translate(["x", "y"], beginnings=["z"])
+    with pytest.raises(UserError, match="2 texts and 1 prefixes: give one for each"):
+        translator.translate(["x", "y"], prefixes=["z"])
     with pytest.raises(UserError, match=r"^line 8: the beginning .* has \d+ tokens, .* learnt 20 positions: shorten"):
-        translator.translate(["x", "y"], beginnings=["z", "the dog " * 20], lines=[7, 8])
+        translator.translate(["x", "y"], prefixes=["z", "the dog " * 20], lines=[7, 8])
     (nineteen,) = (text for n in range(30) if len(small_tokenizers.tgt.encode([text := "z" * n])[0]) == 19)
-    ((found,),) = translator.n_best(["x"], beginnings=[nineteen])
+    ((found,),) = translator.n_best(["x"], prefixes=[nineteen])
     assert found.text.startswith(nineteen)
     assert len(found.tokens) + found.finished == 20
 
@@ -261,7 +261,7 @@ def learned(make_model: MakeModel, tokenizers: TokenizerPair, max_positions: int
         max_positions=max_positions,
         rough=0.1,
     )
-    return Translator(model, tokenizers, DecodingConfig())
+    return Translator([model], tokenizers, DecodingConfig())
 
 
 def test_the_longest_that_the_positions_allow(make_model: MakeModel, small_tokenizers: TokenizerPair) -> None:

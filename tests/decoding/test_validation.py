@@ -54,7 +54,7 @@ def make_validator(
 
 def greedy(validator: Validator, texts: list[str]) -> list[str]:
     """What the model says as it is, token by token."""
-    translator = Translator(validator.model, validator.tokenizers, DecodingConfig())
+    translator = Translator([validator.model], validator.tokenizers, DecodingConfig())
     return translator.translate(texts, beam=1, min_length=0, max_length_factor=0, max_length_offset=5)
 
 

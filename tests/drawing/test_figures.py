@@ -180,7 +180,7 @@ def test_pairs_beyond_the_limit_are_counted(make_corpus: Any) -> None:
     source: Any = {"src": "a", "tgt": "b"}
     data = DataConfig(src_lang="en", tgt_lang="de", train=source, max_length=4)
     assert pictures.lengths(corpus, data).get_suptitle() == "3 training pairs; 1 beyond data.max_length"
-    corpus.losses.too_long = 2
+    corpus.filtered.too_long = 2
     title = "3 training pairs; 3 beyond data.max_length, 2 of them left out here"
     assert pictures.lengths(corpus, data).get_suptitle() == title
 

@@ -67,6 +67,15 @@ def test_two_files(here: Path, tmt: Tmt) -> None:
     assert "training" not in done.stdout
 
 
+def test_systems_behind_options_and_a_closed_standard_input(
+    here: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = tmt("compare", "a.de", "b.de", "--ref", "valid.de", "--train", "train.de").stdout
+    monkeypatch.setattr("sys.stdin", None)
+    done = tmt("compare", "a.de", "--ref", "valid.de", "--train", "train.de", "b.de")
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", wanted)
+
+
 def test_a_run_and_a_file(here: Path, tmt: Tmt) -> None:
     """The words of the run's training text are counted; so they are where the same text is named."""
     files = ("--src", "valid.en", "--ref", "valid.de", "--json", "--beam", 2)

@@ -128,9 +128,9 @@ def test_scores_are_ours(both: Both) -> None:
     """Of each token, of translations that ended and of such as were cut; with and without a beginning."""
     ours, theirs = Translator.load(both.run, precision="fp32", threads=1), Engine.load(both.engine, threads=1)
     n_cut = 0
-    for beginnings in (None, ["zwei"] * len(SENTENCES)):
+    for prefixes in (None, ["zwei"] * len(SENTENCES)):
         options: dict[str, Any] = {"beam": 4, "n_best": 3, "max_length_factor": 0, "max_length_offset": 9}
-        found = zip(*(one.n_best(SENTENCES, beginnings, **options) for one in (ours, theirs)), strict=True)
+        found = zip(*(one.n_best(SENTENCES, prefixes, **options) for one in (ours, theirs)), strict=True)
         for one, other in ((one, other) for pair in found for one, other in zip(*pair, strict=True)):
             assert (one.text, one.tokens, one.finished) == (other.text, other.tokens, other.finished)
             assert other.token_scores == pytest.approx(one.token_scores, abs=1e-4)
@@ -140,13 +140,13 @@ def test_scores_are_ours(both: Both) -> None:
 
 def test_scores_cost_nothing_where_nobody_looks_at_them(both: Both, tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:
     counted: list[int] = []
-    gains = Engine.gains
+    log_probs = Engine.log_probs
 
     def count(self: Engine, sources: Any, targets: Any) -> list[list[float]]:
         counted.append(len(targets))
-        return gains(self, sources, targets)
+        return log_probs(self, sources, targets)
 
-    monkeypatch.setattr(Engine, "gains", count)
+    monkeypatch.setattr(Engine, "log_probs", count)
     command = ("translate", both.engine, "one two", "--engine", "ctranslate2", "--beam", 4)
     assert tmt(*command).returncode == 0
     assert counted == []
@@ -171,7 +171,7 @@ def test_the_length_counts_the_end_symbol(both: Both) -> None:
     options = {"beam_size": 4, "num_hypotheses": 4, "length_penalty": 1, "max_decoding_length": 40}
     found = engine.inner.translate_batch([[engine.src[i] for i in ids]], return_scores=True, **options)[0]
     for tokens, mean in zip(found.hypotheses, found.scores, strict=True):
-        scores = engine.gains([ids], [[engine.ids[token] for token in tokens]])[0]
+        scores = engine.log_probs([ids], [[engine.ids[token] for token in tokens]])[0]
         if len(tokens) < 40:
             assert mean == pytest.approx(sum(scores) / (len(tokens) + 1), abs=1e-4)
 

@@ -89,7 +89,7 @@ def make_translator(make_model: Callable[..., Transformer]) -> MakeTranslator:
         pair = TokenizerPair(src, tgt, source_bos)
         sizes, pads = (src.vocab_size, tgt.vocab_size), (src.pad_id, tgt.pad_id)
         model = make_model(vocab=sizes, pad=pads, rough=0.3, **settings)
-        return Translator(model, pair, configuration.load(configuration.builtin("quickstart")).decoding)
+        return Translator([model], pair, configuration.load(configuration.builtin("quickstart")).decoding)
 
     return make_translator
 
@@ -193,10 +193,10 @@ def test_the_pad_symbol_is_out_of_reach(make_translator: MakeTranslator, tmp_pat
     engine = export(translator, tmp_path / "model")
     model, tgt = translator.model, translator.tokenizers.tgt
     others = [i for i in range(tgt.vocab_size) if i not in (tgt.pad_id, tgt.eos_id)]
-    scores = engine.gains([[1, 2]] * len(others), [[i] for i in others])
-    ends = engine.gains([[1, 2]], [[]])[0]
+    scores = engine.log_probs([[1, 2]] * len(others), [[i] for i in others])
+    ends = engine.log_probs([[1, 2]], [[]])[0]
     assert sum(torch.tensor([first for first, _ in scores] + ends).exp()) == pytest.approx(1, abs=1e-5)
-    assert engine.gains([[1, 2]], [[tgt.pad_id]])[0][0] < -80
+    assert engine.log_probs([[1, 2]], [[tgt.pad_id]])[0][0] < -80
     assert model.tgt_pad == tgt.pad_id
 
 

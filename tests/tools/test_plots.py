@@ -230,6 +230,9 @@ def test_where_the_validation_text_is_gone_the_remedy_is_named(
     assert done.returncode == 2
     assert "without --text, the first validation sentence is drawn" in done.stderr
     assert tmt("plot", "attention", tiny_run, "--output", "f.png", "--text", "one").returncode == 0
+    for language in ("en", "de"):  # the training text may have gone
+        shutil.copy(tiny_run.parents[1] / f"valid.{language}", tmp_path)
+    assert tmt("plot", "attention", tiny_run, "--output", "g.png").returncode == 0
 
 
 def test_the_picture_is_of_the_first_validation_sentence(tiny_run: Path, here: Path) -> None:

@@ -32,9 +32,9 @@ def report(train: Table, corpus: EncodedCorpus, held_out: Mapping[str, Table], c
     ]
     lines += [f"{len(table):,} pairs in {name}" for name, table in held_out.items()]
     for reason, sentence in _REASONS.items():
-        count = getattr(corpus.losses, reason)
+        count = getattr(corpus.filtered, reason)
         if count:
-            lines.append(f"{sentence.format(n=count)} ({train.origins(corpus.losses.examples[reason], count)})")
+            lines.append(f"{sentence.format(n=count)} ({train.origins(corpus.filtered.examples[reason], count)})")
     return lines + _repetitions(train, held_out, cache_dir)
 
 

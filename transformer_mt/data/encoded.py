@@ -21,7 +21,7 @@ from transformer_mt.data.progress import blocks
 from transformer_mt.data.tokenizer import TokenizerPair
 from transformer_mt.disk import replaced_folder
 
-LAYOUT = 2  # of the arrays on disk; part of the cache's key
+LAYOUT = 3  # of the arrays on disk; part of the cache's key
 
 Ids = NDArray[np.int32]
 Offsets = NDArray[np.int64]
@@ -48,7 +48,7 @@ class Side:
 
 
 @dataclass
-class Losses:
+class Filtered:
     """What was done to pairs on the way, and the table rows of the first few."""
 
     empty: int = 0
@@ -70,7 +70,7 @@ class EncodedCorpus:
     src: Side
     tgt: Side
     rows: Rows  # of the table, from which each pair comes. [N]
-    losses: Losses
+    filtered: Filtered
 
     def __len__(self) -> int:
         return len(self.src)
@@ -95,11 +95,11 @@ def encode(table: Table, tokenizers: TokenizerPair, limit: LengthLimit | None, c
     folder = cache_dir / f"ids-{sha256(json.dumps(settings).encode()).hexdigest()[:16]}"
     if not folder.exists():
         with replaced_folder(folder) as beside:
-            losses = _write(table, tokenizers, limit, beside)
-            (beside / "losses.json").write_text(json.dumps(asdict(losses)), encoding="utf-8")
-    losses = Losses(**json.loads((folder / "losses.json").read_text(encoding="utf-8")))
+            filtered = _write(table, tokenizers, limit, beside)
+            (beside / "filtered.json").write_text(json.dumps(asdict(filtered)), encoding="utf-8")
+    filtered = Filtered(**json.loads((folder / "filtered.json").read_text(encoding="utf-8")))
     rows = np.load(folder / "rows.npy", mmap_mode="r")
-    return EncodedCorpus(_load_side(folder, "src"), _load_side(folder, "tgt"), rows, losses)
+    return EncodedCorpus(_load_side(folder, "src"), _load_side(folder, "tgt"), rows, filtered)
 
 
 def _load_side(folder: Path, name: str) -> Side:
@@ -109,8 +109,8 @@ def _load_side(folder: Path, name: str) -> Side:
     return Side(ids, offsets)
 
 
-def _write(table: Table, tokenizers: TokenizerPair, limit: LengthLimit | None, folder: Path) -> Losses:
-    losses = Losses()
+def _write(table: Table, tokenizers: TokenizerPair, limit: LengthLimit | None, folder: Path) -> Filtered:
+    filtered = Filtered()
     lengths: tuple[list[Offsets], list[Offsets]] = ([np.zeros(1, np.int64)], [np.zeros(1, np.int64)])
     rows = [np.empty(0, np.int32)]
     row = 0
@@ -118,7 +118,7 @@ def _write(table: Table, tokenizers: TokenizerPair, limit: LengthLimit | None, f
         for block in blocks(iter(table), BLOCK, "encoded", len(table)):
             texts = [text for text, _ in block], [text for _, text in block]
             coded = list(zip(tokenizers.src.encode(texts[0]), tokenizers.tgt.encode(texts[1]), strict=True))
-            kept = [*range(len(block))] if limit is None else _keep(block, coded, limit, losses, row)
+            kept = [*range(len(block))] if limit is None else _keep(block, coded, limit, filtered, row)
             rows.append(np.array(kept, np.int32) + row)
             row += len(block)
             for side, file in enumerate((src_file, tgt_file)):
@@ -128,14 +128,14 @@ def _write(table: Table, tokenizers: TokenizerPair, limit: LengthLimit | None, f
     np.save(folder / "rows.npy", np.concatenate(rows))
     for name, counted in zip(("src", "tgt"), lengths, strict=True):
         np.save(folder / f"{name}.offsets.npy", np.cumsum(np.concatenate(counted)))
-    return losses
+    return filtered
 
 
 def _keep(
     texts: list[tuple[str, str]],
     coded: list[tuple[list[int], list[int]]],
     limit: LengthLimit,
-    losses: Losses,
+    filtered: Filtered,
     first_row: int,
 ) -> list[int]:
     """Which pairs of a block are trained on; long ones are cut in place, and all that is lost is counted."""
@@ -143,13 +143,13 @@ def _keep(
     kept: list[int] = []
     for i, ((src_text, tgt_text), (src, tgt)) in enumerate(zip(texts, coded, strict=True)):
         if not limit.keep_empty and not (src_text.strip() and tgt_text.strip()):
-            losses.count("empty", first_row + i)
+            filtered.count("empty", first_row + i)
         elif max(len(src), len(tgt)) <= longest:
             kept.append(i)
         elif limit.too_long == "truncate":
-            losses.count("truncated", first_row + i)
+            filtered.count("truncated", first_row + i)
             del src[longest:], tgt[longest:]
             kept.append(i)
         else:
-            losses.count("too_long", first_row + i)
+            filtered.count("too_long", first_row + i)
     return kept

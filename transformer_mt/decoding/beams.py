@@ -28,21 +28,21 @@ class Hypothesis:
     """A translation in ids, without control symbols."""
 
     ids: list[int]
-    gains: list[float]  # log-probability of each token, and of the end symbol where there is one
+    log_probs: list[float]  # log-probability of each token, and of the end symbol where there is one
     finished: bool  # whether it came to its end by itself, and not to its limit
     rank: float = 0.0  # what it was ranked by
 
     @property
     def score(self) -> float:
         """Log-probability of the whole."""
-        return sum(self.gains)
+        return sum(self.log_probs)
 
 
 class Candidates(NamedTuple):
     """Branches continued by a token, the best first. [B, N] each"""
 
     totals: Tensor  # log-probability of all tokens; NONE: there is no such candidate
-    gains: Tensor  # of the new token alone
+    log_probs: Tensor  # of the new token alone
     parents: Tensor  # the branch
     tokens: Tensor  # the new token
 
@@ -58,7 +58,7 @@ class Ended(NamedTuple):
     ranks: Tensor  # NONE: there is no such translation
     lengths: Tensor  # tokens, the end symbol not counted
     branches: Tensor  # in which the last of them stands
-    gains: Tensor  # log-probability of the end symbol
+    log_probs: Tensor  # log-probability of the end symbol
     finished: Tensor  # whether there is one
 
 
@@ -79,7 +79,7 @@ class Beams:
         self._ends_at = set(cast(list[int], limits.tolist()))
         shape = self.last, n, n_branches
         self._tokens, self._parents = (torch.empty(shape, dtype=torch.long, device=device) for _ in range(2))
-        self._gains = torch.empty(shape, device=device)
+        self._log_probs = torch.empty(shape, device=device)
 
     def advance(self, candidates: Candidates) -> Tensor:
         """Keep translations that end, and take the best of the rest as branches; which ones they continue. [B, K]"""
@@ -91,7 +91,7 @@ class Beams:
             new = Candidates(*(part.gather(1, places) for part in candidates))
             new = new._replace(totals=new.totals.masked_fill(is_end.gather(1, places), NONE))
         here = self.position, self.rows
-        self._tokens[here], self._parents[here], self._gains[here] = new.tokens, new.parents, new.gains
+        self._tokens[here], self._parents[here], self._log_probs[here] = new.tokens, new.parents, new.log_probs
         self.tokens, self.totals = new.tokens, new.totals
         self.position += 1
         if self.position in self._ends_at:
@@ -118,9 +118,9 @@ class Beams:
 
         Where scores were no numbers there is none: an empty one that did not come to its end stands for it.
         """
-        ranks, lengths, branches, last_gains, finished = (part.cpu().numpy() for part in self._found)
-        tokens, parents, gains = (
-            part[: self.position].cpu().numpy() for part in (self._tokens, self._parents, self._gains)
+        ranks, lengths, branches, last_log_probs, finished = (part.cpu().numpy() for part in self._found)
+        tokens, parents, log_probs = (
+            part[: self.position].cpu().numpy() for part in (self._tokens, self._parents, self._log_probs)
         )
         sentences = np.arange(len(ranks))[:, None]  # [n, 1]
         shape = (*ranks.shape, self.position)
@@ -128,13 +128,13 @@ class Beams:
         for position in reversed(range(self.position)):
             is_part = position < lengths  # [n, K]
             ids[:, :, position] = tokens[position][sentences, branches]
-            scores[:, :, position] = gains[position][sentences, branches]
+            scores[:, :, position] = log_probs[position][sentences, branches]
             branches = np.where(is_part, parents[position][sentences, branches], branches)
         return [
             [
                 Hypothesis(
                     ids[i, k, : lengths[i, k]].tolist(),
-                    scores[i, k, : lengths[i, k]].tolist() + [float(last_gains[i, k])] * bool(finished[i, k]),
+                    scores[i, k, : lengths[i, k]].tolist() + [float(last_log_probs[i, k])] * bool(finished[i, k]),
                     bool(finished[i, k]),
                     float(ranks[i, k]),
                 )
@@ -147,10 +147,10 @@ class Beams:
 
     def _ends_among(self, candidates: Candidates, is_end: Tensor) -> Ended:
         """Those of the best K candidates that end."""
-        totals, gains, parents, _ = (part[:, : self.n_branches] for part in candidates)
+        totals, log_probs, parents, _ = (part[:, : self.n_branches] for part in candidates)
         is_end = is_end[:, : self.n_branches]
         ranks = self.compare(totals, self.position + 1).masked_fill(~is_end, NONE)
-        return Ended(ranks, torch.full_like(parents, self.position), parents, gains, is_end)
+        return Ended(ranks, torch.full_like(parents, self.position), parents, log_probs, is_end)
 
     def _end_at_limits(self) -> None:
         """Sentences that have come to their limit keep what has not ended behind what has."""

@@ -1,4 +1,4 @@
-"""Models that translate together: of each token the mean of their probabilities counts. One alone is the usual case.
+"""Models that predict together: of each token the mean of their probabilities counts. One alone is the usual case.
 
 They may differ in all but their vocabularies. `B` sentences, `b` a part of them, `K` branches of each, `S` source
 length, `V` vocabulary.
@@ -9,51 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from transformer_mt.data.corpus import DataConfig
-from transformer_mt.data.tokenizer import TokenizerPair
-from transformer_mt.errors import UserError
 from transformer_mt.model.cache import Cache
-from transformer_mt.model.config import ModelConfig
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.runs import RunFolder
-from transformer_mt.training.checkpoint import load_chosen
 
 ROWS = 256  # of scores that are worked out together on a CPU
-
-
-class Member(NamedTuple):
-    """A run's model, as it was read."""
-
-    folder: RunFolder
-    model: Transformer
-    tokenizers: TokenizerPair
-    step: int  # of the checkpoint
-
-    @classmethod
-    def read(cls, folder: RunFolder, checkpoint: str) -> Member:
-        """Raises `UserError` where there is nothing to read."""
-        tokenizers = TokenizerPair.load(folder.tokenizer)
-        model = Transformer(folder.section("model", ModelConfig), tokenizers.src, tokenizers.tgt)
-        return cls(folder, model, tokenizers, load_chosen(model, folder, checkpoint).step)
-
-    def check_company(self, first: Member) -> None:
-        """Raise `UserError` where it reads or writes other text or other ids than the first."""
-        ours, theirs = (
-            (data.src_lang, data.tgt_lang) for data in (one.folder.section("data", DataConfig) for one in (self, first))
-        )
-        place = f"ensemble: {self.folder.path}"
-        if ours != theirs:
-            raise UserError(f"{place} translates {' to '.join(ours)}, and {first.folder.path} {' to '.join(theirs)}")
-        if self.tokenizers.content() != first.tokenizers.content():
-            raise UserError(
-                f"{place} has another vocabulary than {first.folder.path}: train it with the other's, "
-                f"tokenizer.file={first.folder.tokenizer}"
-            )
 
 
 @dataclass(frozen=True)

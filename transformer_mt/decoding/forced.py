@@ -20,7 +20,7 @@ from transformer_mt.model.transformer import Transformer
 from transformer_mt.training.loss import chunk_rows, places
 
 
-def forced_gains(
+def forced_log_probs(
     ensemble: Ensemble,
     tokenizers: TokenizerPair,
     sources: Sequence[Sequence[int]],
@@ -40,22 +40,22 @@ def forced_gains(
         numbers = cast("list[int]", rows.tolist())
         batch = pair_batch([sources[i] for i in numbers], [targets[i] for i in numbers], tokenizers)
         batch = batch.to(ensemble.device)
-        each = iter(cast("list[float]", mean([_label_gains(model, batch) for model in ensemble.models]).tolist()))
+        each = iter(cast("list[float]", mean([_label_log_probs(model, batch) for model in ensemble.models]).tolist()))
         for i in numbers:
             found[i] = [next(each) for _ in range(len(targets[i]) + 1)]
     return found
 
 
 @torch.inference_mode()
-def _label_gains(model: Transformer, batch: Batch) -> Tensor:
+def _label_log_probs(model: Transformer, batch: Batch) -> Tensor:
     """The log-probability of every label of a batch, pair by pair. Logits exist only in chunks. N"""
     real = places(batch.labels, model.tgt_pad, batch.n_tgt)  # [N]
     states = model(batch.src, batch.tgt_in).flatten(0, 1)[real]  # [N, D]
     labels = batch.labels.flatten()[real, None]  # [N, 1]
     size = chunk_rows(states.device, 4 * model.output.weight.size(0))
 
-    def gains(states: Tensor, labels: Tensor) -> Tensor:
+    def log_probs(states: Tensor, labels: Tensor) -> Tensor:
         return model.logits(states).log_softmax(-1).gather(1, labels)[:, 0]
 
     parts = zip(torch.split(states, size), torch.split(labels, size), strict=True)
-    return torch.cat([gains(*part) for part in parts])
+    return torch.cat([log_probs(*part) for part in parts])

@@ -31,12 +31,12 @@ class LeastLength:
         pass
 
 
-class Beginnings:
+class Prefixes:
     """Translations begin with tokens that are given, whose log-probabilities are the model's."""
 
-    def __init__(self, beginnings: list[list[int]], device: torch.device) -> None:
-        width = max(map(len, beginnings))
-        rows = [ids + [FREE] * (width - len(ids)) for ids in beginnings]
+    def __init__(self, prefixes: list[list[int]], device: torch.device) -> None:
+        width = max(map(len, prefixes))
+        rows = [ids + [FREE] * (width - len(ids)) for ids in prefixes]
         self.forced = torch.tensor(rows, dtype=torch.long, device=device)  # [B, width]
 
     def apply(self, scores: Tensor, part: slice, position: int) -> Tensor:

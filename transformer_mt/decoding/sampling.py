@@ -34,8 +34,8 @@ class Sampler:
         numbers = uniform([self.seed, beams.position], lines[:, None], branches, scores.size(2))
         noise = numbers.log_().neg_().log_().neg_()
         tokens = (self.left(scores / self.temperature) + noise).argmax(-1)  # [b, K]
-        gains = scores.gather(2, tokens[:, :, None]).squeeze(2)
-        return Candidates(beams.totals[part].gather(1, parents) + gains, gains, parents, tokens)
+        log_probs = scores.gather(2, tokens[:, :, None]).squeeze(2)
+        return Candidates(beams.totals[part].gather(1, parents) + log_probs, log_probs, parents, tokens)
 
     def left(self, scores: Tensor) -> Tensor:
         """Scores of the tokens that may be drawn; NONE for the others. [b, K, V]"""

@@ -90,12 +90,12 @@ def likeliest(beams: Beams, scores: Tensor, part: slice) -> Candidates:
     With one branch the best alone is enough.
     """
     wanted = 2 * beams.n_branches if beams.n_branches > 1 else 1
-    gains, tokens = best(scores, min(wanted, scores.size(-1)))  # [b, K, n] of each branch
-    each, missing = gains.size(2), max(0, wanted - gains[0].numel())
-    totals = F.pad((beams.totals[part, :, None] + gains).flatten(1), (0, missing), value=NONE)
+    log_probs, tokens = best(scores, min(wanted, scores.size(-1)))  # [b, K, n] of each branch
+    each, missing = log_probs.size(2), max(0, wanted - log_probs[0].numel())
+    totals = F.pad((beams.totals[part, :, None] + log_probs).flatten(1), (0, missing), value=NONE)
     totals, places = totals.topk(wanted)
-    gains, tokens = (F.pad(one.flatten(1), (0, missing)).gather(1, places) for one in (gains, tokens))
-    return Candidates(totals, gains, (places // each).clamp(max=scores.size(1) - 1), tokens)
+    log_probs, tokens = (F.pad(one.flatten(1), (0, missing)).gather(1, places) for one in (log_probs, tokens))
+    return Candidates(totals, log_probs, (places // each).clamp(max=scores.size(1) - 1), tokens)
 
 
 def best(scores: Tensor, n: int) -> tuple[Tensor, Tensor]:

@@ -18,17 +18,17 @@ from transformer_mt.data.batching import source_batch
 from transformer_mt.data.tokenizer import TokenizerPair
 from transformer_mt.decoding.alignment import Links, align
 from transformer_mt.decoding.beams import Beams, Hypothesis
-from transformer_mt.decoding.ensemble import Ensemble, Member
-from transformer_mt.decoding.forced import forced_gains
+from transformer_mt.decoding.ensemble import Ensemble
+from transformer_mt.decoding.forced import forced_log_probs
+from transformer_mt.decoding.loading import Member, read_members
 from transformer_mt.decoding.options import DecodingConfig
-from transformer_mt.decoding.rules import Beginnings, LeastLength, NoRepeat, RepetitionPenalty
+from transformer_mt.decoding.rules import LeastLength, NoRepeat, Prefixes, RepetitionPenalty
 from transformer_mt.decoding.sampling import Sampler
 from transformer_mt.decoding.search import Rule, likeliest, search
 from transformer_mt.device import resolve
 from transformer_mt.errors import UserError
 from transformer_mt.model.linear import convert
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.runs import RunFolder
 
 NOTHING = Hypothesis([], [], finished=True)  # the translation of nothing
 ALIGNED = 4096  # padded tokens whose attention weights are held at once
@@ -59,18 +59,11 @@ class Translator:
     ['Der alte Hund schläft.']
     """
 
-    step = 0  # of the checkpoint that it was loaded from
+    members: Sequence[Member] = ()  # of what was loaded from run folders
 
-    def __init__(
-        self,
-        model: Transformer,
-        tokenizers: TokenizerPair,
-        config: DecodingConfig,
-        others: Sequence[Transformer] = (),
-    ) -> None:
-        """Models that do not train (`Transformer.eval`); all translate together."""
-        self.model, self.tokenizers, self.config = model, tokenizers, config
-        self.ensemble = Ensemble([model, *others])
+    def __init__(self, models: Sequence[Transformer], tokenizers: TokenizerPair, config: DecodingConfig) -> None:
+        """The models do not train (`Transformer.eval`); several translate together."""
+        self.ensemble, self.tokenizers, self.config = Ensemble(models), tokenizers, config
         self.longest = self.ensemble.longest or sys.maxsize
         self.precision = self.ensemble.precision
 
@@ -79,7 +72,7 @@ class Translator:
         cls, model: Transformer, tokenizers: TokenizerPair, config: DecodingConfig, precision: Literal["fp32", "bf16"]
     ) -> Translator:
         """For a model that goes on training: with a copy of it as it is now."""
-        return cls(_ready(copy.deepcopy(model), precision), tokenizers, config)
+        return cls([_ready(copy.deepcopy(model), precision)], tokenizers, config)
 
     @classmethod
     def load(
@@ -89,25 +82,32 @@ class Translator:
         device: str = "auto",
         threads: int | str = "auto",
         precision: str = "auto",
-        ensemble: Sequence[str | Path] = (),
+        *,
+        ensemble: str | Path | Sequence[str | Path] = (),
         **options: Any,
     ) -> Translator:
         """Read a run folder; the training data is not needed.
 
         `checkpoint` is best, last or a step's number; `precision`, of the matrix products, fp32, bf16, or auto: bf16
-        where the hardware has it. `ensemble` are further runs with the same vocabulary, which translate together with
-        this one. Options are those of `translate`. Raises `UserError` where there is nothing to read, or runs do not
-        go together.
+        where the hardware has it. `ensemble` are further runs with the same vocabulary, read at the same checkpoint,
+        which translate together with this one, by its settings. Options are those of `translate`. Raises `UserError`
+        where there is nothing to read, or runs do not go together.
         """
-        first, *others = (Member.read(RunFolder.open(path), checkpoint) for path in (run, *ensemble))
-        for other in others:
-            other.check_company(first)
+        others = [ensemble] if isinstance(ensemble, str | Path) else ensemble
+        members = read_members([run, *others], checkpoint)
         machine = resolve(device, precision, threads)
-        config = first.folder.section("decoding", DecodingConfig).changed(options)
-        model, *partners = (_ready(one.model.to(machine.device), machine.precision) for one in (first, *others))
-        translator = cls(model, first.tokenizers, config, partners)
-        translator.step = first.step
+        models = [_ready(member.model.to(machine.device), machine.precision) for member in members]
+        config = members[0].folder.section("decoding", DecodingConfig).changed(options)
+        translator = cls(models, members[0].tokenizers, config)
+        translator.members = members
         return translator
+
+    @property
+    def model(self) -> Transformer:
+        """The only one. Raises `UserError` for an ensemble."""
+        if len(self.ensemble.models) > 1:
+            raise UserError(f"one model is asked for, and here {len(self.ensemble.models)} translate together")
+        return self.ensemble.models[0]
 
     @property
     def longest_source(self) -> int:
@@ -123,7 +123,7 @@ class Translator:
     def translate(
         self,
         texts: Sequence[str],
-        beginnings: Sequence[str] | None = None,
+        prefixes: Sequence[str] | None = None,
         lines: Sequence[int] | None = None,
         **options: Any,
     ) -> list[str]:
@@ -135,13 +135,13 @@ class Translator:
         the model's positions, is cut, with a warning (`CutSource`).
         """
         one_each: dict[str, Any] = {**options, "n_best": 1}
-        found = self.n_best(texts, beginnings, lines, **one_each)
+        found = self.n_best(texts, prefixes, lines, **one_each)
         return [translations[0].text for translations in found]
 
     def n_best(
         self,
         texts: Sequence[str],
-        beginnings: Sequence[str] | None = None,
+        prefixes: Sequence[str] | None = None,
         lines: Sequence[int] | None = None,
         *,
         alignments: bool = False,
@@ -149,17 +149,17 @@ class Translator:
     ) -> list[list[Translation]]:
         """Up to `n_best` translations of each text, the best first; one at least."""
         if options:
-            return self.changed(options).n_best(texts, beginnings, lines, alignments=alignments)
+            return self.changed(options).n_best(texts, prefixes, lines, alignments=alignments)
         config = self.config
         lines = range(1, len(texts) + 1) if lines is None else lines
         coded = self.encode(texts, lines)
-        forced = self._forced(beginnings, lines) if beginnings is not None else None
+        forced = self._encode_prefixes(prefixes, lines) if prefixes is not None else None
         found = [[NOTHING] for _ in texts]
         worth = {i: len(coded[i]) for i, text in enumerate(texts) if text.strip()}
         for batch in batches(worth, config.batch_tokens // config.branches):
             sources, numbers = [coded[i] for i in batch], [lines[i] for i in batch]
-            started = [forced[i] for i in batch] if forced is not None else None
-            for i, hypotheses in zip(batch, self.search(sources, config, numbers, started), strict=True):
+            of_batch = [forced[i] for i in batch] if forced is not None else None
+            for i, hypotheses in zip(batch, self.search(sources, config, numbers, of_batch), strict=True):
                 found[i] = hypotheses[: config.n_best]
         links = self._links(coded, found, config) if alignments else repeat(None)
         outputs = self.tokenizers.tgt.decode([one.ids for hypotheses in found for one in hypotheses])
@@ -181,15 +181,15 @@ class Translator:
         src, tgt = self.tokenizers.src.encode(sources), self.tokenizers.tgt.encode(targets)
         whole = [bool(source.strip() and target.strip()) for source, target in zip(sources, targets, strict=True)]
         read = [i for i, line in enumerate(numbers) if whole[i] and self._has_room(line, src[i], tgt[i])]
-        gains = dict(zip(read, self.gains([src[i] for i in read], [tgt[i] for i in read]), strict=True))
-        return [self._given(target, tgt[i], gains.get(i)) for i, target in enumerate(targets)]
+        log_probs = dict(zip(read, self.log_probs([src[i] for i in read], [tgt[i] for i in read]), strict=True))
+        return [self._given(target, tgt[i], log_probs.get(i)) for i, target in enumerate(targets)]
 
-    def gains(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
+    def log_probs(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
         """The log-probability of each token of given translations, end symbol included."""
         tokens = self.config.batch_tokens
         if self.ensemble.device.type == "cpu":
             tokens = min(tokens, READ)
-        return forced_gains(self.ensemble, self.tokenizers, sources, targets, tokens)
+        return forced_log_probs(self.ensemble, self.tokenizers, sources, targets, tokens)
 
     def _links(
         self, sources: list[list[int]], found: list[list[Hypothesis]], config: DecodingConfig
@@ -197,7 +197,7 @@ class Translator:
         """Of each hypothesis, in order: which of its words belongs to which of the source."""
         layer, n_layers = config.alignment_layer, self.ensemble.n_decoder_layers
         if (layer or 1) > n_layers:
-            raise UserError(f"decoding.alignment_layer: {layer}: the decoder has {n_layers}")
+            raise UserError(f"decoding.alignment_layer: {layer}: there are {n_layers} layers in the decoder")
         pairs = [(source, one.ids) for source, hypotheses in zip(sources, found, strict=True) for one in hypotheses]
         links: dict[int, Links] = {}
         for batch in batches({i: len(src) + len(tgt) for i, (src, tgt) in enumerate(pairs)}, ALIGNED):
@@ -213,18 +213,18 @@ class Translator:
         sentences: list[list[int]],
         config: DecodingConfig,
         lines: Sequence[int] | None = None,
-        beginnings: list[list[int]] | None = None,
+        prefixes: list[list[int]] | None = None,
     ) -> list[list[Hypothesis]]:
         """A batch of source ids -> their hypotheses, the best first; lines: without them, 1, 2, ..."""
         device, tokenizer = self.ensemble.device, self.tokenizers.tgt
-        begun = [len(ids) for ids in beginnings] if beginnings is not None else [0] * len(sentences)
-        limits = [min(config.limit(len(ids)) + n, self.longest) for ids, n in zip(sentences, begun, strict=True)]
+        given = [len(ids) for ids in prefixes] if prefixes is not None else [0] * len(sentences)
+        limits = [min(config.limit(len(ids)) + n, self.longest) for ids, n in zip(sentences, given, strict=True)]
         beams = Beams(
             torch.tensor(limits, device=device), config.branches, tokenizer.bos_id, tokenizer.eos_id, config.compare
         )
         rules: list[Rule] = [LeastLength(config.min_length, tokenizer.eos_id)]
-        if beginnings is not None:
-            rules.append(Beginnings(beginnings, device))
+        if prefixes is not None:
+            rules.append(Prefixes(prefixes, device))
         if config.no_repeat_ngram:
             rules.append(NoRepeat(config.no_repeat_ngram))
         if config.repetition_penalty > 1:
@@ -243,11 +243,11 @@ class Translator:
                 del ids[limit:]
         return coded
 
-    def _forced(self, beginnings: Sequence[str], lines: Sequence[int]) -> list[list[int]]:
-        """The ids of beginnings. Raises `UserError` where they are not as many as texts, or the model has no room."""
-        if len(beginnings) != len(lines):
-            raise UserError(f"{len(lines)} texts and {len(beginnings)} beginnings: give one for each, empty or not")
-        coded = self.tokenizers.tgt.encode(beginnings)
+    def _encode_prefixes(self, prefixes: Sequence[str], lines: Sequence[int]) -> list[list[int]]:
+        """The ids of prefixes. Raises `UserError` where they are not as many as texts, or the model has no room."""
+        if len(prefixes) != len(lines):
+            raise UserError(f"{len(lines)} texts and {len(prefixes)} prefixes: give one for each, empty or not")
+        coded = self.tokenizers.tgt.encode(prefixes)
         for line, ids in zip(lines, coded, strict=True):
             if len(ids) >= self.longest:
                 raise UserError(
@@ -265,13 +265,13 @@ class Translator:
         warnings.warn(Unscored(f"line {line} has {has}, and at most {read} are scored"), stacklevel=3)
         return False
 
-    def _given(self, text: str, ids: list[int], gains: list[float] | None) -> Translation:
-        score = -math.inf if gains is None else sum(gains)
-        return Translation(text, score, self.tokenizers.tgt.tokens(ids), gains or [], finished=True)
+    def _given(self, text: str, ids: list[int], log_probs: list[float] | None) -> Translation:
+        score = -math.inf if log_probs is None else sum(log_probs)
+        return Translation(text, score, self.tokenizers.tgt.tokens(ids), log_probs or [], finished=True)
 
     def _translation(self, found: Hypothesis, text: str, alignment: Links | None) -> Translation:
         tokens = self.tokenizers.tgt.tokens(found.ids)
-        return Translation(text.replace("\n", " "), found.score, tokens, found.gains, found.finished, alignment)
+        return Translation(text.replace("\n", " "), found.score, tokens, found.log_probs, found.finished, alignment)
 
 
 def _ready(model: Transformer, precision: Literal["fp32", "bf16"]) -> Transformer:

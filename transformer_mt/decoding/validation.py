@@ -50,7 +50,8 @@ class Validator:
 
     def __call__(self, failing: int | None) -> Validation:
         translator = Translator.of(self.model, self.tokenizers, self.decoding, self.machine.precision)
-        found = self.ranks.gather([best for best, *_ in translator.n_best(self.ranks.share(self.sources))])
+        lines = self.ranks.share(range(1, len(self.sources) + 1))
+        found = self.ranks.gather([best for best, *_ in translator.n_best(self.ranks.share(self.sources), lines=lines)])
         hypotheses, finished = [one.text for one in found], [one.finished for one in found]
         scores = self.standard.score(hypotheses, self.references)
         degenerate = find(self.sources, hypotheses, finished)

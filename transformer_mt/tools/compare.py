@@ -54,7 +54,7 @@ class Question:
                 raise UserError(f"{path}: no such run folder and no such file (looked in {Path.cwd()})")
         if self.show < 0:
             raise UserError(f"compare: --show {self.show}: a number of sentences, 0 for none")
-        streams.check_input((), self.train, "compare")
+        streams.check_file(self.train)
         for _ in read_lines(self.train) if self.train and self.train.is_file() else ():
             pass  # what is no text is found before runs translate; a pipe can be read only once
         if self.src is None and any(path.is_dir() for path in self.systems):
@@ -128,7 +128,7 @@ def compare(question: Question, load: Callable[[Path], Translator]) -> Compariso
         if path in runs:
             translator = load(path)
             found.append(translator.translate(sources or []))
-            names.append(f"{path} ({translator.config.method}, step {translator.step:,})")
+            names.append(f"{path} ({translator.config.method}, step {translator.members[0].step:,})")
         else:
             found.append(texts[path])
             names.append(str(path))

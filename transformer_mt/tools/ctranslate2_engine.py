@@ -28,7 +28,7 @@ from transformer_mt.device import resolve
 from transformer_mt.errors import UserError
 from transformer_mt.runs import EXPORT, RunFolder
 from transformer_mt.tools.ctranslate2_model import vocabulary
-from transformer_mt.tools.translating import Origin
+from transformer_mt.tools.translating import Provenance
 
 HARDLY = 1e-9  # in place of an exponent of 0, with which the engine ends a search before K translations have ended
 TYPES = {"fp32": "float32", "bf16": "bfloat16"}
@@ -69,7 +69,6 @@ class Engine(Translator):
         device: str = "auto",
         threads: int | str = "auto",
         precision: str = "auto",
-        ensemble: Sequence[str | Path] = (),
         *,
         scores: bool = True,
         **options: Any,
@@ -78,8 +77,6 @@ class Engine(Translator):
 
         `precision`: that of the folder, or auto. Raises `UserError` for what is not there, or not in this engine.
         """
-        if ensemble:
-            raise UserError("--engine ctranslate2: it translates with one model alone; leave out --ensemble")
         folder = Path(run)
         about = read_about(folder)
         if checkpoint != "best":
@@ -109,17 +106,17 @@ class Engine(Translator):
         sentences: list[list[int]],
         config: DecodingConfig,
         lines: Sequence[int] | None = None,
-        beginnings: list[list[int]] | None = None,
+        prefixes: list[list[int]] | None = None,
     ) -> list[list[Hypothesis]]:
         """A batch of source ids -> their hypotheses, the best first."""
         refuse(config)
-        begun = beginnings or [[] for _ in sentences]
+        begun = prefixes or [[] for _ in sentences]
         limits = [config.limit(len(ids)) + len(first) for ids, first in zip(sentences, begun, strict=True)]
         found = self._within(limits, sentences, begun, config)
-        if beginnings is not None:  # whose log-probabilities the engine leaves out
+        if prefixes is not None:  # whose log-probabilities the engine leaves out
 
             def worth(one: Hypothesis) -> tuple[bool, float]:
-                return one.finished, float(config.compare(torch.tensor(one.score), max(1, len(one.gains))))
+                return one.finished, float(config.compare(torch.tensor(one.score), max(1, len(one.log_probs))))
 
             return [sorted(of_one, key=worth, reverse=True) for of_one in self._scored(sentences, found)]
         if self.has_scores:
@@ -177,17 +174,17 @@ class Engine(Translator):
     def _scored(self, sentences: list[list[int]], found: list[list[Hypothesis]]) -> list[list[Hypothesis]]:
         """The same with log-probabilities; the last token of one that fills all positions of the model has none."""
         pairs = [(ids, one.ids) for ids, of_one in zip(sentences, found, strict=True) if ids for one in of_one]
-        scores = iter(self.gains([src for src, _ in pairs], [tgt[: self.longest - 1] for _, tgt in pairs]))
+        scores = iter(self.log_probs([src for src, _ in pairs], [tgt[: self.longest - 1] for _, tgt in pairs]))
 
         def scored(one: Hypothesis) -> Hypothesis:
-            gains = next(scores)
-            return Hypothesis(one.ids, gains if one.finished else gains[:-1], one.finished)
+            log_probs = next(scores)
+            return Hypothesis(one.ids, log_probs if one.finished else log_probs[:-1], one.finished)
 
         return [
             [scored(one) for one in of_one] if ids else of_one for ids, of_one in zip(sentences, found, strict=True)
         ]
 
-    def gains(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
+    def log_probs(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
         """The log-probability of each token of given translations, end symbol included."""
         tokens = [[self.tgt[i] for i in ids] for ids in targets]
         found = self.inner.score_batch(self._sources(sources), tokens, max_input_length=0)
@@ -224,7 +221,7 @@ def read_about(folder: Path) -> dict[str, Any]:
     return about
 
 
-def origin(folder: Path, engine: Engine) -> Origin:
+def origin(folder: Path, engine: Engine) -> Provenance:
     """What `tmt translate` has to know of an exported folder."""
     about = read_about(folder)
     seal = sha256((folder / EXPORT).read_bytes()).hexdigest()  # it holds when it was exported
@@ -233,7 +230,7 @@ def origin(folder: Path, engine: Engine) -> Origin:
         "exported": folder.resolve().name,
         "checkpoint": f"{about['step']} ({seal[:12]})",
     }
-    return Origin(used, **about["data"])
+    return Provenance(used, **about["data"])
 
 
 # --- what the engine does not do --------------------------------------------------------------------------------------

@@ -134,15 +134,14 @@ class RunEvaluation:
             )
         return cls(run.path, tables, standard, output, paper)
 
-    def of(
-        self, translator: Translator, checkpoint: str, ensemble: Sequence[Path]
-    ) -> tuple[dict[str, Any], Iterator[Evaluation]]:
+    def of(self, translator: Translator, checkpoint: str) -> tuple[dict[str, Any], Iterator[Evaluation]]:
         """Whose translations, and how they are found; and they themselves measured, set by set."""
+        first, *others = translator.members
         about = {
             "run": str(self.path),
-            "ensemble": [*map(str, ensemble)],
             "checkpoint": checkpoint,
-            "step": translator.step,  # a run that trains may have other checkpoints by now
+            "step": first.step,
+            "ensemble": [{"run": str(other.folder.path), "step": other.step} for other in others],
             "search": translator.config.method,
             "decoding": translator.config.model_dump(mode="json"),
             "precision": translator.precision,
@@ -164,8 +163,8 @@ class RunEvaluation:
                     file.write([Line(text) for text in sources], "".join(f"{text}\n" for text in hypotheses))
             measures = _measures(hypotheses, references, self.standard, self.paper)
             samples = [Sample(*parts) for parts in zip(sources, hypotheses, references, strict=True)]
-            n_models = len(translator.ensemble.models)
-            method = f"{translator.config.method}, step {translator.step:,}{f', {n_models} models' * (n_models > 1)}"
+            steps = " + ".join(f"{member.step:,}" for member in translator.members)
+            method = f"{translator.config.method}, step {steps}"
             yield Evaluation(name, len(table), measures, samples, method, seconds)
 
 

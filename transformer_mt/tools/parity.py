@@ -44,6 +44,6 @@ def compare(translator: Translator, engine: Engine, sources: Sequence[Sequence[i
         identical += sum(found.ids == other.ids for found, other in zip(ours, theirs, strict=True))
         # one that reached the limit has no end symbol, and stands where the learned positions may end
         targets = [found.ids if found.finished else found.ids[:-1] for found in ours]
-        for one, other in zip(translator.gains(batch, targets), engine.gains(batch, targets), strict=True):
+        for one, other in zip(translator.log_probs(batch, targets), engine.log_probs(batch, targets), strict=True):
             difference = max(difference, *(abs(a - b) for a, b in zip(one, other, strict=True)))
     return Parity(len(sources), identical, difference, engine.inner.compute_type)

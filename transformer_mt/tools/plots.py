@@ -116,7 +116,6 @@ def draw_attention(subject: Subject, choice: Choice) -> Figure:
 def first_sentence(config: Config) -> str:
     """Of the validation pairs."""
     try:
-        _, validation = material.load_training(config)
-        return next(iter(validation))[0]
+        return next(iter(material.load_validation(config)))[0]
     except UserError as error:
         raise UserError(f"{error}\n(without --text, the first validation sentence is drawn)") from None

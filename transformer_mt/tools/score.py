@@ -10,14 +10,14 @@ from transformer_mt.decoding.formats import Format, Kind, score_columns
 from transformer_mt.decoding.translator import Translation, Translator
 from transformer_mt.outputs import Settings
 from transformer_mt.streams import Line
-from transformer_mt.tools.translating import Origin
+from transformer_mt.tools.translating import Provenance
 
 
 @dataclass(frozen=True)
 class Job:
     """A translator, and what was asked of it."""
 
-    origin: Origin
+    origin: Provenance
     translator: Translator
     errors: str
     kind: Kind = "text"
@@ -34,7 +34,7 @@ class Job:
 
     def score(self, window: Sequence[Line], first_line: int) -> str:
         """What is written for the pairs of a window."""
-        sources, targets = [line.text for line in window], [line.prefix for line in window]
+        sources, targets = [line.text for line in window], [line.tgt for line in window]
         numbers = range(first_line, first_line + len(window))
         found = self.translator.score(sources, targets, numbers)
         written = [self._line(*one) for one in zip(numbers, sources, found, strict=True)]

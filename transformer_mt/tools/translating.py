@@ -5,22 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from hashlib import sha256
 
 from transformer_mt import __version__
-from transformer_mt.data.corpus import DataConfig
 from transformer_mt.decoding.formats import Format, Kind
 from transformer_mt.decoding.paragraphs import Paragraphs, SplitWhen
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.outputs import Settings
-from transformer_mt.runs import CHECKPOINT, CheckpointInfo, RunFolder
 from transformer_mt.streams import Line
 
 PARTS = 1 << 32  # by which the numbers of a line's pieces are apart
 
 
 @dataclass(frozen=True)
-class Origin:
+class Provenance:
     """Where a translator is from: what it is known by, and what it was trained on."""
 
     used: Settings
@@ -29,25 +26,21 @@ class Origin:
     max_length: int  # of the training pairs in tokens, the end symbol counted
 
     @classmethod
-    def of_runs(cls, runs: Sequence[RunFolder], which: str, precision: str) -> Origin:
-        """A checkpoint of each run, and the precision of the products."""
-        seals = [_seal(run.checkpoint(which)) for run in runs]
-        names = [run.path.resolve().name for run in runs]
-        used = {"run": ", ".join(names), "checkpoint": ", ".join([*seals, precision])}
-        data = runs[0].section("data", DataConfig)
-        return cls(used, data.src_lang, data.tgt_lang, data.max_length)
-
-
-def _seal(found: CheckpointInfo) -> str:
-    """What no other checkpoint has: its file holds the checksum of the weights."""
-    return f"{found.step} ({sha256((found.path / CHECKPOINT).read_bytes()).hexdigest()[:12]})"
+    def of(cls, translator: Translator) -> Provenance:
+        """The checkpoints that were loaded, and the precision of the products."""
+        members, first = translator.members, translator.members[0].data
+        used = {
+            "run": ", ".join(member.folder.path.resolve().name for member in members),
+            "checkpoint": ", ".join([*(f"{one.step} ({one.seal})" for one in members), translator.precision]),
+        }
+        return cls(used, first.src_lang, first.tgt_lang, min(member.data.max_length for member in members))
 
 
 @dataclass(frozen=True)
 class Job:
     """A translator, and what was asked of it."""
 
-    origin: Origin
+    origin: Provenance
     translator: Translator
     errors: str
     split_sentences: SplitWhen
@@ -86,11 +79,11 @@ class Job:
     def translate(self, window: Sequence[Line], first_line: int) -> str:
         """What is written for the lines of a window."""
         cut = self.paragraphs.cut([line.text for line in window])
-        cut = [[line.text] if line.prefix else pieces for line, pieces in zip(window, cut, strict=True)]
+        cut = [[line.text] if line.tgt else pieces for line, pieces in zip(window, cut, strict=True)]
         places = [(line, part) for line, pieces in enumerate(cut) for part in range(len(pieces))]
         found = self.translator.n_best(
             self.paragraphs.sources(cut),
-            self._beginnings(window, places),
+            self._prefixes(window, places),
             lines=[first_line + line + part * PARTS for line, part in places],
             alignments=self.alignments,
         )
@@ -101,6 +94,6 @@ class Job:
             written += self.format.lines(number, line.text, whole)
         return "".join(f"{line}\n" for line in written)
 
-    def _beginnings(self, window: Sequence[Line], places: Sequence[tuple[int, int]]) -> list[str] | None:
+    def _prefixes(self, window: Sequence[Line], places: Sequence[tuple[int, int]]) -> list[str] | None:
         """A line that has one does not come apart: nobody knows where in it the beginning ends."""
-        return [window[line].prefix for line, _ in places] if any(line.prefix for line in window) else None
+        return [window[line].tgt for line, _ in places] if any(line.tgt for line in window) else None

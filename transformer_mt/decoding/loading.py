@@ -1,0 +1,58 @@
+"""Models from run folders, and which of them may translate together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import NamedTuple
+
+from transformer_mt.data.corpus import DataConfig
+from transformer_mt.data.tokenizer import TokenizerPair
+from transformer_mt.errors import UserError
+from transformer_mt.model.config import ModelConfig
+from transformer_mt.model.transformer import Transformer
+from transformer_mt.runs import CHECKPOINT, RunFolder
+from transformer_mt.training.checkpoint import load_chosen
+
+
+class Member(NamedTuple):
+    """A run's model, as it was read. A run that trains may have other checkpoints by now."""
+
+    folder: RunFolder
+    data: DataConfig  # what it was trained on
+    tokenizers: TokenizerPair
+    model: Transformer
+    step: int
+    seal: str  # which no other checkpoint has
+
+    @classmethod
+    def read(cls, folder: RunFolder, which: str) -> Member:
+        """The checkpoint best, last, or a step's number. Raises `UserError` where there is nothing to read."""
+        tokenizers = TokenizerPair.load(folder.tokenizer)
+        model = Transformer(folder.section("model", ModelConfig), tokenizers.src, tokenizers.tgt)
+        info = load_chosen(model, folder, which)
+        seal = sha256((info.path / CHECKPOINT).read_bytes()).hexdigest()  # that file holds the checksum of the weights
+        return cls(folder, folder.section("data", DataConfig), tokenizers, model, info.step, seal[:12])
+
+
+def read_members(runs: Sequence[str | Path], which: str) -> list[Member]:
+    """Of each run the checkpoint best, last, or a step's number. Raises `UserError` for runs that have other languages
+    or other ids than the first."""
+    first, *others = (Member.read(RunFolder.open(run), which) for run in runs)
+    for other in others:
+        _check_together(first, other)
+    return [first, *others]
+
+
+def _check_together(first: Member, other: Member) -> None:
+    here, there = f"ensemble: {other.folder.path}", first.folder
+    ours, theirs = ((one.data.src_lang, one.data.tgt_lang) for one in (other, first))
+    if ours != theirs:
+        raise UserError(f"{here} translates {' to '.join(ours)}, and {there.path} {' to '.join(theirs)}")
+    if other.tokenizers.source_bos != first.tokenizers.source_bos:
+        raise UserError(f"{here} differs from {there.path} in tokenizer.source_bos; train one of them anew")
+    if other.tokenizers.content() != first.tokenizers.content():
+        keys = ("file",) if first.tokenizers.joint else ("src_file", "tgt_file")
+        remedy = " ".join(f"tokenizer.{key}={there.tokenizer}" for key in keys)
+        raise UserError(f"{here} has another vocabulary than {there.path}; train it anew with {remedy}")
