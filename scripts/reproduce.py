@@ -110,13 +110,8 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="folder of the raw text")
     parser.add_argument("--pair", type=pair, default="en-de", metavar="SRC-TGT", help="the languages (default: en-de)")
     parser.add_argument("--seeds", type=positive, default=3, metavar="N", help="runs of each, with seeds 1, 2, ... (3)")
-    parser.add_argument(
-        "--jobs",
-        type=positive,
-        default=1,
-        metavar="N",
-        help="trainings at once (1); from 2 on with one CPU thread each",
-    )
+    about = "trainings at once (1); from 2 on with one CPU thread each"
+    parser.add_argument("--jobs", type=positive, default=1, metavar="N", help=about)
     args = parser.parse_intermixed_args()
     src_lang, tgt_lang = args.pair
     for lang in (src_lang, tgt_lang):

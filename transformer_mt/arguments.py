@@ -121,9 +121,8 @@ def _add_translate(translate: argparse.ArgumentParser) -> None:
     drawing.add_argument("--sample", action="store_true", default=None, help="draw --n-best translations")
     drawing.add_argument("--temperature", type=float, metavar="T", help="log-probabilities are divided by it (1)")
     drawing.add_argument("--top-k", type=int, metavar="K", help="draw from the K most likely tokens (all)")
-    drawing.add_argument(
-        "--top-p", type=float, metavar="P", help="draw from the likeliest whose probabilities sum to P (1)"
-    )
+    about = "draw from the likeliest whose probabilities sum to P (1)"
+    drawing.add_argument("--top-p", type=float, metavar="P", help=about)
     drawing.add_argument("--seed", type=int, metavar="N", help="what is drawn depends on it and the line's number (1)")
     _add_reading(translate)
     translate.set_defaults(verb="translate")

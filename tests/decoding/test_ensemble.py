@@ -246,6 +246,7 @@ def test_where_no_other_run_is_taken(tiny_run: Path, second: Path, tmt: Tmt, pai
     done = tmt("translate", tiny_run, "--ensemble", second, tiny_run)
     assert (done.returncode, done.stdout) == (2, "")
     assert "is a folder, taken for a text" in done.stderr
+    assert tmt("translate", tiny_run, "--ensemble", second, "one two " * 1000).returncode == 0  # no path is so long
 
 
 def test_long_lines_are_those_of_the_shortest_pairs(tiny_run: Path, tmp_path: Path) -> None:

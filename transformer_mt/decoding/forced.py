@@ -1,4 +1,4 @@
-"""How likely models find translations that it is given: all positions of a sentence at once.
+"""How likely models find translations that they are given: all positions of a sentence at once.
 
 `B` pairs, `S` source length, `T` target length, `N` labels that are no padding, `D` width, `V` vocabulary.
 """

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
+
+import torch
 
 from transformer_mt.data.corpus import DataConfig
 from transformer_mt.data.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
 from transformer_mt.model.config import ModelConfig
+from transformer_mt.model.linear import convert
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs import CHECKPOINT, RunFolder
 from transformer_mt.training.checkpoint import load_chosen
@@ -43,6 +46,13 @@ def read_members(runs: Sequence[str | Path], which: str) -> list[Member]:
     for other in others:
         _check_together(first, other)
     return [first, *others]
+
+
+def ready(model: Transformer, precision: Literal["fp32", "bf16"]) -> Transformer:
+    """The model itself, which does not train any more, with matrix products in that precision."""
+    if precision == "bf16":
+        convert(model, torch.bfloat16)
+    return model.eval()
 
 
 def _check_together(first: Member, other: Member) -> None:

@@ -20,14 +20,13 @@ from transformer_mt.decoding.alignment import Links, align
 from transformer_mt.decoding.beams import Beams, Hypothesis
 from transformer_mt.decoding.ensemble import Ensemble
 from transformer_mt.decoding.forced import forced_log_probs
-from transformer_mt.decoding.loading import Member, read_members
+from transformer_mt.decoding.loading import Member, read_members, ready
 from transformer_mt.decoding.options import DecodingConfig
 from transformer_mt.decoding.rules import LeastLength, NoRepeat, Prefixes, RepetitionPenalty
 from transformer_mt.decoding.sampling import Sampler
 from transformer_mt.decoding.search import Rule, likeliest, search
 from transformer_mt.device import resolve
 from transformer_mt.errors import UserError
-from transformer_mt.model.linear import convert
 from transformer_mt.model.transformer import Transformer
 
 NOTHING = Hypothesis([], [], finished=True)  # the translation of nothing
@@ -72,7 +71,7 @@ class Translator:
         cls, model: Transformer, tokenizers: TokenizerPair, config: DecodingConfig, precision: Literal["fp32", "bf16"]
     ) -> Translator:
         """For a model that goes on training: with a copy of it as it is now."""
-        return cls([_ready(copy.deepcopy(model), precision)], tokenizers, config)
+        return cls([ready(copy.deepcopy(model), precision)], tokenizers, config)
 
     @classmethod
     def load(
@@ -96,7 +95,7 @@ class Translator:
         others = [ensemble] if isinstance(ensemble, str | Path) else ensemble
         members = read_members([run, *others], checkpoint)
         machine = resolve(device, precision, threads)
-        models = [_ready(member.model.to(machine.device), machine.precision) for member in members]
+        models = [ready(member.model.to(machine.device), machine.precision) for member in members]
         config = members[0].folder.section("decoding", DecodingConfig).changed(options)
         translator = cls(models, members[0].tokenizers, config)
         translator.members = members
@@ -272,13 +271,6 @@ class Translator:
     def _translation(self, found: Hypothesis, text: str, alignment: Links | None) -> Translation:
         tokens = self.tokenizers.tgt.tokens(found.ids)
         return Translation(text.replace("\n", " "), found.score, tokens, found.log_probs, found.finished, alignment)
-
-
-def _ready(model: Transformer, precision: Literal["fp32", "bf16"]) -> Transformer:
-    """The model itself, which does not train any more."""
-    if precision == "bf16":
-        convert(model, torch.bfloat16)
-    return model.eval()
 
 
 class CutSource(UserWarning):
