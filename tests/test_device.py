@@ -10,7 +10,7 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 
 from transformer_mt import device
-from transformer_mt.device import SHAPES, DeviceName, describe, has_native_bf16, is_out_of_memory, resolve
+from transformer_mt.device import SHAPES, DeviceName, describe, gains_from_bf16, is_out_of_memory, resolve
 from transformer_mt.errors import UserError
 from transformer_mt.settings import CountOrAuto
 
@@ -51,7 +51,7 @@ def test_a_device_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "native", "found"),
+    ("asked", "gains", "found"),
     [
         ("auto", True, "bf16"),
         ("auto", False, "fp32"),
@@ -60,9 +60,9 @@ def test_a_device_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_auto_precision_follows_the_hardware(
-    asked: str, native: bool, found: str, monkeypatch: pytest.MonkeyPatch
+    asked: str, gains: bool, found: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(device, "has_native_bf16", lambda _: native)
+    monkeypatch.setattr(device, "gains_from_bf16", lambda _: gains)
     machine = resolve("cpu", asked, "auto")
     assert machine.precision == found
     with machine.autocast():
@@ -70,18 +70,28 @@ def test_auto_precision_follows_the_hardware(
     assert product.dtype == (torch.bfloat16 if found == "bf16" else torch.float32)
 
 
-@pytest.mark.parametrize(("avx512", "amx"), [(False, False), (True, False), (False, True)])
-def test_bf16_on_a_cpu(avx512: bool, amx: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("vendor", "avx512", "amx", "gains"),
+    [
+        ("AuthenticAMD", False, False, False),
+        ("AuthenticAMD", True, False, True),
+        ("GenuineIntel", False, False, False),
+        ("GenuineIntel", True, True, True),
+        ("GenuineIntel", True, False, False),  # at half the rate of fp32
+    ],
+)
+def test_bf16_on_a_cpu(vendor: str, avx512: bool, amx: bool, gains: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx512)
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
-    assert has_native_bf16(torch.device("cpu")) is (avx512 or amx)
+    monkeypatch.setattr(device, "_cpuinfo", {"vendor_id": vendor}.get)
+    assert gains_from_bf16(torch.device("cpu")) is gains
 
 
 def test_bf16_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """In hardware: emulation, which older cards offer, would be slower than fp32."""
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
-    assert not has_native_bf16(torch.device("cuda"))
-    assert not has_native_bf16(torch.device("mps"))
+    assert not gains_from_bf16(torch.device("cuda"))
+    assert not gains_from_bf16(torch.device("mps"))
 
 
 def test_threads() -> None:

@@ -308,5 +308,5 @@ def _add_reading(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--checkpoint", default="best", metavar="best|last|STEP", help="default: best")
     parser.add_argument("--device", default="auto", help="auto (default), cpu, cuda, cuda:N or mps")
     parser.add_argument("--threads", default="auto", metavar="N", help="CPU threads (default: one a core)")
-    about = "of matrix products: fp32, bf16, or auto (default): bf16 where the hardware has it"
+    about = "of matrix products: fp32, bf16, or auto (default): bf16 where it is the faster one"
     parser.add_argument("--precision", choices=("auto", "fp32", "bf16"), default="auto", help=about)

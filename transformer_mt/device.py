@@ -80,7 +80,7 @@ def resolve(device: str, precision: str, threads: str | int) -> Machine:
         raise UserError(f"device: {device} is not there ({torch.cuda.device_count()} CUDA devices); use device=cpu")
     if chosen.type == "mps" and not torch.backends.mps.is_available():
         raise UserError("device: mps is not there; use device=cpu")
-    bf16 = precision == "bf16" or (precision == "auto" and has_native_bf16(chosen))
+    bf16 = precision == "bf16" or (precision == "auto" and gains_from_bf16(chosen))
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(SHAPES))  # read at the first matrix product
     if chosen.type == "cpu":
         allocator.keep_freed_memory()
@@ -115,14 +115,18 @@ def give_back_memory(device: torch.device) -> None:
         allocator.give_back_memory()
 
 
-def has_native_bf16(device: torch.device) -> bool:
-    """Whether the device multiplies bf16 matrices in hardware: NVIDIA from Ampere on, CPUs with AVX512-BF16 or AMX."""
+def gains_from_bf16(device: torch.device) -> bool:
+    """Whether bf16 is faster there than fp32: on NVIDIA's from Ampere on, CPUs with AMX, AMD's with AVX512-BF16.
+
+    Intel's AVX512-BF16 alone does not do: on a Xeon whose virtual machine hid AMX, it had half the rate of fp32.
+    """
     import torch
 
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     if device.type == "cpu":
-        return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()  # pyright: ignore[reportPrivateUsage]
+        amx, avx512 = torch.cpu._is_amx_tile_supported(), torch.cpu._is_avx512_bf16_supported()  # pyright: ignore[reportPrivateUsage]
+        return amx or (avx512 and "Intel" not in _cpuinfo("vendor_id"))
     return False
 
 
@@ -132,12 +136,14 @@ def describe(device: torch.device) -> str:
 
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    name = ""
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        with cpuinfo.open(encoding="utf-8", errors="replace") as lines:
-            name = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "")
-    return f"{name or 'CPU'}, {os.cpu_count()} cores"
+    return f"{_cpuinfo('model name') or 'CPU'}, {os.cpu_count()} cores"
+
+
+def _cpuinfo(name: str) -> str:
+    """What Linux says of its first processor; elsewhere nothing."""
+    file = Path("/proc/cpuinfo")
+    lines = file.read_text(encoding="utf-8", errors="replace").splitlines() if file.exists() else []
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith(name)), "")
 
 
 def is_out_of_memory(error: Exception) -> bool:

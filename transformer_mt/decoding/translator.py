@@ -88,7 +88,7 @@ class Translator:
         """Read a run folder; the training data is not needed.
 
         `checkpoint` is best, last or a step's number; `precision`, of the matrix products, fp32, bf16, or auto: bf16
-        where the hardware has it. `ensemble` are further runs with the same vocabulary, read at the same checkpoint,
+        where it is the faster one. `ensemble` are further runs with the same vocabulary, read at the same checkpoint,
         which translate together with this one, by its settings. Options are those of `translate`. Raises `UserError`
         where there is nothing to read, or runs do not go together.
         """
