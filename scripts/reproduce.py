@@ -1,131 +1,115 @@
 """Train what papers report on Multi30k, from the text files to a table of scores.
 
     python scripts/reproduce.py multi30k --data DIR [--pair en-de] [--seeds N] [--jobs N]
+    python scripts/reproduce.py multi30k --data DIR --screen LEVER [--screen LEVER ...]
 
 DIR holds Multi30k as raw text: train, val and test_2016_flickr, each as .en, .de, ... Of each system so many seeds are
 trained, the checkpoints that its recipe names are averaged, and the mean is scored on val and test_2016_flickr; then
 all seeds together, as an ensemble. All goes to runs/multi30k; what was begun goes on, and what is done is not done
 again, so the command may be stopped at any time. `--jobs N`, from 2 on: so many trainings at once, each with one CPU
 thread. `section.key=value` changes all of them, for a trial.
+
+`--screen` trains `tiny` for fewer steps, as it is and with one thing changed: a lever, or each of them (`all`). These
+are scored on val alone: what is chosen so has never seen the test set. The levers:
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from transformer_mt.data.sources import read_lines
-from transformer_mt.disk import delete_folder, write_text
+from reproduce_work import (
+    LANGUAGES,
+    RUNS,
+    TEST,
+    VALIDATION,
+    System,
+    Work,
+    evaluate,
+    measured,
+    write_papers_texts,
+)
+
 from transformer_mt.errors import UserError
-from transformer_mt.runs import RunFolder
-from transformer_mt.scoring.papers import papers_texts
 
-CONFIGS = Path(__file__).resolve().parents[1] / "configs"
-RUNS = Path("runs/multi30k")
-TEXT = RUNS / "text"
-LANGUAGES = ("en", "de", "fr", "cs")
-PARTS = ("train", "val", "test_2016_flickr")
-SCORED = PARTS[1:]
-
-
-class System(NamedTuple):
-    """One row of the table: a recipe for the papers' text."""
-
-    config: str
-    averaged: int  # of its newest checkpoints, so many
-
-
-SYSTEMS = {"tiny": System("papers/multi30k_tiny.yaml", averaged=10)}
-
-
-@dataclass(frozen=True)
-class Work:
-    """A system with one seed, in one pair of languages."""
-
-    name: str
-    seed: int
-    src_lang: str
-    tgt_lang: str
-    changes: tuple[str, ...]
-
-    @property
-    def system(self) -> System:
-        return SYSTEMS[self.name]
-
-    @property
-    def run(self) -> RunFolder:
-        return RunFolder(RUNS / f"{self.name}-{self.src_lang}-{self.tgt_lang}-{self.seed}")
-
-    @property
-    def judged(self) -> RunFolder:
-        """What is scored: the folder with the mean of its checkpoints."""
-        return RunFolder(self.run.path.with_name(f"{self.run.path.name}-average-last-{self.system.averaged}"))
-
-    def files(self, part: str) -> tuple[Path, Path]:
-        """A part of the corpus, source and target."""
-        return TEXT / f"{part}.{self.src_lang}", TEXT / f"{part}.{self.tgt_lang}"
-
-    def do(self) -> None:
-        """Whatever of it is not done yet."""
-        sources = {key: self.files(part) for key, part in (("train", "train"), ("validation", "val"))}
-        tmt(
-            *("train", "--config", CONFIGS / self.system.config, f"name={self.run.path.name}", f"runs_dir={RUNS}"),
-            *(f"seed={self.seed}", f"data.src_lang={self.src_lang}", f"data.tgt_lang={self.tgt_lang}"),
-            *(f"data.{key}={{src: '{src}', tgt: '{tgt}'}}" for key, (src, tgt) in sources.items()),
-            *("data.test={}", *self.changes),
-            log=self.run.path.with_suffix(".log"),
-        )
-        if not self.is_averaged():
-            if self.judged.exists():
-                delete_folder(self.judged.path)
-            tmt("average", self.run.path, "--last", self.system.averaged, "--output", self.judged.path)
-        for part in SCORED:
-            if not self.scores_file(part).exists():
-                evaluate([self], part, self.scores_file(part))
-        print(f"{self.run.path.name}: {measured(self.scores_file('val'), 'p'):.2f} P on val", flush=True)
-
-    def is_averaged(self) -> bool:
-        """Whether the mean is there, and is that of this training, not of an earlier, shorter one."""
-        if not self.judged.exists():
-            return False
-        return self.judged.read_record()["exported"]["steps"][-1] == self.run.checkpoint("last").step
-
-    def scores_file(self, part: str) -> Path:
-        return self.judged.path / f"scores-{part}.json"
+TINY = System("tiny", "papers/multi30k_tiny.yaml", averaged=10)
+SYSTEMS = (TINY,)
+SHORT = "train.max_steps=3000"
+LEVERS = {
+    "nothing": (),
+    "merges-4000": ("tokenizer.merges=4000",),
+    "merges-2000": ("tokenizer.merges=2000",),
+    "bpe-dropout": ("tokenizer.sampling=0.1",),
+    "width-192": ("model.d_model=192", "model.d_ff=384"),
+    "width-256": ("model.d_model=256", "model.d_ff=512"),
+    "layers-6": ("model.encoder.n_layers=6", "model.decoder.n_layers=6"),
+    "pre-norm": ("model.norm_position=pre",),
+    "rotary": ("model.positions=rotary",),
+    "swiglu": ("model.activation=swiglu",),
+    "source-untied": ("model.tie_embeddings=decoder",),
+    "dropout-0.2": ("model.dropout.embedding=0.2", "model.dropout.residual=0.2"),
+    "dropout-0.4": ("model.dropout.embedding=0.4", "model.dropout.residual=0.4"),
+    "word-dropout": ("model.dropout.word=0.1",),
+    "smoothing-0.2": ("loss.label_smoothing=0.2",),
+    "simcut": ("loss.consistency=simcut",),
+    "r-drop": ("loss.consistency=rdrop",),
+    "batch-4096": ("batches.accumulate=1",),
+    "cosine": ("schedule.kind=cosine",),
+    "wsd": ("schedule.kind=wsd",),
+    "ema": ("optimizer.ema_decay=0.999",),
+}
+"""What is tried, by a short name: each is a change of `tiny`."""
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("corpus", choices=["multi30k"])
-    parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="changes of all trainings")
-    parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="folder of the raw text")
-    parser.add_argument("--pair", type=pair, default="en-de", metavar="SRC-TGT", help="the languages (default: en-de)")
-    parser.add_argument("--seeds", type=positive, default=3, metavar="N", help="runs of each, with seeds 1, 2, ... (3)")
-    about = "trainings at once (1); from 2 on with one CPU thread each"
-    parser.add_argument("--jobs", type=positive, default=1, metavar="N", help=about)
-    args = parser.parse_intermixed_args()
+    args = read_arguments()
     src_lang, tgt_lang = args.pair
     for lang in (src_lang, tgt_lang):
         write_papers_texts(args.data, lang)
-    changes = (*args.overrides, *(["threads=1"] if args.jobs > 1 else []))
-    works = [Work(name, seed, src_lang, tgt_lang, changes) for seed in range(1, args.seeds + 1) for name in SYSTEMS]
+    systems, scored = SYSTEMS, (VALIDATION, TEST)
+    if args.screen:
+        names = dict.fromkeys(["nothing", *(LEVERS if "all" in args.screen else args.screen)])
+        systems = [TINY._replace(name=f"screen-{name}", changes=(SHORT, *LEVERS[name])) for name in names]
+        scored = (VALIDATION,)
+    threads = 1 if args.jobs > 1 else None
+    works = [
+        Work(system._replace(changes=(*system.changes, *args.overrides)), seed, src_lang, tgt_lang, scored, threads)
+        for seed in range(1, args.seeds + 1)
+        for system in systems
+    ]
     pool = ThreadPoolExecutor(args.jobs)
     try:
         for done in as_completed([pool.submit(work.do) for work in works]):
             done.result()
     finally:
         pool.shutdown(cancel_futures=True)
-    for line in table(works):
+    by_system = [[work for work in works if work.name == name] for name in dict.fromkeys(work.name for work in works)]
+    for line in screening(by_system) if args.screen else table(by_system):
         print(line, flush=True)
+
+
+def read_arguments() -> argparse.Namespace:
+    about = f"{__doc__}\n" + "\n".join(f"    {name:15}{' '.join(changes)}" for name, changes in LEVERS.items())
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("corpus", choices=["multi30k"])
+    parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="changes of all trainings")
+    parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="folder of the raw text")
+    parser.add_argument("--pair", type=pair, default="en-de", metavar="SRC-TGT", help="the languages (default: en-de)")
+    parser.add_argument(
+        "--seeds", type=positive, metavar="N", help="runs of each, with seeds 1, 2, ... (3; --screen: 1)"
+    )
+    about = "trainings at once (1); from 2 on with one CPU thread each"
+    parser.add_argument("--jobs", type=positive, default=1, metavar="N", help=about)
+    about = "`tiny` with this changed, on val alone; may be repeated; all: one after the other"
+    parser.add_argument("--screen", action="append", choices=["all", *LEVERS], metavar="LEVER", help=about)
+    args = parser.parse_intermixed_args()
+    args.seeds = args.seeds or (1 if args.screen else 3)
+    return args
 
 
 def pair(text: str) -> tuple[str, str]:
@@ -143,74 +127,56 @@ def positive(text: str) -> int:
     return int(text)
 
 
-def write_papers_texts(data: Path, lang: str) -> None:
-    """The corpus in one language, prepared as the papers have it."""
-    TEXT.mkdir(parents=True, exist_ok=True)
-    for part in PARTS:
-        texts = papers_texts(list(read_lines(data / f"{part}.{lang}")), lang)
-        text, file = "".join(f"{text}\n" for text in texts), TEXT / f"{part}.{lang}"
-        if not file.exists() or file.read_text(encoding="utf-8") != text:
-            for scores in RUNS.glob(f"*/scores-{part}.json"):  # of another text
-                scores.unlink()
-            write_text(file, text)
+# --- tables -----------------------------------------------------------------------------------------------------------
 
 
-def tmt(*arguments: object, log: Path | None = None) -> str:
-    """A command of the program in a process of its own, and what it printed; a log keeps what it said meanwhile."""
-    words = [*map(str, arguments)]
-    with nullcontext() if log is None else log.open("a", encoding="utf-8") as said:
-        done = subprocess.run(
-            [sys.executable, "-m", "transformer_mt", *words], stdout=subprocess.PIPE, stderr=said, text=True
-        )
-    if done.returncode:
-        where = f"; {log} says why" if log else ""
-        raise UserError(f"tmt {' '.join(words)}\nended with status {done.returncode}{where}")
-    return done.stdout
-
-
-def evaluate(works: Sequence[Work], part: str, scores: Path) -> None:
-    """Score one model, or several together."""
-    (src, ref), (first, *others) = works[0].files(part), [work.judged.path for work in works]
-    partners = [word for other in others for word in ("--ensemble", other)]
-    write_text(scores, tmt("evaluate", first, *partners, "--src", src, "--ref", ref, "--paper", "multi30k", "--json"))
-
-
-def scores_together(works: Sequence[Work], part: str) -> Path:
-    """Those of all seeds of a system as an ensemble: found anew where one of the seeds was."""
-    first, each = works[0], [work.scores_file(part) for work in works]
-    scores = RUNS / f"{first.name}-{first.src_lang}-{first.tgt_lang}-ensemble-of-{len(works)}-{part}.json"
-    if not scores.exists() or scores.stat().st_mtime_ns < max(file.stat().st_mtime_ns for file in each):
-        evaluate(works, part, scores)
-    return scores
-
-
-def measured(scores: Path, name: str) -> float:
-    """A score, as `tmt evaluate` found it."""
-    (found,) = json.loads(scores.read_text(encoding="utf-8"))["test_sets"].values()
-    return found["measures"][name]["value"]
-
-
-def table(works: Sequence[Work]) -> Iterator[str]:
+def table(systems: Sequence[Sequence[Work]]) -> Iterator[str]:
     """Two rows for each system: the mean of its seeds, with the least and the most of them, and all seeds together."""
     yield "| system | P, val | P, test | sacreBLEU | chrF++ | TER | parameters | hours | seeds |"
     yield "|---|---|---|---|---|---|---|---|---|"
-    for name in dict.fromkeys(work.name for work in works):
-        of_system = [work for work in works if work.name == name]
-        n = len(of_system)
-        records: list[dict[str, Any]] = [work.run.read_record() for work in of_system]
-        hours, millions = [record["hours"] for record in records], records[0]["parameters"] / 1e6
-        each = {part: [work.scores_file(part) for work in of_system] for part in SCORED}
+    for works in systems:
+        n, name, (millions, hours) = len(works), works[0].system.name, costs(works)
+        each = {part: [work.scores_file(part) for work in works] for part in works[0].scored}
         yield row(f"`{name}`", each, millions, hours, str(n))
         if n > 1:
-            together = {part: [scores_together(of_system, part)] for part in SCORED}
+            together = {part: [scores_together(works, part)] for part in works[0].scored}
             yield row(f"`{name}`, ensemble", together, millions * n, [sum(hours)], f"{n} together")
 
 
 def row(system: str, scores: dict[str, list[Path]], millions: float, hours: list[float], seeds: str) -> str:
     """Of the table; the scores by part of the corpus."""
-    columns = [(part, "p") for part in SCORED] + [(SCORED[-1], metric) for metric in ("bleu", "chrf++", "ter")]
+    columns = [(VALIDATION, "p"), (TEST, "p"), *((TEST, metric) for metric in ("bleu", "chrf++", "ter"))]
     figures = [spread([measured(file, metric) for file in scores[part]]) for part, metric in columns]
     return f"| {' | '.join([system, *figures, f'{millions:.2f} M', spread(hours), seeds])} |"
+
+
+def scores_together(works: Sequence[Work], part: str) -> Path:
+    """Those of all seeds of a system as an ensemble: found anew where one of the seeds was."""
+    each, scores = (
+        [work.scores_file(part) for work in works],
+        RUNS / f"{works[0].name}-ensemble-of-{len(works)}-{part}.json",
+    )
+    if not scores.exists() or scores.stat().st_mtime_ns < max(file.stat().st_mtime_ns for file in each):
+        evaluate(works, part, scores)
+    return scores
+
+
+def screening(systems: Sequence[Sequence[Work]]) -> Iterator[str]:
+    """A row for each lever: the mean of its seeds, and how far it is from nothing changed, which comes first."""
+    yield "| changed | P, val | gain | parameters | hours |"
+    yield "|---|---|---|---|---|"
+    scores = [[measured(work.scores_file(VALIDATION), "p") for work in works] for works in systems]
+    for works, values in zip(systems, scores, strict=True):
+        millions, hours = costs(works)
+        gain = statistics.mean(values) - statistics.mean(scores[0])
+        what = works[0].system.name.removeprefix("screen-")
+        yield f"| {what} | {spread(values)} | {gain:+.2f} | {millions:.2f} M | {spread(hours)} |"
+
+
+def costs(works: Sequence[Work]) -> tuple[float, list[float]]:
+    """Millions of parameters, and the hours that each seed took."""
+    records: list[dict[str, Any]] = [work.run.read_record() for work in works]
+    return records[0]["parameters"] / 1e6, [record["hours"] for record in records]
 
 
 def spread(values: list[float]) -> str:

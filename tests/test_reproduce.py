@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 import reproduce
+import reproduce_work
+
+from transformer_mt import config as configuration
 
 WORDS = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": "fünf"}
 SMALL = (
@@ -33,8 +36,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.slow
 def test_from_text_to_table(data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    tiny = reproduce.SYSTEMS["tiny"]
-    monkeypatch.setattr(reproduce, "SYSTEMS", {"tiny": tiny._replace(averaged=2)})
+    monkeypatch.setattr(reproduce, "SYSTEMS", [reproduce.TINY._replace(averaged=2)])
     monkeypatch.setattr(sys, "argv", ["reproduce.py", "multi30k", "--data", str(data), "--seeds", "2", *SMALL])
     reproduce.main()
     *_, seeds, together = rows = capsys.readouterr().out.splitlines()
@@ -61,16 +63,39 @@ def test_from_text_to_table(data: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     assert json.loads(ensemble.read_text(encoding="utf-8"))["step"] == 4
 
 
+@pytest.mark.slow
+def test_screening(data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(reproduce, "TINY", reproduce.TINY._replace(averaged=2))
+    arguments = ["multi30k", "--data", str(data), "--screen", "pre-norm", "--jobs", "2", *SMALL]
+    monkeypatch.setattr(sys, "argv", ["reproduce.py", *arguments])
+    reproduce.main()
+    rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines()[-2:]]
+    assert [row[0] for row in rows] == ["| nothing", "| pre-norm"]
+    assert float(rows[1][2]) == pytest.approx(float(rows[1][1]) - float(rows[0][1]), abs=0.011)
+    runs = Path("runs/multi30k")
+    assert "norm_position: pre" in (runs / "screen-pre-norm-en-de-1/config.yaml").read_text(encoding="utf-8")
+    assert [path.name for path in runs.glob("*/scores-*")] == 2 * ["scores-val.json"]
+
+
+def test_levers_are_settings_of_the_recipe() -> None:
+    """Each can be read, and changes something."""
+    path = reproduce_work.CONFIGS / reproduce.TINY.config
+    before = configuration.load(path)
+    for name, changes in reproduce.LEVERS.items():
+        assert (configuration.load(path, changes) == before) is (name == "nothing")
+
+
 def test_scores_of_another_text_are_forgotten(data: Path) -> None:
-    scores = [Path(f"runs/multi30k/tiny-en-de-1-average-last-10/scores-{part}.json") for part in reproduce.SCORED]
-    reproduce.write_papers_texts(data, "de")
+    parts = reproduce.VALIDATION, reproduce.TEST
+    scores = [Path(f"runs/multi30k/tiny-en-de-1-average-last-10/scores-{part}.json") for part in parts]
+    reproduce_work.write_papers_texts(data, "de")
     scores[0].parent.mkdir()
     for file in scores:
         file.write_text("{}", encoding="utf-8")
-    reproduce.write_papers_texts(data, "de")
+    reproduce_work.write_papers_texts(data, "de")
     assert [file.exists() for file in scores] == [True, True]
     (data / "val.de").write_text("Eins.\n", encoding="utf-8")
-    reproduce.write_papers_texts(data, "de")
+    reproduce_work.write_papers_texts(data, "de")
     assert [file.exists() for file in scores] == [False, True]
 
 
@@ -82,7 +107,7 @@ def test_what_fails_is_named(data: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert "d_modle" in Path("runs/multi30k/tiny-en-de-1.log").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("wrong", [["--pair", "ende"], ["--pair", "en-xx"], ["--jobs", "0"], ["--seeds", "-1"]])
+@pytest.mark.parametrize("wrong", [["--pair", "ende"], ["--pair", "en-xx"], ["--jobs", "0"], ["--screen", "x"]])
 def test_wrong_arguments(wrong: list[str], data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["reproduce.py", "multi30k", "--data", str(data), *wrong])
     with pytest.raises(SystemExit) as end:
