@@ -87,12 +87,13 @@ def test_each_is_counted_once_and_blank_sources_not_at_all() -> None:
     assert find([], [], []).share == 0
 
 
-def heard(shares: list[int]) -> list[str]:
-    """What is said at each of some validations of 100 sentences, so many of them without a translation."""
+def heard(shares: list[int], warm_up: int = 0) -> list[str]:
+    """What is said at each of some validations of 100 sentences, so many of them without a translation; the first ones
+    are while the learning rate rises."""
     failing, sources, said = 0, ["a source"] * 100, list[str]()
-    for n in shares:
+    for i, n in enumerate(shares):
         finding = Finding(100, {"empty": list(range(n))} if n else {})
-        failing, lines = hear(failing, finding, sources, [""] * 100)
+        failing, lines = hear(failing, finding, sources, [""] * 100, warming_up=i < warm_up)
         said.append("/".join(line.partition(":")[0].strip().partition("  ")[0] for line in lines))
     return said
 
@@ -108,6 +109,15 @@ def test_an_alarm_begins_and_ends_once() -> None:
 def test_a_new_model_may_fail_for_a_while() -> None:
     assert heard([100, 90, 0, 20]) == ["degenerate output", "", "degenerate output is over", FULL]
     assert heard([100] * (YOUNG + 2)) == ["degenerate output", *[""] * (YOUNG - 2), FULL, "", ""]
+
+
+def test_a_model_is_new_until_it_has_warmed_up() -> None:
+    """However often it is validated until then."""
+    quiet = ["degenerate output", *[""] * (2 * YOUNG - 1)]
+    assert heard([100] * 2 * YOUNG, warm_up=2 * YOUNG) == quiet
+    assert heard([100] * 3 * YOUNG, warm_up=2 * YOUNG) == [*quiet, *[""] * (YOUNG - 2), FULL, ""]
+    assert heard([100, 100, 0], warm_up=3)[-1] == "degenerate output is over"
+    assert heard([0, 100, 100], warm_up=3) == ["", FULL, ""]  # it was well before
 
 
 def test_some_bad_sentences_are_no_alarm() -> None:

@@ -122,8 +122,8 @@ def test_a_return_to_before_the_first_step_of_this_start(here, tmt, infect) -> N
 def test_a_first_score_that_is_no_number_is_not_the_best(here, tmt, monkeypatch) -> None:
     call, scores = Validator.__call__, iter([float("nan"), 5.0, 6.0])
 
-    def first_nan(self: Validator, failing: int | None) -> Any:
-        found = call(self, failing)
+    def first_nan(self: Validator, failing: int | None, warming_up: bool) -> Any:
+        found = call(self, failing, warming_up)
         return found._replace(scores={**found.scores, "loss": next(scores)})
 
     monkeypatch.setattr(Validator, "__call__", first_nan)
@@ -135,10 +135,10 @@ def test_a_first_score_that_is_no_number_is_not_the_best(here, tmt, monkeypatch)
 def test_a_signal_during_the_last_validation_is_obeyed(here, tmt, monkeypatch) -> None:
     call, times = Validator.__call__, iter(range(3))
 
-    def stop(self: Validator, failing: int | None) -> Any:
+    def stop(self: Validator, failing: int | None, warming_up: bool) -> Any:
         if next(times) == 2:
             os.kill(os.getpid(), signal.SIGTERM)
-        return call(self, failing)
+        return call(self, failing, warming_up)
 
     monkeypatch.setattr(Validator, "__call__", stop)
     done = tmt(*TRAIN, "train.max_steps=11")
@@ -244,9 +244,10 @@ def test_a_step_that_is_skipped_does_not_move_the_mean(here, tmt, infect) -> Non
 
 def test_an_alarm_outlives_a_stop(here, tmt) -> None:
     """Every output is degenerate so early: what is said is the same whether the run was stopped or not."""
+    often = "validation.every=1", "schedule.warmup_steps=1"  # until then, a model is new
 
     def alarms(*commands: tuple[str, ...]) -> list[str]:
-        said = "".join(tmt(*TRAIN, "validation.every=1", *command).stderr for command in commands)
+        said = "".join(tmt(*TRAIN, *often, *command).stderr for command in commands)
         return [line for line in said.splitlines() if "degenerate output" in line]
 
     undisturbed = alarms(("name=undisturbed", "train.max_steps=7"))

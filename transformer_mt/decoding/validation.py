@@ -48,7 +48,7 @@ class Validator:
         # probes stand evenly spread over the set, so that they differ as the set does
         self.probes = [i * len(pairs) // probes for i in range(min(probes, len(pairs)))]
 
-    def __call__(self, failing: int | None) -> Validation:
+    def __call__(self, failing: int | None, warming_up: bool = False) -> Validation:
         translator = Translator.of(self.model, self.tokenizers, self.decoding, self.machine.precision)
         lines = self.ranks.share(range(1, len(self.sources) + 1))
         found = self.ranks.gather([best for best, *_ in translator.n_best(self.ranks.share(self.sources), lines=lines)])
@@ -60,7 +60,7 @@ class Validator:
             for places in (self.probes, degenerate.examples)
         )
         values = {**self.losses(), "bleu": scores.bleu.value, "chrf": scores.chrf.value, "degenerate": degenerate.share}
-        failing, alarm = hear(failing, degenerate, self.sources, hypotheses)
+        failing, alarm = hear(failing, degenerate, self.sources, hypotheses, warming_up)
         return Validation(values, samples, lambda: self.draw(translator), failing, failures, alarm)
 
     def draw(self, translator: Translator) -> dict[str, Figure]:

@@ -50,7 +50,7 @@ class Progress:
     best_step: int = 0
     best_score: float | None = None
     not_better: int = 0  # validations in a row
-    failing: int | None = 0  # the same, with degenerate output; None once there was one without
+    failing: int | None = 0  # the same, with degenerate output, the warm-up's as one; None once there was one without
     skipped: int = 0  # steps whose gradient was not finite
     skipped_in_a_row: int = 0
     trouble: int = 0  # first step of so many in a row that the run has to go back

@@ -37,8 +37,8 @@ SUMS = ("loss", "nll", "consistency", "n_src", "n_tgt", "cells")  # of what the 
 
 class Validation(NamedTuple):
     """What one validation found: scores by name (loss, nll, ppl, bleu, chrf, and the share of degenerate output),
-    translations, what draws pictures; in how many validations in a row, this one included, the output was degenerate,
-    an example of each kind of that, and what is to be said of it."""
+    translations, what draws pictures; in how many validations in a row the output was degenerate (see
+    `Progress.failing`), an example of each kind of that, and what is to be said of it."""
 
     scores: dict[str, float]
     samples: list[Sample]
@@ -81,7 +81,7 @@ class Trainer:
         feed: Feed,
         schedule: Schedule,
         average: AveragedWeights | None,
-        validate: Callable[[int | None], Validation],
+        validate: Callable[[int | None, bool], Validation],
         run: RunFolder,
         monitor: Monitor,
         ranks: Ranks,
@@ -226,8 +226,9 @@ class Trainer:
     def validate_and_save(self) -> None:
         """Score the model as it is, and keep it."""
         progress = self.progress
+        warming_up = self.schedule(progress.step + 1) > self.schedule(progress.step)
         with self.averaged():
-            scores, samples, draw, progress.failing, failures, alarm = self.validate(progress.failing)
+            scores, samples, draw, progress.failing, failures, alarm = self.validate(progress.failing, warming_up)
         progress.take_score(self.validation.metric, scores[self.validation.metric])
         self.monitor.record_validation(progress.step, scores, samples, is_best=progress.not_better == 0)
         self.monitor.record_degenerate(progress.step, failures, alarm)
