@@ -12,7 +12,8 @@ CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 HEADER = """\
 # yaml-language-server: $schema=schema.json
 # Every key, with its default and what it means. data.src_lang, data.tgt_lang and data.train have no default: they stand
-# here as in the quickstart. `base: other.yaml` (relative to the file) inherits the keys that a file does not name.
+# here as in the quickstart. `base: other.yaml` (relative to the file) inherits the keys that a file does not name,
+# but not `name`.
 """
 
 

@@ -177,7 +177,7 @@ def test_sections_that_agree(sections: dict[str, Any]) -> None:
 
 
 def test_a_file_inherits_what_it_does_not_name(write: Write) -> None:
-    write("base.yaml", MINIMAL + "seed: 5\nmodel: {d_model: 64, encoder: {n_layers: 7}}\n")
+    write("base.yaml", MINIMAL + "name: base\nseed: 5\nmodel: {d_model: 64, encoder: {n_layers: 7}}\n")
     write("sub/middle.yaml", "base: ../base.yaml\nseed: 6\n")
     config = load(write("heir.yaml", "base: sub/middle.yaml\nmodel: {d_ff: 99}\n"))
     assert config.name == "heir"

@@ -40,8 +40,14 @@ def test_auto_takes_the_best_device(cuda: int, mps: bool, best: str, monkeypatch
 @pytest.mark.parametrize("name", ["cuda", "cuda:1", "mps"])
 def test_a_device_that_is_not_there_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, cuda=1 if name == "cuda:1" else 0)
-    with pytest.raises(UserError, match=f"device: {name} is not there.*; use device=cpu"):
+    with pytest.raises(UserError, match=f"device: {name} is not there.*; there is always cpu"):
         resolve(name, "auto", "auto")
+
+
+@pytest.mark.parametrize(("name", "threads", "key"), [("tpu", "auto", "device"), ("cpu", "0", "threads")])
+def test_what_cannot_be_read_is_named(name: str, threads: str, key: str) -> None:
+    with pytest.raises(UserError, match=f'^{key}: "(tpu|0)" is n'):
+        resolve(name, "auto", threads)
 
 
 def test_a_device_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:

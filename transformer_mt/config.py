@@ -163,9 +163,11 @@ def _read_inherited(path: Path, heirs: tuple[Path, ...]) -> Tree:
     if not isinstance(base, str):
         raise UserError(f"{tree.place(('base',))}: base: must be the name of one YAML file")
     try:
-        return tree.over(_read_inherited(path.parent / base, (*heirs, path.resolve())))
+        inherited = _read_inherited(path.parent / base, (*heirs, path.resolve()))
     except UserError as error:
         raise UserError(f"{error}\n(inherited by {tree.place(('base',))})") from None
+    inherited.values.pop("name", None)  # two runs of one name would be one run
+    return tree.over(inherited)
 
 
 def _line(tree: Tree, path: KeyPath, message: str) -> str:

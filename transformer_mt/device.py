@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 from pydantic import BeforeValidator, WithJsonSchema
 
@@ -28,6 +28,8 @@ ones: memory grows for hours, and none comes back soon enough to be worth it."""
 
 OUT_OF_MEMORY = "DefaultCPUAllocator", "bad_alloc", "could not create a primitive"
 """What torch, the C++ library and oneDNN say where memory ends."""
+
+T = TypeVar("T")
 
 _DEVICE = re.compile(r"auto|cpu|mps|cuda(:[0-9]+)?")
 
@@ -69,17 +71,16 @@ def resolve(device: str, precision: str, threads: str | int) -> Machine:
     """
     import torch
 
-    try:
-        device, threads = _read_device(device), read_count(threads)
-    except ValueError as error:
-        raise UserError(str(error)) from None
+    device, threads = _named("device", _read_device, device), _named("threads", read_count, threads)
     chosen = torch.device(_best_device() if device == "auto" else device)
     if str(chosen) == "cuda" and "LOCAL_RANK" in os.environ:  # of several processes, each has its own
         chosen = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
-        raise UserError(f"device: {device} is not there ({torch.cuda.device_count()} CUDA devices); use device=cpu")
+        raise UserError(
+            f"device: {device} is not there ({torch.cuda.device_count()} CUDA devices); there is always cpu"
+        )
     if chosen.type == "mps" and not torch.backends.mps.is_available():
-        raise UserError("device: mps is not there; use device=cpu")
+        raise UserError("device: mps is not there; there is always cpu")
     bf16 = precision == "bf16" or (precision == "auto" and gains_from_bf16(chosen))
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(SHAPES))  # read at the first matrix product
     if chosen.type == "cpu":
@@ -90,6 +91,14 @@ def resolve(device: str, precision: str, threads: str | int) -> Machine:
     elif processes > 1:
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // processes))
     return Machine(chosen, "bf16" if bf16 else "fp32", torch.get_num_threads())
+
+
+def _named(name: str, read: Callable[[object], T], value: object) -> T:
+    """What was asked for, read; what cannot be read is the user's mistake."""
+    try:
+        return read(value)
+    except ValueError as error:
+        raise UserError(f"{name}: {error}") from None
 
 
 def processes_here() -> int:
