@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer_mt.data.sources import read_lines
+from transformer_mt.data.lines import read_lines
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.scoring.metrics import score
 

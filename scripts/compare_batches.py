@@ -15,7 +15,7 @@ import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from transformer_mt.data.sources import read_lines
+from transformer_mt.data.lines import read_lines
 from transformer_mt.decoding.translator import Translator
 
 BEAMS = (1, 5)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from transformer_mt.data.sources import read_lines
+from transformer_mt.data.lines import read_lines
 from transformer_mt.disk import delete_folder, write_text
 from transformer_mt.errors import UserError
 from transformer_mt.runs import RunFolder

@@ -177,7 +177,8 @@ def make_model() -> Callable[..., Transformer]:
 def small_tokenizers() -> TokenizerPair:
     """A joint vocabulary of 420 entries, from quickstart's test pairs."""
     from transformer_mt.data.quickstart.corpus import pairs
-    from transformer_mt.data.tokenizer import TokenizerConfig, train
+    from transformer_mt.data.tokenizer import train
+    from transformer_mt.data.tokenizer_config import TokenizerConfig
 
     return train(TokenizerConfig(vocab_size=420), pairs("test")[:300])
 

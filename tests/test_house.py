@@ -81,19 +81,6 @@ def parse(module: str) -> ast.Module:
     return ast.parse(MODULES[module].read_text(encoding="utf-8"))
 
 
-def at_import(tree: ast.Module) -> ast.Module:
-    """What runs when a module is imported: neither the bodies of functions nor what only a type checker reads."""
-
-    class Cut(ast.NodeTransformer):
-        def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-            return None
-
-        def visit_If(self, node: ast.If) -> ast.AST | None:
-            return None if ast.unparse(node.test) == "TYPE_CHECKING" else self.generic_visit(node)
-
-    return Cut().visit(tree)
-
-
 @pytest.mark.parametrize("module", MODULES)
 def test_imports_go_one_way(module: str) -> None:
     here = part(module)
@@ -114,8 +101,9 @@ def test_only_the_upper_floors_know_the_whole_configuration() -> None:
     }
 
 
-def test_no_cycle_at_import() -> None:
-    graph = {module: set(imports(at_import(parse(module)))) - {PACKAGE.name} for module in MODULES}
+def test_no_circle() -> None:
+    """Neither when modules are imported, nor later, nor for a type checker."""
+    graph = {module: set(imports(parse(module))) - {PACKAGE.name} for module in MODULES}
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:

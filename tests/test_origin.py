@@ -17,8 +17,9 @@ from transformer_mt import Translator
 from transformer_mt import config as configuration
 from transformer_mt.config import Config
 from transformer_mt.data.batching import BatchStream, Position
-from transformer_mt.data.corpus import Source, load
+from transformer_mt.data.corpus import load
 from transformer_mt.data.encoded import LengthLimit, encode
+from transformer_mt.data.sources import Source
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.origin import Origin

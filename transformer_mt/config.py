@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from transformer_mt.data.batching import BatchConfig
 from transformer_mt.data.corpus import DataConfig
-from transformer_mt.data.tokenizer import TokenizerConfig
+from transformer_mt.data.tokenizer_config import TokenizerConfig
 from transformer_mt.decoding.options import DecodingConfig
 from transformer_mt.decoding.portability import unsupported_search
 from transformer_mt.device import DeviceName, Precision

@@ -12,6 +12,7 @@ from transformer_mt.data.batching import BatchStream
 from transformer_mt.data.corpus import Table
 from transformer_mt.data.encoded import EncodedCorpus, LengthLimit, encode
 from transformer_mt.data.sampling import Resampler, Resamplers
+from transformer_mt.data.sources import Source
 from transformer_mt.data.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
 from transformer_mt.runs import RunFolder
@@ -90,7 +91,7 @@ def load_validation(config: Config) -> Table:
     return load_training(config)[1]
 
 
-def load(config: Config, source: corpus.Source) -> Table:
+def load(config: Config, source: Source) -> Table:
     """One source, in the configuration's languages."""
     return corpus.load(source, config.data.src_lang, config.data.tgt_lang, Path(config.data.cache_dir))
 
@@ -98,7 +99,7 @@ def load(config: Config, source: corpus.Source) -> Table:
 def test_tables(config: Config, src: Path | None, ref: Path | None, only: str | None = None) -> dict[str, Table]:
     """Two files to be scored, or else the configuration's own test sets, or only one of these."""
     if src is not None and ref is not None:
-        return {str(src): load(config, corpus.Source(src=(str(src),), tgt=(str(ref),)))}
+        return {str(src): load(config, Source(src=(str(src),), tgt=(str(ref),)))}
     if not config.data.test:
         raise UserError("evaluate: this run has no test sets (data.test); give --src and --ref")
     if only is not None and only not in config.data.test:

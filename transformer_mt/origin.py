@@ -12,7 +12,8 @@ import torch
 
 from transformer_mt import config as configuration
 from transformer_mt.config import Config
-from transformer_mt.data.tokenizer import TokenizerConfig, TokenizerPair
+from transformer_mt.data.tokenizer import TokenizerPair
+from transformer_mt.data.tokenizer_config import TokenizerConfig
 from transformer_mt.errors import UserError
 from transformer_mt.model.config import ModelConfig
 from transformer_mt.model.transformer import Transformer

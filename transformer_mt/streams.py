@@ -19,7 +19,7 @@ from pathlib import Path
 from queue import Empty, Queue
 from typing import IO, NamedTuple, TypeVar
 
-from transformer_mt.data.sources import Errors, decode_line, read_lines, read_text
+from transformer_mt.data.lines import Errors, decode_line, read_lines, read_text
 from transformer_mt.errors import UserError
 
 BYTES = 1 << 16  # read at once: what a pipe holds

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from transformer_mt.data import checks, corpus
-from transformer_mt.data.corpus import Source, Table
+from transformer_mt.data.corpus import Table
 from transformer_mt.data.encoded import LengthLimit, encode
-from transformer_mt.data.tokenizer import TokenizerConfig, train
+from transformer_mt.data.sources import Source
+from transformer_mt.data.tokenizer import train
+from transformer_mt.data.tokenizer_config import TokenizerConfig
 
 Pairs = list[tuple[str, str]]
 

@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from transformer_mt.data import corpus, sources
-from transformer_mt.data.corpus import Source, Table, cut_validation, load
+from transformer_mt.data import corpus
+from transformer_mt.data.corpus import Table, cut_validation, load
+from transformer_mt.data.lines import Pair
+from transformer_mt.data.sources import Source
 from transformer_mt.errors import UserError
 
 
@@ -26,13 +28,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[Source]:
     """Which sources were really read, and not taken from the cache."""
     found: list[Source] = []
-    read = sources.read
+    read = corpus.read
 
-    def spy(source: Source, columns: tuple[str, str]) -> Iterator[sources.Pair]:
+    def spy(source: Source, columns: tuple[str, str]) -> Iterator[Pair]:
         found.append(source)
         return read(source, columns)
 
-    monkeypatch.setattr(sources, "read", spy)
+    monkeypatch.setattr(corpus, "read", spy)
     return found
 
 

@@ -20,7 +20,8 @@ from transformer_mt.data.batching import Batch, BatchStream, Position
 from transformer_mt.data.encoded import EncodedCorpus
 from transformer_mt.data.quickstart.corpus import pairs
 from transformer_mt.data.sampling import BpeWords, Resampler, UnigramWords, Word, make_words
-from transformer_mt.data.tokenizer import Tokenizer, TokenizerConfig, TokenizerPair, train
+from transformer_mt.data.tokenizer import Tokenizer, TokenizerPair, train
+from transformer_mt.data.tokenizer_config import TokenizerConfig
 from transformer_mt.errors import UserError
 
 PAIRS = pairs("test")[:120]

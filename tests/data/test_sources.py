@@ -14,9 +14,10 @@ import datasets
 import pyarrow.parquet
 import pytest
 
-from transformer_mt.data.corpus import Source, load
+from transformer_mt.data.corpus import load
+from transformer_mt.data.lines import decode_line, read_lines
 from transformer_mt.data.quickstart import corpus as quickstart
-from transformer_mt.data.sources import decode_line, read_lines
+from transformer_mt.data.sources import Source
 from transformer_mt.errors import UserError
 
 PAIRS = [

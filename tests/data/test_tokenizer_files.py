@@ -14,7 +14,8 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
 from transformer_mt.data.quickstart.corpus import pairs
 from transformer_mt.data.sampling import Resampler
-from transformer_mt.data.tokenizer import Tokenizer, TokenizerConfig, TokenizerPair, train
+from transformer_mt.data.tokenizer import Tokenizer, TokenizerPair, train
+from transformer_mt.data.tokenizer_config import TokenizerConfig
 from transformer_mt.errors import UserError
 
 PAIRS = pairs("test")[:200]

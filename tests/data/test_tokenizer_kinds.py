@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from transformer_mt.data.quickstart.corpus import pairs
-from transformer_mt.data.tokenizer import Tokenizer, TokenizerConfig, train
+from transformer_mt.data.tokenizer import Tokenizer, train
+from transformer_mt.data.tokenizer_config import TokenizerConfig
 from transformer_mt.data.tokenizer_text import BYTES
 from transformer_mt.errors import UserError
 

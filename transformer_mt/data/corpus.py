@@ -16,14 +16,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic import Field
 
 from transformer_mt import __version__
-from transformer_mt.data import sources
+from transformer_mt.data.lines import Pair
 from transformer_mt.data.progress import blocks
+from transformer_mt.data.sources import Source, read
 from transformer_mt.disk import replaced_folder
 from transformer_mt.errors import UserError
-from transformer_mt.settings import MAY_CHANGE, OneLine, Section, refusal
+from transformer_mt.settings import MAY_CHANGE, OneLine, Section
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -31,68 +32,6 @@ if TYPE_CHECKING:
 LAYOUT = 1  # of a cached table; part of its key
 BLOCK = 10_000  # pairs held in memory at a time
 NAMED = 5  # rows whose origin is told, of many
-
-
-def _as_list(value: object) -> object:
-    return [value] if isinstance(value, str) else value or ()
-
-
-Files = Annotated[
-    tuple[str, ...],
-    BeforeValidator(_as_list),
-    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
-]
-
-
-OF_KINDS = {  # keys that say more of a source of these kinds
-    "subset": ("dataset",),
-    "split": ("dataset", "builtin"),
-    "src_column": ("dataset", "table"),
-    "tgt_column": ("dataset", "table"),
-}
-
-
-class Source(Section):
-    """Where sentence pairs come from: exactly one of `builtin`, `src` with `tgt`, `table` and `dataset`."""
-
-    builtin: Literal["quickstart"] | None = None
-    """the corpus that comes with the program: quickstart"""
-    src: Files = ()
-    """text file of source sentences, one a line, plain or .gz; or a list of files"""
-    tgt: Files = ()
-    """text file of their translations, line by line; or a list of files"""
-    table: Files = ()
-    """.tsv, .csv, .jsonl (each also .gz) or .parquet file with a column for each language; or a list"""
-    dataset: str | None = None
-    """a data set's name on the Hugging Face hub, or a local folder that `load_dataset` takes"""
-    subset: str | None = None
-    """of a data set: its configuration, such as en-de"""
-    split: str | None = None
-    """of a data set or the built-in corpus: train, validation, test, ..."""
-    src_column: str | None = None
-    """column of the source sentences; without it, data.src_lang"""
-    tgt_column: str | None = None
-    """column of the translations; without it, data.tgt_lang"""
-
-    @model_validator(mode="after")
-    def _one_kind(self) -> Source:
-        found = {"builtin": self.builtin, "src": self.src, "tgt": self.tgt, "table": self.table}
-        named = [key for key, value in {**found, "dataset": self.dataset}.items() if value]
-        if named not in (["builtin"], ["src", "tgt"], ["table"], ["dataset"]):
-            what = f"found {' and '.join(named) or 'none'}"
-            raise refusal(
-                named[-1] if named else "",
-                f"a source is exactly one of builtin, src with tgt, table, dataset; {what}"
-                + (" (null takes an inherited key away)" if len(named) > 1 else ""),
-            )
-        if len(self.src) != len(self.tgt):
-            raise refusal("tgt", f"as many target files as source files are needed ({len(self.src)}, {len(self.tgt)})")
-        for key, kinds in OF_KINDS.items():
-            if getattr(self, key) is not None and named[0] not in kinds:
-                raise refusal(
-                    key, f"goes with {' or '.join(kinds)}, not with {named[0]}: leave it out (null, where inherited)"
-                )
-        return self
 
 
 class DataConfig(Section):
@@ -178,7 +117,7 @@ def load(source: Source, src_lang: str, tgt_lang: str, cache_dir: Path) -> Table
     folder = cache_dir / f"table-{_key(source, columns)}"
     if not folder.exists():
         with replaced_folder(folder) as beside:
-            if _write(sources.read(source, columns), beside) == 0:
+            if _write(read(source, columns), beside) == 0:
                 raise UserError(f"{_describe(source)}: holds no sentence pairs; is it the right file?")
     about = json.loads((folder / "table.json").read_text(encoding="utf-8"))
     return Table(Dataset.from_file(str(folder / "pairs.arrow")), about["files"], folder.name, about["sha256"])
@@ -221,7 +160,7 @@ def _size_and_time(path: Path) -> tuple[int, int]:
     return path.stat().st_size, path.stat().st_mtime_ns
 
 
-def _write(pairs: Iterator[sources.Pair], folder: Path) -> int:
+def _write(pairs: Iterator[Pair], folder: Path) -> int:
     """Write a table, and return the number of its pairs."""
     import pyarrow
 

@@ -1,36 +1,82 @@
-"""Readers: each turns one kind of source into sentence pairs with their origin, one at a time.
-
-Only `\\n` ends a line (`\\r\\n` loses its `\\r`); U+2028 and its kind stay inside. Bytes that are not UTF-8 are an
-error that names file and line.
-"""
+"""Where sentence pairs come from, and readers: each turns one kind of source into pairs with their origin, one at a
+time."""
 
 from __future__ import annotations
 
 import csv
-import gzip
 import json
 import re
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import zip_longest
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple, cast
+from typing import Annotated, Any, Literal, NamedTuple, cast
 
+from pydantic import BeforeValidator, WithJsonSchema, model_validator
+
+from transformer_mt.data.lines import Pair, read_lines, read_text
 from transformer_mt.errors import UserError
-
-if TYPE_CHECKING:
-    from transformer_mt.data.corpus import Source
-
-Errors = Literal["strict", "replace"]
+from transformer_mt.settings import Section, refusal
 
 
-class Pair(NamedTuple):
-    """One sentence pair and where it was read."""
+def _as_list(value: object) -> object:
+    return [value] if isinstance(value, str) else value or ()
 
-    src: str
-    tgt: str
-    file: str
-    line: int
+
+Files = Annotated[
+    tuple[str, ...],
+    BeforeValidator(_as_list),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
+]
+
+
+OF_KINDS = {  # keys that say more of a source of these kinds
+    "subset": ("dataset",),
+    "split": ("dataset", "builtin"),
+    "src_column": ("dataset", "table"),
+    "tgt_column": ("dataset", "table"),
+}
+
+
+class Source(Section):
+    """Where sentence pairs come from: exactly one of `builtin`, `src` with `tgt`, `table` and `dataset`."""
+
+    builtin: Literal["quickstart"] | None = None
+    """the corpus that comes with the program: quickstart"""
+    src: Files = ()
+    """text file of source sentences, one a line, plain or .gz; or a list of files"""
+    tgt: Files = ()
+    """text file of their translations, line by line; or a list of files"""
+    table: Files = ()
+    """.tsv, .csv, .jsonl (each also .gz) or .parquet file with a column for each language; or a list"""
+    dataset: str | None = None
+    """a data set's name on the Hugging Face hub, or a local folder that `load_dataset` takes"""
+    subset: str | None = None
+    """of a data set: its configuration, such as en-de"""
+    split: str | None = None
+    """of a data set or the built-in corpus: train, validation, test, ..."""
+    src_column: str | None = None
+    """column of the source sentences; without it, data.src_lang"""
+    tgt_column: str | None = None
+    """column of the translations; without it, data.tgt_lang"""
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Source:
+        found = {"builtin": self.builtin, "src": self.src, "tgt": self.tgt, "table": self.table}
+        named = [key for key, value in {**found, "dataset": self.dataset}.items() if value]
+        if named not in (["builtin"], ["src", "tgt"], ["table"], ["dataset"]):
+            what = f"found {' and '.join(named) or 'none'}"
+            raise refusal(
+                named[-1] if named else "",
+                f"a source is exactly one of builtin, src with tgt, table, dataset; {what}"
+                + (" (null takes an inherited key away)" if len(named) > 1 else ""),
+            )
+        if len(self.src) != len(self.tgt):
+            raise refusal("tgt", f"as many target files as source files are needed ({len(self.src)}, {len(self.tgt)})")
+        for key, kinds in OF_KINDS.items():
+            if getattr(self, key) is not None and named[0] not in kinds:
+                raise refusal(
+                    key, f"goes with {' or '.join(kinds)}, not with {named[0]}: leave it out (null, where inherited)"
+                )
+        return self
 
 
 def read(source: Source, columns: tuple[str, str]) -> Iterator[Pair]:
@@ -45,70 +91,6 @@ def read(source: Source, columns: tuple[str, str]) -> Iterator[Pair]:
     else:
         for src, tgt in zip(source.src, source.tgt, strict=True):
             yield from read_text(Path(src), Path(tgt))
-
-
-# --- lines ------------------------------------------------------------------------------------------------------------
-
-
-def decode_line(raw: bytes, name: str, number: int, errors: Errors = "strict") -> str:
-    """One line of a file (or of standard input) as text, without its end; bytes that are none are refused, or become
-    U+FFFD."""
-    raw = raw.removesuffix(b"\n").removesuffix(b"\r")
-    try:
-        return raw.decode("utf-8-sig" if number == 1 else "utf-8", errors)
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"{name}:{number}: not UTF-8 text (byte 0x{raw[error.start]:02x} at position {error.start + 1});\n"
-            "convert the file to UTF-8, e.g. with iconv"
-        ) from None
-
-
-def read_lines(path: Path, errors: Errors = "strict") -> Iterator[str]:
-    """The lines of a text file, plain or `.gz`."""
-    number = 0
-    try:
-        with _open(path) as stream:
-            for number, raw in enumerate(stream, start=1):
-                yield decode_line(raw, str(path), number, errors)
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file (looked in {Path.cwd()})") from None
-    except IsADirectoryError:
-        raise UserError(f"{path}: is a directory; name a file") from None
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise UserError(f"{path}:{number + 1}: the .gz is truncated or damaged ({error}); fetch it again") from None
-
-
-def read_aligned(first: Path, *others: Path) -> list[list[str]]:
-    """The lines of files whose lines belong together. Raises `UserError` unless all have as many, one at least."""
-    found = [[*read_lines(path)] for path in (first, *others)]
-    for path, lines in zip(others, found[1:], strict=True):
-        if len(lines) != len(found[0]):
-            raise UserError(
-                f"{path} has {len(lines):,} lines, {first} has {len(found[0]):,}: line N of one must belong to line N "
-                "of the other;\nfind the line from which they differ"
-            )
-    if not found[0]:
-        raise UserError(f"{first}: holds no lines; is it the right file?")
-    return found
-
-
-def _open(path: Path) -> IO[bytes]:
-    return cast(IO[bytes], gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb"))
-
-
-def read_text(src: Path, tgt: Path, errors: Errors = "strict") -> Iterator[Pair]:
-    """The pairs of two text files. Raises `UserError` where one has more lines than the other."""
-    sides = read_lines(src, errors), read_lines(tgt, errors)
-    for number, (a, b) in enumerate(zip_longest(*sides), start=1):
-        if a is None or b is None:
-            n_src, n_tgt = (
-                number - (last is None) + sum(1 for _ in rest) for last, rest in zip((a, b), sides, strict=True)
-            )
-            raise UserError(
-                f"{src} has {n_src} lines, {tgt} has {n_tgt}: line N of one must translate line N of the other;\n"
-                "find the line from which they differ"
-            )
-        yield Pair(a, b, str(src), number)
 
 
 # --- tables: one row a pair, one column a language --------------------------------------------------------------------

@@ -18,16 +18,14 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tokenizers as hf
 from tokenizers import models, pre_tokenizers, trainers
 
+from transformer_mt.data.tokenizer_config import TokenizerConfig
 from transformer_mt.data.tokenizer_text import BYTES, PREFIX, UNKNOWN, decoder, normalizer, pre_tokenizer
 from transformer_mt.errors import UserError
-
-if TYPE_CHECKING:
-    from transformer_mt.data.tokenizer import TokenizerConfig
 
 Texts = Callable[[], Iterator[str]]  # the training text of a vocabulary, to be read as often as it takes
 

@@ -16,13 +16,12 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 
-from transformer_mt.scoring.metrics import Score, Standard, primary_language
+from transformer_mt.scoring.languages import TER_OF_CHARACTERS, TER_OF_NO_WORDS, primary_language
+from transformer_mt.scoring.metrics import Score, Standard
 
 RESAMPLES = 1000  # of the test set, drawn with replacement; from them the interval
 MOST_PAIRS = 10_000  # with an interval: of so many, the resamples of chrF++ take 1 GB at once
 DIGITS = 10  # in which sacreBLEU hands out an interval
-OF_CHARACTERS = ("zh", "ja")  # languages in which TER takes characters for words
-OF_NO_WORDS = ("th", "lo", "km", "my", "bo")  # without spaces, and in scripts that TER does not cut either
 NO_TER = "TER is left out: it counts words, and the text has no spaces between them"
 PAPERS_TOKENS = 12_103  # of the references test_2016_flickr.de, as the papers on Multi30k have them
 PAPERS_PAIRS = 1000
@@ -86,8 +85,8 @@ def make_metrics(standard: Standard, chrf: type[CHRF] = CHRF, ter: type[TER] = T
         "chrF": chrf(lowercase=lowercase),
         "chrF++": chrf(word_order=2, lowercase=lowercase),
     }
-    if language not in OF_NO_WORDS:
-        is_cut = language in OF_CHARACTERS
+    if language not in TER_OF_NO_WORDS:
+        is_cut = language in TER_OF_CHARACTERS
         metrics["TER"] = ter(normalized=is_cut, asian_support=is_cut)
     return metrics
 

@@ -9,14 +9,11 @@ from typing import Literal
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
+from transformer_mt.scoring.languages import BLEU_TOKENIZERS, primary_language
 from transformer_mt.settings import Section
 
 BleuTokenizer = Literal["auto", "13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none"]
 TextKind = Literal["raw", "moses"]
-
-# 13a splits at spaces, which these languages do not put between words. The mecab tokenisers need dictionaries that
-# may not be there, and a score must not depend on that: so the default for the others is characters.
-_BY_LANGUAGE: dict[str, str] = {"zh": "zh"} | dict.fromkeys(["ja", "ko", "th", "lo", "km", "my", "bo"], "char")
 
 
 class ScoringConfig(Section):
@@ -94,14 +91,9 @@ class Standard:
         return score(self.plain(hypotheses), self.plain(references), self.tokenize, self.lowercase)
 
 
-def primary_language(code: str) -> str:
-    """`zh` of zh-Hant-HK, ZH or zh_TW."""
-    return code.lower().replace("_", "-").partition("-")[0]
-
-
 def bleu_tokenizer(tokenize: BleuTokenizer, tgt_lang: str) -> str:
     """The tokeniser that fits the target language, where none is named."""
-    return _BY_LANGUAGE.get(primary_language(tgt_lang), "13a") if tokenize == "auto" else tokenize
+    return BLEU_TOKENIZERS.get(primary_language(tgt_lang), "13a") if tokenize == "auto" else tokenize
 
 
 def score(hypotheses: Sequence[str], references: Sequence[str], tokenize: str, lowercase: bool = False) -> Scores:

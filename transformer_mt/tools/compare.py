@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from transformer_mt import __version__, material, streams
 from transformer_mt import config as configuration
 from transformer_mt.config import Config
-from transformer_mt.data.sources import read_aligned, read_lines
+from transformer_mt.data.lines import read_aligned, read_lines
 from transformer_mt.errors import UserError
 from transformer_mt.runs import RunFolder
 from transformer_mt.scoring import comparison

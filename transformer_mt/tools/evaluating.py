@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transformer_mt import __version__, outputs
-from transformer_mt.data.sources import read_aligned
+from transformer_mt.data.lines import read_aligned
 from transformer_mt.errors import UserError
 from transformer_mt.scoring.measures import NO_TER, Measure, PapersMeasure, measure, measure_as_papers
 from transformer_mt.scoring.metrics import ScoringConfig, Standard, TextKind
