@@ -46,7 +46,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"records", "origin", "pictures", "material", "settling"},
     "tools": BELOW
     | {"data", "model", "training", "scoring", "decoding", "config", "records", "pictures", "material", "pipeline"}
-    | {"streams", "outputs"},
+    | {"arguments", "streams", "outputs"},
     "streams": {"errors", "data"},
     "outputs": {"errors", "disk", "streams"},
     "arguments": {"errors"},

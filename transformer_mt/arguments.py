@@ -19,17 +19,15 @@ OVERRIDES = "override a key of the configuration: model.d_model=512, 'data.train
 ERRORS = "lines that are not UTF-8: refused (strict, the default), or read with U+FFFD in their place"
 
 READING = ("checkpoint", "device", "threads", "precision")
+SEARCHING = ("beam", "length_penalty", "min_length", "no_repeat_ngram", "repetition_penalty", "batch_tokens")
 DRAWING = ("temperature", "top_k", "top_p", "seed")
-SEARCH_OPTIONS = (
-    *("beam", "length_penalty", "min_length", "no_repeat_ngram", "repetition_penalty", "batch_tokens"),
-    *("n_best", "sample", *DRAWING),
-)
 
 
 def decoding_options(args: argparse.Namespace) -> dict[str, Any]:
     """What the command line sets of the configuration's section `decoding`."""
     names = {"length_penalty": "length_penalty_exponent"}
-    options: dict[str, Any] = {names.get(key, key): getattr(args, key, None) for key in SEARCH_OPTIONS}
+    keys = (*SEARCHING, "n_best", "sample", *DRAWING)
+    options: dict[str, Any] = {names.get(key, key): getattr(args, key, None) for key in keys}
     if getattr(args, "max_length", None) is not None:
         match = re.fullmatch(r"(?:([0-9.]+)\*source\+)?([0-9]+)", args.max_length)
         if match is None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transformer_mt import __version__, outputs
+from transformer_mt.arguments import READING, SEARCHING
 from transformer_mt.data.lines import read_aligned
 from transformer_mt.errors import UserError
 from transformer_mt.scoring.measures import NO_TER, Measure, PapersMeasure, measure, measure_as_papers
@@ -22,10 +23,7 @@ if TYPE_CHECKING:
     from transformer_mt.training.monitor import Sample
 
 OF_A_FILE = ("tgt_lang", "text")
-OF_A_RUN = (
-    *("run", "src", "set", "output", "show", "checkpoint", "device", "threads", "precision", "ensemble"),
-    *("beam", "length_penalty", "min_length", "max_length", "no_repeat_ngram", "repetition_penalty", "batch_tokens"),
-)
+OF_A_RUN = ("run", "src", "set", "output", "show", *READING, "ensemble", "max_length", *SEARCHING)
 
 
 def check(given: Mapping[str, object]) -> None:
