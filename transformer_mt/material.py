@@ -96,17 +96,6 @@ def load(config: Config, source: Source) -> Table:
     return corpus.load(source, config.data.src_lang, config.data.tgt_lang, Path(config.data.cache_dir))
 
 
-def test_tables(config: Config, src: Path | None, ref: Path | None, only: str | None = None) -> dict[str, Table]:
-    """Two files to be scored, or else the configuration's own test sets, or only one of these."""
-    if src is not None and ref is not None:
-        return {str(src): load(config, Source(src=(str(src),), tgt=(str(ref),)))}
-    if not config.data.test:
-        raise UserError("evaluate: this run has no test sets (data.test); give --src and --ref")
-    if only is not None and only not in config.data.test:
-        raise UserError(f"evaluate: --set {only}: this run has {', '.join(config.data.test)}")
-    return {name: load(config, source) for name, source in config.data.test.items() if only in (None, name)}
-
-
 # --- ids --------------------------------------------------------------------------------------------------------------
 
 

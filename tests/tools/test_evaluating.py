@@ -209,7 +209,7 @@ def test_a_file_has_no_search(key: str, here: Path, tmt: Tmt) -> None:
         (("RUN", "--tgt-lang", "de", "--text", "raw"), ("--tgt-lang, --text goes with --hyp",)),
         (("RUN", "--src", "test.en", "--ref", "valid.de"), ("test.en has 6 lines, valid.de has 8",)),
         (("RUN", "--src", "nope", "--ref", "valid.de"), ("nope: no such file",)),
-        (("RUN", "--src", "empty", "--ref", "empty"), ("holds no sentence pairs",)),
+        (("RUN", "--src", "empty", "--ref", "empty"), ("empty: holds no lines",)),
         (("RUN", "--set", "seen"), ("evaluate: --set seen: this run has unseen",)),
         (("RUN", *FILES, "--set", "unseen"), ("--set names one of the run's own test sets; leave it out",)),
         (("RUN", "--show", "-3"), ("evaluate: --show -3: a number of translations, 0 for none",)),

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from transformer_mt import __version__, outputs
 from transformer_mt.arguments import READING, SEARCHING
@@ -18,7 +18,7 @@ from transformer_mt.scoring.metrics import ScoringConfig, Standard, TextKind
 from transformer_mt.streams import Line
 
 if TYPE_CHECKING:
-    from transformer_mt.data.corpus import Table
+    from transformer_mt.config import Config
     from transformer_mt.decoding.translator import Translator
     from transformer_mt.training.monitor import Sample
 
@@ -102,12 +102,38 @@ def of_file(
     return about, [Evaluation(str(ref), len(references), _measures(hypotheses, references, standard, paper))]
 
 
+class TestSet(NamedTuple):
+    """Sentences, and what they are to be translated to."""
+
+    sources: Sequence[str]
+    references: Sequence[str]
+
+    @classmethod
+    def of_files(cls, src: Path, ref: Path) -> TestSet:
+        """Two files, line by line."""
+        references, sources = read_aligned(ref, src)
+        return cls(sources, references)
+
+    @classmethod
+    def of_run(cls, config: Config, only: str | None) -> dict[str, TestSet]:
+        """The run's own test sets by name, or one of these."""
+        from transformer_mt import material
+
+        sets = config.data.test
+        if not sets:
+            raise UserError("evaluate: this run has no test sets (data.test); give --src and --ref")
+        if only is not None and only not in sets:
+            raise UserError(f"evaluate: --set {only}: this run has {', '.join(sets)}")
+        tables = {name: material.load(config, source) for name, source in sets.items() if only in (None, name)}
+        return {name: cls(table.column("src"), table.column("tgt")) for name, table in tables.items()}
+
+
 @dataclass(frozen=True)
 class RunEvaluation:
     """A run, and the test sets that its translations are measured on."""
 
     path: Path
-    tables: Mapping[str, Table]
+    sets: Mapping[str, TestSet]
     standard: Standard
     output: Path | None
     paper: str | None
@@ -118,19 +144,18 @@ class RunEvaluation:
     ) -> RunEvaluation:
         """Two files, or else the run's own test sets, or only one of these."""
         from transformer_mt import config as configuration
-        from transformer_mt import material
         from transformer_mt.runs import RunFolder
 
         run = RunFolder.open(path)
         config = configuration.load(run.config)
         standard = _standard(config.scoring, config.data.tgt_lang, paper)
-        tables = material.test_tables(config, src, ref, only)
-        if output and len(tables) > 1:
+        sets = {str(src): TestSet.of_files(src, ref)} if src and ref else TestSet.of_run(config, only)
+        if output and len(sets) > 1:
             raise UserError(
-                f"evaluate: --output takes the translations of one test set, and this run has {', '.join(tables)}; "
+                f"evaluate: --output takes the translations of one test set, and this run has {', '.join(sets)}; "
                 "choose one with --set"
             )
-        return cls(run.path, tables, standard, output, paper)
+        return cls(run.path, sets, standard, output, paper)
 
     def of(self, translator: Translator, checkpoint: str) -> tuple[dict[str, Any], Iterator[Evaluation]]:
         """Whose translations, and how they are found; and they themselves measured, set by set."""
@@ -151,8 +176,7 @@ class RunEvaluation:
     def _sets(self, translator: Translator) -> Iterator[Evaluation]:
         from transformer_mt.training.monitor import Sample
 
-        for name, table in self.tables.items():
-            sources, references = table.column("src"), table.column("tgt")
+        for name, (sources, references) in self.sets.items():
             begun = time.perf_counter()
             hypotheses = translator.translate(sources)
             seconds = time.perf_counter() - begun
@@ -163,7 +187,7 @@ class RunEvaluation:
             samples = [Sample(*parts) for parts in zip(sources, hypotheses, references, strict=True)]
             steps = " + ".join(f"{member.step:,}" for member in translator.members)
             method = f"{translator.config.method}, step {steps}"
-            yield Evaluation(name, len(table), measures, samples, method, seconds)
+            yield Evaluation(name, len(sources), measures, samples, method, seconds)
 
 
 def _standard(config: ScoringConfig, tgt_lang: str, paper: str | None) -> Standard:
