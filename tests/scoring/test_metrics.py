@@ -67,9 +67,10 @@ def test_lines_for_the_terminal() -> None:
 @pytest.mark.parametrize(
     ("language", "tokenizer"),
     [
-        *((language, "13a") for language in ("de", "en", "EN-us", "", "jam")),
-        *((language, "zh") for language in ("zh", "ZH", "zh-CN", "zh_TW", "zh-Hant-HK")),
+        *((language, "13a") for language in ("de", "en", "EN-us", "", "jam", "deu_Latn")),
+        *((language, "zh") for language in ("zh", "ZH", "zh-CN", "zh_TW", "zh-Hant-HK", "zho_Hans", "yue_Hant")),
         *((language, "char") for language in ("ja", "ja-JP", "JA", "ko", "ko_KR", "th", "lo", "km", "my", "bo")),
+        *((language, "char") for language in ("jpn", "kor_Hang", "tha_Thai", "lao", "khm", "mya", "bod")),
     ],
 )
 def test_the_tokeniser_of_each_language(language: str, tokenizer: str) -> None:

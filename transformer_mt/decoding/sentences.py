@@ -12,6 +12,8 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
+from transformer_mt.scoring.languages import primary_language
+
 Lengths = Callable[[Sequence[str]], list[int]]
 """How many tokens each text has."""
 
@@ -47,12 +49,7 @@ _NUMBERED = (  # in any language: "No. 5", but "No. He did not."
     "табл гл σελ αρ"
 )
 _BEFORE_NUMBERS = frozenset(_NUMBERED.split())
-_NAMES = (
-    "en eng, de deu ger, fr fra fre, es spa, it ita, pt por, nl nld dut, cs ces cze, sk slk slo, pl pol, ru rus, "
-    "uk ukr, sv swe, da dan no nb nn nor nob nno, hu hun, tr tur, ro ron rum, el ell gre, hi hin, ja jpn, "
-    "zh zho chi cmn yue lzh"
-)
-_SAME_AS = {name: names.split()[0] for names in _NAMES.split(",") for name in names.split()}
+_ABBREVIATES_LIKE = {"no": "da", "nb": "da", "nn": "da"}
 
 _CLOSERS = r"""["'”’“‘»›«‹)\]}」』】》〉）］｝]*(?:\s[»›](?=\s|$))?"""  # « Oui. » has a space before its end
 _MARKS = r"[.!?…‼⁇⁈⁉؟۔።։;\u037e]"
@@ -119,9 +116,9 @@ def _clings(text: str, place: int) -> bool:
 
 
 def _code(language: str | None) -> str:
-    """en for en, en_GB, EN-us, eng and eng_Latn."""
-    code = (language or "").lower().replace("_", "-").partition("-")[0]
-    return _SAME_AS.get(code, code)
+    """en for en, en_GB, EN-us, eng and eng_Latn; da for no."""
+    code = primary_language(language or "")
+    return _ABBREVIATES_LIKE.get(code, code)
 
 
 # --- is it an end? ----------------------------------------------------------------------------------------------------
