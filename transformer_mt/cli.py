@@ -185,7 +185,7 @@ def _average(args: argparse.Namespace) -> None:
 
 
 def _plot(args: argparse.Namespace) -> None:
-    text = None if args.text is None else streams.check_text(args.text)
+    text = None if args.text is None else streams.decode_argument(args.text)
     outputs.check(args.output)
     from transformer_mt.tools import plots
 

@@ -1,6 +1,6 @@
 """Device, precision and threads: what `auto` means, decided in one place.
 
-Only `resolve` and what follows it import torch, so that a configuration is read and checked at once.
+torch is imported inside the functions, so that a configuration is read and checked at once.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class Corpora:
 
 @dataclass(frozen=True)
 class Material:
-    """All of it."""
+    """The text, the tokenizers and the ids of a run."""
 
     tables: Tables
     tokenizers: TokenizerPair

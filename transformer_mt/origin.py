@@ -19,7 +19,7 @@ from transformer_mt.model.config import ModelConfig
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs import RunFolder
 from transformer_mt.settings import Section
-from transformer_mt.training.checkpoint import load_chosen
+from transformer_mt.training.checkpoint import WEIGHTS, load_chosen
 
 KEY = "train.init_from"
 SHOWN = 6  # parameters that do not fit
@@ -44,7 +44,7 @@ class Origin:
             with torch.random.fork_rng(devices=[]):
                 theirs = Transformer(run.section("model", ModelConfig), pair.src, pair.tgt)
             info = load_chosen(theirs, run, "best")
-            digest = sha256((info.path / "model.safetensors").read_bytes()).hexdigest()
+            digest = sha256((info.path / WEIGHTS).read_bytes()).hexdigest()
         except UserError as error:
             raise UserError(f"{KEY}: {error}") from None
         with torch.device("meta"):

@@ -266,7 +266,7 @@ def finish(
                     [f"{name} ({len(table):,} pairs, {config.decoding.method}, step {best.step:,})", *scores.lines()]
                 )
             )
-            record["test"][name] = {metric: asdict(getattr(scores, metric)) for metric in ("bleu", "chrf")}
+            record["test"][name] = asdict(scores)
         record["tested_step"] = best.step
     records.write(run, record)
     tested = cast("dict[str, dict[str, dict[str, Any]]]", record["test"])

@@ -1,4 +1,4 @@
-"""The run folder: what lies where, atomic writes, the lock, provenance and the format version.
+"""The run folder: what lies where, which checkpoints it has, who may write to it, and its format version.
 
     runs/NAME/
       config.yaml        every setting, resolved; loads again

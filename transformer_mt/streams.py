@@ -42,7 +42,7 @@ def lines(texts: Sequence[str], file: Path | None, at_prompt: bool, errors: Erro
     """What is to be read: arguments, a file, what is typed, or standard input. Raises `UserError` for other bytes
     than UTF-8, unless they are to be replaced."""
     if texts:
-        return (line for text in texts for line in check_text(text, errors).split("\n"))
+        return (line for text in texts for line in decode_argument(text, errors).split("\n"))
     if file:
         return read_lines(file, errors)
     if at_prompt:
@@ -50,8 +50,11 @@ def lines(texts: Sequence[str], file: Path | None, at_prompt: bool, errors: Erro
     return _read_ahead(_standard_input(errors), AHEAD)
 
 
-def check_text(text: str, errors: Errors = "strict") -> str:
-    """An argument whose bytes were no UTF-8, or that another locale took for none, holds lone surrogates."""
+def decode_argument(text: str, errors: Errors = "strict") -> str:
+    """The text of an argument, or of a typed line, whose bytes Python may have held as lone surrogates.
+
+    Raises `UserError` where they are not UTF-8, unless `errors` is replace.
+    """
     try:
         return os.fsencode(text).decode(errors=errors) if any("\ud800" <= char <= "\udfff" for char in text) else text
     except UnicodeError:
@@ -64,7 +67,7 @@ def _prompt_lines(errors: Errors) -> Iterator[str | None]:
         __import__("readline")  # gives input() a history
     with suppress(EOFError):
         while True:
-            yield check_text(input("> "), errors)
+            yield decode_argument(input("> "), errors)
             yield None
 
 

@@ -24,12 +24,12 @@ from transformer_mt.errors import UserError
 )
 def test_examples_of_the_length_penalty(settings: dict[str, Any], total: float, length: int, rank: float) -> None:
     """Trap 28: worked out by hand from the manual."""
-    found = DecodingConfig.model_validate(settings).compare(torch.tensor([total, -torch.inf]), length)
+    found = DecodingConfig.model_validate(settings).normalise(torch.tensor([total, -torch.inf]), length)
     assert found.tolist() == pytest.approx([rank, -torch.inf])
 
 
 def test_the_largest_exponent_and_the_longest_translation() -> None:
-    found = DecodingConfig(length_penalty_exponent=10).compare(torch.tensor([-100.0, -200.0]), 2058)
+    found = DecodingConfig(length_penalty_exponent=10).normalise(torch.tensor([-100.0, -200.0]), 2058)
     assert found[0] > found[1]
 
 

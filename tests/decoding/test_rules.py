@@ -11,7 +11,7 @@ import torch
 
 from transformer_mt.decoding.beams import Beams, Hypothesis
 from transformer_mt.decoding.options import DecodingConfig
-from transformer_mt.decoding.rules import LeastLength, NoRepeat, Prefixes, RepetitionPenalty
+from transformer_mt.decoding.rules import MinLength, NoRepeatNgram, Prefixes, RepetitionPenalty
 from transformer_mt.decoding.search import Rule, likeliest, search
 
 Scores = Callable[[list[list[int]]], list[list[float]]]
@@ -23,8 +23,8 @@ BEAMS = pytest.mark.parametrize("beam", [1, 2, 5])
 
 
 def searched(toy: Any, config: DecodingConfig, *rules: Rule, limits: Sequence[int] = LIMITS) -> list[list[Hypothesis]]:
-    beams = Beams(torch.tensor(limits), config.beam, BOS, EOS, config.compare)
-    return search(toy.step, toy, beams, likeliest, [LeastLength(config.min_length, EOS), *rules])
+    beams = Beams(torch.tensor(limits), config.beam, BOS, EOS, config.normalise)
+    return search(toy.step, toy, beams, likeliest, [MinLength(config.min_length, EOS), *rules])
 
 
 def ruled(scores: Scores, rule: Callable[[list[int], list[float]], list[float]]) -> Scores:
@@ -47,7 +47,7 @@ def test_no_ngram_comes_twice(toy: Any, slow: Slow, alike: Alike, n: int, beam: 
 
     config, vocab = DecodingConfig(beam=beam, min_length=6), 14 if n == 1 else 5
     language = toy(range(len(LIMITS)), vocab)
-    found, free = searched(language, config, NoRepeat(n)), searched(toy(range(len(LIMITS)), vocab), config)
+    found, free = searched(language, config, NoRepeatNgram(n)), searched(toy(range(len(LIMITS)), vocab), config)
     for i, limit in enumerate(LIMITS):
         alike(found[i], slow(ruled(language.scores(i), ban), limit, config))
         assert all(len(set(grams(one.ids, n))) == len(grams(one.ids, n)) for one in found[i])
@@ -58,7 +58,7 @@ def test_no_ngram_comes_twice(toy: Any, slow: Slow, alike: Alike, n: int, beam: 
 def test_where_every_token_is_forbidden_one_comes_again(toy: Any, least: int) -> None:
     """With three words and no end before nine tokens, the fourth token has been there."""
     config = DecodingConfig(beam=3, min_length=least)
-    for found in searched(toy(range(6), 4), config, NoRepeat(1), limits=[12] * 6):
+    for found in searched(toy(range(6), 4), config, NoRepeatNgram(1), limits=[12] * 6):
         assert found[0].finished
         assert all(len(one.ids) >= least and len(set(one.ids[:3])) == min(3, len(one.ids)) for one in found)
 
@@ -111,7 +111,7 @@ def test_a_beginning_longer_than_the_limit_is_all_there_is(toy: Any) -> None:
 def test_a_beginning_may_repeat_itself(toy: Any, n: int) -> None:
     """What is forced stands, and what comes behind it keeps to the rule."""
     begun = [3, 4, 3, 4, 3]
-    rules = Prefixes([begun, []], torch.device("cpu")), NoRepeat(n)
+    rules = Prefixes([begun, []], torch.device("cpu")), NoRepeatNgram(n)
     for one in searched(toy([0, 1], 12), DecodingConfig(beam=3), *rules, limits=[10, 10])[0]:
         assert one.ids[:5] == begun
         new = [gram for start, gram in enumerate(grams(one.ids, n)) if start + n > len(begun)]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from transformer_mt.decoding.beams import Beams, Candidates, Hypothesis
 from transformer_mt.decoding.options import DecodingConfig
-from transformer_mt.decoding.rules import LeastLength
+from transformer_mt.decoding.rules import MinLength
 from transformer_mt.decoding.sampling import Sampler, uniform
 from transformer_mt.decoding.search import search
 
@@ -30,7 +30,7 @@ def sampler(config: DecodingConfig, lines: list[int]) -> Sampler:
 
 
 def beams_of(n: int, n_branches: int) -> Beams:
-    return Beams(torch.full((n,), 9), n_branches, BOS, EOS, DecodingConfig().compare)
+    return Beams(torch.full((n,), 9), n_branches, BOS, EOS, DecodingConfig().normalise)
 
 
 def first_draws(scores: Tensor, config: DecodingConfig, lines: list[int] = LINES) -> Candidates:
@@ -42,8 +42,8 @@ def first_draws(scores: Tensor, config: DecodingConfig, lines: list[int] = LINES
 def searched(toy: Any, lines: list[int], config: DecodingConfig, limit: int = 8) -> list[list[Hypothesis]]:
     """The toy's sentences are told apart by their lines."""
     state = toy(lines, 7)
-    beams = Beams(torch.full((len(lines),), limit), config.branches, BOS, EOS, config.compare)
-    return search(state.step, state, beams, sampler(config, lines), [LeastLength(config.min_length, EOS)])
+    beams = Beams(torch.full((len(lines),), limit), config.branches, BOS, EOS, config.normalise)
+    return search(state.step, state, beams, sampler(config, lines), [MinLength(config.min_length, EOS)])
 
 
 def assert_drawn_from(tokens: Tensor, probabilities: Tensor) -> None:

@@ -16,7 +16,7 @@ import torch
 from transformer_mt.data.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.decoding.beams import Beams, Hypothesis
 from transformer_mt.decoding.options import DecodingConfig
-from transformer_mt.decoding.rules import LeastLength
+from transformer_mt.decoding.rules import MinLength
 from transformer_mt.decoding.search import CHUNK, best, likeliest, search
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.model.transformer import Transformer
@@ -35,8 +35,8 @@ def options(**settings: Any) -> DecodingConfig:
 
 
 def searched(toy: Any, limits: list[int], config: DecodingConfig) -> list[list[Hypothesis]]:
-    beams = Beams(torch.tensor(limits), config.beam, BOS, EOS, config.compare)
-    return search(toy.step, toy, beams, likeliest, [LeastLength(config.min_length, EOS)])
+    beams = Beams(torch.tensor(limits), config.beam, BOS, EOS, config.normalise)
+    return search(toy.step, toy, beams, likeliest, [MinLength(config.min_length, EOS)])
 
 
 def everything(scores: Scores, limit: int, vocab: int, config: DecodingConfig) -> list[Hypothesis]:

@@ -28,8 +28,7 @@ class Pair(NamedTuple):
 
 
 def decode_line(raw: bytes, name: str, number: int, errors: Errors = "strict") -> str:
-    """One line of a file (or of standard input) as text, without its end; bytes that are none are refused, or become
-    U+FFFD."""
+    """A line of a file, or of standard input, as text, without its end. Invalid bytes are refused, or become U+FFFD."""
     raw = raw.removesuffix(b"\n").removesuffix(b"\r")
     try:
         return raw.decode("utf-8-sig" if number == 1 else "utf-8", errors)

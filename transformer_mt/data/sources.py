@@ -28,7 +28,7 @@ Files = Annotated[
 ]
 
 
-OF_KINDS = {  # keys that say more of a source of these kinds
+GOES_WITH = {  # key: the kinds of source that it belongs to
     "subset": ("dataset",),
     "split": ("dataset", "builtin"),
     "src_column": ("dataset", "table"),
@@ -71,7 +71,7 @@ class Source(Section):
             )
         if len(self.src) != len(self.tgt):
             raise refusal("tgt", f"as many target files as source files are needed ({len(self.src)}, {len(self.tgt)})")
-        for key, kinds in OF_KINDS.items():
+        for key, kinds in GOES_WITH.items():
             if getattr(self, key) is not None and named[0] not in kinds:
                 raise refusal(
                     key, f"goes with {' or '.join(kinds)}, not with {named[0]}: leave it out (null, where inherited)"
@@ -80,7 +80,10 @@ class Source(Section):
 
 
 def read(source: Source, columns: tuple[str, str]) -> Iterator[Pair]:
-    """The pairs of any source, in order."""
+    """The pairs of any source, in order; `columns` name source and target in tables and data sets.
+
+    Raises `UserError` for what cannot be read, with file and line.
+    """
     if source.builtin:
         yield from _read_builtin(source.split or "train")
     elif source.dataset:

@@ -20,11 +20,10 @@ import tokenizers as hf
 
 from transformer_mt.data import tokenizer_files, tokenizer_kinds
 from transformer_mt.data.tokenizer_config import TokenizerConfig
+from transformer_mt.data.tokenizer_text import CONTROLS
 from transformer_mt.disk import write_text
 from transformer_mt.errors import UserError
 
-PAD, BOS, EOS = "<pad>", "<s>", "</s>"
-CONTROLS = (PAD, BOS, EOS)
 FORMAT = 2
 
 

@@ -7,9 +7,10 @@ from pydantic import Field, model_validator
 from transformer_mt.data.tokenizer_text import Cut, Kind, Step
 from transformer_mt.settings import Section, refusal
 
+# the least `vocab_size`: control symbols, what the kind reserves (256 bytes, or the unknown), one piece of text
 LEAST = {"word": 5, "char": 260, "wordpiece": 6, "bpe": 260, "byte_bpe": 259, "unigram": 260}
 MOST = 10_000_000
-HAD_BY_A_FILE = ("merges", "normalization", "pre_tokenization")
+FIXED_BY_FILE = ("merges", "normalization", "pre_tokenization")
 
 
 class TokenizerConfig(Section):
@@ -62,7 +63,7 @@ class TokenizerConfig(Section):
             raise refusal("src_file" if self.src_file else "tgt_file", "src_file and tgt_file go together")
         if self.file and self.src_file:
             raise refusal("file", "give file (for both languages), or src_file and tgt_file")
-        for key in HAD_BY_A_FILE:
+        for key in FIXED_BY_FILE:
             if not self._learnt and getattr(self, key) != type(self).model_fields[key].default:
                 raise refusal(key, "the file has its own: leave this out")
         if not self._learnt and self.joint != bool(self.file):

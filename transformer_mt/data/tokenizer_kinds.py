@@ -24,12 +24,11 @@ import tokenizers as hf
 from tokenizers import models, pre_tokenizers, trainers
 
 from transformer_mt.data.tokenizer_config import TokenizerConfig
-from transformer_mt.data.tokenizer_text import BYTES, PREFIX, UNKNOWN, decoder, normalizer, pre_tokenizer
+from transformer_mt.data.tokenizer_text import BYTES, CONTROLS, PREFIX, UNKNOWN, decoder, normalizer, pre_tokenizer
 from transformer_mt.errors import UserError
 
 Texts = Callable[[], Iterator[str]]  # the training text of a vocabulary, to be read as often as it takes
 
-N_CONTROLS = 3  # entries of `vocab_size` that the library does not know: pad, BOS, EOS
 LONGEST_WORD = 1000  # characters of a word that `wordpiece` looks at
 
 
@@ -43,7 +42,7 @@ def learn(config: TokenizerConfig, texts: Texts) -> hf.Tokenizer:
 def _learn_word(config: TokenizerConfig, texts: Texts) -> hf.Tokenizer:
     inner = _make(config, models.WordLevel(unk_token=UNKNOWN))
     trainer = trainers.WordLevelTrainer(
-        vocab_size=config.vocab_size - N_CONTROLS,
+        vocab_size=config.vocab_size - len(CONTROLS),
         min_frequency=config.min_frequency,
         special_tokens=[UNKNOWN],
         show_progress=False,
@@ -58,7 +57,7 @@ def _learn_char(config: TokenizerConfig, texts: Texts) -> hf.Tokenizer:
     for text in texts():
         counts.update(prepare.normalize_str(text))
     ranked = sorted((-count, character) for character, count in counts.items() if count >= config.min_frequency)
-    most = config.vocab_size - N_CONTROLS - len(BYTES)
+    most = config.vocab_size - len(CONTROLS) - len(BYTES)
     vocabulary = {entry: i for i, entry in enumerate([*BYTES, *(character for _, character in ranked[:most])])}
     return _make(config, models.BPE(vocabulary, [], byte_fallback=True))
 
@@ -68,14 +67,15 @@ def _learn_wordpiece(config: TokenizerConfig, texts: Texts) -> hf.Tokenizer:
     # the trainer would number the characters inside words in the order of a hash table
     inside = sorted({PREFIX + sign for word in words for at, sign in enumerate(word) if at or not sign.isspace()})
     least = 1 + len(inside) + len(set[str]().union(*words))
-    if least > config.vocab_size - N_CONTROLS:
+    if least > config.vocab_size - len(CONTROLS):
         raise UserError(
-            f"tokenizer.vocab_size: {config.vocab_size:,} is too small: wordpiece needs {least + N_CONTROLS:,} entries "
-            "for the characters of this text alone;\nset more, or kind: bpe, which spells rare characters in bytes"
+            f"tokenizer.vocab_size: {config.vocab_size:,} is too small: wordpiece needs "
+            f"{least + len(CONTROLS):,} entries for the characters of this text alone;\n"
+            "set more, or kind: bpe, which spells rare characters in bytes"
         )
     inner = _make(config, models.WordPiece(unk_token=UNKNOWN))
     trainer = trainers.WordPieceTrainer(
-        vocab_size=config.vocab_size - N_CONTROLS,
+        vocab_size=config.vocab_size - len(CONTROLS),
         min_frequency=config.min_frequency,
         special_tokens=[UNKNOWN, *inside],
         continuing_subword_prefix=PREFIX,
@@ -92,7 +92,7 @@ def _learn_bpe(config: TokenizerConfig, texts: Texts) -> hf.Tokenizer:
     else:
         reserved = [*BYTES]
         alphabet = [] if config.merges is None else sorted(set[str]().union(*_distinct_words(config, texts)))
-    size = config.vocab_size - N_CONTROLS
+    size = config.vocab_size - len(CONTROLS)
     if config.merges is not None:
         size = len(reserved) + len(alphabet) + config.merges
     inner = _make(config, models.BPE(byte_fallback=config.kind == "bpe"))
@@ -121,7 +121,7 @@ def _cut_merges(inner: hf.Tokenizer, merges: int) -> hf.Tokenizer:
 def _learn_unigram(config: TokenizerConfig, texts: Texts) -> hf.Tokenizer:
     words = _distinct_words(config, texts)
     alphabet = set[str]().union(*words)
-    size = config.vocab_size - N_CONTROLS - len(BYTES)
+    size = config.vocab_size - len(CONTROLS) - len(BYTES)
     inner = _make(config, models.Unigram())
     pieces: list[tuple[str, float]] = []
     if alphabet:

@@ -19,6 +19,7 @@ Step = Literal[
 ]  # fmt: skip
 Cut = Literal["whitespace", "punctuation", "scripts", "digits"]
 
+PAD, BOS, EOS = CONTROLS = ("<pad>", "<s>", "</s>")  # which the library does not know; they are never text
 BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
 UNKNOWN = "<unk>"
 UNKNOWN_SHOWN = " ⁇"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from transformer_mt.data.batching import source_batch
+from transformer_mt.data.batching import pair_batch
 from transformer_mt.data.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.decoding.ensemble import Ensemble
 from transformer_mt.model.explain import attention_weights
@@ -29,13 +29,10 @@ def align(
     """
     if not targets:
         return []
-    device, bos, pad = ensemble.device, tokenizers.tgt.bos_id, tokenizers.tgt.pad_id
-    width = max(1, *map(len, targets))
-    read = [[bos, *ids[:-1]] + [pad] * (width - max(1, len(ids))) for ids in targets]
-    src, tgt_in = source_batch(sources, tokenizers).to(device), torch.tensor(read, device=device)
+    batch = pair_batch(sources, [ids[:-1] for ids in targets], tokenizers).to(ensemble.device)
     each: list[Tensor] = []
     for model in ensemble.models:
-        cross = attention_weights(model, src, tgt_in).cross  # n_layers x [n, H, T, S]
+        cross = attention_weights(model, batch.src, batch.tgt_in).cross  # n_layers x [n, H, T, S]
         looked_at = cross if layer is None else cross[layer - 1 : layer]
         each.append(torch.stack([one.float().mean(1) for one in looked_at]).mean(0))
     weights = torch.stack(each).mean(0).cpu()  # [n, T, S]

@@ -19,7 +19,7 @@ LOOK = 8  # positions after which a GPU is asked how many are left
 
 NONE = -math.inf  # log-probability of what does not exist
 
-Compare = Callable[[Tensor, int], Tensor]
+Normalise = Callable[[Tensor, int], Tensor]
 """Log-probabilities of hypotheses, and their length in tokens -> what they are ranked by."""
 
 
@@ -65,10 +65,10 @@ class Ended(NamedTuple):
 class Beams:
     """What a search knows of its sentences. Every position is an `advance` and a `retire`."""
 
-    def __init__(self, limits: Tensor, n_branches: int, bos: int, eos: int, compare: Compare) -> None:
+    def __init__(self, limits: Tensor, n_branches: int, bos: int, eos: int, normalise: Normalise) -> None:
         """limits: [n], the tokens that a translation has at most, the end symbol counted."""
         n, device = len(limits), limits.device
-        self.n_branches, self.eos, self.compare = n_branches, eos, compare
+        self.n_branches, self.eos, self.normalise = n_branches, eos, normalise
         self.position, self.last = 0, int(limits.max())
         self._waits_for_answers = device.type != "cpu"  # so it is asked seldom
         self.rows, self.limits = torch.arange(n, device=device), limits  # [B]
@@ -82,7 +82,7 @@ class Beams:
         self._log_probs = torch.empty(shape, device=device)
 
     def advance(self, candidates: Candidates) -> Tensor:
-        """Keep translations that end, and take the best of the rest as branches; which ones they continue. [B, K]"""
+        """Keep translations that end, and take the best of the rest as branches. Returns what each continues. [B, K]"""
         is_end = (candidates.tokens == self.eos) & (candidates.totals > NONE)  # [B, N]
         new = Candidates(*(part[:, : self.n_branches] for part in candidates))
         if self._waits_for_answers or is_end.any():
@@ -149,13 +149,13 @@ class Beams:
         """Those of the best K candidates that end."""
         totals, log_probs, parents, _ = (part[:, : self.n_branches] for part in candidates)
         is_end = is_end[:, : self.n_branches]
-        ranks = self.compare(totals, self.position + 1).masked_fill(~is_end, NONE)
+        ranks = self.normalise(totals, self.position + 1).masked_fill(~is_end, NONE)
         return Ended(ranks, torch.full_like(parents, self.position), parents, log_probs, is_end)
 
     def _end_at_limits(self) -> None:
         """Sentences that have come to their limit keep what has not ended behind what has."""
         is_over = (self.limits == self.position)[:, None]  # [B, 1]
-        ranks = self.compare(self.totals, self.position).masked_fill(~is_over, NONE)
+        ranks = self.normalise(self.totals, self.position).masked_fill(~is_over, NONE)
         branches = torch.arange(self.n_branches, device=ranks.device).expand_as(ranks)
         nothing = torch.zeros_like(ranks)
         unfinished = Ended(ranks, torch.full_like(branches, self.position), branches, nothing, nothing.bool())

@@ -1,4 +1,4 @@
-"""Degenerate output: translations that are none, seen from sources and outputs alone.
+"""Degenerate output: translations that are empty, loop, are all the same or never end; found without references.
 
 Words are counted, or letters where there are too few words, as in languages that do not part them. What repeats itself
 in the source too may do so in the translation.

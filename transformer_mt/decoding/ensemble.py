@@ -52,7 +52,7 @@ class Ensemble:
 
     @property
     def n_decoder_layers(self) -> int:
-        """That each of them has at least."""
+        """Of the shallowest model."""
         return min(model.config.decoder.n_layers for model in self.models)
 
     def start(self, src: Tensor) -> Caches:

@@ -9,9 +9,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
-import torch
-
-from transformer_mt.data.batching import source_batch
+from transformer_mt.data.batching import pair_batch
 from transformer_mt.data.tokenizer import Tokenizer
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.drawing.figures import attention_figure
@@ -34,7 +32,7 @@ class Explanation(NamedTuple):
 
     def figure(self, kind: AttentionKind, layer: int | None = None, head: int | None = None) -> Figure:
         """All layers and heads, or those of one number (counted from 1). Raises `UserError` where there is none."""
-        weights = [layer[0].float().cpu().numpy() for layer in getattr(self.weights, kind)]  # L x [H, T, S]
+        weights = [of_layer[0].float().cpu().numpy() for of_layer in getattr(self.weights, kind)]  # L x [H, T, S]
         layers, heads = _chosen("layer", layer, len(weights)), _chosen("head", head, len(weights[0]))
         queries, keys = {
             "cross": (self.written, self.src),
@@ -50,16 +48,13 @@ def explain(translator: Translator, text: str) -> Explanation:
     model, tokenizers = translator.model, translator.tokenizers
     source = translator.encode([text], lines=[1])
     hypothesis = translator.search(source, translator.config)[0][0]
-    device = model.output.weight.device
     written = hypothesis.ids + [tokenizers.tgt.eos_id] * hypothesis.finished
-    read = [tokenizers.tgt.bos_id, *written[:-1]]
-    src = source_batch(source, tokenizers).to(device)  # [1, S]
-    weights = attention_weights(model, src, torch.tensor([read], device=device))
+    batch = pair_batch(source, [written[:-1]], tokenizers).to(model.output.weight.device)
     return Explanation(
-        src=pieces(tokenizers.src, cast(list[int], src[0].tolist())),
-        read=pieces(tokenizers.tgt, read),
+        src=pieces(tokenizers.src, cast(list[int], batch.src[0].tolist())),
+        read=pieces(tokenizers.tgt, cast(list[int], batch.tgt_in[0].tolist())),
         written=pieces(tokenizers.tgt, written),
-        weights=weights,
+        weights=attention_weights(model, batch.src, batch.tgt_in),
     )
 
 

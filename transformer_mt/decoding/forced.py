@@ -48,7 +48,7 @@ def forced_log_probs(
 
 @torch.inference_mode()
 def _label_log_probs(model: Transformer, batch: Batch) -> Tensor:
-    """The log-probability of every label of a batch, pair by pair. Logits exist only in chunks. N"""
+    """The log-probability of every label of a batch, pair by pair; logits exist only in chunks. [N]"""
     real = places(batch.labels, model.tgt_pad, batch.n_tgt)  # [N]
     states = model(batch.src, batch.tgt_in).flatten(0, 1)[real]  # [N, D]
     labels = batch.labels.flatten()[real, None]  # [N, 1]

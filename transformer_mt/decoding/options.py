@@ -86,8 +86,8 @@ class DecodingConfig(Section):
         """Tokens that a translation has at most, the end symbol counted."""
         return int(self.max_length_factor * source_tokens) + self.max_length_offset
 
-    def compare(self, totals: Tensor, length: int) -> Tensor:
-        """Log-probabilities of hypotheses of this length, the end symbol counted, as they are compared.
+    def normalise(self, totals: Tensor, length: int) -> Tensor:
+        """Log-probabilities of hypotheses of this length, the end symbol counted, as they are compared with others.
 
         average: total / length^A; gnmt: total / ((5 + length) / 6)^A (Wu et al. 2016, equation 14).
         """

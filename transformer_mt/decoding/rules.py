@@ -13,7 +13,7 @@ from transformer_mt.decoding.beams import NONE
 FREE = -1  # where nothing is forced
 
 
-class LeastLength:
+class MinLength:
     """No end before a translation has so many tokens."""
 
     def __init__(self, least: int, eos: int) -> None:
@@ -72,7 +72,7 @@ class Written:
             self.written = self.written[rows]
 
 
-class NoRepeat(Written):
+class NoRepeatNgram(Written):
     """No sequence of n tokens comes twice in a translation (Paulus et al. 2018), unless nothing else may come."""
 
     def __init__(self, n: int) -> None:

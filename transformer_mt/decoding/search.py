@@ -45,7 +45,7 @@ class Rule(Protocol):
         ...
 
     def select(self, rows: Tensor) -> None:
-        """As of a state."""
+        """Keep these sentences, in this order. [B']"""
         ...
 
 

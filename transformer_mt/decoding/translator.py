@@ -22,7 +22,7 @@ from transformer_mt.decoding.ensemble import Ensemble
 from transformer_mt.decoding.forced import forced_log_probs
 from transformer_mt.decoding.loading import Member, read_members, ready
 from transformer_mt.decoding.options import DecodingConfig
-from transformer_mt.decoding.rules import LeastLength, NoRepeat, Prefixes, RepetitionPenalty
+from transformer_mt.decoding.rules import MinLength, NoRepeatNgram, Prefixes, RepetitionPenalty
 from transformer_mt.decoding.sampling import Sampler
 from transformer_mt.decoding.search import Rule, likeliest, search
 from transformer_mt.device import resolve
@@ -219,13 +219,17 @@ class Translator:
         given = [len(ids) for ids in prefixes] if prefixes is not None else [0] * len(sentences)
         limits = [min(config.limit(len(ids)) + n, self.longest) for ids, n in zip(sentences, given, strict=True)]
         beams = Beams(
-            torch.tensor(limits, device=device), config.branches, tokenizer.bos_id, tokenizer.eos_id, config.compare
+            torch.tensor(limits, device=device),
+            config.branches,
+            tokenizer.bos_id,
+            tokenizer.eos_id,
+            config.normalise,
         )
-        rules: list[Rule] = [LeastLength(config.min_length, tokenizer.eos_id)]
+        rules: list[Rule] = [MinLength(config.min_length, tokenizer.eos_id)]
         if prefixes is not None:
             rules.append(Prefixes(prefixes, device))
         if config.no_repeat_ngram:
-            rules.append(NoRepeat(config.no_repeat_ngram))
+            rules.append(NoRepeatNgram(config.no_repeat_ngram))
         if config.repetition_penalty > 1:
             rules.append(RepetitionPenalty(config.repetition_penalty))
         drawn = config.temperature, config.top_k, config.top_p, config.seed

@@ -18,7 +18,7 @@ from transformer_mt.model.transformer import Transformer
 from transformer_mt.scoring.metrics import Standard
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.loss import batch_loss
-from transformer_mt.training.monitor import Sample
+from transformer_mt.training.samples import Sample
 from transformer_mt.training.trainer import Validation, perplexity
 
 if TYPE_CHECKING:

@@ -121,7 +121,7 @@ class Rotary(nn.Module):
         return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
 
     def _reaching(self, length: int) -> Tensor:
-        """As of the sinusoids."""
+        """The table, made longer where that is needed."""
         table = self.table
         if length > table.size(1):
             with torch.inference_mode(False):  # grown while translating, it has to serve training as well

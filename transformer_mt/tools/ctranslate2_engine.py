@@ -18,7 +18,8 @@ import ctranslate2
 import tokenizers as hf
 import torch
 
-from transformer_mt.data.tokenizer import EOS, Tokenizer, TokenizerPair
+from transformer_mt.data.tokenizer import Tokenizer, TokenizerPair
+from transformer_mt.data.tokenizer_text import EOS
 from transformer_mt.decoding.alignment import Links
 from transformer_mt.decoding.beams import Hypothesis
 from transformer_mt.decoding.options import DecodingConfig
@@ -116,7 +117,7 @@ class Engine(Translator):
         if prefixes is not None:  # whose log-probabilities the engine leaves out
 
             def worth(one: Hypothesis) -> tuple[bool, float]:
-                return one.finished, float(config.compare(torch.tensor(one.score), max(1, len(one.log_probs))))
+                return one.finished, float(config.normalise(torch.tensor(one.score), max(1, len(one.log_probs))))
 
             return [sorted(of_one, key=worth, reverse=True) for of_one in self._scored(sentences, found)]
         if self.has_scores:

@@ -16,11 +16,11 @@ from transformer_mt.errors import UserError
 from transformer_mt.scoring.measures import NO_TER, Measure, PapersMeasure, measure, measure_as_papers
 from transformer_mt.scoring.metrics import ScoringConfig, Standard, TextKind
 from transformer_mt.streams import Line
+from transformer_mt.training.samples import Sample
 
 if TYPE_CHECKING:
     from transformer_mt.config import Config
     from transformer_mt.decoding.translator import Translator
-    from transformer_mt.training.monitor import Sample
 
 OF_A_FILE = ("tgt_lang", "text")
 OF_A_RUN = ("run", "src", "set", "output", "show", *READING, "ensemble", "max_length", *SEARCHING)
@@ -174,8 +174,6 @@ class RunEvaluation:
         return about, self._sets(translator)
 
     def _sets(self, translator: Translator) -> Iterator[Evaluation]:
-        from transformer_mt.training.monitor import Sample
-
         for name, (sources, references) in self.sets.items():
             begun = time.perf_counter()
             hypotheses = translator.translate(sources)

@@ -123,8 +123,8 @@ def load_state(info: CheckpointInfo) -> State:
     return torch.load(info.path / STATE, map_location="cpu", weights_only=True)
 
 
-def newest_whole(run: RunFolder, up_to: int) -> CheckpointInfo | None:
-    """The newest checkpoint up to a step whose every file is as it was written."""
+def last_whole(run: RunFolder, up_to: int) -> CheckpointInfo | None:
+    """The last checkpoint up to a step whose every file is as it was written."""
     for info in reversed(run.readable_checkpoints()):
         if info.step <= up_to:
             with suppress(UserError):
@@ -141,7 +141,7 @@ def rewind(run: RunFolder, which: str) -> tuple[CheckpointInfo, bool]:
     """
     folders = run.checkpoint_folders()
     if which == "last":
-        info, damages = _newest_whole(run)
+        info, damages = _sort_out(run)
         for folder, damage in damages.items():
             _set_aside(folder, damage)
     else:
@@ -153,8 +153,9 @@ def rewind(run: RunFolder, which: str) -> tuple[CheckpointInfo, bool]:
     return info, max(folders) > info.step
 
 
-def _newest_whole(run: RunFolder) -> tuple[CheckpointInfo, dict[Path, Damage]]:
-    """And what is wrong with others: those after it, and those whose score is no longer known."""
+def _sort_out(run: RunFolder) -> tuple[CheckpointInfo, dict[Path, Damage]]:
+    """The newest whole checkpoint, and what is wrong with others: those after it, and those whose score is no longer
+    known. Raises `UserError` where none is whole."""
     newest, damages = None, dict[Path, Damage]()
     for folder in reversed(run.checkpoint_folders().values()):
         try:

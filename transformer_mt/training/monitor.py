@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
@@ -16,21 +16,10 @@ from transformer_mt.disk import append_text, replaced_file
 from transformer_mt.runs import RunFolder
 from transformer_mt.training import events
 from transformer_mt.training.events import EventWriter, Scalar
+from transformer_mt.training.samples import Sample, as_markdown
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-
-class Sample(NamedTuple):
-    """A sentence, its translation by the model, and its reference."""
-
-    src: str
-    hypothesis: str
-    reference: str
-
-    def lines(self) -> list[str]:
-        """For the terminal."""
-        return [f"  source     {self.src}", f"  model      {self.hypothesis}", f"  reference  {self.reference}"]
 
 
 class Monitor:
@@ -99,13 +88,13 @@ class Monitor:
         for sample in samples:
             self.say("\n".join(sample.lines()) + "\n")
         if samples:
-            self.write("validation", _table(samples), step)
+            self.write("validation", as_markdown(samples), step)
             self.flush()
 
     def record_degenerate(self, step: int, failures: Sequence[Sample], alarm: Sequence[str]) -> None:
         """Examples of translations that are none, to TensorBoard, and lines that must not be overlooked."""
         if failures:
-            self.write("degenerate", _table(failures), step)
+            self.write("degenerate", as_markdown(failures), step)
             self.flush()
         if alarm:
             self.say("\n".join([f"step {step:,}  {alarm[0]}", *alarm[1:]]))
@@ -178,16 +167,6 @@ class SilentMonitor(Monitor):
 
     def cut_back(self, step: int, *, is_scored: bool) -> None:
         pass
-
-
-def _table(samples: Sequence[Sample]) -> str:
-    """Samples as a Markdown table for TensorBoard's TEXT tab."""
-
-    def cell(text: str) -> str:
-        return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
-
-    rows = [" | ".join(map(cell, sample)) for sample in samples]
-    return "\n".join(["| source | model | reference |", "|---|---|---|", *(f"| {row} |" for row in rows)])
 
 
 def _cut_metrics(path: Path, step: int, is_scored: bool) -> None:

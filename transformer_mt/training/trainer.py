@@ -22,8 +22,9 @@ from transformer_mt.training import checkpoint
 from transformer_mt.training.checkpoint import KeepConfig, State
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.ema import AveragedWeights
-from transformer_mt.training.monitor import Monitor, Sample
+from transformer_mt.training.monitor import Monitor
 from transformer_mt.training.progress import Progress, TrainConfig, ValidationConfig
+from transformer_mt.training.samples import Sample
 from transformer_mt.training.schedule import Schedule
 from transformer_mt.training.update import FIGURES, Updater
 
@@ -184,7 +185,7 @@ class Trainer:
         """Go on from the last checkpoint before the trouble began, with half the learning rate; at most twice."""
         progress, returns = self.progress, self.progress.returns + 1
         trouble = f"the gradient was not finite for {MOST_SKIPPED} steps in a row from step {progress.trouble:,} on"
-        good = self.ranks.first_decides(lambda: checkpoint.newest_whole(self.run, progress.trouble - 1))
+        good = self.ranks.first_decides(lambda: checkpoint.last_whole(self.run, progress.trouble - 1))
         if good is None or returns > MOST_RETURNS:
             tried = "before the first checkpoint" if good is None else f"after going back {MOST_RETURNS} times"
             raise UserError(
