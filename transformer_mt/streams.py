@@ -19,7 +19,7 @@ from pathlib import Path
 from queue import Empty, Queue
 from typing import IO, NamedTuple, TypeVar
 
-from transformer_mt.data.lines import Errors, decode_line, read_lines, read_text
+from transformer_mt.data.lines import Errors, decode_line, read_lines, read_pairs
 from transformer_mt.errors import UserError
 
 BYTES = 1 << 16  # read at once: what a pipe holds
@@ -172,9 +172,9 @@ def translated(src: Path, tgt: Path, errors: Errors = "strict") -> Iterator[Line
     """Each line of a file with its translation in another. Raises `UserError` where one has more lines than the other,
     at once where the files can be read twice."""
     if src.is_file() and tgt.is_file():
-        for _ in read_text(src, tgt, errors):
+        for _ in read_pairs(src, tgt, errors):
             pass
-    return (Line(pair.src, pair.tgt) for pair in read_text(src, tgt, errors))
+    return (Line(pair.src, pair.tgt) for pair in read_pairs(src, tgt, errors))
 
 
 def windows(items: Iterable[T | None], size: int) -> Iterator[list[T]]:

@@ -224,7 +224,7 @@ def test_a_csv_field_may_hold_quotes_commas_and_line_ends() -> None:
 @pytest.mark.parametrize(("n_src", "n_tgt"), [(3, 2), (2, 3), (1, 0), (0, 5)])
 def test_unequal_counts_are_refused_with_both(n_src: int, n_tgt: int) -> None:
     said = refusal(src=write("t.en", "a\n" * n_src), tgt=write("t.de", "b\n" * n_tgt))
-    assert said.startswith(f"t.en has {n_src} lines, t.de has {n_tgt}: line N of one must translate line N")
+    assert said.startswith(f"t.en has {n_src} lines, t.de has {n_tgt} lines: line N of one must belong to line N")
 
 
 def test_several_files_are_aligned_one_by_one() -> None:

@@ -220,7 +220,7 @@ def test_a_file_has_no_search(key: str, here: Path, tmt: Tmt) -> None:
         (("RUN", *FILES, "--output", "valid.de"), ("valid.de: is read, and --output valid.de would write over it",)),
         (("RUN", "--paper", "wmt"), ("invalid choice: 'wmt'",)),
         (("--hyp", "test.de"), ("--hyp and --ref go together",)),
-        (("--hyp", "test.de", "--ref", "valid.de"), ("test.de has 6 lines, valid.de has 8: line N of one",)),
+        (("--hyp", "test.de", "--ref", "valid.de"), ("test.de has 6 lines, valid.de has 8 lines: line N of one",)),
         (("--hyp", "nope", "--ref", "valid.de"), ("nope: no such file",)),
         (("--hyp", "test.de", "--ref", "."), (".: is a directory; name a file",)),
         (("--hyp", "empty", "--ref", "empty"), ("empty: holds no lines",)),

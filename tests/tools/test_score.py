@@ -153,7 +153,7 @@ def refused(done: CompletedProcess[str], *parts: str) -> None:
         ("--src nope --tgt g", "nope: no such file"),
         ("--src f --tgt nope", "nope: no such file"),
         ("--src folder --tgt g", "folder: is a directory; name a file"),
-        ("--src f --tgt short", "f has 6 lines, short has 1: line N of one must translate line N of the other"),
+        ("--src f --tgt short", "f has 6 lines, short has 1 lines: line N of one must belong to line N of the other"),
         ("--src short --tgt g", "short has 1 lines, g has 6"),
         ("--src f --tgt latin", "latin:3: not UTF-8 text (byte 0xef at position 3)"),
         ("--src cut.gz --tgt g --errors replace", "cut.gz:"),

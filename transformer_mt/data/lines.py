@@ -54,34 +54,32 @@ def read_lines(path: Path, errors: Errors = "strict") -> Iterator[str]:
         raise UserError(f"{path}:{number + 1}: the .gz is truncated or damaged ({error}); fetch it again") from None
 
 
-def read_aligned(first: Path, *others: Path) -> list[list[str]]:
-    """The lines of files whose lines belong together. Raises `UserError` unless all have as many, one at least."""
-    found = [[*read_lines(path)] for path in (first, *others)]
-    for path, lines in zip(others, found[1:], strict=True):
-        if len(lines) != len(found[0]):
-            raise UserError(
-                f"{path} has {len(lines):,} lines, {first} has {len(found[0]):,}: line N of one must belong to line N "
-                "of the other;\nfind the line from which they differ"
-            )
-    if not found[0]:
-        raise UserError(f"{first}: holds no lines; is it the right file?")
-    return found
-
-
 def _open(path: Path) -> IO[bytes]:
     return cast(IO[bytes], gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb"))
 
 
-def read_text(src: Path, tgt: Path, errors: Errors = "strict") -> Iterator[Pair]:
-    """The pairs of two text files. Raises `UserError` where one has more lines than the other."""
-    sides = read_lines(src, errors), read_lines(tgt, errors)
-    for number, (a, b) in enumerate(zip_longest(*sides), start=1):
-        if a is None or b is None:
-            n_src, n_tgt = (
-                number - (last is None) + sum(1 for _ in rest) for last, rest in zip((a, b), sides, strict=True)
-            )
+def read_rows(*paths: Path, errors: Errors = "strict") -> Iterator[tuple[str, ...]]:
+    """Line N of every file, for each N. Raises `UserError` where one of them has more lines than another."""
+    files = [read_lines(path, errors) for path in paths]
+    for number, row in enumerate(zip_longest(*files), start=1):
+        if None in row:
+            counts = [number - (line is None) + sum(1 for _ in rest) for line, rest in zip(row, files, strict=True)]
+            found = ", ".join(f"{path} has {count:,} lines" for path, count in zip(paths, counts, strict=True))
             raise UserError(
-                f"{src} has {n_src} lines, {tgt} has {n_tgt}: line N of one must translate line N of the other;\n"
-                "find the line from which they differ"
+                f"{found}: line N of one must belong to line N of the other;\nfind the line from which they differ"
             )
-        yield Pair(a, b, str(src), number)
+        yield row
+
+
+def read_columns(*paths: Path) -> list[list[str]]:
+    """The lines of each file. Raises `UserError` unless all have as many, one at least."""
+    rows = [*read_rows(*paths)]
+    if not rows:
+        raise UserError(f"{paths[0]}: holds no lines; is it the right file?")
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
+def read_pairs(src: Path, tgt: Path, errors: Errors = "strict") -> Iterator[Pair]:
+    """The pairs of two files. Raises `UserError` as `read_rows` does."""
+    for number, (one, other) in enumerate(read_rows(src, tgt, errors=errors), start=1):
+        yield Pair(one, other, str(src), number)

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, NamedTuple, cast
 
 from pydantic import BeforeValidator, WithJsonSchema, model_validator
 
-from transformer_mt.data.lines import Pair, read_lines, read_text
+from transformer_mt.data.lines import Pair, read_lines, read_pairs
 from transformer_mt.errors import UserError
 from transformer_mt.settings import Section, refusal
 
@@ -93,7 +93,7 @@ def read(source: Source, columns: tuple[str, str]) -> Iterator[Pair]:
             yield from _read_table(Path(name), columns)
     else:
         for src, tgt in zip(source.src, source.tgt, strict=True):
-            yield from read_text(Path(src), Path(tgt))
+            yield from read_pairs(Path(src), Path(tgt))
 
 
 # --- tables: one row a pair, one column a language --------------------------------------------------------------------

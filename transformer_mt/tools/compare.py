@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from transformer_mt import __version__, material, streams
 from transformer_mt import config as configuration
 from transformer_mt.config import Config
-from transformer_mt.data.lines import read_aligned, read_lines
+from transformer_mt.data.lines import read_columns, read_lines
 from transformer_mt.errors import UserError
 from transformer_mt.runs import RunFolder
 from transformer_mt.scoring import comparison
@@ -120,7 +120,7 @@ def compare(question: Question, load: Callable[[Path], Translator]) -> Compariso
     standard = _standard(question, configs)
     files = [path for path in question.systems if path not in runs]
     named = [question.ref, *([question.src] if question.src else []), *files]
-    texts = dict(zip(named, read_aligned(*named), strict=True))
+    texts = dict(zip(named, read_columns(*named), strict=True))
     references, sources = texts[question.ref], texts[question.src] if question.src else None
     found: list[Texts] = []
     names: list[str] = []

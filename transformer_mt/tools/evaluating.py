@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from transformer_mt import __version__, outputs
 from transformer_mt.arguments import READING, SEARCHING
-from transformer_mt.data.lines import read_aligned
+from transformer_mt.data.lines import read_columns
 from transformer_mt.errors import UserError
 from transformer_mt.scoring.measures import NO_TER, Measure, PapersMeasure, measure, measure_as_papers
 from transformer_mt.scoring.metrics import ScoringConfig, Standard, TextKind
@@ -97,7 +97,7 @@ def of_file(
 ) -> tuple[dict[str, Any], list[Evaluation]]:
     """What is said of a file, and its lines measured. Raises `UserError` where they cannot be those of the other."""
     standard = _standard(ScoringConfig(text=text), tgt_lang or "", paper)
-    references, hypotheses = read_aligned(ref, hyp)
+    hypotheses, references = read_columns(hyp, ref)
     about = {"hypotheses": str(hyp), "tgt_lang": tgt_lang, "text": text}
     return about, [Evaluation(str(ref), len(references), _measures(hypotheses, references, standard, paper))]
 
@@ -111,7 +111,7 @@ class TestSet(NamedTuple):
     @classmethod
     def of_files(cls, src: Path, ref: Path) -> TestSet:
         """Two files, line by line."""
-        references, sources = read_aligned(ref, src)
+        sources, references = read_columns(src, ref)
         return cls(sources, references)
 
     @classmethod
