@@ -3,11 +3,11 @@
     python scripts/reproduce.py multi30k --data DIR [--pair en-de] [--seeds N] [--jobs N]
     python scripts/reproduce.py multi30k --data DIR --screen LEVER [--screen LEVER ...]
 
-DIR holds Multi30k as raw text: train, val and test_2016_flickr, each as .en, .de, ... Of each system so many seeds are
-trained, the checkpoints that its recipe names are averaged, and the mean is scored on val and test_2016_flickr; then
-all seeds together, as an ensemble. All goes to runs/multi30k; what was begun goes on, and what is done is not done
-again, so the command may be stopped at any time. `--jobs N`, from 2 on: so many trainings at once, each with one CPU
-thread. `section.key=value` changes all of them, for a trial.
+DIR holds Multi30k as raw text: train, val and test_2016_flickr, each as .en, .de, ... Each system is trained with N
+seeds, the newest checkpoints of each are averaged, and the mean is scored on val and test_2016_flickr; then all seeds
+together, as an ensemble. All goes to runs/multi30k; what was begun goes on, and what is done is not done again, so the
+command may be stopped at any time. `--jobs N` makes N trainings at once, each with one CPU thread where N is above 1.
+`section.key=value` changes all of them, for a trial.
 
 `--screen` trains `tiny` for fewer steps, as it is and with one thing changed: a lever, or each of them (`all`). These
 are scored on val alone: what is chosen so has never seen the test set. The levers:
@@ -152,10 +152,8 @@ def row(system: str, scores: dict[str, list[Path]], millions: float, hours: list
 
 def scores_together(works: Sequence[Work], part: str) -> Path:
     """Those of all seeds of a system as an ensemble: found anew where one of the seeds was."""
-    each, scores = (
-        [work.scores_file(part) for work in works],
-        RUNS / f"{works[0].name}-ensemble-of-{len(works)}-{part}.json",
-    )
+    each = [work.scores_file(part) for work in works]
+    scores = RUNS / f"{works[0].name}-ensemble-of-{len(works)}-{part}.json"
     if not scores.exists() or scores.stat().st_mtime_ns < max(file.stat().st_mtime_ns for file in each):
         evaluate(works, part, scores)
     return scores

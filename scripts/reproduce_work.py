@@ -48,7 +48,7 @@ class Work:
 
     @property
     def name(self) -> str:
-        """Of all seeds together."""
+        """Without the seed: all seeds of a system share it."""
         return f"{self.system.name}-{self.src_lang}-{self.tgt_lang}"
 
     @property
@@ -65,7 +65,7 @@ class Work:
         return TEXT / f"{part}.{self.src_lang}", TEXT / f"{part}.{self.tgt_lang}"
 
     def do(self) -> None:
-        """Whatever of it is not done yet."""
+        """Train, average and score; what is done already is skipped."""
         sources = {key: self.files(part) for key, part in (("train", "train"), ("validation", VALIDATION))}
         tmt(
             *("train", "--config", CONFIGS / self.system.config, f"name={self.run.path.name}", f"runs_dir={RUNS}"),
@@ -96,13 +96,13 @@ class Work:
 
 
 def write_papers_texts(data: Path, lang: str) -> None:
-    """The corpus in one language, prepared as the papers have it."""
+    """The corpus in one language, prepared as the papers have it. Where it has changed, its scores are deleted."""
     TEXT.mkdir(parents=True, exist_ok=True)
     for part in PARTS:
         texts = papers_texts(list(read_lines(data / f"{part}.{lang}")), lang)
         text, file = "".join(f"{text}\n" for text in texts), TEXT / f"{part}.{lang}"
         if not file.exists() or file.read_text(encoding="utf-8") != text:
-            for scores in RUNS.glob(f"*/scores-{part}.json"):  # of another text
+            for scores in RUNS.glob(f"*/scores-{part}.json"):
                 scores.unlink()
             write_text(file, text)
 
