@@ -56,6 +56,10 @@ class Work:
         return RunFolder(RUNS / f"{self.name}-{self.seed}")
 
     @property
+    def log(self) -> Path:
+        return self.run.path.with_name(f"{self.run.path.name}.log")
+
+    @property
     def judged(self) -> RunFolder:
         """What is scored: the folder with the mean of its checkpoints."""
         return RunFolder(self.run.path.with_name(f"{self.run.path.name}-average-last-{self.system.averaged}"))
@@ -72,7 +76,7 @@ class Work:
             *(f"seed={self.seed}", f"data.src_lang={self.src_lang}", f"data.tgt_lang={self.tgt_lang}"),
             *(f"data.{key}={{src: '{src}', tgt: '{tgt}'}}" for key, (src, tgt) in sources.items()),
             *("data.test={}", *self.system.changes),
-            log=self.run.path.with_suffix(".log"),
+            log=self.log,
             threads=self.threads,
         )
         if not self.is_averaged():
@@ -86,8 +90,8 @@ class Work:
         print(f"{self.run.path.name}: {measured(self.scores_file(VALIDATION), 'p'):.2f} P on val", flush=True)
 
     def is_averaged(self) -> bool:
-        """Whether the mean is there, and is that of this training, not of an earlier, shorter one."""
-        if not self.judged.exists():
+        """Whether the mean is there, and is of this training: neither of a shorter one nor under other settings."""
+        if not self.judged.exists() or self.judged.config.read_bytes() != self.run.config.read_bytes():
             return False
         return self.judged.read_record()["exported"]["steps"][-1] == self.run.checkpoint("last").step
 

@@ -173,6 +173,13 @@ def test_sections_that_agree(sections: dict[str, Any]) -> None:
     assert list(make(**sections).problems()) == []
 
 
+@pytest.mark.parametrize("name", ["train", "validation"])
+def test_a_test_set_has_a_name_of_its_own(name: str, write: Write) -> None:
+    text = MINIMAL.replace("}}", f"}}, test: {{{name}: {{builtin: quickstart, split: test}}}}}}")
+    (said,) = mistakes(write("x.yaml", text))
+    assert said == f"x.yaml:1: data.test: {name} is the name of other pairs: give the test set another"
+
+
 # --- inheritance ------------------------------------------------------------------------------------------------------
 
 

@@ -13,7 +13,15 @@ from pathlib import Path
 import pytest
 
 from transformer_mt import disk
-from transformer_mt.disk import append_text, clear, replaced_file, replaced_folder, write_patiently, write_text
+from transformer_mt.disk import (
+    append_text,
+    clear,
+    replaced_file,
+    replaced_folder,
+    shared_folder,
+    write_patiently,
+    write_text,
+)
 from transformer_mt.errors import Interrupted, UserError
 from transformer_mt.signals import StopSignals
 
@@ -57,6 +65,16 @@ def test_a_folder_is_replaced_whole(tmp_path: Path) -> None:
             assert not (path / content).exists()
         assert names(path) == [content]
     assert names(path.parent) == ["folder"]
+
+
+def test_of_several_who_make_a_shared_folder_the_first_one_names_it(tmp_path: Path) -> None:
+    """As processes that read the same text at the same time, on whatever host."""
+    path = tmp_path / "folder"
+    with shared_folder(path) as slow, shared_folder(path) as quick:
+        for beside, content in ((slow, "slow"), (quick, "quick")):
+            (beside / content).touch()
+    assert names(path) == ["quick"]
+    assert names(tmp_path) == ["folder"]
 
 
 def test_a_failure_leaves_the_old_folder_and_nothing_else(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from transformer_mt import Translator
+from transformer_mt import Translator, records
 from transformer_mt import config as configuration
 from transformer_mt.config import Config
 from transformer_mt.data.batching import BatchStream, Position
@@ -266,3 +266,18 @@ def test_a_run_does_not_begin_with_itself(copy: Path, tmt: Tmt) -> None:
     done = tmt("train", "--config", "tiny.yaml", "--restart", "train.init_from=runs/tiny")
     assert (done.returncode, "is this run itself" in done.stderr) == (2, True), done.stderr
     assert sorted(Path("runs").iterdir()) == before
+
+
+def test_nothing_is_cut_for_validation_that_the_other_has_learnt(copy: Path) -> None:
+    """Its scores would flatter the model (trap 34)."""
+    begun = Origin.open(configuration.load(Path("tiny.yaml"), ["train.init_from=runs/tiny"]))
+    record = begun.run.read_record()
+    text = record["sha256"]["train"]
+    for harmless in (text, "another-rest-seed1-5"):
+        begun.check_cut({"train": harmless})
+    with pytest.raises(UserError, match=r"runs/tiny: has learnt from pairs that are cut for validation here"):
+        begun.check_cut({"train": f"{text}-rest-seed1-5"})
+    records.write(begun.run, {**record, "sha256": {"train": f"{text}-rest-seed1-5"}})
+    begun.check_cut({"train": f"{text}-rest-seed1-5"})
+    with pytest.raises(UserError, match=r"set seed and data\.validation_size as there, or name data\.validation"):
+        begun.check_cut({"train": f"{text}-rest-seed2-5"})

@@ -99,6 +99,15 @@ def test_scores_of_another_text_are_forgotten(data: Path) -> None:
     assert [file.exists() for file in scores] == [False, True]
 
 
+def test_a_mean_under_other_settings_is_made_anew(data: Path) -> None:
+    work = reproduce_work.Work(reproduce.TINY._replace(name="dropout-0.2"), 1, "en", "de", ("val",), None)
+    assert work.log.name == "dropout-0.2-en-de-1.log"
+    for folder, beam in ((work.run, 5), (work.judged, 4)):
+        folder.path.mkdir(parents=True)
+        folder.config.write_text(f"decoding: {{beam: {beam}}}\n", encoding="utf-8")
+    assert not work.is_averaged()
+
+
 def test_what_fails_is_named(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = ["multi30k", "--data", str(data), "--seeds", "1", "model.d_modle=3"]
     monkeypatch.setattr(sys, "argv", ["reproduce.py", *arguments])

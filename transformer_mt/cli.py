@@ -89,7 +89,12 @@ def _train(args: argparse.Namespace) -> None:
     config = _load_config(args)
     from transformer_mt import pipeline
 
-    pipeline.train(config, checkpoint=args.checkpoint, restart=args.restart)
+    try:
+        pipeline.train(config, checkpoint=args.checkpoint, restart=args.restart)
+    except Interrupted as stop:
+        if args.restart or args.checkpoint != "last":  # which would undo what was saved
+            stop.what = stop.what.replace("same command", "same command without --restart or --checkpoint")
+        raise
 
 
 def _translate(args: argparse.Namespace) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
 import shutil
 import sys
 import time
@@ -40,15 +41,9 @@ def replaced_file(path: Path) -> Generator[Path]:
 @contextmanager
 def replaced_folder(path: Path) -> Generator[Path]:
     """The same for a folder and what is written into it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    shutil.rmtree(beside, ignore_errors=True)
-    beside.mkdir()
-    try:
+    with _folder_beside(path) as beside:
         yield beside
-        for file in beside.iterdir():
-            _flush(file)
-        _flush(beside)
+        _flush_folder(beside)
         if path.exists():
             old = path.with_name(f".{path.name}.old.tmp")
             path.rename(old)  # killed here, it gets its name back by `clear`
@@ -56,6 +51,30 @@ def replaced_folder(path: Path) -> Generator[Path]:
             shutil.rmtree(old)
         else:
             beside.rename(path)
+
+
+@contextmanager
+def shared_folder(path: Path) -> Generator[Path]:
+    """The same for a folder that has the same content whoever makes it: the first of several processes names it."""
+    with _folder_beside(path) as beside:
+        yield beside
+        _flush_folder(beside)
+        try:
+            beside.rename(path)
+        except OSError:
+            if not path.exists():
+                raise
+
+
+@contextmanager
+def _folder_beside(path: Path) -> Generator[Path]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(
+        f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
+    )  # on other hosts, pids are others'
+    beside.mkdir()
+    try:
+        yield beside
         _flush(path.parent)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
@@ -96,6 +115,12 @@ def clear(folder: Path) -> None:
             shutil.rmtree(leftover)
         else:
             leftover.unlink(missing_ok=True)
+
+
+def _flush_folder(folder: Path) -> None:
+    for file in folder.iterdir():
+        _flush(file)
+    _flush(folder)
 
 
 def _flush(path: Path) -> None:

@@ -132,10 +132,12 @@ def encode_tables(config: Config, tables: Tables, tokenizers: TokenizerPair) -> 
 
 
 def encode_validation(config: Config, table: Table, tokenizers: TokenizerPair) -> EncodedCorpus:
-    """Validation pairs as they are, but for what the model cannot read."""
-    longest = config.model.longest
-    readable = LengthLimit(longest - config.tokenizer.source_bos, "truncate", keep_empty=True) if longest else None
-    return encode(table, tokenizers, readable, Path(config.data.cache_dir))
+    """Validation pairs as they are, but cut where the model, or its search, reads no further: a line of rubbish is not
+    to take all memory at the first validation."""
+    read = max(config.data.max_length, config.decoding.max_source_length)
+    longest = min(read, config.model.longest or read) - config.tokenizer.source_bos
+    limit = LengthLimit(longest, "truncate", keep_empty=True)
+    return encode(table, tokenizers, limit, Path(config.data.cache_dir))
 
 
 def make_stream(config: Config, material: Material, tokens: int) -> BatchStream:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -57,6 +57,19 @@ class Origin:
                 f"{KEY}: {run.path}: its weights do not fit this model:\n{lines}\n{_mend(run, differences)}"
             )
         return cls(run, info.step, digest, theirs, differences)
+
+    def check_cut(self, sha256: Mapping[str, str]) -> None:
+        """Raise `UserError` where validation pairs are cut out of a text, and this run has learnt from them.
+
+        `sha256`: of the text of each table here.
+        """
+        text, cut, _ = sha256["train"].partition("-rest-")
+        learnt = self.run.read_record()["sha256"]["train"]
+        if cut and learnt.partition("-rest-")[0] == text and learnt != sha256["train"]:
+            raise UserError(
+                f"{KEY}: {self.run.path}: has learnt from pairs that are cut for validation here;\n"
+                "set seed and data.validation_size as there, or name data.validation"
+            )
 
     def give(self, model: Transformer) -> None:
         """The model gets these weights."""

@@ -54,7 +54,8 @@ def train(config: Config, *, checkpoint: str = "last", restart: bool = False) ->
     Raises `UserError` for what the user can mend, and `Interrupted` when a signal stopped it.
     """
     run = RunFolder(Path(config.runs_dir) / str(config.name), config.keep.when_full)
-    restart = restart and not distributed.restarts()
+    if distributed.restarts():  # what this start was told, the first one has done
+        checkpoint, restart = "last", False
     begun = origin.find(run, config, restart)
     with distributed.join(config.batches.accumulate) as ranks, hold(run, ranks, restart):
         config = ranks.first_decides(lambda: settle(run, config))
@@ -101,8 +102,9 @@ def hold(run: RunFolder, ranks: Ranks, restart: bool) -> Generator[None]:
 
 def look_at(config: Config, material: Material) -> list[str]:
     """What stands out in the data, said before time is spent on it."""
-    tables = material.tables
-    report = checks.report(tables.train, material.corpora.train, tables.held_out(), Path(config.data.cache_dir))
+    tables, corpora = material.tables, material.corpora
+    cache_dir = Path(config.data.cache_dir)
+    report = checks.report(tables.train, corpora.train, corpora.validation, tables.held_out(), cache_dir)
     for line in report:
         say(f"data: {line}")
     return report
@@ -127,13 +129,16 @@ def begin(
     report: list[str],
 ) -> None:
     """Write down what this run is."""
-    for line in begun.lines() if begun else []:
-        say(line)
+    sha256 = material.tables.sha256()
+    if begun is not None:
+        begun.check_cut(sha256)
+        for line in begun.lines():
+            say(line)
     copies = 2 + (config.optimizer.ema_decay is not None)
     if line := warning_of_room(run, config.keep, model, copies):
         say(line)
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    records.begin(run, config, machine, parameters, report, material.tables.sha256(), begun and begun.about())
+    records.begin(run, config, machine, parameters, report, sha256, begun and begun.about())
     records.write_card(run, config)
 
 

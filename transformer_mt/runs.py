@@ -51,6 +51,7 @@ class CheckpointInfo:
     step: int
     metric: str  # by which the run's best checkpoint is chosen
     scores: dict[str, float]
+    stopped: bool = False  # written where a training was stopped, to go on from, and not where one was due
 
     @classmethod
     def read(cls, folder: Path) -> CheckpointInfo:
@@ -59,7 +60,7 @@ class CheckpointInfo:
         about = read_seal(path)
         if about.get("step") != int(folder.name.removeprefix("step-")):
             raise Damage(path, "is not this checkpoint's")
-        return cls(folder, about["step"], about["metric"], about["scores"])
+        return cls(folder, about["step"], about["metric"], about["scores"], about.get("stopped", False))
 
     @property
     def score(self) -> float | None:

@@ -35,7 +35,9 @@ def report(pairs: Pairs, *, max_length: int = 9, truncate: bool = False, **held_
     limit = LengthLimit(max_length, "truncate" if truncate else "drop")
     found = encode(table, tokenizers, limit, Path("cache"))
     others = {name: make_table(name, those) for name, those in held_out.items()}
-    return checks.report(table, found, others, Path("cache"))
+    readable = LengthLimit(12, "truncate", keep_empty=True) if "validation" in others else None
+    validation = encode(others.get("validation", table), tokenizers, readable, Path("cache"))
+    return checks.report(table, found, validation, others, Path("cache"))
 
 
 DISTINCT: Pairs = [("a", "x"), ("a b", "x y"), ("a b c", "x y z")]
@@ -47,6 +49,11 @@ def test_sizes() -> None:
         "1 pairs in validation",
         "2 pairs in test",
     ]
+
+
+def test_validation_pairs_that_are_too_long_are_named() -> None:
+    (*_, line) = report(DISTINCT, validation=[("c", "x"), (3 * "c a c b ", "x"), ("b", "y")])
+    assert line == ("1 validation pairs are too long to be read whole: their loss is that of a part (validation.en:2)")
 
 
 def test_what_was_dropped_and_where_it_stood() -> None:

@@ -99,7 +99,9 @@ def test_scores_are_of_free_translations(make_validator: Callable[[int], Validat
     assert not draw()
 
 
-@pytest.mark.parametrize(("probes", "rows"), [(1, [0]), (2, [0, 5]), (4, [0, 2, 5, 7]), (10, list(range(10)))])
+@pytest.mark.parametrize(
+    ("probes", "rows"), [(1, [0]), (2, [0, 5]), (4, [0, 2, 5, 7]), (10, list(range(10))), (20, list(range(10)))]
+)
 def test_probes_stand_evenly_over_the_set(
     make_validator: Callable[[int], Validator], probes: int, rows: list[int]
 ) -> None:

@@ -89,6 +89,12 @@ def test_scores_stand_beside_those_of_the_parts(run: RunFolder, tmt: Tmt, tmp_pa
     assert mean.step == max(info.step for info in best)
 
 
+def test_a_run_may_be_where_one_stands(longer: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(longer / "runs" / "tiny")
+    done = tmt("average", ".", "--last", "7")
+    assert (done.returncode, "7 checkpoints are asked for" in done.stderr) == (2, True)
+
+
 def test_the_folder_is_read_like_a_run_and_training_goes_on_beside_it(
     longer: Path, tmp_path: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,6 +128,7 @@ def test_the_folder_is_read_like_a_run_and_training_goes_on_beside_it(
         (["--best", "0"], "takes two checkpoints or more"),
         (["8"], "takes two checkpoints or more"),
         (["8", "8"], "8 8: a step stands twice"),
+        (["last", "20"], "last 20: a step stands twice"),
         (["8", "9"], "--checkpoint 9: runs/tiny has best, last and the steps 8, 12, 16, 20"),
         (["--last", "7"], "7 checkpoints are asked for, and runs/tiny has 4 (20, 16, 12, 8)"),
         (["--best", "7"], "keep.last and keep.best say how many a training keeps"),

@@ -167,6 +167,20 @@ def test_which_ones_stay(keep: KeepConfig, left: list[int], run: RunFolder) -> N
     assert list(run.checkpoint_folders()) == left
 
 
+def test_one_of_a_stop_stays_while_it_is_the_newest(run: RunFolder) -> None:
+    """And takes no other's place."""
+    for step, stopped, left in (
+        (110, True, [5, 10, 100, 110]),
+        (120, True, [5, 10, 100, 120]),
+        (130, False, [5, 100, 130]),
+    ):
+        info = CheckpointInfo(run.checkpoints / f"step-{step:06d}", step, "loss", {}, stopped)
+        save(info, make_model(step), {})
+        checkpoint.prune(run, KeepConfig())
+        assert list(run.checkpoint_folders()) == left
+        assert CheckpointInfo.read(info.path) == info
+
+
 def test_the_newest_never_stands_alone_by_default(run: RunFolder) -> None:
     """Also where it is the best one: else nothing would be left to go on from."""
     save(CheckpointInfo(run.checkpoints / "step-000200", 200, "loss", {"loss": 0.1}), make_model(200.0), {})

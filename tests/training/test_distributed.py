@@ -15,7 +15,9 @@ import pytest
 import safetensors.torch
 import torch
 
+from transformer_mt.errors import UserError
 from transformer_mt.runs import RunFolder
+from transformer_mt.training.distributed import join
 
 pytestmark = [pytest.mark.slow, pytest.mark.drill]
 
@@ -65,6 +67,26 @@ def assert_close(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) 
         torch.testing.assert_close(
             weight, right[name], rtol=1e-4, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}"
         )
+
+
+def test_a_number_of_processes_that_is_not_of_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(UserError, match=r"WORLD_SIZE is 2 .* LOCAL_RANK is not there.*unset WORLD_SIZE"), join(2):
+        pass
+
+
+@pytest.mark.parametrize("name", ["TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"])
+def test_a_job_that_is_started_anew_goes_on(name: str, alone: Path) -> None:
+    """What --checkpoint and --restart ask for, the first start has done."""
+    for asked in (["--restart"], ["--checkpoint", "77"]):
+        command = [sys.executable, "-m", "transformer_mt", "train", "--config", "tiny.yaml", "name=alone", *asked]
+        settings = ["precision=fp32", "optimizer.eps=1e-3", "batches.accumulate=4"]
+        done = subprocess.run(
+            [*command, *settings], cwd=alone, env={**os.environ, name: "1"}, capture_output=True, text=True
+        )
+        assert (done.returncode, "going on after step" in done.stderr) == (0, True), done.stderr
 
 
 @pytest.fixture(scope="module")

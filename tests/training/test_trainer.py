@@ -148,6 +148,31 @@ def test_a_signal_during_the_last_validation_is_obeyed(here, tmt, monkeypatch) -
     assert (done.returncode, "unseen (6 pairs" in done.stderr) == (0, True)
 
 
+def test_a_stop_changes_nothing_about_what_stays(here, tmt, infect, monkeypatch) -> None:
+    """What is averaged afterwards is what it would have been."""
+
+    asked = iter([True])
+
+    def stop(step: int, _: float) -> bool:
+        if step == 9 and next(asked, False):  # a second signal would end it at once
+            os.kill(os.getpid(), signal.SIGTERM)
+        return False
+
+    settings = (*TRAIN, "name=stopped", "keep.last=2", "validation.every=2")
+    infect(stop)
+    assert tmt(*settings).returncode == 143
+    run = RunFolder(here / "runs" / "stopped")
+    assert [info.step for info in run.checkpoint_list() if not info.stopped] == [6, 8]
+    assert run.checkpoint("last").step == 9
+    assert tmt("average", "runs/stopped", "--last", "2").returncode == 0
+    assert RunFolder(here / "runs" / "stopped-average-last-2").read_record()["exported"]["steps"] == [6, 8]
+    monkeypatch.undo()
+    monkeypatch.chdir(here)
+    assert tmt(*settings).returncode == 0
+    assert [*run.checkpoint_folders()][-2:] == [10, 12]
+    assert 9 not in run.checkpoint_folders()
+
+
 def test_after_two_returns_it_ends_with_a_diagnosis(here, tmt, infect) -> None:
     taken = infect(lambda step, _: step >= 6)
     done = tmt(*TRAIN, "schedule.kind=constant", "schedule.warmup_steps=1", "schedule.peak=2e-3")

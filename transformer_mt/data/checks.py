@@ -22,8 +22,13 @@ _REASONS = {
 }
 
 
-def report(train: Table, corpus: EncodedCorpus, held_out: Mapping[str, Table], cache_dir: Path) -> list[str]:
-    """The report, a sentence a line; what begins with `warning:` should be read before going on."""
+def report(
+    train: Table, corpus: EncodedCorpus, validation: EncodedCorpus, held_out: Mapping[str, Table], cache_dir: Path
+) -> list[str]:
+    """The report, a sentence a line; what begins with `warning:` should be read before going on.
+
+    `corpus` and `validation` are the ids of `train` and of `held_out["validation"]`.
+    """
     n_src, n_tgt = len(corpus.src.ids), len(corpus.tgt.ids)
     kept = max(1, len(corpus))
     lines = [
@@ -35,6 +40,11 @@ def report(train: Table, corpus: EncodedCorpus, held_out: Mapping[str, Table], c
         count = getattr(corpus.filtered, reason)
         if count:
             lines.append(f"{sentence.format(n=count)} ({train.origins(corpus.filtered.examples[reason], count)})")
+    if count := validation.filtered.truncated:
+        origins = held_out["validation"].origins(validation.filtered.examples["truncated"], count)
+        lines.append(
+            f"{count:,} validation pairs are too long to be read whole: their loss is that of a part ({origins})"
+        )
     return lines + _repetitions(train, held_out, cache_dir)
 
 

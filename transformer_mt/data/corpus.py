@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from transformer_mt import __version__
 from transformer_mt.data.lines import Pair
 from transformer_mt.data.progress import blocks
 from transformer_mt.data.sources import Source, read
-from transformer_mt.disk import replaced_folder
+from transformer_mt.disk import shared_folder
 from transformer_mt.errors import UserError
-from transformer_mt.settings import MAY_CHANGE, OneLine, Section
+from transformer_mt.settings import MAY_CHANGE, OneLine, Section, refusal
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -55,6 +55,12 @@ class DataConfig(Section):
     """longest side of a training pair, in tokens, end symbol included"""
     too_long: Literal["drop", "truncate"] = "drop"
     """what is done with a longer training pair"""
+
+    @model_validator(mode="after")
+    def _names_of_test_sets(self) -> DataConfig:
+        if taken := {"train", "validation"} & self.test.keys():
+            raise refusal("test", f"{min(taken)} is the name of other pairs: give the test set another")
+        return self
 
 
 @dataclass(frozen=True)
@@ -116,7 +122,7 @@ def load(source: Source, src_lang: str, tgt_lang: str, cache_dir: Path) -> Table
     columns = (source.src_column or src_lang, source.tgt_column or tgt_lang)
     folder = cache_dir / f"table-{_key(source, columns)}"
     if not folder.exists():
-        with replaced_folder(folder) as beside:
+        with shared_folder(folder) as beside:
             if _write(read(source, columns), beside) == 0:
                 raise UserError(f"{_describe(source)}: holds no sentence pairs; is it the right file?")
     about = json.loads((folder / "table.json").read_text(encoding="utf-8"))

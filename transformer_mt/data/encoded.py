@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from transformer_mt.data.corpus import BLOCK, NAMED, Table
 from transformer_mt.data.progress import blocks
 from transformer_mt.data.tokenizer import TokenizerPair
-from transformer_mt.disk import replaced_folder
+from transformer_mt.disk import shared_folder
 
 LAYOUT = 3  # of the arrays on disk; part of the cache's key
 
@@ -94,7 +94,7 @@ def encode(table: Table, tokenizers: TokenizerPair, limit: LengthLimit | None, c
     settings = [LAYOUT, table.key, table.sha256, tokenizers.src.to_json(), tokenizers.tgt.to_json(), str(limit)]
     folder = cache_dir / f"ids-{sha256(json.dumps(settings).encode()).hexdigest()[:16]}"
     if not folder.exists():
-        with replaced_folder(folder) as beside:
+        with shared_folder(folder) as beside:
             filtered = _write(table, tokenizers, limit, beside)
             (beside / "filtered.json").write_text(json.dumps(asdict(filtered)), encoding="utf-8")
     filtered = Filtered(**json.loads((folder / "filtered.json").read_text(encoding="utf-8")))

@@ -46,7 +46,8 @@ class Validator:
         self.sources, self.references = [src for src, _ in pairs], [tgt for _, tgt in pairs]
         self.machine, self.ranks, self.smoothing, self.standard = machine, ranks, smoothing, standard
         # probes stand evenly spread over the set, so that they differ as the set does
-        self.probes = [i * len(pairs) // probes for i in range(min(probes, len(pairs)))]
+        n = min(probes, len(pairs))
+        self.probes = [i * len(pairs) // n for i in range(n)]
 
     def __call__(self, failing: int | None, warming_up: bool = False) -> Validation:
         translator = Translator.of(self.model, self.tokenizers, self.decoding, self.machine.precision)

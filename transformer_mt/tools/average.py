@@ -41,8 +41,6 @@ class Choice:
         """Raise `UserError` unless it names two checkpoints or more, in one way."""
         if sum([self.last is not None, self.best is not None, bool(self.steps)]) != 1:
             raise UserError("average: choose the checkpoints by --last N, by --best N or by their steps")
-        if len(set(self.steps)) < len(self.steps):
-            raise UserError(f"average: {' '.join(self.steps)}: a step stands twice")
         if (self.last or self.best or len(self.steps)) < 2:
             raise UserError("average: takes two checkpoints or more")
 
@@ -50,8 +48,10 @@ class Choice:
         """The checkpoints, oldest first. Raises `UserError` where the run has not so many."""
         if self.steps:
             found = [run.checkpoint(step) for step in self.steps]
+            if len({info.step for info in found}) < len(found):
+                raise UserError(f"average: {' '.join(self.steps)}: a step stands twice")
         else:
-            there = run.checkpoint_list()
+            there = [info for info in run.checkpoint_list() if not info.stopped]
             candidates = there[::-1] if self.best is None else ranked(there)
             wanted = self.last or self.best or 0
             if len(candidates) < wanted:
@@ -69,7 +69,8 @@ def average(
 ) -> list[str]:
     """Write the mean into a new folder, as weights alone; say how it scores beside those that it is made of."""
     choice.check()
-    output = output or run.path.with_name(f"{run.path.name}-average-{choice}")
+    whole = run.path if run.path.name not in ("", "..") else run.path.resolve()
+    output = output or whole.with_name(f"{whole.name}-average-{choice}")
     weights.refuse_existing(output)
     found = choice.of(run)
     config = configuration.load(run.config)
@@ -91,6 +92,8 @@ def mean(model: Transformer, found: Sequence[CheckpointInfo]) -> dict[str, Tenso
     """The mean of each parameter, summed up in fp64; shared ones are there once. The model is used to read them."""
     sums = {name: torch.zeros_like(parameter, dtype=torch.float64) for name, parameter in model.named_parameters()}
     for info in found:
+        if not info.path.exists():
+            raise UserError(f"{info.path}: is no longer there: the run is being trained; try again")
         load_weights(model, info)
         for name, parameter in model.named_parameters():
             sums[name] += parameter.detach()

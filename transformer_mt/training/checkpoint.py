@@ -54,7 +54,8 @@ def save(info: CheckpointInfo, model: nn.Module, state: State | None, when_full:
             safetensors.torch.save_model(model, str(folder / WEIGHTS))
             if state is not None:
                 torch.save(state, folder / STATE)
-            write_seal(folder / CHECKPOINT, {"step": info.step, "metric": info.metric, "scores": info.scores})
+            about = {"step": info.step, "metric": info.metric, "scores": info.scores, "stopped": info.stopped}
+            write_seal(folder / CHECKPOINT, about)
             (folder / WEIGHTS).chmod((folder / CHECKPOINT).stat().st_mode)  # the library lets nobody else read it
 
     weights = {tensor.data_ptr(): tensor for tensor in model.state_dict().values()}  # tied ones are saved once
@@ -69,9 +70,14 @@ def save(info: CheckpointInfo, model: nn.Module, state: State | None, when_full:
 
 
 def prune(run: RunFolder, keep: KeepConfig) -> None:
-    """Delete the checkpoints that are neither among the best nor among the newest."""
+    """Delete the checkpoints that are neither among the best nor among the newest.
+
+    One that was written where the training was stopped stays beside them while it is the newest: so the others are in
+    the end those of a training that was never stopped.
+    """
     found = run.readable_checkpoints()
-    kept = {info.step for info in (*found[-keep.last :], *ranked(found)[: keep.best])}
+    due = [info for info in found if not info.stopped]
+    kept = {info.step for info in (*found[-1:], *due[-keep.last :], *ranked(found)[: keep.best])}
     for info in found:
         if info.step not in kept:
             delete_folder(info.path)

@@ -24,6 +24,7 @@ from torch.distributed.rendezvous import rendezvous  # pyright: ignore[reportUnk
 
 from transformer_mt.errors import UserError
 
+FROM_TORCHRUN = "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"
 PATIENCE = timedelta(hours=2)
 """How long ranks wait for each other: the first one tokenises a large corpus before the others can begin, and what it
 writes may have to wait for room on the disk."""
@@ -118,6 +119,11 @@ def join(accumulate: int) -> Generator[Ranks]:
     if size == 1:
         yield Ranks()
         return
+    if missing := [name for name in FROM_TORCHRUN if name not in os.environ]:
+        raise UserError(
+            f"WORLD_SIZE is {size} in the environment, and {missing[0]} is not there: start the processes with "
+            "torchrun, or unset WORLD_SIZE"
+        )
     if size > accumulate:
         raise UserError(
             f"batches.accumulate: {accumulate}: {size} processes cannot share so few batches a step: set it to {size}, "
@@ -146,8 +152,8 @@ def say(line: str) -> None:
 
 
 def restarts() -> int:
-    """How often `torchrun` has started this job anew."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    """How often `torchrun`, or SLURM, has started this job anew."""
+    return sum(int(os.environ.get(name, "0")) for name in ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"))
 
 
 @contextmanager

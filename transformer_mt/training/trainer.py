@@ -117,7 +117,7 @@ class Trainer:
                     self.save({})
                 if self.ranks.any(stop.number):  # where all wait for the first one, which has written
                     if not is_saved:
-                        self.save({})
+                        self.save({}, stopped=True)
                     break
             if reason is not None and self.progress.validated != self.progress.step:
                 self.validate_and_save()
@@ -239,7 +239,7 @@ class Trainer:
 
     # --- the state ----------------------------------------------------------------------------------------------------
 
-    def save(self, scores: dict[str, float]) -> None:
+    def save(self, scores: dict[str, float], stopped: bool = False) -> None:
         """Write a checkpoint of this step, then drop those that need not stay."""
         self.read()
         self.count_time()
@@ -248,7 +248,7 @@ class Trainer:
         self.run.before_writing()
         self.monitor.flush()
         step = self.progress.step
-        info = CheckpointInfo(self.run.checkpoints / f"step-{step:06d}", step, self.validation.metric, scores)
+        info = CheckpointInfo(self.run.checkpoints / f"step-{step:06d}", step, self.validation.metric, scores, stopped)
         with self.averaged():
             checkpoint.save(info, self.updater.model, self.state(), self.run.when_full)
         checkpoint.prune(self.run, self.keep)
