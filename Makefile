@@ -18,10 +18,10 @@ quickstart: .venv/.installed ## train the built-in corpus, then translate held-o
 	$(BIN)/tmt train --config configs/quickstart.yaml
 	$(BIN)/tmt evaluate runs/quickstart --show 5
 
-test: .venv/.installed-dev ## run the test suite (5 minutes)
+test: .venv/.installed-dev ## run the test suite (5 to 8 minutes)
 	$(BIN)/pytest -m "not drill"
 
-drill: .venv/.installed-dev ## trainings that are killed, damaged or spread over processes (7 minutes)
+drill: .venv/.installed-dev ## trainings that are killed, damaged or spread over processes (7 to 9 minutes)
 	$(BIN)/pytest -m drill
 
 check: .venv/.installed-dev ## ruff and pyright

@@ -91,9 +91,9 @@ def _train(args: argparse.Namespace) -> None:
 
     try:
         pipeline.train(config, checkpoint=args.checkpoint, restart=args.restart)
-    except Interrupted as stop:
-        if args.restart or args.checkpoint != "last":  # which would undo what was saved
-            stop.what = stop.what.replace("same command", "same command without --restart or --checkpoint")
+    except Interrupted:
+        if args.restart or args.checkpoint != "last":
+            _note("--restart and --checkpoint would undo what was saved: leave them out to go on")
         raise
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -12,7 +13,9 @@ import torch
 from safetensors.torch import load_file
 
 from transformer_mt import Translator
+from transformer_mt.errors import UserError
 from transformer_mt.runs import CheckpointInfo, RunFolder
+from transformer_mt.tools import average
 from transformer_mt.tools.average import Choice
 
 Tmt = Callable[..., "CompletedProcess[str]"]
@@ -87,6 +90,12 @@ def test_scores_stand_beside_those_of_the_parts(run: RunFolder, tmt: Tmt, tmp_pa
     mean = RunFolder.open(tmp_path / "mean").checkpoint("best")
     assert rows["average"][0] == f"{mean.scores['loss']:.4f}"
     assert mean.step == max(info.step for info in best)
+
+
+def test_a_checkpoint_that_the_training_deletes_meanwhile(run: RunFolder) -> None:
+    found = [replace(run.checkpoint("last"), path=run.checkpoints / "step-000099")]
+    with pytest.raises(UserError, match="step-000099: is no longer there: the run is being trained; try again"):
+        average.mean(Translator.load(run.path).model, found)
 
 
 def test_a_run_may_be_where_one_stands(longer: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:
