@@ -46,7 +46,7 @@ class Job:
         time.sleep(float(os.environ.get("SECONDS", 0)))
         return "".join(line.text.upper() + "\\n" for line in window)
 
-sys.modules["transformer_mt.tools.translating"] = SimpleNamespace(Job=Job)
+sys.modules["transformer_mt.tools.translate"] = SimpleNamespace(Job=Job)
 cli._load_run = lambda args: (args.checkpoint, SimpleNamespace(config=SimpleNamespace(sample=False)))
 try:
     cli.main()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from transformer_mt.decoding.translator import Translator
     from transformer_mt.outputs import Settings
     from transformer_mt.streams import Line
-    from transformer_mt.tools.translating import Provenance
+    from transformer_mt.tools.translate import Provenance
 
     Work = Callable[[Sequence[Line], int], str]
 
@@ -108,7 +108,7 @@ def _translate(args: argparse.Namespace) -> None:
             raise UserError(f"translate: {text} is a folder, taken for a text: --ensemble stands before each run")
     at_prompt = not args.texts and not args.input and sys.stdin.isatty() and sys.stdout.isatty()
     lines = streams.paired(streams.lines(args.texts, args.input, at_prompt, args.errors), args.prefix, args.errors)
-    from transformer_mt.tools.translating import Job
+    from transformer_mt.tools.translate import Job
 
     origin, translator = _load_engine(args) if args.engine == "ctranslate2" else _load_run(args)
     for key in () if translator.config.sample else DRAWING:
@@ -138,16 +138,16 @@ def _score(args: argparse.Namespace) -> None:
 def _evaluate(args: argparse.Namespace) -> None:
     outputs.check(args.output)
     outputs.check_apart(args.output, args.src, args.ref)
-    from transformer_mt.tools import evaluating
+    from transformer_mt.tools import evaluate
 
-    evaluating.check(vars(args))
+    evaluate.check(vars(args))
     if args.hyp:
-        about, found = evaluating.of_file(args.hyp, args.ref, args.tgt_lang, args.text or "raw", args.paper)
+        about, found = evaluate.of_file(args.hyp, args.ref, args.tgt_lang, args.text or "raw", args.paper)
     else:
-        run = evaluating.RunEvaluation.open(args.run, args.src, args.ref, args.set, args.output, args.paper)
+        run = evaluate.RunEvaluation.open(args.run, args.src, args.ref, args.set, args.output, args.paper)
         about, found = run.of(_load_translator(args, args.run), args.checkpoint or "best")
     if args.json:
-        print(evaluating.render(about, list(found)))
+        print(evaluate.render(about, list(found)))
     else:
         for one in found:
             print(*one.lines(args.show or 0), sep="\n")
@@ -192,23 +192,23 @@ def _average(args: argparse.Namespace) -> None:
 def _plot(args: argparse.Namespace) -> None:
     text = None if args.text is None else streams.decode_argument(args.text)
     outputs.check(args.output)
-    from transformer_mt.tools import plots
+    from transformer_mt.tools import plot
 
-    choice = plots.Choice(text, args.kind, args.layer, args.head)
-    plots.check(args.what, choice, args.overrides, args.output)
-    subject = plots.Subject.open(args.subject, args.overrides, args.checkpoint)
-    print(plots.plot(args.what, subject, choice, args.output))
+    choice = plot.Choice(text, args.kind, args.layer, args.head)
+    plot.check(args.what, choice, args.overrides, args.output)
+    subject = plot.Subject.open(args.subject, args.overrides, args.checkpoint)
+    print(plot.plot(args.what, subject, choice, args.output))
 
 
 def _tokenize(args: argparse.Namespace) -> None:
-    from transformer_mt.tools import tokens
+    from transformer_mt.tools import tokenize
 
-    args.texts, overrides = tokens.split_words(args.subject, args.texts)
+    args.texts, overrides = tokenize.split_words(args.subject, args.texts)
     streams.check_input(args.texts, args.input, "tokenize")
-    subject = tokens.Subject.open(args.subject, overrides)
+    subject = tokenize.Subject.open(args.subject, overrides)
     if args.input or args.texts or subject.validation is None:
         lines = (line for line in streams.lines(args.texts, args.input, at_prompt=False) if line is not None)
-        output = tokens.look(subject.of(args.side or "src"), lines, args.input)
+        output = tokenize.look(subject.of(args.side or "src"), lines, args.input)
     else:
         output = subject.reports([args.side] if args.side else ["src", "tgt"])
     for line in output:
@@ -254,7 +254,7 @@ def _load_translator(args: argparse.Namespace, run: Path) -> Translator:
 
 
 def _load_run(args: argparse.Namespace) -> tuple[Provenance, Translator]:
-    from transformer_mt.tools.translating import Provenance
+    from transformer_mt.tools.translate import Provenance
 
     translator = _load_translator(args, args.run)
     return Provenance.of(translator), translator

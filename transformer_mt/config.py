@@ -28,6 +28,7 @@ from transformer_mt.settings import (
     CountOrAuto,
     KeyPath,
     MayChange,
+    Place,
     Section,
     Tree,
     Value,
@@ -41,7 +42,7 @@ from transformer_mt.training.optim import OptimizerConfig
 from transformer_mt.training.progress import TrainConfig, ValidationConfig
 from transformer_mt.training.schedule import ScheduleConfig
 
-COMMAND_LINE = "command line"
+COMMAND_LINE = Place("command line")
 
 
 class Config(Section):
@@ -135,7 +136,7 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Config:
             raise UserError(f"{COMMAND_LINE}: {override}: an override is section.key=value")
         tree = tree.replacing(tuple(key.split(".")), read_value(text, f"{COMMAND_LINE}: {key}"), COMMAND_LINE)
     if tree.values.get("name") is None:
-        tree = tree.replacing(("name",), path.stem, str(path))
+        tree = tree.replacing(("name",), path.stem, Place(str(path)))
     try:
         config = Config.model_validate(tree.values)
     except ValidationError as error:
@@ -172,7 +173,7 @@ def _read_inherited(path: Path, heirs: tuple[Path, ...]) -> Tree:
 
 def _line(tree: Tree, path: KeyPath, message: str) -> str:
     dotted = ".".join(str(key) for key in path)
-    return ": ".join(part for part in (tree.place(path), dotted, message) if part)
+    return ": ".join(part for part in (str(tree.place(path)), dotted, message) if part)
 
 
 def _explain(error: ValidationError, tree: Tree) -> list[str]:
@@ -185,14 +186,7 @@ def _explain(error: ValidationError, tree: Tree) -> list[str]:
         section = _schema_of(path[:-1])
         what = complaint(cast(dict[str, Any], detail), list(section.model_fields) if section else [])
         by_path.setdefault(path, []).append(what)
-    lines = [_line(tree, path, "; or: ".join(dict.fromkeys(said))) for path, said in by_path.items()]
-    return sorted(lines, key=_by_line)
-
-
-def _by_line(line: str) -> tuple[str, int]:
-    file, _, rest = line.partition(":")
-    number = rest.partition(":")[0]
-    return file, int(number) if number.isdigit() else 0
+    return [_line(tree, path, "; or: ".join(dict.fromkeys(by_path[path]))) for path in sorted(by_path, key=tree.place)]
 
 
 def _path_in_file(loc: KeyPath, tree: Tree) -> KeyPath:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, cast
 
 import yaml
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from transformer_mt.errors import UserError
@@ -84,68 +84,31 @@ CountOrAuto = Annotated[
 ]
 
 
-# --- a number of steps or of epochs -----------------------------------------------------------------------------------
-
-_INTERVAL = re.compile(r"([1-9][0-9_]*)\s*(steps?|epochs?)?")
-
-
-def _read_interval(value: object) -> str:
-    match = _INTERVAL.fullmatch(str(value).strip())
-    if match is None:
-        raise ValueError(f'"{value}" is neither a number of steps ("500") nor of epochs ("1 epoch")')
-    count, unit = int(match[1]), (match[2] or "steps").rstrip("s")
-    return f"{count} {unit}" + ("s" if count > 1 else "")
-
-
-Interval = Annotated[
-    str,
-    BeforeValidator(_read_interval),
-    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": _INTERVAL.pattern}]}),
-]
-"""How often something happens: `500`, `500 steps` or `2 epochs`."""
-
-
-class Milestone(NamedTuple):
-    """The end of a step (counted from 1), which took the run from one count of whole epochs to another."""
-
-    step: int
-    epochs_before: int
-    epochs: int
-
-    def ends(self, interval: str | None) -> bool:
-        """Whether an interval ends here; null never does."""
-        if interval is None:
-            return False
-        count, unit = interval.split()
-        if unit.startswith("step"):
-            return self.step % int(count) == 0
-        return self.epochs // int(count) > self.epochs_before // int(count)
-
-
-def _one_line(text: str) -> str:
-    if "\n" in text or "\r" in text:
-        raise ValueError("must stand on one line")
-    return text
-
-
-OneLine = Annotated[str, AfterValidator(_one_line)]
-
-
 # --- YAML, with the place of every value ------------------------------------------------------------------------------
+
+
+class Place(NamedTuple):
+    """Where a value was written: `file.yaml:14`; places are in the order in which they are read."""
+
+    source: str = ""
+    line: int = 0  # from 1; 0: there are no lines
+
+    def __str__(self) -> str:
+        return f"{self.source}:{self.line}" if self.line else self.source
 
 
 @dataclass(frozen=True)
 class Tree:
-    """The nested values of one or more YAML files, and where each was written (`file.yaml:14`)."""
+    """The nested values of one or more YAML files, and where each was written."""
 
     values: dict[str, Value] = field(default_factory=dict[str, Value])
-    places: dict[KeyPath, str] = field(default_factory=dict[KeyPath, str])
+    places: dict[KeyPath, Place] = field(default_factory=dict[KeyPath, Place])
 
-    def place(self, path: KeyPath) -> str:
+    def place(self, path: KeyPath) -> Place:
         """Where a key was written; for a key that was not, the nearest section around it."""
         while path and path not in self.places:
             path = path[:-1]
-        return self.places.get(path, "")
+        return self.places.get(path, Place())
 
     def over(self, base: Tree) -> Tree:
         """This tree laid over another: sections are merged, everything else is replaced."""
@@ -153,7 +116,7 @@ class Tree:
         live = set(_paths(merged.values))
         return Tree(merged.values, {path: place for path, place in merged.places.items() if path in live})
 
-    def replacing(self, path: tuple[str, ...], value: Value, place: str) -> Tree:
+    def replacing(self, path: tuple[str, ...], value: Value, place: Place) -> Tree:
         """This tree with one value replaced as a whole."""
         values: dict[str, Value] = {**self.values}
         inner = values
@@ -205,12 +168,12 @@ def read_yaml(path: Path) -> Tree:
     return Tree(cast(dict[str, Value], values), places)
 
 
-def read_value(text: str, place: str) -> Value:
+def read_value(text: str, name: str) -> Value:
     """Read one YAML value, as an override on the command line gives it."""
-    return _parse(text, place)[0]
+    return _parse(text, name)[0]
 
 
-def _parse(text: str, name: str) -> tuple[Value, dict[KeyPath, str]]:
+def _parse(text: str, name: str) -> tuple[Value, dict[KeyPath, Place]]:
     try:
         node = cast("yaml.Node | None", yaml.compose(text, Loader=yaml.SafeLoader))
     except yaml.MarkedYAMLError as error:
@@ -221,19 +184,18 @@ def _parse(text: str, name: str) -> tuple[Value, dict[KeyPath, str]]:
         raise UserError(f"{name}: not valid YAML: {str(error).splitlines()[0]}") from None
     except RecursionError:
         raise UserError(f"{name}: is nested too deeply") from None
-    places: dict[KeyPath, str] = {}
+    places: dict[KeyPath, Place] = {}
     return _construct(node, (), name, places, ()), places
 
 
 def _construct(
-    node: yaml.Node | None, path: KeyPath, name: str, places: dict[KeyPath, str], inside: tuple[yaml.Node, ...]
+    node: yaml.Node | None, path: KeyPath, name: str, places: dict[KeyPath, Place], inside: tuple[yaml.Node, ...]
 ) -> Value:
     if node is None:
         return None
-    line = node.start_mark.line + 1
-    places.setdefault(path, f"{name}:{line}")
+    here = places.setdefault(path, Place(name, node.start_mark.line + 1))
     if any(node is outer for outer in inside):
-        raise UserError(f"{name}:{line}: an alias (*) stands inside its own anchor (&)")
+        raise UserError(f"{here}: an alias (*) stands inside its own anchor (&)")
     inside = (*inside, node)
     if isinstance(node, yaml.ScalarNode):
         is_null = node.style is None and node.value in ("", "~", "null", "Null", "NULL")
@@ -243,14 +205,14 @@ def _construct(
         return [_construct(item, (*path, i), name, places, inside) for i, item in enumerate(items)]
     values: dict[str, Value] = {}
     for key_node, value_node in cast(list[tuple[yaml.Node, yaml.Node]], node.value):
-        line = key_node.start_mark.line + 1
+        here = Place(name, key_node.start_mark.line + 1)
         if not isinstance(key_node, yaml.ScalarNode):
-            raise UserError(f"{name}:{line}: a key must be a single word")
+            raise UserError(f"{here}: a key must be a single word")
         key = cast(str, key_node.value)
         if key in values:
-            first = places[(*path, key)].rpartition(":")[2]
+            first = places[(*path, key)].line
             dotted = ".".join(map(str, (*path, key)))
-            raise UserError(f"{name}:{line}: {dotted}: stands twice (first on line {first}); keep one")
-        places[(*path, key)] = f"{name}:{line}"
+            raise UserError(f"{here}: {dotted}: stands twice (first on line {first}); keep one")
+        places[(*path, key)] = here
         values[key] = _construct(value_node, (*path, key), name, places, inside)
     return values

@@ -13,7 +13,7 @@ import pytest
 from pydantic import ValidationError
 
 from transformer_mt.data import corpus
-from transformer_mt.data.corpus import Table, cut_validation, load
+from transformer_mt.data.corpus import DataConfig, Table, cut_validation, load
 from transformer_mt.data.lines import Pair
 from transformer_mt.data.sources import Source
 from transformer_mt.errors import UserError
@@ -225,6 +225,12 @@ def test_a_source_is_exactly_one_kind(given: dict[str, Any]) -> None:
 def test_a_key_that_would_change_nothing_is_refused(given: dict[str, Any], said: str) -> None:
     with pytest.raises(ValidationError, match=said):
         Source.model_validate(given)
+
+
+@pytest.mark.parametrize("text", ["two\nlines", "two\rlines"])
+def test_a_language_stands_on_one_line(text: str) -> None:
+    with pytest.raises(ValidationError, match="one line"):
+        DataConfig.model_validate({"src_lang": text, "tgt_lang": "de", "train": {"builtin": "quickstart"}})
 
 
 def test_one_file_is_a_list_of_one() -> None:

@@ -25,7 +25,7 @@ from transformer_mt.decoding.explanation import explain
 from transformer_mt.errors import UserError
 from transformer_mt.model.explain import attention_weights
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.tools.translating import Provenance
+from transformer_mt.tools.translate import Provenance
 
 MakeTranslator = Callable[..., Translator]
 Tmt = Callable[..., "CompletedProcess[str]"]

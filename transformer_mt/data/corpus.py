@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from transformer_mt import __version__
 from transformer_mt.data.lines import Pair
@@ -24,7 +24,7 @@ from transformer_mt.data.progress import blocks
 from transformer_mt.data.sources import Source, read
 from transformer_mt.disk import shared_folder
 from transformer_mt.errors import UserError
-from transformer_mt.settings import MAY_CHANGE, OneLine, Section, refusal
+from transformer_mt.settings import MAY_CHANGE, Section, refusal
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -32,6 +32,15 @@ if TYPE_CHECKING:
 LAYOUT = 1  # of a cached table; part of its key
 BLOCK = 10_000  # pairs held in memory at a time
 NAMED = 5  # rows whose origin is told, of many
+
+
+def _one_line(text: str) -> str:
+    if "\n" in text or "\r" in text:
+        raise ValueError("must stand on one line")
+    return text
+
+
+OneLine = Annotated[str, AfterValidator(_one_line)]
 
 
 class DataConfig(Section):

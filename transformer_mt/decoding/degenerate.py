@@ -114,15 +114,15 @@ def hear(
     """Take in one validation, whose finding is of these sources and translations: how far the model has failed by now,
     which is to be handed in again at the next one, and the lines to say.
 
-    `failing` counts the validations in a row in which a new model has failed, from 0, those of the warm-up as one; it
-    is None for a model that was well at the last one, and `YOUNG` at the least for one that was well before. Said is
-    when a model begins to fail and when it has recovered, and nothing in between. A new model fails, which is said in
-    one line; only when it goes on so, or fails again, it is an alarm.
+    `failing` counts the validations in a row in which a new model has failed, from 0; once it has, the rest of the
+    warm-up is not heard. It is None for a model that was well at the last one, and `YOUNG` at the least for one that
+    was well before. Said is when a model begins to fail and when it has recovered, and nothing in between. A new model
+    fails, which is said in one line; only when it goes on so, or fails again, it is an alarm.
     """
-    if finding.failed < min(FEWEST, finding.total) or finding.share < (OVER if failing else ALARM):
-        return None, [f"degenerate output is over: {finding}"] if failing else []
     if warming_up and failing == 1:
         return failing, []
+    if finding.failed < min(FEWEST, finding.total) or finding.share < (OVER if failing else ALARM):
+        return None, [f"degenerate output is over: {finding}"] if failing else []
     failing = YOUNG if failing is None else failing + 1  # what was well is no longer new
     if failing == YOUNG:
         example = finding.kinds[finding.worst][0]

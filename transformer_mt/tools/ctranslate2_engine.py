@@ -29,7 +29,7 @@ from transformer_mt.device import resolve
 from transformer_mt.errors import UserError
 from transformer_mt.runs import EXPORT, RunFolder
 from transformer_mt.tools.ctranslate2_model import vocabulary
-from transformer_mt.tools.translating import Provenance
+from transformer_mt.tools.translate import Provenance
 
 HARDLY = 1e-9  # in place of an exponent of 0, with which the engine ends a search before K translations have ended
 TYPES = {"fp32": "float32", "bf16": "bfloat16"}

@@ -10,7 +10,7 @@ from transformer_mt.decoding.formats import Format, Kind, score_columns
 from transformer_mt.decoding.translator import Translation, Translator
 from transformer_mt.outputs import Settings
 from transformer_mt.streams import Line
-from transformer_mt.tools.translating import Provenance
+from transformer_mt.tools.translate import Provenance
 
 
 @dataclass(frozen=True)

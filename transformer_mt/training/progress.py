@@ -2,14 +2,50 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from transformer_mt.data.batching import Position
 from transformer_mt.runs import is_better
-from transformer_mt.settings import MAY_CHANGE, Interval, Section
+from transformer_mt.settings import MAY_CHANGE, Section
+
+_INTERVAL = re.compile(r"([1-9][0-9_]*)\s*(steps?|epochs?)?")
+
+
+def _read_interval(value: object) -> str:
+    match = _INTERVAL.fullmatch(str(value).strip())
+    if match is None:
+        raise ValueError(f'"{value}" is neither a number of steps ("500") nor of epochs ("1 epoch")')
+    count, unit = int(match[1]), (match[2] or "steps").rstrip("s")
+    return f"{count} {unit}" + ("s" if count > 1 else "")
+
+
+Interval = Annotated[
+    str,
+    BeforeValidator(_read_interval),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": _INTERVAL.pattern}]}),
+]
+"""How often something happens: `500`, `500 steps` or `2 epochs`."""
+
+
+class Milestone(NamedTuple):
+    """The end of a step (counted from 1), which took the run from one count of whole epochs to another."""
+
+    step: int
+    epochs_before: int
+    epochs: int
+
+    def ends(self, interval: str | None) -> bool:
+        """Whether an interval ends here; null never does."""
+        if interval is None:
+            return False
+        count, unit = interval.split()
+        if unit.startswith("step"):
+            return self.step % int(count) == 0
+        return self.epochs // int(count) > self.epochs_before // int(count)
 
 
 class TrainConfig(Section):
@@ -50,7 +86,7 @@ class Progress:
     best_step: int = 0
     best_score: float | None = None
     not_better: int = 0  # validations in a row
-    failing: int | None = 0  # the same, with degenerate output, the warm-up's as one; None once there was one without
+    failing: int | None = 0  # the same, with degenerate output (in the warm-up 1); None once there was one without
     skipped: int = 0  # steps whose gradient was not finite
     skipped_in_a_row: int = 0
     trouble: int = 0  # first step of so many in a row that the run has to go back

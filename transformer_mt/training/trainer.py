@@ -16,14 +16,13 @@ from transformer_mt.data.batching import Position
 from transformer_mt.data.feed import Feed
 from transformer_mt.errors import Interrupted, UserError
 from transformer_mt.runs import CheckpointInfo, RunFolder
-from transformer_mt.settings import Milestone
 from transformer_mt.signals import StopSignals
 from transformer_mt.training import checkpoint
 from transformer_mt.training.checkpoint import KeepConfig, State
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.ema import AveragedWeights
 from transformer_mt.training.monitor import Monitor
-from transformer_mt.training.progress import Progress, TrainConfig, ValidationConfig
+from transformer_mt.training.progress import Milestone, Progress, TrainConfig, ValidationConfig
 from transformer_mt.training.samples import Sample
 from transformer_mt.training.schedule import Schedule
 from transformer_mt.training.update import FIGURES, Updater

@@ -18,7 +18,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from transformer_mt import Translator
 from transformer_mt import config as configuration
 from transformer_mt.decoding.explanation import Explanation, explain, pieces
-from transformer_mt.tools import plots
+from transformer_mt.tools import plot
 
 Tmt = Callable[..., "CompletedProcess[str]"]
 KINDS = ("positions", "schedule", "attention", "lengths")
@@ -78,7 +78,7 @@ def test_without_output_a_picture_goes_to_its_subject(
 def test_a_configuration_and_its_run_have_the_same_lengths(tiny_run: Path, here: Path) -> None:
     titles, counts = set[str](), set[float]()
     for path in (tiny_run, Path("tiny.yaml")):
-        figure = plots.draw("lengths", plots.Subject.open(path, [], "best"), plots.Choice())
+        figure = plot.draw("lengths", plot.Subject.open(path, [], "best"), plot.Choice())
         for axes in figure.axes:
             counts.add(sum(bar.get_height() for bar in axes.patches))  # pyright: ignore[reportAttributeAccessIssue]
         titles.add(figure.get_suptitle())
@@ -87,23 +87,23 @@ def test_a_configuration_and_its_run_have_the_same_lengths(tiny_run: Path, here:
 
 
 def test_lengths_show_what_lies_beyond_the_limit(here: Path) -> None:
-    subject = plots.Subject.open(Path("tiny.yaml"), ["data.max_length=3"], "best")
-    figure = plots.draw("lengths", subject, plots.Choice())
+    subject = plot.Subject.open(Path("tiny.yaml"), ["data.max_length=3"], "best")
+    figure = plot.draw("lengths", subject, plot.Choice())
     beyond = int(figure.get_suptitle().split("; ")[1].split()[0])
     assert 0 < beyond <= 50
     assert max(int(axes.get_title().rpartition(" ")[2]) for axes in figure.axes) > 3
 
 
 def test_overrides_are_drawn(here: Path) -> None:
-    subject = plots.Subject.open(Path("tiny.yaml"), ["schedule.kind=noam", "train.max_steps=77"], "best")
-    axes = plots.draw("schedule", subject, plots.Choice()).axes[0]
+    subject = plot.Subject.open(Path("tiny.yaml"), ["schedule.kind=noam", "train.max_steps=77"], "best")
+    axes = plot.draw("schedule", subject, plot.Choice()).axes[0]
     assert (axes.get_title(), axes.get_xlim()[1]) == ("learning rate: noam", 77)
 
 
 def test_a_curve_that_ends_is_drawn_to_where_the_run_does(here: Path) -> None:
     """The end that is not named is that of the training, as it would be for the run."""
-    subject = plots.Subject.open(Path("tiny.yaml"), ["schedule.kind=linear", "train.max_steps=77"], "best")
-    (chosen, *_) = plots.draw("schedule", subject, plots.Choice()).axes[0].lines
+    subject = plot.Subject.open(Path("tiny.yaml"), ["schedule.kind=linear", "train.max_steps=77"], "best")
+    (chosen, *_) = plot.draw("schedule", subject, plot.Choice()).axes[0].lines
     rates = list(np.asarray(chosen.get_ydata()))
     assert (rates.index(max(rates)), rates[-1]) == (4, 0.0)
 
@@ -237,4 +237,4 @@ def test_where_the_validation_text_is_gone_the_remedy_is_named(
 
 def test_the_picture_is_of_the_first_validation_sentence(tiny_run: Path, here: Path) -> None:
     config = configuration.load(tiny_run / "config.yaml")
-    assert plots.first_sentence(config) == (here / "valid.en").read_text(encoding="utf-8").split("\n")[0]
+    assert plot.first_sentence(config) == (here / "valid.en").read_text(encoding="utf-8").split("\n")[0]

@@ -19,7 +19,7 @@ from transformer_mt.runs import RunFolder
 from transformer_mt.scoring.measures import NO_TER, measure
 from transformer_mt.scoring.metrics import Standard
 from transformer_mt.scoring.papers import papers_texts
-from transformer_mt.tools.evaluating import OF_A_RUN
+from transformer_mt.tools.evaluate import OF_A_RUN
 
 Tmt = Callable[..., "CompletedProcess[str]"]
 
