@@ -215,7 +215,7 @@ def make_trainer(
         limits=config.train,
         validation=config.validation,
         keep=config.keep,
-        whereabouts=lambda position: table.origins(stream.rows(position, accumulate).tolist()),
+        whereabouts=lambda position: stream.name_lines(stream.rows(position, accumulate), table),
     )
 
 
@@ -245,7 +245,7 @@ def make_validator(
 
 def halves(stream: BatchStream, batch: Batch, table: Table) -> list[Batch]:
     """Two batches of one for which there is no memory. Raises `UserError` for a single pair."""
-    lines = stream.name_lines(batch, table)
+    lines = stream.name_lines(batch.rows, table)
     if len(batch.rows) == 1:
         raise UserError(f"{lines}: there is no memory for this pair alone; lower data.max_length, or the model's size")
     print(f"no memory for a batch of {len(batch.rows)} pairs: it is split ({lines})", file=sys.stderr, flush=True)

@@ -60,7 +60,7 @@ def texts(found: EncodedCorpus, tokenizers: TokenizerPair) -> list[tuple[str, st
 def test_pairs_are_filtered_as_pairs(tokenizers: TokenizerPair) -> None:
     found = encode(make_table(), tokenizers, LIMIT, Path("cache"))
     assert texts(found, tokenizers) == [PAIRS[row] for row in (0, 6, 7)]
-    assert found.rows.tolist() == [0, 6, 7]
+    assert found.table_rows.tolist() == [0, 6, 7]
     assert found.filtered == Filtered(
         empty=3, too_long=2, truncated=0, examples={"empty": [1, 2, 5], "too_long": [3, 4]}
     )
@@ -70,7 +70,7 @@ def test_long_pairs_are_cut_where_that_is_asked_for(tokenizers: TokenizerPair) -
     found = encode(make_table(), tokenizers, LengthLimit(6, "truncate"), Path("cache"))
     cut = [PAIRS[0], ("a a a a a", "x"), ("a", "y y y y y"), PAIRS[6], PAIRS[7]]
     assert texts(found, tokenizers) == cut
-    assert found.rows.tolist() == [0, 3, 4, 6, 7]
+    assert found.table_rows.tolist() == [0, 3, 4, 6, 7]
     assert found.filtered == Filtered(
         empty=3, too_long=0, truncated=2, examples={"empty": [1, 2, 5], "truncated": [3, 4]}
     )
@@ -90,10 +90,9 @@ def test_the_lines_of_a_batch(tokenizers: TokenizerPair) -> None:
     table = make_table([*PAIRS, *[("a b c d", "x")] * 1500])
     stream = BatchStream(encode(table, tokenizers, LIMIT, Path("cache")), tokenizers, tokens=10_000, seed=1)
     (batch,) = stream.in_order()
-    some = stream.collate(np.array([2, 0, 1], np.int32))
-    assert stream.name_lines(some, table) == "t.en:8, t.en:1, t.en:7"
+    assert stream.name_lines(np.array([2, 0, 1], np.int32), table) == "t.en:8, t.en:1, t.en:7"
     assert batch.rows[:5].tolist() == [3, 4, 5, 6, 7]
-    assert stream.name_lines(batch, table) == "t.en:9, t.en:10, t.en:11, t.en:12, t.en:13, ... and 1,498 more"
+    assert stream.name_lines(batch.rows, table) == "t.en:9, t.en:10, t.en:11, t.en:12, t.en:13, ... and 1,498 more"
 
 
 def test_held_out_pairs_are_kept_as_they_are(tokenizers: TokenizerPair) -> None:
@@ -114,7 +113,7 @@ def test_blocks_make_no_difference(
     monkeypatch.setattr(encoded, "BLOCK", block)
     found = encode(make_table(), tokenizers, limit, Path("blocks"))
     assert texts(found, tokenizers) == texts(whole, tokenizers)
-    assert found.rows.tolist() == whole.rows.tolist()
+    assert found.table_rows.tolist() == whole.table_rows.tolist()
     assert found.filtered == whole.filtered
 
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -195,6 +196,7 @@ def test_before_the_first_checkpoint_there_is_no_way_back(here, tmt, infect) -> 
 def test_a_batch_that_is_split_is_counted_and_named(here, tmt, monkeypatch) -> None:
     from transformer_mt.training import update
 
+    import_module("transformer_mt.pipeline")  # part of which tries batches, with the function as it is now
     gradients, failed = update.gradients, list[int]()
 
     def starve(model: Any, batch: Any, **settings: Any) -> Any:

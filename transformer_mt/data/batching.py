@@ -110,9 +110,9 @@ class BatchStream:
         return batches, self.after(position, count)
 
     def rows(self, position: Position, count: int) -> Rows:
-        """The rows of the table from which the next `count` batches from a position come."""
+        """The pairs of the next `count` batches from a position."""
         places = [self.after(position, i) for i in range(count)]
-        return self.corpus.rows[np.concatenate([self.plan(place.epoch)[place.index] for place in places])]
+        return np.concatenate([self.plan(place.epoch)[place.index] for place in places])
 
     def after(self, position: Position, count: int) -> Position:
         """The position `count` batches on."""
@@ -128,9 +128,9 @@ class BatchStream:
         middle = (len(batch.rows) + 1) // 2
         return [self.collate(rows, batch.epoch) for rows in (batch.rows[:middle], batch.rows[middle:])]
 
-    def name_lines(self, batch: Batch, table: Table) -> str:
-        """Where the pairs of a batch were read, for a person: the first few `file:line`, and how many more."""
-        return table.origins(self.corpus.rows[batch.rows].tolist())
+    def name_lines(self, rows: Rows, table: Table) -> str:
+        """Where pairs were read, for a person: the first few `file:line`, and how many more."""
+        return table.origins(self.corpus.table_rows[rows].tolist())
 
     def collate(self, rows: Rows, epoch: int | None = None) -> Batch:
         """Pad the pairs of these rows to one batch; of an epoch of training, in that epoch's segmentation."""

@@ -25,7 +25,7 @@ LAYOUT = 3  # of the arrays on disk; part of the cache's key
 
 Ids = NDArray[np.int32]
 Offsets = NDArray[np.int64]
-Rows = NDArray[np.int32]
+TableRows = NDArray[np.int32]
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class EncodedCorpus:
 
     src: Side
     tgt: Side
-    rows: Rows  # of the table, from which each pair comes. [N]
+    table_rows: TableRows  # from which each pair comes. [N]
     filtered: Filtered
 
     def __len__(self) -> int:
@@ -98,8 +98,8 @@ def encode(table: Table, tokenizers: TokenizerPair, limit: LengthLimit | None, c
             filtered = _write(table, tokenizers, limit, beside)
             (beside / "filtered.json").write_text(json.dumps(asdict(filtered)), encoding="utf-8")
     filtered = Filtered(**json.loads((folder / "filtered.json").read_text(encoding="utf-8")))
-    rows = np.load(folder / "rows.npy", mmap_mode="r")
-    return EncodedCorpus(_load_side(folder, "src"), _load_side(folder, "tgt"), rows, filtered)
+    table_rows = np.load(folder / "rows.npy", mmap_mode="r")
+    return EncodedCorpus(_load_side(folder, "src"), _load_side(folder, "tgt"), table_rows, filtered)
 
 
 def _load_side(folder: Path, name: str) -> Side:
