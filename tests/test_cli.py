@@ -791,6 +791,8 @@ def test_texts_may_stand_behind_options_and_begin_with_a_dash(tiny_run: Path, tm
     wanted = tmt("translate", tiny_run, stdin="\n".join([*texts, ""]).encode())
     done = tmt("translate", tiny_run, "--beam", 5, "--", *texts)
     assert (done.returncode, done.stdout) == (0, wanted.stdout), done.stderr
+    before, behind = (tmt("translate", tiny_run, *options, "--", "-one") for options in ((), ("--beam", 5)))
+    assert (behind.returncode, behind.stdout) == (0, before.stdout), behind.stderr
     assert tmt("translate", tiny_run, "--beem", 5, "one").returncode == 2
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import runpy
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -156,6 +157,13 @@ def test_every_mistake_is_told_at_once_in_the_order_of_the_file(write: Write) ->
 def test_sections_that_contradict_each_other(write: Write, text: str, place: str) -> None:
     (line,) = mistakes(write("x.yaml", MINIMAL + text))
     assert line.startswith(place)
+
+
+def test_a_tokeniser_that_is_not_installed(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Said before the first validation, which would be too late."""
+    monkeypatch.setitem(sys.modules, "MeCab", None)
+    (line,) = mistakes(write("x.yaml", MINIMAL + "scoring: {tokenize: ja-mecab}\n"))
+    assert line == "x.yaml:2: scoring.tokenize: ja-mecab needs one more package: pip install 'sacrebleu[ja]'"
 
 
 @pytest.mark.parametrize(

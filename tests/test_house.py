@@ -48,7 +48,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"data", "model", "training", "scoring", "decoding", "config", "records", "pictures", "material", "pipeline"}
     | {"arguments", "streams", "outputs"},
     "streams": {"errors", "data"},
-    "outputs": {"errors", "disk", "streams"},
+    "outputs": {"errors", "disk", "lock", "streams"},
     "arguments": {"errors"},
     "cli": BELOW
     | {"arguments", "streams", "outputs"}

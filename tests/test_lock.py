@@ -27,7 +27,7 @@ from pathlib import Path
 from transformer_mt import lock
 from transformer_mt.errors import UserError
 if "noflock" in sys.argv:
-    lock._try_flock = lambda file: None
+    lock.try_flock = lambda file: None
 try:
     with lock.Lock(Path(sys.argv[1])).held():
         print("held", flush=True)
@@ -98,7 +98,7 @@ def test_the_lock_of_a_process_that_was_killed_is_taken_at_once(
 ) -> None:
     """Also before anybody has taken note of its death; and on a file system without flock."""
     if options:
-        monkeypatch.setattr(lock, "_try_flock", lambda _: None)
+        monkeypatch.setattr(lock, "try_flock", lambda _: None)
     with other_process(path, *options) as process:
         with pytest.raises(UserError, match=rf"\(process {process.pid} on .* since "), Lock(path).held():
             pass
@@ -122,7 +122,7 @@ def test_a_dead_process_of_this_machine(
     holder: Holder, has_flock: bool | None, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its lock is taken at once, however fresh; times play no part."""
-    monkeypatch.setattr(lock, "_try_flock", lambda _: has_flock)
+    monkeypatch.setattr(lock, "try_flock", lambda _: has_flock)
     forge(path, holder)
     with Lock(path).held():
         pass
@@ -158,7 +158,7 @@ def test_a_clone_of_this_machine_whose_starts_have_no_names(
     named: str, has_flock: bool | None, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The table of processes here says nothing of a process there: its heartbeat decides."""
-    monkeypatch.setattr(lock, "_try_flock", lambda _: has_flock)
+    monkeypatch.setattr(lock, "try_flock", lambda _: has_flock)
     there = replace(Holder.me(), boot=lock._boot() if named == "theirs" else "", pid=gone())
     if named != "ours":
         monkeypatch.setattr(lock, "_boot", lambda: "")

@@ -224,6 +224,12 @@ def test_a_closed_standard_input() -> None:
     assert (done.returncode, done.stderr) == (2, "tmt: translate: standard input is closed; give texts or --input\n")
 
 
+@pytest.mark.parametrize("closed", [">&-", "2>&-"])
+def test_a_closed_standard_output_or_error(closed: str) -> None:
+    done = subprocess.run(["bash", "-c", f'"$@" {closed}', "-", *command("one")], capture_output=True, check=False)
+    assert (done.returncode, done.stderr, done.stdout) == (0, b"", b"" if closed == ">&-" else b"ONE\n")
+
+
 @pytest.mark.slow
 def test_memory_is_constant(tmp_path: Path) -> None:
     def peak(n: int) -> int:
@@ -499,6 +505,29 @@ def test_what_is_read_is_not_written_over(tmp_path: Path) -> None:
     done = translate("--input", tmp_path / "g.part", "--output", tmp_path / "g")
     assert done.returncode == 2 and b"g.part: is read, and --output" in done.stderr
     assert (tmp_path / "g.part").read_bytes() == b"one\n"
+
+
+def test_nor_is_the_account_of_what_is_done(tmp_path: Path) -> None:
+    (tmp_path / "g.part.json").write_bytes(b"one\n")
+    done = translate("--input", tmp_path / "g.part.json", "--output", tmp_path / "g")
+    assert done.returncode == 2 and b"g.part.json: is read, and --output" in done.stderr
+
+
+def test_one_process_writes_a_file(tmp_path: Path) -> None:
+    said = f"{tmp_path}/g.part: another process is writing it; wait for it or stop it"
+    with outputs.opened(tmp_path / "g", {"run": "stub"}) as output:
+        output.write([streams.Line("one")], "ONE\n")
+        for resume in (False, True):
+            with pytest.raises(UserError, match=said), outputs.opened(tmp_path / "g", {"run": "stub"}, resume):
+                pass
+    assert [path.name for path in tmp_path.iterdir()] == ["g"]
+    assert (tmp_path / "g").read_bytes() == b"ONE\n"
+
+
+def test_nothing_is_compressed(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"one\n")
+    done = translate("--input", tmp_path / "f", "--output", tmp_path / "g.gz")
+    assert (done.returncode, b"g.gz: is written as plain text: leave out .gz" in done.stderr) == (2, True)
 
 
 def test_a_link_s_part_is_beside_what_it_points_to(tmp_path: Path) -> None:

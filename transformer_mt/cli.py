@@ -35,6 +35,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     args = _parse(arguments)
     if arguments is None and args.verb == "train":  # in a process of its own
         allocator.prefer_tcmalloc()
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # whoever started it closed it
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: PTH123, SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")  # whatever the locale: as files are
@@ -70,15 +73,16 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     them."""
     parser = make_parser()
     args, rest = parser.parse_known_args(arguments)
-    rest = [word for word in rest if word != "--"]
+    dashes = rest.index("--") if "--" in rest else len(rest)
+    rest, literal = rest[:dashes], rest[dashes + 1 :]  # what stands behind it is no option, whatever it looks like
     forms = {"overrides": r"(?!-).*=.*", "steps": r"\d+", "texts": r"(?!--?[A-Za-z]).*", "systems": r"(?!-).*"}
     for name, form in forms.items():
         if hasattr(args, name) and all(re.fullmatch(form, word, re.DOTALL) for word in rest):
-            more = map(Path, rest) if name == "systems" else rest
-            setattr(args, name, [*getattr(args, name), *more])
+            more = [*rest, *literal]
+            setattr(args, name, [*getattr(args, name), *(map(Path, more) if name == "systems" else more)])
             return args
-    if rest:
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest or literal:
+        parser.error(f"unrecognized arguments: {' '.join([*rest, *literal])}")
     return args
 
 

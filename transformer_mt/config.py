@@ -106,8 +106,8 @@ class Config(Section):
                 ("train", "max_steps"),
                 "nothing would ever end the training: set a limit here, or validation.patience",
             )
-        if what := self.scoring.problem(self.data.tgt_lang):
-            yield ("scoring", "text"), what
+        for key, what in self.scoring.problems(self.data.tgt_lang):
+            yield ("scoring", key), what
         if what := self.loss.problem(self.model.drops):
             yield ("loss", "consistency"), what
         for section, key, what in self.not_in_ctranslate2() if self.export else ():

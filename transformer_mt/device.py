@@ -31,7 +31,9 @@ OUT_OF_MEMORY = "DefaultCPUAllocator", "bad_alloc", "could not create a primitiv
 
 T = TypeVar("T")
 
-_DEVICE = re.compile(r"auto|cpu|mps|cuda(:[0-9]+)?")
+MOST_THREADS = 1024  # with more, the libraries below end the process
+
+_DEVICE = re.compile(r"auto|cpu|mps|cuda(:[0-9]{1,3})?")
 
 
 def _read_device(value: object) -> str:
@@ -81,6 +83,8 @@ def resolve(device: str, precision: str, threads: str | int) -> Machine:
         )
     if chosen.type == "mps" and not torch.backends.mps.is_available():
         raise UserError("device: mps is not there; there is always cpu")
+    if threads != "auto" and threads > MOST_THREADS:
+        raise UserError(f"threads: {threads:,} are too many; auto takes one a core")
     bf16 = precision == "bf16" or (precision == "auto" and gains_from_bf16(chosen))
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(SHAPES))  # read at the first matrix product
     if chosen.type == "cpu":

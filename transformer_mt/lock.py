@@ -80,7 +80,7 @@ class Lock:
         """Hold the lock. Raises `UserError` where another process does, or may still do."""
         with self.path.open("a+b", buffering=0) as file:
             file.seek(0)
-            has_flock = _try_flock(file)
+            has_flock = try_flock(file)
             holder = Holder.read(file.read())
             if has_flock is False:
                 raise UserError(f"{self._taken(holder)}; wait for it or stop it")
@@ -147,7 +147,7 @@ class Lock:
         return f"{self.path.parent}: another process is training this run{f' ({holder})' if holder else ''}"
 
 
-def _try_flock(file: BinaryIO) -> bool | None:
+def try_flock(file: BinaryIO) -> bool | None:
     """Whether the flock is ours now; None where the file system has none."""
     import fcntl
 

@@ -23,6 +23,7 @@ from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 from transformer_mt.disk import write_text
 from transformer_mt.errors import Interrupted, UserError
+from transformer_mt.lock import try_flock
 from transformer_mt.streams import Line
 
 if TYPE_CHECKING:
@@ -141,15 +142,16 @@ def opened(path: Path | None, settings: Settings | None = None, resume: bool = F
             yield Output(file, Progress({}))
         return
     path = path.resolve()  # what a link points to is written, not the link
-    part, record = path.with_name(f"{path.name}.part"), path.with_name(f"{path.name}.part.json")
-    begun = Progress(settings or {})
-    if resume and part.exists():
-        begun = Progress.read(record, part)
-        begun.check(settings or {}, part)
-    else:
-        _forget(record)
-    with part.open("r+b" if begun.lines else "wb", buffering=0) as file:
-        file.seek(begun.bytes)
+    part, record = _beside(path)
+    begun, goes_on = Progress(settings or {}), resume and part.exists()
+    with part.open("ab", buffering=0) as file:
+        if try_flock(file) is False:
+            raise UserError(f"{part}: another process is writing it; wait for it or stop it")
+        if goes_on:
+            begun = Progress.read(record, part)
+            begun.check(settings or {}, part)
+        else:
+            _forget(record)
         output = Output(file, begun, record if settings else None)
         with _ended_by_signals(output):
             try:
@@ -160,8 +162,13 @@ def opened(path: Path | None, settings: Settings | None = None, resume: bool = F
                 if output.done.lines > begun.lines and not isinstance(error, KeyboardInterrupt):
                     sys.stderr.write(f"tmt: {output.whereabouts()}\n")
                 raise
-    part.replace(path)
+        part.replace(path)
     _forget(record)
+
+
+def _beside(path: Path) -> tuple[Path, Path]:
+    """Where the lines of a file grow, and the account of them."""
+    return path.with_name(f"{path.name}.part"), path.with_name(f"{path.name}.part.json")
 
 
 def _forget(record: Path) -> None:
@@ -198,6 +205,8 @@ def check(path: Path | None) -> None:
         raise UserError(f"{path}: is a directory; name a file")
     if path is not None and not path.absolute().parent.is_dir():
         raise UserError(f"{path}: there is no folder {path.absolute().parent}")
+    if path is not None and path.suffix == ".gz":
+        raise UserError(f"{path}: is written as plain text: leave out .gz, or let gzip take the standard output")
 
 
 def check_apart(path: Path | None, *sources: Path | None, in_place: bool = False) -> None:
@@ -205,8 +214,7 @@ def check_apart(path: Path | None, *sources: Path | None, in_place: bool = False
     if path is None:
         return
     whole = path.resolve()
-    part = whole.with_name(f"{whole.name}.part")
-    for written in [part] if in_place else [part, whole]:
+    for written in _beside(whole) if in_place else (*_beside(whole), whole):
         for source in filter(None, sources):
             if written.is_file() and source.exists() and written.samefile(source):
                 raise UserError(f"{source}: is read, and --output {path} would write over it; choose another name")

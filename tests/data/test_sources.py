@@ -213,6 +213,12 @@ def test_decode_line() -> None:
         decode_line(b"ab\xff\n", "there", 7)
 
 
+def test_a_csv_field_may_be_long() -> None:
+    """As a line of any other table: data.max_length judges it."""
+    write("t.csv", f"en,de\n{'a ' * 100_000},b\n")
+    assert table(table="t.csv")[0] == [("a " * 100_000, "b")]
+
+
 def test_a_csv_field_may_hold_quotes_commas_and_line_ends() -> None:
     write("t.csv", 'en,de\n"a ""b"", c","d\n\ne"\nf,g\n')
     assert table(table="t.csv")[0] == [('a "b", c', "d\n\ne"), ("f", "g")]

@@ -268,6 +268,13 @@ def test_an_accent_stays_with_its_letter() -> None:
     assert pack(["abce\u0301\u0302gh"], characters, 6) == ["abce\u0301\u0302", "gh"]
 
 
+@pytest.mark.parametrize("rubbish", ["e" + "\u0301" * 5000, "\U0001f469\u200d" * 2500])
+def test_what_holds_together_without_end_is_cut_all_the_same(rubbish: str) -> None:
+    packed = pack([rubbish], characters, 100)
+    assert "".join(packed) == rubbish
+    assert all(25 < len(piece) <= 100 for piece in packed)
+
+
 # --- together again ---------------------------------------------------------------------------------------------------
 
 

@@ -246,6 +246,9 @@ def test_several_test_sets_have_no_one_output(copy: Path, here: Path, tmt: Tmt) 
     refused(tmt("evaluate", copy, "--output", "out"), said)
     assert list(in_json(tmt, copy)["test_sets"]) == ["more", "unseen"]
     assert not Path("out").exists()
+    refused(
+        tmt("evaluate", copy, "--set", "unseen", "--output", "test.de"), "test.de: is read, and --output test.de would"
+    )
     found = in_json(tmt, copy, "--output", "out", "--set", "more")["test_sets"]
     assert (list(found), found["more"]["pairs"], len(lines_of("out"))) == (["more"], 8, 8)
 

@@ -59,7 +59,7 @@ class DataConfig(Section):
     test: dict[OneLine, Source] = Field(default={})
     """test sets by name, scored once, at the end, with the best checkpoint"""
     cache_dir: Annotated[str, MAY_CHANGE] = "runs/.cache"
-    """folder of the memory-mapped tables; it may be deleted at any time"""
+    """folder of the memory-mapped tables; it may be deleted whenever nothing trains"""
     max_length: int = Field(default=256, ge=2)
     """longest side of a training pair, in tokens, end symbol included"""
     too_long: Literal["drop", "truncate"] = "drop"

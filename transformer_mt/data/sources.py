@@ -146,7 +146,11 @@ def _read_tsv(path: Path) -> Iterator[Row]:
         yield Row(number, dict(zip(header, fields, strict=True)))
 
 
+LONGEST_FIELD = 10_000_000  # characters: above what crawls hold, and soon the end of a quote that is not closed
+
+
 def _read_csv(path: Path) -> Iterator[Row]:
+    csv.field_size_limit(LONGEST_FIELD)
     reader = csv.reader((line + "\n" for line in read_lines(path)), strict=True)
     try:
         header = next(reader, list[str]())

@@ -18,7 +18,7 @@ class DecodingConfig(Section):
 
     beam: Annotated[int, MAY_CHANGE] = Field(default=5, ge=1, le=1000)
     """hypotheses of a sentence that are followed at once; 1: greedy"""
-    n_best: Annotated[int, MAY_CHANGE] = Field(default=1, ge=1)
+    n_best: Annotated[int, MAY_CHANGE] = Field(default=1, ge=1, le=1000)
     """translations of a sentence that are given back, the best first"""
     length_penalty: Annotated[Literal["average", "gnmt"], MAY_CHANGE] = "average"
     """by what log-probabilities are divided to compare: average, length^A, or gnmt, ((5 + length) / 6)^A; EOS counts"""
@@ -26,9 +26,9 @@ class DecodingConfig(Section):
     """A; the larger, the longer the translations; 0: log-probabilities as they are"""
     min_length: Annotated[int, MAY_CHANGE] = Field(default=1, ge=0)
     """tokens that a translation has at least, the end symbol not counted"""
-    max_length_factor: float = Field(default=2.0, ge=0)
+    max_length_factor: float = Field(default=2.0, ge=0, le=1000)
     """a translation has at most factor * source tokens + offset tokens, the end symbol counted"""
-    max_length_offset: int = Field(default=10, ge=1)
+    max_length_offset: int = Field(default=10, ge=1, le=1_000_000)
     """the offset of that limit"""
     max_source_length: int = Field(default=1024, ge=2)
     """longer sources, in tokens, are cut, with a warning"""

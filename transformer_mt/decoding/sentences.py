@@ -105,9 +105,8 @@ def _halves(text: str) -> tuple[str, str]:
         nearest = min(places, key=lambda place: abs(place - middle), default=0)
         if abs(nearest - middle) <= len(text) / 4:
             return text[:nearest], text[nearest:]
-    while middle < len(text) - 1 and _clings(text, middle):
-        middle += 1
-    return text[:middle], text[middle:]
+    place = next((place for place in range(middle, 3 * len(text) // 4 + 1) if not _clings(text, place)), middle)
+    return text[:place], text[place:]
 
 
 def _clings(text: str, place: int) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -24,13 +24,17 @@ class ScoringConfig(Section):
     text: TextKind = "raw"
     """what the texts of all sets are: raw, or moses: Moses tokens, detokenised first, and scored without case"""
 
-    def problem(self, tgt_lang: str) -> str | None:
-        """What is wrong with the kind of text, given its language."""
-        if self.text == "raw":
-            return None
-        from transformer_mt.scoring.papers import moses_problem
+    def problems(self, tgt_lang: str) -> Iterator[tuple[str, str]]:
+        """Which key does not fit the language, or what is installed, and what to do."""
+        if self.text == "moses":
+            from transformer_mt.scoring.papers import moses_problem
 
-        return moses_problem(tgt_lang)
+            if what := moses_problem(tgt_lang):
+                yield "text", what
+        try:
+            BLEU(tokenize=bleu_tokenizer(self.tokenize, tgt_lang))
+        except (ImportError, RuntimeError):  # without MeCab
+            yield "tokenize", f"{self.tokenize} needs one more package: pip install 'sacrebleu[{self.tokenize[:2]}]'"
 
 
 @dataclass(frozen=True)
