@@ -503,6 +503,8 @@ def test_going_on_from_an_earlier_checkpoint(copy: Path, tmt: Tmt) -> None:
 def test_an_unknown_checkpoint_deletes_nothing(copy: Path, tmt: Tmt) -> None:
     before = content(copy / "checkpoints")
     refused(tmt(*TRAIN, "--checkpoint", "9"), "best, last and the steps 8, 12")
+    refused(tmt(*TRAIN, "name=new", "--checkpoint", "8"), "new: has no checkpoint yet")
+    assert not Path("runs/new").exists()
     assert content(copy / "checkpoints") == before
 
 

@@ -159,6 +159,12 @@ def test_sections_that_contradict_each_other(write: Write, text: str, place: str
     assert line.startswith(place)
 
 
+@pytest.mark.parametrize("given", ["[0.9]", "[]"])
+def test_a_list_that_is_too_short(write: Write, given: str) -> None:
+    *_, line = mistakes(write("x.yaml", MINIMAL), f"optimizer.betas={given}")
+    assert line == "command line: optimizer.betas.1: is required"
+
+
 def test_a_tokeniser_that_is_not_installed(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     """Said before the first validation, which would be too late."""
     monkeypatch.setitem(sys.modules, "MeCab", None)

@@ -197,7 +197,8 @@ def _path_in_file(loc: KeyPath, tree: Tree) -> KeyPath:
         if isinstance(value, dict) and key in value:
             value = cast(dict[str | int, Value], value)[key]
         elif isinstance(value, list) and isinstance(key, int):
-            value = cast(list[Value], value)[key]
+            items = cast(list[Value], value)
+            value = items[key] if key < len(items) else None  # one that is missing
         elif _schema_of(path) is None or str(key) not in cast(type[Section], _schema_of(path)).model_fields:
             continue
         path = (*path, key)

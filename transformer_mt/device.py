@@ -26,8 +26,11 @@ SHAPES = 64
 """Compiled matrix shapes that torch's CPU library keeps. By default it keeps 1,024, and nearly every batch brings new
 ones: memory grows for hours, and none comes back soon enough to be worth it."""
 
-OUT_OF_MEMORY = "DefaultCPUAllocator", "bad_alloc", "could not create a primitive"
-"""What torch, the C++ library and oneDNN say where memory ends."""
+OUT_OF_MEMORY = (
+    *("DefaultCPUAllocator", "bad_alloc", "could not create a primitive"),
+    *("CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "MPS backend out of memory"),
+)
+"""What torch, the C++ library, oneDNN and the libraries of GPUs say where memory ends."""
 
 T = TypeVar("T")
 
@@ -124,6 +127,8 @@ def give_back_memory(device: torch.device) -> None:
 
     if device.type == "cuda":
         torch.cuda.empty_cache()
+    elif device.type == "mps":
+        torch.mps.empty_cache()
     else:
         allocator.give_back_memory()
 

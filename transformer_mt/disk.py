@@ -48,7 +48,7 @@ def replaced_folder(path: Path) -> Generator[Path]:
             old = path.with_name(f".{path.name}.old.tmp")
             path.rename(old)  # killed here, it gets its name back by `clear`
             beside.rename(path)
-            shutil.rmtree(old)
+            shutil.rmtree(old, ignore_errors=True)  # NFS keeps what is still read; `clear` tries again
         else:
             beside.rename(path)
 
@@ -102,7 +102,7 @@ def delete_folder(path: Path) -> None:
     """In one stroke for whoever looks: the folder loses its name before its files."""
     doomed = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     path.rename(doomed)
-    shutil.rmtree(doomed)
+    shutil.rmtree(doomed, ignore_errors=True)  # as above
 
 
 def clear(folder: Path) -> None:
@@ -112,7 +112,7 @@ def clear(folder: Path) -> None:
         if leftover.name.endswith(".old.tmp") and not replaced.exists():
             leftover.rename(replaced)
         elif leftover.is_dir():
-            shutil.rmtree(leftover)
+            shutil.rmtree(leftover, ignore_errors=True)
         else:
             leftover.unlink(missing_ok=True)
 

@@ -56,6 +56,8 @@ def train(config: Config, *, checkpoint: str = "last", restart: bool = False) ->
     run = RunFolder(Path(config.runs_dir) / str(config.name), config.keep.when_full)
     if distributed.restarts():  # what this start was told, the first one has done
         checkpoint, restart = "last", False
+    if checkpoint != "last" and not restart:
+        run.checkpoint(checkpoint)  # must be there before anything is made
     begun = origin.find(run, config, restart)
     with distributed.join(config.batches.accumulate) as ranks, hold(run, ranks, restart):
         config = ranks.first_decides(lambda: settle(run, config))
@@ -64,6 +66,7 @@ def train(config: Config, *, checkpoint: str = "last", restart: bool = False) ->
             material = gather(run, config, ranks.is_first)
         report = ranks.first_decides(lambda: look_at(config, material))
         model = make_model(config, material, begun).to(machine.device)
+        ranks.take_over(parameter.data for parameter in model.parameters())  # `begun` may be training meanwhile
         config = ranks.first_decides(lambda: settle_batches(config, machine, model, material))
         stream = make_stream(config, material, config.batches.budget)
         if ranks.is_first:

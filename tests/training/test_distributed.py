@@ -93,11 +93,28 @@ def alone(tiny: Path) -> Path:
     return tiny
 
 
-@pytest.mark.parametrize("processes", [2, 4])
-def test_one_process_with_four_batches_is_two_with_two_and_four_with_one(alone: Path, processes: int) -> None:
-    """Weights and curves: also with dropout, whose masks belong to a batch and not to a process."""
+OTHER_WEIGHTS = """
+import os
+from transformer_mt import pipeline
+make = pipeline.make_model
+def make_other(*arguments):
+    model = make(*arguments)
+    for parameter in model.parameters():
+        parameter.data += int(os.environ["RANK"])
+    return model
+pipeline.make_model = make_other
+"""
+
+
+@pytest.mark.parametrize(("processes", "disturbance"), [(2, OTHER_WEIGHTS), (4, "")])
+def test_one_process_with_four_batches_is_two_with_two_and_four_with_one(
+    alone: Path, processes: int, disturbance: str
+) -> None:
+    """Weights and curves: also with dropout, whose masks belong to a batch and not to a process, and where the second
+    process had other weights to begin with."""
     name = f"shared-{processes}"
-    said = train(alone, processes, f"name={name}", "precision=fp32", "optimizer.eps=1e-3")
+    settings = f"name={name}", "precision=fp32", "optimizer.eps=1e-3"
+    said = train(alone, processes, *settings, disturbance=disturbance)
     assert_close(weights(alone, name), weights(alone, "alone"))
     for here, there in zip(curves(alone, name), curves(alone, "alone"), strict=True):
         assert here == pytest.approx(there, rel=1e-3)

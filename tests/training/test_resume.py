@@ -250,6 +250,8 @@ def test_curves_are_cut_back_to_the_checkpoint(text: Path, tmp_path: Path) -> No
     run = RunFolder(tmp_path / "run")
     with run.metrics.open("a", encoding="utf-8") as file:
         file.write('{"step": 6, "train/loss": 1.0}\n{"step": 9, "tra')
+    lines = run.metrics.read_bytes().splitlines(keepends=True)
+    run.metrics.write_bytes(b"".join([b"\xff{}\n", b"{}\n", *lines]))  # as a bad disk might leave it
     pipeline.train(make_config(text, tmp_path))
     steps = [json.loads(line)["step"] for line in run.metrics.read_text(encoding="utf-8").splitlines()]
     assert steps == sorted(steps)

@@ -107,6 +107,46 @@ def test_a_bad_stretch_counts_also_where_it_ends_before_it_is_read(here, tmt, in
     assert taken[-7:] == [(step, 1e-3) for step in range(6, 13)]
 
 
+@pytest.mark.parametrize("log_every", [1, 12])
+def test_a_bad_end_is_no_end(here, tmt, infect, log_every) -> None:
+    """Steps 10 to 12 fail, and 12 is the last: also where nobody reads their figures before."""
+    taken = infect(lambda step, rate: step >= 10 and rate > 1.5e-3)
+    settings = ("schedule.kind=constant", "schedule.warmup_steps=1", "schedule.peak=2e-3")
+    done = tmt(*TRAIN, *settings, f"train.log_every={log_every}")
+    assert done.returncode == 0, done.stderr
+    assert "from step 10 on: back to step 8 with half the learning rate" in done.stderr
+    assert taken[-4:] == [(step, 1e-3) for step in range(9, 13)]
+
+
+def test_what_a_run_may_go_back_to_stays(here, tmt, infect) -> None:
+    """One checkpoint is kept, and the one of step 4, with the weights of step 3, is better."""
+    infect(lambda step, rate: step >= 4 and rate > 1.5e-3)
+    settings = ("schedule.kind=constant", "schedule.warmup_steps=1", "schedule.peak=2e-3", "train.log_every=12")
+    done = tmt(*TRAIN, *settings, "keep.last=1", "validation.every=2", "validation.metric=loss")
+    assert done.returncode == 0, done.stderr
+    assert "from step 4 on: back to step 2 with half the learning rate" in done.stderr
+    run = RunFolder(here / "runs" / "tiny")
+    assert len(run.checkpoint_folders()) <= 2
+
+
+def test_a_run_does_not_go_back_to_where_it_was_stopped(here, tmt, infect, monkeypatch) -> None:
+    """But to where it would have gone without the stop."""
+    asked = iter([True])
+
+    def stop_then_fail(step: int, rate: float) -> bool:
+        if step == 5 and next(asked, False):
+            os.kill(os.getpid(), signal.SIGTERM)
+        return step >= 7 and rate > 1.5e-3
+
+    infect(stop_then_fail)
+    settings = (*TRAIN, "schedule.kind=constant", "schedule.warmup_steps=1", "schedule.peak=2e-3")
+    assert tmt(*settings).returncode == 143
+    assert RunFolder(here / "runs" / "tiny").checkpoint("last").step == 5
+    done = tmt(*settings, "validation.every=100")
+    assert done.returncode == 0, done.stderr
+    assert "from step 7 on: back to step 4 with half the learning rate" in done.stderr
+
+
 def test_a_return_to_before_the_first_step_of_this_start(here, tmt, infect) -> None:
     """It went on after step 8, and goes back to 4: the time that is left is told without a division by zero."""
     settings = ("schedule.kind=constant", "schedule.warmup_steps=1", "schedule.peak=2e-3", "train.max_steps=20")

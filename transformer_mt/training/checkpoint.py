@@ -130,9 +130,10 @@ def load_state(info: CheckpointInfo) -> State:
 
 
 def last_whole(run: RunFolder, up_to: int) -> CheckpointInfo | None:
-    """The last checkpoint up to a step whose every file is as it was written."""
+    """The last checkpoint up to a step whose every file is as it was written; not one that a stop has left, which a run
+    that was not disturbed would not have."""
     for info in reversed(run.readable_checkpoints()):
-        if info.step <= up_to:
+        if info.step <= up_to and not info.stopped:
             with suppress(UserError):
                 verify(info)
                 return info

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -65,6 +65,12 @@ class Ranks:
             dist.all_reduce(flat)
         parts = flat.split_with_sizes([tensor.numel() for tensor in tensors])
         return [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]
+
+    def take_over(self, tensors: Iterable[Tensor]) -> None:
+        """Give them on every rank, in place, the values that they have on the first one."""
+        for tensor in tensors if self.size > 1 else ():
+            with _together():
+                dist.broadcast(tensor, src=0)
 
     def any(self, number: int) -> int:
         """The largest of the ranks' numbers: a stop signal that one received, all obey."""

@@ -55,7 +55,10 @@ def label_smoothed_cross_entropy(
 
 def places(labels: Tensor, pad_id: int, n_labels: int) -> Tensor:
     """Where the labels stand that count. [B, T] -> [N], of B * T"""
-    return torch.nonzero_static(labels.flatten() != pad_id, size=n_labels)[:, 0]
+    is_real = labels.flatten() != pad_id
+    if labels.device.type == "mps":  # which has the other function from torch 2.12 on
+        return is_real.nonzero()[:, 0]
+    return torch.nonzero_static(is_real, size=n_labels)[:, 0]
 
 
 def chunk_rows(device: torch.device, row_bytes: int) -> int:

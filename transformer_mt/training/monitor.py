@@ -7,6 +7,7 @@ import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -173,11 +174,9 @@ def _cut_metrics(path: Path, step: int, is_scored: bool) -> None:
     if not path.exists():
         return
     kept: list[str] = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        with suppress(ValueError, KeyError, TypeError):  # torn by a kill, or damaged
             if events.stays(json.loads(line)["step"], json.loads(line), step, is_scored):
                 kept.append(line + "\n")
-        except ValueError:
-            break  # a line that was being written when the run was killed
     with replaced_file(path) as beside:
         beside.write_text("".join(kept), encoding="utf-8")

@@ -16,6 +16,7 @@ from transformer_mt.settings import Section
 
 Schedule = Callable[[int], float]
 ENDING = ("cosine", "linear", "wsd")
+OF_OLD = " (a run that goes on: as in its config.yaml)"
 DECAY = 5  # wsd decays over this part of all steps where nothing is said: a fifth, as in Hägele et al. 2024
 
 
@@ -43,9 +44,12 @@ class ScheduleConfig(Section):
             return
         total = self.total_steps or max_steps
         if total is None:
-            yield "total_steps", f"{self.kind} has to know where its curve ends: set this, or train.max_steps"
+            yield "total_steps", f"{self.kind} has to know where its curve ends: set this{OF_OLD}, or train.max_steps"
         elif self.warmup_steps >= total:
-            yield "warmup_steps", f"the curve ends at step {total:,}, before it falls: lower this, or raise total_steps"
+            yield (
+                "warmup_steps",
+                f"the curve ends at step {total:,}, before it falls: lower this, or raise total_steps{OF_OLD}",
+            )
         elif self.kind == "wsd" and (self.decay_steps or 0) > total - self.warmup_steps:
             yield (
                 "decay_steps",

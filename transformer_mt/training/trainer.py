@@ -101,7 +101,7 @@ class Trainer:
         self.counted = time.perf_counter()
         with StopSignals() as stop, self.feed:
             self.ranks.wait()  # for the first one, which has begun the curves: a step has no patience for that
-            while (reason := self.progress.reason_to_stop(self.limits, self.validation)) is None:
+            while (reason := self.reason_to_stop()) is None:
                 if self.progress.trouble:
                     self.go_back()
                 here = self.step()
@@ -124,6 +124,13 @@ class Trainer:
             if signal := self.ranks.any(stop.number):
                 raise Interrupted(signal)
         return str(reason)
+
+    def reason_to_stop(self) -> str | None:
+        """Which limit is reached, if one is and the run has not to go back: its last steps may tell that only now."""
+        reason = self.progress.reason_to_stop(self.limits, self.validation)
+        if reason is not None:
+            self.read()
+        return None if self.progress.trouble else reason
 
     def step(self) -> Milestone:
         """Take the next batches from the stream, and a step with them."""
@@ -250,7 +257,8 @@ class Trainer:
         info = CheckpointInfo(self.run.checkpoints / f"step-{step:06d}", step, self.validation.metric, scores, stopped)
         with self.averaged():
             checkpoint.save(info, self.updater.model, self.state(), self.run.when_full)
-        checkpoint.prune(self.run, self.keep)
+        if not self.progress.skipped_in_a_row:  # else the run may have to go back to one of those before
+            checkpoint.prune(self.run, self.keep)
 
     def state(self) -> State:
         """Everything that the next step depends on, but the weights that are saved beside it. What is random follows
