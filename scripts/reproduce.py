@@ -5,9 +5,10 @@
 
 DIR holds Multi30k as raw text: train, val and test_2016_flickr, each as .en, .de, ... Each system is trained with N
 seeds, the newest checkpoints of each are averaged, and the mean is scored on val and test_2016_flickr; then all seeds
-together, as an ensemble. All goes to runs/multi30k; what was begun goes on, and what is done is not done again, so the
-command may be stopped at any time. `--jobs N` makes N trainings at once, each with one CPU thread where N is above 1.
-`section.key=value` changes all of them, for a trial.
+together, as an ensemble. `tiny` is the papers' system; `distilled` goes on from its weights, and learns also from
+what all its seeds together make of the training sources. All goes to runs/multi30k; what was begun goes on, and what
+is done is not done again, so the command may be stopped at any time. `--jobs N` makes N trainings at once, each with
+one CPU thread where N is above 1. `section.key=value` changes all of them, for a trial.
 
 `--screen` trains `tiny` for fewer steps, as it is and with one thing changed: a lever, or each of them (`all`). These
 are scored on val alone: what is chosen so has never seen the test set. The levers:
@@ -31,14 +32,17 @@ from reproduce_work import (
     System,
     Work,
     evaluate,
+    is_newer,
     measured,
+    teach,
     write_papers_texts,
 )
 
 from transformer_mt.errors import UserError
 
 TINY = System("tiny", "papers/multi30k_tiny.yaml", averaged=10)
-SYSTEMS = (TINY,)
+DISTILLED = System("distilled", "papers/multi30k_distilled.yaml", averaged=3, teacher=TINY)
+SYSTEMS = (TINY, DISTILLED)
 SHORT = "train.max_steps=3000"
 LEVERS = {
     "nothing": (),
@@ -68,29 +72,41 @@ LEVERS = {
 
 def main() -> None:
     args = read_arguments()
-    src_lang, tgt_lang = args.pair
-    for lang in (src_lang, tgt_lang):
+    for lang in args.pair:
         write_papers_texts(args.data, lang)
     systems, scored = SYSTEMS, (VALIDATION, TEST)
     if args.screen:
         names = dict.fromkeys(["nothing", *(LEVERS if "all" in args.screen else args.screen)])
         systems = [TINY._replace(name=f"screen-{name}", changes=(SHORT, *LEVERS[name])) for name in names]
         scored = (VALIDATION,)
+    by_system = [make_works(system, args, scored) for system in systems]
+    do_all([work for works in by_system for work in works if not work.teachers], args.jobs)
+    for students in (works for works in by_system if works[0].teachers):
+        teach(students[0].teachers, students[0].taught)
+        do_all(students, args.jobs)
+    for line in screening(by_system) if args.screen else table(by_system):
+        print(line, flush=True)
+
+
+def make_works(system: System, args: argparse.Namespace, scored: tuple[str, ...]) -> list[Work]:
+    """Each seed of a system."""
+    teachers = make_works(system.teacher, args, scored) if system.teacher else []
+    system = system._replace(changes=(*system.changes, *args.overrides))
     threads = 1 if args.jobs > 1 else None
-    works = [
-        Work(system._replace(changes=(*system.changes, *args.overrides)), seed, src_lang, tgt_lang, scored, threads)
+    return [
+        Work(system, seed, *args.pair, scored=scored, threads=threads, teachers=tuple(teachers))
         for seed in range(1, args.seeds + 1)
-        for system in systems
     ]
-    pool = ThreadPoolExecutor(args.jobs)
+
+
+def do_all(works: Sequence[Work], jobs: int) -> None:
+    """So many at once; the first that fails ends it."""
+    pool = ThreadPoolExecutor(jobs)
     try:
         for done in as_completed([pool.submit(work.do) for work in works]):
             done.result()
     finally:
         pool.shutdown(cancel_futures=True)
-    by_system = [[work for work in works if work.name == name] for name in dict.fromkeys(work.name for work in works)]
-    for line in screening(by_system) if args.screen else table(by_system):
-        print(line, flush=True)
 
 
 def read_arguments() -> argparse.Namespace:
@@ -154,7 +170,7 @@ def scores_together(works: Sequence[Work], part: str) -> Path:
     """Those of all seeds of a system as an ensemble: found anew where one of the seeds was."""
     each = [work.scores_file(part) for work in works]
     scores = RUNS / f"{works[0].name}-ensemble-of-{len(works)}-{part}.json"
-    if not scores.exists() or scores.stat().st_mtime_ns < max(file.stat().st_mtime_ns for file in each):
+    if not is_newer(scores, each):
         evaluate(works, part, scores)
     return scores
 

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,12 +27,17 @@ PARTS = ("train", VALIDATION, TEST)
 
 
 class System(NamedTuple):
-    """A recipe for the papers' text: a file, and what is changed of it."""
+    """A recipe for the papers' text: a file, and what is changed of it.
+
+    With a teacher, each seed begins with the weights of the teacher's, and learns also from what all seeds of the
+    teacher together make of the training sources (Kim & Rush 2016; Freitag et al. 2017).
+    """
 
     name: str
     config: str
     averaged: int  # of its newest checkpoints, so many
     changes: tuple[str, ...] = ()
+    teacher: System | None = None
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,7 @@ class Work:
     tgt_lang: str
     scored: tuple[str, ...]
     threads: int | None  # None: all that there are
+    teachers: tuple[Work, ...] = ()  # all seeds
 
     @property
     def name(self) -> str:
@@ -68,14 +74,31 @@ class Work:
         """A part of the corpus, source and target."""
         return TEXT / f"{part}.{self.src_lang}", TEXT / f"{part}.{self.tgt_lang}"
 
+    @property
+    def taught(self) -> Path:
+        """The training sources as the teachers translate them."""
+        return TEXT / f"train.{self.teachers[0].name}-of-{len(self.teachers)}.{self.tgt_lang}"
+
+    @property
+    def sources(self) -> Iterator[str]:
+        """Where the pairs come from, and the first weights."""
+        src, tgt = self.files("train")
+        if self.teachers:
+            yield f"data.train={{src: ['{src}', '{src}'], tgt: ['{tgt}', '{self.taught}']}}"
+            yield f"train.init_from={self.teachers[self.seed - 1].judged.path}"
+        else:
+            yield f"data.train={{src: '{src}', tgt: '{tgt}'}}"
+        src, tgt = self.files(VALIDATION)
+        yield f"data.validation={{src: '{src}', tgt: '{tgt}'}}"
+        yield "data.test={}"
+
     def do(self) -> None:
         """Train, average and score; what is done already is skipped."""
-        sources = {key: self.files(part) for key, part in (("train", "train"), ("validation", VALIDATION))}
         tmt(
             *("train", "--config", CONFIGS / self.system.config, f"name={self.run.path.name}", f"runs_dir={RUNS}"),
             *(f"seed={self.seed}", f"data.src_lang={self.src_lang}", f"data.tgt_lang={self.tgt_lang}"),
-            *(f"data.{key}={{src: '{src}', tgt: '{tgt}'}}" for key, (src, tgt) in sources.items()),
-            *("data.test={}", *self.system.changes),
+            *(*self.sources, *self.system.changes),
+            *(["--restart"] if self.is_outdated() else []),
             log=self.log,
             threads=self.threads,
         )
@@ -89,11 +112,15 @@ class Work:
                 evaluate([self], part, self.scores_file(part))
         print(f"{self.run.path.name}: {measured(self.scores_file(VALIDATION), 'p'):.2f} P on val", flush=True)
 
+    def is_outdated(self) -> bool:
+        """Whether its teachers have translated anew since it began."""
+        return bool(self.teachers) and self.run.exists() and not is_newer(self.run.tokenizer, [self.taught])
+
     def is_averaged(self) -> bool:
-        """Whether the mean is there, and is of this training: neither of a shorter one nor under other settings."""
+        """Whether the mean is there, and is of this training: neither of an earlier one nor under other settings."""
         if not self.judged.exists() or self.judged.config.read_bytes() != self.run.config.read_bytes():
             return False
-        return self.judged.read_record()["exported"]["steps"][-1] == self.run.checkpoint("last").step
+        return is_newer(self.judged.config, [self.run.checkpoint("last").path])
 
     def scores_file(self, part: str) -> Path:
         return self.judged.path / f"scores-{part}.json"
@@ -111,12 +138,30 @@ def write_papers_texts(data: Path, lang: str) -> None:
             write_text(file, text)
 
 
+def teach(teachers: Sequence[Work], taught: Path) -> None:
+    """Translate the training sources by all of them together: anew where one of them is."""
+    if is_newer(taught, [work.judged.config for work in teachers]):
+        return
+    src, _ = teachers[0].files("train")
+    tmt("translate", *together(teachers), "--input", src, "--output", taught)
+
+
 def evaluate(works: Sequence[Work], part: str, scores: Path) -> None:
     """Score one model, or several together."""
-    (src, ref), (first, *others) = works[0].files(part), [work.judged.path for work in works]
-    partners = [word for other in others for word in ("--ensemble", other)]
-    command = ("evaluate", first, *partners, "--src", src, "--ref", ref, "--paper", "multi30k", "--json")
+    src, ref = works[0].files(part)
+    command = ("evaluate", *together(works), "--src", src, "--ref", ref, "--paper", "multi30k", "--json")
     write_text(scores, tmt(*command, threads=works[0].threads))
+
+
+def together(works: Sequence[Work]) -> list[object]:
+    """The arguments that name one model, or several."""
+    first, *others = [work.judged.path for work in works]
+    return [first, *(word for other in others for word in ("--ensemble", other))]
+
+
+def is_newer(made: Path, sources: Sequence[Path]) -> bool:
+    """Whether a file is there, and was made after all that it was made of."""
+    return made.exists() and made.stat().st_mtime_ns >= max(file.stat().st_mtime_ns for file in sources)
 
 
 def measured(scores: Path, name: str) -> float:

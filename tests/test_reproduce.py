@@ -91,6 +91,50 @@ def test_screening(data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     assert done["screen-nothing"] == (reproduce.SHORT, "seed=3")
 
 
+def test_students(data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """They begin behind their teachers, with the weights of one and the translations of all; anew where these are."""
+    happened: list[object] = []
+    scores = {"test_sets": {"val": {"measures": {name: {"value": 40.0} for name in ("p", "bleu", "chrf++", "ter")}}}}
+
+    def do(work: reproduce_work.Work) -> None:
+        happened.append((work.system.name, work.seed, work.is_outdated()))
+        for folder in (work.run, work.judged):
+            folder.path.mkdir(parents=True, exist_ok=True)
+            folder.config.write_text("", encoding="utf-8")
+            record = {"format": FORMAT, "parameters": 2_500_000, "hours": 0.5}
+            (folder.path / "run.json").write_text(json.dumps(record), encoding="utf-8")
+        work.run.tokenizer.write_text("", encoding="utf-8")
+        for part in work.scored:
+            work.scores_file(part).write_text(json.dumps(scores), encoding="utf-8")
+        if work.teachers:
+            path = reproduce_work.CONFIGS / work.system.config
+            config = configuration.load(path, [*work.sources, *work.system.changes])
+            assert config.data.train.tgt == (str(work.files("train")[1]), str(work.taught))
+            assert config.train.init_from == f"runs/multi30k/tiny-en-de-{work.seed}-average-last-10"
+
+    def tmt(*words: object, threads: int | None = None) -> str:
+        if words[0] == "translate":
+            happened.append(words[1:4])
+            Path(str(words[-1])).write_text("", encoding="utf-8")
+        return json.dumps(scores)
+
+    monkeypatch.setattr(reproduce_work.Work, "do", do)
+    monkeypatch.setattr(reproduce_work, "tmt", tmt)
+    monkeypatch.setattr(sys, "argv", ["reproduce.py", "multi30k", "--data", str(data), "--seeds", "2"])
+    first, second = (Path(f"runs/multi30k/tiny-en-de-{seed}-average-last-10") for seed in (1, 2))
+    for is_outdated in (False, True):
+        reproduce.main()
+        assert happened == [
+            *[("tiny", seed, False) for seed in (1, 2)],
+            (first, "--ensemble", second),
+            *[("distilled", seed, is_outdated) for seed in (1, 2)],
+        ]
+        happened.clear()
+    assert [line.split(" | ")[0] for line in capsys.readouterr().out.splitlines()[-4:]] == [
+        *("| `tiny`", "| `tiny`, ensemble", "| `distilled`", "| `distilled`, ensemble"),
+    ]
+
+
 def test_levers_are_settings_of_the_recipe() -> None:
     """Each can be read, and changes something."""
     path = reproduce_work.CONFIGS / reproduce.TINY.config
