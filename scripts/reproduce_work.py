@@ -97,7 +97,8 @@ class Work:
         tmt(
             *("train", "--config", CONFIGS / self.system.config, f"name={self.run.path.name}", f"runs_dir={RUNS}"),
             *(f"seed={self.seed}", f"data.src_lang={self.src_lang}", f"data.tgt_lang={self.tgt_lang}"),
-            *(*self.sources, *self.system.changes),
+            *self.sources,
+            *self.system.changes,
             *(["--restart"] if self.is_outdated() else []),
             log=self.log,
             threads=self.threads,

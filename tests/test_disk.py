@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import shutil
 import signal
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from transformer_mt import disk
 from transformer_mt.disk import (
     append_text,
     clear,
+    delete_folder,
     replaced_file,
     replaced_folder,
     shared_folder,
@@ -218,3 +220,20 @@ def test_other_errors_are_raised(when_full: disk.WhenFull, rooms: list[int], tmp
     with pytest.raises(PermissionError):
         write_patiently(write, tmp_path, 1, when_full, "the thing")
     assert disk.size(999) == "1.0 kB" and disk.size(2.5e12) == "2.5 TB"
+
+
+def test_what_cannot_be_deleted_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on NFS, where someone reads it: its name is free at once, nothing comes back, and `clear` takes the rest."""
+    folder = tmp_path / "step-000001"
+    with monkeypatch.context() as held:
+        held.setattr(shutil, "rmtree", lambda *_, **__: None)
+        for _ in range(2):
+            with replaced_folder(folder) as beside:
+                (beside / "weights").write_text("", encoding="utf-8")
+        for _ in range(2):
+            delete_folder(folder)
+            folder.mkdir()
+        folder.rmdir()
+    assert len(list(tmp_path.iterdir())) == 3
+    clear(tmp_path)
+    assert not list(tmp_path.iterdir())

@@ -27,8 +27,12 @@ SHAPES = 64
 ones: memory grows for hours, and none comes back soon enough to be worth it."""
 
 OUT_OF_MEMORY = (
-    *("DefaultCPUAllocator", "bad_alloc", "could not create a primitive"),
-    *("CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "MPS backend out of memory"),
+    "DefaultCPUAllocator",
+    "bad_alloc",
+    "could not create a primitive",
+    "CUDA error: out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "MPS backend out of memory",
 )
 """What torch, the C++ library, oneDNN and the libraries of GPUs say where memory ends."""
 

@@ -48,7 +48,7 @@ def replaced_folder(path: Path) -> Generator[Path]:
             old = path.with_name(f".{path.name}.old.tmp")
             path.rename(old)  # killed here, it gets its name back by `clear`
             beside.rename(path)
-            shutil.rmtree(old, ignore_errors=True)  # NFS keeps what is still read; `clear` tries again
+            delete_folder(old)
         else:
             beside.rename(path)
 
@@ -69,15 +69,18 @@ def shared_folder(path: Path) -> Generator[Path]:
 @contextmanager
 def _folder_beside(path: Path) -> Generator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(
-        f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
-    )  # on other hosts, pids are others'
+    beside = _name_beside(path)
     beside.mkdir()
     try:
         yield beside
         _flush(path.parent)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
+
+
+def _name_beside(path: Path) -> Path:
+    """A name that nobody else takes: on other hosts, pids are others'."""
+    return path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
 
 
 def write_text(path: Path, text: str) -> None:
@@ -99,10 +102,11 @@ def append_text(path: Path, text: str) -> None:
 
 
 def delete_folder(path: Path) -> None:
-    """In one stroke for whoever looks: the folder loses its name before its files."""
-    doomed = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """In one stroke for whoever looks: the folder loses its name before its files. NFS keeps files that someone still
+    reads: what is left then, `clear` takes away."""
+    doomed = _name_beside(path)
     path.rename(doomed)
-    shutil.rmtree(doomed, ignore_errors=True)  # as above
+    shutil.rmtree(doomed, ignore_errors=True)
 
 
 def clear(folder: Path) -> None:

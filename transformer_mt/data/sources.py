@@ -35,6 +35,8 @@ GOES_WITH = {  # key: the kinds of source that it belongs to
     "tgt_column": ("dataset", "table"),
 }
 
+LONGEST_FIELD = 10_000_000  # characters of CSV: above what crawls hold, and soon the end of a quote that is not closed
+
 
 class Source(Section):
     """Where sentence pairs come from: exactly one of `builtin`, `src` with `tgt`, `table` and `dataset`."""
@@ -144,9 +146,6 @@ def _read_tsv(path: Path) -> Iterator[Row]:
         if len(fields) != len(header):
             raise UserError(f"{path}:{number}: {len(fields)} columns, where line 1 names {len(header)}")
         yield Row(number, dict(zip(header, fields, strict=True)))
-
-
-LONGEST_FIELD = 10_000_000  # characters: above what crawls hold, and soon the end of a quote that is not closed
 
 
 def _read_csv(path: Path) -> Iterator[Row]:
