@@ -24,6 +24,7 @@ TEXT = RUNS / "text"
 LANGUAGES = ("en", "de", "fr", "cs")
 VALIDATION, TEST = "val", "test_2016_flickr"
 PARTS = ("train", VALIDATION, TEST)
+EXPONENT = 2.0  # of length, where teachers translate: with 1, all together are 4 % shorter than the references of val
 
 
 class System(NamedTuple):
@@ -144,7 +145,7 @@ def teach(teachers: Sequence[Work], taught: Path) -> None:
     if is_newer(taught, [work.judged.config for work in teachers]):
         return
     src, _ = teachers[0].files("train")
-    tmt("translate", *together(teachers), "--input", src, "--output", taught)
+    tmt("translate", *together(teachers), "--length-penalty", EXPONENT, "--input", src, "--output", taught)
 
 
 def evaluate(works: Sequence[Work], part: str, scores: Path) -> None:

@@ -205,10 +205,18 @@ def test_a_file_inherits_what_it_does_not_name(write: Write) -> None:
     assert (config.seed, config.model.d_model, config.model.d_ff, config.model.encoder.n_layers) == (6, 64, 99, 7)
 
 
-def test_null_takes_an_inherited_word_away(write: Write) -> None:
-    write("base.yaml", MINIMAL)
-    path = write("heir.yaml", "base: base.yaml\ndata: {train: {builtin: null, dataset: hub/name}}\n")
-    assert load(path).data.train.dataset == "hub/name"
+def test_sources_take_the_place_of_inherited_ones(write: Write) -> None:
+    """Each as a whole, and all test sets: none of them may be of another corpus."""
+    hub = "{dataset: hub/name, split: train}"
+    sources = f"train: {hub}, validation: {hub}, test: {{news: {hub}}}"
+    write("base.yaml", f"data: {{src_lang: en, tgt_lang: de, {sources}}}\n")
+    mine = "{src: a.en, tgt: a.de}"
+    data = load(write("heir.yaml", f"base: base.yaml\ndata: {{train: {mine}, test: {{talks: {mine}}}}}\n")).data
+    assert (data.train.src, data.train.dataset, data.train.split) == (("a.en",), None, None)
+    assert data.validation is not None and data.validation.dataset == "hub/name"
+    assert list(data.test) == ["talks"] and data.src_lang == "en"
+    data = load(write("bare.yaml", "base: base.yaml\ndata: {validation: null, test: {}}\n")).data
+    assert (data.validation, data.test, data.train.split) == (None, {}, "train")
 
 
 def test_an_inherited_mistake_names_the_file_in_which_it_stands(write: Write) -> None:

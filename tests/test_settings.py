@@ -113,13 +113,13 @@ def test_every_value_knows_its_line(file: Path) -> None:
 
 
 def test_over_merges_sections_and_replaces_the_rest(tmp_path: Path) -> None:
-    base = read(tmp_path / "base.yaml", "a: {x: 1, y: 2}\nb: [1, 2, 3]\nc: old\n")
-    heir = read(tmp_path / "heir.yaml", "a:\n  y: 3\nb: [4]\nc: null\n")
-    both = heir.over(base)
-    assert both.values == {"a": {"x": "1", "y": "3"}, "b": ["4"], "c": None}
+    base = read(tmp_path / "base.yaml", "a: {x: 1, y: 2}\nb: [1, 2, 3]\nc: old\nd: {x: 1}\n")
+    heir = read(tmp_path / "heir.yaml", "a:\n  y: 3\nb: [4]\nc: null\nd: {y: 2}\n")
+    both = heir.over(base, lambda path: path != ("d",))
+    assert both.values == {"a": {"x": "1", "y": "3"}, "b": ["4"], "c": None, "d": {"y": "2"}}
     assert both.place(("a", "x")) == (f"{tmp_path}/base.yaml", 1)
     assert both.place(("a", "y")) == (f"{tmp_path}/heir.yaml", 2)
-    assert ("b", 1) not in both.places
+    assert ("b", 1) not in both.places and ("d", "x") not in both.places
 
 
 def test_replacing_puts_a_whole_value_in_place_and_leaves_the_tree(file: Path) -> None:

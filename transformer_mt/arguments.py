@@ -46,8 +46,25 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"tmt {__version__}")
     verbs = parser.add_subparsers(metavar="VERB", required=True)
 
-    about = "train a model; the same command again goes on where it stopped"
-    train = verbs.add_parser("train", help=about, description=about, epilog=ON_MACHINES)
+    def verb(name: str, about: str) -> argparse.ArgumentParser:
+        """A verb whose own help says, unless it has more to say, what the list of verbs does."""
+        return verbs.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}.")
+
+    _add_train(verb("train", "train a model; the same command again goes on where it stopped"))
+    _add_translate(verb("translate", "translate arguments, standard input, a file, or at a prompt"))
+    _add_score(verb("score", "how likely given translations are: a log-probability for each pair"))
+    _add_evaluate(verb("evaluate", "BLEU, chrF, chrF++ and TER, of a run's translations or a file's"))
+    _add_compare(verb("compare", "which of several runs or files of translations is better, and where"))
+    _add_export(verb("export", "a run's model for elsewhere: for CTranslate2, or its weights alone"))
+    _add_average(verb("average", "the mean of the weights of several checkpoints, scored"))
+    _add_plot(verb("plot", "draw positions, schedule, attention or lengths, as PNG, SVG or PDF"))
+    _add_tokenize(verb("tokenize", "show pieces and ids, or how well a vocabulary fits a text"))
+    _add_config(verb("config", "print the resolved configuration, with every default"))
+    return parser
+
+
+def _add_train(train: argparse.ArgumentParser) -> None:
+    train.epilog = ON_MACHINES
     train.add_argument("--config", type=Path, metavar="X.yaml", help="without it, the built-in quickstart")
     train.add_argument("--restart", action="store_true", help="begin anew; the old run is moved aside")
     train.add_argument(
@@ -59,35 +76,10 @@ def make_parser() -> argparse.ArgumentParser:
     train.add_argument("overrides", nargs="*", metavar="section.key=value", help=OVERRIDES)
     train.set_defaults(verb="train")
 
-    _add_translate(verbs.add_parser("translate", help="translate arguments, standard input, a file, or at a prompt"))
-
-    _add_score(verbs.add_parser("score", help="how likely given translations are: a log-probability for each pair"))
-
-    _add_evaluate(verbs.add_parser("evaluate", help="BLEU, chrF, chrF++ and TER, of a run's translations or a file's"))
-
-    _add_compare(
-        verbs.add_parser("compare", help="which of several runs or files of translations is better, and where")
-    )
-
-    _add_export(verbs.add_parser("export", help="a run's model for elsewhere: for CTranslate2, or its weights alone"))
-
-    _add_average(verbs.add_parser("average", help="the mean of the weights of several checkpoints, scored"))
-
-    _add_plot(verbs.add_parser("plot", help="draw positions, schedule, attention or lengths, as PNG, SVG or PDF"))
-
-    _add_tokenize(verbs.add_parser("tokenize", help="show pieces and ids, or how well a vocabulary fits a text"))
-
-    config = verbs.add_parser("config", help="print the resolved configuration, with every default")
-    config.add_argument("config", type=Path, nargs="?", metavar="X.yaml", help="without it, the built-in quickstart")
-    config.add_argument("overrides", nargs="*", metavar="section.key=value", help=OVERRIDES)
-    config.add_argument("--schema", action="store_true", help="print the JSON schema, for editors")
-    config.set_defaults(verb="config")
-    return parser
-
 
 def _add_translate(translate: argparse.ArgumentParser) -> None:
     translate.add_argument("run", type=Path, metavar="RUN", help="a run folder, such as runs/quickstart")
-    translate.add_argument("texts", nargs="*", metavar="text", help="without any: --input, or standard input")
+    translate.add_argument("texts", nargs="*", metavar="text", help="without: --input, or standard input (a prompt)")
     about = "tmt (default); ctranslate2: RUN is a folder that tmt export --to ctranslate2 made"
     translate.add_argument("--engine", choices=("tmt", "ctranslate2"), default="tmt", help=about)
     lines = translate.add_argument_group("lines in and out")
@@ -300,6 +292,13 @@ def _add_tokenize(tokenize: argparse.ArgumentParser) -> None:
         "--side", choices=("src", "tgt"), help="which language (default: src; of validation pairs, both)"
     )
     tokenize.set_defaults(verb="tokenize")
+
+
+def _add_config(config: argparse.ArgumentParser) -> None:
+    config.add_argument("config", type=Path, nargs="?", metavar="X.yaml", help="without it, the built-in quickstart")
+    config.add_argument("overrides", nargs="*", metavar="section.key=value", help=OVERRIDES)
+    config.add_argument("--schema", action="store_true", help="print the JSON schema, for editors")
+    config.set_defaults(verb="config")
 
 
 def _add_reading(parser: argparse.ArgumentParser) -> None:

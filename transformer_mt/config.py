@@ -15,6 +15,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from transformer_mt.data.batching import BatchConfig
 from transformer_mt.data.corpus import DataConfig
+from transformer_mt.data.sources import Source
 from transformer_mt.data.tokenizer_config import TokenizerConfig
 from transformer_mt.decoding.options import DecodingConfig
 from transformer_mt.decoding.portability import unsupported_search
@@ -168,7 +169,12 @@ def _read_inherited(path: Path, heirs: tuple[Path, ...]) -> Tree:
     except UserError as error:
         raise UserError(f"{error}\n(inherited by {tree.place(('base',))})") from None
     inherited.values.pop("name", None)  # two runs of one name would be one run
-    return tree.over(inherited)
+    return tree.over(inherited, _is_merged)
+
+
+def _is_merged(path: KeyPath) -> bool:
+    """Whether a file adds to what it inherits there. A source is one thing, and test sets go with the sources."""
+    return _schema_of(path) not in (None, Source)
 
 
 def _line(tree: Tree, path: KeyPath, message: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, cast
@@ -110,9 +110,9 @@ class Tree:
             path = path[:-1]
         return self.places.get(path, Place())
 
-    def over(self, base: Tree) -> Tree:
-        """This tree laid over another: sections are merged, everything else is replaced."""
-        merged = Tree(_merge(base.values, self.values), {**base.places, **self.places})
+    def over(self, base: Tree, is_merged: Callable[[KeyPath], bool]) -> Tree:
+        """This tree laid over another: the sections that are merged are merged key by key, all else is replaced."""
+        merged = Tree(_merge(base.values, self.values, (), is_merged), {**base.places, **self.places})
         live = set(_paths(merged.values))
         return Tree(merged.values, {path: place for path, place in merged.places.items() if path in live})
 
@@ -130,10 +130,11 @@ class Tree:
         return Tree(values, {**dict.fromkeys(new, place), **places})
 
 
-def _merge(base: Value, over: Value) -> Value:
-    if isinstance(base, dict) and isinstance(over, dict):
+def _merge(base: Value, over: Value, path: KeyPath, is_merged: Callable[[KeyPath], bool]) -> Value:
+    if isinstance(base, dict) and isinstance(over, dict) and is_merged(path):
         base, over = cast(dict[str, Value], base), cast(dict[str, Value], over)
-        return {**base, **{key: _merge(base.get(key), value) for key, value in over.items()}}
+        merged = {key: _merge(base.get(key), value, (*path, key), is_merged) for key, value in over.items()}
+        return {**base, **merged}
     return over
 
 

@@ -63,7 +63,7 @@ class DataConfig(Section):
     max_length: int = Field(default=256, ge=2)
     """longest side of a training pair, in tokens, end symbol included"""
     too_long: Literal["drop", "truncate"] = "drop"
-    """what is done with a longer training pair"""
+    """what is done with a longer training pair: drop, or truncate"""
 
     @model_validator(mode="after")
     def _names_of_test_sets(self) -> DataConfig:

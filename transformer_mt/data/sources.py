@@ -69,14 +69,14 @@ class Source(Section):
             raise refusal(
                 named[-1] if named else "",
                 f"a source is exactly one of builtin, src with tgt, table, dataset; {what}"
-                + (" (null takes an inherited key away)" if len(named) > 1 else ""),
+                + (" (null takes a key away)" if len(named) > 1 else ""),
             )
         if len(self.src) != len(self.tgt):
             raise refusal("tgt", f"as many target files as source files are needed ({len(self.src)}, {len(self.tgt)})")
         for key, kinds in GOES_WITH.items():
             if getattr(self, key) is not None and named[0] not in kinds:
                 raise refusal(
-                    key, f"goes with {' or '.join(kinds)}, not with {named[0]}: leave it out (null, where inherited)"
+                    key, f"goes with {' or '.join(kinds)}, not with {named[0]}: leave it out (null takes it away)"
                 )
         return self
 

@@ -78,7 +78,7 @@ class ModelConfig(Section):
     decoder: StackConfig = StackConfig()
     """the target's stack"""
     positions: Literal["sinusoidal", "learned", "rotary", "none"] = "sinusoidal"
-    """sinusoidal or learned: added to the embeddings; rotary: turns queries and keys of self-attention"""
+    """sinusoidal or learned: added to the embeddings; rotary: turns queries and keys of self-attention; none"""
     max_positions: int = Field(default=512, ge=2, le=1048576)
     """of learned positions: the longest sequence there is"""
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
@@ -96,7 +96,7 @@ class ModelConfig(Section):
     tie_embeddings: Literal["all", "decoder", "none"] = "all"
     """one matrix for source, target and output (all; needs a joint vocabulary), for the last two (decoder), or none"""
     activation: Literal["relu", "gelu", "silu", "geglu", "swiglu"] = "relu"
-    """of the feed-forward; geglu and swiglu are gated: activation(x W) * (x V)"""
+    """of the feed-forward: relu, gelu, silu; geglu and swiglu are gated: activation(x W) * (x V)"""
     feed_forward_bias: bool = True
     """biases in the feed-forward"""
     attention_bias: bool = True
@@ -104,7 +104,7 @@ class ModelConfig(Section):
     attention_output_bias: bool = True
     """bias of the projection after the heads"""
     init: Literal["xavier", "depth_scaled", "normal"] = "xavier"
-    """of matrices: Glorot uniform; the same over the root of the layer's depth; or N(0, 0.02)"""
+    """of matrices: xavier, Glorot uniform; depth_scaled, that over the root of the layer's depth; normal, N(0, 0.02)"""
     dropout: DropoutConfig = DropoutConfig()
     """dropout rates"""
     layer_drop: float = Field(default=0.0, ge=0, lt=1)
