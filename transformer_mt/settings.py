@@ -131,11 +131,10 @@ class Tree:
 
 
 def _merge(base: Value, over: Value, path: KeyPath, is_merged: Callable[[KeyPath], bool]) -> Value:
-    if isinstance(base, dict) and isinstance(over, dict) and is_merged(path):
-        base, over = cast(dict[str, Value], base), cast(dict[str, Value], over)
-        merged = {key: _merge(base.get(key), value, (*path, key), is_merged) for key, value in over.items()}
-        return {**base, **merged}
-    return over
+    if not (isinstance(base, dict) and isinstance(over, dict) and is_merged(path)):
+        return cast(Value, over)
+    base, over = cast(dict[str, Value], base), cast(dict[str, Value], over)
+    return {**base, **{key: _merge(base.get(key), value, (*path, key), is_merged) for key, value in over.items()}}
 
 
 def _paths(value: Value, path: KeyPath = ()) -> Iterator[KeyPath]:
