@@ -137,8 +137,7 @@ def begin(
         begun.check_cut(sha256)
         for line in begun.lines():
             say(line)
-    copies = 2 + (config.optimizer.ema_decay is not None)
-    if line := warning_of_room(run, config.keep, model, copies):
+    if line := warning_of_room(run, config.keep, model, config.optimizer.copies):
         say(line)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     records.begin(run, config, machine, parameters, report, sha256, begun and begun.about())

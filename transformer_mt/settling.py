@@ -19,7 +19,7 @@ from transformer_mt.training import memory
 from transformer_mt.training.distributed import say
 from transformer_mt.training.objective import make_loss
 from transformer_mt.training.schedule import ENDING, make_schedule
-from transformer_mt.training.update import gradients
+from transformer_mt.training.update import differentiate
 
 
 def settle(run: RunFolder, config: Config) -> Config:
@@ -88,7 +88,7 @@ def compare(run: RunFolder, old: Config, new: Config) -> None:
 
 
 def settle_batches(config: Config, machine: Machine, model: Transformer, material: Material) -> Config:
-    """The same for `batches.tokens`, which is tried out."""
+    """What `batches.tokens: auto` means here, found by trying batches out."""
     if config.batches.tokens != "auto":
         return config
     streams = partial(make_stream, config, material)
@@ -104,10 +104,9 @@ def say_memory(config: Config, machine: Machine, model: Transformer, stream: Bat
 
 def _trial(config: Config, machine: Machine, model: Transformer) -> tuple[memory.TryBatch, torch.device, int]:
     """How a batch is tried out, on what, and the bytes that a step needs besides."""
-    # beside one gradient, which the trial makes: the sum of gradients, Adam's two moments, the running mean
-    copies = 3 + (config.optimizer.ema_decay is not None)
+    copies = config.optimizer.copies + 1  # the sum of gradients; one gradient is made by the trial
     besides = copies * sum(parameter.nbytes for parameter in model.parameters())
-    return partial(gradients, model, machine=machine, loss=make_loss(config.loss)), machine.device, besides
+    return partial(differentiate, model, machine=machine, loss=make_loss(config.loss)), machine.device, besides
 
 
 def _show(value: object) -> str:

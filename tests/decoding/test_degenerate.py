@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from transformer_mt.data.quickstart.corpus import pairs
-from transformer_mt.decoding.degenerate import YOUNG, Finding, find, hear
+from transformer_mt.decoding.degenerate import YOUNG, Finding, find, judge
+from transformer_mt.training.progress import Health
 
 HEALTHY = pairs("test")[:100]
 
@@ -90,10 +91,10 @@ def test_each_is_counted_once_and_blank_sources_not_at_all() -> None:
 def heard(shares: list[int], warm_up: int = 0) -> list[str]:
     """What is said at each of some validations of 100 sentences, so many of them without a translation; the first ones
     are while the learning rate rises."""
-    failing, sources, said = 0, ["a source"] * 100, list[str]()
+    health, sources, said = Health(), ["a source"] * 100, list[str]()
     for i, n in enumerate(shares):
         finding = Finding(100, {"empty": list(range(n))} if n else {})
-        failing, lines = hear(failing, finding, sources, [""] * 100, warming_up=i < warm_up)
+        health, lines = judge(health, finding, sources, [""] * 100, warming_up=i < warm_up)
         said.append("/".join(line.partition(":")[0].strip().partition("  ")[0] for line in lines))
     return said
 
@@ -122,8 +123,8 @@ def test_a_model_is_new_until_it_has_warmed_up() -> None:
 
 def test_some_bad_sentences_are_no_alarm() -> None:
     assert heard([0, 2, 9, 2]) == ["", "", "", ""]
-    assert hear(0, Finding(8, {"empty": [0, 1]}), ["a"] * 8, [""] * 8) == (None, [])
-    assert hear(0, Finding(2, {"empty": [0, 1]}), ["a"] * 2, [""] * 2)[1]
+    assert judge(Health(), Finding(8, {"empty": [0, 1]}), ["a"] * 8, [""] * 8) == (Health(was_well=True), [])
+    assert judge(Health(), Finding(2, {"empty": [0, 1]}), ["a"] * 2, [""] * 2)[1]
 
 
 def test_a_run_says_it_in_the_log_and_the_curves(tiny_run: Path) -> None:

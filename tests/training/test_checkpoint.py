@@ -232,12 +232,12 @@ def test_the_warning_at_the_start(run: RunFolder, monkeypatch: pytest.MonkeyPatc
     there = sum(path.stat().st_size for path in run.checkpoints.rglob("*") if path.is_file())
     for free, warns in ((4 * each - there, False), (4 * each - there - 1, True)):
         monkeypatch.setattr(disk, "free", lambda _, free=free: free)
-        line = checkpoint.warning_of_room(run, KeepConfig(), model)
+        line = checkpoint.warning_of_room(run, KeepConfig(), model, copies=2)
         assert (line is not None) == warns
     assert (
         line is not None and "47.9 MB are free" in line and "need up to 47.9 MB more" in line and "12.0 MB each" in line
     )
-    assert checkpoint.warning_of_room(run, KeepConfig(last=1), model) is None
+    assert checkpoint.warning_of_room(run, KeepConfig(last=1), model, copies=2) is None
     assert checkpoint.warning_of_room(run, KeepConfig(last=1), model, copies=3) is not None
 
 

@@ -18,7 +18,7 @@ from transformer_mt.training import loss as loss_file
 from transformer_mt.training.consistency import Shares, consistent_cross_entropy, cut, two_passes
 from transformer_mt.training.loss import Loss, batch_loss, label_smoothed_cross_entropy
 from transformer_mt.training.objective import LossConfig, make_loss
-from transformer_mt.training.update import gradients
+from transformer_mt.training.update import differentiate
 
 MakeModel = Callable[..., Transformer]
 B, T, D, V = 3, 7, 16, 29
@@ -83,7 +83,7 @@ def test_equals_torch(pad: int, shares: Shares, smoothing: float) -> None:
     for mine, wanted in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine, wanted.float())
     assert ours.consistency > 1 and not ours.nll.requires_grad and not ours.consistency.requires_grad
-    torch.testing.assert_close(slopes(ours.smoothed, problem), slopes(theirs.smoothed, problem), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(slopes(ours.total, problem), slopes(theirs.total, problem), rtol=1e-4, atol=1e-5)
 
 
 @PADS
@@ -96,7 +96,7 @@ def test_autocast_is_near_fp32(pad: int, shares: Shares) -> None:
     for mine, wanted in zip(ours, theirs, strict=True):
         assert mine.dtype == torch.float32
         assert mine.item() == pytest.approx(wanted.item(), rel=0.02)
-    for mine, wanted in zip(slopes(ours.smoothed, problem), slopes(theirs.smoothed, problem), strict=True):
+    for mine, wanted in zip(slopes(ours.total, problem), slopes(theirs.total, problem), strict=True):
         assert mine.dtype == torch.float32
         torch.testing.assert_close(mine, wanted, rtol=0.03, atol=0.03 * float(wanted.abs().max()))
 
@@ -108,9 +108,7 @@ def test_chunks_make_no_difference(shares: Shares, rows: int, monkeypatch: pytes
     problem = make_problem(13)
     ours, theirs = found(problem, 13, shares), oracle(problem, 13, shares)
     torch.testing.assert_close(ours.consistency, theirs.consistency.float())
-    torch.testing.assert_close(
-        slopes(3 * ours.smoothed, problem), slopes(3 * theirs.smoothed, problem), rtol=1e-4, atol=1e-5
-    )
+    torch.testing.assert_close(slopes(3 * ours.total, problem), slopes(3 * theirs.total, problem), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("vocab", [16, 1000, 5003])
@@ -121,8 +119,8 @@ def test_other_vocabularies(vocab: int, precision: str) -> None:
     with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
         ours = found(problem, 0, R_DROP)
     wanted, tolerance = oracle(problem, 0, R_DROP), 1e-4 if precision == "fp32" else 0.03
-    assert ours.smoothed.item() == pytest.approx(wanted.smoothed.item(), rel=tolerance)
-    for mine, theirs in zip(slopes(ours.smoothed, problem), slopes(wanted.smoothed, problem), strict=True):
+    assert ours.total.item() == pytest.approx(wanted.total.item(), rel=tolerance)
+    for mine, theirs in zip(slopes(ours.total, problem), slopes(wanted.total, problem), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=tolerance, atol=tolerance * float(theirs.abs().max()))
 
 
@@ -137,7 +135,7 @@ def test_logits_may_be_shifted(shares: Shares, precision: str) -> None:
         ours = found(problem, 0, shares, 0.0)
     wanted, tolerance = oracle(problem, 0, shares, 0.0), 1e-4 if precision == "fp32" else 0.1
     assert ours.consistency.item() == pytest.approx(wanted.consistency.item(), rel=tolerance)
-    mine, theirs = slopes(ours.smoothed, problem)[0], slopes(wanted.smoothed, problem)[0]
+    mine, theirs = slopes(ours.total, problem)[0], slopes(wanted.total, problem)[0]
     torch.testing.assert_close(mine, theirs, rtol=tolerance, atol=tolerance * float(theirs.abs().max()))
 
 
@@ -150,7 +148,7 @@ def test_passes_that_are_certain_of_different_words(precision: str) -> None:
     problem = Problem(states.requires_grad_(), torch.eye(V, requires_grad=True), torch.tensor([[5]]))
     with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
         ours = found(problem, 0, SIMCUT, 0.0)
-    slope = slopes(ours.smoothed, problem)[0]
+    slope = slopes(ours.total, problem)[0]
     assert ours.consistency.isfinite() and slope.isfinite().all()
     assert slope[1, 0, 5] == -3 and slope[1, 0, 7] == 3
 
@@ -161,11 +159,11 @@ def test_the_pad_row_moves_nothing_and_is_not_moved(pad: int, shares: Shares) ->
     """Trap 20."""
     problem = make_problem(pad)
     before = found(problem, pad, shares)
-    slopes_before = slopes(before.smoothed, problem)
+    slopes_before = slopes(before.total, problem)
     with torch.no_grad():
         problem.weight[pad] += 3.0
     after = found(problem, pad, shares)
-    slopes_after = slopes(after.smoothed, problem)
+    slopes_after = slopes(after.total, problem)
     torch.testing.assert_close((*after, *slopes_after), (*before, *slopes_before))
     assert torch.all(slopes_after[1][pad] == 0)
 
@@ -177,7 +175,7 @@ def test_a_batch_of_padding_is_worth_nothing(shares: Shares) -> None:
     problem.labels.fill_(5)
     ours = found(problem, 5, shares)
     assert not any(map(bool, ours))
-    assert all(torch.all(slope == 0) for slope in slopes(ours.smoothed, problem))
+    assert all(torch.all(slope == 0) for slope in slopes(ours.total, problem))
 
 
 @SHARES
@@ -192,8 +190,8 @@ def test_the_loss_of_a_batch_is_the_sum_of_those_of_its_parts(shares: Shares) ->
     whole = found(problem, 0, shares)
     for i, value in enumerate(whole):
         torch.testing.assert_close(sum(part[i] for part in parts), value)
-    total = sum((part.smoothed for part in parts), torch.zeros(()))
-    torch.testing.assert_close(slopes(total, problem), slopes(whole.smoothed, problem))
+    total = sum((part.total for part in parts), torch.zeros(()))
+    torch.testing.assert_close(slopes(total, problem), slopes(whole.total, problem))
 
 
 @pytest.mark.parametrize("alpha", [0.0, 3.0])
@@ -203,11 +201,11 @@ def test_passes_that_agree_cost_what_one_costs(alpha: float) -> None:
     problem.states.data[B:] = problem.states.data[:B]
     n_labels = int((problem.labels != 0).sum())
     one = label_smoothed_cross_entropy(problem.states[:B], problem.weight, problem.labels, 0, 0.1, n_labels)
-    states_of_one, weight_of_one = slopes(one.smoothed, problem)
+    states_of_one, weight_of_one = slopes(one.total, problem)
     for shares in (Shares((1.0, 0.0), (alpha, 0.0)), Shares((0.5, 0.5), (alpha, alpha))):
         ours = found(problem, 0, shares)
         torch.testing.assert_close(tuple(ours), tuple(one), atol=1e-4, rtol=1e-5)
-        states, weight = slopes(ours.smoothed, problem)
+        states, weight = slopes(ours.total, problem)
         torch.testing.assert_close(weight, weight_of_one)
         torch.testing.assert_close(states[:B] + states[B:], states_of_one[:B])
 
@@ -218,7 +216,7 @@ def test_without_weight_the_second_pass_learns_nothing() -> None:
     one = label_smoothed_cross_entropy(problem.states[:B], problem.weight, problem.labels, 0, 0.1, n_labels)
     ours = found(problem, 0, Shares((1.0, 0.0), (0.0, 0.0)))
     torch.testing.assert_close(tuple(ours), tuple(one))
-    torch.testing.assert_close(slopes(ours.smoothed, problem), slopes(one.smoothed, problem))
+    torch.testing.assert_close(slopes(ours.total, problem), slopes(one.total, problem))
 
 
 # --- of a model -------------------------------------------------------------------------------------------------------
@@ -238,7 +236,7 @@ def ragged(pads: tuple[int, int] = (0, 0)) -> Batch:
 
 def of_model(model: Transformer, batch: Batch, **settings: Any) -> tuple[Loss, tuple[Tensor, ...]]:
     loss = make_loss(LossConfig.model_validate(settings))(model, batch)
-    return loss, torch.autograd.grad(loss.smoothed, list(model.parameters()))
+    return loss, torch.autograd.grad(loss.total, list(model.parameters()))
 
 
 @LOSSES
@@ -265,7 +263,7 @@ def test_with_chance_both_passes_are_those_of_the_model(make_model: MakeModel, k
     wanted = oracle(Problem(states, model.output.weight, batch.labels), model.tgt_pad, shares)
     assert ours.consistency > 0.01
     torch.testing.assert_close(tuple(ours), tuple(part.float() for part in wanted), rtol=1e-4, atol=1e-4)
-    slopes_wanted = torch.autograd.grad(wanted.smoothed, list(model.parameters()))
+    slopes_wanted = torch.autograd.grad(wanted.total, list(model.parameters()))
     torch.testing.assert_close(slopes_ours, slopes_wanted, rtol=1e-3, atol=1e-3)
 
 
@@ -319,7 +317,7 @@ def test_chance_follows_from_the_seed(make_model: MakeModel, kind: str, precisio
     loss, runs = make_loss(LossConfig.model_validate({"consistency": kind})), list[list[Tensor]]()
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
-        runs.append(gradients(model, batch, machine=machine, loss=loss))
+        runs.append(differentiate(model, batch, machine=machine, loss=loss))
     assert all(map(torch.equal, runs[0], runs[1]))
     assert not all(map(torch.equal, runs[0], runs[2]))
 

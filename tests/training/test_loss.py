@@ -84,10 +84,10 @@ def test_equals_torch(way: Callable[..., Loss], pad: int, smoothing: float) -> N
     """Traps 20 and 21: with smoothing what is minimised, without it what is reported."""
     problem = make_problem(pad)
     found, wanted = way(problem, pad, smoothing), oracle(problem, pad, smoothing)
-    assert_near(found.smoothed, wanted)
+    assert_near(found.total, wanted)
     assert_near(found.nll, oracle(problem, pad, 0.0))
     assert not found.nll.requires_grad
-    torch.testing.assert_close(gradients(found.smoothed, problem), gradients(wanted, problem))
+    torch.testing.assert_close(gradients(found.total, problem), gradients(wanted, problem))
 
 
 @PADS
@@ -97,7 +97,7 @@ def test_equals_a_kl_divergence_but_for_the_entropy(way: Callable[..., Loss], pa
     """Many write the loss as a KL divergence against the smoothed distribution: the gradient is the same, and the value
     smaller by the entropy of that distribution, for each label."""
     problem = make_problem(pad)
-    found = way(problem, pad, smoothing).smoothed
+    found = way(problem, pad, smoothing).total
     real = problem.labels != pad
     logits = (problem.states @ problem.weight.T)[real].index_fill(-1, torch.tensor(pad), -1e9)
     wanted = torch.full_like(logits, smoothing / (V - 1))
@@ -116,14 +116,14 @@ def test_chunks_make_no_difference(pad: int, rows: int, monkeypatch: pytest.Monk
     monkeypatch.setitem(loss_file.CHUNK_BYTES, "cpu", rows * V * 4)
     problem = make_problem(pad)
     found, wanted = chunked(problem, pad, 0.1), oracle(problem, pad, 0.1)
-    assert_near(found.smoothed, wanted)
-    torch.testing.assert_close(gradients(3 * found.smoothed, problem), gradients(3 * wanted, problem))
+    assert_near(found.total, wanted)
+    torch.testing.assert_close(gradients(3 * found.total, problem), gradients(3 * wanted, problem))
 
 
 def test_a_vocabulary_larger_than_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(loss_file.CHUNK_BYTES, "cpu", 1)
     problem = make_problem(0)
-    assert_near(chunked(problem, 0, 0.1).smoothed, oracle(problem, 0, 0.1))
+    assert_near(chunked(problem, 0, 0.1).total, oracle(problem, 0, 0.1))
 
 
 @PADS
@@ -132,10 +132,10 @@ def test_autocast_is_near_fp32(pad: int, smoothing: float) -> None:
     problem = make_problem(pad)
     with torch.autocast("cpu", torch.bfloat16):
         found = chunked(problem, pad, smoothing)
-    assert found.smoothed.dtype == found.nll.dtype == torch.float32
+    assert found.total.dtype == found.nll.dtype == torch.float32
     wanted = oracle(problem, pad, smoothing)
-    assert found.smoothed.item() == pytest.approx(wanted.item(), rel=0.01)
-    for ours, theirs in zip(gradients(found.smoothed, problem), gradients(wanted, problem), strict=True):
+    assert found.total.item() == pytest.approx(wanted.item(), rel=0.01)
+    for ours, theirs in zip(gradients(found.total, problem), gradients(wanted, problem), strict=True):
         assert ours.dtype == torch.float32
         torch.testing.assert_close(ours, theirs, rtol=0.02, atol=0.02 * float(theirs.abs().max()))
 
@@ -149,9 +149,9 @@ def test_other_vocabularies(vocab: int, precision: str) -> None:
     with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
         found = chunked(problem, 0, 0.1)
     wanted, tolerance = oracle(problem, 0, 0.1), 1e-5 if precision == "fp32" else 0.02
-    assert found.smoothed.item() == pytest.approx(wanted.item(), rel=tolerance)
+    assert found.total.item() == pytest.approx(wanted.item(), rel=tolerance)
     assert found.nll.item() == pytest.approx(oracle(problem, 0, 0.0).item(), rel=tolerance)
-    for ours, theirs in zip(gradients(found.smoothed, problem), gradients(wanted, problem), strict=True):
+    for ours, theirs in zip(gradients(found.total, problem), gradients(wanted, problem), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance * float(theirs.abs().max()))
 
 
@@ -165,15 +165,15 @@ def test_a_label_that_was_never_expected(precision: str) -> None:
     assert 87 < found.nll.item() < 1001
     wanted = torch.zeros(1, 1, V)
     wanted[..., 5], wanted[..., 3] = 1.0, -1.0
-    torch.testing.assert_close(gradients(found.smoothed, problem)[0], wanted)
+    torch.testing.assert_close(gradients(found.total, problem)[0], wanted)
 
 
 def test_no_gradient_is_worked_out_for_nobody() -> None:
     problem = make_problem(0)
     with torch.no_grad():
         found = chunked(problem, 0, 0.1)
-    assert not found.smoothed.requires_grad
-    assert_near(found.smoothed, oracle(problem, 0, 0.1))
+    assert not found.total.requires_grad
+    assert_near(found.total, oracle(problem, 0, 0.1))
 
 
 @PADS
@@ -181,7 +181,7 @@ def test_no_gradient_is_worked_out_for_nobody() -> None:
 def test_the_masses_of_the_wanted_distribution(pad: int, smoothing: float) -> None:
     """Trap 20: with an identity for weight, softmax minus gradient is the distribution that the loss wants."""
     logits, labels = torch.randn(1, V, V, requires_grad=True), torch.arange(V)[None]
-    loss = label_smoothed_cross_entropy(logits, torch.eye(V), labels, pad, smoothing, V - 1).smoothed
+    loss = label_smoothed_cross_entropy(logits, torch.eye(V), labels, pad, smoothing, V - 1).total
     (gradient,) = torch.autograd.grad(loss, logits)
     without_pad = logits.detach().clone()
     without_pad[..., pad] = -math.inf
@@ -199,11 +199,11 @@ def test_the_pad_row_moves_nothing_and_is_not_moved(pad: int) -> None:
     """Trap 20."""
     problem = make_problem(pad)
     before = chunked(problem, pad, 0.1)
-    states_before, weight_before = gradients(before.smoothed, problem)
+    states_before, weight_before = gradients(before.total, problem)
     with torch.no_grad():
         problem.weight[pad] += 3.0
     after = chunked(problem, pad, 0.1)
-    states_after, weight_after = gradients(after.smoothed, problem)
+    states_after, weight_after = gradients(after.total, problem)
     torch.testing.assert_close((*after, states_after, weight_after), (*before, states_before, weight_before))
     assert torch.all(weight_after[pad] == 0)
 
@@ -214,15 +214,15 @@ def test_a_batch_of_padding_is_worth_nothing(way: Callable[..., Loss]) -> None:
     problem = make_problem(5)
     problem.labels.fill_(5)
     found = way(problem, 5, 0.1)
-    assert found.smoothed == 0 and found.nll == 0
-    assert all(torch.all(gradient == 0) for gradient in gradients(found.smoothed, problem))
+    assert found.total == 0 and found.nll == 0
+    assert all(torch.all(gradient == 0) for gradient in gradients(found.total, problem))
 
 
 def test_perfect_logits_cost_nothing() -> None:
     """Trap 22: no softmax stands before the cross-entropy."""
     labels = torch.arange(1, V)[None]
     found = label_smoothed_cross_entropy(50 * F.one_hot(labels, V).float(), torch.eye(V), labels, 0, 0.0, V - 1)
-    assert found.smoothed < 1e-4 and found.nll < 1e-4
+    assert found.total < 1e-4 and found.nll < 1e-4
 
 
 # --- of a model -------------------------------------------------------------------------------------------------------
@@ -259,7 +259,7 @@ def test_each_side_has_its_own_pad_id(make_model: MakeModel, pads: tuple[int, in
     batch.labels[0, 0], batch.src[0, 0] = pads
     found = batch_loss(model, batch, smoothing=0.1)
     problem = Problem(model(batch.src, batch.tgt_in), model.output.weight, batch.labels)
-    assert_near(found.smoothed, oracle(problem, pads[1], 0.1))
+    assert_near(found.total, oracle(problem, pads[1], 0.1))
 
 
 class NoWaiting(TorchDispatchMode):
@@ -286,7 +286,7 @@ def test_no_device_is_waited_for(
     model, batch, machine = make_model().train(), ragged(8), Machine(torch.device("cpu"), precision, 1)
     loss = make_loss(LossConfig(consistency=consistency))
     with NoWaiting():
-        update.gradients(model, batch, machine=machine, loss=loss)
+        update.differentiate(model, batch, machine=machine, loss=loss)
 
 
 def test_smoothing_is_a_tenth_unless_said_otherwise() -> None:

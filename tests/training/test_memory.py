@@ -126,7 +126,7 @@ def test_a_trial_leaves_no_trace(trial: str, make_stream: MakeStream, small_toke
         drawn = torch.get_rng_state()
 
         def try_batch(batch: Batch) -> None:
-            torch.autograd.grad(batch_loss(model, batch, 0.1).smoothed, list(model.parameters()))
+            torch.autograd.grad(batch_loss(model, batch, 0.1).total, list(model.parameters()))
             assert not torch.equal(torch.get_rng_state(), drawn), "dropout draws"
             if trial == "out of memory":
                 raise torch.OutOfMemoryError
@@ -142,7 +142,7 @@ def test_a_trial_leaves_no_trace(trial: str, make_stream: MakeStream, small_toke
         optimizer = torch.optim.Adam(model.parameters())
         for batch in make_stream(300).take(Position(), 3)[0]:
             optimizer.zero_grad()
-            batch_loss(model, batch, 0.1).smoothed.backward()
+            batch_loss(model, batch, 0.1).total.backward()
             optimizer.step()
         return [parameter.detach() for parameter in model.parameters()]
 
@@ -237,7 +237,7 @@ def test_a_cpu_budget_for_a_real_model(
 ) -> None:
     model = make_model(small_tokenizers)
     monkeypatch.setattr(memory, "LEAST", 64)
-    found, why = memory.choose_budget(make_stream, lambda batch: batch_loss(model, batch, 0.1).smoothed.backward(), CPU)
+    found, why = memory.choose_budget(make_stream, lambda batch: batch_loss(model, batch, 0.1).total.backward(), CPU)
     assert found in (64, 128)  # twice as much leaves fewer than 50 batches
     assert why
 

@@ -20,7 +20,8 @@ from transformer_mt.data.order import Cuts
 from transformer_mt.decoding.validation import Validator
 from transformer_mt.runs import RunFolder
 from transformer_mt.training import trainer
-from transformer_mt.training.update import FIGURES, Updater
+from transformer_mt.training.progress import Health
+from transformer_mt.training.update import Updater
 
 TRAIN = ("train", "--config", "tiny.yaml", "keep.last=9", "train.log_every=1")
 Sick = Callable[[int, float], bool]  # whether a step, with its learning rate, ends badly
@@ -163,8 +164,8 @@ def test_a_return_to_before_the_first_step_of_this_start(here, tmt, infect) -> N
 def test_a_first_score_that_is_no_number_is_not_the_best(here, tmt, monkeypatch) -> None:
     call, scores = Validator.__call__, iter([float("nan"), 5.0, 6.0])
 
-    def first_nan(self: Validator, failing: int | None, warming_up: bool) -> Any:
-        found = call(self, failing, warming_up)
+    def first_nan(self: Validator, health: Health, warming_up: bool) -> Any:
+        found = call(self, health, warming_up)
         return found._replace(scores={**found.scores, "loss": next(scores)})
 
     monkeypatch.setattr(Validator, "__call__", first_nan)
@@ -176,10 +177,10 @@ def test_a_first_score_that_is_no_number_is_not_the_best(here, tmt, monkeypatch)
 def test_a_signal_during_the_last_validation_is_obeyed(here, tmt, monkeypatch) -> None:
     call, times = Validator.__call__, iter(range(3))
 
-    def stop(self: Validator, failing: int | None, warming_up: bool) -> Any:
+    def stop(self: Validator, health: Health, warming_up: bool) -> Any:
         if next(times) == 2:
             os.kill(os.getpid(), signal.SIGTERM)
-        return call(self, failing, warming_up)
+        return call(self, health, warming_up)
 
     monkeypatch.setattr(Validator, "__call__", stop)
     done = tmt(*TRAIN, "train.max_steps=11")
@@ -237,15 +238,15 @@ def test_a_batch_that_is_split_is_counted_and_named(here, tmt, monkeypatch) -> N
     from transformer_mt.training import update
 
     import_module("transformer_mt.pipeline")  # part of which tries batches, with the function as it is now
-    gradients, failed = update.gradients, list[int]()
+    differentiate, failed = update.differentiate, list[int]()
 
     def starve(model: Any, batch: Any, **settings: Any) -> Any:
         if len(failed) < 2 and len(batch.src) > 1:
             failed.append(len(batch.src))
             raise torch.OutOfMemoryError("none left")
-        return gradients(model, batch, **settings)
+        return differentiate(model, batch, **settings)
 
-    monkeypatch.setattr(update, "gradients", starve)
+    monkeypatch.setattr(update, "differentiate", starve)
     done = tmt(*TRAIN)
     assert done.returncode == 0, done.stderr
     assert f"no memory for a batch of {failed[0]} pairs: it is split (train.en:" in done.stderr
@@ -269,7 +270,7 @@ def test_a_pair_that_does_not_fit_alone_is_named(here, tmt, monkeypatch) -> None
     def starve(*_: Any, **settings: Any) -> Any:
         raise torch.OutOfMemoryError("none left")
 
-    monkeypatch.setattr("transformer_mt.training.update.gradients", starve)
+    monkeypatch.setattr("transformer_mt.training.update.differentiate", starve)
     done = tmt(*TRAIN)
     assert done.returncode == 2
     assert "there is no memory for this pair alone; lower data.max_length" in done.stderr
@@ -333,7 +334,3 @@ def test_what_consistency_adds_is_told(here, tmt, kind) -> None:
         without = entry["train/loss"] - entry.get("train/consistency", 0)
         assert without < entry["train/loss"] or kind == "none"
         assert without == pytest.approx(entry["train/nll"], rel=0.05)  # label smoothing is left
-
-
-def test_the_figures_have_names() -> None:
-    assert set(trainer.SUMS) < set(FIGURES)

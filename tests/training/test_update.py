@@ -66,7 +66,7 @@ def test_it_is_adam_on_the_clipped_gradient_of_the_mean_loss(clip_norm, stream, 
         for batch in taken:
             logits = model.output(model(batch.src, batch.tgt_in)).flatten(0, 1)
             loss = plain_cross_entropy(logits, batch.labels.flatten(), model.tgt_pad, 0.1)
-            smoothed, nll = smoothed + loss.smoothed, nll + loss.nll
+            smoothed, nll = smoothed + loss.total, nll + loss.nll
         n_tgt = sum(batch.n_tgt for batch in taken)
         adam.zero_grad()
         (smoothed / n_tgt).backward()

@@ -92,7 +92,7 @@ class BatchStream:
         self.corpus, self.tokenizers = corpus, tokenizers
         self.seed, self.resample = seed, resample
         # every sequence carries one control symbol more than its text, or two
-        self.cuts = Cuts(self._expected(0) + 1 + tokenizers.source_bos, self._expected(1) + 1, tokens)
+        self.cuts = Cuts(self._expected(0) + tokenizers.source_controls, self._expected(1) + 1, tokens)
         self.plan = lru_cache(maxsize=2)(self._plan)
 
     def __len__(self) -> int:
@@ -163,7 +163,7 @@ def pair_batch(src: Sentences, tgt: Sentences, tokenizers: TokenizerPair) -> Bat
         src=source_batch(src, tokenizers),
         tgt_in=_pad(tgt, tokenizer.pad_id, first=tokenizer.bos_id),
         labels=_pad(tgt, tokenizer.pad_id, last=tokenizer.eos_id),
-        n_src=sum(map(len, src)) + len(src) * (1 + tokenizers.source_bos),
+        n_src=sum(map(len, src)) + len(src) * tokenizers.source_controls,
         n_tgt=sum(map(len, tgt)) + len(tgt),
     )
 

@@ -190,6 +190,6 @@ def _write(pairs: Iterator[Pair], folder: Path) -> int:
             columns = src, tgt, [files.setdefault(name, len(files)) for name in names], lines
             arrays = [pa.array(column, kind) for column, kind in zip(columns, schema.types, strict=True)]
             writer.write_batch(pa.record_batch(arrays, schema=schema))
-    about = {"pairs": n_pairs, "sha256": digest.hexdigest(), "files": list(files)}
+    about = {"sha256": digest.hexdigest(), "files": list(files)}
     (folder / "table.json").write_text(json.dumps(about), encoding="utf-8")
     return n_pairs

@@ -67,6 +67,11 @@ class TokenizerPair:
     def joint(self) -> bool:
         return self.src is self.tgt
 
+    @property
+    def source_controls(self) -> int:
+        """How many control symbols a source has: EOS, and with `source_bos` BOS."""
+        return 1 + self.source_bos
+
     def content(self) -> dict[str, Any]:
         """All that decides which ids a text has. Pairs with the same content are alike."""
         tgt = None if self.joint else json.loads(self.tgt.to_json())

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
+
+from transformer_mt.training.progress import Health
 
 ALARM = 0.1  # share of degenerate translations from which on a model is said to fail
 OVER = 0.05  # below which it is said to have recovered
@@ -108,33 +111,32 @@ def _said_everywhere(pairs: Sequence[tuple[str, str]]) -> set[str]:
     return {hypothesis for hypothesis, count in answers.items() if count >= most(hypothesis)}
 
 
-def hear(
-    failing: int | None, finding: Finding, sources: Sequence[str], hypotheses: Sequence[str], warming_up: bool = False
-) -> tuple[int | None, list[str]]:
-    """Take in one validation, whose finding is of these sources and translations: how far the model has failed by now,
-    which is to be handed in again at the next one, and the lines to say.
+def judge(
+    health: Health, finding: Finding, sources: Sequence[str], hypotheses: Sequence[str], warming_up: bool = False
+) -> tuple[Health, list[str]]:
+    """Take in one validation, whose finding is of these sources and translations: how the run has fared by now, which
+    is to be handed in again at the next one, and the lines to say.
 
-    `failing` counts the validations in a row in which a new model has failed, from 0; once it has, the rest of the
-    warm-up is not heard. It is None for a model that was well at the last one, and `YOUNG` at the least for one that
-    was well before. Said is when a model begins to fail and when it has recovered, and nothing in between. A new model
-    fails, which is said in one line; only when it goes on so, or fails again, it is an alarm.
+    Said is when a model begins to fail and when it has recovered, and nothing in between. A new model fails, which is
+    said in one line, and the rest of its warm-up does not count; only when it goes on so, or fails again, it is an
+    alarm.
     """
-    if warming_up and failing == 1:
-        return failing, []
-    if finding.failed < min(FEWEST, finding.total) or finding.share < (OVER if failing else ALARM):
-        return None, [f"degenerate output is over: {finding}"] if failing else []
-    failing = YOUNG if failing is None else failing + 1  # what was well is no longer new
-    if failing == YOUNG:
+    if warming_up and health == Health(was_well=False, failing=1):
+        return health, []
+    if finding.failed < min(FEWEST, finding.total) or finding.share < (OVER if health.failing else ALARM):
+        return Health(was_well=True), [f"degenerate output is over: {finding}"] if health.failing else []
+    health = replace(health, failing=health.failing + 1)
+    if health.failing == (1 if health.was_well else YOUNG):
         example = finding.kinds[finding.worst][0]
-        return failing, [
+        return health, [
             f"ALARM: degenerate output: {finding}",
             f"  source     {sources[example]}",
             f"  model      {_shortened(hypotheses[example])}",
             f"  hint       {HINTS[finding.worst]}",
         ]
-    if failing == 1:
-        return failing, [f"degenerate output: {finding}: usual in a model that has only begun to learn"]
-    return failing, []
+    if health.failing == 1:
+        return health, [f"degenerate output: {finding}: usual in a model that has only begun to learn"]
+    return health, []
 
 
 def _shortened(text: str, longest: int = 200) -> str:

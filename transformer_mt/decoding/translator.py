@@ -111,7 +111,7 @@ class Translator:
     @property
     def longest_source(self) -> int:
         """Tokens of a source, control symbols not counted."""
-        return min(self.config.max_source_length, self.longest - 1 - self.tokenizers.source_bos)
+        return min(self.config.max_source_length, self.longest - self.tokenizers.source_controls)
 
     def changed(self, options: dict[str, Any]) -> Translator:
         """The same translator with other options. Raises `UserError` for what they cannot be."""

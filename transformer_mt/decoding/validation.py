@@ -9,7 +9,7 @@ import torch
 
 from transformer_mt.data.batching import BatchStream
 from transformer_mt.data.tokenizer import TokenizerPair
-from transformer_mt.decoding.degenerate import find, hear
+from transformer_mt.decoding.degenerate import find, judge
 from transformer_mt.decoding.explanation import explain
 from transformer_mt.decoding.options import DecodingConfig
 from transformer_mt.decoding.translator import Translator
@@ -18,6 +18,7 @@ from transformer_mt.model.transformer import Transformer
 from transformer_mt.scoring.metrics import Standard
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.loss import batch_loss
+from transformer_mt.training.progress import Health
 from transformer_mt.training.samples import Sample
 from transformer_mt.training.trainer import Validation, perplexity
 
@@ -49,7 +50,7 @@ class Validator:
         n = min(probes, len(pairs))
         self.probes = [i * len(pairs) // n for i in range(n)]
 
-    def __call__(self, failing: int | None, warming_up: bool = False) -> Validation:
+    def __call__(self, health: Health, warming_up: bool = False) -> Validation:
         translator = Translator.of(self.model, self.tokenizers, self.decoding, self.machine.precision)
         lines = self.ranks.share(range(1, len(self.sources) + 1))
         found = self.ranks.gather([best for best, *_ in translator.n_best(self.ranks.share(self.sources), lines=lines)])
@@ -61,8 +62,8 @@ class Validator:
             for places in (self.probes, degenerate.examples)
         )
         values = {**self.losses(), "bleu": scores.bleu.value, "chrf": scores.chrf.value, "degenerate": degenerate.share}
-        failing, alarm = hear(failing, degenerate, self.sources, hypotheses, warming_up)
-        return Validation(values, samples, lambda: self.draw(translator), failing, failures, alarm)
+        health, alarm = judge(health, degenerate, self.sources, hypotheses, warming_up)
+        return Validation(values, samples, lambda: self.draw(translator), health, failures, alarm)
 
     def draw(self, translator: Translator) -> dict[str, Figure]:
         """The last layer's cross-attention for the first probe."""
@@ -81,7 +82,7 @@ class Validator:
         for batch in islice(self.stream.in_order(), self.ranks.rank, None, self.ranks.size):
             with self.machine.autocast():
                 loss = batch_loss(model, batch.to(self.machine.device), self.smoothing)
-            sums += torch.stack([loss.smoothed, loss.nll, sums.new_tensor(batch.n_tgt)])
+            sums += torch.stack([loss.total, loss.nll, sums.new_tensor(batch.n_tgt)])
         model.train(was_training)
         smoothed, nll, labels = map(float, self.ranks.add_up([sums])[0])
         smoothed, nll = smoothed / labels, nll / labels

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -40,29 +41,40 @@ def rotary_table(length: int, width: int) -> Tensor:
     return torch.stack([angles.cos(), angles.sin()])
 
 
+class GrowingTable(nn.Module):
+    """Positions `compute(length, width)` [..., length, _], made longer where a sequence needs it; no checkpoint holds
+    what can be computed."""
+
+    table: Tensor
+
+    def __init__(self, compute: Callable[[int, int], Tensor], width: int, length: int) -> None:
+        super().__init__()
+        self.compute, self.width = compute, width
+        self.register_buffer("table", compute(length, width), persistent=False)
+
+    def reaching(self, length: int) -> Tensor:
+        """The table, of at least this length. Threads share it, so each reads the one that it was given here."""
+        table = self.table
+        if length > table.size(-2):
+            with torch.inference_mode(False):  # grown while translating, it has to serve training as well
+                table = self.compute(max(length, 2 * table.size(-2)), self.width).to(table)
+            self.table = table
+        return table
+
+
 # --- added to the embeddings ------------------------------------------------------------------------------------------
 
 
-class SinusoidalPositions(nn.Module):
-    """Adds the table, a buffer that grows with the longest sequence met. It is computed, so no checkpoint holds it."""
-
-    table: Tensor  # [length, D]
+class SinusoidalPositions(GrowingTable):
+    """Adds the table [length, D]."""
 
     def __init__(self, d_model: int, length: int = LENGTH) -> None:
-        super().__init__()
-        self.register_buffer("table", sinusoidal_table(length, d_model), persistent=False)
+        super().__init__(sinusoidal_table, d_model, length)
 
     def forward(self, x: Tensor, at: slice | None = None) -> Tensor:
         """[B, L, D] -> [B, L, D]"""
         at = at or slice(0, x.size(1))
-        return x + self._reaching(at.stop)[at]
-
-    def _reaching(self, length: int) -> Tensor:
-        """The table, made longer where need be. Threads share it, so each reads the one it was given here."""
-        table = self.table
-        if length > len(table):
-            table = self.table = sinusoidal_table(max(length, 2 * len(table)), table.size(1)).to(table)
-        return table
+        return x + self.reaching(at.stop)[at]
 
 
 class LearnedPositions(nn.Module):
@@ -103,31 +115,19 @@ def make_positions(config: ModelConfig) -> nn.Module:
 # --- in the attention -------------------------------------------------------------------------------------------------
 
 
-class Rotary(nn.Module):
+class Rotary(GrowingTable):
     """Turns pairs of a vector by angles that grow with its position (Su et al. 2021), so that the product of a query
     and a key depends on their distance alone. Pair i is made of the elements i and i + E / 2."""
 
-    table: Tensor  # [2, length, E / 2]
-
     def __init__(self, width: int, length: int = LENGTH) -> None:
-        super().__init__()
-        self.register_buffer("table", rotary_table(length, width), persistent=False)
+        super().__init__(rotary_table, width, length)
 
     def forward(self, x: Tensor, at: slice | None = None) -> Tensor:
         """[B, H, L, E] -> [B, H, L, E]"""
         at = at or slice(0, x.size(2))
-        cos, sin = self._reaching(at.stop)[:, at].to(x.dtype)
+        cos, sin = self.reaching(at.stop)[:, at].to(x.dtype)
         first, second = x.chunk(2, dim=-1)
         return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
-
-    def _reaching(self, length: int) -> Tensor:
-        """The table, made longer where that is needed."""
-        table = self.table
-        if length > table.size(1):
-            with torch.inference_mode(False):  # grown while translating, it has to serve training as well
-                table = rotary_table(max(length, 2 * table.size(1)), 2 * table.size(2)).to(table)
-            self.table = table
-        return table
 
 
 class NoRotation(nn.Module):

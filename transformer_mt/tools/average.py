@@ -20,6 +20,7 @@ from transformer_mt.runs import CheckpointInfo, RunFolder, ranked
 from transformer_mt.tools import weights
 from transformer_mt.training.checkpoint import load_weights
 from transformer_mt.training.distributed import Ranks
+from transformer_mt.training.progress import Health
 
 COLUMNS = ("loss", "nll", "ppl", "bleu", "chrf", "degenerate")
 
@@ -118,7 +119,7 @@ def validate(
     corpus = material.encode_validation(config, pairs, tokenizers)
     machine = resolve(device, config.precision, threads)
     model.to(machine.device)
-    return pipeline.make_validator(config, machine, Ranks(), model, tokenizers, pairs, corpus)(None).scores
+    return pipeline.make_validator(config, machine, Ranks(), model, tokenizers, pairs, corpus)(Health()).scores
 
 
 def table(averaged: Sequence[tuple[str, dict[str, float]]], scores: dict[str, float]) -> list[str]:

@@ -44,9 +44,9 @@ class Limits:
     @classmethod
     def of(cls, translator: Translator) -> Limits:
         """Room for the longest source with its control symbols, and for the longest translation."""
-        controls, config = 1 + translator.tokenizers.source_bos, translator.config
-        target = int(config.max_length_factor * config.max_source_length) + config.max_length_offset
-        most = translator.model.config.longest or min(MOST_POSITIONS, max(config.max_source_length + controls, target))
+        controls, config = translator.tokenizers.source_controls, translator.config
+        longest = max(config.max_source_length + controls, config.limit(config.max_source_length))
+        most = translator.model.config.longest or min(MOST_POSITIONS, longest)
         return cls(most, min(config.max_source_length, most - controls))
 
 

@@ -192,11 +192,10 @@ def _set_aside(folder: Path, damage: Damage) -> None:
 # --- room -------------------------------------------------------------------------------------------------------------
 
 
-def warning_of_room(run: RunFolder, keep: KeepConfig, model: nn.Module, copies: int = 2) -> str | None:
+def warning_of_room(run: RunFolder, keep: KeepConfig, model: nn.Module, copies: int) -> str | None:
     """A line where the disk will not hold the checkpoints that the run keeps, with the one being written.
 
-    `copies`: how many numbers of its size a checkpoint holds for each weight besides it: Adam's two moments, and one
-    more for a moving average.
+    `copies`: as in `OptimizerConfig`.
     """
     each = (1 + copies) * _bytes(list(model.parameters()))
     there = sum(file.stat().st_size for folder in run.checkpoint_folders().values() for file in folder.iterdir())

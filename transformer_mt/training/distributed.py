@@ -72,7 +72,7 @@ class Ranks:
             with _together():
                 dist.broadcast(tensor, src=0)
 
-    def any(self, number: int) -> int:
+    def largest(self, number: int) -> int:
         """The largest of the ranks' numbers: a stop signal that one received, all obey."""
         if self.size == 1:
             return number

@@ -26,9 +26,9 @@ TINY = torch.finfo(torch.float32).tiny
 
 
 class Loss(NamedTuple):
-    """Sums over the labels that count: the smoothed loss, which is minimised, and what is reported beside it."""
+    """Sums over the labels that count: what is minimised, and what is reported beside it."""
 
-    smoothed: Tensor
+    total: Tensor  # cross-entropy with smoothed labels, and `consistency`
     nll: Tensor  # negative log-likelihood, in nats; perplexity is exp(nll / labels)
     consistency: Tensor  # what the divergence of two passes adds to the loss; 0 with one
 
@@ -73,7 +73,8 @@ def compute_dtype(states: Tensor) -> torch.dtype:
 
 
 def plain_cross_entropy(logits: Tensor, labels: Tensor, pad_id: int, smoothing: float) -> Loss:
-    """The same from logits [N, V] and labels [N], with torch's own functions: to read, and to test against."""
+    """Label-smoothed cross-entropy from logits [N, V] and labels [N], with torch's own functions: to read, and to test
+    against."""
     keep = torch.arange(logits.size(-1), device=logits.device) != pad_id
     real = labels != pad_id
     logits, labels = logits[real][:, keep].float(), labels[real]

@@ -37,6 +37,11 @@ class OptimizerConfig(Section):
             raise refusal("weight_decay", "adam would divide it by the gradients' size: set kind: adamw, or leave 0")
         return self
 
+    @property
+    def copies(self) -> int:
+        """Numbers that are kept for each weight besides it: Adam's two moments, and one more for a running mean."""
+        return 2 + (self.ema_decay is not None)
+
 
 def make_optimizer(config: OptimizerConfig, model: nn.Module) -> torch.optim.Optimizer:
     """Fused Adam (Kingma & Ba 2015) or AdamW (Loshchilov & Hutter 2019); the learning rate is set before each step.

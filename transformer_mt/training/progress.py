@@ -76,6 +76,14 @@ class ValidationConfig(Section):
     """sentences whose translations are shown at each validation; 0: none, and no pictures in TensorBoard either"""
 
 
+@dataclass(frozen=True)
+class Health:
+    """How a run has fared with degenerate output."""
+
+    was_well: bool = False  # at some validation; until then the model is new
+    failing: int = 0  # validations in a row with such output; of a new model in its warm-up 1 at most
+
+
 @dataclass
 class Progress:
     """How far a run has come. With weights, optimiser and settings it is all that the next step depends on."""
@@ -86,7 +94,7 @@ class Progress:
     best_step: int = 0
     best_score: float | None = None
     not_better: int = 0  # validations in a row
-    failing: int | None = 0  # the same, with degenerate output (in the warm-up 1); None once there was one without
+    health: Health = Health()
     skipped: int = 0  # steps whose gradient was not finite
     skipped_in_a_row: int = 0
     trouble: int = 0  # first step of so many in a row that the run has to go back

@@ -22,28 +22,28 @@ from transformer_mt.training.checkpoint import KeepConfig, State
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.ema import AveragedWeights
 from transformer_mt.training.monitor import Monitor
-from transformer_mt.training.progress import Milestone, Progress, TrainConfig, ValidationConfig
+from transformer_mt.training.progress import Health, Milestone, Progress, TrainConfig, ValidationConfig
 from transformer_mt.training.samples import Sample
 from transformer_mt.training.schedule import Schedule
-from transformer_mt.training.update import FIGURES, Updater
+from transformer_mt.training.update import FIGURES, SUMS, Updater
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_SKIPPED = 20  # steps in a row whose gradient is not finite
 MOST_RETURNS = 2  # to an earlier checkpoint
-SUMS = ("loss", "nll", "consistency", "n_src", "n_tgt", "cells")  # of what the steps find, for the log's next entry
+LOGGED = tuple(name for name in SUMS if name != "splits")  # added up for the log's next entry
 
 
 class Validation(NamedTuple):
     """What one validation found: scores by name (loss, nll, ppl, bleu, chrf, and the share of degenerate output),
-    translations, what draws pictures; in how many validations in a row the output was degenerate (see
-    `Progress.failing`), an example of each kind of that, and what is to be said of it."""
+    translations, what draws pictures; how the run has fared with degenerate output by now, an example of each kind of
+    that, and what is to be said of it."""
 
     scores: dict[str, float]
     samples: list[Sample]
     draw: Callable[[], dict[str, Figure]]
-    failing: int | None
+    health: Health
     failures: Sequence[Sample] = ()
     alarm: Sequence[str] = ()
 
@@ -81,7 +81,7 @@ class Trainer:
         feed: Feed,
         schedule: Schedule,
         average: AveragedWeights | None,
-        validate: Callable[[int | None, bool], Validation],
+        validate: Callable[[Health, bool], Validation],
         run: RunFolder,
         monitor: Monitor,
         ranks: Ranks,
@@ -114,14 +114,14 @@ class Trainer:
                     self.validate_and_save()
                 elif is_saved:
                     self.save({})
-                if self.ranks.any(stop.number):  # where all wait for the first one, which has written
+                if self.ranks.largest(stop.number):  # where all wait for the first one, which has written
                     if not is_saved:
                         self.save({}, stopped=True)
                     break
             if reason is not None and self.progress.validated != self.progress.step:
                 self.validate_and_save()
             self.ranks.wait()  # whoever leaves before the first has saved makes `torchrun` end it
-            if signal := self.ranks.any(stop.number):
+            if signal := self.ranks.largest(stop.number):
                 raise Interrupted(signal)
         return str(reason)
 
@@ -171,7 +171,7 @@ class Trainer:
             self.progress.splits += int(found["splits"])
             if math.isfinite(found["norm"]):
                 self.progress.skipped_in_a_row = 0
-                for name in SUMS:
+                for name in LOGGED:
                     setattr(self.window, name, getattr(self.window, name) + found[name])
             else:
                 self.count_skipped(outcome, math.isfinite(found["loss"]))
@@ -235,7 +235,7 @@ class Trainer:
         progress = self.progress
         warming_up = self.schedule(progress.step + 1) > self.schedule(progress.step)
         with self.averaged():
-            scores, samples, draw, progress.failing, failures, alarm = self.validate(progress.failing, warming_up)
+            scores, samples, draw, progress.health, failures, alarm = self.validate(progress.health, warming_up)
         progress.take_score(self.validation.metric, scores[self.validation.metric])
         self.monitor.record_validation(progress.step, scores, samples, is_best=progress.not_better == 0)
         self.monitor.record_degenerate(progress.step, failures, alarm)
@@ -283,6 +283,7 @@ class Trainer:
         self.updater.optimizer.load_state_dict(state["optimizer"])
         self.progress = Progress(**state["progress"])
         self.progress.position = Position(**state["progress"]["position"])
+        self.progress.health = Health(**state["progress"]["health"])
         self.window = Window(**state["window"])
         self.monitor.cut_back(info.step, is_scored=bool(info.scores))
 

@@ -15,8 +15,10 @@ from transformer_mt.model.transformer import Transformer
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.objective import BatchLoss
 
-FIGURES = ("loss", "nll", "consistency", "n_src", "n_tgt", "cells", "splits", "norm")
-"""What a step finds: the first seven are sums over its micro-batches, the last is the norm of the mean gradient."""
+SUMS: tuple[str, ...] = ("loss", "nll", "consistency", "n_src", "n_tgt", "cells", "splits")
+"""What a batch comes to, added up over the micro-batches of a step."""
+FIGURES: tuple[str, ...] = (*SUMS, "norm")
+"""What a step finds: these sums, and the norm of the mean gradient."""
 
 
 class Updater:
@@ -45,7 +47,7 @@ class Updater:
     def update(self, step: int, learning_rate: float, batches: Sequence[Batch]) -> Tensor:
         """Take a step with this rank's share of its micro-batches, on the mean loss of all labels of all ranks.
 
-        Returns the figures [8], on the device: to read them is to wait for it. Where the gradient is not finite, or
+        Returns the `FIGURES`, on the device: to read them is to wait for it. Where the gradient is not finite, or
         there is no label, nothing changes.
         """
         total: list[Tensor] = []
@@ -64,9 +66,9 @@ class Updater:
         return int(np.random.SeedSequence([self.seed, step, number]).generate_state(1)[0])
 
     def sum_up(self, batch: Batch) -> list[Tensor]:
-        """The figures of a batch and its gradients; a batch for which there is no memory is split."""
+        """What `differentiate` finds of a batch; one for which there is no memory is split."""
         try:
-            return gradients(self.model, batch, machine=self.machine, loss=self.loss)
+            return differentiate(self.model, batch, machine=self.machine, loss=self.loss)
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -96,17 +98,19 @@ class Updater:
         self.optimizer.zero_grad()
 
 
-def gradients(model: Transformer, batch: Batch, *, machine: Machine, loss: BatchLoss) -> list[Tensor]:
-    """The figures of a batch [7], and the gradient of its summed loss for each parameter of the model.
+def differentiate(model: Transformer, batch: Batch, *, machine: Machine, loss: BatchLoss) -> list[Tensor]:
+    """The `SUMS` of a batch in one tensor, and the gradient of its summed loss for each parameter of the model.
 
     The model is left as it is, also where memory ends half-way: hence not `backward`, which adds up in the parameters.
     """
     with machine.autocast():
         sums = loss(model, batch.to(machine.device))
-    found = torch.autograd.grad(sums.smoothed, list(model.parameters()), materialize_grads=True)
-    counts = batch.n_src, batch.n_tgt, batch.src.numel() + batch.labels.numel(), 0
-    figures = [sums.smoothed.detach(), *sums[1:], *(torch.full_like(sums.nll, count) for count in counts)]
-    return [torch.stack(figures), *found]
+    gradients = torch.autograd.grad(sums.total, list(model.parameters()), materialize_grads=True)
+    found: dict[str, Tensor] = {"loss": sums.total.detach(), "nll": sums.nll, "consistency": sums.consistency}
+    cells = batch.src.numel() + batch.labels.numel()
+    for name, count in {"n_src": batch.n_src, "n_tgt": batch.n_tgt, "cells": cells, "splits": 0}.items():
+        found[name] = torch.full_like(sums.nll, count)
+    return [torch.stack([found[name] for name in SUMS]), *gradients]
 
 
 def _add(left: Sequence[Tensor], right: Sequence[Tensor]) -> list[Tensor]:
