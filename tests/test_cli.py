@@ -294,6 +294,11 @@ def test_config_without_a_file_is_the_quickstart(tmt: Tmt) -> None:
     assert tmt("config", "seed=7").stdout == configuration.render(quickstart.model_copy(update={"seed": 7}))
 
 
+def test_an_override_may_be_longer_than_a_file_name(tmt: Tmt) -> None:
+    done = tmt("config", f"tokenizer.normalization=[{', '.join(['NFC'] * 100)}]")
+    assert done.returncode == 0, done.stderr
+
+
 def test_config_prints_the_schema(tmt: Tmt) -> None:
     assert tmt("config", "--schema").stdout == configuration.json_schema()
 

@@ -26,8 +26,9 @@ DRAWING = ("temperature", "top_k", "top_p", "seed")
 def decoding_options(args: argparse.Namespace) -> dict[str, Any]:
     """What the command line sets of the configuration's section `decoding`."""
     names = {"length_penalty": "length_penalty_exponent"}
-    keys = (*SEARCHING, "n_best", "sample", *DRAWING)
+    keys = (*SEARCHING, "sample", *DRAWING)
     options: dict[str, Any] = {names.get(key, key): getattr(args, key, None) for key in keys}
+    options["n_best"] = getattr(args, "n_best", 1)  # a verb without that option takes the best alone
     if getattr(args, "max_length", None) is not None:
         match = re.fullmatch(r"(?:([0-9.]+)\*source\+)?([0-9]+)", args.max_length)
         if match is None:

@@ -6,16 +6,18 @@ import csv
 import gzip
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
 import datasets
+import pyarrow
 import pyarrow.parquet
 import pytest
 
+from transformer_mt.data import corpus, sources
 from transformer_mt.data.corpus import load
-from transformer_mt.data.lines import decode_line, read_lines
+from transformer_mt.data.lines import Pair, decode_line, read_lines
 from transformer_mt.data.quickstart import corpus as quickstart
 from transformer_mt.data.sources import Source
 from transformer_mt.errors import UserError
@@ -155,6 +157,14 @@ def test_the_built_in_corpus() -> None:
     pairs, origins = table(builtin="quickstart", split="validation")
     assert pairs == quickstart.pairs("validation")
     assert origins[:2] == ["quickstart (validation):1", "quickstart (validation):2"]
+
+
+def test_the_built_in_corpus_goes_both_ways() -> None:
+    source = Source(builtin="quickstart", split="validation")
+    back = [*load(source, "de-AT", "en_GB", Path("cache"))]
+    assert back == [(de, en) for en, de in quickstart.pairs("validation")]
+    with pytest.raises(UserError, match="the built-in corpus is English and German"):
+        load(source, "en", "fr", Path("cache"))
 
 
 def test_several_files_follow_each_other() -> None:
@@ -305,6 +315,27 @@ def test_a_table_that_cannot_be_read(name: str, content: str, message: str) -> N
     with pytest.raises(UserError) as caught:
         table(table=name)
     assert str(caught.value).startswith(message)
+
+
+def test_a_date_that_is_past_all_of_pythons() -> None:
+    column = pyarrow.array([2**50], pyarrow.timestamp("s"))
+    pyarrow.parquet.write_table(pyarrow.table({"en": ["a"], "de": ["b"], "read": column}), "t.parquet")
+    assert refusal(table="t.parquet").startswith("t.parquet: not a readable Parquet file: ")
+
+
+def test_one_column_for_both_sides() -> None:
+    assert refusal(**tsv(), tgt_column="en").startswith("source and target are both to be column en: set ")
+
+
+def test_a_file_that_changes_while_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the old file, when it comes back with its old time, would have the new one's text."""
+
+    def read(*arguments: Any) -> Iterator[Pair]:
+        yield from sources.read(*arguments)
+        write("t.en", side(0) + "one more\n")
+
+    monkeypatch.setattr(corpus, "read", read)
+    assert refusal(**text()) == "t.en, t.de: has changed while it was read; begin again"
 
 
 def test_empty_text() -> None:

@@ -27,7 +27,7 @@ def imported(path: Path, kind: str = "bpe") -> Tokenizer:
     return train(TokenizerConfig.model_validate({"file": str(path), "kind": kind}), PAIRS).src
 
 
-def make_hugging_face(model: str) -> hf.Tokenizer:
+def make_hugging_face(model: str, normalizer: normalizers.Normalizer | None = None) -> hf.Tokenizer:
     """A tokenizer as other programs make it: with special tokens, a template, padding and truncation."""
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
     kinds: dict[str, tuple[Any, Any]] = {
@@ -45,7 +45,7 @@ def make_hugging_face(model: str) -> hf.Tokenizer:
     }
     made, trainer = kinds[model]
     found = hf.Tokenizer(made)
-    found.normalizer = normalizers.Lowercase()
+    found.normalizer = normalizer or normalizers.Lowercase()
     found.pre_tokenizer = pre_tokenizers.ByteLevel() if model == "byte_bpe" else pre_tokenizers.Metaspace()
     found.decoder = decoders.ByteLevel() if model == "byte_bpe" else decoders.Metaspace()
     trainer.show_progress = False
@@ -81,13 +81,23 @@ def test_text_has_the_ids_that_the_file_gives_it(kind: str, tmp_path: Path) -> N
 
 def test_a_literal_special_token_is_text(kind: str, tmp_path: Path) -> None:
     """Trap 30: also when what was imported is saved and loaded."""
-    make_hugging_face(kind).save(str(tmp_path / "other.json"))
+    make_hugging_face(kind, normalizers.NFC()).save(str(tmp_path / "other.json"))
     found = imported(tmp_path / "other.json", kind)
     TokenizerPair(found, found).save(tmp_path / "tokenizer.json")
     for tokenizer in (found, TokenizerPair.load(tmp_path / "tokenizer.json").tgt):
         (ids,) = tokenizer.encode(["a [CLS][SEP] [PAD] </s> b"])
         assert not {"[CLS]", "[SEP]", "[PAD]"} & {*tokenizer.tokens(ids)}
         assert max(ids) < tokenizer.pad_id
+
+
+def test_the_normalisation_of_bert(tmp_path: Path) -> None:
+    """Which takes characters for private use away."""
+    original = make_hugging_face("wordpiece", normalizers.BertNormalizer())
+    original.no_truncation()
+    original.no_padding()
+    original.save(str(tmp_path / "other.json"))
+    found = imported(tmp_path / "other.json", "wordpiece")
+    assert found.encode(TEXTS) == [original.encode(text, add_special_tokens=False).ids for text in TEXTS]
 
 
 @pytest.mark.parametrize("kind", ["bpe", "byte_bpe", "unigram"], indirect=True)
@@ -148,7 +158,8 @@ def test_text_has_the_pieces_that_sentencepiece_gives_it(options: dict[str, Any]
     original: Any = sentencepiece.SentencePieceProcessor(model_file=str(path))
     found = imported(path, options["model_type"])
     held_out = [text for pair in pairs("validation")[:200] for text in pair]
-    texts = [*held_out, "  two  spaces ", " ", "", "语 é ﬁ 😀", "ABC abc ①", "a<sep>b", "<sep>", "a <sep>>b"]
+    strange = ["  two  spaces ", " ", "", "语 é ﬁ 😀", "ABC abc ①", "a<sep>b", "<sep>", "a <sep>>b", "a <unk> </s>b<s>"]
+    texts = [*held_out, *strange]
     assert found.encode(texts) == [original.encode(text) for text in texts]
     assert found.decode(found.encode(texts)) == [original.decode(original.encode(text)) for text in texts]
     assert found.vocab_size == original.get_piece_size() + 3

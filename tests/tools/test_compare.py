@@ -168,4 +168,4 @@ def test_runs_that_are_judged_otherwise(here: Path, tmt: Tmt) -> None:
     Path("runs/other/config.yaml").write_text(text.replace("tgt_lang: de", "tgt_lang: fr"), encoding="utf-8")
     done = tmt("compare", "runs/tiny", "runs/other", "--src", "valid.en", "--ref", "valid.de")
     assert done.returncode == 2
-    assert "runs/other: is judged otherwise than runs/tiny (data.tgt_lang fr and de" in done.stderr
+    assert "runs/other: is judged otherwise than runs/tiny (data.tgt_lang fr and de); translate" in done.stderr

@@ -72,6 +72,13 @@ def rows(hypotheses: list[str], references: list[str]) -> list[str]:
 # --- a run ------------------------------------------------------------------------------------------------------------
 
 
+def test_a_run_that_gives_several_translations_is_judged_by_the_best(copy: Path, tmt: Tmt) -> None:
+    text = (copy / "config.yaml").read_text(encoding="utf-8")
+    (copy / "config.yaml").write_text(text.replace("n_best: 1", "n_best: 3"), encoding="utf-8")
+    done = tmt("evaluate", copy, *FILES, "--beam", 1)
+    assert done.returncode == 0, done.stderr
+
+
 def test_it_is_sacrebleu_on_the_translations(here: Path, tiny_run: Path, tmt: Tmt) -> None:
     """Trap 36."""
     done = tmt("evaluate", tiny_run, *FILES)

@@ -13,7 +13,7 @@ import pytest
 from transformer_mt.config import load
 from transformer_mt.data.tokenizer import TokenizerPair, train
 from transformer_mt.runs import RunFolder
-from transformer_mt.tools.tokenize import measure, unknown_id
+from transformer_mt.tools.tokenize import measure, split_words, unknown_id
 
 Tmt = Callable[..., "CompletedProcess[str]"]
 
@@ -43,6 +43,11 @@ def test_the_pieces_and_ids_of_texts(tiny_run: Path, tmt: Tmt) -> None:
     assert numbers == " ".join(map(str, ids))
     assert (empty, end) == (["", ""], "")
     assert "".join(last.split(" ")) == "▁n<0x3D>e"
+
+
+def test_an_override_of_a_set_of_any_name() -> None:
+    overrides = ["data.test.flickr-2016={src: a, tgt: b}", "model={}", "seed=1"]
+    assert split_words(Path("x.yaml"), ["one = 1", *overrides, "n=e"]) == (["one = 1", "n=e"], overrides)
 
 
 def test_lines_of_standard_input(tiny_run: Path, tmt: Tmt) -> None:

@@ -29,7 +29,7 @@ from transformer_mt.settings import MAY_CHANGE, Section, refusal
 if TYPE_CHECKING:
     from datasets import Dataset
 
-LAYOUT = 1  # of a cached table; part of its key
+LAYOUT = 2  # of a cached table; part of its key
 BLOCK = 10_000  # pairs held in memory at a time
 NAMED = 5  # rows whose origin is told, of many
 
@@ -129,11 +129,14 @@ def load(source: Source, src_lang: str, tgt_lang: str, cache_dir: Path) -> Table
     from datasets import Dataset
 
     columns = (source.src_column or src_lang, source.tgt_column or tgt_lang)
-    folder = cache_dir / f"table-{_key(source, columns)}"
+    key = _key(source, columns)
+    folder = cache_dir / f"table-{key}"
     if not folder.exists():
         with shared_folder(folder) as beside:
             if _write(read(source, columns), beside) == 0:
                 raise UserError(f"{_describe(source)}: holds no sentence pairs; is it the right file?")
+            if _key(source, columns) != key:  # else another text would be found under its name
+                raise UserError(f"{_describe(source)}: has changed while it was read; begin again")
     about = json.loads((folder / "table.json").read_text(encoding="utf-8"))
     return Table(Dataset.from_file(str(folder / "pairs.arrow")), about["files"], folder.name, about["sha256"])
 

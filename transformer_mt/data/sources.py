@@ -86,8 +86,10 @@ def read(source: Source, columns: tuple[str, str]) -> Iterator[Pair]:
 
     Raises `UserError` for what cannot be read, with file and line.
     """
+    if (source.table or source.dataset) and columns[0] == columns[1]:
+        raise UserError(f"source and target are both to be column {columns[0]}: set src_column and tgt_column")
     if source.builtin:
-        yield from _read_builtin(source.split or "train")
+        yield from _read_builtin(source.split or "train", columns)
     elif source.dataset:
         yield from _read_dataset(source, columns)
     elif source.table:
@@ -178,13 +180,15 @@ def _read_jsonl(path: Path) -> Iterator[Row]:
 
 
 def _read_parquet(path: Path) -> Iterator[Row]:
+    import pyarrow
     import pyarrow.parquet
 
-    parquet: Any = pyarrow.parquet
+    pa: Any = pyarrow
+    unreadable: tuple[type[Exception], ...] = (pa.ArrowException, ValueError, OSError, OverflowError)  # a date past all
     try:
-        rows = (row for block in parquet.ParquetFile(path).iter_batches() for row in block.to_pylist())
+        rows = (row for block in pa.parquet.ParquetFile(path).iter_batches() for row in block.to_pylist())
         yield from (Row(number, row) for number, row in enumerate(rows, start=1))
-    except (ValueError, OSError) as error:  # what Arrow raises for a file that is none of its own
+    except unreadable as error:
         raise UserError(f"{path}: not a readable Parquet file: {str(error).splitlines()[0]}") from None
 
 
@@ -227,10 +231,15 @@ def _read_dataset(source: Source, columns: tuple[str, str]) -> Iterator[Pair]:
         yield Pair(*_pick(row, columns, f"{name} ({split}):{number}"), f"{name} ({split})", number)
 
 
-def _read_builtin(split: str) -> Iterator[Pair]:
+def _read_builtin(split: str, languages: tuple[str, str]) -> Iterator[Pair]:
     from transformer_mt.data.quickstart import corpus
+
+    primary = [re.split("[-_]", language)[0].lower() for language in languages]
+    if sorted(primary) != ["de", "en"]:
+        raise UserError("the built-in corpus is English and German: set data.src_lang and data.tgt_lang to en and de")
 
     if split not in corpus.SPLITS:
         raise UserError(f"the built-in corpus has no split {split}; choose from: {', '.join(corpus.SPLITS)}")
-    for number, (src, tgt) in enumerate(corpus.pairs(split), start=1):
+    for number, (en, de) in enumerate(corpus.pairs(split), start=1):
+        src, tgt = (en, de) if primary == ["en", "de"] else (de, en)
         yield Pair(src, tgt, f"quickstart ({split})", number)

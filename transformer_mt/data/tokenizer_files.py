@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,9 +19,9 @@ from transformer_mt.errors import UserError
 
 WHAT = "a tokenizer.json (of Hugging Face tokenizers, or of a run) or a SentencePiece .model"
 KINDS = {"WordLevel": "word", "WordPiece": "wordpiece", "Unigram": "unigram"}
-UNHEARD_OF = "\U0010fffd"  # a character for private use
+UNHEARD_OF = "\U00012000"  # a cuneiform sign; not one for private use, which some normalise away
 UNIGRAM, BPE = 1, 2  # SentencePiece's types of models
-NORMAL, UNKNOWN, USER_DEFINED, UNUSED = 1, 2, 4, 5  # and of pieces
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED = 1, 2, 3, 4, 5  # and of pieces
 
 
 def read(path: Path, key: str, kind: str) -> hf.Tokenizer:
@@ -69,10 +70,16 @@ def _read_json(path: Path, place: str, key: str) -> hf.Tokenizer:
         if "format" in content and "src" in content:
             content = _side_of_run(content, place, key)
         content.update(truncation=None, padding=None, post_processor=None)
-        content["added_tokens"] = [token for token in content.get("added_tokens", []) if not token["special"]]
+        added = content.get("added_tokens", [])
+        content["added_tokens"] = [token for token in added if not token["special"]]
         if content["model"].get("dropout"):
             content["model"]["dropout"] = None
-        return hf.Tokenizer.from_str(json.dumps(content))
+        inner = hf.Tokenizer.from_str(json.dumps(content))
+        if content["model"]["type"] == "Unigram":  # whose search takes whatever piece there is
+            before = [inner.pre_tokenizer] if inner.pre_tokenizer else []
+            cuts = [_cut(token["content"]) for token in added if token["special"]]
+            inner.pre_tokenizer = pre_tokenizers.Sequence([*before, *_splits(cuts)])
+        return inner
     except (UserError, KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # the library raises bare Exceptions, and panics
@@ -106,10 +113,9 @@ def _read_sentencepiece(path: Path, place: str) -> hf.Tokenizer:
     inner = hf.Tokenizer(_model(found))
     inner.normalizer = _normalizer(found.normalizer_spec)
     own = sorted((piece.piece for piece in found.pieces if piece.type == USER_DEFINED), key=len, reverse=True)
-    cuts = ["|".join(map(re.escape, own)), r"(?<=<0)(?=x)"]  # `<0x41>` in a text spells no byte
-    inner.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(hf.Regex(cut), "isolated") for cut in cuts if cut]
-    )
+    reserved = [_cut(piece.piece) for piece in found.pieces if piece.type in (UNKNOWN, CONTROL)]
+    bytes_ = r"(?<=<0)(?=x)"  # `<0x41>` in a text spells no byte
+    inner.pre_tokenizer = pre_tokenizers.Sequence(_splits(["|".join(map(re.escape, own)), bytes_, *reserved]))
     first_space = [decoders.Strip(" ", 1, 0)] if found.normalizer_spec.add_dummy_prefix else []
     unknown = next((piece.piece for piece in found.pieces if piece.type == UNKNOWN), "<unk>")
     inner.decoder = decoders.Sequence(
@@ -124,11 +130,20 @@ def _read_sentencepiece(path: Path, place: str) -> hf.Tokenizer:
     return inner
 
 
+def _cut(piece: str) -> str:
+    """Where a text that spells a piece which no text may become is cut: before its last character."""
+    return f"(?<={re.escape(piece[:-1])})(?={re.escape(piece[-1])})" if len(piece) > 1 else ""
+
+
+def _splits(cuts: Sequence[str]) -> list[pre_tokenizers.PreTokenizer]:
+    return [pre_tokenizers.Split(hf.Regex(cut), "isolated") for cut in cuts if cut]
+
+
 def _model(found: Any) -> models.Model:
     pieces, fallback = list(found.pieces), found.trainer_spec.byte_fallback
     unknown = next((i for i, piece in enumerate(pieces) if piece.type == UNKNOWN), 0)
     if found.trainer_spec.model_type == UNIGRAM:
-        # what no text may become is out of reach of a search for the best score
+        # what no text may become is the last choice of a search for the best score, and `_cut` keeps it apart
         usable = (NORMAL, USER_DEFINED)
         lowest = min((piece.score for piece in pieces if piece.type in usable), default=0.0)
         scores = [(piece.piece, piece.score if piece.type in usable else lowest - 1.0) for piece in pieces]

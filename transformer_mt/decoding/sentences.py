@@ -134,7 +134,7 @@ def _is_end(text: str, start: int, match: re.Match[str], language: str) -> bool:
     if not stop.strip(";\u037e") and (language != "el" or len(stop) > 1):
         return False  # a question mark in Greek alone
     if not stop.strip(".…") and stop != ".":
-        return not text[: match.start()].endswith((" ", "\u00a0"))  # "he ... Paris": words were left out
+        return not text.endswith((" ", "\u00a0"), 0, match.start())  # "he ... Paris": words were left out
     if stop != "." or match["closed"]:
         return True
     before = text[max(start, match.start() - 80) : match.start()]  # enough for a word, and quick in a long line

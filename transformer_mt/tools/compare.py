@@ -153,10 +153,12 @@ def _standard(question: Question, configs: Mapping[Path, Config]) -> Standard:
     first, *others = standards
     for other in others:
         if standards[other] != standards[first]:
+            keys = {"tokenize": "scoring.tokenize", "tgt_lang": "data.tgt_lang", "text": "scoring.text"}
+            here, there = (asdict(standards[path]) for path in (other, first))
+            what = (f"{key} {here[name]} and {there[name]}" for name, key in keys.items() if here[name] != there[name])
             raise UserError(
-                f"{other}: is judged otherwise than {first} (data.tgt_lang {standards[other].tgt_lang} and "
-                f"{standards[first].tgt_lang}, scoring.text {standards[other].text} and {standards[first].text}); "
-                "translate with each, and compare the files"
+                f"{other}: is judged otherwise than {first} ({', '.join(what)}); translate with each, and compare the "
+                "files"
             )
     return standards[first]
 

@@ -53,7 +53,7 @@ def split_words(path: Path, words: Sequence[str]) -> tuple[list[str], list[str]]
     """Texts and overrides: for a configuration, what begins like one of its keys, with `=` behind it, overrides."""
     if path.is_dir():
         return [*words], []
-    key = re.compile(rf"({'|'.join(Config.model_fields)})(\.\w+)*=", re.ASCII)
+    key = re.compile(rf"({'|'.join(Config.model_fields)})(\.[^=\n]+)?=")
     return [word for word in words if not key.match(word)], [word for word in words if key.match(word)]
 
 
