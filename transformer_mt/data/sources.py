@@ -180,13 +180,13 @@ def _read_jsonl(path: Path) -> Iterator[Row]:
 
 
 def _read_parquet(path: Path) -> Iterator[Row]:
-    import pyarrow
     import pyarrow.parquet
 
     pa: Any = pyarrow
+    parquet: Any = pyarrow.parquet
     unreadable: tuple[type[Exception], ...] = (pa.ArrowException, ValueError, OSError, OverflowError)  # a date past all
     try:
-        rows = (row for block in pa.parquet.ParquetFile(path).iter_batches() for row in block.to_pylist())
+        rows = (row for block in parquet.ParquetFile(path).iter_batches() for row in block.to_pylist())
         yield from (Row(number, row) for number, row in enumerate(rows, start=1))
     except unreadable as error:
         raise UserError(f"{path}: not a readable Parquet file: {str(error).splitlines()[0]}") from None
