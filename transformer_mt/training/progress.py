@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
@@ -101,6 +101,11 @@ class Progress:
     splits: int = 0  # batches that did not fit into memory as they were
     returns: int = 0  # to an earlier checkpoint, each with half the learning rate
     seconds: float = 0.0  # of training, over all starts, validating and saving counted
+
+    @classmethod
+    def of(cls, saved: dict[str, Any]) -> Progress:
+        """The progress that a checkpoint holds. Raises `KeyError` or `TypeError` for one of another version."""
+        return cls(**{**saved, "position": Position(**saved["position"]), "health": Health(**saved["health"])})
 
     def take_score(self, metric: str, score: float) -> None:
         """A validation of the step that was reached."""

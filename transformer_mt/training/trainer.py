@@ -277,14 +277,17 @@ class Trainer:
     def resume(self, info: CheckpointInfo) -> None:
         """Go on from a checkpoint: weights, optimiser, progress, and curves cut back to its step."""
         state = checkpoint.load_state(info)
+        try:
+            self.progress, self.window = Progress.of(state["progress"]), Window(**state["window"])
+        except (KeyError, TypeError):
+            raise UserError(
+                f"{info.path}: another version of this program has trained it, whose progress this one cannot read; "
+                f"use the version that {self.run.record} names, or begin anew with --restart"
+            ) from None
         checkpoint.load_weights(self.updater.model, info)
         if self.average is not None:
             self.average.load(state["raw_weights"])
         self.updater.optimizer.load_state_dict(state["optimizer"])
-        self.progress = Progress(**state["progress"])
-        self.progress.position = Position(**state["progress"]["position"])
-        self.progress.health = Health(**state["progress"]["health"])
-        self.window = Window(**state["window"])
         self.monitor.cut_back(info.step, is_scored=bool(info.scores))
 
 
