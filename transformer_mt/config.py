@@ -37,10 +37,9 @@ from transformer_mt.settings import (
     read_value,
     read_yaml,
 )
-from transformer_mt.training.checkpoint import KeepConfig
 from transformer_mt.training.objective import LossConfig
 from transformer_mt.training.optim import OptimizerConfig
-from transformer_mt.training.progress import TrainConfig, ValidationConfig
+from transformer_mt.training.progress import KeepConfig, TrainConfig, ValidationConfig
 from transformer_mt.training.schedule import ScheduleConfig
 
 COMMAND_LINE = Place("command line")

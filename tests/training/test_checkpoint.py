@@ -19,7 +19,8 @@ from transformer_mt import disk, seal
 from transformer_mt.errors import UserError
 from transformer_mt.runs import CheckpointInfo, RunFolder
 from transformer_mt.training import checkpoint
-from transformer_mt.training.checkpoint import KeepConfig, load_state, load_weights, rewind, save, verify
+from transformer_mt.training.checkpoint import load_state, load_weights, rewind, save, verify
+from transformer_mt.training.progress import KeepConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 

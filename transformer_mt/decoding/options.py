@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from pydantic import Field, ValidationError, model_validator
-from torch import Tensor
 
 from transformer_mt.errors import UserError
 from transformer_mt.settings import MAY_CHANGE, Section, complaint, refusal
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 BESIDE_TRAINING = 4096  # tokens translated at once where a training needs the memory too
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Any, cast
 
 import safetensors.torch
 import torch
-from pydantic import Field
 from torch import nn
 
 from transformer_mt import disk
@@ -21,23 +20,12 @@ from transformer_mt.disk import WhenFull, delete_folder, replaced_folder
 from transformer_mt.errors import UserError
 from transformer_mt.runs import CHECKPOINT, CheckpointInfo, RunFolder, damaged, ranked
 from transformer_mt.seal import Damage, check_seal, write_seal
-from transformer_mt.settings import MAY_CHANGE, Section
+from transformer_mt.training.progress import KeepConfig
 
 State = dict[str, Any]
 """A training state: tensors, numbers, text, and lists and dicts of them."""
 
 WEIGHTS, STATE = "model.safetensors", "training.pt"
-
-
-class KeepConfig(Section):
-    """Which checkpoints stay, and what becomes of a run whose disk is full."""
-
-    best: Annotated[int, MAY_CHANGE] = Field(default=1, ge=1)
-    """how many of the best, by validation.metric"""
-    last: Annotated[int, MAY_CHANGE] = Field(default=2, ge=1)
-    """how many of the newest; with 1, nothing may be left to go on from should the disk damage that one"""
-    when_full: Annotated[WhenFull, MAY_CHANGE] = "exit"
-    """what to do when the disk is full: exit (with status 2), or wait until there is room"""
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------

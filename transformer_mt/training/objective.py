@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
-from transformer_mt.data.batching import Batch
-from transformer_mt.model.transformer import Transformer
 from transformer_mt.settings import Section, refusal
-from transformer_mt.training.consistency import Shares, two_pass_loss
-from transformer_mt.training.loss import Loss, batch_loss
+
+if TYPE_CHECKING:
+    from transformer_mt.data.batching import Batch
+    from transformer_mt.model.transformer import Transformer
+    from transformer_mt.training.loss import Loss
 
 SIMCUT_WEIGHT, R_DROP_WEIGHT = 3.0, 5.0  # the papers' alpha, for small corpora
 
-BatchLoss = Callable[[Transformer, Batch], Loss]
+BatchLoss = Callable[["Transformer", "Batch"], "Loss"]
 """A loss of one batch, with all its settings."""
 
 
@@ -47,6 +48,9 @@ class LossConfig(Section):
 
 def make_loss(config: LossConfig) -> BatchLoss:
     """The loss, as it is configured."""
+    from transformer_mt.training.consistency import Shares, two_pass_loss
+    from transformer_mt.training.loss import batch_loss
+
     alpha, smoothing = config.consistency_weight, config.label_smoothing
     if config.consistency == "simcut":
         shares = Shares((1.0, 0.0), (SIMCUT_WEIGHT if alpha is None else alpha, 0.0))

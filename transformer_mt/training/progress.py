@@ -1,4 +1,4 @@
-"""How far a training has come, and what ends it."""
+"""How far a training has come, what ends it, and what is kept of it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from transformer_mt.data.batching import Position
+from transformer_mt.disk import WhenFull
 from transformer_mt.runs import is_better
 from transformer_mt.settings import MAY_CHANGE, Section
 
@@ -76,6 +77,17 @@ class ValidationConfig(Section):
     """sentences whose translations are shown at each validation; 0: none, and no pictures in TensorBoard either"""
 
 
+class KeepConfig(Section):
+    """Which checkpoints stay, and what becomes of a run whose disk is full."""
+
+    best: Annotated[int, MAY_CHANGE] = Field(default=1, ge=1)
+    """how many of the best, by validation.metric"""
+    last: Annotated[int, MAY_CHANGE] = Field(default=2, ge=1)
+    """how many of the newest; with 1, nothing may be left to go on from should the disk damage that one"""
+    when_full: Annotated[WhenFull, MAY_CHANGE] = "exit"
+    """what to do when the disk is full: exit (with status 2), or wait until there is room"""
+
+
 @dataclass(frozen=True)
 class Health:
     """How a run has fared with degenerate output."""
@@ -105,7 +117,8 @@ class Progress:
     @classmethod
     def of(cls, saved: dict[str, Any]) -> Progress:
         """The progress that a checkpoint holds. Raises `KeyError` or `TypeError` for one of another version."""
-        return cls(**{**saved, "position": Position(**saved["position"]), "health": Health(**saved["health"])})
+        parts: dict[str, Any] = {"position": Position(**saved["position"]), "health": Health(**saved["health"])}
+        return cls(**{**saved, **parts})
 
     def take_score(self, metric: str, score: float) -> None:
         """A validation of the step that was reached."""

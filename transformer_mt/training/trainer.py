@@ -18,11 +18,11 @@ from transformer_mt.errors import Interrupted, UserError
 from transformer_mt.runs import CheckpointInfo, RunFolder
 from transformer_mt.signals import StopSignals
 from transformer_mt.training import checkpoint
-from transformer_mt.training.checkpoint import KeepConfig, State
+from transformer_mt.training.checkpoint import State
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.ema import AveragedWeights
 from transformer_mt.training.monitor import Monitor
-from transformer_mt.training.progress import Health, Milestone, Progress, TrainConfig, ValidationConfig
+from transformer_mt.training.progress import Health, KeepConfig, Milestone, Progress, TrainConfig, ValidationConfig
 from transformer_mt.training.samples import Sample
 from transformer_mt.training.schedule import Schedule
 from transformer_mt.training.update import FIGURES, SUMS, Updater
