@@ -15,6 +15,7 @@ from torch import Tensor
 from transformer_mt.data.batching import Batch, BatchStream, Position, source_batch
 from transformer_mt.data.encoded import EncodedCorpus
 from transformer_mt.data.order import Cuts
+from transformer_mt.data.tokenizer import TokenizerPair
 
 MakeCorpus = Callable[..., EncodedCorpus]
 
@@ -28,18 +29,14 @@ class Symbols:
     eos_id: int = 2
 
 
-@dataclass(frozen=True)
-class SymbolsPair:
-    src: Symbols
-    tgt: Symbols
-    source_bos: bool = False
+def pair_of(src: Any, tgt: Any, source_bos: bool = False) -> TokenizerPair:
+    return TokenizerPair(src, tgt, source_bos)
 
 
 def make_stream(
     corpus: EncodedCorpus, tokens: int = 60, seed: int = 1, src: Symbols = Symbols(), tgt: Symbols = Symbols()
 ) -> BatchStream:
-    tokenizers: Any = SymbolsPair(src, tgt)
-    return BatchStream(corpus, tokenizers, tokens, seed)
+    return BatchStream(corpus, pair_of(src, tgt), tokens, seed)
 
 
 @pytest.fixture
@@ -88,7 +85,7 @@ def test_each_side_has_its_own_symbols(make_corpus: MakeCorpus) -> None:
 
 def test_sources_begin_with_bos_where_the_tokenizers_say_so(make_corpus: MakeCorpus) -> None:
     """In training as in translating, and the budget knows it."""
-    tokenizers: Any = SymbolsPair(Symbols(40, 41, 42), Symbols(50, 51, 52), source_bos=True)
+    tokenizers = pair_of(Symbols(40, 41, 42), Symbols(50, 51, 52), source_bos=True)
     stream = BatchStream(make_corpus([[7, 8], [5], []], [[6], [11, 12], [9]]), tokenizers, 60, 1)
     batch = stream.collate(np.array([0, 1, 2]))
     assert batch.src.tolist() == [[41, 7, 8, 42], [41, 5, 42, 40], [41, 42, 40, 40]]
@@ -107,7 +104,7 @@ def test_an_empty_sentence(make_corpus: MakeCorpus) -> None:
 
 
 def test_what_the_translator_encodes_is_what_training_encoded(corpus: EncodedCorpus) -> None:
-    symbols: Any = SymbolsPair(Symbols(), Symbols())
+    symbols = pair_of(Symbols(), Symbols())
     chosen = np.array([3, 1, 4])
     sources = [corpus.src[row].tolist() for row in chosen]
     assert torch.equal(source_batch(sources, symbols), make_stream(corpus).collate(chosen).src)
