@@ -43,11 +43,9 @@ from transformer_mt.data.encoded import LengthLimit, encode
 from transformer_mt.data.tokenizer import TokenizerPair
 from transformer_mt.device import resolve
 from transformer_mt.model.transformer import Transformer
+from transformer_mt.pipeline import make_updater
 from transformer_mt.training.distributed import Ranks
-from transformer_mt.training.objective import make_loss
-from transformer_mt.training.optim import make_optimizer
 from transformer_mt.training.schedule import make_schedule
-from transformer_mt.training.update import Updater
 
 SIDES = ("student", "ours")
 WARM_UP = 5  # steps that are not counted
@@ -233,16 +231,7 @@ def our_step(config: Config, tokenizers: TokenizerPair, folder: Path, precision:
     """Our own step."""
     machine = resolve(config.device, precision, config.threads)
     model = Transformer(config.model, tokenizers.src, tokenizers.tgt).to(machine.device)
-    updater = Updater(
-        model,
-        make_optimizer(config.optimizer, model),
-        loss=make_loss(config.loss),
-        clip_norm=config.optimizer.clip_norm,
-        seed=config.seed,
-        machine=machine,
-        ranks=Ranks(),
-        halve=lambda batch: [],
-    )
+    updater = make_updater(config, machine, Ranks(), model, halve=lambda batch: [])
     schedule, steps = make_schedule(config.schedule, config.model.d_model), count(1)
 
     def step(batch: Batch) -> None:

@@ -37,6 +37,7 @@ from torch import Tensor
 
 from transformer_mt.data.quickstart.corpus import pairs
 from transformer_mt.runs import CheckpointInfo, RunFolder
+from transformer_mt.training.checkpoint import STATE, WEIGHTS
 
 TIMINGS = (
     *("train/tokens_per_second", "train/waiting", "train/hours", "_hparams_/session_start_info"),
@@ -224,8 +225,8 @@ def outcome(run: RunFolder) -> dict[str, Any]:
 def checkpoint(info: CheckpointInfo) -> dict[str, Any]:
     """The weights, the training state, and the scores of one step."""
     return {
-        "weights": safetensors.torch.load_file(info.path / "model.safetensors"),
-        "state": without_timings(torch.load(info.path / "training.pt", weights_only=True)),
+        "weights": safetensors.torch.load_file(info.path / WEIGHTS),
+        "state": without_timings(torch.load(info.path / STATE, weights_only=True)),
         "scores": info.scores,
     }
 

@@ -176,6 +176,11 @@ def free(place: Path) -> int:
     return shutil.disk_usage(place).free
 
 
+def used(folder: Path) -> int:
+    """Bytes of the files of a folder."""
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
 def size(n_bytes: float) -> str:
     """12.3 MB."""
     for unit in ("kB", "MB", "GB"):

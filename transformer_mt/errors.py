@@ -1,4 +1,4 @@
-"""A user's mistake, as one exception: the command line prints it and exits with status 2."""
+"""What ends the program early: a user's mistake, which the command line prints with exit status 2, or a signal."""
 
 
 class UserError(Exception):

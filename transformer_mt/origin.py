@@ -51,8 +51,9 @@ class Origin:
             ours = Transformer(config.model, pair.src, pair.tgt)
         differences = tuple(_differences("model", config.model, theirs.config))
         if misfits := list(_misfits(ours, theirs)):
-            more = [f"and {len(misfits) - SHOWN:,} more"] * (len(misfits) > SHOWN)
-            lines = _indented(misfits[:SHOWN] + more)
+            if len(misfits) > SHOWN:
+                misfits[SHOWN:] = [f"and {len(misfits) - SHOWN:,} more"]
+            lines = _indented(misfits)
             raise UserError(
                 f"{KEY}: {run.path}: its weights do not fit this model:\n{lines}\n{_mend(run, differences)}"
             )

@@ -66,7 +66,9 @@ def lengths(corpus: EncodedCorpus, data: DataConfig) -> Figure:
     src, tgt = corpus.src.lengths + 1, corpus.tgt.lengths + 1  # with the end symbol
     filtered = corpus.filtered
     beyond = int((np.maximum(src, tgt) > data.max_length).sum()) + filtered.too_long + filtered.truncated
-    fate = f", {filtered.too_long:,} of them left out here" * bool(filtered.too_long)
-    fate += f", {filtered.truncated:,} of them cut" * bool(filtered.truncated)
-    title = f"{len(corpus):,} training pairs; {beyond:,} beyond data.max_length{fate}"
+    title = f"{len(corpus):,} training pairs; {beyond:,} beyond data.max_length"
+    if filtered.too_long:
+        title += f", {filtered.too_long:,} of them left out here"
+    if filtered.truncated:
+        title += f", {filtered.truncated:,} of them cut"
     return figures.lengths_figure(src, tgt, (data.src_lang, data.tgt_lang), data.max_length, title)

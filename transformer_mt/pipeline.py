@@ -6,7 +6,7 @@ The one file that sees every room.
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -193,18 +193,8 @@ def make_trainer(
 ) -> Trainer:
     """The trainer with all its parts."""
     accumulate, table, tokenizers = config.batches.accumulate, material.tables.train, material.tokenizers
-    updater = Updater(
-        model,
-        make_optimizer(config.optimizer, model),
-        loss=make_loss(config.loss),
-        clip_norm=config.optimizer.clip_norm,
-        seed=config.seed,
-        machine=machine,
-        ranks=ranks,
-        halve=lambda batch: halves(stream, batch, table),
-    )
     return Trainer(
-        updater=updater,
+        updater=make_updater(config, machine, ranks, model, lambda batch: halves(stream, batch, table)),
         feed=Feed(stream, Share(accumulate, ranks.rank, ranks.size), pinned=machine.device.type == "cuda"),
         schedule=make_schedule(config.schedule, config.model.d_model),
         average=AveragedWeights(model, config.optimizer.ema_decay) if config.optimizer.ema_decay else None,
@@ -214,10 +204,26 @@ def make_trainer(
         run=run,
         monitor=monitor,
         ranks=ranks,
-        limits=config.train,
+        config=config.train,
         validation=config.validation,
         keep=config.keep,
         whereabouts=lambda position: stream.name_lines(stream.rows(position, accumulate), table),
+    )
+
+
+def make_updater(
+    config: Config, machine: Machine, ranks: Ranks, model: Transformer, halve: Callable[[Batch], Sequence[Batch]]
+) -> Updater:
+    """What takes a step. `halve` makes two batches of one for which there is no memory."""
+    return Updater(
+        model,
+        make_optimizer(config.optimizer, model),
+        loss=make_loss(config.loss),
+        clip_norm=config.optimizer.clip_norm,
+        seed=config.seed,
+        machine=machine,
+        ranks=ranks,
+        halve=halve,
     )
 
 

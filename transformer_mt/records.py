@@ -114,14 +114,7 @@ def card(run: RunFolder, config: Config, record: Mapping[str, Any], best: Checkp
         f"- Model: {model.encoder.n_layers} + {model.decoder.n_layers} layers, width {model.d_model}, feed-forward "
         f"{d_ff}, {heads} heads, {model.norm_position}-norm, {record['parameters']:,} parameters",
         f"- Trained on {made['hardware']}, {config.precision}, seed {config.seed}",
-        *(
-            f"- Begun with the weights of {begun['path']}, step {begun['step']:,}"
-            for begun in [made.get("init_from")]
-            if begun
-        ),
-        f"- Status: {record.get('ended') or 'in training, or interrupted'}",
-        *(f"- Hours of training: {hours:.2f}" for hours in [record.get("hours")] if hours is not None),
-        *(f"- Weights alone: {exported['what']}" for exported in [record.get("exported")] if exported),
+        *(f"- {fact}" for fact in _facts(record)),
         "",
         "## Data",
         *(f"- {line}" for line in record["report"]),
@@ -142,6 +135,17 @@ def card(run: RunFolder, config: Config, record: Mapping[str, Any], best: Checkp
         "`config.yaml` holds every setting; `run.json` says with which versions and on what machine it was made.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _facts(record: Mapping[str, Any]) -> Iterator[str]:
+    """How the training went so far."""
+    if begun := record["provenance"].get("init_from"):
+        yield f"Begun with the weights of {begun['path']}, step {begun['step']:,}"
+    yield f"Status: {record.get('ended') or 'in training, or interrupted'}"
+    if "hours" in record:
+        yield f"Hours of training: {record['hours']:.2f}"
+    if exported := record.get("exported"):
+        yield f"Weights alone: {exported['what']}"
 
 
 def _scores(record: Mapping[str, Any], best: CheckpointInfo | None) -> Iterator[str]:

@@ -256,13 +256,17 @@ def damaged(damage: Damage) -> UserError:
 
 def is_better(metric: str, score: float, than: float) -> bool:
     """Losses are better when lower, BLEU and chrF when higher; anything is better than NaN."""
-    if math.isnan(than):
-        return not math.isnan(score)
-    return score < than if metric == "loss" else score > than
+    return _merit(metric, score) > _merit(metric, than)
 
 
 def ranked(found: list[CheckpointInfo]) -> list[CheckpointInfo]:
     """Those that were validated, the best first, NaN last; of equals, the earlier."""
-    scored = [(info.score, info) for info in found if info.score is not None]
-    scored.sort(key=lambda pair: (math.isnan(pair[0]), pair[0] if pair[1].metric == "loss" else -pair[0]))
-    return [info for _, info in scored]
+    scored = [(_merit(info.metric, info.score), info) for info in found if info.score is not None]
+    return [info for _, info in sorted(scored, key=lambda pair: pair[0], reverse=True)]
+
+
+def _merit(metric: str, score: float) -> tuple[bool, float]:
+    """The better a score, the larger."""
+    if math.isnan(score):
+        return False, 0.0
+    return True, -score if metric == "loss" else score

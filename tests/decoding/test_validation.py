@@ -21,7 +21,6 @@ from transformer_mt.device import Machine
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.scoring.metrics import Standard, score
 from transformer_mt.training.distributed import Ranks
-from transformer_mt.training.progress import Health
 
 
 @pytest.fixture
@@ -65,9 +64,9 @@ def test_validation_looks_without_dropout_and_leaves_the_mode(
 ) -> None:
     """Trap 24."""
     validator = make_validator(2)
-    wanted = validator(Health())
+    wanted = validator()
     model = validator.model.train(training)
-    assert validator(Health())[:2] == wanted[:2]
+    assert validator()[:2] == wanted[:2]
     assert all(module.training == training for module in model.modules())
 
 
@@ -93,7 +92,7 @@ def test_losses_are_means_over_all_labels(make_validator: Callable[[int], Valida
 def test_scores_are_of_free_translations(make_validator: Callable[[int], Validator]) -> None:
     """Trap 36: the reference is not an input."""
     validator = make_validator(0)
-    scores, samples, draw, *_ = validator(Health())
+    scores, samples, draw, *_ = validator()
     wanted = score(greedy(validator, validator.sources), validator.references, "13a")
     assert (scores["bleu"], scores["chrf"]) == (wanted.bleu.value, wanted.chrf.value)
     assert not samples
@@ -107,7 +106,7 @@ def test_probes_stand_evenly_over_the_set(
     make_validator: Callable[[int], Validator], probes: int, rows: list[int]
 ) -> None:
     validator = make_validator(probes)
-    samples = validator(Health()).samples
+    samples = validator().samples
     texts = pairs("test")[300:310]
     assert [(sample.src, sample.reference) for sample in samples] == [texts[row] for row in rows]
     assert [sample.hypothesis for sample in samples] == greedy(validator, [texts[row][0] for row in rows])

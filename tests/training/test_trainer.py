@@ -20,8 +20,7 @@ from transformer_mt.data.order import Cuts
 from transformer_mt.decoding.validation import Validator
 from transformer_mt.runs import RunFolder
 from transformer_mt.training import trainer
-from transformer_mt.training.progress import Health
-from transformer_mt.training.update import Updater
+from transformer_mt.training.update import Figures, Updater
 
 TRAIN = ("train", "--config", "tiny.yaml", "keep.last=9", "train.log_every=1")
 Sick = Callable[[int, float], bool]  # whether a step, with its learning rate, ends badly
@@ -43,7 +42,7 @@ def infect(monkeypatch: pytest.MonkeyPatch) -> Callable[[Sick], list[tuple[int, 
     def infect(sick: Sick) -> list[tuple[int, float]]:
         update, sum_up, taken = Updater.update, Updater.sum_up, list[tuple[int, float]]()
 
-        def watch(self: Updater, step: int, learning_rate: float, batches: Any) -> torch.Tensor:
+        def watch(self: Updater, step: int, learning_rate: float, batches: Any) -> Figures[torch.Tensor]:
             taken.append((step, learning_rate))
             return update(self, step, learning_rate, batches)
 
@@ -164,8 +163,8 @@ def test_a_return_to_before_the_first_step_of_this_start(here, tmt, infect) -> N
 def test_a_first_score_that_is_no_number_is_not_the_best(here, tmt, monkeypatch) -> None:
     call, scores = Validator.__call__, iter([float("nan"), 5.0, 6.0])
 
-    def first_nan(self: Validator, health: Health, warming_up: bool) -> Any:
-        found = call(self, health, warming_up)
+    def first_nan(self: Validator) -> Any:
+        found = call(self)
         return found._replace(scores={**found.scores, "loss": next(scores)})
 
     monkeypatch.setattr(Validator, "__call__", first_nan)
@@ -177,10 +176,10 @@ def test_a_first_score_that_is_no_number_is_not_the_best(here, tmt, monkeypatch)
 def test_a_signal_during_the_last_validation_is_obeyed(here, tmt, monkeypatch) -> None:
     call, times = Validator.__call__, iter(range(3))
 
-    def stop(self: Validator, health: Health, warming_up: bool) -> Any:
+    def stop(self: Validator) -> Any:
         if next(times) == 2:
             os.kill(os.getpid(), signal.SIGTERM)
-        return call(self, health, warming_up)
+        return call(self)
 
     monkeypatch.setattr(Validator, "__call__", stop)
     done = tmt(*TRAIN, "train.max_steps=11")

@@ -14,7 +14,7 @@ from transformer_mt.device import Machine
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.loss import plain_cross_entropy
 from transformer_mt.training.objective import LossConfig, make_loss
-from transformer_mt.training.update import FIGURES, Updater
+from transformer_mt.training.update import Updater
 
 CPU = Machine(torch.device("cpu"), "fp32", 1)
 
@@ -61,7 +61,7 @@ def test_it_is_adam_on_the_clipped_gradient_of_the_mean_loss(clip_norm, stream, 
     adam = torch.optim.Adam(model.parameters(), lr=0.01, betas=(0.9, 0.98), eps=1e-2)
     for step in (1, 2, 3):
         taken = stream.take(Position(0, 3 * step), 3)[0]
-        figures = dict(zip(FIGURES, updater.update(step, 0.01, taken).tolist(), strict=True))
+        figures = updater.update(step, 0.01, taken)
         smoothed, nll = torch.zeros(()), torch.zeros(())
         for batch in taken:
             logits = model.output(model(batch.src, batch.tgt_in)).flatten(0, 1)
@@ -72,10 +72,10 @@ def test_it_is_adam_on_the_clipped_gradient_of_the_mean_loss(clip_norm, stream, 
         (smoothed / n_tgt).backward()
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), clip_norm or float("inf"))
         adam.step()
-        assert figures["loss"] == pytest.approx(smoothed.item(), rel=1e-5)
-        assert figures["nll"] == pytest.approx(nll.item(), rel=1e-5)
-        assert figures["norm"] == pytest.approx(float(norm), rel=1e-4)
-        assert (figures["n_tgt"], figures["splits"]) == (n_tgt, 0)
+        assert figures.loss.item() == pytest.approx(smoothed.item(), rel=1e-5)
+        assert figures.nll.item() == pytest.approx(nll.item(), rel=1e-5)
+        assert figures.norm.item() == pytest.approx(float(norm), rel=1e-4)
+        assert (figures.n_tgt, figures.splits) == (n_tgt, 0)
     expected = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
     torch.testing.assert_close(weights(updater), expected, rtol=1e-4, atol=1e-5)
 
@@ -98,8 +98,7 @@ def test_many_small_batches_are_one_large_one(small_tokenizers, stream, make_upd
     left, right = one.update(1, 0.01, batches(whole, 1)), many.update(1, 0.01, parts)
     assert len(parts) > 4
     for name in ("loss", "nll", "consistency", "n_src", "n_tgt", "norm"):
-        i = FIGURES.index(name)
-        torch.testing.assert_close(left[i], right[i], rtol=1e-4, atol=0.0)
+        torch.testing.assert_close(getattr(left, name), getattr(right, name), rtol=1e-4, atol=0.0)
     torch.testing.assert_close(weights(one), weights(many), rtol=1e-4, atol=1e-5)
 
 
@@ -135,10 +134,9 @@ def test_a_batch_that_does_not_fit_is_split_and_the_step_is_the_same(where, stre
     # in the backward pass: the decoder's first layer, when the gradients of what stands above it are there
     disturbed.model.decoder.layers[0].register_forward_hook(Full((rows + 2) // 3, where))
     expected, found = undisturbed.update(1, 0.01, taken), disturbed.update(1, 0.01, taken)
-    assert found[FIGURES.index("splits")] > 0
+    assert found.splits > 0
     for name in ("loss", "nll", "consistency", "n_src", "n_tgt", "norm"):
-        i = FIGURES.index(name)
-        torch.testing.assert_close(found[i], expected[i], rtol=1e-4, atol=0.0)
+        torch.testing.assert_close(getattr(found, name), getattr(expected, name), rtol=1e-4, atol=0.0)
     torch.testing.assert_close(weights(disturbed), weights(undisturbed), rtol=1e-4, atol=1e-5)
 
 
@@ -161,7 +159,7 @@ def test_a_gradient_that_is_not_finite_changes_nothing(poison, stream, make_upda
         one.update(1, 0.01, batches(stream, 2))
     before, state = weights(updater), copy.deepcopy(updater.optimizer.state_dict())
     hook = updater.model.decoder.register_forward_hook(lambda module, inputs, output: output * poison)
-    norm = updater.update(2, 0.01, batches(stream, 2))[FIGURES.index("norm")]
+    norm = updater.update(2, 0.01, batches(stream, 2)).norm
     hook.remove()
     assert not norm.isfinite()
     assert torch.equal(weights(updater), before)

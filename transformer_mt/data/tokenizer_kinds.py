@@ -163,7 +163,8 @@ def _distinct_words(config: TokenizerConfig, texts: Texts) -> list[str]:
     inner.train_from_iterator(
         texts(), trainers.WordLevelTrainer(vocab_size=2**31, min_frequency=0, show_progress=False)
     )
-    return sorted(found := inner.get_vocab(), key=found.__getitem__)
+    found = inner.get_vocab()
+    return sorted(found, key=found.__getitem__)
 
 
 def _changed(inner: hf.Tokenizer, **parts: Any) -> hf.Tokenizer:

@@ -70,12 +70,12 @@ class Beams:
         n, device = len(limits), limits.device
         self.n_branches, self.eos, self.normalise = n_branches, eos, normalise
         self.position, self.last = 0, int(limits.max())
-        self._waits_for_answers = device.type != "cpu"  # so it is asked seldom
+        self._answers_late = device.type != "cpu"  # so it is asked seldom
         self.rows, self.limits = torch.arange(n, device=device), limits  # [B]
         self.tokens = torch.full((n, 1), bos, device=device)  # the newest of each branch; one branch at first. [B, K]
         self.totals = torch.zeros(n, 1, device=device)  # [B, K]
         self.ended = _nothing(n, n_branches, device)
-        self._found = _nothing(n, n_branches, device)  # of sentences that have left
+        self._left = _nothing(n, n_branches, device)  # of sentences that have left
         self._ends_at = set(cast(list[int], limits.tolist()))
         shape = self.last, n, n_branches
         self._tokens, self._parents = (torch.empty(shape, dtype=torch.long, device=device) for _ in range(2))
@@ -85,8 +85,8 @@ class Beams:
         """Keep translations that end, and take the best of the rest as branches. Returns what each continues. [B, K]"""
         is_end = (candidates.tokens == self.eos) & (candidates.totals > NONE)  # [B, N]
         new = Candidates(*(part[:, : self.n_branches] for part in candidates))
-        if self._waits_for_answers or is_end.any():
-            self.ended = _first(self.ended, self._ends_among(candidates, is_end))
+        if self._answers_late or is_end.any():
+            self.ended = _best_of(self.ended, self._ends_among(candidates, is_end))
             places = is_end.long().argsort(dim=1, stable=True)[:, : self.n_branches]
             new = Candidates(*(part.gather(1, places) for part in candidates))
             new = new._replace(totals=new.totals.masked_fill(is_end.gather(1, places), NONE))
@@ -101,12 +101,12 @@ class Beams:
 
     def retire(self) -> Tensor | None:
         """Let sentences leave that have no branch any more, if that is worth the copying; the places of the others."""
-        if self._waits_for_answers and self.position % LOOK and self.position < self.last:
+        if self._answers_late and self.position % LOOK and self.position < self.last:
             return None
         staying = (self.totals > NONE).any(1).nonzero().squeeze(1)
         if len(staying) > 0 and len(staying) > SPARE * len(self.rows):
             return None
-        for found, ended in zip(self._found, self.ended, strict=True):
+        for found, ended in zip(self._left, self.ended, strict=True):
             found[self.rows] = ended
         self.rows, self.limits = self.rows[staying], self.limits[staying]
         self.tokens, self.totals = self.tokens[staying], self.totals[staying]
@@ -118,7 +118,7 @@ class Beams:
 
         Where scores were no numbers there is none: an empty one that did not come to its end stands for it.
         """
-        ranks, lengths, branches, last_log_probs, finished = (part.cpu().numpy() for part in self._found)
+        ranks, lengths, branches, last_log_probs, finished = (part.cpu().numpy() for part in self._left)
         tokens, parents, log_probs = (
             part[: self.position].cpu().numpy() for part in (self._tokens, self._parents, self._log_probs)
         )
@@ -130,20 +130,16 @@ class Beams:
             ids[:, :, position] = tokens[position][sentences, branches]
             scores[:, :, position] = log_probs[position][sentences, branches]
             branches = np.where(is_part, parents[position][sentences, branches], branches)
-        return [
-            [
-                Hypothesis(
-                    ids[i, k, : lengths[i, k]].tolist(),
-                    scores[i, k, : lengths[i, k]].tolist() + [float(last_log_probs[i, k])] * bool(finished[i, k]),
-                    bool(finished[i, k]),
-                    float(ranks[i, k]),
-                )
-                for k in range(self.n_branches)
-                if ranks[i, k] > NONE
-            ]
-            or [Hypothesis([], [], finished=False, rank=NONE)]
-            for i in range(len(ranks))
-        ]
+
+        def hypothesis(i: int, k: int) -> Hypothesis:
+            length = lengths[i, k]
+            of_tokens = scores[i, k, :length].tolist()
+            if finished[i, k]:
+                of_tokens.append(float(last_log_probs[i, k]))
+            return Hypothesis(ids[i, k, :length].tolist(), of_tokens, bool(finished[i, k]), float(ranks[i, k]))
+
+        found = [[hypothesis(i, k) for k in range(self.n_branches) if ranks[i, k] > NONE] for i in range(len(ranks))]
+        return [of_one or [Hypothesis([], [], finished=False, rank=NONE)] for of_one in found]
 
     def _ends_among(self, candidates: Candidates, is_end: Tensor) -> Ended:
         """Those of the best K candidates that end."""
@@ -159,7 +155,7 @@ class Beams:
         branches = torch.arange(self.n_branches, device=ranks.device).expand_as(ranks)
         nothing = torch.zeros_like(ranks)
         unfinished = Ended(ranks, torch.full_like(branches, self.position), branches, nothing, nothing.bool())
-        self.ended = _first(self.ended, unfinished)
+        self.ended = _best_of(self.ended, unfinished)
         self.totals = self.totals.masked_fill(is_over, NONE)
 
 
@@ -171,7 +167,7 @@ def _nothing(n: int, n_branches: int, device: torch.device) -> Ended:
     return Ended(torch.full((n, n_branches), NONE, device=device), *zeros)
 
 
-def _first(these: Ended, others: Ended) -> Ended:
+def _best_of(these: Ended, others: Ended) -> Ended:
     """As many of both as there is room for: those with an end first, each kind the best first."""
     both = Ended(*(torch.cat(parts, dim=1) for parts in zip(these, others, strict=True)))
     places = both.ranks.argsort(dim=1, descending=True, stable=True)

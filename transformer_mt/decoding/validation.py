@@ -9,18 +9,17 @@ import torch
 
 from transformer_mt.data.batching import BatchStream
 from transformer_mt.data.tokenizer import TokenizerPair
-from transformer_mt.decoding.degenerate import find, judge
 from transformer_mt.decoding.explanation import explain
 from transformer_mt.decoding.options import DecodingConfig
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.device import Machine
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.scoring.metrics import Standard
+from transformer_mt.training.degenerate import find
 from transformer_mt.training.distributed import Ranks
-from transformer_mt.training.loss import batch_loss
-from transformer_mt.training.progress import Health
+from transformer_mt.training.loss import batch_loss, perplexity
 from transformer_mt.training.samples import Sample
-from transformer_mt.training.trainer import Validation, perplexity
+from transformer_mt.training.trainer import Validation
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -50,20 +49,20 @@ class Validator:
         n = min(probes, len(pairs))
         self.probes = [i * len(pairs) // n for i in range(n)]
 
-    def __call__(self, health: Health, warming_up: bool = False) -> Validation:
+    def __call__(self) -> Validation:
         translator = Translator.of(self.model, self.tokenizers, self.decoding, self.machine.precision)
         lines = self.ranks.share(range(1, len(self.sources) + 1))
         found = self.ranks.gather([best for best, *_ in translator.n_best(self.ranks.share(self.sources), lines=lines)])
         hypotheses, finished = [one.text for one in found], [one.finished for one in found]
         scores = self.standard.score(hypotheses, self.references)
         degenerate = find(self.sources, hypotheses, finished)
-        samples, failures = (
-            [Sample(self.sources[i], hypotheses[i], self.references[i]) for i in places]
-            for places in (self.probes, degenerate.examples)
-        )
         values = {**self.losses(), "bleu": scores.bleu.value, "chrf": scores.chrf.value, "degenerate": degenerate.share}
-        health, alarm = judge(health, degenerate, self.sources, hypotheses, warming_up)
-        return Validation(values, samples, lambda: self.draw(translator), health, failures, alarm)
+
+        def sample(i: int) -> Sample:
+            return Sample(self.sources[i], hypotheses[i], self.references[i])
+
+        failures = {kind: sample(places[0]) for kind, places in degenerate.kinds.items()}
+        return Validation(values, [sample(i) for i in self.probes], lambda: self.draw(translator), degenerate, failures)
 
     def draw(self, translator: Translator) -> dict[str, Figure]:
         """The last layer's cross-attention for the first probe."""

@@ -20,7 +20,6 @@ from transformer_mt.runs import CheckpointInfo, RunFolder, ranked
 from transformer_mt.tools import weights
 from transformer_mt.training.checkpoint import load_weights
 from transformer_mt.training.distributed import Ranks
-from transformer_mt.training.progress import Health
 
 COLUMNS = ("loss", "nll", "ppl", "bleu", "chrf", "degenerate")
 
@@ -85,7 +84,7 @@ def average(
     weights.write(run, output, model.cpu(), info, {"what": what, "steps": steps})
     return [
         *table([(f"{info.step:,}", info.scores) for info in found], scores),
-        f"{output}: {what}, {disk.size(weights.size_of(output))}; tmt translate, evaluate, export read it like a run",
+        f"{output}: {what}, {disk.size(disk.used(output))}; tmt translate, evaluate, export read it like a run",
     ]
 
 
@@ -119,7 +118,7 @@ def validate(
     corpus = material.encode_validation(config, pairs, tokenizers)
     machine = resolve(device, config.precision, threads)
     model.to(machine.device)
-    return pipeline.make_validator(config, machine, Ranks(), model, tokenizers, pairs, corpus)(Health()).scores
+    return pipeline.make_validator(config, machine, Ranks(), model, tokenizers, pairs, corpus)().scores
 
 
 def table(averaged: Sequence[tuple[str, dict[str, float]]], scores: dict[str, float]) -> list[str]:

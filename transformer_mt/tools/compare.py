@@ -97,7 +97,8 @@ class Comparison:
             yield from _table(["times", "words", *letters], rows)
         for one in self.sentences:
             yield f"\nline {one.line}"
-            yield from (f"  source     {one.source}" for _ in range(one.source is not None))
+            if one.source is not None:
+                yield f"  source     {one.source}"
             yield f"  reference  {one.reference}"
             for letter, text, chrf in zip(letters, one.translations, one.chrf, strict=True):
                 yield f"  {letter} {chrf:8.2f}  {text}"

@@ -24,7 +24,7 @@ from transformer_mt.config import Config
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.runs import EXPORT, RunFolder
-from transformer_mt.tools.weights import refuse_existing, size_of
+from transformer_mt.tools.weights import refuse_existing
 
 if TYPE_CHECKING:
     from transformer_mt.tools.parity import Parity
@@ -77,7 +77,7 @@ def to_ctranslate2(
         found = compare(translator, beside, limits, texts)
         about = describe(run, config, step, quantization, limits, translator, found)
         disk.write_text(beside / EXPORT, json.dumps(about, ensure_ascii=False, indent=1) + "\n")
-    lines.append(f"{output}: {run.path}, step {step:,}, {quantization}, {disk.size(size_of(output))}")
+    lines.append(f"{output}: {run.path}, step {step:,}, {quantization}, {disk.size(disk.used(output))}")
     lines += report(found, quantization)
     return [*lines, f"python {output / 'translate.py'} < F > G translates lines"]
 

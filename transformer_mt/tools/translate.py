@@ -79,6 +79,7 @@ class Job:
     def translate(self, window: Sequence[Line], first_line: int) -> str:
         """What is written for the lines of a window."""
         cut = self.paragraphs.cut([line.text for line in window])
+        # one whose translation has a beginning stays whole: nobody knows where in it that ends
         cut = [[line.text] if line.tgt else pieces for line, pieces in zip(window, cut, strict=True)]
         places = [(line, part) for line, pieces in enumerate(cut) for part in range(len(pieces))]
         found = self.translator.n_best(
@@ -95,5 +96,5 @@ class Job:
         return "".join(f"{line}\n" for line in written)
 
     def _prefixes(self, window: Sequence[Line], places: Sequence[tuple[int, int]]) -> list[str] | None:
-        """A line that has one does not come apart: nobody knows where in it the beginning ends."""
+        """How the translation of each piece has to begin; None where no line says so."""
         return [window[line].tgt for line, _ in places] if any(line.tgt for line in window) else None

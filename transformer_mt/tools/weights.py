@@ -24,7 +24,7 @@ def export(run: RunFolder, which: str, output: Path) -> list[str]:
     model = Translator.load(run.path, str(info.step), "cpu", precision="fp32").model
     write(run, output, model, info, {"what": f"from {run.path}, step {info.step:,}", "steps": [info.step]})
     return [
-        f"{output}: the weights of {run.path}, step {info.step:,}, {disk.size(size_of(output))}; in place of a run, "
+        f"{output}: the weights of {run.path}, step {info.step:,}, {disk.size(disk.used(output))}; in place of a run, "
         "tmt translate, evaluate, plot and export read it, and train.init_from begins with it"
     ]
 
@@ -55,8 +55,3 @@ def refuse_existing(output: Path) -> None:
     """Raise `UserError` where something has this name already."""
     if output.exists() or output.is_symlink():
         raise UserError(f"{output}: exists already; name a new folder (--output)")
-
-
-def size_of(folder: Path) -> int:
-    """Bytes of the files of a folder."""
-    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())

@@ -18,6 +18,7 @@ class AveragedWeights:
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.parameters, self.decay = dict(model.named_parameters()), decay
         self.others = {name: parameter.detach().clone() for name, parameter in self.parameters.items()}
+        self.is_swapped = False
 
     @torch.no_grad()
     def update(self, step: int, taken: Tensor) -> None:
@@ -36,13 +37,16 @@ class AveragedWeights:
         """The model has the mean, then its own weights again. They change places in memory, one parameter at a time, so
         that whatever points at the parameters stays right."""
         self._swap()
+        self.is_swapped = True
         try:
             yield
         finally:
             self._swap()
+            self.is_swapped = False
 
     def state(self) -> dict[str, Tensor]:
         """Within `swapped`: the raw weights."""
+        assert self.is_swapped, "outside, these are the mean"
         return dict(self.others)
 
     @torch.no_grad()

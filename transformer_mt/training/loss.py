@@ -29,8 +29,13 @@ class Loss(NamedTuple):
     """Sums over the labels that count: what is minimised, and what is reported beside it."""
 
     total: Tensor  # cross-entropy with smoothed labels, and `consistency`
-    nll: Tensor  # negative log-likelihood, in nats; perplexity is exp(nll / labels)
+    nll: Tensor  # negative log-likelihood, in nats
     consistency: Tensor  # what the divergence of two passes adds to the loss; 0 with one
+
+
+def perplexity(nll: float) -> float:
+    """exp of the mean negative log-likelihood of a token; infinite where that is past the largest number."""
+    return float(torch.tensor(nll, dtype=torch.float64).exp())
 
 
 def label_smoothed_cross_entropy(

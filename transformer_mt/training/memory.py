@@ -19,6 +19,7 @@ import torch
 
 from transformer_mt.data.batching import Batch, BatchStream
 from transformer_mt.device import give_back_memory, is_out_of_memory
+from transformer_mt.disk import size
 from transformer_mt.errors import UserError
 
 LEAST, MOST = 256, 2**18  # budgets between which `auto` chooses
@@ -40,10 +41,10 @@ def predict(stream: BatchStream, try_batch: TryBatch, device: torch.device, besi
     about = f"the largest batch (pairs x source x target: {shape})"
     if peak is None or peak + besides > there:
         return (
-            f"{about} does not fit into the {_in_words(there)} of {device}: it will be split, which takes time; "
+            f"{about} does not fit into the {size(there)} of {device}: it will be split, which takes time; "
             "lower batches.tokens or data.max_length"
         )
-    return f"{about} takes {_in_words(peak + besides)} of {_in_words(there)}"
+    return f"{about} takes {size(peak + besides)} of {size(there)}"
 
 
 def heaviest(stream: BatchStream) -> list[Batch]:
@@ -106,10 +107,6 @@ def _peak(device: torch.device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # macOS counts bytes
 
 
-def _in_words(n_bytes: int) -> str:
-    return f"{n_bytes / 1e9:.1f} GB"
-
-
 # --- batches.tokens: auto ---------------------------------------------------------------------------------------------
 
 
@@ -129,7 +126,7 @@ def choose_budget(
     corpus = make_stream(MOST).corpus
     most = max(LEAST, min(MOST, (len(corpus.tgt.ids) + len(corpus)) // LEAST_BATCHES))
     if device.type == "cuda":
-        return largest(fits, LEAST, most), f"the largest that fits into {SHARE:.0%} of {_in_words(capacity(device))}"
+        return largest(fits, LEAST, most), f"the largest that fits into {SHARE:.0%} of {size(capacity(device))}"
     return fastest(lambda tokens: rate(make_stream(tokens), try_batch), LEAST, most), "the fastest, or nearly"
 
 

@@ -112,9 +112,9 @@ class Monitor:
         """Text, to TensorBoard."""
         self._open().text(name, markdown, step)
 
-    def show(self, step: int, figures: Mapping[str, Figure]) -> None:
+    def show(self, step: int, pictures: Mapping[str, Figure]) -> None:
         """Pictures by name, to TensorBoard."""
-        for name, figure in figures.items():
+        for name, figure in pictures.items():
             self._open().figure(name, figure, step)
         self.flush()
 
@@ -163,7 +163,7 @@ class SilentMonitor(Monitor):
     def write(self, name: str, markdown: str, step: int) -> None:
         pass
 
-    def show(self, step: int, figures: Mapping[str, Figure]) -> None:
+    def show(self, step: int, pictures: Mapping[str, Figure]) -> None:
         pass
 
     def cut_back(self, step: int, *, is_scored: bool) -> None:

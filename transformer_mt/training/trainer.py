@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, NamedTuple, cast
@@ -19,33 +19,31 @@ from transformer_mt.runs import CheckpointInfo, RunFolder
 from transformer_mt.signals import StopSignals
 from transformer_mt.training import checkpoint
 from transformer_mt.training.checkpoint import State
+from transformer_mt.training.degenerate import Finding, judge
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.ema import AveragedWeights
+from transformer_mt.training.loss import perplexity
 from transformer_mt.training.monitor import Monitor
-from transformer_mt.training.progress import Health, KeepConfig, Milestone, Progress, TrainConfig, ValidationConfig
+from transformer_mt.training.progress import KeepConfig, Milestone, Progress, TrainConfig, ValidationConfig
 from transformer_mt.training.samples import Sample
 from transformer_mt.training.schedule import Schedule
-from transformer_mt.training.update import FIGURES, SUMS, Updater
+from transformer_mt.training.update import Figures, Updater
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_SKIPPED = 20  # steps in a row whose gradient is not finite
 MOST_RETURNS = 2  # to an earlier checkpoint
-LOGGED = tuple(name for name in SUMS if name != "splits")  # added up for the log's next entry
 
 
 class Validation(NamedTuple):
-    """What one validation found: scores by name (loss, nll, ppl, bleu, chrf, and the share of degenerate output),
-    translations, what draws pictures; how the run has fared with degenerate output by now, an example of each kind of
-    that, and what is to be said of it."""
+    """What one validation found."""
 
-    scores: dict[str, float]
+    scores: dict[str, float]  # loss, nll, ppl, bleu, chrf, and the share of degenerate output
     samples: list[Sample]
-    draw: Callable[[], dict[str, Figure]]
-    health: Health
-    failures: Sequence[Sample] = ()
-    alarm: Sequence[str] = ()
+    draw: Callable[[], dict[str, Figure]]  # pictures by name, made only where they are wanted
+    degenerate: Finding
+    failures: dict[str, Sample]  # an example of each kind of degenerate output
 
 
 @dataclass
@@ -62,13 +60,22 @@ class Window:
     seconds: float = 0.0
     waited: float = 0.0  # for batches, of these seconds
 
+    def add(self, found: Figures[float]) -> None:
+        """What one more step came to."""
+        self.loss += found.loss
+        self.nll += found.nll
+        self.consistency += found.consistency
+        self.n_src += found.n_src
+        self.n_tgt += found.n_tgt
+        self.cells += found.cells
+
 
 class Outcome(NamedTuple):
     """What a step found, on the device until someone reads it."""
 
     step: int
     position: Position  # of its first batch
-    figures: Tensor  # as in `update.FIGURES`
+    figures: Figures[Tensor]
 
 
 class Trainer:
@@ -81,18 +88,18 @@ class Trainer:
         feed: Feed,
         schedule: Schedule,
         average: AveragedWeights | None,
-        validate: Callable[[Health, bool], Validation],
+        validate: Callable[[], Validation],
         run: RunFolder,
         monitor: Monitor,
         ranks: Ranks,
-        limits: TrainConfig,
+        config: TrainConfig,
         validation: ValidationConfig,
         keep: KeepConfig,
         whereabouts: Callable[[Position], str],
     ) -> None:
         self.updater, self.feed, self.schedule, self.average = updater, feed, schedule, average
         self.validate, self.run, self.monitor, self.ranks = validate, run, monitor, ranks
-        self.limits, self.validation, self.keep, self.whereabouts = limits, validation, keep, whereabouts
+        self.config, self.validation, self.keep, self.whereabouts = config, validation, keep, whereabouts
         self.progress, self.window, self.unread = Progress(), Window(), list[Outcome]()
         self.counted = time.perf_counter()  # when the time was last added up
 
@@ -106,10 +113,10 @@ class Trainer:
                     self.go_back()
                 here = self.step()
 
-                if here.step % self.limits.log_every == 0:
+                if here.step % self.config.log_every == 0:
                     self.log()
                 is_validated = here.ends(self.validation.every)
-                is_saved = is_validated or here.ends(self.limits.save_every)
+                is_saved = is_validated or here.ends(self.config.save_every)
                 if is_validated:
                     self.validate_and_save()
                 elif is_saved:
@@ -127,7 +134,7 @@ class Trainer:
 
     def reason_to_stop(self) -> str | None:
         """Which limit is reached, if one is and the run has not to go back: its last steps may tell that only now."""
-        reason = self.progress.reason_to_stop(self.limits, self.validation)
+        reason = self.progress.reason_to_stop(self.config, self.validation)
         if reason is not None:
             self.read()
         return None if self.progress.trouble else reason
@@ -140,7 +147,7 @@ class Trainer:
         window.waited += time.perf_counter() - began
         figures = self.updater.update(step, self.learning_rate(step), batches)
         if self.average is not None:
-            self.average.update(step, taken=figures[FIGURES.index("norm")].isfinite())
+            self.average.update(step, taken=figures.norm.isfinite())
         self.unread.append(Outcome(step, before, figures))
         progress.step, progress.position = step, after
         window.seconds += time.perf_counter() - began
@@ -162,19 +169,19 @@ class Trainer:
         began, outcomes = time.perf_counter(), self.unread
         if not outcomes:
             return
-        rows = cast("list[list[float]]", torch.stack([outcome.figures for outcome in outcomes]).tolist())
+        together = torch.stack([torch.stack(outcome.figures) for outcome in outcomes])
+        rows = cast("list[list[float]]", together.tolist())
         self.window.seconds += time.perf_counter() - began
         self.unread = []
         for outcome, row in zip(outcomes, rows, strict=True):
-            found = dict(zip(FIGURES, row, strict=True))
-            self.window.gradient_norm = found["norm"]
-            self.progress.splits += int(found["splits"])
-            if math.isfinite(found["norm"]):
+            found = Figures(*row)
+            self.window.gradient_norm = found.norm
+            self.progress.splits += int(found.splits)
+            if math.isfinite(found.norm):
                 self.progress.skipped_in_a_row = 0
-                for name in LOGGED:
-                    setattr(self.window, name, getattr(self.window, name) + found[name])
+                self.window.add(found)
             else:
-                self.count_skipped(outcome, math.isfinite(found["loss"]))
+                self.count_skipped(outcome, math.isfinite(found.loss))
 
     def count_skipped(self, outcome: Outcome, loss_is_finite: bool) -> None:
         """A step was not taken; the first of several in a row is told."""
@@ -235,13 +242,14 @@ class Trainer:
         progress = self.progress
         warming_up = self.schedule(progress.step + 1) > self.schedule(progress.step)
         with self.averaged():
-            scores, samples, draw, progress.health, failures, alarm = self.validate(progress.health, warming_up)
-        progress.take_score(self.validation.metric, scores[self.validation.metric])
-        self.monitor.record_validation(progress.step, scores, samples, is_best=progress.not_better == 0)
-        self.monitor.record_degenerate(progress.step, failures, alarm)
-        self.save(scores)
+            found = self.validate()
+        progress.take_score(self.validation.metric, found.scores[self.validation.metric])
+        progress.health, alarm = judge(progress.health, found.degenerate, found.failures, warming_up)
+        self.monitor.record_validation(progress.step, found.scores, found.samples, is_best=progress.not_better == 0)
+        self.monitor.record_degenerate(progress.step, [*found.failures.values()], alarm)
+        self.save(found.scores)
         with self.averaged():
-            self.monitor.show(progress.step, draw())  # after saving: no picture is worth a checkpoint
+            self.monitor.show(progress.step, found.draw())  # after saving: no picture is worth a checkpoint
 
     # --- the state ----------------------------------------------------------------------------------------------------
 
@@ -289,8 +297,3 @@ class Trainer:
             self.average.load(state["raw_weights"])
         self.updater.optimizer.load_state_dict(state["optimizer"])
         self.monitor.cut_back(info.step, is_scored=bool(info.scores))
-
-
-def perplexity(nll: float) -> float:
-    """exp of the mean negative log-likelihood of a token; infinite where that is past the largest number."""
-    return float(torch.tensor(nll, dtype=torch.float64).exp())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -15,10 +16,23 @@ from transformer_mt.model.transformer import Transformer
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.objective import BatchLoss
 
-SUMS: tuple[str, ...] = ("loss", "nll", "consistency", "n_src", "n_tgt", "cells", "splits")
-"""What a batch comes to, added up over the micro-batches of a step."""
-FIGURES: tuple[str, ...] = (*SUMS, "norm")
-"""What a step finds: these sums, and the norm of the mean gradient."""
+Number = TypeVar("Number", float, Tensor)
+
+
+class Figures(NamedTuple, Generic[Number]):
+    """What a step comes to: sums over its micro-batches, and the norm of the mean gradient."""
+
+    loss: Number
+    nll: Number
+    consistency: Number
+    n_src: Number
+    n_tgt: Number
+    cells: Number  # padded positions of both sides
+    splits: Number  # of batches that did not fit into memory
+    norm: Number
+
+
+SUMS = Figures._fields[:-1]
 
 
 class Updater:
@@ -44,11 +58,11 @@ class Updater:
         self.loss, self.clip_norm, self.seed = loss, clip_norm, seed
         self.machine, self.ranks, self.halve = machine, ranks, halve
 
-    def update(self, step: int, learning_rate: float, batches: Sequence[Batch]) -> Tensor:
+    def update(self, step: int, learning_rate: float, batches: Sequence[Batch]) -> Figures[Tensor]:
         """Take a step with this rank's share of its micro-batches, on the mean loss of all labels of all ranks.
 
-        Returns the `FIGURES`, on the device: to read them is to wait for it. Where the gradient is not finite, or
-        there is no label, nothing changes.
+        The figures are on the device: to read them is to wait for it. Where the gradient is not finite, or there is
+        no label, nothing changes.
         """
         total: list[Tensor] = []
         for i, batch in enumerate(batches):
@@ -56,10 +70,10 @@ class Updater:
             part = self.sum_up(batch)
             total = _add(total, part) if total else part
         sums, *gradients = self.ranks.add_up(total)
-        n_labels = sums[FIGURES.index("n_tgt")]
-        norm = get_total_norm(gradients) / n_labels
-        self.move(learning_rate, gradients, n_labels, norm)
-        return torch.cat([sums, norm[None]])
+        n_labels = sums[SUMS.index("n_tgt")]
+        found = Figures(*sums, norm=get_total_norm(gradients) / n_labels)
+        self.move(learning_rate, gradients, n_labels, found.norm)
+        return found
 
     def chance(self, step: int, number: int) -> int:
         """The seed of what is random in one micro-batch: the same on whatever rank, and after whatever happened."""
@@ -75,7 +89,7 @@ class Updater:
         # outside of the handler, whose traceback holds on to the memory
         give_back_memory(self.machine.device)
         left, right = (self.sum_up(half) for half in self.halve(batch))
-        left[0][FIGURES.index("splits")] += 1
+        left[0][SUMS.index("splits")] += 1
         return _add(left, right)
 
     def move(self, learning_rate: float, gradients: Sequence[Tensor], n_labels: Tensor, norm: Tensor) -> None:

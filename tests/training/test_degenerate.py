@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from transformer_mt.data.quickstart.corpus import pairs
-from transformer_mt.decoding.degenerate import YOUNG, Finding, find, judge
+from transformer_mt.training.degenerate import YOUNG, Finding, find, judge
 from transformer_mt.training.progress import Health
+from transformer_mt.training.samples import Sample
 
 HEALTHY = pairs("test")[:100]
 
@@ -88,13 +89,16 @@ def test_each_is_counted_once_and_blank_sources_not_at_all() -> None:
     assert find([], [], []).share == 0
 
 
+EXAMPLES = {"empty": Sample("a source", "", "a reference")}
+
+
 def heard(shares: list[int], warm_up: int = 0) -> list[str]:
     """What is said at each of some validations of 100 sentences, so many of them without a translation; the first ones
     are while the learning rate rises."""
-    health, sources, said = Health(), ["a source"] * 100, list[str]()
+    health, said = Health(), list[str]()
     for i, n in enumerate(shares):
         finding = Finding(100, {"empty": list(range(n))} if n else {})
-        health, lines = judge(health, finding, sources, [""] * 100, warming_up=i < warm_up)
+        health, lines = judge(health, finding, EXAMPLES, warming_up=i < warm_up)
         said.append("/".join(line.partition(":")[0].strip().partition("  ")[0] for line in lines))
     return said
 
@@ -123,8 +127,8 @@ def test_a_model_is_new_until_it_has_warmed_up() -> None:
 
 def test_some_bad_sentences_are_no_alarm() -> None:
     assert heard([0, 2, 9, 2]) == ["", "", "", ""]
-    assert judge(Health(), Finding(8, {"empty": [0, 1]}), ["a"] * 8, [""] * 8) == (Health(was_well=True), [])
-    assert judge(Health(), Finding(2, {"empty": [0, 1]}), ["a"] * 2, [""] * 2)[1]
+    assert judge(Health(), Finding(8, {"empty": [0, 1]}), EXAMPLES) == (Health(was_well=True), [])
+    assert judge(Health(), Finding(2, {"empty": [0, 1]}), EXAMPLES)[1]
 
 
 def test_a_run_says_it_in_the_log_and_the_curves(tiny_run: Path) -> None:

@@ -7,11 +7,12 @@ in the source too may do so in the translation.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from transformer_mt.training.progress import Health
+from transformer_mt.training.samples import Sample
 
 ALARM = 0.1  # share of degenerate translations from which on a model is said to fail
 OVER = 0.05  # below which it is said to have recovered
@@ -46,11 +47,6 @@ class Finding(NamedTuple):
     def share(self) -> float:
         """From 0 to 1."""
         return self.failed / max(1, self.total)
-
-    @property
-    def examples(self) -> list[int]:
-        """The first place of each kind."""
-        return [places[0] for places in self.kinds.values()]
 
     @property
     def worst(self) -> str:
@@ -112,10 +108,10 @@ def _said_everywhere(pairs: Sequence[tuple[str, str]]) -> set[str]:
 
 
 def judge(
-    health: Health, finding: Finding, sources: Sequence[str], hypotheses: Sequence[str], warming_up: bool = False
+    health: Health, finding: Finding, examples: Mapping[str, Sample], warming_up: bool = False
 ) -> tuple[Health, list[str]]:
-    """Take in one validation, whose finding is of these sources and translations: how the run has fared by now, which
-    is to be handed in again at the next one, and the lines to say.
+    """Take in what one validation found, with an example of each kind: how the run has fared by now, which is to be
+    handed in again at the next one, and the lines to say.
 
     Said is when a model begins to fail and when it has recovered, and nothing in between. A new model fails, which is
     said in one line, and the rest of its warm-up does not count; only when it goes on so, or fails again, it is an
@@ -127,11 +123,11 @@ def judge(
         return Health(was_well=True), [f"degenerate output is over: {finding}"] if health.failing else []
     health = replace(health, failing=health.failing + 1)
     if health.failing == (1 if health.was_well else YOUNG):
-        example = finding.kinds[finding.worst][0]
+        example = examples[finding.worst]
         return health, [
             f"ALARM: degenerate output: {finding}",
-            f"  source     {sources[example]}",
-            f"  model      {_shortened(hypotheses[example])}",
+            f"  source     {example.src}",
+            f"  model      {_shortened(example.hypothesis)}",
             f"  hint       {HINTS[finding.worst]}",
         ]
     if health.failing == 1:
