@@ -18,10 +18,11 @@ MODULES = {
 }
 ROOMS = sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
 
-BELOW = {"errors", "settings", "allocator", "device", "signals", "disk", "lock", "seal", "runs"}
+BELOW = {"errors", "settings", "languages", "allocator", "device", "signals", "disk", "lock", "seal", "runs"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "settings": {"errors"},
+    "languages": set(),
     "allocator": set(),
     "device": {"errors", "settings", "allocator"},
     "signals": set(),

@@ -12,6 +12,7 @@ import torch
 
 from transformer_mt import config as configuration
 from transformer_mt.config import Config
+from transformer_mt.data.corpus import is_cut_otherwise
 from transformer_mt.data.tokenizer import TokenizerPair
 from transformer_mt.data.tokenizer_config import TokenizerConfig
 from transformer_mt.errors import UserError
@@ -64,9 +65,7 @@ class Origin:
 
         `sha256`: of the text of each table here.
         """
-        text, cut, _ = sha256["train"].partition("-rest-")
-        learnt = self.run.read_record()["sha256"]["train"]
-        if cut and learnt.partition("-rest-")[0] == text and learnt != sha256["train"]:
+        if is_cut_otherwise(sha256["train"], self.run.read_record()["sha256"]["train"]):
             raise UserError(
                 f"{KEY}: {self.run.path}: has learnt from pairs that are cut for validation here;\n"
                 "set seed and data.validation_size as there, or name data.validation"
@@ -88,7 +87,7 @@ class Origin:
         return [f"{begun}; they were learnt under other settings:", _indented(self.differences)]
 
 
-def find(run: RunFolder, config: Config, restart: bool) -> Origin | None:
+def find_origin(run: RunFolder, config: Config, restart: bool) -> Origin | None:
     """What a run has to begin with, if anything. A run that has a checkpoint goes on from there."""
     if config.train.init_from is None or (not restart and run.checkpoint_folders()):
         return None

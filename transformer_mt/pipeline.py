@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from transformer_mt import config as configuration
-from transformer_mt import origin, pictures, records
+from transformer_mt import pictures, records
 from transformer_mt.config import Config
 from transformer_mt.data import checks
 from transformer_mt.data.batching import Batch, BatchStream
@@ -29,7 +29,7 @@ from transformer_mt.device import Machine, resolve
 from transformer_mt.errors import UserError
 from transformer_mt.material import Material, Tables, gather, make_stream
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.origin import Origin
+from transformer_mt.origin import Origin, find_origin
 from transformer_mt.runs import CheckpointInfo, RunFolder
 from transformer_mt.scoring.metrics import Scores, Standard
 from transformer_mt.settling import say_memory, settle, settle_batches
@@ -58,20 +58,20 @@ def train(config: Config, *, checkpoint: str = "last", restart: bool = False) ->
         checkpoint, restart = "last", False
     if checkpoint != "last" and not restart:
         run.checkpoint(checkpoint)  # must be there before anything is made
-    begun = origin.find(run, config, restart)
+    origin = find_origin(run, config, restart)
     with distributed.join(config.batches.accumulate) as ranks, hold(run, ranks, restart):
         config = ranks.first_decides(lambda: settle(run, config))
         machine = resolve(config.device, config.precision, config.threads)
         with ranks.first_goes_ahead():
             material = gather(run, config, ranks.is_first)
-        report = ranks.first_decides(lambda: look_at(config, material))
-        model = make_model(config, material, begun).to(machine.device)
-        ranks.take_over(parameter.data for parameter in model.parameters())  # `begun` may be training meanwhile
+        report = ranks.first_decides(lambda: look_at(run, config, material, origin))
+        model = make_model(config, material, origin).to(machine.device)
+        ranks.take_over(parameter.data for parameter in model.parameters())  # the origin may be training
         config = ranks.first_decides(lambda: settle_batches(config, machine, model, material))
         stream = make_stream(config, material, config.batches.budget)
         if ranks.is_first:
             say_memory(config, machine, model, stream)
-            begin(run, config, machine, model, begun, material, report)
+            begin(run, config, machine, model, origin, material, report)
         with make_monitor(run, config, ranks) as monitor:
             trainer = make_trainer(run, config, machine, ranks, model, material, stream, monitor)
             start = ranks.first_decides(lambda: find_start(run, checkpoint))
@@ -103,9 +103,15 @@ def hold(run: RunFolder, ranks: Ranks, restart: bool) -> Generator[None]:
         yield
 
 
-def look_at(config: Config, material: Material) -> list[str]:
-    """What stands out in the data, said before time is spent on it."""
+def look_at(run: RunFolder, config: Config, material: Material, origin: Origin | None) -> list[str]:
+    """What stands out in the data, said before time is spent on it.
+
+    Raises `UserError` for a text from which this run, or the one whose weights it takes, cannot go on.
+    """
     tables, corpora = material.tables, material.corpora
+    records.check_text(run, tables.sha256())
+    if origin is not None:
+        origin.check_cut(tables.sha256())
     cache_dir = Path(config.data.cache_dir)
     report = checks.report(tables.train, corpora.train, corpora.validation, tables.held_out(), cache_dir)
     for line in report:
@@ -113,12 +119,12 @@ def look_at(config: Config, material: Material) -> list[str]:
     return report
 
 
-def make_model(config: Config, material: Material, begun: Origin | None) -> Transformer:
+def make_model(config: Config, material: Material, origin: Origin | None) -> Transformer:
     """A new model, with weights from the seed, or those that another run has learnt."""
     torch.manual_seed(config.seed)
     model = Transformer(config.model, material.tokenizers.src, material.tokenizers.tgt)
-    if begun is not None:
-        begun.give(model)
+    if origin is not None:
+        origin.give(model)
     return model
 
 
@@ -127,20 +133,18 @@ def begin(
     config: Config,
     machine: Machine,
     model: Transformer,
-    begun: Origin | None,
+    origin: Origin | None,
     material: Material,
     report: list[str],
 ) -> None:
     """Write down what this run is."""
-    sha256 = material.tables.sha256()
-    if begun is not None:
-        begun.check_cut(sha256)
-        for line in begun.lines():
+    if origin is not None:
+        for line in origin.lines():
             say(line)
     if line := warning_of_room(run, config.keep, model, config.optimizer.copies):
         say(line)
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    records.begin(run, config, machine, parameters, report, sha256, begun and begun.about())
+    records.begin(run, config, machine, parameters, report, material.tables.sha256(), origin and origin.about())
     records.write_card(run, config)
 
 

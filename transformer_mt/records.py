@@ -20,6 +20,14 @@ from transformer_mt.errors import UserError
 from transformer_mt.runs import FORMAT, CheckpointInfo, RunFolder, ranked
 
 
+def check_text(run: RunFolder, sha256: Mapping[str, str]) -> None:
+    """Raise `UserError` where the text of a table is another than when the run began."""
+    if run.exists() and run.read_record()["sha256"] != sha256:
+        raise UserError(
+            f"{run.path}: the text of the data has changed since the run began; restore it, or use --restart or name="
+        )
+
+
 def begin(
     run: RunFolder,
     config: Config,
@@ -31,8 +39,7 @@ def begin(
 ) -> None:
     """Write down what this run is; what earlier starts wrote about its end is kept until there is a new one.
 
-    `sha256`: of the text of each table; `init_from`: whose weights it begins with, if not its own. Raises `UserError`
-    where a text is another than when the run began.
+    `sha256`: of the text of each table; `init_from`: whose weights it begins with, if not its own.
     """
     earlier = run.read_record() if run.exists() else {}
     made = earlier.get("provenance") or provenance(machine)
@@ -45,10 +52,6 @@ def begin(
         "report": report,
         "sha256": {**sha256},
     }
-    if earlier and earlier["sha256"] != record["sha256"]:
-        raise UserError(
-            f"{run.path}: the text of the data has changed since the run began; restore it, or use --restart or name="
-        )
     write_text(run.config, configuration.render(config))
     write(run, record)
 

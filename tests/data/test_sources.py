@@ -161,7 +161,7 @@ def test_the_built_in_corpus() -> None:
 
 def test_the_built_in_corpus_goes_both_ways() -> None:
     source = Source(builtin="quickstart", split="validation")
-    back = [*load(source, "de-AT", "en_GB", Path("cache"))]
+    back = [*load(source, "de-AT", "eng", Path("cache"))]
     assert back == [(de, en) for en, de in quickstart.pairs("validation")]
     with pytest.raises(UserError, match="the built-in corpus is English and German"):
         load(source, "en", "fr", Path("cache"))

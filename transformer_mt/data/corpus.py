@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 LAYOUT = 2  # of a cached table; part of its key
 BLOCK = 10_000  # pairs held in memory at a time
 NAMED = 5  # rows whose origin is told, of many
+REST = "rest-"  # what is left for training where validation pairs are cut out: with this begins the selection's name
 
 
 def _one_line(text: str) -> str:
@@ -152,7 +153,14 @@ def cut_validation(table: Table, size: int, seed: int) -> tuple[Table, Table]:
     shuffled = np.random.default_rng([seed, len(table)]).permutation(len(table))
     held_out, kept = np.sort(shuffled[:size]), np.sort(shuffled[size:])
     name = f"seed{seed}-{size}"
-    return table.select(kept, f"rest-{name}"), table.select(held_out, f"cut-{name}")
+    return table.select(kept, f"{REST}{name}"), table.select(held_out, f"cut-{name}")
+
+
+def is_cut_otherwise(sha256: str, other: str) -> bool:
+    """Whether validation pairs were cut out of the text of the first table, and of the other, of the same text, were
+    not, or other ones."""
+    text, cut, _ = sha256.partition(f"-{REST}")
+    return bool(cut) and other.partition(f"-{REST}")[0] == text and other != sha256
 
 
 def _describe(source: Source) -> str:

@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, WithJsonSchema, model_validator
 
 from transformer_mt.data.lines import Pair, read_lines, read_pairs
 from transformer_mt.errors import UserError
+from transformer_mt.languages import primary_language
 from transformer_mt.settings import Section, refusal
 
 
@@ -234,7 +235,7 @@ def _read_dataset(source: Source, columns: tuple[str, str]) -> Iterator[Pair]:
 def _read_builtin(split: str, languages: tuple[str, str]) -> Iterator[Pair]:
     from transformer_mt.data.quickstart import corpus
 
-    primary = [re.split("[-_]", language)[0].lower() for language in languages]
+    primary = [*map(primary_language, languages)]
     if sorted(primary) != ["de", "en"]:
         raise UserError("the built-in corpus is English and German: set data.src_lang and data.tgt_lang to en and de")
 

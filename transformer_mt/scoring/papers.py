@@ -10,7 +10,7 @@ from sacremoses import MosesDetokenizer, MosesPunctNormalizer, MosesTokenizer
 from sacremoses.corpus import NonbreakingPrefixes
 
 from transformer_mt.errors import UserError
-from transformer_mt.scoring.languages import primary_language
+from transformer_mt.languages import primary_language
 
 PREPARED = f"lower-cased, with punctuation and tokens by sacremoses {version('sacremoses')}"
 
