@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_mt.data.lines import read_lines
+from transformer_mt.decoding.texts import TextTranslator
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.scoring.metrics import score
 
@@ -115,7 +116,7 @@ def measure(args: argparse.Namespace) -> None:
     print(json.dumps({"rates": rates, "texts": found}))
 
 
-def load(args: argparse.Namespace) -> Translator:
+def load(args: argparse.Namespace) -> TextTranslator:
     """One side."""
     if args.side == "ctranslate2":
         from transformer_mt.tools.ctranslate2_engine import Engine

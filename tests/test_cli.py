@@ -154,7 +154,7 @@ def test_a_failed_translation_leaves_the_earlier_file(tiny_run: Path, tmt: Tmt, 
     assert (tmp_path / "g").read_text() == "earlier"
 
 
-@pytest.mark.filterwarnings("default::transformer_mt.decoding.translator.CutSource")
+@pytest.mark.filterwarnings("default::transformer_mt.decoding.texts.CutSource")
 def test_a_source_that_is_too_long_is_cut_with_a_warning(copy: Path, tmt: Tmt) -> None:
     run = RunFolder(copy)
     text = run.config.read_text(encoding="utf-8")
@@ -192,7 +192,7 @@ def test_nothing_of_a_long_line_is_cut_off(copy: Path, tmt: Tmt) -> None:
     assert len(done.stdout.split()) > 6
 
 
-@pytest.mark.filterwarnings("default::transformer_mt.decoding.translator.CutSource")
+@pytest.mark.filterwarnings("default::transformer_mt.decoding.texts.CutSource")
 def test_learned_positions_end_where_they_end(here: Path, tmt: Tmt) -> None:
     """Validation pairs and sources beyond the last position are cut, and no translation grows past it."""
     settings = [

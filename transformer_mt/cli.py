@@ -20,6 +20,7 @@ from transformer_mt.errors import Interrupted, UserError
 
 if TYPE_CHECKING:
     from transformer_mt.config import Config
+    from transformer_mt.decoding.texts import TextTranslator
     from transformer_mt.decoding.translator import Translator
     from transformer_mt.outputs import Settings
     from transformer_mt.streams import Line
@@ -258,14 +259,14 @@ def _load_translator(args: argparse.Namespace, run: Path) -> Translator:
     return Translator.load(run, **reading, ensemble=getattr(args, "ensemble", None) or (), **decoding_options(args))
 
 
-def _load_run(args: argparse.Namespace) -> tuple[Provenance, Translator]:
+def _load_run(args: argparse.Namespace) -> tuple[Provenance, TextTranslator]:
     from transformer_mt.tools.translate import Provenance
 
     translator = _load_translator(args, args.run)
     return Provenance.of(translator), translator
 
 
-def _load_engine(args: argparse.Namespace) -> tuple[Provenance, Translator]:
+def _load_engine(args: argparse.Namespace) -> tuple[Provenance, TextTranslator]:
     """The other engine, in which scores cost something: it is told when nobody looks at them."""
     try:
         from transformer_mt.tools import ctranslate2_engine

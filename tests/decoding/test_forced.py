@@ -16,7 +16,8 @@ from transformer_mt.data.tokenizer import TokenizerPair
 from transformer_mt.decoding import translator
 from transformer_mt.decoding.forced import forced_log_probs
 from transformer_mt.decoding.options import DecodingConfig
-from transformer_mt.decoding.translator import Translator, Unscored
+from transformer_mt.decoding.texts import Unscored
+from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.training import loss

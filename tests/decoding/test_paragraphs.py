@@ -10,7 +10,7 @@ import pytest
 
 from transformer_mt.decoding.alignment import Links
 from transformer_mt.decoding.paragraphs import Paragraphs
-from transformer_mt.decoding.translator import Translation
+from transformer_mt.decoding.texts import Translation
 
 LINES = ["One two. Three.", "", "Four. Five six seven. Eight, nine ten eleven.", "Dr. No."]
 

@@ -16,7 +16,8 @@ from transformer_mt.data.tokenizer import TokenizerPair
 from transformer_mt.decoding.beams import Hypothesis
 from transformer_mt.decoding.explanation import explain, pieces
 from transformer_mt.decoding.options import DecodingConfig
-from transformer_mt.decoding.translator import CutSource, Translation, Translator
+from transformer_mt.decoding.texts import CutSource, Translation
+from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.model.positions import Rotary, SinusoidalPositions
 from transformer_mt.model.transformer import Transformer

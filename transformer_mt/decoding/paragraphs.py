@@ -9,7 +9,7 @@ from typing import Literal
 from transformer_mt.decoding import sentences
 from transformer_mt.decoding.alignment import Links
 from transformer_mt.decoding.sentences import Lengths
-from transformer_mt.decoding.translator import Translation
+from transformer_mt.decoding.texts import Translation
 
 SplitWhen = Literal["long", "always", "never"]
 

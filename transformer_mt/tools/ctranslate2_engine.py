@@ -24,7 +24,7 @@ from transformer_mt.decoding.alignment import Links
 from transformer_mt.decoding.beams import Hypothesis
 from transformer_mt.decoding.options import DecodingConfig
 from transformer_mt.decoding.portability import unsupported_search
-from transformer_mt.decoding.translator import NOTHING, Translator
+from transformer_mt.decoding.texts import NOTHING, TextTranslator
 from transformer_mt.device import resolve
 from transformer_mt.errors import UserError
 from transformer_mt.runs import EXPORT, RunFolder
@@ -35,7 +35,7 @@ HARDLY = 1e-9  # in place of an exponent of 0, with which the engine ends a sear
 TYPES = {"fp32": "float32", "bf16": "bfloat16"}
 
 
-class Engine(Translator):
+class Engine(TextTranslator):
     """A model that CTranslate2 holds. It takes the options of a `Translator` but those that `unsupported_search` names.
 
     >>> Engine.load("engine").translate(["The old dog sleeps."])
@@ -52,8 +52,8 @@ class Engine(Translator):
         scores: bool = True,
     ) -> None:
         """Without `scores`, translations have none; they cost one more reading of each."""
-        self.tokenizers, self.config, self.has_scores = tokenizers, config, scores
-        self.longest = positions
+        super().__init__(tokenizers, config, longest=positions)
+        self.has_scores = scores
         self.src, self.tgt = (vocabulary(side.pad_id) for side in (tokenizers.src, tokenizers.tgt))
         self.ids = {token: i for i, token in enumerate(self.tgt)}
         ctranslate2.set_log_level(40)  # it warns of types that this processor lacks, and we name the one that it took
@@ -191,9 +191,7 @@ class Engine(Translator):
         found = self.inner.score_batch(self._sources(sources), tokens, max_input_length=0)
         return [result.log_probs for result in found]
 
-    def _links(
-        self, sources: list[list[int]], found: list[list[Hypothesis]], config: DecodingConfig
-    ) -> Iterator[Links]:
+    def links(self, sources: list[list[int]], found: list[list[Hypothesis]], config: DecodingConfig) -> Iterator[Links]:
         raise no_alignments()
 
     def _sources(self, sources: Sequence[Sequence[int]]) -> list[list[str]]:

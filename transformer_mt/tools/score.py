@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from transformer_mt import __version__
 from transformer_mt.decoding.formats import Format, Kind, score_columns
-from transformer_mt.decoding.translator import Translation, Translator
+from transformer_mt.decoding.texts import TextTranslator, Translation
 from transformer_mt.outputs import Settings
 from transformer_mt.streams import Line
 from transformer_mt.tools.translate import Provenance
@@ -18,7 +18,7 @@ class Job:
     """A translator, and what was asked of it."""
 
     origin: Provenance
-    translator: Translator
+    translator: TextTranslator
     errors: str
     kind: Kind = "text"
 

@@ -9,6 +9,7 @@ from functools import cached_property
 from transformer_mt import __version__
 from transformer_mt.decoding.formats import Format, Kind
 from transformer_mt.decoding.paragraphs import Paragraphs, SplitWhen
+from transformer_mt.decoding.texts import TextTranslator
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.outputs import Settings
 from transformer_mt.streams import Line
@@ -41,7 +42,7 @@ class Job:
     """A translator, and what was asked of it."""
 
     origin: Provenance
-    translator: Translator
+    translator: TextTranslator
     errors: str
     split_sentences: SplitWhen
     kind: Kind = "text"
