@@ -66,6 +66,7 @@ LEVERS = {
     "cosine": ("schedule.kind=cosine",),
     "wsd": ("schedule.kind=wsd",),
     "ema": ("optimizer.ema_decay=0.999",),
+    "muon": ("optimizer.kind=muon",),
 }
 """What is tried, by a short name: each is a change of `tiny`."""
 

@@ -95,8 +95,8 @@ def test_a_run_begins_where_another_stands_and_goes_on_without_it(copy: Path, tm
     about = {"path": "runs/tiny", "step": best.step, "sha256": digest}
     assert run.read_record()["provenance"]["init_from"] == about
     assert f"Begun with the weights of runs/tiny, step {best.step}" in run.readme.read_text(encoding="utf-8")
-    state = torch.load(run.checkpoint("last").path / "training.pt", weights_only=True)["optimizer"]["state"]
-    assert {float(of["step"]) for of in state.values()} == {1.0}  # a fresh optimiser
+    (adam,) = torch.load(run.checkpoint("last").path / "training.pt", weights_only=True)["optimizers"]
+    assert {float(of["step"]) for of in adam["state"].values()} == {1.0}  # a fresh optimiser
 
     shutil.rmtree(old.path)
     again = tmt(*NEW, *SAME, "train.max_steps=2", "train.log_every=1")

@@ -39,7 +39,7 @@ from transformer_mt.training.distributed import Ranks, say
 from transformer_mt.training.ema import AveragedWeights
 from transformer_mt.training.monitor import Monitor, SilentMonitor
 from transformer_mt.training.objective import make_loss
-from transformer_mt.training.optim import make_optimizer
+from transformer_mt.training.optim import make_optimizers
 from transformer_mt.training.schedule import make_schedule
 from transformer_mt.training.trainer import Trainer
 from transformer_mt.training.update import Updater
@@ -221,7 +221,7 @@ def make_updater(
     """What takes a step. `halve` makes two batches of one for which there is no memory."""
     return Updater(
         model,
-        make_optimizer(config.optimizer, model),
+        make_optimizers(config.optimizer, model),
         loss=make_loss(config.loss),
         clip_norm=config.optimizer.clip_norm,
         seed=config.seed,

@@ -22,7 +22,7 @@ from transformer_mt.decoding.options import DecodingConfig
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.training.loss import batch_loss
-from transformer_mt.training.optim import OptimizerConfig, make_optimizer
+from transformer_mt.training.optim import OptimizerConfig, make_optimizers
 from transformer_mt.training.schedule import inverse_sqrt
 
 Scores = Callable[[list[list[int]]], list[list[float]]]
@@ -138,7 +138,7 @@ def make_translator(
     src, tgt = small_tokenizers.src, small_tokenizers.tgt
     one, sizes = {"n_layers": 1}, (src.vocab_size, tgt.vocab_size)
     model = make_model(vocab=sizes, pad=(src.pad_id, tgt.pad_id), d_model=32, d_ff=64, encoder=one, decoder=one)
-    optimizer = make_optimizer(OptimizerConfig(), model)
+    (optimizer,) = make_optimizers(OptimizerConfig(), model)
     corpus = make_corpus(*(src.encode(texts) for texts in zip(*pairs("test")[:300], strict=True)))
     batches, _ = BatchStream(corpus, small_tokenizers, tokens=400, seed=1).take(Position(), 200)
     for step, batch in enumerate(batches, start=1):

@@ -22,7 +22,7 @@ from transformer_mt.model.transformer import Decoder, Embedding, Encoder, Transf
 from transformer_mt.runs import CheckpointInfo
 from transformer_mt.training import checkpoint
 from transformer_mt.training.loss import batch_loss
-from transformer_mt.training.optim import OptimizerConfig, make_optimizer
+from transformer_mt.training.optim import OptimizerConfig, make_optimizers
 
 MakeModel = Callable[..., Transformer]
 NORMS = pytest.mark.parametrize("norm_position", ["pre", "post"])
@@ -339,7 +339,7 @@ def pad_rows(model: Transformer) -> Iterator[Tensor]:
 
 
 def take_steps(model: Transformer, count: int) -> None:
-    optimizer = make_optimizer(OptimizerConfig(), model)
+    (optimizer,) = make_optimizers(OptimizerConfig(), model)
     optimizer.param_groups[0]["lr"] = 0.01
     src, tgt = (torch.randint(0, 23, (4, 6)) for _ in range(2))
     src[:, 4:], tgt[:2, 3:] = model.src_pad, model.tgt_pad

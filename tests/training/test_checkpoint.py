@@ -215,7 +215,7 @@ def test_a_full_disk_leaves_the_earlier_ones(run: RunFolder, monkeypatch: pytest
     before = {path: path.stat().st_mtime_ns for path in run.path.rglob("*")}
     model = nn.Linear(1000, 1000)
     info = CheckpointInfo(run.checkpoints / "step-000200", 200, "loss", {})
-    state: dict[str, Any] = {"optimizer": {"state": [{"moment": torch.zeros(1000, 1000)}]}}
+    state: dict[str, Any] = {"optimizers": [{"state": [{"moment": torch.zeros(1000, 1000)}]}]}
     monkeypatch.setattr(disk, "free", lambda _: 0)
     with pytest.raises(UserError, match=r"the checkpoint step-000200 needs 8\.\d MB, and 8\.\d MB") as caught:
         save(info, model, state)

@@ -1,4 +1,4 @@
-"""The optimiser against the formulas of Adam and AdamW, and what decays, by name, in every preset."""
+"""Against the formulas of Adam and AdamW; what decays and what Muon moves, by name, in every preset."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformer_mt import config as configuration
 from transformer_mt.model.config import ModelConfig
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.training.optim import OptimizerConfig, make_optimizer
+from transformer_mt.training.optim import OptimizerConfig, make_optimizers
 
 ROOT = Path(__file__).resolve().parents[2]
 PRESETS = sorted([*(ROOT / "configs").glob("*.yaml"), *(ROOT / "configs" / "architectures").glob("*.yaml")])
@@ -44,7 +44,8 @@ def make_both(kind: Any, decay: float) -> tuple[nn.Parameter, torch.optim.Optimi
     config = OptimizerConfig(kind=kind, weight_decay=decay)
     layer = nn.Linear(5, 33, bias=False)  # more than a vector register, and a rest
     weight = cast(nn.Parameter, layer.weight)
-    return weight, make_optimizer(config, layer), Adam(config, weight)
+    (optimizer,) = make_optimizers(config, layer)
+    return weight, optimizer, Adam(config, weight)
 
 
 def remembered(optimizer: torch.optim.Optimizer) -> list[Tensor]:
@@ -99,7 +100,7 @@ def test_a_step_with_found_inf_changes_nothing_to_the_bit(kind: str, decay: floa
 
 def test_the_settings_reach_the_optimiser() -> None:
     config = OptimizerConfig(kind="adamw", betas=(0.8, 0.9), eps=1e-3, weight_decay=0.1)
-    optimizer = make_optimizer(config, nn.Linear(2, 2))
+    (optimizer,) = make_optimizers(config, nn.Linear(2, 2))
     assert [(group["betas"], group["eps"]) for group in optimizer.param_groups] == [((0.8, 0.9), 1e-3)] * 2
     assert [group["weight_decay"] for group in optimizer.param_groups] == [0.1, 0.0]
     assert isinstance(optimizer, torch.optim.AdamW)
@@ -133,7 +134,8 @@ def variants() -> Iterator[tuple[str, ModelConfig]]:
 def test_matrices_of_the_layers_decay_and_nothing_else(config: ModelConfig, words: Any) -> None:
     with torch.device("meta"):
         model = Transformer(config, words(29, 0), words(29, 0))
-    decaying, others = make_optimizer(OptimizerConfig(kind="adamw", weight_decay=0.1), model).param_groups
+    (optimizer,) = make_optimizers(OptimizerConfig(kind="adamw", weight_decay=0.1), model)
+    decaying, others = optimizer.param_groups
     assert (decaying["weight_decay"], others["weight_decay"]) == (0.1, 0.0)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     grouped = [[names[id(parameter)] for parameter in group["params"]] for group in (decaying, others)]
@@ -145,8 +147,28 @@ def test_matrices_of_the_layers_decay_and_nothing_else(config: ModelConfig, word
     assert not shared & {id(parameter) for parameter in decaying["params"]}
 
 
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+@pytest.mark.parametrize(("config"), [pytest.param(config, id=name) for name, config in variants()])
+def test_muon_moves_the_matrices_of_the_layers_and_adam_all_else(config: ModelConfig, decay: float, words: Any) -> None:
+    with torch.device("meta"):
+        model = Transformer(config, words(29, 0), words(29, 0))
+    muon, adam = make_optimizers(OptimizerConfig(kind="muon", weight_decay=decay), model)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    moved, others = (
+        {names[id(parameter)]: group for group in optimizer.param_groups for parameter in group["params"]}
+        for optimizer in (muon, adam)
+    )
+    assert sorted([*moved, *others]) == sorted(names.values())  # each once
+    assert set(moved) == {name for name in names.values() if MATRIX.fullmatch(name) and ".layers." in name}
+    assert {group["weight_decay"] for group in moved.values()} == {decay}
+    assert all(group["weight_decay"] == decay * (name == "output.weight") for name, group in others.items())
+    for name, group in moved.items():
+        assert sum(group["rows"]) == len(group["params"][0]), name
+
+
 def test_without_weight_decay_there_is_one_group() -> None:
     for kind in ("adam", "adamw"):
         config = OptimizerConfig.model_validate({"kind": kind})
-        (group,) = make_optimizer(config, nn.Linear(2, 2)).param_groups
+        (optimizer,) = make_optimizers(config, nn.Linear(2, 2))
+        (group,) = optimizer.param_groups
         assert (len(group["params"]), group["weight_decay"]) == (2, 0.0)

@@ -70,7 +70,7 @@ def make_config(text: Path, runs_dir: Path, **train: Any) -> Config:
                 "dropout": {"attention": 0.1, "activation": 0.1},
             },
             "loss": {"consistency": "simcut"},
-            "optimizer": {"ema_decay": 0.9},
+            "optimizer": {"kind": "muon", "weight_decay": 0.1, "ema_decay": 0.9},
             "schedule": {"warmup_steps": 5},
             "train": {"max_steps": STEPS, "save_every": 2, "log_every": 3, **train},
             "validation": {"every": 4, "metric": "loss", "patience": 50},
@@ -174,7 +174,8 @@ def without_later_checkpoints(runs_dir: Path, folder: Path) -> RunFolder:
 
 
 LOST: dict[str, Callable[[dict[str, Any]], object]] = {
-    "moments": lambda state: [moments["exp_avg"].zero_() for moments in state["optimizer"]["state"].values()],
+    "momentum": lambda state: [of["momentum"].zero_() for of in state["optimizers"][0]["state"].values()],
+    "moments": lambda state: [of["exp_avg"].zero_() for of in state["optimizers"][1]["state"].values()],
     "place in the stream": lambda state: state["progress"]["position"].update(epoch=0, index=0),
     "the way back": lambda state: state["progress"].update(returns=1),
     "best score": lambda state: state["progress"].update(best_score=0.0),

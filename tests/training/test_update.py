@@ -40,7 +40,7 @@ def make_updater(make_model, small_tokenizers, stream) -> Callable[..., Updater]
             "machine": CPU,
             "ranks": Ranks(),
         }
-        return Updater(model.train(), optimizer, halve=stream.halves, **(plain | settings))
+        return Updater(model.train(), [optimizer], halve=stream.halves, **(plain | settings))
 
     return make_updater
 
@@ -157,13 +157,13 @@ def test_a_gradient_that_is_not_finite_changes_nothing(poison, stream, make_upda
     updater, spared = make_updater(), make_updater()
     for one in (updater, spared):
         one.update(1, 0.01, batches(stream, 2))
-    before, state = weights(updater), copy.deepcopy(updater.optimizer.state_dict())
+    before, state = weights(updater), copy.deepcopy(updater.optimizers[0].state_dict())
     hook = updater.model.decoder.register_forward_hook(lambda module, inputs, output: output * poison)
     norm = updater.update(2, 0.01, batches(stream, 2)).norm
     hook.remove()
     assert not norm.isfinite()
     assert torch.equal(weights(updater), before)
-    for key, entry in updater.optimizer.state_dict()["state"].items():
+    for key, entry in updater.optimizers[0].state_dict()["state"].items():
         for name, value in entry.items():
             assert torch.equal(value, state["state"][key][name]), name
     for one in (updater, spared):

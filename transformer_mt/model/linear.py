@@ -53,6 +53,11 @@ class PackedLinear(Linear):
         return cast("list[Tensor]", projected.split_with_sizes(widths, dim=-1))
 
 
+def rows(linear: nn.Linear) -> list[int]:
+    """Of its weight matrix, for each of the projections in it."""
+    return linear.widths if isinstance(linear, PackedLinear) else [linear.out_features]
+
+
 def initialise(module: nn.Module, config: ModelConfig, depth: int = 1) -> None:
     """Give each projection inside a module its first values, as `init` says; biases are zero.
 
@@ -62,8 +67,7 @@ def initialise(module: nn.Module, config: ModelConfig, depth: int = 1) -> None:
     for linear in module.modules():
         if not isinstance(linear, nn.Linear):
             continue
-        widths = linear.widths if isinstance(linear, PackedLinear) else [linear.out_features]
-        for weight in linear.weight.data.split_with_sizes(widths):
+        for weight in linear.weight.data.split_with_sizes(rows(linear)):
             if config.init == "normal":
                 nn.init.normal_(weight, std=NORMAL_STD)
             else:

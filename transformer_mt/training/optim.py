@@ -1,8 +1,9 @@
-"""The optimiser, and which parameters its weight decay falls on."""
+"""The optimisers, and which parameters each of them, and weight decay, is for."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from collections.abc import Container, Iterator
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 from pydantic import Field, model_validator
 
@@ -16,16 +17,16 @@ Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 class OptimizerConfig(Section):
-    """Adam (Kingma & Ba 2015), with or without weight decay, and a mean of the weights."""
+    """Adam (Kingma & Ba 2015), with or without weight decay, Muon (Jordan et al. 2024), and a mean of the weights."""
 
-    kind: Literal["adam", "adamw"] = "adam"
-    """adam; adamw: with weight decay, apart from the gradient"""
+    kind: Literal["adam", "adamw", "muon"] = "adam"
+    """adam; adamw: with weight decay, apart from the gradient; muon: for the layers' matrices, and adam for all else"""
     betas: tuple[Decay, Decay] = (0.9, 0.98)
     """decay of the running mean of the gradient and of its square"""
     eps: float = Field(default=1e-9, gt=0)
     """added to the root of the mean square"""
     weight_decay: float = Field(default=0.0, ge=0)
-    """of adamw: share of the layers' matrices, times the learning rate, that a step takes away; embeddings keep all"""
+    """not of adam: share of the layers' matrices, times the learning rate, that a step takes; embeddings keep all"""
     clip_norm: float | None = Field(default=1.0, gt=0)
     """longest gradient; a longer one is scaled down; null: as it is"""
     ema_decay: float | None = Field(default=None, gt=0, lt=1)
@@ -33,36 +34,55 @@ class OptimizerConfig(Section):
 
     @model_validator(mode="after")
     def _decay_has_its_optimizer(self) -> OptimizerConfig:
-        if self.weight_decay and self.kind != "adamw":
+        if self.weight_decay and self.kind == "adam":
             raise refusal("weight_decay", "adam would divide it by the gradients' size: set kind: adamw, or leave 0")
         return self
 
     @property
     def copies(self) -> int:
-        """Numbers that are kept for each weight besides it: Adam's two moments, and one more for a running mean."""
+        """Numbers that are kept for each weight besides it, at most: two moments, and one more for a running mean."""
         return 2 + (self.ema_decay is not None)
 
 
-def make_optimizer(config: OptimizerConfig, model: nn.Module) -> torch.optim.Optimizer:
-    """Fused Adam (Kingma & Ba 2015) or AdamW (Loshchilov & Hutter 2019); the learning rate is set before each step.
+def make_optimizers(config: OptimizerConfig, model: nn.Module) -> list[torch.optim.Optimizer]:
+    """Fused Adam (Kingma & Ba 2015) or AdamW (Loshchilov & Hutter 2019) for all parameters, or for those that Muon
+    leaves; the learning rate is set before each step.
 
     So may be `grad_scale` and `found_inf`, fp32 tensors without dimensions: a step divides the gradients by the one, in
-    place, and changes no weight, moment or count where the other is 1; it must be 0 or 1.
+    place or not, and changes no weight, moment or count where the other is 1; it must be 0 or 1.
     """
     import torch
 
-    kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config.kind]
-    groups = parameter_groups(model, config.weight_decay)
-    return kind(groups, lr=0.0, betas=config.betas, eps=config.eps, fused=True)
+    from transformer_mt.training.muon import Muon
+
+    matrices = layer_matrices(model) if config.kind == "muon" else {}
+    kind = torch.optim.Adam if config.kind == "adam" else torch.optim.AdamW
+    groups = parameter_groups(model, config.weight_decay, set(matrices))
+    adam = kind(groups, lr=0.0, betas=config.betas, eps=config.eps, fused=True)
+    return [Muon(matrices, config.weight_decay), adam] if matrices else [adam]
 
 
-def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, list[nn.Parameter] | float]]:
-    """The parameters that decay, and those that do not; all in one group where none does."""
+def layer_matrices(model: nn.Module) -> dict[torch.Tensor, list[int]]:
+    """The matrices of the layers, each with the rows of the projections that are packed into it."""
+    from transformer_mt.model.linear import Linear, rows
+
+    found: dict[torch.Tensor, list[int]] = {}
+    for name, module in cast("Iterator[tuple[str, nn.Module]]", model.named_modules()):
+        if ".layers." in name and isinstance(module, Linear):
+            found[module.weight] = rows(module)
+    return found
+
+
+def parameter_groups(
+    model: nn.Module, weight_decay: float, elsewhere: Container[torch.Tensor] = ()
+) -> list[dict[str, list[nn.Parameter] | float]]:
+    """The parameters that decay, and those that do not; all in one group where none does; `elsewhere`: in none."""
     decaying: list[nn.Parameter] = []
-    others: list[nn.Parameter] = []
+    staying: list[nn.Parameter] = []
     for name, parameter in model.named_parameters():  # a shared one once, under its first name: that of an embedding
-        (decaying if weight_decay and decays(name, parameter) else others).append(parameter)
-    groups = ((decaying, weight_decay), (others, 0.0))
+        if parameter not in elsewhere:
+            (decaying if weight_decay and decays(name, parameter) else staying).append(parameter)
+    groups = ((decaying, weight_decay), (staying, 0.0))
     return [{"params": params, "weight_decay": decay} for params, decay in groups if params]
 
 

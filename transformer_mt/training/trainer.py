@@ -274,7 +274,7 @@ class Trainer:
         return {
             "progress": asdict(self.progress),
             "window": asdict(self.window),
-            "optimizer": self.updater.optimizer.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self.updater.optimizers],
             "raw_weights": self.average.state() if self.average else None,
         }
 
@@ -287,6 +287,7 @@ class Trainer:
         state = checkpoint.load_state(info)
         try:
             self.progress, self.window = Progress.of(state["progress"]), Window(**state["window"])
+            remembered = state["optimizers"]
         except (KeyError, TypeError):
             raise UserError(
                 f"{info.path}: another version of this program has trained it, whose progress this one cannot read; "
@@ -295,5 +296,6 @@ class Trainer:
         checkpoint.load_weights(self.updater.model, info)
         if self.average is not None:
             self.average.load(state["raw_weights"])
-        self.updater.optimizer.load_state_dict(state["optimizer"])
+        for optimizer, its_state in zip(self.updater.optimizers, remembered, strict=True):
+            optimizer.load_state_dict(its_state)
         self.monitor.cut_back(info.step, is_scored=bool(info.scores))

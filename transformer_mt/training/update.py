@@ -45,7 +45,7 @@ class Updater:
     def __init__(
         self,
         model: Transformer,
-        optimizer: torch.optim.Optimizer,
+        optimizers: Sequence[torch.optim.Optimizer],
         *,
         loss: BatchLoss,
         clip_norm: float | None,
@@ -54,7 +54,7 @@ class Updater:
         ranks: Ranks,
         halve: Callable[[Batch], Sequence[Batch]],
     ) -> None:
-        self.model, self.optimizer, self.parameters = model, optimizer, list(model.parameters())
+        self.model, self.optimizers, self.parameters = model, optimizers, list(model.parameters())
         self.loss, self.clip_norm, self.seed = loss, clip_norm, seed
         self.machine, self.ranks, self.halve = machine, ranks, halve
 
@@ -93,12 +93,10 @@ class Updater:
         return _add(left, right)
 
     def move(self, learning_rate: float, gradients: Sequence[Tensor], n_labels: Tensor, norm: Tensor) -> None:
-        """The optimiser's step. It divides by the number of labels and clips as it goes; see torch's fused Adam for
-        the two tensors that it reads."""
+        """The optimisers' step. They divide by the number of labels and clip as they go; see `make_optimizers` for the
+        two tensors that they use."""
         for parameter, gradient in zip(self.parameters, gradients, strict=True):
             parameter.grad = gradient
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate
         excess = (norm / (self.clip_norm or float("inf"))).clamp(min=1.0)
         scale, is_finite = n_labels * excess, norm.isfinite()
         if self.machine.device.type == "mps":  # whose fused kernel reads neither of the two
@@ -106,10 +104,14 @@ class Updater:
                 return
             for gradient in gradients:
                 gradient.div_(scale)
-        self.optimizer.grad_scale = scale  # pyright: ignore[reportAttributeAccessIssue]
-        self.optimizer.found_inf = (~is_finite).float()  # pyright: ignore[reportAttributeAccessIssue]
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+            scale = torch.ones_like(scale)
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate
+            optimizer.grad_scale = scale  # pyright: ignore[reportAttributeAccessIssue]
+            optimizer.found_inf = (~is_finite).float()  # pyright: ignore[reportAttributeAccessIssue]
+            optimizer.step()
+            optimizer.zero_grad()
 
 
 def differentiate(model: Transformer, batch: Batch, *, machine: Machine, loss: BatchLoss) -> list[Tensor]:

@@ -1,0 +1,107 @@
+"""Muon against its formula in double precision, by singular values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from transformer_mt.training import muon
+from transformer_mt.training.muon import COEFFICIENTS, ITERATIONS, MOMENTUM, RMS, Muon, orthogonal
+
+SHAPES = [(4, 4), (3, 7), (9, 2), (1, 5)]
+
+
+@pytest.fixture(autouse=True)
+def in_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(muon, "gains_from_bf16", lambda device: False)
+
+
+def pressed(matrix: Tensor) -> Tensor:
+    """U f(S) V^T, where f is the polynomial so many times over; by singular values, in double precision."""
+    u, s, vt = torch.linalg.svd(matrix.double(), full_matrices=False)
+    s = s / s.norm()
+    for _ in range(ITERATIONS):
+        s = COEFFICIENTS[0] * s + COEFFICIENTS[1] * s**3 + COEFFICIENTS[2] * s**5
+    return u @ torch.diag(s) @ vt
+
+
+class Oracle:
+    """One projection, as Jordan et al. 2024 and Liu et al. 2025 have it."""
+
+    def __init__(self, weight: Tensor) -> None:
+        self.weight, self.momentum = weight.detach().double(), torch.zeros_like(weight).double()
+
+    def update(self, gradient: Tensor, rate: float, decay: float) -> None:
+        gradient = gradient.double()
+        self.momentum = MOMENTUM * self.momentum + (1 - MOMENTUM) * gradient
+        direction = MOMENTUM * self.momentum + (1 - MOMENTUM) * gradient
+        self.weight = (1 - rate * decay) * self.weight
+        self.weight -= rate * RMS * max(self.weight.shape) ** 0.5 * pressed(direction)
+
+
+def set_up(optimizer: Muon, rate: float, scale: float = 1.0, bad: bool = False) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    optimizer.grad_scale, optimizer.found_inf = torch.tensor(scale), torch.tensor(float(bad))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_all_singular_values_become_nearly_equal(shape: tuple[int, int]) -> None:
+    matrices = torch.randn(6, *shape) * torch.tensor([1e-20, 1e-6, 1.0, 3.0, 1e6, 1e15])[:, None, None]
+    found = orthogonal(matrices)
+    for matrix, made in zip(matrices, found, strict=True):
+        torch.testing.assert_close(made.double(), pressed(matrix), atol=1e-3, rtol=1e-3)
+        assert torch.linalg.svdvals(made).max() < 1.25
+
+
+def test_bf16_is_good_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    matrices = torch.randn(3, 16, 32)
+    exact = orthogonal(matrices)
+    monkeypatch.setattr(muon, "gains_from_bf16", lambda device: True)
+    found = orthogonal(matrices)
+    assert found.dtype == torch.float32
+    assert not torch.equal(found, exact)
+    for one, other in zip(found, exact, strict=True):
+        assert torch.cosine_similarity(one.flatten(), other.flatten(), dim=0) > 0.99
+
+
+def test_nothing_stays_nothing() -> None:
+    assert torch.equal(orthogonal(torch.zeros(2, 3, 5)), torch.zeros(2, 3, 5))
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_a_step_is_its_formula_for_each_projection(decay: float) -> None:
+    packed, alone = nn.Parameter(torch.randn(10, 6)), nn.Parameter(torch.randn(6, 4))
+    rows = [4, 3, 3]
+    optimizer = Muon({packed: rows, alone: [6]}, decay)
+    oracles = [Oracle(weight) for weight in (*packed.detach().split(rows), alone.detach())]
+    for rate, scale in ((0.1, 1.0), (0.2, 8.0), (0.05, 0.1)):
+        for weight in (packed, alone):
+            weight.grad = torch.randn_like(weight)
+        gradients: Any = (*packed.grad.split(rows), alone.grad)  # pyright: ignore[reportOptionalMemberAccess]
+        for oracle, gradient in zip(oracles, gradients, strict=True):
+            oracle.update(gradient / scale, rate, decay)
+        set_up(optimizer, rate, scale)
+        optimizer.step()
+        for found, oracle in zip((*packed.detach().split(rows), alone.detach()), oracles, strict=True):
+            torch.testing.assert_close(found.double(), oracle.weight, atol=1e-3, rtol=1e-3)
+
+
+def test_a_step_with_found_inf_changes_nothing_to_the_bit() -> None:
+    """Neither weights nor momentum, whatever the gradient."""
+    weight = nn.Parameter(torch.randn(5, 3))
+    optimizer, oracle = Muon({weight: [5]}, 0.1), Oracle(weight)
+    for bad, value in [(True, 1.0), (False, 0.5), (True, float("nan")), (True, float("inf")), (False, 0.7)]:
+        weight.grad = torch.randn_like(weight) * value
+        set_up(optimizer, 0.1, bad=bad)
+        before = [weight.detach().clone(), *(state["momentum"].clone() for state in optimizer.state.values())]
+        if not bad:
+            oracle.update(weight.grad, 0.1, 0.1)
+        optimizer.step()
+        after = [weight.detach(), *(state["momentum"] for state in optimizer.state.values())]
+        if bad:
+            assert all(torch.equal(*pair) for pair in zip(before, after, strict=False))
+        torch.testing.assert_close(weight.detach().double(), oracle.weight, atol=1e-3, rtol=1e-3)
