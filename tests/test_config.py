@@ -299,6 +299,7 @@ def test_the_last_override_counts_and_a_section_is_replaced_as_a_whole(write: Wr
         ("=1", "command line: =1: an override is section.key=value"),
         ("model..d=1", "command line: model..d=1: an override is section.key=value"),
         ("seed=[1", "command line: seed:1: not valid YAML"),
+        ("name=exp #1", 'command line: name: to YAML, what stands behind " #" is a comment'),
         ("data.train={src: a}", "command line: data.train.src: a source is exactly one of"),
     ],
 )
@@ -337,7 +338,7 @@ def test_a_rendered_configuration_loads_back_equal(path: Path, write: Write) -> 
     ["no", "on", "null", "~", "1e-4", "1:30", "012", "a: b", "a #b", "'", '"', "- a", "&a", "*", "{x}", "é 猫", " "],
 )
 def test_any_text_survives_rendering(text: str, write: Write) -> None:
-    config = make(name="run", runs_dir=text, data={"src_lang": text, "test": {text: {"dataset": text}}})
+    config = make(name="run", runs_dir=text, data={"cache_dir": text, "test": {text: {"dataset": text}}})
     assert load(write("x.yaml", render(config))) == config
 
 

@@ -167,3 +167,8 @@ def test_the_hardware_in_words() -> None:
 )
 def test_what_says_that_memory_has_ended(error: Exception, is_it: bool) -> None:
     assert is_out_of_memory(error) == is_it
+
+
+def test_a_precision_that_there_is_not_is_refused() -> None:
+    with pytest.raises(UserError, match="precision: fp16: choose from auto, fp32, bf16"):
+        resolve("cpu", "fp16", 1)

@@ -18,15 +18,16 @@ MODULES = {
 }
 ROOMS = sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
 
-BELOW = {"errors", "settings", "languages", "allocator", "device", "signals", "disk", "lock", "seal", "runs"}
+BELOW = {"errors", "settings", "languages", "speech", "allocator", "device", "signals", "disk", "lock", "seal", "runs"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "settings": {"errors"},
     "languages": set(),
+    "speech": set(),
     "allocator": set(),
     "device": {"errors", "settings", "allocator"},
     "signals": set(),
-    "disk": {"errors", "signals"},
+    "disk": {"errors", "signals", "speech"},
     "lock": {"errors"},
     "seal": set(),
     "runs": {"errors", "settings", "disk", "lock", "seal"},
@@ -40,7 +41,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "records": BELOW | {"config"},
     "origin": BELOW | {"data", "model", "training", "config"},
     "pictures": BELOW | {"data", "model", "training", "drawing"},
-    "material": BELOW | {"data", "training", "config", "origin"},
+    "material": BELOW | {"data", "config", "origin"},
     "settling": BELOW | {"data", "model", "training", "config", "material"},
     "pipeline": BELOW
     | {"data", "model", "training", "scoring", "decoding", "config"}
@@ -49,8 +50,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"data", "model", "training", "scoring", "decoding", "config", "records", "pictures", "material", "pipeline"}
     | {"arguments", "streams", "outputs"},
     "streams": {"errors", "data"},
-    "outputs": {"errors", "disk", "lock", "streams"},
-    "arguments": {"errors"},
+    "outputs": {"errors", "speech", "disk", "lock", "streams"},
+    "arguments": {"errors", "languages"},
     "cli": BELOW
     | {"arguments", "streams", "outputs"}
     | {"data", "scoring", "decoding", "config", "material", "pipeline", "tools"},

@@ -141,3 +141,12 @@ def test_a_clock_that_was_set_back(here: Path, tiny_run: Path) -> None:
     assert "going on after step 8\n" in said
     assert_as_elsewhere(run, tiny_run)
     assert RunFolder(run).checkpoint("last").step == 12
+
+
+def test_a_log_that_cannot_be_written(here: Path, tiny_run: Path) -> None:
+    """A disk that is full, or a reader of the log that has gone, ends no training."""
+    command = [sys.executable, "-m", "transformer_mt", *TRAIN]
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        done = subprocess.run(command, cwd=here, stderr=full, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False)
+    assert done.returncode == 0
+    assert_as_elsewhere(here / "runs" / "tiny", tiny_run)

@@ -9,6 +9,7 @@ from typing import Any
 
 from transformer_mt import __version__
 from transformer_mt.errors import UserError
+from transformer_mt.languages import check_language
 
 ON_MACHINES = (
     "several processes: torchrun --nproc-per-node N -m transformer_mt train ... batches.accumulate=N; "
@@ -161,7 +162,7 @@ def _add_evaluate(evaluate: argparse.ArgumentParser) -> None:
     file = evaluate.add_argument_group("a file instead of a run")
     file.add_argument("--hyp", type=Path, metavar="F", help="translations to be measured, line by line")
     about = "their language, which chooses BLEU's tokeniser (without it, 13a), the words of TER, and Moses' rules"
-    file.add_argument("--tgt-lang", metavar="L", help=about)
+    file.add_argument("--tgt-lang", type=_language, metavar="L", help=about)
     about = (
         "of both files: raw (default), or moses: Moses tokens, which are detokenised first, and compared without case"
     )
@@ -187,7 +188,7 @@ def _add_compare(compare: argparse.ArgumentParser) -> None:
     compare.add_argument("--json", action="store_true", help="print one JSON object with everything")
     files = compare.add_argument_group("files alone")
     about = "their language, which chooses BLEU's tokeniser (without it, 13a), the words of TER, and Moses' rules"
-    files.add_argument("--tgt-lang", metavar="L", help=about)
+    files.add_argument("--tgt-lang", type=_language, metavar="L", help=about)
     files.add_argument("--text", choices=("raw", "moses"), help="of all files, as for tmt evaluate --hyp")
     _add_search(compare)
     _add_reading(compare)
@@ -308,3 +309,10 @@ def _add_reading(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", default="auto", metavar="N", help="CPU threads (default: one a core)")
     about = "of matrix products: fp32, bf16, or auto (default): bf16 where it is the faster one"
     parser.add_argument("--precision", choices=("auto", "fp32", "bf16"), default="auto", help=about)
+
+
+def _language(text: str) -> str:
+    try:
+        return check_language(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 from transformer_mt import allocator, outputs, streams
 from transformer_mt.arguments import DRAWING, READING, decoding_options, make_parser
 from transformer_mt.errors import Interrupted, UserError
+from transformer_mt.speech import say_here
 
 if TYPE_CHECKING:
     from transformer_mt.config import Config
@@ -50,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except UserError as error:
         _fail(str(error))
     except Interrupted as stop:
-        _note(f"stopped by {signal.Signals(stop.signal).name}{stop.what}")
+        say_here(f"tmt: stopped by {signal.Signals(stop.signal).name}{stop.what}")
         sys.exit(128 + stop.signal)
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
@@ -98,7 +99,7 @@ def _train(args: argparse.Namespace) -> None:
         pipeline.train(config, checkpoint=args.checkpoint, restart=args.restart)
     except Interrupted:
         if args.restart or args.checkpoint != "last":
-            _note("--restart and --checkpoint would undo what was saved: leave them out to go on")
+            say_here("tmt: --restart and --checkpoint would undo what was saved: leave them out to go on")
         raise
 
 
@@ -299,9 +300,8 @@ def _answer(
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    from tqdm import tqdm
 
-    tqdm.write(f"tmt: warning: {message}", file=sys.stderr)  # so that a progress bar steps aside
+    say_here(f"tmt: warning: {message}")
 
 
 def _show_thread_error(error: threading.ExceptHookArgs) -> None:
@@ -310,10 +310,6 @@ def _show_thread_error(error: threading.ExceptHookArgs) -> None:
         threading.__excepthook__(error)
 
 
-def _note(text: str) -> None:
-    print(f"tmt: {text}", file=sys.stderr)
-
-
 def _fail(text: str) -> NoReturn:
-    _note(text)
+    say_here(f"tmt: {text}")
     sys.exit(2)

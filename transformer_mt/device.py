@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar, get_args
 
 from pydantic import BeforeValidator, WithJsonSchema
 
@@ -92,6 +92,8 @@ def resolve(device: str, precision: str, threads: str | int) -> Machine:
         raise UserError("device: mps is not there; there is always cpu")
     if threads != "auto" and threads > MOST_THREADS:
         raise UserError(f"threads: {threads:,} are too many; auto takes one a core")
+    if precision not in get_args(Precision):
+        raise UserError(f"precision: {precision}: choose from {', '.join(get_args(Precision))}")
     bf16 = precision == "bf16" or (precision == "auto" and gains_from_bf16(chosen))
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(SHAPES))  # read at the first matrix product
     if chosen.type == "cpu":

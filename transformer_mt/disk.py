@@ -6,7 +6,6 @@ import errno
 import os
 import secrets
 import shutil
-import sys
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from typing import Literal
 
 from transformer_mt.errors import Interrupted, UserError
 from transformer_mt.signals import StopSignals
+from transformer_mt.speech import say
 
 WhenFull = Literal["exit", "wait"]
 
@@ -161,14 +161,14 @@ def write_patiently(write: Callable[[], None], place: Path, n_bytes: int, when_f
                 "(keep.when_full=wait waits for room instead)"
             ) from None
         if not waiting:
-            sys.stderr.write(f"{why}; waiting until there is room\n")
+            say(f"{why}; waiting until there is room")
         waiting = True
         if number := StopSignals.number:
             what_next = "and not saved, for want of room on the disk; the same command goes on from the last checkpoint"
             raise Interrupted(number, f" {what_next}")
         time.sleep(LOOK_AGAIN)
     if waiting:
-        sys.stderr.write(f"{place}: there is room again; going on\n")
+        say(f"{place}: there is room again; going on")
 
 
 def free(place: Path) -> int:

@@ -16,7 +16,7 @@ from transformer_mt.data.sources import Source
 from transformer_mt.data.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
 from transformer_mt.runs import RunFolder
-from transformer_mt.training.distributed import say
+from transformer_mt.speech import say
 
 
 @dataclass(frozen=True)

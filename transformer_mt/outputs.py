@@ -24,6 +24,7 @@ from typing import IO, TYPE_CHECKING, Any, NoReturn
 from transformer_mt.disk import write_text
 from transformer_mt.errors import Interrupted, UserError
 from transformer_mt.lock import try_flock
+from transformer_mt.speech import say_here
 from transformer_mt.streams import Line
 
 if TYPE_CHECKING:
@@ -160,7 +161,7 @@ def opened(path: Path | None, settings: Settings | None = None, resume: bool = F
             except BaseException as error:
                 output.cut()
                 if output.done.lines > begun.lines and not isinstance(error, KeyboardInterrupt):
-                    sys.stderr.write(f"tmt: {output.whereabouts()}\n")
+                    say_here(f"tmt: {output.whereabouts()}")
                 raise
         part.replace(path)
     _forget(record)

@@ -5,7 +5,6 @@ The one file that sees every room.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -33,9 +32,10 @@ from transformer_mt.origin import Origin, find_origin
 from transformer_mt.runs import CheckpointInfo, RunFolder
 from transformer_mt.scoring.metrics import Scores, Standard
 from transformer_mt.settling import say_memory, settle, settle_batches
+from transformer_mt.speech import say, say_here
 from transformer_mt.training import distributed
 from transformer_mt.training.checkpoint import rewind, warning_of_room
-from transformer_mt.training.distributed import Ranks, say
+from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.ema import AveragedWeights
 from transformer_mt.training.monitor import Monitor, SilentMonitor
 from transformer_mt.training.objective import make_loss
@@ -260,7 +260,7 @@ def halves(stream: BatchStream, batch: Batch, table: Table) -> list[Batch]:
     lines = stream.name_lines(batch.rows, table)
     if len(batch.rows) == 1:
         raise UserError(f"{lines}: there is no memory for this pair alone; lower data.max_length, or the model's size")
-    print(f"no memory for a batch of {len(batch.rows)} pairs: it is split ({lines})", file=sys.stderr, flush=True)
+    say_here(f"no memory for a batch of {len(batch.rows)} pairs: it is split ({lines})")
     return stream.halves(batch)
 
 

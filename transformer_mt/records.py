@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from transformer_mt import __version__
@@ -105,7 +106,7 @@ def write_card(run: RunFolder, config: Config) -> None:
 def card(run: RunFolder, config: Config, record: Mapping[str, Any], best: CheckpointInfo | None) -> str:
     """The text, from what the run folder knows."""
     model, made = config.model, record["provenance"]
-    folder = run.path
+    folder, parent = quote(str(run.path)), quote(str(run.path.parent))
     sides = [model.of(stack) for stack in (model.encoder, model.decoder)]
     d_ff, heads = (" + ".join(dict.fromkeys(str(getattr(side, key)) for side in sides)) for key in ("d_ff", "n_heads"))
     lines = [
@@ -132,7 +133,7 @@ def card(run: RunFolder, config: Config, record: Mapping[str, Any], best: Checkp
         f"tmt translate {folder}                # a prompt, or standard input",
         f"tmt translate {folder} --input F --output G",
         f"tmt evaluate {folder} --src F --ref G",
-        f"tensorboard --logdir {folder.parent}",
+        f"tensorboard --logdir {parent}",
         "```",
         "",
         "`config.yaml` holds every setting; `run.json` says with which versions and on what machine it was made.",

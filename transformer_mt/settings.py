@@ -170,7 +170,10 @@ def read_yaml(path: Path) -> Tree:
 
 def read_value(text: str, name: str) -> Value:
     """Read one YAML value, as an override on the command line gives it."""
-    return _parse(text, name)[0]
+    value = _parse(text, name)[0]
+    if isinstance(value, str) and " #" in text and " #" not in value:
+        raise UserError(f'{name}: to YAML, what stands behind " #" is a comment; give the value quotes of its own')
+    return value
 
 
 def _parse(text: str, name: str) -> tuple[Value, dict[KeyPath, Place]]:

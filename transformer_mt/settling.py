@@ -15,8 +15,8 @@ from transformer_mt.errors import UserError
 from transformer_mt.material import Material, make_stream
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs import RunFolder
+from transformer_mt.speech import say
 from transformer_mt.training import memory
-from transformer_mt.training.distributed import say
 from transformer_mt.training.objective import make_loss
 from transformer_mt.training.schedule import ENDING, make_schedule
 from transformer_mt.training.update import differentiate
@@ -47,8 +47,21 @@ def settle(run: RunFolder, config: Config) -> Config:
     config = config.model_copy(update={**found, "schedule": config.schedule.ending(config.train.max_steps)})
     if old is not None:
         compare(run, old, config)
+    elif is_over_before_its_end(config):
+        raise UserError(
+            f"schedule.total_steps: {config.schedule.total_steps:,}: from there on the learning rate is 0, and "
+            "train.max_steps goes further: set null, which ends the curve with the training (a base may have set it)"
+        )
     warn_of_the_end(config)
     return config
+
+
+def is_over_before_its_end(config: Config) -> bool:
+    """Whether a new run would go on where it can learn nothing any more."""
+    total, max_steps = config.schedule.total_steps, config.train.max_steps
+    if config.schedule.kind not in ENDING or config.schedule.final or total is None or max_steps is None:
+        return False
+    return total < max_steps
 
 
 def refuse_exported(run: RunFolder) -> None:

@@ -103,6 +103,10 @@ def test_sentences_that_stand_in_training_too() -> None:
     ]
 
 
+def test_blank_lines_are_no_sentences() -> None:
+    assert not any("warning" in line for line in report([("", "x"), *DISTINCT], test=[("", "x"), (" ", "y")]))
+
+
 def test_a_long_example_is_cut() -> None:
     long = "a" + " b" * 80
     (warning,) = report([(long, "x"), *DISTINCT], max_length=100, test=[(long, "x")])[2:]

@@ -335,3 +335,8 @@ def test_a_training_model_is_copied(
         parameter.data.zero_()
     assert model.output.weight is model.decoder.embedding.tokens.weight
     assert translator.translate(SENTENCES[:5]) == found
+
+
+def test_one_text_is_no_list_of_texts(make_translator: Callable[..., Translator]) -> None:
+    with pytest.raises(UserError, match="give a list of texts"):
+        make_translator().translate("Hello")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 
 import numpy as np
@@ -110,3 +111,13 @@ def test_probes_stand_evenly_over_the_set(
     texts = pairs("test")[300:310]
     assert [(sample.src, sample.reference) for sample in samples] == [texts[row] for row in rows]
     assert [sample.hypothesis for sample in samples] == greedy(validator, [texts[row][0] for row in rows])
+
+
+def test_what_the_data_report_has_told_is_not_told_again(
+    make_validator: Callable[[int], Validator],
+) -> None:
+    validator = make_validator(0)
+    validator.decoding = validator.decoding.changed({"max_source_length": 2})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        validator()

@@ -126,6 +126,19 @@ def test_a_run_of_another_version_is_refused(text: Path, tmp_path: Path, monkeyp
         pipeline.train(make_config(text, tmp_path))
 
 
+def test_a_new_run_does_not_begin_behind_the_end_of_its_curve(text: Path, tmp_path: Path) -> None:
+    """As it would with `base: runs/OLD/config.yaml`, where the old run's end is written down."""
+    config = make_config(text, tmp_path, max_steps=6)
+    for final in (0.1, 0.0):
+        schedule = {"kind": "cosine", "warmup_steps": 2, "total_steps": 4, "final": final}
+        config = config.model_copy(update={"schedule": ScheduleConfig.model_validate(schedule), "name": f"to-{final}"})
+        if final:
+            pipeline.train(config)
+    with pytest.raises(UserError, match=r"schedule\.total_steps: 4: from there on the learning rate is 0"):
+        pipeline.train(config)
+    assert not (tmp_path / "to-0.0").exists()
+
+
 def test_a_prolonged_run_keeps_the_curve_that_it_had(
     text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -62,7 +62,7 @@ def _repetitions(train: Table, held_out: Mapping[str, Table], cache_dir: Path) -
 
 def _find_repetitions(train: Table, held_out: Mapping[str, Table]) -> list[str]:
     sentences = {name: table.column("src") for name, table in held_out.items()}
-    wanted = {text for column in sentences.values() for text in column}
+    wanted = {text for column in sentences.values() for text in column if text.strip()}
     met: set[str] = set()
     hashes = np.empty(len(train), np.int64)
     pairs = chain.from_iterable(blocks(iter(train), BLOCK, "compared", len(train)))

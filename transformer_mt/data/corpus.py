@@ -24,6 +24,7 @@ from transformer_mt.data.progress import blocks
 from transformer_mt.data.sources import Source, read
 from transformer_mt.disk import shared_folder
 from transformer_mt.errors import UserError
+from transformer_mt.languages import check_language
 from transformer_mt.settings import MAY_CHANGE, Section, refusal
 
 if TYPE_CHECKING:
@@ -42,14 +43,15 @@ def _one_line(text: str) -> str:
 
 
 OneLine = Annotated[str, AfterValidator(_one_line)]
+Language = Annotated[str, AfterValidator(check_language)]
 
 
 class DataConfig(Section):
     """The sentence pairs."""
 
-    src_lang: OneLine
+    src_lang: Language
     """source language, an ISO 639 code such as en; required"""
-    tgt_lang: OneLine
+    tgt_lang: Language
     """target language; it also chooses the tokeniser of BLEU; required"""
     train: Source
     """the training pairs; required"""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator
 from itertools import islice
 from typing import TypeVar
 
-from tqdm import tqdm
+from transformer_mt.speech import say
 
 SECONDS = 10  # between two lines; what is done sooner says nothing
 
@@ -23,5 +22,5 @@ def blocks(items: Iterator[T], size: int, done: str, total: int | None = None) -
         count += len(block)
         if time.perf_counter() - told >= SECONDS:
             of_all = "" if total is None else f" of {total:,}"
-            tqdm.write(f"data: {done} {count:,}{of_all} pairs", file=sys.stderr)
+            say(f"data: {done} {count:,}{of_all} pairs")
             told = time.perf_counter()

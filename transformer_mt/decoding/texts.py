@@ -103,6 +103,8 @@ class TextTranslator(ABC):
         """Up to `n_best` translations of each text, the best first; one at least."""
         if options:
             return self.changed(options).n_best(texts, prefixes, lines, alignments=alignments)
+        if isinstance(texts, str):
+            raise UserError("one text is given where several are translated: give a list of texts")
         config = self.config
         lines = range(1, len(texts) + 1) if lines is None else lines
         coded = self.encode(texts, lines)

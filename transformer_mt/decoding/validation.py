@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from transformer_mt.data.batching import BatchStream
 from transformer_mt.data.tokenizer import TokenizerPair
 from transformer_mt.decoding.explanation import explain
 from transformer_mt.decoding.options import DecodingConfig
+from transformer_mt.decoding.texts import CutSource
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.device import Machine
 from transformer_mt.model.transformer import Transformer
@@ -52,7 +54,10 @@ class Validator:
     def __call__(self) -> Validation:
         translator = Translator.of(self.model, self.tokenizers, self.decoding, self.machine.precision)
         lines = self.ranks.share(range(1, len(self.sources) + 1))
-        found = self.ranks.gather([best for best, *_ in translator.n_best(self.ranks.share(self.sources), lines=lines)])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", CutSource)  # the data report has told of them
+            own = translator.n_best(self.ranks.share(self.sources), lines=lines)
+        found = self.ranks.gather([best for best, *_ in own])
         hypotheses, finished = [one.text for one in found], [one.finished for one in found]
         scores = self.standard.score(hypotheses, self.references)
         degenerate = find(self.sources, hypotheses, finished)

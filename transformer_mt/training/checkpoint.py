@@ -6,7 +6,6 @@ found to be right.
 
 from __future__ import annotations
 
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
@@ -20,6 +19,7 @@ from transformer_mt.disk import WhenFull, delete_folder, replaced_folder
 from transformer_mt.errors import UserError
 from transformer_mt.runs import CHECKPOINT, CheckpointInfo, RunFolder, damaged, ranked
 from transformer_mt.seal import Damage, check_seal, write_seal
+from transformer_mt.speech import say
 from transformer_mt.training.progress import KeepConfig
 
 State = dict[str, Any]
@@ -174,7 +174,7 @@ def _set_aside(folder: Path, damage: Damage) -> None:
         n += 1
         aside = folder.with_name(f"{folder.name}.damaged-{n}")
     folder.rename(aside)
-    sys.stderr.write(f"{damage}: this checkpoint is damaged and is passed over; it is kept as {aside.name}\n")
+    say(f"{damage}: this checkpoint is damaged and is passed over; it is kept as {aside.name}")
 
 
 # --- room -------------------------------------------------------------------------------------------------------------

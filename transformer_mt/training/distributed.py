@@ -9,7 +9,6 @@ a step; for it, a rank may split a batch or have nothing to do, and no other wai
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -148,13 +147,6 @@ def join(accumulate: int) -> Generator[Ranks]:
         yield Ranks(rank, size, patient)
     finally:
         dist.destroy_process_group()
-
-
-def say(line: str) -> None:
-    """One line for the person who watches: of several processes, the first one's."""
-    if os.environ.get("RANK", "0") == "0":
-        sys.stderr.write(f"{line}\n")
-        sys.stderr.flush()
 
 
 def restarts() -> int:

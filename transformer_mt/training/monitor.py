@@ -15,6 +15,7 @@ from tqdm import tqdm
 
 from transformer_mt.disk import append_text, replaced_file
 from transformer_mt.runs import RunFolder
+from transformer_mt.speech import say
 from transformer_mt.training import events
 from transformer_mt.training.events import EventWriter, Scalar
 from transformer_mt.training.samples import Sample, as_markdown
@@ -50,10 +51,6 @@ class Monitor:
         self._bar = self._events = self._first_step = None
         self._began = time.perf_counter()
 
-    def say(self, line: str) -> None:
-        """One line for the person who watches."""
-        tqdm.write(line, file=sys.stderr)
-
     def advance(self, step: int) -> None:
         """A step was taken."""
         if self._first_step is None:
@@ -74,7 +71,7 @@ class Monitor:
         if self._bar is not None and not self._bar.disable:
             self._bar.set_postfix_str(shown)
         else:
-            self.say(f"step {step:,}{self._of_all()}  {shown}{self._time_left(step)}")
+            say(f"step {step:,}{self._of_all()}  {shown}{self._time_left(step)}")
 
     def record_validation(
         self, step: int, scores: Mapping[str, float], samples: list[Sample], *, is_best: bool
@@ -85,9 +82,9 @@ class Monitor:
             figures |= {f"best/{name}": value for name, value in scores.items()}
         self.record(step, figures)
         shown = "  ".join(f"{name} {value:.3f}" for name, value in scores.items())
-        self.say(f"step {step:,}  validation  {shown}{'  (best so far)' if is_best else ''}")
+        say(f"step {step:,}  validation  {shown}{'  (best so far)' if is_best else ''}")
         for sample in samples:
-            self.say("\n".join(sample.lines()) + "\n")
+            say("\n".join(sample.lines()) + "\n")
         if samples:
             self.write("validation", as_markdown(samples), step)
             self.flush()
@@ -98,7 +95,7 @@ class Monitor:
             self.write("degenerate", as_markdown(failures), step)
             self.flush()
         if alarm:
-            self.say("\n".join([f"step {step:,}  {alarm[0]}", *alarm[1:]]))
+            say("\n".join([f"step {step:,}  {alarm[0]}", *alarm[1:]]))
 
     def record(self, step: int, figures: Mapping[str, float]) -> None:
         """Figures by name, to both files."""
@@ -150,9 +147,6 @@ class Monitor:
 
 class SilentMonitor(Monitor):
     """Of several processes that train together, all but the first."""
-
-    def say(self, line: str) -> None:
-        pass
 
     def advance(self, step: int) -> None:
         pass

@@ -17,6 +17,7 @@ from transformer_mt.data.feed import Feed
 from transformer_mt.errors import Interrupted, UserError
 from transformer_mt.runs import CheckpointInfo, RunFolder
 from transformer_mt.signals import StopSignals
+from transformer_mt.speech import say
 from transformer_mt.training import checkpoint
 from transformer_mt.training.checkpoint import State
 from transformer_mt.training.degenerate import Finding, judge
@@ -192,7 +193,7 @@ class Trainer:
         if self.progress.skipped_in_a_row == 1:
             what = "gradient of the loss" if loss_is_finite else "loss"
             where = self.whereabouts(outcome.position)
-            self.monitor.say(f"step {outcome.step:,} skipped: the {what} is not finite ({where})")
+            say(f"step {outcome.step:,} skipped: the {what} is not finite ({where})")
 
     def go_back(self) -> None:
         """Go on from the last checkpoint before the trouble began, with half the learning rate; at most twice."""
@@ -212,7 +213,7 @@ class Trainer:
         spent = progress.seconds
         self.resume(good)
         self.progress.returns, self.progress.seconds = returns, spent
-        self.monitor.say(f"{trouble}: back to step {good.step:,} with half the learning rate")
+        say(f"{trouble}: back to step {good.step:,} with half the learning rate")
 
     def log(self) -> None:
         """An entry of the log: means over the steps since the last one that were taken."""

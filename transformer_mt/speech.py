@@ -1,0 +1,23 @@
+"""What the program says to the person who watches: on standard error, a progress bar stepping aside."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+def say(text: str) -> None:
+    """Of several processes that train together, the first one speaks."""
+    if os.environ.get("RANK", "0") == "0":
+        say_here(text)
+
+
+def say_here(text: str) -> None:
+    """Whichever process this is. Where nobody can hear it any more, the work goes on in silence."""
+    from tqdm import tqdm
+
+    try:
+        tqdm.write(text, file=sys.stderr)
+        sys.stderr.flush()
+    except OSError:
+        sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115
