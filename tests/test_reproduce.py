@@ -6,6 +6,7 @@ import json
 import sys
 from pathlib import Path
 
+import compare_low_resource
 import pytest
 import reproduce
 import reproduce_work
@@ -184,3 +185,34 @@ def test_wrong_arguments(wrong: list[str], data: Path, monkeypatch: pytest.Monke
 
 def test_a_spread() -> None:
     assert reproduce.spread([41.0]) == "41.00" and reproduce.spread([41.0, 40.0]) == "40.50 (40.00 to 41.00)"
+
+
+def test_low_resource(data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The first lines of a corpus, by the program's defaults and by the recipe for them."""
+    found = {"default-2-1": 10.0, "low_resource-2-1": 12.0, "default-3-1": 11.0, "low_resource-3-1": 11.5}
+
+    def tmt(*words: object, log: Path, threads: int) -> str:
+        name, *_ = [str(word).removeprefix("name=") for word in words if str(word).startswith("name=")]
+        config = configuration.load(Path(str(words[2])), [str(word) for word in words[3:]])
+        assert (config.model.d_ff, config.seed, config.validation.patience) == (
+            *((512, 1) if name.startswith("low") else (1024, 1)),
+            5,
+        )
+        n_lines = len(Path(config.data.train.src[0]).read_text(encoding="utf-8").splitlines())
+        assert name == f"{name.partition('-')[0]}-{n_lines}-1"
+        measures = {metric: {"value": found[name]} for metric in ("bleu", "chrf")}
+        record = {"format": FORMAT, "parameters": 2_500_000, "hours": 0.5, "test": {"test": measures}}
+        run = compare_low_resource.RUNS / name
+        run.mkdir()
+        (run / "run.json").write_text(json.dumps(record), encoding="utf-8")
+        return ""
+
+    monkeypatch.setattr(compare_low_resource, "tmt", tmt)
+    monkeypatch.setattr(sys, "argv", ["compare.py", "--folder", str(data), "--pairs", "2", "3", "--jobs", "2"])
+    compare_low_resource.main()
+    assert capsys.readouterr().out.splitlines()[-4:] == [
+        "| 2 | default | 10.00 | 10.00 | 2,500,000 | 0.50 |",
+        "| 2 | low_resource | 12.00 | 12.00 | 2,500,000 | 0.50 |",
+        "| 3 | default | 11.00 | 11.00 | 2,500,000 | 0.50 |",
+        "| 3 | low_resource | 11.50 | 11.50 | 2,500,000 | 0.50 |",
+    ]

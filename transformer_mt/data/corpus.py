@@ -43,7 +43,7 @@ def _one_line(text: str) -> str:
 
 
 OneLine = Annotated[str, AfterValidator(_one_line)]
-Language = Annotated[str, AfterValidator(check_language)]
+Language = Annotated[OneLine, AfterValidator(check_language)]
 
 
 class DataConfig(Section):

@@ -1,0 +1,109 @@
+"""Train the program's defaults and configs/low_resource.yaml on the first lines of a corpus, and print a table.
+
+    python scripts/compare_low_resource.py --folder F [--pairs N ...] [--seeds N] [--jobs N] [section.key=value ...]
+
+`--folder` holds Multi30k as text: train, val and test_2016_flickr, each as .en and .de; it can be any corpus of that
+shape. Both are looked at every 100 steps, and end when BLEU on val has not risen at five looks in a row; the best of
+them is scored on test_2016_flickr. Runs go to runs/low_resource, and what was begun goes on. `section.key=value`
+changes all of them, for a trial.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from reproduce_work import CONFIGS, tmt
+
+from transformer_mt.data.lines import read_lines
+from transformer_mt.disk import write_text
+from transformer_mt.runs import RunFolder
+
+RUNS = Path("runs/low_resource")
+LANGUAGES = ("en", "de")
+RECIPES = {"default": "seed: 1\n", "low_resource": f"base: {CONFIGS / 'low_resource.yaml'}\n"}
+LOOKS = "validation={every: 100, patience: 5}"
+
+
+class Training(NamedTuple):
+    """A recipe on so many pairs, with one seed."""
+
+    n_pairs: int
+    recipe: str
+    seed: int
+
+    @property
+    def run(self) -> RunFolder:
+        return RunFolder(RUNS / f"{self.recipe}-{self.n_pairs}-{self.seed}")
+
+    def do(self, folder: Path, overrides: Sequence[str]) -> None:
+        """Train; done already, it is but read."""
+        name = self.run.path.name
+        config, log = RUNS / f"{name}.yaml", RUNS / f"{name}.log"
+        write_text(config, RECIPES[self.recipe])
+        tmt(
+            *("train", "--config", config, f"name={name}", f"runs_dir={RUNS}", f"seed={self.seed}", LOOKS),
+            *("data.src_lang=en", "data.tgt_lang=de", f"data.train={files(RUNS, f'train-{self.n_pairs}')}"),
+            *(f"data.validation={files(folder, 'val')}", f"data.test={{test: {files(folder, 'test_2016_flickr')}}}"),
+            *("threads=1", *overrides),
+            log=log,
+            threads=1,
+        )
+        print(f"{name}: {self.measured('bleu'):.2f} BLEU", flush=True)
+
+    def measured(self, metric: str) -> float:
+        """A score on the test set."""
+        record: dict[str, Any] = self.run.read_record()
+        return record["test"]["test"][metric]["value"]
+
+
+def files(folder: Path, part: str) -> str:
+    """Both sides of a part of the corpus, as a setting."""
+    src, tgt = (folder / f"{part}.{lang}" for lang in LANGUAGES)
+    return f"{{src: '{src}', tgt: '{tgt}'}}"
+
+
+def main() -> None:
+    args = read_arguments()
+    RUNS.mkdir(parents=True, exist_ok=True)
+    for n_pairs in args.pairs:
+        for lang in LANGUAGES:
+            lines = islice(read_lines(args.folder / f"train.{lang}"), n_pairs)
+            write_text(RUNS / f"train-{n_pairs}.{lang}", "".join(f"{line}\n" for line in lines))
+    seeds = range(1, args.seeds + 1)
+    by_row = [[Training(n_pairs, recipe, seed) for seed in seeds] for n_pairs in args.pairs for recipe in RECIPES]
+    with ThreadPoolExecutor(args.jobs) as pool:
+        for done in [pool.submit(training.do, args.folder, args.overrides) for row in by_row for training in row]:
+            done.result()
+    print("| pairs | recipe | BLEU | chrF | parameters | hours |\n|---|---|---|---|---|---|")
+    for row in by_row:
+        print(as_row(row))
+
+
+def as_row(trainings: Sequence[Training]) -> str:
+    """Of the table: means over the seeds, and each seed's BLEU."""
+    records = [training.run.read_record() for training in trainings]
+    bleu, chrf = ([training.measured(metric) for training in trainings] for metric in ("bleu", "chrf"))
+    each = f" ({', '.join(f'{value:.2f}' for value in bleu)})" if len(bleu) > 1 else ""
+    hours = statistics.mean(record["hours"] for record in records)
+    figures = f"{statistics.mean(bleu):.2f}{each} | {statistics.mean(chrf):.2f} | {records[0]['parameters']:,}"
+    return f"| {trainings[0].n_pairs:,} | {trainings[0].recipe} | {figures} | {hours:.2f} |"
+
+
+def read_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="changes of all trainings")
+    parser.add_argument("--folder", type=Path, required=True, help="text files train, val, test_2016_flickr (.en, .de)")
+    parser.add_argument("--pairs", type=int, nargs="+", default=[1000, 3000, 10000], metavar="N", help="sizes")
+    parser.add_argument("--seeds", type=int, default=1, help="runs of each, with seeds 1, 2, ...")
+    parser.add_argument("--jobs", type=int, default=1, help="trainings at once, each with one CPU thread")
+    return parser.parse_intermixed_args()
+
+
+if __name__ == "__main__":
+    main()
