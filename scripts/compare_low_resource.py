@@ -11,17 +11,17 @@ changes all of them, for a trial.
 from __future__ import annotations
 
 import argparse
-import statistics
+import sys
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from reproduce_work import CONFIGS, tmt
+from reproduce_work import CONFIGS, do_all, positive, spread, tmt
 
 from transformer_mt.data.lines import read_lines
 from transformer_mt.disk import write_text
+from transformer_mt.errors import UserError
 from transformer_mt.runs import RunFolder
 
 RUNS = Path("runs/low_resource")
@@ -36,21 +36,24 @@ class Training(NamedTuple):
     n_pairs: int
     recipe: str
     seed: int
+    folder: Path
+    overrides: Sequence[str]
 
     @property
     def run(self) -> RunFolder:
         return RunFolder(RUNS / f"{self.recipe}-{self.n_pairs}-{self.seed}")
 
-    def do(self, folder: Path, overrides: Sequence[str]) -> None:
-        """Train; done already, it is but read."""
+    def do(self) -> None:
+        """Train, and score; a training that is done is only read."""
         name = self.run.path.name
         config, log = RUNS / f"{name}.yaml", RUNS / f"{name}.log"
         write_text(config, RECIPES[self.recipe])
         tmt(
             *("train", "--config", config, f"name={name}", f"runs_dir={RUNS}", f"seed={self.seed}", LOOKS),
             *("data.src_lang=en", "data.tgt_lang=de", f"data.train={files(RUNS, f'train-{self.n_pairs}')}"),
-            *(f"data.validation={files(folder, 'val')}", f"data.test={{test: {files(folder, 'test_2016_flickr')}}}"),
-            *("threads=1", *overrides),
+            f"data.validation={files(self.folder, 'val')}",
+            f"data.test={{test: {files(self.folder, 'test_2016_flickr')}}}",
+            *("threads=1", *self.overrides),
             log=log,
             threads=1,
         )
@@ -76,34 +79,40 @@ def main() -> None:
             lines = islice(read_lines(args.folder / f"train.{lang}"), n_pairs)
             write_text(RUNS / f"train-{n_pairs}.{lang}", "".join(f"{line}\n" for line in lines))
     seeds = range(1, args.seeds + 1)
-    by_row = [[Training(n_pairs, recipe, seed) for seed in seeds] for n_pairs in args.pairs for recipe in RECIPES]
-    with ThreadPoolExecutor(args.jobs) as pool:
-        for done in [pool.submit(training.do, args.folder, args.overrides) for row in by_row for training in row]:
-            done.result()
+    by_row = [
+        [Training(n_pairs, recipe, seed, args.folder, args.overrides) for seed in seeds]
+        for n_pairs in args.pairs
+        for recipe in RECIPES
+    ]
+    do_all([training for row in by_row for training in row], args.jobs)
     print("| pairs | recipe | BLEU | chrF | parameters | hours |\n|---|---|---|---|---|---|")
     for row in by_row:
         print(as_row(row))
 
 
 def as_row(trainings: Sequence[Training]) -> str:
-    """Of the table: means over the seeds, and each seed's BLEU."""
+    """Of the table: the mean of the seeds, with the least and the most of them."""
     records = [training.run.read_record() for training in trainings]
-    bleu, chrf = ([training.measured(metric) for training in trainings] for metric in ("bleu", "chrf"))
-    each = f" ({', '.join(f'{value:.2f}' for value in bleu)})" if len(bleu) > 1 else ""
-    hours = statistics.mean(record["hours"] for record in records)
-    figures = f"{statistics.mean(bleu):.2f}{each} | {statistics.mean(chrf):.2f} | {records[0]['parameters']:,}"
-    return f"| {trainings[0].n_pairs:,} | {trainings[0].recipe} | {figures} | {hours:.2f} |"
+    bleu, chrf = (spread([training.measured(metric) for training in trainings]) for metric in ("bleu", "chrf"))
+    hours = spread([record["hours"] for record in records])
+    first = trainings[0]
+    return f"| {first.n_pairs:,} | {first.recipe} | {bleu} | {chrf} | {records[0]['parameters']:,} | {hours} |"
 
 
 def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="changes of all trainings")
     parser.add_argument("--folder", type=Path, required=True, help="text files train, val, test_2016_flickr (.en, .de)")
-    parser.add_argument("--pairs", type=int, nargs="+", default=[1000, 3000, 10000], metavar="N", help="sizes")
-    parser.add_argument("--seeds", type=int, default=1, help="runs of each, with seeds 1, 2, ...")
-    parser.add_argument("--jobs", type=int, default=1, help="trainings at once, each with one CPU thread")
+    parser.add_argument("--pairs", type=positive, nargs="+", default=[1000, 3000, 10000], metavar="N", help="sizes")
+    parser.add_argument("--seeds", type=positive, default=1, help="runs of each, with seeds 1, 2, ...")
+    parser.add_argument("--jobs", type=positive, default=1, help="trainings at once, each with one CPU thread")
     return parser.parse_intermixed_args()
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except UserError as error:
+        sys.exit(f"compare_low_resource: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)

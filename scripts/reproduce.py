@@ -20,7 +20,6 @@ import argparse
 import statistics
 import sys
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +30,12 @@ from reproduce_work import (
     VALIDATION,
     System,
     Work,
+    do_all,
     evaluate,
     is_newer,
     measured,
+    positive,
+    spread,
     teach,
     write_papers_texts,
 )
@@ -100,16 +102,6 @@ def make_works(system: System, args: argparse.Namespace, scored: tuple[str, ...]
     ]
 
 
-def do_all(works: Sequence[Work], jobs: int) -> None:
-    """So many at once; the first that fails ends it."""
-    pool = ThreadPoolExecutor(jobs)
-    try:
-        for done in as_completed([pool.submit(work.do) for work in works]):
-            done.result()
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
 def read_arguments() -> argparse.Namespace:
     about = f"{__doc__}\n" + "\n".join(f"    {name:15}{' '.join(changes)}" for name, changes in LEVERS.items())
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -135,13 +127,6 @@ def pair(text: str) -> tuple[str, str]:
     if not hyphen or src_lang == tgt_lang or not {src_lang, tgt_lang} <= set(LANGUAGES):
         raise argparse.ArgumentTypeError(f"{text}: two of {', '.join(LANGUAGES)}, such as en-de")
     return src_lang, tgt_lang
-
-
-def positive(text: str) -> int:
-    """A number of things."""
-    if not text.isdecimal() or text == "0":
-        raise argparse.ArgumentTypeError(f"{text}: a number from 1 on")
-    return int(text)
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
@@ -192,12 +177,6 @@ def costs(works: Sequence[Work]) -> tuple[float, list[float]]:
     """Millions of parameters, and the hours that each seed took."""
     records: list[dict[str, Any]] = [work.run.read_record() for work in works]
     return records[0]["parameters"] / 1e6, [record["hours"] for record in records]
-
-
-def spread(values: list[float]) -> str:
-    """The mean, and from where to where the values go."""
-    mean = f"{statistics.mean(values):.2f}"
-    return mean if len(values) == 1 else f"{mean} ({min(values):.2f} to {max(values):.2f})"
 
 
 if __name__ == "__main__":

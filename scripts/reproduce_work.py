@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from transformer_mt.data.lines import read_lines
 from transformer_mt.disk import delete_folder, write_text
@@ -25,6 +28,12 @@ LANGUAGES = ("en", "de", "fr", "cs")
 VALIDATION, TEST = "val", "test_2016_flickr"
 PARTS = ("train", VALIDATION, TEST)
 EXPONENT = 2.0  # of length, where teachers translate: what is taught is then as long as the references
+
+
+class Doable(Protocol):
+    """A piece of work; done already, it is not done again."""
+
+    def do(self) -> None: ...
 
 
 class System(NamedTuple):
@@ -170,6 +179,29 @@ def measured(scores: Path, name: str) -> float:
     """A score, as `tmt evaluate` found it."""
     (found,) = json.loads(scores.read_text(encoding="utf-8"))["test_sets"].values()
     return found["measures"][name]["value"]
+
+
+def do_all(works: Sequence[Doable], jobs: int) -> None:
+    """So many at once; the first that fails ends it."""
+    pool = ThreadPoolExecutor(jobs)
+    try:
+        for done in as_completed([pool.submit(work.do) for work in works]):
+            done.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def positive(text: str) -> int:
+    """A number of things, on the command line."""
+    if not text.isdecimal() or text == "0":
+        raise argparse.ArgumentTypeError(f"{text}: a number from 1 on")
+    return int(text)
+
+
+def spread(values: Sequence[float]) -> str:
+    """The mean, and from where to where the values go."""
+    mean = f"{statistics.mean(values):.2f}"
+    return mean if len(values) == 1 else f"{mean} ({min(values):.2f} to {max(values):.2f})"
 
 
 def tmt(*arguments: object, log: Path | None = None, threads: int | None = None) -> str:

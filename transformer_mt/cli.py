@@ -300,7 +300,6 @@ def _answer(
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
-
     say_here(f"tmt: warning: {message}")
 
 
