@@ -793,6 +793,15 @@ def test_the_real_command_exits_with_2_and_no_traceback(tmp_path: Path) -> None:
     assert done.stderr.decode() == f"tmt: {tmp_path}/nope.yaml: no such file\n"
 
 
+def test_a_file_for_a_text_is_pointed_out(tiny_run: Path, here: Path, tmt: Tmt) -> None:
+    """Whoever left out --input would have the name of the file translated."""
+    done = tmt("translate", tiny_run, "valid.en", "no file")
+    assert done.stderr == (
+        "tmt: warning: valid.en is a file, and was taken for a text; translate --input valid.en reads its lines\n"
+    )
+    assert (done.returncode, done.stdout.count("\n")) == (0, 2)
+
+
 def test_texts_may_stand_behind_options_and_begin_with_a_dash(tiny_run: Path, tmt: Tmt) -> None:
     texts = ("- one two", "-5")
     wanted = tmt("translate", tiny_run, stdin="\n".join([*texts, ""]).encode())

@@ -300,6 +300,7 @@ def test_the_last_override_counts_and_a_section_is_replaced_as_a_whole(write: Wr
         ("model..d=1", "command line: model..d=1: an override is section.key=value"),
         ("seed=[1", "command line: seed:1: not valid YAML"),
         ("name=exp #1", 'command line: name: to YAML, what stands behind " #" is a comment'),
+        ("name=runs/x", 'command line: name: "runs/x" cannot name the run\'s folder: no slashes'),
         ("data.train={src: a}", "command line: data.train.src: a source is exactly one of"),
     ],
 )

@@ -49,7 +49,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tools": BELOW
     | {"data", "model", "training", "scoring", "decoding", "config", "records", "pictures", "material", "pipeline"}
     | {"arguments", "streams", "outputs"},
-    "streams": {"errors", "data"},
+    "streams": {"errors", "speech", "data"},
     "outputs": {"errors", "speech", "disk", "lock", "streams"},
     "arguments": {"errors", "languages"},
     "cli": BELOW

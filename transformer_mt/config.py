@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
 import yaml
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, ValidationError, WithJsonSchema
 
 from transformer_mt.data.batching import BatchConfig
 from transformer_mt.data.corpus import DataConfig
@@ -44,11 +44,28 @@ from transformer_mt.training.schedule import ScheduleConfig
 
 COMMAND_LINE = Place("command line")
 
+_FOLDER = re.compile(r"[^/\s.]([^/\n]*[^/\s])?")
+
+
+def _check_folder_name(value: str) -> str:
+    if not _FOLDER.fullmatch(value):
+        raise ValueError(
+            f'"{value}" cannot name the run\'s folder: no slashes, no dot or space in front, no space at the end; '
+            "runs_dir says where the folder is"
+        )
+    return value
+
+
+FolderName = Annotated[
+    str, AfterValidator(_check_folder_name), WithJsonSchema({"type": "string", "pattern": f"^{_FOLDER.pattern}$"})
+]
+"""One folder's name, without those above it."""
+
 
 class Config(Section):
     """Everything that decides what a run does."""
 
-    name: Annotated[str | None, MAY_CHANGE] = Field(default=None, pattern=r"^[^/\s.]([^/\n]*[^/\s])?$")
+    name: Annotated[FolderName | None, MAY_CHANGE] = None
     """name of the run and of its folder; null: the file's name"""
     runs_dir: Annotated[str, MAY_CHANGE] = "runs"
     """folder of the run folders"""

@@ -21,6 +21,7 @@ from typing import IO, NamedTuple, TypeVar
 
 from transformer_mt.data.lines import Errors, decode_line, read_lines, read_pairs
 from transformer_mt.errors import UserError
+from transformer_mt.speech import say
 
 BYTES = 1 << 16  # read at once: what a pipe holds
 AHEAD = 2000  # lines that are read while others are translated
@@ -202,6 +203,9 @@ def check_input(texts: Sequence[str], file: Path | None, verb: str) -> None:
     if not texts and not file and not sys.stdin:
         raise UserError(f"{verb}: standard input is closed; give texts or --input")
     check_file(file)
+    for text in texts:
+        if os.path.isfile(text):  # noqa: PTH113  (unlike Path, it finds nothing wrong with a long text)
+            say(f"tmt: warning: {text} is a file, and was taken for a text; {verb} --input {text} reads its lines")
 
 
 def check_file(file: Path | None) -> None:

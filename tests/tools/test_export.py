@@ -124,6 +124,9 @@ def test_the_script_gives_what_translate_gives(rough: Path, tmp_path: Path, tmt:
     assert len(set(ours.split("\n"))) > 4, "the lines differ, or nothing was compared"
     assert subprocess.run(command, input=b"", capture_output=True, check=True).stdout == b""
     assert subprocess.run(command, input=b"\n\n", capture_output=True, check=True).stdout == b"\n\n"
+    refused = subprocess.run(command, input=b"\xef\xbb\xbfone\n\xfftwo\n", capture_output=True)
+    assert (refused.returncode, refused.stdout) == (2, b"")
+    assert refused.stderr == b"translate.py: line 2 is not UTF-8 text; convert it, e.g. with iconv\n"
 
 
 def test_the_script_needs_two_packages_and_few_lines() -> None:

@@ -13,8 +13,15 @@ about = json.loads((here / "export.json").read_text(encoding="utf-8"))
 decoding = about["decoding"]
 src, tgt = (tokenizers.Tokenizer.from_file(str(here / f"{side}_tokenizer.json")) for side in ("src", "tgt"))
 engine = ctranslate2.Translator(str(here), device="auto")
-with open(0, encoding="utf-8-sig", newline="\n") as file:
-    lines = [line.removesuffix("\n").removesuffix("\r") for line in file]
+with open(0, "rb") as file:
+    given = file.readlines()
+lines: list[str] = []
+for number, line in enumerate(given, start=1):
+    try:
+        lines.append(line.decode("utf-8" if lines else "utf-8-sig").removesuffix("\n").removesuffix("\r"))
+    except UnicodeDecodeError:
+        sys.stderr.write(f"translate.py: line {number} is not UTF-8 text; convert it, e.g. with iconv\n")
+        sys.exit(2)
 translations: list[list[int]] = [[] for _ in lines]
 by_limit: dict[int, dict[int, list[str]]] = {}  # of the tokens of a translation, for which the engine has one a call
 for i, (line, found) in enumerate(zip(lines, src.encode_batch(lines, add_special_tokens=False), strict=True)):
