@@ -47,17 +47,22 @@ def settle(run: RunFolder, config: Config) -> Config:
     config = config.model_copy(update={**found, "schedule": config.schedule.ending(config.train.max_steps)})
     if old is not None:
         compare(run, old, config)
-    elif is_over_before_its_end(config):
+    if is_over_before_its_end(config):
         raise UserError(
             f"schedule.total_steps: {config.schedule.total_steps:,}: from there on the learning rate is 0, and "
-            "train.max_steps goes further: set null, which ends the curve with the training (a base may have set it)"
+            "train.max_steps goes further;\n"
+            + (
+                "set null, which ends the curve with the training (a base may have set it)"
+                if old is None
+                else f"begin another run: longer from its start, or with these weights (train.init_from={run.path})"
+            )
         )
     warn_of_the_end(config)
     return config
 
 
 def is_over_before_its_end(config: Config) -> bool:
-    """Whether a new run would go on where it can learn nothing any more."""
+    """Whether steps would follow in which nothing can be learnt any more."""
     total, max_steps = config.schedule.total_steps, config.train.max_steps
     if config.schedule.kind not in ENDING or config.schedule.final or total is None or max_steps is None:
         return False

@@ -126,17 +126,25 @@ def test_a_run_of_another_version_is_refused(text: Path, tmp_path: Path, monkeyp
         pipeline.train(make_config(text, tmp_path))
 
 
-def test_a_new_run_does_not_begin_behind_the_end_of_its_curve(text: Path, tmp_path: Path) -> None:
-    """As it would with `base: runs/OLD/config.yaml`, where the old run's end is written down."""
-    config = make_config(text, tmp_path, max_steps=6)
-    for final in (0.1, 0.0):
+def test_no_steps_are_taken_behind_a_curve_that_ends_in_nothing(text: Path, tmp_path: Path) -> None:
+    """As they would be with `base: runs/OLD/config.yaml`, where the old run's end is written down, and by a run that is
+    over and gets more steps."""
+
+    def train(name: str, final: float, max_steps: int) -> None:
         schedule = {"kind": "cosine", "warmup_steps": 2, "total_steps": 4, "final": final}
-        config = config.model_copy(update={"schedule": ScheduleConfig.model_validate(schedule), "name": f"to-{final}"})
-        if final:
-            pipeline.train(config)
-    with pytest.raises(UserError, match=r"schedule\.total_steps: 4: from there on the learning rate is 0"):
-        pipeline.train(config)
-    assert not (tmp_path / "to-0.0").exists()
+        config = make_config(text, tmp_path, max_steps=max_steps)
+        pipeline.train(config.model_copy(update={"schedule": ScheduleConfig.model_validate(schedule), "name": name}))
+
+    train("one", 0.1, 6)
+    nothing_left = r"schedule\.total_steps: 4: from there on the learning rate is 0.*\n"
+    with pytest.raises(UserError, match=nothing_left + "set null"):
+        train("two", 0.0, 6)
+    assert not (tmp_path / "two").exists()
+    train("two", 0.0, 4)
+    before = (tmp_path / "two" / "config.yaml").read_text(encoding="utf-8")
+    with pytest.raises(UserError, match=nothing_left + r"begin another run: .*train\.init_from=.*two"):
+        train("two", 0.0, 6)
+    assert (tmp_path / "two" / "config.yaml").read_text(encoding="utf-8") == before
 
 
 def test_a_prolonged_run_keeps_the_curve_that_it_had(
