@@ -715,7 +715,7 @@ def test_a_hub_that_cannot_be_reached(here: Path, tmt: Tmt, tmp_path: Path, monk
         (("translate", "RUN", "one", "--output", "tiny.yaml/g"), ("tiny.yaml/g: there is no folder ",)),
         (("translate", "RUN", "one", "--checkpoint", "999"), ("RUN has best, last and the steps 8, 12",)),
         (("translate", "RUN", "one", "--device", "cuda:99"), ("device: cuda:99 is not there",)),
-        (("translate", "RUN", os.fsdecode(b"na\xefve")), ("an argument is not UTF-8 text",)),
+        (("translate", "RUN", os.fsdecode(b"na\xefve")), ("an argument or a typed line is not UTF-8 text",)),
         (("evaluate", "W/folder"), ("W/folder: is not a run folder",)),
     ],
 )

@@ -147,6 +147,10 @@ def test_every_mistake_is_told_at_once_in_the_order_of_the_file(write: Write) ->
         ),
         ("model: {positions: learned, max_positions: 255}\n", "x.yaml:2: model.max_positions: 255 learned positions"),
         ("model: {positions: learned, max_positions: 256}\ntokenizer: {source_bos: on}\n", "x.yaml:2: model.max_pos"),
+        (
+            "decoding: {alignment_layer: 4}\n",
+            "x.yaml:2: decoding.alignment_layer: 4: there are 3 layers in the decoder",
+        ),
         ("loss: {consistency_weight: 2}\n", "x.yaml:2: loss.consistency_weight: with one pass nothing diverges"),
         (
             "loss: {consistency: rdrop}\nmodel: {layer_drop: 0.1, dropout: {embedding: 0, residual: 0}}\n",
@@ -433,7 +437,7 @@ FREE: dict[str, Any] = {
     "decoding.top_k": 7,
     "decoding.top_p": 0.7,
     "decoding.seed": 7,
-    "decoding.alignment_layer": 7,
+    "decoding.alignment_layer": 2,
     "decoding.batch_tokens": 7,
     "keep.best": 7,
     "keep.last": 7,

@@ -247,8 +247,8 @@ VERBS = {
 def _load_config(args: argparse.Namespace) -> Config:
     from transformer_mt import config as configuration
 
-    is_file = args.config is not None and os.path.exists(args.config)  # noqa: PTH110  (as in `_translate`)
-    if args.config is not None and not is_file and "=" in str(args.config):
+    is_there = args.config is not None and os.path.exists(args.config)  # noqa: PTH110  (as in `_translate`)
+    if args.config is not None and not is_there and "=" in str(args.config):
         args.overrides, args.config = [str(args.config), *args.overrides], None  # tmt config key=value
     return configuration.load(args.config or configuration.builtin("quickstart"), args.overrides)
 

@@ -90,7 +90,7 @@ class Config(Section):
     loss: LossConfig = LossConfig()
     """label-smoothed cross-entropy"""
     optimizer: OptimizerConfig = OptimizerConfig()
-    """Adam, and the mean of the weights"""
+    """Adam or Muon, and a mean of the weights"""
     schedule: ScheduleConfig = ScheduleConfig()
     """the learning rate"""
     train: TrainConfig = TrainConfig()
@@ -117,6 +117,11 @@ class Config(Section):
                 ("model", "max_positions"),
                 f"{self.model.longest} learned positions, and data.max_length lets sequences have {longest} tokens: "
                 "raise this, or lower that",
+            )
+        if (self.decoding.alignment_layer or 1) > self.model.decoder.n_layers:
+            yield (
+                ("decoding", "alignment_layer"),
+                f"{self.decoding.alignment_layer}: there are {self.model.decoder.n_layers} layers in the decoder",
             )
         if self.train.max_steps is None and self.train.max_epochs is None and self.validation.patience is None:
             yield (

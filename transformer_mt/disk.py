@@ -28,7 +28,7 @@ LOOK_AGAIN = 5.0  # seconds
 @contextmanager
 def replaced_file(path: Path) -> Generator[Path]:
     """Yield a path beside `path` to write to; when all went well it takes `path`'s place, else it goes."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    beside = _name_beside(path)
     try:
         yield beside
         _flush(beside)

@@ -134,8 +134,9 @@ def encode_tables(config: Config, tables: Tables, tokenizers: TokenizerPair) -> 
 def encode_validation(config: Config, table: Table, tokenizers: TokenizerPair) -> EncodedCorpus:
     """Validation pairs as they are, but cut where the model, or its search, reads no further: a line of rubbish is not
     to take all memory at the first validation."""
-    read = max(config.data.max_length, config.decoding.max_source_length)
-    longest = min(read, config.model.longest or read) - config.tokenizer.source_bos
+    longest = max(config.data.max_length, config.decoding.max_source_length + 1)  # the end symbol, which this counts
+    if config.model.longest is not None:
+        longest = min(longest, config.model.longest - config.tokenizer.source_bos)
     limit = LengthLimit(longest, "truncate", keep_empty=True)
     return encode(table, tokenizers, limit, Path(config.data.cache_dir))
 

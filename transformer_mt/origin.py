@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +44,6 @@ class Origin:
             with torch.random.fork_rng(devices=[]):
                 theirs = Transformer(run.section("model", ModelConfig), pair.src, pair.tgt)
             info = load_chosen(theirs, run, "best")
-            digest = sha256((info.path / WEIGHTS).read_bytes()).hexdigest()
         except UserError as error:
             raise UserError(f"{KEY}: {error}") from None
         with torch.device("meta"):
@@ -58,7 +56,7 @@ class Origin:
             raise UserError(
                 f"{KEY}: {run.path}: its weights do not fit this model:\n{lines}\n{_mend(run, differences)}"
             )
-        return cls(run, info.step, digest, theirs, differences)
+        return cls(run, info.step, info.files[WEIGHTS]["sha256"], theirs, differences)
 
     def check_cut(self, sha256: Mapping[str, str]) -> None:
         """Raise `UserError` where validation pairs are cut out of a text, and this run has learnt from them.

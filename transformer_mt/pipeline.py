@@ -80,7 +80,7 @@ def train(config: Config, *, checkpoint: str = "last", restart: bool = False) ->
                 say(f"going on after step {trainer.progress.step:,}")
             else:
                 monitor.cut_back(0, is_scored=False)  # an earlier start may have ended before its first checkpoint
-                monitor.show(1, make_pictures(config, model, material))
+                monitor.show(1, lambda: make_pictures(config, model, material))
             ended = trainer.fit()
             say(f"training ended: {ended}; hours in all: {trainer.progress.seconds / 3600:.2f}")
             if ranks.is_first:

@@ -20,7 +20,7 @@ import math
 import re
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -52,6 +52,7 @@ class CheckpointInfo:
     metric: str  # by which the run's best checkpoint is chosen
     scores: dict[str, float]
     stopped: bool = False  # written where a training was stopped, to go on from, and not where one was due
+    files: dict[str, Any] = field(default_factory=dict[str, Any], compare=False)  # by name: bytes, sha256
 
     @classmethod
     def read(cls, folder: Path) -> CheckpointInfo:
@@ -60,7 +61,7 @@ class CheckpointInfo:
         about = read_seal(path)
         if about.get("step") != int(folder.name.removeprefix("step-")):
             raise Damage(path, "is not this checkpoint's")
-        return cls(folder, about["step"], about["metric"], about["scores"], about.get("stopped", False))
+        return cls(folder, about["step"], about["metric"], about["scores"], about.get("stopped", False), about["files"])
 
     @property
     def score(self) -> float | None:

@@ -59,13 +59,15 @@ def decode_argument(text: str, errors: Errors = "strict") -> str:
     try:
         return os.fsencode(text).decode(errors=errors) if any("\ud800" <= char <= "\udfff" for char in text) else text
     except UnicodeError:
-        raise UserError("an argument is not UTF-8 text") from None
+        raise UserError("an argument or a typed line is not UTF-8 text") from None
 
 
 def _prompt_lines(errors: Errors) -> Iterator[str | None]:
     """What is typed, line by line, until the end of input."""
     with suppress(ImportError):
         __import__("readline")  # gives input() a history
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="surrogateescape")  # for `decode_argument`
     with suppress(EOFError):
         while True:
             yield decode_argument(input("> "), errors)

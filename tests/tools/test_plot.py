@@ -147,6 +147,16 @@ def test_an_explanation_leaves_the_model_as_it_was(translator: Translator) -> No
     assert torch.equal(torch.get_rng_state(), before)
 
 
+def test_a_model_whose_scores_are_no_numbers_is_drawn(translator: Translator) -> None:
+    """A training may have come to that, and is to say so, or to go back."""
+    for parameter in translator.model.parameters():
+        parameter.data.fill_(np.nan)
+    explanation = explain(translator, "one two")
+    assert (explanation.read, explanation.written) == (["<s>"], ["</s>"])
+    for kind in ("cross", "encoder", "decoder"):
+        assert len(explanation.figure(kind).axes) == 3  # two heads, and the scale
+
+
 def test_pieces_make_up_the_text(translator: Translator) -> None:
     tokenizer = translator.tokenizers.src
     for text in ("one two three", "two  spaces ", "fünf</s>"):

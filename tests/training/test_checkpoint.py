@@ -7,6 +7,7 @@ import runpy
 import shutil
 import stat
 from collections.abc import Callable, Generator
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,9 @@ def spoil(run: RunFolder, step: int, name: str = "model.safetensors") -> Path:
 def test_what_was_saved_is_loaded(run: RunFolder) -> None:
     model, info = make_model(0.0), run.checkpoint("10")
     assert info.scores == {"loss": 3.0}
+    assert (
+        info.files["model.safetensors"]["sha256"] == sha256((info.path / "model.safetensors").read_bytes()).hexdigest()
+    )
     load_weights(model, info)
     assert torch.equal(model.weight, torch.full((2, 3), 10.0))
     assert load_state(info) == {"progress": {"step": 10}}

@@ -3,7 +3,7 @@
 `B` sentences, `S` source length, `T` target length.
 
 The order of an epoch depends on (seed, epoch) alone, and the place in the stream is a small value, `Position`: so a run
-that resumes, on any number of workers, sees what it would have seen.
+that resumes, on any number of processes, sees what it would have seen.
 """
 
 from __future__ import annotations
@@ -119,9 +119,11 @@ class BatchStream:
         epochs, index = divmod(position.index + count, len(self))
         return Position(position.epoch + epochs, index)
 
-    def in_order(self) -> Iterator[Batch]:
-        """Every pair once, shortest first, without shuffling: for validation."""
-        return (self.collate(rows) for rows in self.cuts.in_order())
+    def in_order(self, share: slice = slice(None)) -> Iterator[Batch]:
+        """Every pair once, shortest first, without shuffling: for validation. Of several processes, each has a share of
+        the batches."""
+        plan = self.cuts.in_order()
+        return (self.collate(plan[i]) for i in range(len(plan))[share])
 
     def halves(self, batch: Batch) -> list[Batch]:
         """The pairs of a batch, of two at least, in two batches, each padded no more than it must be."""

@@ -104,7 +104,7 @@ class Beams:
         if self._answers_late and self.position % LOOK and self.position < self.last:
             return None
         staying = (self.totals > NONE).any(1).nonzero().squeeze(1)
-        if len(staying) > 0 and len(staying) > SPARE * len(self.rows):
+        if len(staying) > SPARE * len(self.rows):
             return None
         for found, ended in zip(self._left, self.ended, strict=True):
             found[self.rows] = ended

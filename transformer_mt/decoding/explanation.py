@@ -48,7 +48,8 @@ def explain(translator: Translator, text: str) -> Explanation:
     model, tokenizers = translator.model, translator.tokenizers
     source = translator.encode([text], lines=[1])
     hypothesis = translator.search(source, translator.config)[0][0]
-    written = hypothesis.ids + [tokenizers.tgt.eos_id] * hypothesis.finished
+    is_whole = hypothesis.finished or not hypothesis.ids  # without either, the model's scores are no numbers
+    written = hypothesis.ids + [tokenizers.tgt.eos_id] * is_whole
     batch = pair_batch(source, [written[:-1]], tokenizers).to(model.output.weight.device)
     return Explanation(
         src=pieces(tokenizers.src, cast(list[int], batch.src[0].tolist())),

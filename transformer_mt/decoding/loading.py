@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from hashlib import sha256
-from pathlib import Path
 from typing import Literal, NamedTuple
 
 import torch
@@ -15,8 +13,8 @@ from transformer_mt.errors import UserError
 from transformer_mt.model.config import ModelConfig
 from transformer_mt.model.linear import convert
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.runs import CHECKPOINT, RunFolder
-from transformer_mt.training.checkpoint import load_chosen
+from transformer_mt.runs import RunFolder
+from transformer_mt.training.checkpoint import WEIGHTS, load_chosen
 
 
 class Member(NamedTuple):
@@ -27,7 +25,7 @@ class Member(NamedTuple):
     tokenizers: TokenizerPair
     model: Transformer
     step: int
-    seal: str  # which no other checkpoint has
+    seal: str  # of the weights: no other ones have it
 
     @classmethod
     def read(cls, folder: RunFolder, which: str) -> Member:
@@ -35,14 +33,14 @@ class Member(NamedTuple):
         tokenizers = TokenizerPair.load(folder.tokenizer)
         model = Transformer(folder.section("model", ModelConfig), tokenizers.src, tokenizers.tgt)
         info = load_chosen(model, folder, which)
-        seal = sha256((info.path / CHECKPOINT).read_bytes()).hexdigest()  # that file holds the checksum of the weights
-        return cls(folder, folder.section("data", DataConfig), tokenizers, model, info.step, seal[:12])
+        seal = info.files[WEIGHTS]["sha256"][:12]
+        return cls(folder, folder.section("data", DataConfig), tokenizers, model, info.step, seal)
 
 
-def read_members(runs: Sequence[str | Path], which: str) -> list[Member]:
+def read_members(runs: Sequence[RunFolder], which: str) -> list[Member]:
     """Of each run the checkpoint best, last, or a step's number. Raises `UserError` for runs that have other languages
     or other ids than the first."""
-    first, *others = (Member.read(RunFolder.open(run), which) for run in runs)
+    first, *others = (Member.read(run, which) for run in runs)
     for other in others:
         _check_together(first, other)
     return [first, *others]

@@ -25,6 +25,7 @@ from transformer_mt.decoding.texts import TextTranslator, batches
 from transformer_mt.device import resolve
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer
+from transformer_mt.runs import RunFolder
 
 ALIGNED = 4096  # padded tokens whose attention weights are held at once
 READ = 2048  # tokens of given translations that are read together on a CPU
@@ -76,10 +77,11 @@ class Translator(TextTranslator):
         where there is nothing to read, or runs do not go together.
         """
         others = [ensemble] if isinstance(ensemble, str | Path) else ensemble
-        members = read_members([run, *others], checkpoint)
+        folders = [RunFolder.open(each) for each in (run, *others)]
+        config = folders[0].section("decoding", DecodingConfig).changed(options)
         machine = resolve(device, precision, threads)
+        members = read_members(folders, checkpoint)
         models = [ready(member.model.to(machine.device), machine.precision) for member in members]
-        config = members[0].folder.section("decoding", DecodingConfig).changed(options)
         return cls(models, members[0].tokenizers, config, members)
 
     @property
@@ -127,16 +129,14 @@ class Translator(TextTranslator):
             tokens = min(tokens, READ)
         return forced_log_probs(self.ensemble, self.tokenizers, sources, targets, tokens)
 
-    def links(self, sources: list[list[int]], found: list[list[Hypothesis]], config: DecodingConfig) -> Iterator[Links]:
+    def links(self, sources: list[list[int]], found: list[list[Hypothesis]]) -> Iterator[Links]:
         """Of each hypothesis, in order: which of its words belongs to which of the source."""
-        layer, n_layers = config.alignment_layer, self.ensemble.n_decoder_layers
+        layer, n_layers = self.config.alignment_layer, self.ensemble.n_decoder_layers
         if (layer or 1) > n_layers:
             raise UserError(f"decoding.alignment_layer: {layer}: there are {n_layers} layers in the decoder")
         pairs = [(source, one.ids) for source, hypotheses in zip(sources, found, strict=True) for one in hypotheses]
         links: dict[int, Links] = {}
         for batch in batches({i: len(src) + len(tgt) for i, (src, tgt) in enumerate(pairs)}, ALIGNED):
             src, tgt = ([pairs[i][side] for i in batch] for side in (0, 1))
-            links.update(
-                zip(batch, align(self.ensemble, self.tokenizers, src, tgt, config.alignment_layer), strict=True)
-            )
+            links.update(zip(batch, align(self.ensemble, self.tokenizers, src, tgt, layer), strict=True))
         return (links[i] for i in range(len(pairs)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from itertools import islice
 from typing import TYPE_CHECKING
 
 import torch
@@ -83,7 +82,7 @@ class Validator:
         was_training = model.training
         model.eval()
         sums = torch.zeros(3, device=self.machine.device)
-        for batch in islice(self.stream.in_order(), self.ranks.rank, None, self.ranks.size):
+        for batch in self.stream.in_order(slice(self.ranks.rank, None, self.ranks.size)):
             with self.machine.autocast():
                 loss = batch_loss(model, batch.to(self.machine.device), self.smoothing)
             sums += torch.stack([loss.total, loss.nll, sums.new_tensor(batch.n_tgt)])

@@ -6,7 +6,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -109,9 +109,9 @@ class Monitor:
         """Text, to TensorBoard."""
         self._open().text(name, markdown, step)
 
-    def show(self, step: int, pictures: Mapping[str, Figure]) -> None:
+    def show(self, step: int, draw: Callable[[], Mapping[str, Figure]]) -> None:
         """Pictures by name, to TensorBoard."""
-        for name, figure in pictures.items():
+        for name, figure in draw().items():
             self._open().figure(name, figure, step)
         self.flush()
 
@@ -157,7 +157,7 @@ class SilentMonitor(Monitor):
     def write(self, name: str, markdown: str, step: int) -> None:
         pass
 
-    def show(self, step: int, pictures: Mapping[str, Figure]) -> None:
+    def show(self, step: int, draw: Callable[[], Mapping[str, Figure]]) -> None:
         pass
 
     def cut_back(self, step: int, *, is_scored: bool) -> None:

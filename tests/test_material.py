@@ -1,0 +1,52 @@
+"""What a run learns from, as its settings say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from transformer_mt.config import Config
+from transformer_mt.data import corpus
+from transformer_mt.data.corpus import Table
+from transformer_mt.data.sources import Source
+from transformer_mt.data.tokenizer import TokenizerPair, train
+from transformer_mt.material import encode_validation
+
+LENGTHS = [3, 4, 5, 6, 7, 8]  # of the sources, in tokens: letters, and the space before them
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    for lang, letter in (("en", "a"), ("de", "x")):
+        lines = [letter * (n - 1 if lang == "en" else 1) for n in LENGTHS]
+        (tmp_path / f"t.{lang}").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    source = Source(src=(str(tmp_path / "t.en"),), tgt=(str(tmp_path / "t.de"),))
+    return corpus.load(source, "en", "de", tmp_path / "cache")
+
+
+@pytest.mark.parametrize(
+    ("settings", "longest"),
+    [
+        ({}, 5),  # the search reads five tokens and the end symbol
+        ({"data": {"max_length": 8}}, 7),  # so many are learnt from, with the end symbol
+        ({"data": {"max_length": 8}, "tokenizer": {"source_bos": True}}, 7),  # which the begin symbol is not one of
+        ({"model": {"positions": "learned", "max_positions": 5}}, 4),
+        ({"model": {"positions": "learned", "max_positions": 5}, "tokenizer": {"source_bos": True}}, 3),
+    ],
+    ids=str,
+)
+def test_validation_pairs_are_cut_where_nobody_reads_on(
+    settings: dict[str, Any], longest: int, table: Table, tmp_path: Path
+) -> None:
+    data = {"src_lang": "en", "tgt_lang": "de", "train": {"builtin": "quickstart"}, "cache_dir": str(tmp_path)}
+    data |= {"max_length": 4} | settings.get("data", {})
+    tokenizer = {"kind": "char", "min_frequency": 1} | settings.get("tokenizer", {})
+    sections = {**settings, "data": data, "tokenizer": tokenizer, "decoding": {"max_source_length": 5}}
+    config = Config.model_validate(sections)
+    assert not [*config.problems()]
+    pair: TokenizerPair = train(config.tokenizer, [("a" * 9, "x" * 9)])
+    found = encode_validation(config, table, pair)
+    assert found.src.lengths.tolist() == [min(n, longest) for n in LENGTHS]
+    assert found.filtered.truncated == sum(n > longest for n in LENGTHS)
