@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gzip
 import json
+import math
 import os
 import pty
 import re
@@ -26,6 +27,7 @@ import transformer_mt
 from transformer_mt import Translator, runs
 from transformer_mt import config as configuration
 from transformer_mt.runs import FORMAT, RunFolder
+from transformer_mt.seal import read_seal, write_seal
 
 Tmt = Callable[..., "CompletedProcess[str]"]
 
@@ -420,6 +422,33 @@ def test_the_figures_that_are_kept(tiny_run: Path) -> None:
     assert set(found["test/unseen/bleu"]) == set(found["test/unseen/chrf"]) == {12}
     saved = RunFolder(tiny_run).checkpoint("8").scores
     assert saved == {name: found[f"valid/{name}"][8] for name in validated}
+    for part in ("train", "valid"):
+        loss, nll, ppl = (found[f"{part}/{name}"] for name in ("loss", "nll", "ppl"))
+        for step, value in ppl.items():
+            assert value == pytest.approx(math.exp(nll[step])) and loss[step] != nll[step]
+    losses = list(found["valid/loss"].values())
+    assert list(found["best/loss"].values()) == [one for i, one in enumerate(losses) if one <= min(losses[: i + 1])]
+
+
+def test_the_best_checkpoint_is_what_is_used(copy: Path, tmt: Tmt) -> None:
+    """Also by the test sets, and by a run that begins with it; in the run as it is, the best one is the last."""
+    last = RunFolder(copy).checkpoint("last").path / "checkpoint.json"
+    about = read_seal(last)
+    write_seal(last, {**about, "scores": {**about["scores"], "loss": 99.0}})
+    assert Translator.load(copy).members[0].step == 8
+    assert "step 8" in tmt("evaluate", copy).stdout
+    record = json.loads((copy / "run.json").read_text(encoding="utf-8"))
+    assert record["tested_step"] == 12
+    done = tmt("train", "--config", "tiny.yaml", "name=next", f"train.init_from={copy}", "train.max_steps=1")
+    assert done.returncode == 0, done.stderr
+    assert f"begins with the weights of {copy}, step 8" in done.stderr
+    assert tmt("train", "--config", "tiny.yaml").returncode == 0
+    record = json.loads((copy / "run.json").read_text(encoding="utf-8"))
+    assert record["tested_step"] == 8
+    scored = json.loads(tmt("evaluate", copy, "--checkpoint", 8, "--json").stdout)
+    assert record["test"]["unseen"]["bleu"]["value"] == pytest.approx(
+        scored["test_sets"]["unseen"]["measures"]["bleu"]["value"]
+    )
 
 
 def test_tensorboard_holds_probes_and_settings(tiny_run: Path) -> None:

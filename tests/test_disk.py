@@ -18,6 +18,7 @@ from transformer_mt.disk import (
     append_text,
     clear,
     delete_folder,
+    new_folder,
     replaced_file,
     replaced_folder,
     shared_folder,
@@ -67,6 +68,16 @@ def test_a_folder_is_replaced_whole(tmp_path: Path) -> None:
             assert not (path / content).exists()
         assert names(path) == [content]
     assert names(path.parent) == ["folder"]
+
+
+def test_a_new_folder_takes_nobodys_place(tmp_path: Path) -> None:
+    path = tmp_path / "folder"
+    with pytest.raises(UserError, match="exists by now; name a new folder"), new_folder(path) as beside:
+        (beside / "late").touch()
+        path.mkdir()
+        (path / "precious").touch()
+    assert names(path) == ["precious"]
+    assert names(tmp_path) == ["folder"]
 
 
 def test_of_several_who_make_a_shared_folder_the_first_one_names_it(tmp_path: Path) -> None:

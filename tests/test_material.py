@@ -9,10 +9,12 @@ import pytest
 
 from transformer_mt.config import Config
 from transformer_mt.data import corpus
+from transformer_mt.data import tokenizer as tokenizers
 from transformer_mt.data.corpus import Table
 from transformer_mt.data.sources import Source
 from transformer_mt.data.tokenizer import TokenizerPair, train
-from transformer_mt.material import encode_validation
+from transformer_mt.material import encode_validation, gather
+from transformer_mt.runs import RunFolder
 
 LENGTHS = [3, 4, 5, 6, 7, 8]  # of the sources, in tokens: letters, and the space before them
 
@@ -50,3 +52,27 @@ def test_validation_pairs_are_cut_where_nobody_reads_on(
     found = encode_validation(config, table, pair)
     assert found.src.lengths.tolist() == [min(n, longest) for n in LENGTHS]
     assert found.filtered.truncated == sum(n > longest for n in LENGTHS)
+
+
+def test_what_is_cut_for_validation_is_not_learnt_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trap 34: neither by the weights nor by the vocabulary."""
+    lines = [f"{i} {i % 7}" for i in range(80)]
+    for lang in ("en", "de"):
+        (tmp_path / f"t.{lang}").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    source = {"src": str(tmp_path / "t.en"), "tgt": str(tmp_path / "t.de")}
+    data = {"src_lang": "en", "tgt_lang": "de", "train": source, "validation_size": 8, "cache_dir": str(tmp_path)}
+    config = Config.model_validate({"data": data, "tokenizer": {"vocab_size": 300}})
+    learnt_from: list[tuple[str, str]] = []
+    learn = tokenizers.train
+
+    def watched(config: Any, pairs: Any, seed: int) -> TokenizerPair:
+        learnt_from.extend(pairs)
+        return learn(config, pairs, seed)
+
+    monkeypatch.setattr(tokenizers, "train", watched)
+    run = RunFolder(tmp_path / "run")
+    run.path.mkdir()
+    tables = gather(run, config, is_first=True).tables
+    assert sorted([*tables.train, *tables.validation]) == sorted((line, line) for line in lines)
+    assert len(tables.validation) == 8
+    assert learnt_from == [*tables.train]

@@ -54,6 +54,17 @@ def replaced_folder(path: Path) -> Generator[Path]:
 
 
 @contextmanager
+def new_folder(path: Path) -> Generator[Path]:
+    """The same for a folder that takes nobody's place. Raises `UserError` where something has the name by then."""
+    with _folder_beside(path) as beside:
+        yield beside
+        _flush_folder(beside)
+        if path.exists() or path.is_symlink():
+            raise UserError(f"{path}: exists by now; name a new folder")
+        beside.rename(path)
+
+
+@contextmanager
 def shared_folder(path: Path) -> Generator[Path]:
     """The same for a folder that has the same content whoever makes it: the first of several processes names it."""
     with _folder_beside(path) as beside:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ import torch
 
 from transformer_mt import config as configuration
 from transformer_mt.config import Config
-from transformer_mt.data.corpus import is_cut_otherwise
+from transformer_mt.data.corpus import is_cut, is_cut_otherwise
 from transformer_mt.data.tokenizer import TokenizerPair
 from transformer_mt.data.tokenizer_config import TokenizerConfig
 from transformer_mt.errors import UserError
@@ -67,6 +68,12 @@ class Origin:
             raise UserError(
                 f"{KEY}: {self.run.path}: has learnt from pairs that are cut for validation here;\n"
                 "set seed and data.validation_size as there, or name data.validation"
+            )
+        if is_cut(sha256["train"]) and sha256["train"] != self.run.read_record()["sha256"]["train"]:
+            warnings.warn(
+                f"{KEY}: validation pairs are cut out of data.train, and {self.run.path} has learnt from other text: "
+                "where that holds some of them, their scores are too good; name data.validation to be sure",
+                stacklevel=1,
             )
 
     def give(self, model: Transformer) -> None:

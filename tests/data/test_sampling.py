@@ -184,6 +184,28 @@ def test_what_was_cut_in_the_middle_of_a_character_stays(tokenizer: Tokenizer) -
         assert Resampler(tokenizer, 1.0, 1, 999)(ids[:end], 0, 0, 0) == ids[:end]
 
 
+@pytest.mark.parametrize("space", [" ", "\u2581"])
+def test_words_are_drawn_one_by_one_where_the_file_does_not_cut_them(space: str) -> None:
+    """As SentencePiece's does not: in a whole sentence, what one merge leaves out, one of many next makes up for."""
+    ours = train(TokenizerConfig(vocab_size=480), PAIRS).src
+    texts = [src for src, _ in PAIRS]
+    about = json.loads(ours.to_json().replace(" ", space) if space != " " else ours.to_json())
+    steps = [{"type": "Replace", "pattern": {"String": " "}, "content": space}] if space != " " else []
+    if steps:
+        about["normalizer"] = {"type": "Sequence", "normalizers": [*filter(None, [about["normalizer"]]), *steps]}
+    about["pre_tokenizer"] = None
+    whole = Tokenizer(hf.Tokenizer.from_str(json.dumps(about)))
+
+    canonical = ours.encode(texts)
+    assert whole.encode(texts) == canonical
+    found, wanted = (
+        [Resampler(tokenizer, 0.1, 1, 999)(ids, 0, 0, row) for row, ids in enumerate(canonical)]
+        for tokenizer in (whole, ours)
+    )
+    assert found == wanted
+    assert sum(ids != other for ids, other in zip(wanted, canonical, strict=True)) > 0.5 * len(texts)
+
+
 def test_a_word_that_cannot_be_spelt_stays() -> None:
     model = models.BPE({"a": 0, "b": 1, "ab": 2, "?": 3}, [("a", "b")], unk_token="?")
     tokenizer = Tokenizer(hf.Tokenizer(model))

@@ -221,6 +221,8 @@ def test_decode_line() -> None:
     assert decode_line("\ufeffé".encode(), "there", 2) == "\ufeffé"
     with pytest.raises(UserError, match=r"^there:7: not UTF-8 text \(byte 0xff at position 3\)"):
         decode_line(b"ab\xff\n", "there", 7)
+    with pytest.raises(UserError, match=r"^there:1: not UTF-8 text \(byte 0xff at position 6\)"):
+        decode_line(b"\xef\xbb\xbfab\xff\n", "there", 1)
 
 
 def test_a_csv_field_may_be_long() -> None:
@@ -294,6 +296,8 @@ def test_a_truncated_or_damaged_gzip(content: bytes) -> None:
     [
         ("t.tsv", "en\tfr\na\tb\n", "t.tsv:2: no column de; it has en, fr: set src_column and tgt_column"),
         ("t.tsv", "en\tde\na\tb\tc\n", "t.tsv:2: 3 columns, where line 1 names 2"),
+        ("t.tsv", "en\tde\tde\na\tb\tc\n", 't.tsv:1: two columns are named "de"; give each a name of its own'),
+        ("t.csv", "en,de,en\na,b,c\n", 't.csv:1: two columns are named "en"'),
         ("t.csv", "en,de\na,b\nc\n", "t.csv:3: 1 columns, where line 1 names 2"),
         ("t.csv", 'en,de\n"a,b\n', "t.csv:2: not valid CSV: unexpected end of data"),
         ("t.csv", 'en,de\n"a"b,c\n', "t.csv:2: not valid CSV: "),

@@ -34,8 +34,10 @@ def options(**settings: Any) -> DecodingConfig:
     return DecodingConfig.model_validate(settings)
 
 
-def searched(toy: Any, limits: list[int], config: DecodingConfig) -> list[list[Hypothesis]]:
+def searched(toy: Any, limits: list[int], config: DecodingConfig, late: bool = False) -> list[list[Hypothesis]]:
+    """late: as on a GPU, which is asked only now and then who is done."""
     beams = Beams(torch.tensor(limits), config.beam, BOS, EOS, config.normalise)
+    beams._answers_late = late
     return search(toy.step, toy, beams, likeliest, [MinLength(config.min_length, EOS)])
 
 
@@ -76,15 +78,16 @@ def test_a_wide_beam_finds_everything(
 
 @PENALIZED
 @pytest.mark.parametrize("min_length", [0, 1, 3])
+@pytest.mark.parametrize("late", [False, True])
 def test_a_narrow_beam_equals_a_slow_one(
-    toy: Any, slow: Slow, alike: Alike, penalty: str, exponent: float, min_length: int
+    toy: Any, slow: Slow, alike: Alike, penalty: str, exponent: float, min_length: int, late: bool
 ) -> None:
     """Traps 25 and 27: sentences that end early, late and never, side by side, in beams of all widths."""
     limits = [7, 1, 12, 3, 9, 2, 12, 5]
     for beam in (1, 2, 3, 4, 7, 12):
         config = options(beam=beam, length_penalty=penalty, length_penalty_exponent=exponent, min_length=min_length)
         language = toy(range(len(limits)), 9)
-        found = searched(language, limits, config)
+        found = searched(language, limits, config, late)
         for i, limit in enumerate(limits):
             alike(found[i], slow(language.scores(i), limit, config))
         assert language.sizes[0] == len(limits) and language.sizes[-1] < 5, "those that are done leave"

@@ -105,6 +105,25 @@ def test_both_paths_have_the_same_gradient(shape: str) -> None:
     torch.testing.assert_close(fused, explicit)
 
 
+@pytest.mark.parametrize("shape", [(B, 1, 1, S), (1, 1, S, S), (B, 1, S, S)])
+def test_both_paths_with_as_many_queries_as_keys(shape: tuple[int, ...]) -> None:
+    """Where the one that is fused could take a mask for a causal one."""
+    queries, memory, mask = random_heads(S), KeysValues(random_heads(S), random_heads(S)), random_mask(*shape)
+    for allowed in (None, mask):
+        torch.testing.assert_close(attend_fused(queries, memory, allowed), explicitly(queries, memory, allowed))
+
+
+@pytest.mark.parametrize("path", [attend_fused, lambda *given: attend_explicitly(*given)[0]], ids=["fused", "steps"])
+def test_dropout_takes_weights_and_makes_up_for_them(path: Callable[..., Tensor]) -> None:
+    """Where the values are the unit vectors, what comes out are the weights."""
+    queries, keys = torch.randn(B, H, 200, E), torch.randn(B, H, E, E)
+    memory = KeysValues(keys, torch.eye(E).expand(B, H, E, E).contiguous())
+    whole, dropped = (path(queries, memory, None, rate) for rate in (0.0, 0.25))
+    kept = dropped != 0
+    torch.testing.assert_close(dropped[kept], whole[kept] / 0.75)
+    assert kept.float().mean() == pytest.approx(0.75, abs=0.03)
+
+
 @pytest.mark.parametrize("length", [SHORT, SHORT + 1])
 def test_what_is_chosen_by_length_is_the_same(length: int) -> None:
     queries, memory = random_heads(T), KeysValues(random_heads(length), random_heads(length))

@@ -6,6 +6,7 @@ P equals calls of sacremoses and sacreBLEU by hand.
 from __future__ import annotations
 
 import json
+import math
 import random
 import subprocess
 import sys
@@ -50,7 +51,7 @@ def tokens_of(texts: list[str]) -> list[str]:
 
 
 def by_command(hypotheses: list[str], references: list[str], folder: Path, *options: str) -> list[Measure]:
-    """All that someone else computes from the files."""
+    """All that someone else computes from the files; an interval of theirs may go on where no score lies."""
     for name, lines in (("hyp", hypotheses), ("ref", references)):
         (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     command = [sys.executable, "-m", "sacrebleu", folder / "ref", "-i", folder / "hyp", "-w", "8", "--confidence"]
@@ -60,7 +61,10 @@ def by_command(hypotheses: list[str], references: list[str], folder: Path, *opti
         Measure(
             float(one["score"]),
             one["signature"],
-            (one["confidence_mean"] - one["confidence_var"], one["confidence_mean"] + one["confidence_var"]),
+            (
+                max(0.0, one["confidence_mean"] - one["confidence_var"]),
+                min(math.inf if one["name"] == "TER" else 100.0, one["confidence_mean"] + one["confidence_var"]),
+            ),
         )
         for one in (found if isinstance(found, list) else [found])
     ]
@@ -124,6 +128,14 @@ def test_a_perfect_and_a_hopeless_translation() -> None:
         assert perfect[name].interval == pytest.approx((best, best))
         assert hopeless[name].interval == pytest.approx((worst, worst))
         assert (perfect[name].value, hopeless[name].value) == pytest.approx((best, worst))
+
+
+def test_an_interval_ends_where_no_score_lies_beyond() -> None:
+    """It is as wide to either side of the resamples' mean, which may be near an end."""
+    wrong = measure(["falsch", *REFERENCES[1:5]], REFERENCES[:5], Standard("13a", "de"))
+    for name in ("BLEU", "chrF", "chrF++"):
+        assert (wrong[name].interval or (0, 0))[1] == 100.0
+    assert (wrong["TER"].interval or (1, 1))[0] == 0.0
 
 
 def test_resamples_of_which_some_are_hopeless() -> None:

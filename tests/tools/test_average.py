@@ -166,5 +166,20 @@ def test_what_cannot_be_scored_is_not_written(
     assert not list(Path("runs").glob("tiny-*"))
 
 
+def test_other_validation_pairs_than_the_training_s_are_refused(
+    longer: Path, tmp_path: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside the scores of the parts, theirs would mislead; those that are cut out of more text were learnt."""
+    shutil.copytree(longer, tmp_path / "copy")
+    monkeypatch.chdir(tmp_path / "copy")
+    for lang in ("en", "de"):
+        with Path(f"valid.{lang}").open("a", encoding="utf-8") as file:
+            file.write("one\n")
+    done = tmt("average", "runs/tiny", "--last", 2)
+    assert done.returncode == 2
+    assert "average: the validation pairs are others than those that runs/tiny was scored on" in done.stderr
+    assert not list(Path("runs").glob("tiny-*"))
+
+
 def test_choices_have_names() -> None:
     assert [str(Choice(last=3)), str(Choice(best=2)), str(Choice(steps=["8", "12"]))] == ["last-3", "best-2", "8-12"]

@@ -21,6 +21,7 @@ from safetensors.torch import load_file
 from transformer_mt import Translator, __version__, disk
 from transformer_mt.runs import RunFolder
 from transformer_mt.tools import export, parity, weights
+from transformer_mt.training import checkpoint
 
 Tmt = Callable[..., "CompletedProcess[str]"]
 
@@ -183,6 +184,18 @@ def test_a_difference_beyond_rounding_is_a_warning() -> None:
     far = parity.Parity(100, 98, 0.0, "float32")
     assert export.report(far, "float32")[-1].startswith("warning: ")
     assert len(export.report(far, "int8")) == 1
+
+
+def test_a_model_whose_scores_are_no_numbers_is_not_exported(copy: Path, tmt: Tmt) -> None:
+    """It would agree with itself."""
+    run = RunFolder(copy)
+    model = Translator.load(copy, precision="fp32").model
+    for parameter in model.parameters():
+        parameter.data.fill_(torch.nan)
+    info = run.checkpoint("best")
+    checkpoint.save(info, model, None)
+    refused(tmt("export", copy, "--to", "ctranslate2", "--output", "engine"), "are no numbers", "another checkpoint")
+    assert not Path("engine").exists()
 
 
 def test_limits_leave_room_for_the_longest_source_and_translation(here: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import runpy
 import shutil
 import stat
@@ -59,6 +60,27 @@ def test_what_was_saved_is_loaded(run: RunFolder) -> None:
     assert torch.equal(model.weight, torch.full((2, 3), 10.0))
     assert load_state(info) == {"progress": {"step": 10}}
     verify(info)
+
+
+class Trick:
+    """What would be done, were it unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.path,)
+
+
+def test_a_state_that_would_do_something_is_not_loaded(run: RunFolder) -> None:
+    """Trap 39, though its seal is right: whoever sends a run can write that too."""
+    info, done = run.checkpoint("10"), run.path / "done"
+    torch.save({"progress": Trick(done)}, info.path / "training.pt")
+    about = seal.read_seal(info.path / "checkpoint.json")
+    seal.write_seal(info.path / "checkpoint.json", about)
+    with pytest.raises(pickle.UnpicklingError, match="WeightsUnpickler"):
+        load_state(info)
+    assert not done.exists()
 
 
 def test_damaged_files_are_not_loaded(run: RunFolder) -> None:

@@ -17,7 +17,7 @@ import torch
 
 from transformer_mt.errors import UserError
 from transformer_mt.runs import RunFolder
-from transformer_mt.training.distributed import join
+from transformer_mt.training.distributed import Ranks, join
 
 pytestmark = [pytest.mark.slow, pytest.mark.drill]
 
@@ -67,6 +67,22 @@ def assert_close(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) 
         torch.testing.assert_close(
             weight, right[name], rtol=1e-4, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}"
         )
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_what_was_shared_out_comes_back_in_order(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the shares are not alike: else hypotheses would stand beside others' references."""
+    shares: list[list[int]] = []
+
+    def all_gather(found: list[Any], own: list[int], group: object) -> None:
+        found[:] = shares
+
+    monkeypatch.setattr("torch.distributed.all_gather_object", all_gather)
+    ranks = [Ranks(rank, size) for rank in range(size)]
+    for n in range(11):
+        shares[:] = [list(one.share(range(n))) for one in ranks]
+        assert max(map(len, shares)) - min(map(len, shares)) <= 1
+        assert all(one.gather(share) == list(range(n)) for one, share in zip(ranks, shares, strict=True))
 
 
 def test_a_number_of_processes_that_is_not_of_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:

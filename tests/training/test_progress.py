@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from math import nan
+
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from transformer_mt.training.progress import Interval, Milestone
+from transformer_mt.data.batching import Position
+from transformer_mt.training.progress import Interval, Milestone, Progress, TrainConfig, ValidationConfig
 
 
 @pytest.mark.parametrize(
@@ -52,3 +55,45 @@ def test_no_interval(written: object) -> None:
 )
 def test_an_interval_ends(interval: str | None, step: int, before: int, now: int, due: bool) -> None:
     assert Milestone(step, epochs_before=before, epochs=now).ends(interval) is due
+
+
+# --- the best score, and the end --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("metric", "scores", "best_step", "not_better"),
+    [
+        ("bleu", [1.0, 2.0, 3.0], 3, 0),
+        ("bleu", [nan, 5.0, 4.0, 4.0], 2, 2),
+        ("bleu", [5.0, 5.0, 6.0, nan], 3, 1),
+        ("loss", [3.0, 2.0, 1.0], 3, 0),
+        ("loss", [nan, 5.0, 6.0, 4.0, 4.0], 4, 1),
+        ("loss", [nan, nan], 1, 1),
+    ],
+)
+def test_the_best_score_and_how_long_ago_it_was(
+    metric: str, scores: list[float], best_step: int, not_better: int
+) -> None:
+    progress = Progress()
+    for progress.step, score in enumerate(scores, start=1):
+        progress.take_score(metric, score)
+    assert (progress.best_step, progress.not_better) == (best_step, not_better)
+    assert progress.validated == len(scores)
+    assert repr(progress.best_score) == repr(scores[best_step - 1])
+
+
+@pytest.mark.parametrize(
+    ("limits", "patience", "reason"),
+    [
+        ({"max_steps": 7}, None, "train.max_steps 7 reached"),
+        ({"max_steps": 8}, None, None),
+        ({"max_steps": None, "max_epochs": 3}, None, "train.max_epochs 3 reached"),
+        ({"max_steps": None, "max_epochs": 4}, None, None),
+        ({"max_steps": 8}, 2, "no better bleu in 2 validations"),
+        ({"max_steps": 8}, 3, None),
+    ],
+)
+def test_what_ends_a_training(limits: dict[str, int | None], patience: int | None, reason: str | None) -> None:
+    progress = Progress(step=7, position=Position(epoch=3), not_better=2)
+    config, validation = TrainConfig.model_validate(limits), ValidationConfig(patience=patience)
+    assert progress.reason_to_stop(config, validation) == reason

@@ -16,6 +16,7 @@ import pytest
 import safetensors.torch
 import torch
 
+from transformer_mt import Translator
 from transformer_mt.data.order import Cuts
 from transformer_mt.decoding.validation import Validator
 from transformer_mt.runs import RunFolder
@@ -43,6 +44,7 @@ def infect(monkeypatch: pytest.MonkeyPatch) -> Callable[[Sick], list[tuple[int, 
         update, sum_up, taken = Updater.update, Updater.sum_up, list[tuple[int, float]]()
 
         def watch(self: Updater, step: int, learning_rate: float, batches: Any) -> Figures[torch.Tensor]:
+            assert self.model.training
             taken.append((step, learning_rate))
             return update(self, step, learning_rate, batches)
 
@@ -296,6 +298,43 @@ def test_the_mean_of_the_weights_is_what_is_kept(here, tmt) -> None:
         assert len(names) >= len(raw) - 1  # a shared matrix has one of its names in each file
         for name in names:
             torch.testing.assert_close(next_mean[name], decay * mean[name] + (1 - decay) * raw[name])
+
+
+def test_the_mean_of_the_weights_is_what_is_scored(here, tmt) -> None:
+    done = tmt(*TRAIN, "optimizer.ema_decay=0.9", "precision=fp32")
+    assert done.returncode == 0, done.stderr
+    sources, targets = (Path(f"valid.{lang}").read_text(encoding="utf-8").splitlines() for lang in ("en", "de"))
+    run = RunFolder(here / "runs" / "tiny")
+    for info in run.checkpoint_list():
+        translator = Translator.load(run.path, str(info.step), precision="fp32")
+        scores = [score for one in translator.score(sources, targets) for score in one.token_scores]
+        assert info.scores["nll"] == pytest.approx(-sum(scores) / len(scores), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "seed=2",
+        "tokenizer.sampling=0.5",
+        "batches.accumulate=2",
+        "batches.tokens=128",
+        "model.dropout.residual=0.5",
+        "loss.label_smoothing=0.3",
+        "optimizer.clip_norm=1e-12",
+        "optimizer.betas=[0.5, 0.5]",
+        "schedule.peak=1e-5",
+    ],
+)
+def test_settings_are_heeded(here, tmt, setting) -> None:
+    """Three steps with it come to other weights than three without."""
+    for name, more in (("plain", ()), ("other", (setting,))):
+        done = tmt(*TRAIN, "train.max_steps=3", f"name={name}", *more)
+        assert done.returncode == 0, done.stderr
+    plain, other = (
+        safetensors.torch.load_file(RunFolder(here / "runs" / name).checkpoint("last").path / "model.safetensors")
+        for name in ("plain", "other")
+    )
+    assert not all(torch.equal(weight, other[name]) for name, weight in plain.items())
 
 
 def test_a_step_that_is_skipped_does_not_move_the_mean(here, tmt, infect) -> None:

@@ -158,11 +158,16 @@ def cut_validation(table: Table, size: int, seed: int) -> tuple[Table, Table]:
     return table.select(kept, f"{REST}{name}"), table.select(held_out, f"cut-{name}")
 
 
+def is_cut(sha256: str) -> bool:
+    """Whether validation pairs were cut out of a table's text."""
+    return f"-{REST}" in sha256
+
+
 def is_cut_otherwise(sha256: str, other: str) -> bool:
     """Whether validation pairs were cut out of the text of the first table, and of the other, of the same text, were
     not, or other ones."""
-    text, cut, _ = sha256.partition(f"-{REST}")
-    return bool(cut) and other.partition(f"-{REST}")[0] == text and other != sha256
+    text = sha256.partition(f"-{REST}")[0]
+    return is_cut(sha256) and other.partition(f"-{REST}")[0] == text and other != sha256
 
 
 def _describe(source: Source) -> str:

@@ -33,8 +33,9 @@ def decode_line(raw: bytes, name: str, number: int, errors: Errors = "strict") -
     try:
         return raw.decode("utf-8-sig" if number == 1 else "utf-8", errors)
     except UnicodeDecodeError as error:
+        at = len(raw) - len(error.object) + error.start  # behind a byte order mark, which was taken off
         raise UserError(
-            f"{name}:{number}: not UTF-8 text (byte 0x{raw[error.start]:02x} at position {error.start + 1});\n"
+            f"{name}:{number}: not UTF-8 text (byte 0x{raw[at]:02x} at position {at + 1});\n"
             "convert the file to UTF-8, e.g. with iconv"
         ) from None
 

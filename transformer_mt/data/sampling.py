@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import re
 from bisect import bisect_right
 from collections.abc import Callable
 from functools import lru_cache
@@ -33,6 +34,7 @@ from transformer_mt.errors import UserError
 # what is remembered at most: some 150 MB
 WORDS = 2**15
 LONGEST = 32  # characters of such a word
+SPACE = "[ \u2581]"  # of text, and of SentencePiece: a word begins with it
 STATES = 100_000  # of all words, on their way from characters to pieces
 
 Dice = Callable[[], float]  # the next random number from 0 to 1
@@ -54,6 +56,8 @@ class Resampler:
         self._cut = tokenizer.inner.pre_tokenizer
         self._model: Any = tokenizer.inner.model
         self._make = make_words(tokenizer, rate)
+        crosses = any(re.search(f".{SPACE}", piece) for piece in tokenizer.inner.get_vocab())
+        self._spaces = None if crosses else re.compile(f"(?={SPACE})")
         self._remembered = lru_cache(maxsize=WORDS)(self._look_up)
 
     def __call__(self, ids: list[int], epoch: int, side: int, row: int) -> list[int]:
@@ -70,7 +74,10 @@ class Resampler:
         text = self.tokenizer.decode([ids])[0]
         if self._prepare is not None:
             text = self._prepare.normalize_str(text)
-        return [word for word, _ in self._cut.pre_tokenize_str(text)] if self._cut is not None else [text]
+        words = [word for word, _ in self._cut.pre_tokenize_str(text)] if self._cut is not None else [text]
+        if self._spaces is None:
+            return words
+        return [part for word in words for part in self._spaces.split(word) if part]
 
     def _look_up(self, word: str) -> tuple[list[int], Word]:
         canonical: list[int] = [token.id for token in self._model.tokenize(word)]

@@ -6,6 +6,7 @@ Each is sacreBLEU's, with its signature and its 95 % interval. Validation while 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -126,5 +127,6 @@ def _take(metric: Metric, hypotheses: Sequence[str], references: Sequence[str]) 
     signature = str(metric.get_signature())
     said = json.loads(found.format(DIGITS, signature=signature, is_json=True))
     mean, margin = said.get("confidence_mean", 0.0), said.get("confidence_var", 0.0)  # a mean of 0 is left out there
-    interval = round(mean - margin, DIGITS), round(mean + margin, DIGITS)
+    most = math.inf if said["name"] == "TER" else 100.0
+    interval = round(max(0.0, mean - margin), DIGITS), round(min(most, mean + margin), DIGITS)
     return Measure(found.score, signature, interval if has_interval else None)

@@ -77,7 +77,7 @@ def average(
     tokenizers = TokenizerPair.load(run.tokenizer)
     model = Transformer(config.model, tokenizers.src, tokenizers.tgt)
     give(model, mean(model, found))
-    scores = validate(config, model, tokenizers, device, threads)
+    scores = validate(run, config, model, tokenizers, device, threads)
     info = replace(found[-1], scores=scores)
     steps = [info.step for info in found]
     what = f"the mean of {run.path}, steps {', '.join(f'{step:,}' for step in steps)}"
@@ -108,13 +108,20 @@ def give(model: Transformer, values: Mapping[str, Tensor]) -> None:
 
 
 def validate(
-    config: Config, model: Transformer, tokenizers: TokenizerPair, device: str, threads: int | str
+    run: RunFolder, config: Config, model: Transformer, tokenizers: TokenizerPair, device: str, threads: int | str
 ) -> dict[str, float]:
-    """The scores that the training would give these weights, in its precision."""
+    """The scores that the training would give these weights, in its precision.
+
+    Raises `UserError` where there is other text by now: from pairs that are cut out of more text, the run has learnt.
+    """
     try:
         pairs = material.load_validation(config)
     except UserError as error:
         raise UserError(f"average: the validation pairs, on which it is scored, cannot be read:\n{error}") from None
+    if pairs.sha256 != run.read_record()["sha256"]["validation"]:
+        raise UserError(
+            f"average: the validation pairs are others than those that {run.path} was scored on; restore the text"
+        )
     corpus = material.encode_validation(config, pairs, tokenizers)
     machine = resolve(device, config.precision, threads)
     model.to(machine.device)

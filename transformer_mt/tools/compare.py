@@ -170,7 +170,7 @@ def _training(question: Question, configs: Mapping[Path, Config]) -> Iterator[Te
         return streams.windows(read_lines(question.train), WINDOW)
     for path, config in configs.items():
         try:
-            pairs = material.load(config, config.data.train)
+            pairs, _ = material.load_training(config)
         except UserError as error:
             warnings.warn(
                 f"{path}: its training text cannot be read, so words are not told by frequency: {error}\n"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from transformer_mt.decoding.translator import Translator
+from transformer_mt.errors import UserError
 from transformer_mt.tools.ctranslate2_engine import Engine
 
 BATCH = 16  # sentences
@@ -34,7 +36,8 @@ class Parity:
 
 
 def compare(translator: Translator, engine: Engine, sources: Sequence[Sequence[int]]) -> Parity:
-    """Translate source ids with both, and let both score our translations."""
+    """Translate source ids with both, and let both score our translations. Raises `UserError` for scores that are no
+    numbers."""
     identical, difference = 0, 0.0
     greedily = translator.config.greedily()
     for start in range(0, len(sources), BATCH):
@@ -45,5 +48,11 @@ def compare(translator: Translator, engine: Engine, sources: Sequence[Sequence[i
         # one that reached the limit has no end symbol, and stands where the learned positions may end
         targets = [found.ids if found.finished else found.ids[:-1] for found in ours]
         for one, other in zip(translator.log_probs(batch, targets), engine.log_probs(batch, targets), strict=True):
-            difference = max(difference, *(abs(a - b) for a, b in zip(one, other, strict=True)))
+            gaps = [abs(a - b) for a, b in zip(one, other, strict=True)]
+            if any(map(math.isnan, gaps)):
+                raise UserError(
+                    "export: log-probabilities of our translations are no numbers, in tmt or in CTranslate2; export "
+                    "another checkpoint, or with another --quantization"
+                )
+            difference = max(difference, *gaps)
     return Parity(len(sources), identical, difference, engine.inner.compute_type)

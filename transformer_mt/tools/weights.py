@@ -41,7 +41,7 @@ def write(
         record = {key: value for key, value in record.items() if key not in ("tested_step", "test")}
     created = datetime.now(timezone.utc).isoformat(timespec="seconds")
     record["exported"] = {**exported, "run": str(source.path), "created": created}
-    with disk.replaced_folder(output) as beside:
+    with disk.new_folder(output) as beside:
         run = RunFolder(beside)
         shutil.copyfile(source.config, run.config)
         shutil.copyfile(source.tokenizer, run.tokenizer)
