@@ -48,14 +48,11 @@ def settle(run: RunFolder, config: Config) -> Config:
     if old is not None:
         compare(run, old, config)
     if is_over_before_its_end(config):
+        of_new = "set null, which ends the curve with the training (a base may have set it)"
+        of_old = f"begin another run: longer from its start, or with these weights (train.init_from={run.path})"
         raise UserError(
             f"schedule.total_steps: {config.schedule.total_steps:,}: from there on the learning rate is 0, and "
-            "train.max_steps goes further;\n"
-            + (
-                "set null, which ends the curve with the training (a base may have set it)"
-                if old is None
-                else f"begin another run: longer from its start, or with these weights (train.init_from={run.path})"
-            )
+            f"train.max_steps goes further;\n{of_new if old is None else of_old}"
         )
     warn_of_the_end(config)
     return config
