@@ -88,6 +88,16 @@ def test_it_is_sacrebleu_on_the_translations(here: Path, tiny_run: Path, tmt: Tm
     assert (found, end) == ([TITLE, *rows(hypotheses, lines_of("valid.de"))], "")
 
 
+@pytest.mark.filterwarnings("default")
+def test_a_test_set_that_has_changed_is_pointed_out(copy: Path, tmt: Tmt) -> None:
+    assert "warning" not in tmt("evaluate", copy).stderr
+    text = Path("test.en").read_text(encoding="utf-8")
+    Path("test.en").write_text(text.replace("one", "two"), encoding="utf-8")
+    done = tmt("evaluate", copy)
+    assert done.returncode == 0
+    assert f"tmt: warning: evaluate: the text of unseen is another than when {copy} was trained" in done.stderr
+
+
 def test_the_run_s_own_test_sets(here: Path, tiny_run: Path, tmt: Tmt) -> None:
     done = tmt("evaluate", tiny_run, "--show", 2)
     *samples, name, _, bleu, chrf, _, _, end = done.stdout.split("\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from transformer_mt import __version__, outputs
 from transformer_mt.arguments import READING, SEARCHING
 from transformer_mt.data.lines import read_columns
 from transformer_mt.errors import UserError
+from transformer_mt.runs import RunFolder
 from transformer_mt.scoring.measures import NO_TER, Measure, PapersMeasure, measure, measure_as_papers
 from transformer_mt.scoring.metrics import ScoringConfig, Standard, TextKind
 from transformer_mt.streams import Line
@@ -115,8 +117,8 @@ class TestSet(NamedTuple):
         return cls(sources, references)
 
     @classmethod
-    def of_run(cls, config: Config, only: str | None) -> dict[str, TestSet]:
-        """The run's own test sets by name, or one of these."""
+    def of_run(cls, run: RunFolder, config: Config, only: str | None) -> dict[str, TestSet]:
+        """The run's own test sets by name, or one of these; with a warning where there is other text by now."""
         from transformer_mt import material
 
         sets = config.data.test
@@ -125,6 +127,12 @@ class TestSet(NamedTuple):
         if only is not None and only not in sets:
             raise UserError(f"evaluate: --set {only}: this run has {', '.join(sets)}")
         tables = {name: material.load(config, source) for name, source in sets.items() if only in (None, name)}
+        known = run.read_record()["sha256"]
+        for name in [name for name, table in tables.items() if table.sha256 != known.get(name, table.sha256)]:
+            warnings.warn(
+                f"evaluate: the text of {name} is another than when {run.path} was trained, and so are its scores",
+                stacklevel=1,
+            )
         return {name: cls(table.column("src"), table.column("tgt")) for name, table in tables.items()}
 
 
@@ -144,12 +152,11 @@ class RunEvaluation:
     ) -> RunEvaluation:
         """Two files, or else the run's own test sets, or only one of these."""
         from transformer_mt import config as configuration
-        from transformer_mt.runs import RunFolder
 
         run = RunFolder.open(path)
         config = configuration.load(run.config)
         standard = _standard(config.scoring, config.data.tgt_lang, paper)
-        sets = {str(src): TestSet.of_files(src, ref)} if src and ref else TestSet.of_run(config, only)
+        sets = {str(src): TestSet.of_files(src, ref)} if src and ref else TestSet.of_run(run, config, only)
         for source in (config.data.test[name] for name in sets if src is None):
             outputs.check_apart(output, *map(Path, (*source.src, *source.tgt, *source.table)))
         if output and len(sets) > 1:
