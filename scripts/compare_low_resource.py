@@ -11,17 +11,15 @@ begun goes on. `section.key=value` changes all of them, for a trial.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from reproduce_work import CONFIGS, do_all, positive, spread, tmt
+from reproduce_work import CONFIGS, do_all, positive, run_script, spread, tmt
 
 from transformer_mt.data.lines import read_lines
 from transformer_mt.disk import write_text
-from transformer_mt.errors import UserError
 from transformer_mt.runs import RunFolder
 
 RUNS = Path("runs/low_resource")
@@ -112,9 +110,4 @@ def read_arguments() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except UserError as error:
-        sys.exit(f"compare_low_resource: {error}")
-    except KeyboardInterrupt:
-        sys.exit(130)
+    run_script(main)

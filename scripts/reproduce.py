@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,12 +34,11 @@ from reproduce_work import (
     is_newer,
     measured,
     positive,
+    run_script,
     spread,
     teach,
     write_papers_texts,
 )
-
-from transformer_mt.errors import UserError
 
 TINY = System("tiny", "papers/multi30k_tiny.yaml", averaged=10)
 DISTILLED = System("distilled", "papers/multi30k_distilled.yaml", averaged=3, teacher=TINY)
@@ -180,9 +178,4 @@ def costs(works: Sequence[Work]) -> tuple[float, list[float]]:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except UserError as error:
-        sys.exit(f"reproduce: {error}")
-    except KeyboardInterrupt:
-        sys.exit(130)
+    run_script(main)

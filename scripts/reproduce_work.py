@@ -8,7 +8,7 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -189,6 +189,16 @@ def do_all(works: Sequence[Doable], jobs: int) -> None:
             done.result()
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def run_script(main: Callable[[], None]) -> None:
+    """A script from end to end: a user's mistake is a sentence, and whoever stops it gets no traceback."""
+    try:
+        main()
+    except UserError as error:
+        sys.exit(f"{Path(sys.argv[0]).stem}: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 def positive(text: str) -> int:

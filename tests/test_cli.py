@@ -27,6 +27,7 @@ import transformer_mt
 from transformer_mt import Translator, runs
 from transformer_mt import config as configuration
 from transformer_mt.runs import FORMAT, RunFolder
+from transformer_mt.scoring.metrics import score
 from transformer_mt.seal import read_seal, write_seal
 
 Tmt = Callable[..., "CompletedProcess[str]"]
@@ -428,6 +429,20 @@ def test_the_figures_that_are_kept(tiny_run: Path) -> None:
             assert value == pytest.approx(math.exp(nll[step])) and loss[step] != nll[step]
     losses = list(found["valid/loss"].values())
     assert list(found["best/loss"].values()) == [one for i, one in enumerate(losses) if one <= min(losses[: i + 1])]
+
+
+def test_unknown_words_count_alike_everywhere(copy: Path, tmt: Tmt) -> None:
+    """Trap 37: what is scored while training is what is translated."""
+    longer = ("train.max_steps=40", "validation.every=20", "schedule.peak=1e-2")
+    done = tmt(*TRAIN, "name=words", "tokenizer.kind=word", "tokenizer.vocab_size=6", "precision=fp32", *longer)
+    assert done.returncode == 0, done.stderr
+    run = RunFolder(copy.parent / "words")
+    greedily = ("--checkpoint", "last", "--precision", "fp32", "--beam", 1, "--min-length", 0)
+    said = tmt("translate", run.path, "--input", "valid.en", *greedily).stdout
+    assert "⁇" in said
+    references = Path("valid.de").read_text(encoding="utf-8").splitlines()
+    wanted = score(said.splitlines(), references, "13a")
+    assert run.checkpoint("last").scores["chrf"] == pytest.approx(wanted.chrf.value) != 0.0
 
 
 def test_the_best_checkpoint_is_what_is_used(copy: Path, tmt: Tmt) -> None:

@@ -12,6 +12,7 @@ import reproduce
 import reproduce_work
 
 from transformer_mt import config as configuration
+from transformer_mt.errors import UserError
 from transformer_mt.runs import FORMAT
 
 WORDS = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": "fünf"}
@@ -170,7 +171,7 @@ def test_a_mean_under_other_settings_is_made_anew(data: Path) -> None:
 def test_what_fails_is_named(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = ["multi30k", "--data", str(data), "--seeds", "1", "model.d_modle=3"]
     monkeypatch.setattr(sys, "argv", ["reproduce.py", *arguments])
-    with pytest.raises(reproduce.UserError, match="ended with status 2"):
+    with pytest.raises(UserError, match="ended with status 2"):
         reproduce.main()
     assert "d_modle" in Path("runs/multi30k/tiny-en-de-1.log").read_text(encoding="utf-8")
 

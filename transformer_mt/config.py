@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
 import yaml
-from pydantic import AfterValidator, BaseModel, Field, ValidationError, WithJsonSchema
+from pydantic import BaseModel, Field, ValidationError
 
 from transformer_mt.data.batching import BatchConfig
 from transformer_mt.data.corpus import DataConfig
@@ -27,6 +27,7 @@ from transformer_mt.scoring.metrics import ScoringConfig
 from transformer_mt.settings import (
     MAY_CHANGE,
     CountOrAuto,
+    FolderName,
     KeyPath,
     MayChange,
     Place,
@@ -43,23 +44,6 @@ from transformer_mt.training.progress import KeepConfig, TrainConfig, Validation
 from transformer_mt.training.schedule import ScheduleConfig
 
 COMMAND_LINE = Place("command line")
-
-_FOLDER = re.compile(r"[^/\s.]([^/\n]*[^/\s])?")
-
-
-def _check_folder_name(value: str) -> str:
-    if not _FOLDER.fullmatch(value):
-        raise ValueError(
-            f'"{value}" cannot name the run\'s folder: no slashes, no dot or space in front, no space at the end; '
-            "runs_dir says where the folder is"
-        )
-    return value
-
-
-FolderName = Annotated[
-    str, AfterValidator(_check_folder_name), WithJsonSchema({"type": "string", "pattern": f"^{_FOLDER.pattern}$"})
-]
-"""One folder's name, without those above it."""
 
 
 class Config(Section):

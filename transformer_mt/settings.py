@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, cast
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from transformer_mt.errors import UserError
@@ -82,6 +82,26 @@ CountOrAuto = Annotated[
     BeforeValidator(read_count),
     WithJsonSchema({"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 1}]}),
 ]
+
+
+# --- a folder's name --------------------------------------------------------------------------------------------------
+
+_FOLDER = re.compile(r"[^/\s.]([^/\n]*[^/\s])?")
+
+
+def _check_folder_name(value: str) -> str:
+    if not _FOLDER.fullmatch(value):
+        raise ValueError(
+            f'"{value}" cannot name the run\'s folder: no slashes, no dot or space in front, no space at the end; '
+            "runs_dir says where the folder is"
+        )
+    return value
+
+
+FolderName = Annotated[
+    str, AfterValidator(_check_folder_name), WithJsonSchema({"type": "string", "pattern": f"^{_FOLDER.pattern}$"})
+]
+"""One folder's name, without those above it."""
 
 
 # --- YAML, with the place of every value ------------------------------------------------------------------------------

@@ -96,6 +96,20 @@ def test_a_run_and_a_file(here: Path, tmt: Tmt) -> None:
     assert again["frequencies"] == one["frequencies"]
 
 
+def test_held_out_pairs_are_not_counted_as_learnt(here: Path, tmt: Tmt) -> None:
+    """A run without data.validation has kept some of its text for that; here each line has a word of its own."""
+    config = Path("runs/tiny/config.yaml")
+    text = config.read_text(encoding="utf-8")
+    without = re.sub(r"(?s)\n  validation:.*?\n  validation_size", "\n  validation_size", text)
+    config.write_text(without, encoding="utf-8")
+    words = [f"wort{i}" for i in range(len(lines("train.de")))]
+    Path("train.de").write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
+    Path("words.de").write_text("".join(f"{' '.join(words[i::8])}\n" for i in range(8)), encoding="utf-8")
+    done = tmt("compare", "runs/tiny", "a.de", "--src", "valid.en", "--ref", "words.de", "--json")
+    by_frequency = {one["frequency"]: one["words"] for one in json.loads(done.stdout)["frequencies"]}
+    assert by_frequency == {"0": 5, "1": 45}, "a tenth is held out"
+
+
 def test_three_systems_and_one_twice(here: Path, tmt: Tmt) -> None:
     one = found(tmt("compare", "a.de", "b.de", "a.de", "--ref", "valid.de", "--json", "--show", 0))
     assert list(one["systems"].values()) == ["a.de", "b.de", "a.de"]
