@@ -22,9 +22,10 @@ from transformer_mt.settings import read_count
 if TYPE_CHECKING:
     import torch
 
-SHAPES = 64
-"""Compiled matrix shapes that torch's CPU library keeps. By default it keeps 1,024, and nearly every batch brings new
-ones: memory grows for hours, and none comes back soon enough to be worth it."""
+SHAPES = 512
+"""Matrix products in bf16 that torch's CPU library keeps compiled for their shapes, a third of a megabyte each. Those
+of a model are few, as `model/products.py` fills up their rows; those of attention are new in nearly every batch, and
+with the default, 1,024, they would make memory grow for longer, for little speed."""
 
 OUT_OF_MEMORY = (
     "DefaultCPUAllocator",

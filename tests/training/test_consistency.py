@@ -13,6 +13,7 @@ from torch import Tensor
 
 from transformer_mt.data.batching import Batch
 from transformer_mt.device import Machine
+from transformer_mt.model import products
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.training import loss as loss_file
 from transformer_mt.training.consistency import Shares, consistent_cross_entropy, cut, two_passes
@@ -109,6 +110,20 @@ def test_chunks_make_no_difference(shares: Shares, rows: int, monkeypatch: pytes
     ours, theirs = found(problem, 13, shares), oracle(problem, 13, shares)
     torch.testing.assert_close(ours.consistency, theirs.consistency.float())
     torch.testing.assert_close(slopes(3 * ours.total, problem), slopes(3 * theirs.total, problem), rtol=1e-4, atol=1e-5)
+
+
+@SHARES
+@pytest.mark.parametrize("rows", [1, 4, 9, 100])
+def test_rows_that_fill_up_count_nothing(shares: Shares, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In bf16, at most 15 labels become 16, also where chunks end elsewhere."""
+    monkeypatch.setitem(loss_file.CHUNK_BYTES, "cpu", rows * 4 * V * 2)
+    problem, results = make_problem(13, scale=0.3), list[tuple[Tensor, ...]]()
+    for per_octave in (1, 8):
+        monkeypatch.setattr(products, "PER_OCTAVE", per_octave)
+        with torch.autocast("cpu", torch.bfloat16):
+            total, nll, consistency = found(problem, 13, shares)
+        results.append((total.detach(), nll, consistency, *slopes(total, problem)))
+    torch.testing.assert_close(*results, rtol=1e-2, atol=1e-2)
 
 
 @pytest.mark.parametrize("vocab", [16, 1000, 5003])

@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from transformer_mt.data.batching import Batch
 from transformer_mt.device import Machine
+from transformer_mt.model import products
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.training import loss as loss_file
 from transformer_mt.training import update
@@ -138,6 +139,20 @@ def test_autocast_is_near_fp32(pad: int, smoothing: float) -> None:
     for ours, theirs in zip(gradients(found.total, problem), gradients(wanted, problem), strict=True):
         assert ours.dtype == torch.float32
         torch.testing.assert_close(ours, theirs, rtol=0.02, atol=0.02 * float(theirs.abs().max()))
+
+
+@PADS
+@pytest.mark.parametrize("rows", [1, 4, 9, 100])
+def test_rows_that_fill_up_count_nothing(pad: int, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In bf16, at most 15 labels become 16, also where chunks end elsewhere."""
+    monkeypatch.setitem(loss_file.CHUNK_BYTES, "cpu", rows * V * 2)
+    problem, found = make_problem(pad), list[tuple[Tensor, ...]]()
+    for per_octave in (1, 8):
+        monkeypatch.setattr(products, "PER_OCTAVE", per_octave)
+        with torch.autocast("cpu", torch.bfloat16):
+            total, nll, _ = chunked(problem, pad, 0.1)
+        found.append((total.detach(), nll, *gradients(total, problem)))
+    torch.testing.assert_close(*found, rtol=1e-2, atol=1e-2)
 
 
 @pytest.mark.parametrize("vocab", [16, 1000, 5003])

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transformer_mt.model.config import ModelConfig
+from transformer_mt.model.products import product
 
 NORMAL_STD = 0.02  # of `init: normal`, as in BERT (Devlin et al. 2019)
 
@@ -19,11 +19,6 @@ class Linear(nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         return product(input, self.weight, self.bias)
-
-
-def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x W^T + b in the precision of converted weights, or else as torch has it. [..., D] -> [..., width]"""
-    return F.linear(x if weight.dtype == torch.float32 else x.to(weight.dtype), weight, bias)
 
 
 def convert(module: nn.Module, dtype: torch.dtype) -> None:

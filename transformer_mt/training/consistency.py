@@ -19,8 +19,9 @@ from torch import Tensor
 
 from transformer_mt.data.batching import Batch
 from transformer_mt.model.attention import padding_mask
+from transformer_mt.model.products import compute_dtype, fill_up
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.training.loss import TINY, Loss, chunk_rows, compute_dtype, places
+from transformer_mt.training.loss import TINY, Loss, chunk_rows, places
 
 
 class Shares(NamedTuple):
@@ -96,29 +97,33 @@ class _TwoPassLoss(torch.autograd.Function):
         dtype: torch.dtype,
     ) -> Any:
         sums = torch.zeros(3, device=states.device)
-        grad_states = torch.empty_like(states, dtype=dtype)
+        states = fill_up(states, dtype)
+        grad_states = torch.empty_like(states)
         grad_weight = torch.zeros_like(weight, dtype=torch.float32)
-        states, weight = states.to(dtype), weight.to(dtype)
+        weight = weight.to(dtype)
         rows = chunk_rows(states.device, 4 * len(weight) * dtype.itemsize)
         for start in range(0, len(labels), rows):
             chunk = slice(start, start + rows)
             logits = states[chunk] @ weight.T  # [n, 2, V]
-            logits[..., pad_id] = -math.inf
-            gradient = _work_out(logits, labels[chunk], pad_id, shares, smoothing, sums).flatten(0, 1)  # [2 n, V]
+            real = logits[: len(labels[chunk])]  # rows that fill up stay 0, which is their gradient too
+            real[..., pad_id] = -math.inf
+            _work_out(real, labels[chunk], pad_id, shares, smoothing, sums)
+            gradient = logits.flatten(0, 1)  # [2 n, V]
             torch.mm(gradient, weight, out=grad_states[chunk].view(-1, weight.size(1)))
             grad_weight += gradient.T @ states[chunk].flatten(0, 1)
         ctx.save_for_backward(grad_states, grad_weight)
+        ctx.count = len(labels)
         return sums[0], sums[1], sums[2]
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
         grad_states, grad_weight = ctx.saved_tensors
         scale = grad_outputs[0]
-        return grad_states * scale, grad_weight * scale, None, None, None, None, None
+        return grad_states[: ctx.count] * scale, grad_weight * scale, None, None, None, None, None
 
 
-def _work_out(logits: Tensor, labels: Tensor, pad_id: int, shares: Shares, smoothing: float, sums: Tensor) -> Tensor:
-    """Add a chunk's part to the sums. Returns the gradient, in the place of the logits. [n, 2, V] -> the same"""
+def _work_out(logits: Tensor, labels: Tensor, pad_id: int, shares: Shares, smoothing: float, sums: Tensor) -> None:
+    """Add a chunk's part to the sums, and put the gradient in the place of the logits. [n, 2, V]"""
     (ce_1, ce_2), (kl_12, kl_21) = shares
     rows = torch.arange(len(labels), device=labels.device)
     probabilities = torch.softmax(logits, -1)
@@ -141,7 +146,6 @@ def _work_out(logits: Tensor, labels: Tensor, pad_id: int, shares: Shares, smoot
     first[rows, labels] -= ce_1 * (1 - smoothing)
     second[rows, labels] -= ce_2 * (1 - smoothing)
     sums += torch.stack([ce_1 * smoothed[0] + ce_2 * smoothed[1] + added, nll[:, 0].sum(), added])
-    return logits
 
 
 def _gradient(

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from transformer_mt.data.batching import Batch
+from transformer_mt.model.products import compute_dtype, fill_up
 from transformer_mt.model.transformer import Transformer
 
 CHUNK_BYTES = {"cpu": 1 << 23, "cuda": 1 << 28}
@@ -71,12 +72,6 @@ def chunk_rows(device: torch.device, row_bytes: int) -> int:
     return max(1, CHUNK_BYTES.get(device.type, CHUNK_BYTES_ELSEWHERE) // row_bytes)
 
 
-def compute_dtype(states: Tensor) -> torch.dtype:
-    """The precision of products with these states: that of the autocast around, else their own."""
-    device = states.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
-
-
 def plain_cross_entropy(logits: Tensor, labels: Tensor, pad_id: int, smoothing: float) -> Loss:
     """Label-smoothed cross-entropy from logits [N, V] and labels [N], with torch's own functions: to read, and to test
     against."""
@@ -109,15 +104,16 @@ class _ChunkedLoss(torch.autograd.Function):
         wants_gradient: bool,
     ) -> Any:
         sums = torch.zeros(2, device=states.device)
-        grad_states = torch.empty_like(states, dtype=dtype) if wants_gradient else None
+        states = fill_up(states, dtype)
+        grad_states = torch.empty_like(states) if wants_gradient else None
         grad_weight = torch.zeros_like(weight, dtype=torch.float32) if wants_gradient else None
-        states, weight = states.to(dtype), weight.to(dtype)
+        weight = weight.to(dtype)
         rows = chunk_rows(states.device, len(weight) * dtype.itemsize)
         for start in range(0, len(labels), rows):
             chunk = slice(start, start + rows)
-            logits = states[chunk] @ weight.T  # [n, V]
+            logits = states[chunk] @ weight.T  # [n, V]; the states of rows that fill up are 0: so is their part
             logits[:, pad_id] = -math.inf
-            target = torch.arange(len(logits), device=logits.device), labels[chunk]
+            target = torch.arange(len(labels[chunk]), device=logits.device), labels[chunk]
             label_logits = logits[target].float()
             probabilities = torch.softmax(logits, -1, out=logits)  # in the place of the logits
             nll = -probabilities[target].float().clamp(min=TINY).log()
@@ -128,13 +124,14 @@ class _ChunkedLoss(torch.autograd.Function):
                 torch.mm(probabilities, weight, out=grad_states[chunk])
                 grad_weight += probabilities.T @ states[chunk]
         ctx.save_for_backward(grad_states, grad_weight)
+        ctx.count = len(labels)
         return sums[0], sums[1]
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
         grad_states, grad_weight = ctx.saved_tensors
         scale = grad_outputs[0]
-        return grad_states * scale, grad_weight * scale, None, None, None, None, None
+        return grad_states[: ctx.count] * scale, grad_weight * scale, None, None, None, None, None
 
 
 def batch_loss(model: Transformer, batch: Batch, smoothing: float) -> Loss:
