@@ -20,7 +20,7 @@ from transformer_mt.decoding.texts import Unscored
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.training import loss
+from transformer_mt.training import chunks
 
 MakeTranslator = Callable[..., Translator]
 PAIRS = pairs("test")[300:364]
@@ -82,7 +82,7 @@ def test_any_company_and_any_order(one: Translator, tokens: int, monkeypatch: py
     """Trap 7, also where logits come in chunks that end within a sentence."""
     wanted = [found.token_scores for pair in PAIRS for found in one.score([pair[0]], [pair[1]])]
     monkeypatch.setattr(translator, "READ", tokens)
-    monkeypatch.setitem(loss.CHUNK_BYTES, "cpu", 4 * one.tokenizers.tgt.vocab_size * 7)
+    monkeypatch.setitem(chunks.CHUNK_BYTES, "cpu", 4 * one.tokenizers.tgt.vocab_size * 7)
     order = random.Random(1).sample(range(len(PAIRS)), len(PAIRS))
     found = one.score([SOURCES[i] for i in order], [TARGETS[i] for i in order])
     for place, i in enumerate(order):
@@ -94,7 +94,7 @@ def test_neither_batches_nor_chunks_are_larger_than_they_may_be(
 ) -> None:
     one = make_translator(batch_tokens=200)
     read: list[tuple[int, int]] = []
-    chunks: list[int] = []
+    made: list[int] = []
     forward, logits = Transformer.forward, Transformer.logits
 
     def spy(self: Transformer, src: torch.Tensor, tgt_in: torch.Tensor) -> torch.Tensor:
@@ -102,18 +102,18 @@ def test_neither_batches_nor_chunks_are_larger_than_they_may_be(
         return forward(self, src, tgt_in)
 
     def spy_logits(self: Transformer, states: torch.Tensor) -> torch.Tensor:
-        chunks.append(len(states))
+        made.append(len(states))
         return logits(self, states)
 
     monkeypatch.setattr(Transformer, "forward", spy)
     monkeypatch.setattr(Transformer, "logits", spy_logits)
-    monkeypatch.setitem(loss.CHUNK_BYTES, "cpu", 4 * one.tokenizers.tgt.vocab_size * 50)
+    monkeypatch.setitem(chunks.CHUNK_BYTES, "cpu", 4 * one.tokenizers.tgt.vocab_size * 50)
     found = one.score(SOURCES, TARGETS)
     assert sum(rows for rows, _ in read) == len(PAIRS)
     assert all(size <= 200 for _, size in read)
     assert 1 < len(read) < len(PAIRS) / 2
-    assert max(chunks) == 50
-    assert sum(chunks) == sum(len(one.token_scores) for one in found)
+    assert max(made) == 50
+    assert sum(made) == sum(len(one.token_scores) for one in found)
 
 
 def test_what_may_come_first_has_probability_one(one: Translator) -> None:

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformer_mt.data.batching import Batch
 from transformer_mt.model.products import PER_OCTAVE, common_count, fill_up, product
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.training import loss as loss_file
+from transformer_mt.training import chunks
 from transformer_mt.training.objective import LossConfig, make_loss
 
 MakeModel = Callable[..., Transformer]
@@ -159,7 +159,7 @@ def test_in_fp32_nothing_is_filled_up() -> None:
 def test_batches_of_many_shapes_need_few_products(
     make_model: MakeModel, consistency: Any, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(loss_file.CHUNK_BYTES, "cpu", chunk * 23 * 2)
+    monkeypatch.setitem(chunks.CHUNK_BYTES, "cpu", chunk * 23 * 2)
     model, loss, rows = make_model().train(), make_loss(LossConfig(consistency=consistency)), set[int]()
     for sentences in range(30, 43):
         src, tgt = torch.randint(1, 23, (sentences, 15 + sentences % 2)), torch.randint(1, 23, (sentences, 31))

@@ -17,7 +17,8 @@ from transformer_mt.data.order import Cuts
 from transformer_mt.data.tokenizer import TokenizerPair
 from transformer_mt.decoding.ensemble import Ensemble, mean
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.training.loss import chunk_rows, places
+from transformer_mt.training.chunks import chunk_rows
+from transformer_mt.training.loss import places
 
 
 def forced_log_probs(

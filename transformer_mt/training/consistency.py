@@ -11,7 +11,8 @@ as large as that of one pass, and alpha means what it means there. Gradients flo
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple, cast
+from functools import partial
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -19,9 +20,9 @@ from torch import Tensor
 
 from transformer_mt.data.batching import Batch
 from transformer_mt.model.attention import padding_mask
-from transformer_mt.model.products import compute_dtype, fill_up
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.training.loss import TINY, Loss, chunk_rows, places
+from transformer_mt.training.chunks import sum_over_chunks
+from transformer_mt.training.loss import TINY, Loss, places, sum_of_logits
 
 
 class Shares(NamedTuple):
@@ -64,68 +65,26 @@ def consistent_cross_entropy(
 ) -> Loss:
     """The loss of the states of two passes [2 B, T, D]; otherwise see `label_smoothed_cross_entropy`. The likelihood
     that is reported is that of the first pass."""
-    device, real = states.device.type, places(labels, pad_id, n_labels)
+    real = places(labels, pad_id, n_labels)
     labels = labels.flatten().index_select(0, real)  # [N]
     states = states.reshape(2, -1, states.size(-1)).transpose(0, 1).index_select(0, real)  # [N, 2, D]
-    dtype = compute_dtype(states)
-    with torch.autocast(device, enabled=False):
-        arguments = states, weight, labels, pad_id, shares, smoothing, dtype
-        found = cast("tuple[Tensor, Tensor, Tensor]", _TwoPassLoss.apply(*arguments))
-        classes = (torch.arange(len(weight), device=weight.device) != pad_id).to(weight.dtype)  # [V]
-        first, second = (states.sum(0) @ (classes @ weight)).unbind()
-        all_logits = shares.cross_entropy[0] * first + shares.cross_entropy[1] * second
-    return Loss(found[0] - smoothing / (len(weight) - 1) * all_logits, found[1].detach(), found[2].detach())
+    work_out = partial(_work_out, pad_id=pad_id, shares=shares, smoothing=smoothing)
+    total, nll, consistency = sum_over_chunks(states, weight, labels, work_out, tensors=2).unbind()
+    first, second = sum_of_logits(states, weight, pad_id).unbind()
+    all_logits = shares.cross_entropy[0] * first + shares.cross_entropy[1] * second
+    return Loss(total - smoothing / (len(weight) - 1) * all_logits, nll.detach(), consistency.detach())
 
 
-class _TwoPassLoss(torch.autograd.Function):
-    """Sums of the loss, but for the term with all logits (see `loss._ChunkedLoss`), of the first pass's plain loss, and
-    of what the divergences add to the loss.
+def _work_out(logits: Tensor, labels: Tensor, pad_id: int, shares: Shares, smoothing: float) -> Tensor:
+    """Sums of the loss, but for the term with all logits (see `loss._work_out`), of the first pass's plain loss, and of
+    what the divergences add to the loss. [n, 2, V], [n] -> [3]
 
     With p = softmax(z) of a pass, q of the other, d = log p - log q and KL = KL(p || q) = sum(p d):
     d KL / d z = p (d - KL), and d KL / d (the other's z) = q - p.
     """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        states: Tensor,
-        weight: Tensor,
-        labels: Tensor,
-        pad_id: int,
-        shares: Shares,
-        smoothing: float,
-        dtype: torch.dtype,
-    ) -> Any:
-        sums = torch.zeros(3, device=states.device)
-        states = fill_up(states, dtype)
-        grad_states = torch.empty_like(states)
-        grad_weight = torch.zeros_like(weight, dtype=torch.float32)
-        weight = weight.to(dtype)
-        rows = chunk_rows(states.device, 4 * len(weight) * dtype.itemsize)
-        for start in range(0, len(labels), rows):
-            chunk = slice(start, start + rows)
-            logits = states[chunk] @ weight.T  # [n, 2, V]
-            real = logits[: len(labels[chunk])]  # rows that fill up stay 0, which is their gradient too
-            real[..., pad_id] = -math.inf
-            _work_out(real, labels[chunk], pad_id, shares, smoothing, sums)
-            gradient = logits.flatten(0, 1)  # [2 n, V]
-            torch.mm(gradient, weight, out=grad_states[chunk].view(-1, weight.size(1)))
-            grad_weight += gradient.T @ states[chunk].flatten(0, 1)
-        ctx.save_for_backward(grad_states, grad_weight)
-        ctx.count = len(labels)
-        return sums[0], sums[1], sums[2]
-
-    @staticmethod
-    def backward(ctx: Any, *grad_outputs: Any) -> Any:
-        grad_states, grad_weight = ctx.saved_tensors
-        scale = grad_outputs[0]
-        return grad_states[: ctx.count] * scale, grad_weight * scale, None, None, None, None, None
-
-
-def _work_out(logits: Tensor, labels: Tensor, pad_id: int, shares: Shares, smoothing: float, sums: Tensor) -> None:
-    """Add a chunk's part to the sums, and put the gradient in the place of the logits. [n, 2, V]"""
     (ce_1, ce_2), (kl_12, kl_21) = shares
     rows = torch.arange(len(labels), device=labels.device)
+    logits[..., pad_id] = -math.inf
     probabilities = torch.softmax(logits, -1)
     label_logits = logits[rows, :, labels].float()  # [n, 2]
     nll = -probabilities[rows, :, labels].float().clamp(min=TINY).log()
@@ -145,7 +104,7 @@ def _work_out(logits: Tensor, labels: Tensor, pad_id: int, shares: Shares, smoot
     _gradient(q, p, difference, ce_2 + kl_12 + kl_21 * mean_2, -kl_21, kl_12, out=second)
     first[rows, labels] -= ce_1 * (1 - smoothing)
     second[rows, labels] -= ce_2 * (1 - smoothing)
-    sums += torch.stack([ce_1 * smoothed[0] + ce_2 * smoothed[1] + added, nll[:, 0].sum(), added])
+    return torch.stack([ce_1 * smoothed[0] + ce_2 * smoothed[1] + added, nll[:, 0].sum(), added])
 
 
 def _gradient(

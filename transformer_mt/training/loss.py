@@ -9,19 +9,17 @@ is (1 - e) on the label and e / K on every class, as in `F.cross_entropy`.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple, cast
+from functools import partial
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from transformer_mt.data.batching import Batch
-from transformer_mt.model.products import compute_dtype, fill_up
 from transformer_mt.model.transformer import Transformer
+from transformer_mt.training.chunks import sum_over_chunks
 
-CHUNK_BYTES = {"cpu": 1 << 23, "cuda": 1 << 28}
-"""Logits held at once: on a CPU, about what its caches hold."""
-CHUNK_BYTES_ELSEWHERE = 1 << 25
 TINY = torch.finfo(torch.float32).tiny
 """A label less probable than this counts as if it were so probable: the loss of a token ends at 87 nats."""
 
@@ -45,18 +43,21 @@ def label_smoothed_cross_entropy(
     """The loss of decoder states against labels. Padding counts nothing; without any other label the loss is 0.
 
     states [B, T, D], weight [V, D] of the output layer, labels [B, T], of which so many are no padding: known before,
-    since a GPU would have to be waited for. The logits are made, used and dropped in chunks, in the precision of the
-    autocast around this call, and summed up in fp32; their gradient is worked out beside them.
+    since a GPU would have to be waited for. The logits exist only in chunks, see `sum_over_chunks`.
     """
-    device, real = states.device.type, places(labels, pad_id, n_labels)
+    real = places(labels, pad_id, n_labels)
     states, labels = states.flatten(0, 1).index_select(0, real), labels.flatten().index_select(0, real)  # [N, D], [N]
-    dtype = compute_dtype(states)
-    with torch.autocast(device, enabled=False):
-        arguments = states, weight, labels, pad_id, smoothing, dtype, torch.is_grad_enabled()
-        sums = cast("tuple[Tensor, Tensor]", _ChunkedLoss.apply(*arguments))
+    work_out = partial(_work_out, pad_id=pad_id, smoothing=smoothing)
+    total, nll = sum_over_chunks(states, weight, labels, work_out).unbind()
+    all_logits = sum_of_logits(states, weight, pad_id)
+    return Loss(total - smoothing / (len(weight) - 1) * all_logits, nll.detach(), torch.zeros_like(nll))
+
+
+def sum_of_logits(states: Tensor, weight: Tensor, pad_id: int) -> Tensor:
+    """Of all labels and classes, the pad symbol's left out, without making them. [N, ..., D], [V, D] -> [...]"""
+    with torch.autocast(states.device.type, enabled=False):
         classes = (torch.arange(len(weight), device=weight.device) != pad_id).to(weight.dtype)  # [V]
-        all_logits = states.sum(0) @ (classes @ weight)
-    return Loss(sums[0] - smoothing / (len(weight) - 1) * all_logits, sums[1].detach(), torch.zeros_like(all_logits))
+        return states.sum(0) @ (classes @ weight)
 
 
 def places(labels: Tensor, pad_id: int, n_labels: int) -> Tensor:
@@ -65,11 +66,6 @@ def places(labels: Tensor, pad_id: int, n_labels: int) -> Tensor:
     if labels.device.type == "mps":  # which has the other function from torch 2.12 on
         return is_real.nonzero()[:, 0]
     return torch.nonzero_static(is_real, size=n_labels)[:, 0]
-
-
-def chunk_rows(device: torch.device, row_bytes: int) -> int:
-    """How many rows of logits are worked on at once."""
-    return max(1, CHUNK_BYTES.get(device.type, CHUNK_BYTES_ELSEWHERE) // row_bytes)
 
 
 def plain_cross_entropy(logits: Tensor, labels: Tensor, pad_id: int, smoothing: float) -> Loss:
@@ -84,54 +80,20 @@ def plain_cross_entropy(logits: Tensor, labels: Tensor, pad_id: int, smoothing: 
     return Loss(smoothed, nll, torch.zeros_like(nll))
 
 
-class _ChunkedLoss(torch.autograd.Function):
+def _work_out(logits: Tensor, labels: Tensor, pad_id: int, smoothing: float) -> Tensor:
     """Sums of log_norm - (1 - e) logits[label], the smoothed loss but for one term, and of the plain loss.
+    [n, V], [n] -> [2]
 
-    The term is e / K times the sum of all logits: it is linear in states and weight, so it needs no logits. Forward
-    works out the gradient with the loss, so that no chunk is needed twice:
-    d / d logits = softmax(logits) - (1 - e) [label], and 0 for the pad symbol.
+    The term is e / K times the sum of all logits: it is linear in states and weight, so it needs no logits. The
+    gradient is softmax(logits) - (1 - e) [label], and 0 for the pad symbol.
     """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        states: Tensor,
-        weight: Tensor,
-        labels: Tensor,
-        pad_id: int,
-        smoothing: float,
-        dtype: torch.dtype,
-        wants_gradient: bool,
-    ) -> Any:
-        sums = torch.zeros(2, device=states.device)
-        states = fill_up(states, dtype)
-        grad_states = torch.empty_like(states) if wants_gradient else None
-        grad_weight = torch.zeros_like(weight, dtype=torch.float32) if wants_gradient else None
-        weight = weight.to(dtype)
-        rows = chunk_rows(states.device, len(weight) * dtype.itemsize)
-        for start in range(0, len(labels), rows):
-            chunk = slice(start, start + rows)
-            logits = states[chunk] @ weight.T  # [n, V]; the states of rows that fill up are 0: so is their part
-            logits[:, pad_id] = -math.inf
-            target = torch.arange(len(labels[chunk]), device=logits.device), labels[chunk]
-            label_logits = logits[target].float()
-            probabilities = torch.softmax(logits, -1, out=logits)  # in the place of the logits
-            nll = -probabilities[target].float().clamp(min=TINY).log()
-            sums[0] += (nll + smoothing * label_logits).sum()  # nll is log_norm - logits[label]
-            sums[1] += nll.sum()
-            if grad_states is not None and grad_weight is not None:
-                probabilities[target] -= 1 - smoothing  # which makes them the gradient
-                torch.mm(probabilities, weight, out=grad_states[chunk])
-                grad_weight += probabilities.T @ states[chunk]
-        ctx.save_for_backward(grad_states, grad_weight)
-        ctx.count = len(labels)
-        return sums[0], sums[1]
-
-    @staticmethod
-    def backward(ctx: Any, *grad_outputs: Any) -> Any:
-        grad_states, grad_weight = ctx.saved_tensors
-        scale = grad_outputs[0]
-        return grad_states[: ctx.count] * scale, grad_weight * scale, None, None, None, None, None
+    target = torch.arange(len(labels), device=labels.device), labels
+    logits[:, pad_id] = -math.inf
+    label_logits = logits[target].float()
+    probabilities = torch.softmax(logits, -1, out=logits)  # in the place of the logits
+    nll = -probabilities[target].float().clamp(min=TINY).log()
+    probabilities[target] -= 1 - smoothing  # which makes them the gradient
+    return torch.stack([(nll + smoothing * label_logits).sum(), nll.sum()])  # nll is log_norm - logits[label]
 
 
 def batch_loss(model: Transformer, batch: Batch, smoothing: float) -> Loss:
