@@ -46,8 +46,8 @@ def test_a_model_learns_to_count_in_german(tmp_path: Path) -> None:
         tokenizer: {vocab_size: 340}
         batches: {tokens: 1024}
         model: {d_model: 64, d_ff: 128, encoder: {n_layers: 1}, decoder: {n_layers: 1}}
-        schedule: {warmup_steps: 60, peak: 1e-2}
-        train: {max_steps: 500}
+        schedule: {kind: cosine, warmup_steps: 60, peak: 1e-2}
+        train: {max_steps: 800}
         validation: {every: 100}
         """,
         encoding="utf-8",
