@@ -41,6 +41,8 @@ def chunk_rows(device: torch.device, row_bytes: int) -> int:
 
 
 class _Chunks(torch.autograd.Function):
+    """Chunk by chunk: logits, their sums, and from the gradient in their place those of states and weight."""
+
     @staticmethod
     def forward(
         ctx: Any,
@@ -60,11 +62,12 @@ class _Chunks(torch.autograd.Function):
         for start in range(0, max(1, len(labels)), rows):
             chunk = slice(start, start + rows)
             logits = states[chunk] @ weight.T  # [n, ..., V]; rows that fill up stay 0, which is their gradient too
-            sums.append(work_out(logits[: len(labels[chunk])], labels[chunk]))
+            wanted = labels[chunk]
+            sums.append(work_out(logits[: len(wanted)], wanted))
             if grad_states is not None and grad_weight is not None:
-                gradient = logits.view(-1, len(weight))
+                gradient = logits.flatten(0, -2)
                 torch.mm(gradient, weight, out=grad_states[chunk].view(-1, weight.size(1)))
-                grad_weight += gradient.T @ states[chunk].view(-1, weight.size(1))
+                grad_weight += gradient.T @ states[chunk].flatten(0, -2)
         ctx.save_for_backward(grad_states, grad_weight)
         ctx.count = len(labels)
         return torch.stack(sums).sum(0)
