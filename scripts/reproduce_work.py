@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -27,7 +27,6 @@ TEXT = RUNS / "text"
 LANGUAGES = ("en", "de", "fr", "cs")
 VALIDATION, TEST = "val", "test_2016_flickr"
 PARTS = ("train", VALIDATION, TEST)
-EXPONENT = 2.0  # of length, where teachers translate: what is taught is then as long as the references
 
 
 class Doable(Protocol):
@@ -39,8 +38,8 @@ class Doable(Protocol):
 class System(NamedTuple):
     """A recipe for the papers' text: a file, and what is changed of it.
 
-    With a teacher, each seed begins with the weights of the teacher's, and learns also from what all seeds of the
-    teacher together make of the training sources (Kim & Rush 2016; Freitag et al. 2017).
+    With a teacher, each seed learns also from what the teacher's first seed makes of the training text, in both
+    directions.
     """
 
     name: str
@@ -48,6 +47,11 @@ class System(NamedTuple):
     averaged: int  # of its newest checkpoints, so many
     changes: tuple[str, ...] = ()
     teacher: System | None = None
+
+    def changed(self, changes: Sequence[str]) -> System:
+        """With more changes, also of the teacher."""
+        teacher = self.teacher.changed(changes) if self.teacher else None
+        return self._replace(changes=(*self.changes, *changes), teacher=teacher)
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,6 @@ class Work:
     tgt_lang: str
     scored: tuple[str, ...]
     threads: int | None  # None: all that there are
-    teachers: tuple[Work, ...] = ()  # all seeds
 
     @property
     def name(self) -> str:
@@ -85,19 +88,25 @@ class Work:
         return TEXT / f"{part}.{self.src_lang}", TEXT / f"{part}.{self.tgt_lang}"
 
     @property
-    def taught(self) -> Path:
-        """The training sources as the teachers translate them."""
-        return TEXT / f"train.{self.teachers[0].name}-of-{len(self.teachers)}.{self.tgt_lang}"
+    def taught(self) -> tuple[Taught, ...]:
+        """What it learns from besides the training pairs: sources translated, at the length of references, and targets,
+        twice."""
+        if not self.system.teacher:
+            return ()
+        forward = replace(self, system=self.system.teacher, seed=1)
+        backward = replace(forward, src_lang=self.tgt_lang, tgt_lang=self.src_lang, scored=(VALIDATION,))
+        return (
+            Taught(forward, "long", ("--length-penalty", "2")),
+            Taught(backward, "best"),
+            Taught(backward, "drawn", ("--sample", "--top-k", "10")),
+        )
 
     @property
     def sources(self) -> Iterator[str]:
-        """Where the pairs come from, and the first weights."""
+        """Where the pairs come from."""
         src, tgt = self.files("train")
-        if self.teachers:
-            yield f"data.train={{src: ['{src}', '{src}'], tgt: ['{tgt}', '{self.taught}']}}"
-            yield f"train.init_from={self.teachers[self.seed - 1].judged.path}"
-        else:
-            yield f"data.train={{src: '{src}', tgt: '{tgt}'}}"
+        pairs = [(src, tgt), *((src, text.file) if text.is_forward(self) else (text.file, tgt) for text in self.taught)]
+        yield f"data.train={{src: {[str(src) for src, _ in pairs]}, tgt: {[str(tgt) for _, tgt in pairs]}}}"
         src, tgt = self.files(VALIDATION)
         yield f"data.validation={{src: '{src}', tgt: '{tgt}'}}"
         yield "data.test={}"
@@ -125,7 +134,8 @@ class Work:
 
     def is_outdated(self) -> bool:
         """Whether its teachers have translated anew since it began."""
-        return bool(self.teachers) and self.run.exists() and not is_newer(self.run.tokenizer, [self.taught])
+        texts = [text.file for text in self.taught]
+        return bool(texts) and self.run.exists() and not is_newer(self.run.tokenizer, texts)
 
     def is_averaged(self) -> bool:
         """Whether the mean is there, and is of this training: neither of an earlier one nor under other settings."""
@@ -135,6 +145,30 @@ class Work:
 
     def scores_file(self, part: str) -> Path:
         return self.judged.path / f"scores-{part}.json"
+
+
+@dataclass(frozen=True)
+class Taught:
+    """The training text of one language as a teacher translates it."""
+
+    teacher: Work
+    name: str
+    options: tuple[str, ...] = ()
+
+    @property
+    def file(self) -> Path:
+        return TEXT / f"train.{self.teacher.run.path.name}-{self.name}.{self.teacher.tgt_lang}"
+
+    def is_forward(self, student: Work) -> bool:
+        """Whether these are targets for the student; sources otherwise."""
+        return self.teacher.tgt_lang == student.tgt_lang
+
+    def do(self) -> None:
+        """Translate: anew where the teacher is."""
+        if not is_newer(self.file, [self.teacher.judged.config]):
+            src, _ = self.teacher.files("train")
+            files = "--input", src, "--output", self.file
+            tmt("translate", self.teacher.judged.path, *self.options, *files, threads=self.teacher.threads)
 
 
 def write_papers_texts(data: Path, lang: str) -> None:
@@ -147,14 +181,6 @@ def write_papers_texts(data: Path, lang: str) -> None:
             for scores in RUNS.glob(f"*/scores-{part}.json"):
                 scores.unlink()
             write_text(file, text)
-
-
-def teach(teachers: Sequence[Work], taught: Path) -> None:
-    """Translate the training sources by all of them together: anew where one of them is."""
-    if is_newer(taught, [work.judged.config for work in teachers]):
-        return
-    src, _ = teachers[0].files("train")
-    tmt("translate", *together(teachers), "--length-penalty", EXPONENT, "--input", src, "--output", taught)
 
 
 def evaluate(works: Sequence[Work], part: str, scores: Path) -> None:

@@ -22,6 +22,8 @@ SMALL = (
     *("validation.every=1", "decoding={max_length_factor: 0, max_length_offset: 4}"),
 )
 
+TAUGHT = "en-de-1-long.de", "de-en-1-best.en", "de-en-1-drawn.en"
+
 
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -39,7 +41,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.slow
 def test_from_text_to_table(data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(reproduce, "SYSTEMS", [reproduce.TINY._replace(averaged=2)])
+    monkeypatch.setattr(reproduce, "SYSTEMS", {"tiny": reproduce.TINY._replace(averaged=2)})
     monkeypatch.setattr(sys, "argv", ["reproduce.py", "multi30k", "--data", str(data), "--seeds", "2", *SMALL])
     reproduce.main()
     *_, seeds, together = rows = capsys.readouterr().out.splitlines()
@@ -68,7 +70,7 @@ def test_from_text_to_table(data: Path, monkeypatch: pytest.MonkeyPatch, capsys:
 
 def test_screening(data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """One change at a time, on val alone."""
-    found = {"screen-nothing": 40.0, "screen-pre-norm": 40.25}
+    found = {"screen-nothing": 40.0, "screen-post-norm": 40.25}
     done: dict[str, tuple[str, ...]] = {}
 
     def do(work: reproduce_work.Work) -> None:
@@ -82,24 +84,25 @@ def test_screening(data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
         (work.run.path / "run.json").write_text(json.dumps(record), encoding="utf-8")
 
     monkeypatch.setattr(reproduce_work.Work, "do", do)
-    arguments = ["multi30k", "--data", str(data), "--screen", "pre-norm", "--jobs", "2", "seed=3"]
+    arguments = ["multi30k", "--data", str(data), "--screen", "post-norm", "--jobs", "2", "seed=3"]
     monkeypatch.setattr(sys, "argv", ["reproduce.py", *arguments])
     reproduce.main()
     assert capsys.readouterr().out.splitlines()[-2:] == [
         "| nothing | 40.00 | +0.00 | 2.50 M | 0.50 |",
-        "| pre-norm | 40.25 | +0.25 | 2.50 M | 0.50 |",
+        "| post-norm | 40.25 | +0.25 | 2.50 M | 0.50 |",
     ]
-    assert done["screen-pre-norm"] == (reproduce.SHORT, "model.norm_position=pre", "seed=3")
-    assert done["screen-nothing"] == (reproduce.SHORT, "seed=3")
+    assert done["screen-post-norm"] == ("model.norm_position=post", "seed=3")
+    assert done["screen-nothing"] == ("seed=3",)
 
 
-def test_students(data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """They begin behind their teachers, with the weights of one and the translations of all; anew where these are."""
+def test_pupils(data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """They begin behind a teacher for each direction, and learn from what these translate; anew where that is."""
     happened: list[object] = []
     scores = {"test_sets": {"val": {"measures": {name: {"value": 40.0} for name in ("p", "bleu", "chrf++", "ter")}}}}
 
     def do(work: reproduce_work.Work) -> None:
-        happened.append((work.system.name, work.seed, work.is_outdated()))
+        happened.append((work.run.path.name, work.scored, work.is_outdated()))
+        assert work.system.changes == ("train.max_steps=3",)
         for folder in (work.run, work.judged):
             folder.path.mkdir(parents=True, exist_ok=True)
             folder.config.write_text("", encoding="utf-8")
@@ -108,38 +111,42 @@ def test_students(data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
         work.run.tokenizer.write_text("", encoding="utf-8")
         for part in work.scored:
             work.scores_file(part).write_text(json.dumps(scores), encoding="utf-8")
-        if work.teachers:
-            path = reproduce_work.CONFIGS / work.system.config
-            config = configuration.load(path, [*work.sources, *work.system.changes])
-            assert config.data.train.tgt == (str(work.files("train")[1]), str(work.taught))
-            assert config.train.init_from == f"runs/multi30k/tiny-en-de-{work.seed}-average-last-10"
+        if work.taught:
+            config = configuration.load(reproduce_work.CONFIGS / work.system.config, [*work.sources])
+            src, tgt = "runs/multi30k/text/train.en", "runs/multi30k/text/train.de"
+            long, best, drawn = (f"runs/multi30k/text/train.fast-{name}" for name in TAUGHT)
+            assert config.data.train.src == (src, src, best, drawn)
+            assert config.data.train.tgt == (tgt, long, tgt, tgt)
 
     def tmt(*words: object, threads: int | None = None) -> str:
         if words[0] == "translate":
-            happened.append(words[1:4])
+            happened.append((Path(str(words[1])).name, Path(str(words[-3])).name, Path(str(words[-1])).name))
             Path(str(words[-1])).write_text("", encoding="utf-8")
         return json.dumps(scores)
 
     monkeypatch.setattr(reproduce_work.Work, "do", do)
     monkeypatch.setattr(reproduce_work, "tmt", tmt)
-    monkeypatch.setattr(sys, "argv", ["reproduce.py", "multi30k", "--data", str(data), "--seeds", "2"])
-    first, second = (Path(f"runs/multi30k/tiny-en-de-{seed}-average-last-10") for seed in (1, 2))
+    arguments = ["multi30k", "--data", str(data), "--seeds", "2", "--system", "diversified", "train.max_steps=3"]
+    monkeypatch.setattr(sys, "argv", ["reproduce.py", *arguments])
     for is_outdated in (False, True):
         reproduce.main()
         assert happened == [
-            *[("tiny", seed, False) for seed in (1, 2)],
-            (first, "--ensemble", second),
-            *[("distilled", seed, is_outdated) for seed in (1, 2)],
+            ("fast-en-de-1", ("val", "test_2016_flickr"), False),
+            ("fast-de-en-1", ("val",), False),
+            ("fast-en-de-1-average-last-3", "train.en", f"train.fast-{TAUGHT[0]}"),
+            ("fast-de-en-1-average-last-3", "train.de", f"train.fast-{TAUGHT[1]}"),
+            ("fast-de-en-1-average-last-3", "train.de", f"train.fast-{TAUGHT[2]}"),
+            *[(f"diversified-en-de-{seed}", ("val", "test_2016_flickr"), is_outdated) for seed in (1, 2)],
         ]
         happened.clear()
-    assert [line.split(" | ")[0] for line in capsys.readouterr().out.splitlines()[-4:]] == [
-        *("| `tiny`", "| `tiny`, ensemble", "| `distilled`", "| `distilled`, ensemble"),
+    assert [line.split(" | ")[0] for line in capsys.readouterr().out.splitlines()[-2:]] == [
+        *("| `diversified`", "| `diversified`, ensemble"),
     ]
 
 
 def test_levers_are_settings_of_the_recipe() -> None:
     """Each can be read, and changes something."""
-    path = reproduce_work.CONFIGS / reproduce.TINY.config
+    path = reproduce_work.CONFIGS / reproduce.FAST.config
     before = configuration.load(path)
     for name, changes in reproduce.LEVERS.items():
         assert (configuration.load(path, changes) == before) is (name == "nothing")
