@@ -5,11 +5,11 @@
 
 DIR holds Multi30k as raw text: train, val and test_2016_flickr, each as .en, .de, ... Each system is trained with N
 seeds, the newest checkpoints of each are averaged, and the mean is scored on val and test_2016_flickr; then all seeds
-together, as an ensemble. `tiny` is the papers' system, `fast` a quicker way to its score; `diversified` learns also
-from what `fast` makes of the training text, in both directions. All goes to runs/multi30k; what was begun goes on, and
-what is done is not done again, so the command may be stopped at any time. `--system` names some of them. `--jobs N`
-makes N trainings at once, each with one CPU thread where N is above 1. `section.key=value` changes all of them, for a
-trial.
+together, as an ensemble. The systems: `tiny` is the papers'; `fast` comes near it with half the tokens; `diversified`
+learns also from what the first seed of `fast` makes of the training text, in both directions; its hours are without
+those. `--system` asks for some of them alone. All goes to runs/multi30k; a training that was begun goes on, and what is
+done is not done again, so the command may be stopped at any time. `--jobs N` makes N trainings at once, each with one
+CPU thread where N is above 1. `section.key=value` changes all trainings: for a trial, in a working folder of its own.
 
 `--screen` trains `fast` with one thing changed: a lever, or each of them (`all`). These are scored on val alone: what
 is chosen so has never seen the test set. The levers:
@@ -32,6 +32,7 @@ from reproduce_work import (
     Work,
     do_all,
     evaluate,
+    folder,
     is_newer,
     measured,
     positive,
@@ -44,6 +45,8 @@ TINY = System("tiny", "papers/multi30k_tiny.yaml", averaged=10)
 FAST = System("fast", "papers/multi30k_fast.yaml", averaged=3)
 DIVERSIFIED = System("diversified", "papers/multi30k_diversified.yaml", averaged=3, teacher=FAST)
 SYSTEMS = {system.name: system for system in (TINY, FAST, DIVERSIFIED)}
+OWN = ("name", "runs_dir", "seed", "data.src_lang", "data.tgt_lang", "data.train", "data.validation", "data.test")
+"""Settings that make one training another one than the next."""
 LEVERS = {
     "nothing": (),
     "adam": ("optimizer.kind=adam",),
@@ -79,17 +82,16 @@ def main() -> None:
     args = read_arguments()
     for lang in args.pair:
         write_papers_texts(args.data, lang)
-    systems, scored = [SYSTEMS[name] for name in args.system or SYSTEMS], (VALIDATION, TEST)
+    systems, scored = [SYSTEMS[name] for name in dict.fromkeys(args.system or SYSTEMS)], (VALIDATION, TEST)
     if args.screen:
         names = dict.fromkeys(["nothing", *(LEVERS if "all" in args.screen else args.screen)])
         systems = [FAST._replace(name=f"screen-{name}", changes=LEVERS[name]) for name in names]
         scored = (VALIDATION,)
     by_system = [make_works(system.changed(args.overrides), args, scored) for system in systems]
     works = [work for works in by_system for work in works]
-    taught = [text for work in works for text in work.taught]
-    teachers, pupils = [text.teacher for text in taught], [work for work in works if work.taught]
-    untaught = [work for work in works if not work.taught]
-    for stage in ([*untaught, *teachers], taught, pupils):
+    synthetic = [text for work in works for text in work.synthetic]
+    students, others = [work for work in works if work.synthetic], [work for work in works if not work.synthetic]
+    for stage in ([*others, *(text.teacher for text in synthetic)], synthetic, students):
         do_all([*dict.fromkeys(stage)], args.jobs)
     for line in screening(by_system) if args.screen else table(by_system):
         print(line, flush=True)
@@ -106,7 +108,7 @@ def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("corpus", choices=["multi30k"])
     parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="changes of all trainings")
-    parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="folder of the raw text")
+    parser.add_argument("--data", type=folder, required=True, metavar="DIR", help="folder of the raw text")
     parser.add_argument("--pair", type=pair, default="en-de", metavar="SRC-TGT", help="the languages (default: en-de)")
     parser.add_argument(
         "--seeds", type=positive, metavar="N", help="runs of each, with seeds 1, 2, ... (3; --screen: 1)"
@@ -118,6 +120,11 @@ def read_arguments() -> argparse.Namespace:
     about = "`fast` with this changed, on val alone; may be repeated; all: one after the other"
     parser.add_argument("--screen", action="append", choices=["all", *LEVERS], metavar="LEVER", help=about)
     args = parser.parse_intermixed_args()
+    if args.screen and args.system:
+        parser.error("--screen is of `fast`: leave --system out")
+    for key in (override.partition("=")[0] for override in args.overrides):
+        if any(f"{own}.".startswith(f"{key}.") or f"{key}.".startswith(f"{own}.") for own in OWN):
+            parser.error(f"{key} is set for each training here (--pair, --seeds)")
     args.seeds = args.seeds or (1 if args.screen else 3)
     return args
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from transformer_mt.config import load
 from transformer_mt.data.lines import read_lines
 from transformer_mt.disk import delete_folder, write_text
 from transformer_mt.errors import UserError
@@ -88,24 +89,24 @@ class Work:
         return TEXT / f"{part}.{self.src_lang}", TEXT / f"{part}.{self.tgt_lang}"
 
     @property
-    def taught(self) -> tuple[Taught, ...]:
-        """What it learns from besides the training pairs: sources translated, at the length of references, and targets,
-        twice."""
+    def synthetic(self) -> tuple[Synthetic, ...]:
+        """What it learns from besides the training pairs: the sources translated, at the length of the references, and
+        the targets translated back, by search and drawn."""
         if not self.system.teacher:
             return ()
         forward = replace(self, system=self.system.teacher, seed=1)
         backward = replace(forward, src_lang=self.tgt_lang, tgt_lang=self.src_lang, scored=(VALIDATION,))
         return (
-            Taught(forward, "long", ("--length-penalty", "2")),
-            Taught(backward, "best"),
-            Taught(backward, "drawn", ("--sample", "--top-k", "10")),
+            Synthetic(forward, "taught", ("--length-penalty", "2")),
+            Synthetic(backward, "back"),
+            Synthetic(backward, "drawn", ("--sample", "--top-k", "10")),
         )
 
     @property
     def sources(self) -> Iterator[str]:
         """Where the pairs come from."""
         src, tgt = self.files("train")
-        pairs = [(src, tgt), *((src, text.file) if text.is_forward(self) else (text.file, tgt) for text in self.taught)]
+        pairs = [(src, tgt), *(text.pair(self) for text in self.synthetic)]
         yield f"data.train={{src: {[str(src) for src, _ in pairs]}, tgt: {[str(tgt) for _, tgt in pairs]}}}"
         src, tgt = self.files(VALIDATION)
         yield f"data.validation={{src: '{src}', tgt: '{tgt}'}}"
@@ -116,6 +117,7 @@ class Work:
         tmt(
             *("train", "--config", CONFIGS / self.system.config, f"name={self.run.path.name}", f"runs_dir={RUNS}"),
             *(f"seed={self.seed}", f"data.src_lang={self.src_lang}", f"data.tgt_lang={self.tgt_lang}"),
+            f"threads={self.threads or 'auto'}",
             *self.sources,
             *self.system.changes,
             *(["--restart"] if self.is_outdated() else []),
@@ -134,12 +136,12 @@ class Work:
 
     def is_outdated(self) -> bool:
         """Whether its teachers have translated anew since it began."""
-        texts = [text.file for text in self.taught]
+        texts = [text.file for text in self.synthetic]
         return bool(texts) and self.run.exists() and not is_newer(self.run.tokenizer, texts)
 
     def is_averaged(self) -> bool:
-        """Whether the mean is there, and is of this training: neither of an earlier one nor under other settings."""
-        if not self.judged.exists() or self.judged.config.read_bytes() != self.run.config.read_bytes():
+        """Whether the mean is there, and is of this training: neither of an earlier one nor for another search."""
+        if not self.judged.exists() or load(self.judged.config).decoding != load(self.run.config).decoding:
             return False
         return is_newer(self.judged.config, [self.run.checkpoint("last").path])
 
@@ -148,7 +150,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Taught:
+class Synthetic:
     """The training text of one language as a teacher translates it."""
 
     teacher: Work
@@ -159,15 +161,16 @@ class Taught:
     def file(self) -> Path:
         return TEXT / f"train.{self.teacher.run.path.name}-{self.name}.{self.teacher.tgt_lang}"
 
-    def is_forward(self, student: Work) -> bool:
-        """Whether these are targets for the student; sources otherwise."""
-        return self.teacher.tgt_lang == student.tgt_lang
+    def pair(self, student: Work) -> tuple[Path, Path]:
+        """Source and target for the student: the other side is what was translated."""
+        text, _ = self.teacher.files("train")
+        return (text, self.file) if self.teacher.tgt_lang == student.tgt_lang else (self.file, text)
 
     def do(self) -> None:
         """Translate: anew where the teacher is."""
         if not is_newer(self.file, [self.teacher.judged.config]):
-            src, _ = self.teacher.files("train")
-            files = "--input", src, "--output", self.file
+            text, _ = self.teacher.files("train")
+            files = "--input", text, "--output", self.file
             tmt("translate", self.teacher.judged.path, *self.options, *files, threads=self.teacher.threads)
 
 
@@ -186,14 +189,10 @@ def write_papers_texts(data: Path, lang: str) -> None:
 def evaluate(works: Sequence[Work], part: str, scores: Path) -> None:
     """Score one model, or several together."""
     src, ref = works[0].files(part)
-    command = ("evaluate", *together(works), "--src", src, "--ref", ref, "--paper", "multi30k", "--json")
-    write_text(scores, tmt(*command, threads=works[0].threads))
-
-
-def together(works: Sequence[Work]) -> list[object]:
-    """The arguments that name one model, or several."""
     first, *others = [work.judged.path for work in works]
-    return [first, *(word for other in others for word in ("--ensemble", other))]
+    together = [first, *(word for other in others for word in ("--ensemble", other))]
+    command = ("evaluate", *together, "--src", src, "--ref", ref, "--paper", "multi30k", "--json")
+    write_text(scores, tmt(*command, threads=works[0].threads))
 
 
 def is_newer(made: Path, sources: Sequence[Path]) -> bool:
@@ -225,6 +224,13 @@ def run_script(main: Callable[[], None]) -> None:
         sys.exit(f"{Path(sys.argv[0]).stem}: {error}")
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def folder(text: str) -> Path:
+    """One that is there, on the command line."""
+    if not (path := Path(text)).is_dir():
+        raise argparse.ArgumentTypeError(f"{text}: no such folder")
+    return path
 
 
 def positive(text: str) -> int:

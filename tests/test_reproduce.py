@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import compare_low_resource
 import pytest
@@ -13,7 +14,7 @@ import reproduce_work
 
 from transformer_mt import config as configuration
 from transformer_mt.errors import UserError
-from transformer_mt.runs import FORMAT
+from transformer_mt.runs import FORMAT, RunFolder
 
 WORDS = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": "fünf"}
 SMALL = (
@@ -22,7 +23,11 @@ SMALL = (
     *("validation.every=1", "decoding={max_length_factor: 0, max_length_offset: 4}"),
 )
 
-TAUGHT = "en-de-1-long.de", "de-en-1-best.en", "de-en-1-drawn.en"
+WRONG = [
+    *(["--pair", "ende"], ["--pair", "en-xx"], ["--jobs", "0"], ["--screen", "x"], ["--data", "pyproject.toml"]),
+    *(["--screen", "adam", "--system", "tiny"], ["seed=3"], ["data.train={}"], ["data={}"], ["data.test.x.src=y"]),
+]
+SYNTHETIC = "en-de-1-taught.de", "de-en-1-back.en", "de-en-1-drawn.en"
 
 
 @pytest.fixture
@@ -68,6 +73,27 @@ def test_from_text_to_table(data: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     assert json.loads(ensemble.read_text(encoding="utf-8"))["step"] == 4
 
 
+@pytest.mark.slow
+def test_from_text_to_students(data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two teachers, what they translate, and what learns from it."""
+    fast = reproduce.FAST._replace(averaged=2)
+    diversified = reproduce.DIVERSIFIED._replace(averaged=2, teacher=fast)
+    monkeypatch.setattr(reproduce, "SYSTEMS", {"diversified": diversified})
+    arguments = ["multi30k", "--data", str(data), "--seeds", "1", "--jobs", "2", *SMALL, "schedule.warmup_steps=1"]
+    monkeypatch.setattr(sys, "argv", ["reproduce.py", *arguments])
+    reproduce.main()
+    assert capsys.readouterr().out.splitlines()[-1].startswith("| `diversified` | ")
+    learnt = configuration.load(Path("runs/multi30k/diversified-en-de-1/config.yaml")).data.train
+    assert [Path(file).name for file in learnt.src[2:]] == [f"train.fast-{name}" for name in SYNTHETIC[1:]]
+    assert Path(learnt.tgt[1]).name == f"train.fast-{SYNTHETIC[0]}"
+    assert {Path(file).read_bytes().count(b"\n") for file in (*learnt.src, *learnt.tgt)} == {25}
+    made = {path: path.stat().st_mtime_ns for path in Path("runs/multi30k").glob("**/*") if "average" in str(path)}
+
+    sys.argv += ["validation.probes=0"]
+    reproduce.main()  # nothing to be done, also under another of the settings that are free
+    assert {path: path.stat().st_mtime_ns for path in made} == made
+
+
 def test_screening(data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """One change at a time, on val alone."""
     found = {"screen-nothing": 40.0, "screen-post-norm": 40.25}
@@ -84,18 +110,18 @@ def test_screening(data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
         (work.run.path / "run.json").write_text(json.dumps(record), encoding="utf-8")
 
     monkeypatch.setattr(reproduce_work.Work, "do", do)
-    arguments = ["multi30k", "--data", str(data), "--screen", "post-norm", "--jobs", "2", "seed=3"]
+    arguments = ["multi30k", "--data", str(data), "--screen", "post-norm", "--jobs", "2", "train.max_steps=3"]
     monkeypatch.setattr(sys, "argv", ["reproduce.py", *arguments])
     reproduce.main()
     assert capsys.readouterr().out.splitlines()[-2:] == [
         "| nothing | 40.00 | +0.00 | 2.50 M | 0.50 |",
         "| post-norm | 40.25 | +0.25 | 2.50 M | 0.50 |",
     ]
-    assert done["screen-post-norm"] == ("model.norm_position=post", "seed=3")
-    assert done["screen-nothing"] == ("seed=3",)
+    assert done["screen-post-norm"] == ("model.norm_position=post", "train.max_steps=3")
+    assert done["screen-nothing"] == ("train.max_steps=3",)
 
 
-def test_pupils(data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_students(data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """They begin behind a teacher for each direction, and learn from what these translate; anew where that is."""
     happened: list[object] = []
     scores = {"test_sets": {"val": {"measures": {name: {"value": 40.0} for name in ("p", "bleu", "chrf++", "ter")}}}}
@@ -111,12 +137,12 @@ def test_pupils(data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
         work.run.tokenizer.write_text("", encoding="utf-8")
         for part in work.scored:
             work.scores_file(part).write_text(json.dumps(scores), encoding="utf-8")
-        if work.taught:
+        if work.synthetic:
             config = configuration.load(reproduce_work.CONFIGS / work.system.config, [*work.sources])
             src, tgt = "runs/multi30k/text/train.en", "runs/multi30k/text/train.de"
-            long, best, drawn = (f"runs/multi30k/text/train.fast-{name}" for name in TAUGHT)
-            assert config.data.train.src == (src, src, best, drawn)
-            assert config.data.train.tgt == (tgt, long, tgt, tgt)
+            taught, back, drawn = (f"runs/multi30k/text/train.fast-{name}" for name in SYNTHETIC)
+            assert config.data.train.src == (src, src, back, drawn)
+            assert config.data.train.tgt == (tgt, taught, tgt, tgt)
 
     def tmt(*words: object, threads: int | None = None) -> str:
         if words[0] == "translate":
@@ -133,9 +159,9 @@ def test_pupils(data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
         assert happened == [
             ("fast-en-de-1", ("val", "test_2016_flickr"), False),
             ("fast-de-en-1", ("val",), False),
-            ("fast-en-de-1-average-last-3", "train.en", f"train.fast-{TAUGHT[0]}"),
-            ("fast-de-en-1-average-last-3", "train.de", f"train.fast-{TAUGHT[1]}"),
-            ("fast-de-en-1-average-last-3", "train.de", f"train.fast-{TAUGHT[2]}"),
+            ("fast-en-de-1-average-last-3", "train.en", f"train.fast-{SYNTHETIC[0]}"),
+            ("fast-de-en-1-average-last-3", "train.de", f"train.fast-{SYNTHETIC[1]}"),
+            ("fast-de-en-1-average-last-3", "train.de", f"train.fast-{SYNTHETIC[2]}"),
             *[(f"diversified-en-de-{seed}", ("val", "test_2016_flickr"), is_outdated) for seed in (1, 2)],
         ]
         happened.clear()
@@ -166,13 +192,20 @@ def test_scores_of_another_text_are_forgotten(data: Path) -> None:
     assert [file.exists() for file in scores] == [False, True]
 
 
-def test_a_mean_under_other_settings_is_made_anew(data: Path) -> None:
+@pytest.mark.parametrize(("line", "is_averaged"), [("decoding: {beam: 4}", False), ("threads: 3", True)])
+def test_a_mean_for_another_search_is_made_anew(
+    data: Path, line: str, is_averaged: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But not one of a training with other threads."""
+    monkeypatch.setattr(RunFolder, "checkpoint", lambda run, which: SimpleNamespace(path=run.path))
     work = reproduce_work.Work(reproduce.TINY._replace(name="dropout-0.2"), 1, "en", "de", ("val",), None)
     assert work.log.name == "dropout-0.2-en-de-1.log"
-    for folder, beam in ((work.run, 5), (work.judged, 4)):
+    for folder, setting in ((work.run, "seed: 1"), (work.judged, line)):
         folder.path.mkdir(parents=True)
-        folder.config.write_text(f"decoding: {{beam: {beam}}}\n", encoding="utf-8")
-    assert not work.is_averaged()
+        folder.record.write_text("{}", encoding="utf-8")
+        text = f"data: {{src_lang: en, tgt_lang: de, train: {{src: a, tgt: b}}}}\n{setting}\n"
+        folder.config.write_text(text, encoding="utf-8")
+    assert work.is_averaged() is is_averaged
 
 
 def test_what_fails_is_named(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +216,7 @@ def test_what_fails_is_named(data: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert "d_modle" in Path("runs/multi30k/tiny-en-de-1.log").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("wrong", [["--pair", "ende"], ["--pair", "en-xx"], ["--jobs", "0"], ["--screen", "x"]])
+@pytest.mark.parametrize("wrong", WRONG)
 def test_wrong_arguments(wrong: list[str], data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["reproduce.py", "multi30k", "--data", str(data), *wrong])
     with pytest.raises(SystemExit) as end:
