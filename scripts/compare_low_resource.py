@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from reproduce_work import CONFIGS, do_all, positive, run_script, spread, tmt
+from reproduce_work import CONFIGS, do_all, folder, positive, run_script, spread, tmt
 
 from transformer_mt.data.lines import read_lines
 from transformer_mt.disk import write_text
@@ -102,7 +102,7 @@ def as_row(trainings: Sequence[Training]) -> str:
 def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="changes of all trainings")
-    parser.add_argument("--folder", type=Path, required=True, help="text files train, val, test_2016_flickr (.en, .de)")
+    parser.add_argument("--folder", type=folder, required=True, help="of train, val, test_2016_flickr (.en, .de)")
     parser.add_argument("--pairs", type=positive, nargs="+", default=[1000, 3000, 10000], metavar="N", help="sizes")
     parser.add_argument("--seeds", type=positive, default=1, help="runs of each, with seeds 1, 2, ...")
     parser.add_argument("--jobs", type=positive, default=1, help="trainings at once, each with one CPU thread")

@@ -6,10 +6,11 @@
 DIR holds Multi30k as raw text: train, val and test_2016_flickr, each as .en, .de, ... Each system is trained with N
 seeds, the newest checkpoints of each are averaged, and the mean is scored on val and test_2016_flickr; then all seeds
 together, as an ensemble. The systems: `tiny` is the papers'; `fast` comes near it with half the tokens; `diversified`
-learns also from what the first seed of `fast` makes of the training text, in both directions; its hours are without
-those. `--system` asks for some of them alone. All goes to runs/multi30k; a training that was begun goes on, and what is
-done is not done again, so the command may be stopped at any time. `--jobs N` makes N trainings at once, each with one
-CPU thread where N is above 1. `section.key=value` changes all trainings: for a trial, in a working folder of its own.
+learns also from what the first seed of `fast` makes of the training text, in both directions, and its hours do not
+count that. `--system` asks for some of them alone. All goes to runs/multi30k; a training that was begun goes on, and
+what is done is not done again, so the command may be stopped at any time. `--jobs N` makes N trainings at once, each
+with one CPU thread where N is above 1. `section.key=value` changes all trainings: for a trial, in a working folder of
+its own.
 
 `--screen` trains `fast` with one thing changed: a lever, or each of them (`all`). These are scored on val alone: what
 is chosen so has never seen the test set. The levers:
@@ -89,8 +90,9 @@ def main() -> None:
         scored = (VALIDATION,)
     by_system = [make_works(system.changed(args.overrides), args, scored) for system in systems]
     works = [work for works in by_system for work in works]
-    synthetic = [text for work in works for text in work.synthetic]
-    students, others = [work for work in works if work.synthetic], [work for work in works if not work.synthetic]
+    students = [work for work in works if work.synthetic]
+    synthetic = [text for work in students for text in work.synthetic]
+    others = [work for work in works if work not in students]
     for stage in ([*others, *(text.teacher for text in synthetic)], synthetic, students):
         do_all([*dict.fromkeys(stage)], args.jobs)
     for line in screening(by_system) if args.screen else table(by_system):
