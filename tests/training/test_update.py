@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -78,6 +78,19 @@ def test_it_is_adam_on_the_clipped_gradient_of_the_mean_loss(clip_norm, stream, 
         assert (figures.n_tgt, figures.splits) == (n_tgt, 0)
     expected = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
     torch.testing.assert_close(weights(updater), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_figures_that_are_read_late_do_not_hold_on_to_gradients(stream, make_updater) -> None:
+    """Between ranks, all that is exchanged lies in one piece of memory."""
+
+    class Exchange(Ranks):
+        def add_up(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+            flat = torch.cat([tensor.flatten() for tensor in tensors])
+            parts = flat.split([tensor.numel() for tensor in tensors])
+            return [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]
+
+    figures = make_updater(ranks=Exchange()).update(1, 0.01, batches(stream, 1))
+    assert max(figure.untyped_storage().nbytes() for figure in figures) < 100
 
 
 @pytest.fixture(params=["none", "simcut", "rdrop"])

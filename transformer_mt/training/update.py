@@ -71,7 +71,8 @@ class Updater:
             total = _add(total, part) if total else part
         sums, *gradients = self.ranks.add_up(total)
         n_labels = sums[SUMS.index("n_tgt")]
-        found = Figures(*sums, norm=get_total_norm(gradients) / n_labels)
+        # copies: they are read late, and until then a part of the exchange would hold on to all gradients
+        found = Figures(*sums.clone(), norm=get_total_norm(gradients) / n_labels)
         self.move(learning_rate, gradients, n_labels, found.norm)
         return found
 
