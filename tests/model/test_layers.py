@@ -24,6 +24,7 @@ from transformer_mt.model.layers import (
     make_final_norm,
     make_residual,
 )
+from transformer_mt.model.norms import LayerNorm
 
 B, L, D = 2, 5, 16
 NORMS = pytest.mark.parametrize("norm_position", ["pre", "post", "sublayer"])
@@ -77,7 +78,7 @@ def test_sublayer_norm_is_x_plus_norm_of_sublayer(x: Tensor) -> None:
 
 def test_the_norm_has_gain_and_bias(x: Tensor) -> None:
     residual = PreNorm(config())
-    norm = cast(nn.LayerNorm, residual.norm)
+    norm = cast(LayerNorm, residual.norm)
     nn.init.constant_(norm.weight, 3.0)
     nn.init.constant_(norm.bias, 0.5)
     torch.testing.assert_close(residual(x, double), x + 2 * (3 * normed(x, 1e-5) + 0.5))
@@ -91,9 +92,9 @@ def test_dropout_is_on_the_sublayer_alone(x: Tensor) -> None:
 
 def test_kinds_by_name() -> None:
     kinds = (
-        ("pre", PreNorm, nn.LayerNorm),
+        ("pre", PreNorm, LayerNorm),
         ("post", PostNorm, nn.Identity),
-        ("sublayer", SublayerNorm, nn.LayerNorm),
+        ("sublayer", SublayerNorm, LayerNorm),
     )
     for name, kind, final in kinds:
         assert type(make_residual(config(norm_position=name))) is kind

@@ -22,7 +22,7 @@ from transformer_mt.model.attention import MultiHeadAttention
 from transformer_mt.model.config import ModelConfig
 from transformer_mt.model.explain import attention_weights
 from transformer_mt.model.linear import PackedLinear
-from transformer_mt.model.norms import RMSNorm
+from transformer_mt.model.norms import LayerNorm, RMSNorm
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs import CheckpointInfo
 from transformer_mt.training import checkpoint
@@ -179,6 +179,14 @@ def test_rms_norm_equals_torch(shape: tuple[int, ...], dtype: torch.dtype, toler
     inputs = (x, norm.weight)
     for found, wanted in zip(*(torch.autograd.grad(y.sin().sum(), inputs) for y in (ours, theirs)), strict=True):
         torch.testing.assert_close(found, wanted, atol=tolerance, rtol=tolerance)
+
+
+def test_layer_norm_computes_as_its_weights_are() -> None:
+    """Torch's kernel for GPUs refuses an input of another precision, such as a product in bf16."""
+    norm, x = LayerNorm(6), torch.randn(4, 6, dtype=torch.bfloat16)
+    found = norm(x)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, F.layer_norm(x.float(), (6,)))
 
 
 def test_rms_norm_in_half_precision() -> None:

@@ -14,6 +14,14 @@ from torch import Tensor, nn
 from transformer_mt.model.config import ModelConfig
 
 
+class LayerNorm(nn.LayerNorm):
+    """(x - mean) / sqrt(variance + eps) * gain + bias (Ba et al. 2016), in the precision of its weights, as the kernel
+    for GPUs asks for. [..., D] -> [..., D]"""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input.to(self.weight.dtype))
+
+
 class RMSNorm(nn.Module):
     """x / sqrt(mean(x^2) + eps) * gain (Zhang & Sennrich 2019). [..., D] -> [..., D]"""
 
@@ -56,5 +64,5 @@ class _RMSNorm(torch.autograd.Function):
 
 def make_norm(config: ModelConfig, width: int | None = None) -> nn.Module:
     """The normalisation that `norm` names, of the model's width or of another."""
-    kind = {"layernorm": nn.LayerNorm, "rmsnorm": RMSNorm}[config.norm]
+    kind = {"layernorm": LayerNorm, "rmsnorm": RMSNorm}[config.norm]
     return kind(width or config.d_model, eps=config.norm_eps)
