@@ -131,6 +131,15 @@ def test_what_a_run_may_go_back_to_stays(here, tmt, infect) -> None:
     assert len(run.checkpoint_folders()) <= 2
 
 
+def test_what_a_run_is_about_to_go_back_to_stays(here, tmt, infect) -> None:
+    """Steps 5 to 7 fail; all of it is read at step 8, which did not fail, and there one checkpoint is kept."""
+    infect(lambda step, rate: 5 <= step <= 7 and rate > 1.5e-3)
+    settings = ("schedule.kind=constant", "schedule.warmup_steps=1", "schedule.peak=2e-3", "train.log_every=12")
+    done = tmt(*TRAIN, *settings, "keep.last=1", "keep.best=1", "validation.every=4", "validation.metric=loss")
+    assert done.returncode == 0, done.stderr
+    assert "from step 5 on: back to step 4 with half the learning rate" in done.stderr
+
+
 def test_a_run_does_not_go_back_to_where_it_was_stopped(here, tmt, infect, monkeypatch) -> None:
     """But to where it would have gone without the stop."""
     asked = iter([True])

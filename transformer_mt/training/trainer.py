@@ -266,7 +266,7 @@ class Trainer:
         info = CheckpointInfo(self.run.checkpoints / f"step-{step:06d}", step, self.validation.metric, scores, stopped)
         with self.averaged():
             checkpoint.save(info, self.updater.model, self.state(), self.run.when_full)
-        if not self.progress.skipped_in_a_row:  # else the run may have to go back to one of those before
+        if not (self.progress.skipped_in_a_row or self.progress.trouble):  # else one of those before may be needed
             checkpoint.prune(self.run, self.keep)
 
     def state(self) -> State:
