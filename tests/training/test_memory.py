@@ -183,9 +183,11 @@ def test_the_search_stays_within_its_bounds(limit: int) -> None:
     assert len(tried) < 15
 
 
-def test_nothing_fits(make_stream: MakeStream) -> None:
-    with pytest.raises(UserError, match="not even batches of 64 tokens fit"):
-        memory.largest(fits(make_stream, Device(10)), 64, 4096)
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_nothing_fits(make_stream: MakeStream, monkeypatch: pytest.MonkeyPatch, device: str) -> None:
+    monkeypatch.setattr(memory, "measure", lambda *_: None)
+    with pytest.raises(UserError, match="not even batches of 256 tokens fit"):
+        memory.choose_budget(make_stream, lambda _: None, torch.device(device))
 
 
 def test_a_gpu_is_filled_to_nine_tenths(make_stream: MakeStream, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,6 +211,7 @@ RATES = {
     "always faster": ({1: 1.0, 2: 2.0, 4: 3.0, 8: 4.0, 16: 5.0, 32: 6.0}, 32),
     "always slower": ({1: 9.0, 2: 2.0, 4: 1.0}, 1),
     "one slow in between": ({1: 5.0, 2: 1.0, 4: 9.0, 8: 8.0, 16: 8.0}, 4),
+    "ever faster until one does not fit": ({1: 1.0, 2: 2.0, 4: 0.0}, 2),
 }
 
 
@@ -216,6 +219,15 @@ RATES = {
 def test_a_cpu_takes_the_smallest_budget_that_is_nearly_the_fastest(rates: dict[int, float], best: int) -> None:
     """What is not in `rates` must not be tried."""
     assert memory.fastest(lambda tokens: rates[tokens], 1, 32) == best
+
+
+def test_a_cpu_budget_fits(make_stream: MakeStream, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it would be the fastest with; memory that runs out ends the search, not the program."""
+    monkeypatch.setattr(memory, "LEAST", 16)
+    monkeypatch.setattr(memory, "LEAST_BATCHES", 2)
+    monkeypatch.setattr(memory, "rate", lambda stream, _: most_cells(stream))
+    found, _ = memory.choose_budget(make_stream, Device(500), CPU)
+    assert most_cells(make_stream(found)) <= 500 < most_cells(make_stream(2 * found))
 
 
 def test_a_rate_counts_labels(make_stream: MakeStream, monkeypatch: pytest.MonkeyPatch) -> None:

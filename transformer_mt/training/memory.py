@@ -115,28 +115,31 @@ def choose_budget(
 ) -> tuple[int, str]:
     """What `batches.tokens: auto` stands for on this machine, and why.
 
-    On a GPU the largest budget whose worst batches fit; elsewhere, where memory seldom decides, the smallest that is
-    nearly as fast as any. Never so large that an epoch has fewer than 50 batches.
+    Of the budgets whose worst batches fit, on a GPU the largest; elsewhere, where memory seldom decides, the smallest
+    that is nearly as fast as any. Never so large that an epoch has fewer than 50 batches. Raises `UserError` where not
+    even the least fits.
     """
 
     def fits(tokens: int) -> bool:
         peak = measure(heaviest(make_stream(tokens)), try_batch, device)
         return peak is not None and peak + besides <= SHARE * capacity(device)
 
+    def rate_of(tokens: int) -> float:
+        return rate(make_stream(tokens), try_batch) if fits(tokens) else 0.0
+
+    if not fits(LEAST):
+        raise UserError(
+            f"batches.tokens: not even batches of {LEAST} tokens fit; lower data.max_length, or take a smaller model"
+        )
     corpus = make_stream(MOST).corpus
     most = max(LEAST, min(MOST, (len(corpus.tgt.ids) + len(corpus)) // LEAST_BATCHES))
     if device.type == "cuda":
         return largest(fits, LEAST, most), f"the largest that fits into {SHARE:.0%} of {size(capacity(device))}"
-    return fastest(lambda tokens: rate(make_stream(tokens), try_batch), LEAST, most), "the fastest, or nearly"
+    return fastest(rate_of, LEAST, most), "the fastest, or nearly"
 
 
 def largest(fits: Callable[[int], bool], least: int, most: int) -> int:
-    """The largest budget that fits, to a sixteenth: by doubling, then by halving what is between. Raises `UserError`
-    where not even the least does."""
-    if not fits(least):
-        raise UserError(
-            f"batches.tokens: not even batches of {least} tokens fit; lower data.max_length, or take a smaller model"
-        )
+    """The largest budget that fits, as the least does, to a sixteenth: by doubling, then by halving what is between."""
     low, high = least, most + 1  # what fits, and what does not
     while high - low > max(1, low // 16):
         middle = min(2 * low, (low + high) // 2)
@@ -145,11 +148,14 @@ def largest(fits: Callable[[int], bool], least: int, most: int) -> int:
 
 
 def fastest(rate: Callable[[int], float], least: int, most: int) -> int:
-    """Of the doubled budgets, the smallest that is nearly as fast as the fastest; none is tried behind two slower."""
+    """Of the doubled budgets, the smallest that is nearly as fast as the fastest. None is tried behind two slower, or
+    behind one that has no rate, since it does not fit."""
     rates: dict[int, float] = {}
     tokens = least
     while tokens <= most and (len(rates) < 2 or max([*rates.values()][-2:]) >= max(rates.values())):
         rates[tokens] = rate(tokens)
+        if not rates[tokens]:
+            break
         tokens *= 2
     return next(tokens for tokens, found in rates.items() if found >= NEARLY * max(rates.values()))
 
