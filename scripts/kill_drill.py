@@ -218,7 +218,7 @@ def outcome(run: RunFolder) -> dict[str, Any]:
         "checkpoints": {str(info.step): checkpoint(info) for info in run.checkpoint_list()},
         "metrics": [without_timings(json.loads(line)) for line in lines],
         "tensorboard": curves(run.tensorboard),
-        "end": {key: record.get(key) for key in ("ended", "tested_step", "test")},
+        "end": {key: record.get(key) for key in ("ended", "tested", "test")},
     }
 
 

@@ -453,13 +453,13 @@ def test_the_best_checkpoint_is_what_is_used(copy: Path, tmt: Tmt) -> None:
     assert Translator.load(copy).members[0].step == 8
     assert "step 8" in tmt("evaluate", copy).stdout
     record = json.loads((copy / "run.json").read_text(encoding="utf-8"))
-    assert record["tested_step"] == 12
+    assert record["tested"]["step"] == 12
     done = tmt("train", "--config", "tiny.yaml", "name=next", f"train.init_from={copy}", "train.max_steps=1")
     assert done.returncode == 0, done.stderr
     assert f"begins with the weights of {copy}, step 8" in done.stderr
     assert tmt("train", "--config", "tiny.yaml").returncode == 0
     record = json.loads((copy / "run.json").read_text(encoding="utf-8"))
-    assert record["tested_step"] == 8
+    assert record["tested"]["step"] == 8
     scored = json.loads(tmt("evaluate", copy, "--checkpoint", 8, "--json").stdout)
     assert record["test"]["unseen"]["bleu"]["value"] == pytest.approx(
         scored["test_sets"]["unseen"]["measures"]["bleu"]["value"]
@@ -587,6 +587,28 @@ def test_restart_moves_the_old_run_aside(copy: Path, tmt: Tmt) -> None:
     assert f"the old run is now {aside.relative_to(Path.cwd())}" in done.stderr
     assert content(aside) == before
     assert [info.step for info in RunFolder(copy).checkpoint_list()] == [1]
+
+
+def test_a_restart_that_is_refused_leaves_the_old_run(copy: Path, tmt: Tmt) -> None:
+    before = content(copy)
+    missing = "data.train={src: missing.en, tgt: train.de}"
+    for change, reason in ((missing, "missing.en: no such file"), ("device=cuda:99", "device: cuda:99 is not there")):
+        done = tmt(*TRAIN, "--restart", change)
+        refused(done, reason)
+        assert "no new run was begun, and the old one is runs/tiny again" in done.stderr
+        assert [*copy.parent.glob("tiny*")] == [copy]
+        assert content(copy) == before
+
+
+def test_another_search_scores_the_test_sets_anew(copy: Path, tmt: Tmt) -> None:
+    """Not one that translates as before."""
+    before = json.loads((copy / "run.json").read_text(encoding="utf-8"))
+    for change in ("decoding.batch_tokens=64", "decoding.beam=1"):
+        done = tmt(*TRAIN, change)
+        assert done.returncode == 0, done.stderr
+        assert ("unseen (" in done.stderr) == (change == "decoding.beam=1")
+    record = json.loads((copy / "run.json").read_text(encoding="utf-8"))
+    assert record["tested"] == {"step": 12, "decoding": {**before["tested"]["decoding"], "beam": 1}}
 
 
 def test_another_process_holds_the_run(copy: Path, tmt: Tmt) -> None:

@@ -91,16 +91,23 @@ def train(config: Config, *, checkpoint: str = "last", restart: bool = False) ->
 
 @contextmanager
 def hold(run: RunFolder, ranks: Ranks, restart: bool) -> Generator[None]:
-    """The run folder, for this training alone; moved aside first where it is to begin anew."""
+    """The run folder, for this training alone; moved aside first where it is to begin anew, and back where it does not
+    begin."""
     if not ranks.is_first:
         yield
         return
+    aside = None
     if restart and run.exists():
         with run.locked():
             aside = run.move_aside()
         say(f"the old run is now {aside}")
-    with run.locked():
-        yield
+    try:
+        with run.locked():
+            yield
+    finally:
+        if aside is not None and not run.path.exists():
+            aside.rename(run.path)
+            say(f"no new run was begun, and the old one is {run.path} again")
 
 
 def look_at(run: RunFolder, config: Config, material: Material, origin: Origin | None) -> list[str]:
@@ -273,7 +280,8 @@ def finish(
     """
     record, best, last = run.read_record(), run.checkpoint("best"), run.checkpoint("last")
     record |= {"ended": ended, "hours": hours}
-    if record.get("tested_step") != best.step:
+    tested = {"step": best.step, "decoding": config.decoding.deciding()}
+    if record.get("tested") != tested:
         translator = Translator.load(run.path, str(best.step), str(machine.device), machine.threads, machine.precision)
         record["test"] = {}
         for name, table in tables.test.items():
@@ -284,10 +292,10 @@ def finish(
                 )
             )
             record["test"][name] = asdict(scores)
-        record["tested_step"] = best.step
+        record["tested"] = tested
     records.write(run, record)
-    tested = cast("dict[str, dict[str, dict[str, Any]]]", record["test"])
-    for name, found in tested.items():
+    test = cast("dict[str, dict[str, dict[str, Any]]]", record["test"])
+    for name, found in test.items():
         monitor.record(last.step, {f"test/{name}/{metric}": found[metric]["value"] for metric in found})
     records.write_card(run, config)
 

@@ -93,7 +93,7 @@ def write(run: RunFolder, record: Mapping[str, Any]) -> None:
 
 def without_end(record: Mapping[str, Any]) -> dict[str, Any]:
     """A record as it was before the run came to an end."""
-    return {key: value for key, value in record.items() if key not in ("ended", "hours", "tested_step", "test")}
+    return {key: value for key, value in record.items() if key not in ("ended", "hours", "tested", "test")}
 
 
 def write_card(run: RunFolder, config: Config) -> None:

@@ -278,7 +278,7 @@ def test_scores_of_other_weights_are_not_taken_along(here: Path, tmp_path: Path,
     other = next(info for info in run.checkpoint_list() if info.step != run.checkpoint("best").step)
     succeeded(tmt("export", here, "--to", "weights", "--output", tmp_path / "w", "--checkpoint", other.step))
     record = RunFolder.open(tmp_path / "w").read_record()
-    assert not {"test", "tested_step"} & set(record)
+    assert not {"test", "tested"} & set(record)
     assert record["exported"]["steps"] == [other.step]
     assert RunFolder.open(tmp_path / "w").checkpoint("best").scores == other.scores
 

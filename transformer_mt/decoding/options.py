@@ -16,7 +16,7 @@ BESIDE_TRAINING = 4096  # tokens translated at once where a training needs the m
 
 
 class DecodingConfig(Section):
-    """Translating. Validation is greedy and keeps to the limits of length alone."""
+    """Translating. Validation is greedy and keeps to the upper limits of length alone."""
 
     beam: Annotated[int, MAY_CHANGE] = Field(default=5, ge=1, le=1000)
     """hypotheses of a sentence that are followed at once; 1: greedy"""
@@ -72,6 +72,10 @@ class DecodingConfig(Section):
             first = cast(dict[str, Any], error.errors()[0])
             key = first["loc"][0] if first["loc"] else first["ctx"]["key"]  # of a check of the section as a whole
             raise UserError(f"decoding.{key}: {complaint(first, list(DecodingConfig.model_fields))}") from None
+
+    def deciding(self) -> dict[str, Any]:
+        """What decides what a sentence becomes, as JSON has it."""
+        return self.model_dump(mode="json", exclude={"batch_tokens"})
 
     def greedily(self) -> DecodingConfig:
         """As validation translates: it shows the model as it is."""

@@ -65,7 +65,6 @@ class Job:
 
     def settings(self) -> Settings:
         """What decides a translation. Where any of it is another, one that was stopped does not go on."""
-        decoding = self.translator.config.model_dump(mode="json", exclude={"batch_tokens"})
         return {
             "tmt": __version__,
             **self.origin.used,
@@ -74,7 +73,7 @@ class Job:
             "--format": self.kind,
             "--scores": str(self.scores),
             "--alignments": str(self.alignments),
-            **{f"decoding.{key}": str(value) for key, value in decoding.items()},
+            **{f"decoding.{key}": str(value) for key, value in self.translator.config.deciding().items()},
         }
 
     def translate(self, window: Sequence[Line], first_line: int) -> str:

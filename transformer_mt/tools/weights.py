@@ -37,8 +37,8 @@ def write(
     The scores of the test sets are taken along where they were made with these weights.
     """
     config, record = configuration.load(source.config), source.read_record()
-    if exported["steps"] != [record.get("tested_step")]:
-        record = {key: value for key, value in record.items() if key not in ("tested_step", "test")}
+    if exported["steps"] != [record.get("tested", {}).get("step")]:
+        record = {key: value for key, value in record.items() if key not in ("tested", "test")}
     created = datetime.now(timezone.utc).isoformat(timespec="seconds")
     record["exported"] = {**exported, "run": str(source.path), "created": created}
     with disk.new_folder(output) as beside:

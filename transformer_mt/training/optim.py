@@ -26,7 +26,7 @@ class OptimizerConfig(Section):
     eps: float = Field(default=1e-9, gt=0)
     """added to the root of the mean square"""
     weight_decay: float = Field(default=0.0, ge=0)
-    """not of adam: share of the layers' matrices, times the learning rate, that a step takes; embeddings keep all"""
+    """not of adam: share, times the learning rate, that a step takes of the layers' matrices and of an untied output"""
     clip_norm: float | None = Field(default=1.0, gt=0)
     """longest gradient; a longer one is scaled down; null: as it is"""
     ema_decay: float | None = Field(default=None, gt=0, lt=1)
