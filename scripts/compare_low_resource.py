@@ -11,6 +11,7 @@ begun goes on. `section.key=value` changes all of them, for a trial.
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
@@ -20,6 +21,7 @@ from reproduce_work import CONFIGS, do_all, folder, positive, run_script, spread
 
 from transformer_mt.data.lines import read_lines
 from transformer_mt.disk import write_text
+from transformer_mt.errors import UserError
 from transformer_mt.runs import RunFolder
 
 RUNS = Path("runs/low_resource")
@@ -67,8 +69,8 @@ class Training(NamedTuple):
 
 def files(folder: Path, part: str) -> str:
     """Both sides of a part of the corpus, as a setting."""
-    src, tgt = (folder / f"{part}.{lang}" for lang in LANGUAGES)
-    return f"{{src: '{src}', tgt: '{tgt}'}}"
+    src, tgt = (str(folder / f"{part}.{lang}") for lang in LANGUAGES)
+    return json.dumps({"src": src, "tgt": tgt}, ensure_ascii=False)  # which is YAML too
 
 
 def main() -> None:
@@ -76,7 +78,9 @@ def main() -> None:
     RUNS.mkdir(parents=True, exist_ok=True)
     for n_pairs in args.pairs:
         for lang in LANGUAGES:
-            lines = islice(read_lines(args.folder / f"train.{lang}"), n_pairs)
+            lines = [*islice(read_lines(args.folder / f"train.{lang}"), n_pairs)]
+            if len(lines) < n_pairs:
+                raise UserError(f"{args.folder / f'train.{lang}'}: has {len(lines):,} lines; lower --pairs {n_pairs}")
             write_text(RUNS / f"train-{n_pairs}.{lang}", "".join(f"{line}\n" for line in lines))
     seeds = range(1, args.seeds + 1)
     by_row = [

@@ -247,7 +247,8 @@ def test_low_resource(data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
         return ""
 
     monkeypatch.setattr(compare_low_resource, "tmt", tmt)
-    monkeypatch.setattr(sys, "argv", ["compare.py", "--folder", str(data), "--pairs", "2", "3", "--jobs", "2"])
+    folder = data.rename(data.with_name("the author's data: new"))
+    monkeypatch.setattr(sys, "argv", ["compare.py", "--folder", str(folder), "--pairs", "2", "3", "--jobs", "2"])
     compare_low_resource.main()
     assert capsys.readouterr().out.splitlines()[-4:] == [
         "| 2 | default | 10.00 | 10.00 | 2,500,000 | 0.50 |",
@@ -255,3 +256,10 @@ def test_low_resource(data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
         "| 3 | default | 11.00 | 11.00 | 2,500,000 | 0.50 |",
         "| 3 | low_resource | 11.50 | 11.50 | 2,500,000 | 0.50 |",
     ]
+
+
+def test_low_resource_has_as_many_pairs_as_it_says(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    n_lines = len((data / "train.en").read_text(encoding="utf-8").splitlines())
+    monkeypatch.setattr(sys, "argv", ["compare.py", "--folder", str(data), "--pairs", str(n_lines + 1)])
+    with pytest.raises(UserError, match=rf"train.en: has {n_lines} lines; lower --pairs {n_lines + 1}"):
+        compare_low_resource.main()
