@@ -12,8 +12,8 @@ what is done is not done again, so the command may be stopped at any time. `--jo
 with one CPU thread where N is above 1. `section.key=value` changes all trainings: for a trial, in a working folder of
 its own.
 
-`--screen` trains `fast` with one thing changed: a lever, or each of them (`all`). These are scored on val alone: what
-is chosen so has never seen the test set. The levers:
+`--screen` trains `fast` as it is and with one thing changed: a lever, or each of them (`all`). These are scored on val
+alone: what is chosen so has never seen the test set. The levers:
 """
 
 from __future__ import annotations
