@@ -9,7 +9,7 @@ import torch
 from transformer_mt.model.config import ModelConfig
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-PRODUCT = {"cpu": (4096, 1024, 1024), "cuda": (8192, 8192, 8192)}
+PRODUCT = {"cpu": (4096, 1024, 1024), "mps": (4096, 4096, 4096), "cuda": (8192, 8192, 8192)}
 """The matrix product [M, K] @ [K, N] whose rate is the ceiling: M, K, N."""
 
 
@@ -60,3 +60,5 @@ def synchronise(device: torch.device) -> None:
     """Wait until a GPU has done what it was given."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()

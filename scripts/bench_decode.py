@@ -133,7 +133,8 @@ def load(args: argparse.Namespace) -> TextTranslator:
 def one_sentence(args: argparse.Namespace) -> None:
     """Print how long a single sentence takes."""
     text = min(read_lines(args.src), key=lambda line: abs(len(line.split()) - WORDS))
-    command = [sys.executable, "-m", "transformer_mt", "translate", args.run, text, "--threads", str(args.threads)]
+    command = [sys.executable, "-m", "transformer_mt", "translate", args.run, text]
+    command += ["--device", "cpu", "--threads", str(args.threads)]
     cold = [clock(lambda: subprocess.run(command, check=True, capture_output=True)) for _ in range(args.rounds)]
     print(f"one sentence of {len(text.split())} words: {statistics.median(cold):.2f} s from a cold start")
     for precision in SIDES[:2]:

@@ -64,6 +64,27 @@ def test_a_device_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     assert resolve("cpu", "fp32", "auto").device == torch.device("cpu")
 
 
+@pytest.mark.parametrize("name", ["cuda:0", "mps"])
+def test_one_device_is_not_for_several_processes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, cuda=2, mps=True)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert resolve("cuda", "fp32", "auto").device == torch.device("cuda:1")
+    with pytest.raises(UserError, match=f"device: {name} cannot serve 2 processes: set cuda"):
+        resolve(name, "fp32", "auto")
+
+
+def test_attention_that_plans_each_shape_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, cuda=1)
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    try:
+        resolve("cuda", "fp32", "auto")
+        assert not torch.backends.cuda.cudnn_sdp_enabled()
+        assert torch.backends.cuda.mem_efficient_sdp_enabled()
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)
+
+
 @pytest.mark.parametrize(
     ("asked", "gains", "found"),
     [
@@ -149,6 +170,7 @@ def test_no_thread_counts(written: object) -> None:
 
 def test_the_hardware_in_words() -> None:
     assert describe(torch.device("cpu")).endswith(" cores")
+    assert describe(torch.device("mps")).startswith("Apple GPU, ")
 
 
 @pytest.mark.parametrize(

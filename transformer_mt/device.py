@@ -82,7 +82,11 @@ def resolve(device: str, precision: str, threads: str | int) -> Machine:
     import torch
 
     device, threads = _named("device", _read_device, device), _named("threads", read_count, threads)
-    chosen = torch.device(_best_device() if device == "auto" else device)
+    chosen, processes = torch.device(_best_device() if device == "auto" else device), processes_here()
+    if processes > 1 and (chosen.type == "mps" or ":" in str(chosen)):
+        raise UserError(
+            f"device: {chosen} cannot serve {processes} processes: set cuda, of which each takes its own, or cpu"
+        )
     if str(chosen) == "cuda" and "LOCAL_RANK" in os.environ:  # of several processes, each has its own
         chosen = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
@@ -99,7 +103,8 @@ def resolve(device: str, precision: str, threads: str | int) -> Machine:
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(SHAPES))  # read at the first matrix product
     if chosen.type == "cpu":
         allocator.keep_freed_memory()
-    processes = processes_here()
+    elif chosen.type == "cuda":
+        torch.backends.cuda.enable_cudnn_sdp(False)  # it plans each new shape, and nearly every batch has one
     if threads != "auto":
         torch.set_num_threads(threads)
     elif processes > 1:
@@ -161,7 +166,8 @@ def describe(device: torch.device) -> str:
 
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"{_cpuinfo('model name') or 'CPU'}, {os.cpu_count()} cores"
+    name = "Apple GPU" if device.type == "mps" else _cpuinfo("model name") or "CPU"
+    return f"{name}, {os.cpu_count()} cores"
 
 
 def _cpuinfo(name: str) -> str:

@@ -26,7 +26,7 @@ def options(**settings: Any) -> DecodingConfig:
 
 
 def sampler(config: DecodingConfig, lines: list[int]) -> Sampler:
-    return Sampler(config.temperature, config.top_k, config.top_p, config.seed, lines)
+    return Sampler(config.temperature, config.top_k, config.top_p, config.seed, torch.tensor(lines))
 
 
 def beams_of(n: int, n_branches: int) -> Beams:

@@ -69,7 +69,8 @@ class Batch:
 
     def to(self, device: torch.device) -> Batch:
         """The same batch on another device."""
-        src, tgt_in, labels = (part.to(device, non_blocking=True) for part in (self.src, self.tgt_in, self.labels))
+        goes_on = device.type == "cuda"  # Apple's copy would read what may have been freed by then
+        src, tgt_in, labels = (part.to(device, non_blocking=goes_on) for part in (self.src, self.tgt_in, self.labels))
         return replace(self, src=src, tgt_in=tgt_in, labels=labels)
 
     def pinned(self) -> Batch:

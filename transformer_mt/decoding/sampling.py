@@ -20,8 +20,8 @@ class Sampler:
     draw.
     """
 
-    def __init__(self, temperature: float, top_k: int, top_p: float, seed: int, lines: list[int]) -> None:
-        """lines: [n], the numbers by which the sentences are told apart."""
+    def __init__(self, temperature: float, top_k: int, top_p: float, seed: int, lines: Tensor) -> None:
+        """lines: [n], int64, the numbers by which the sentences are told apart."""
         self.temperature, self.top_k, self.top_p = temperature, top_k, top_p
         self.seed, self.lines = seed, lines
 
@@ -30,8 +30,8 @@ class Sampler:
         branches = torch.arange(beams.n_branches, device=scores.device).expand(len(scores), -1)  # [b, K]
         parents = branches if beams.position else torch.zeros_like(branches)
         scores = scores.gather(1, parents[:, :, None].expand(-1, -1, scores.size(2)))
-        lines = torch.tensor(self.lines, device=scores.device)[beams.rows[part]]  # [b]
-        numbers = uniform([self.seed, beams.position], lines[:, None], branches, scores.size(2))
+        lines = self.lines[beams.rows[part], None]  # [b, 1]
+        numbers = uniform([self.seed, beams.position], lines, branches, scores.size(2))
         noise = numbers.log_().neg_().log_().neg_()
         tokens = (self.left(scores / self.temperature) + noise).argmax(-1)  # [b, K]
         log_probs = scores.gather(2, tokens[:, :, None]).squeeze(2)

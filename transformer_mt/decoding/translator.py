@@ -117,8 +117,9 @@ class Translator(TextTranslator):
             rules.append(NoRepeatNgram(config.no_repeat_ngram))
         if config.repetition_penalty > 1:
             rules.append(RepetitionPenalty(config.repetition_penalty))
+        numbers = torch.tensor(lines or range(1, len(sentences) + 1), device=device)
         drawn = config.temperature, config.top_k, config.top_p, config.seed
-        choose = Sampler(*drawn, list(lines or range(1, len(sentences) + 1))) if config.sample else likeliest
+        choose = Sampler(*drawn, numbers) if config.sample else likeliest
         caches = self.ensemble.start(source_batch(sentences, self.tokenizers).to(device))
         return search(self.ensemble.step, caches, beams, choose, rules)
 

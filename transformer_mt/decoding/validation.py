@@ -85,7 +85,7 @@ class Validator:
         for batch in self.stream.in_order(slice(self.ranks.rank, None, self.ranks.size)):
             with self.machine.autocast():
                 loss = batch_loss(model, batch.to(self.machine.device), self.smoothing)
-            sums += torch.stack([loss.total, loss.nll, sums.new_tensor(batch.n_tgt)])
+            sums += torch.stack([loss.total, loss.nll, torch.full_like(loss.nll, batch.n_tgt)])
         model.train(was_training)
         smoothed, nll, labels = map(float, self.ranks.add_up([sums])[0])
         smoothed, nll = smoothed / labels, nll / labels

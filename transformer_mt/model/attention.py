@@ -109,11 +109,17 @@ def attend(queries: Tensor, memory: KeysValues, mask: Tensor | None, dropout_rat
 
 
 def attend_fused(queries: Tensor, memory: KeysValues, mask: Tensor | None, dropout_rate: float = 0.0) -> Tensor:
-    """The same by torch's kernel, which never holds all weights. [B, H, T, E] -> [B, H, T, E]"""
-    is_grouped = memory.keys.size(1) < queries.size(1)
-    return F.scaled_dot_product_attention(
-        queries, *memory, attn_mask=mask, dropout_p=dropout_rate, enable_gqa=is_grouped
-    )
+    """The same by torch's kernel, which never holds all weights. [B, H, T, E] -> [B, H, T, E]
+
+    The queries that share a head of keys are laid one behind the other: the kernel for GPUs that takes a mask knows no
+    groups.
+    """
+    batch, groups = memory.keys.shape[:2]
+    shape, is_grouped = queries.shape, groups < queries.size(1)
+    if is_grouped and mask is not None and mask.shape[1:3] != (1, 1):
+        mask = mask.expand(-1, *shape[1:3], -1).reshape(len(mask), groups, -1, mask.size(3))  # [B, G, R * T, S]
+    together = queries.reshape(batch, groups, -1, shape[3]) if is_grouped else queries
+    return F.scaled_dot_product_attention(together, *memory, attn_mask=mask, dropout_p=dropout_rate).reshape(shape)
 
 
 def attend_explicitly(

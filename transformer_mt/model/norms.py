@@ -33,7 +33,7 @@ class RMSNorm(nn.Module):
         if x.device.type == "cpu" and self.weight.dtype == torch.float32:
             # torch has no kernel for it there, and its gradient takes three times as long
             return cast(Tensor, _RMSNorm.apply(x, self.weight, self.eps))
-        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+        return F.rms_norm(x.to(self.weight.dtype), self.weight.shape, self.weight, self.eps)
 
 
 class _RMSNorm(torch.autograd.Function):

@@ -142,11 +142,10 @@ def join(accumulate: int) -> Generator[Ranks]:
     # messages between CPUs go by gloo, between GPUs by NCCL
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=STEP)
-    try:
-        patient = cast("dist.ProcessGroup", dist.new_group(backend="gloo", timeout=PATIENCE))
-        yield Ranks(rank, size, patient)
-    finally:
-        dist.destroy_process_group()
+    patient = cast("dist.ProcessGroup", dist.new_group(backend="gloo", timeout=PATIENCE))
+    yield Ranks(rank, size, patient)
+    # not after an error, or a stop: NCCL would wait here for the others, and these for the end of this process
+    dist.destroy_process_group()
 
 
 def restarts() -> int:
