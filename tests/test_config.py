@@ -305,6 +305,11 @@ def test_the_last_override_counts_and_a_section_is_replaced_as_a_whole(write: Wr
         ("seed=[1", "command line: seed:1: not valid YAML"),
         ("name=exp #1", 'command line: name: to YAML, what stands behind " #" is a comment'),
         ("name=runs/x", 'command line: name: "runs/x" cannot name the run\'s folder: no slashes'),
+        ('name="a\\0b"', 'command line: name: "a\0b" cannot name the run\'s folder'),
+        (
+            "train.max_steps=1" + 15 * "0",
+            "command line: train.max_steps: Input should be less than",
+        ),
         ("data.train={src: a}", "command line: data.train.src: a source is exactly one of"),
     ],
 )

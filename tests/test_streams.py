@@ -545,11 +545,14 @@ def test_a_file_may_be_translated_in_place(tmp_path: Path) -> None:
 
 
 def test_standard_output_by_its_name(tmp_path: Path) -> None:
-    """A pipe has no path of its own; a file is written like any other."""
+    """A pipe has no path of its own; a file that it goes to keeps what it has, and may get more."""
     (tmp_path / "f").write_bytes(b"one\n")
     arguments = ("--input", tmp_path / "f", "--output", "/dev/stdout")
     done = translate(*arguments)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"ONE\n", b"")
-    with (tmp_path / "g").open("wb") as file, start(*arguments, stdout=file) as process:
-        assert process.wait() == 0
-    assert (tmp_path / "g").read_bytes() == b"ONE\n"
+    (tmp_path / "g").write_bytes(b"earlier\n")
+    with (tmp_path / "g").open("ab") as file:
+        for _ in range(2):
+            with start(*arguments, stdout=file) as process:
+                assert process.wait() == 0
+    assert (tmp_path / "g").read_bytes() == b"earlier\nONE\nONE\n"

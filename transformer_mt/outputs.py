@@ -131,11 +131,19 @@ def _bytes(line: Line) -> bytes:
     return f"{line.text}\n{line.tgt}\n".encode()
 
 
+def _is_standard_output(path: Path) -> bool:
+    """By whatever name: a file that it goes to may hold more already, and must not be replaced."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(sys.stdout.fileno()))
+    except (OSError, ValueError):  # not there; or closed
+        return False
+
+
 @contextmanager
 def opened(path: Path | None, settings: Settings | None = None, resume: bool = False) -> Generator[Output]:
     """Standard output, or a file. With settings it is kept account of; a stopped translation with the same settings
     is gone on with if `resume` says so."""
-    if path is None:
+    if path is None or _is_standard_output(path):
         yield Output(sys.stdout.buffer, Progress({}))
         return
     if path.exists() and not path.is_file():  # a device or a pipe cannot be replaced, and may have no path of its own

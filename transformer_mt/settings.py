@@ -86,7 +86,7 @@ CountOrAuto = Annotated[
 
 # --- a folder's name --------------------------------------------------------------------------------------------------
 
-_FOLDER = re.compile(r"[^/\s.]([^/\n]*[^/\s])?")
+_FOLDER = re.compile(r"[^/\s.\x00]([^/\n\x00]*[^/\s\x00])?")
 
 
 def _check_folder_name(value: str) -> str:

@@ -366,6 +366,16 @@ def test_an_unknown_split() -> None:
     assert "valid" in refusal(**folder_of_files(), split="valid")
 
 
+@pytest.mark.parametrize("rows", [ROWS, NESTED], ids=["flat", "nested"])
+def test_sounds_beside_the_text_are_not_decoded(rows: list[Any]) -> None:
+    """They would need a package more."""
+    sounds = [{**row, "sound": {"bytes": b"no sound", "path": None}} for row in rows]
+    heard = datasets.Dataset.from_list(sounds).cast_column("sound", datasets.Audio())
+    datasets.disable_progress_bars()
+    heard.save_to_disk("saved")
+    assert table(dataset="saved")[0] == PAIRS
+
+
 def test_a_column_that_a_data_set_lacks() -> None:
     assert refusal(**saved("saved", ROWS), src_column="eng").startswith("saved (train):1: no column eng; it has en, de")
 
@@ -386,9 +396,9 @@ def test_a_hub_name_that_cannot_be_reached(error: type[Exception], monkeypatch: 
 def test_what_is_asked_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 
-    def load_dataset(*arguments: object, **options: object) -> list[Any]:
+    def load_dataset(*arguments: object, **options: object) -> datasets.Dataset:
         asked.append((arguments, options))
-        return NESTED
+        return datasets.Dataset.from_list(NESTED)
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     assert table(dataset="some/name", subset="en-de", split="test")[0] == PAIRS

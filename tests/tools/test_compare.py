@@ -133,9 +133,14 @@ def test_a_language_without_spaces(here: Path, tmt: Tmt) -> None:
 
 
 @pytest.mark.filterwarnings("default")
-def test_training_text_that_has_gone(here: Path, tmt: Tmt) -> None:
+@pytest.mark.parametrize("gone", ["text", "cache"])
+def test_training_text_that_has_gone(here: Path, tmt: Tmt, gone: str) -> None:
+    """Or for which there is no folder to read it into."""
     shutil.rmtree("runs/.cache")
-    Path("train.de").unlink()
+    if gone == "text":
+        Path("train.de").unlink()
+    else:
+        Path("runs/.cache").touch()
     done = tmt("compare", "runs/tiny", "a.de", "--src", "valid.en", "--ref", "valid.de")
     assert done.returncode == 0
     assert "tmt: warning: runs/tiny: its training text cannot be read" in done.stderr

@@ -58,6 +58,12 @@ def test_the_suffix_decides_the_format(suffix: str, start: bytes, here: Path, tm
     assert path.read_bytes().startswith(start)
 
 
+def test_what_a_link_points_to_is_drawn(here: Path, tmt: Tmt, tmp_path: Path) -> None:
+    (tmp_path / "link.png").symlink_to(tmp_path / "there.png")
+    assert tmt("plot", "schedule", "tiny.yaml", "--output", tmp_path / "link.png").returncode == 0
+    assert (tmp_path / "link.png").is_symlink() and (tmp_path / "there.png").is_file()
+
+
 def test_without_output_a_picture_goes_to_its_subject(
     tiny_run: Path, tiny: Path, tmt: Tmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -235,6 +235,9 @@ def _read_dataset(source: Source, columns: tuple[str, str]) -> Iterator[Pair]:
             "for a hub name the network must reach the hub; with text files of your own, give them instead:\n"
             "  data.train='{src: train.SRC, tgt: train.TGT}' (likewise data.validation and data.test)"
         ) from None
+    text = [column for column in rows.column_names if column in ("translation", *columns)]
+    if "translation" in text or {*columns} <= {*text}:
+        rows = rows.select_columns(text)  # others may hold sounds or pictures, which would be decoded
     for number, row in enumerate(rows, start=1):
         yield Pair(*_pick(row, columns, f"{name} ({split}):{number}"), f"{name} ({split})", number)
 

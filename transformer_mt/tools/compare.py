@@ -171,7 +171,7 @@ def _training(question: Question, configs: Mapping[Path, Config]) -> Iterator[Te
     for path, config in configs.items():
         try:
             pairs, _ = material.load_training(config)
-        except UserError as error:
+        except (UserError, OSError) as error:
             warnings.warn(
                 f"{path}: its training text cannot be read, so words are not told by frequency: {error}\n"
                 "--train F names a training text",

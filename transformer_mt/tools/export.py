@@ -110,7 +110,7 @@ def validation_texts(config: Config, lines: list[str]) -> list[str]:
     """The run's validation sentences; none where they cannot be read any more, which is added to the lines."""
     try:
         return material.load_validation(config).column("src")
-    except UserError as error:
+    except (UserError, OSError) as error:
         lines.append(
             f"the validation sentences cannot be read: {error}\n"
             "so the two engines were not compared; --src F compares them on the lines of a file"

@@ -61,7 +61,7 @@ def plot(what: What, subject: Subject, choice: Choice, output: Path | None) -> P
         output = subject.run.path / "plots" / f"{what}.png"
         output.parent.mkdir(exist_ok=True)
     output = output or Path(f"{subject.config.name}-{what}.png")
-    with replaced_file(output) as beside:
+    with replaced_file(output.resolve()) as beside:  # what a link points to is written, not the link
         figure.savefig(beside, format=suffix(output))
     return output
 

@@ -52,7 +52,7 @@ class Milestone(NamedTuple):
 class TrainConfig(Section):
     """How long, and how often something is said or saved. The first limit that is reached ends the training."""
 
-    max_steps: Annotated[int | None, MAY_CHANGE] = Field(default=20_000, ge=1)
+    max_steps: Annotated[int | None, MAY_CHANGE] = Field(default=20_000, ge=1, le=10**12)
     """last step; null: no such limit"""
     max_epochs: Annotated[int | None, MAY_CHANGE] = Field(default=None, ge=1)
     """last pass through the training pairs; null: no such limit"""
