@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from transformer_mt import disk
 from transformer_mt.disk import write_text
 from transformer_mt.errors import UserError
-from transformer_mt.runs import FORMAT, CheckpointInfo, RunFolder, is_better, ranked
+from transformer_mt.runs import EXPORT, FORMAT, CheckpointInfo, RunFolder, is_better, ranked
 from transformer_mt.seal import write_seal
 from transformer_mt.settings import Section
 
@@ -85,6 +86,14 @@ def add_checkpoint(run: RunFolder, step: int, metric: str = "loss", folder: str 
 
 def test_a_run_opens(run: RunFolder) -> None:
     assert RunFolder.open(run.path) == RunFolder.open(str(run.path)) == run
+
+
+def test_a_command_that_is_named_can_be_typed(tmp_path: Path) -> None:
+    folder = tmp_path / "my engine"
+    folder.mkdir()
+    (folder / EXPORT).touch()
+    with pytest.raises(UserError, match=re.escape(f"`tmt translate --engine ctranslate2 '{folder}'`")):
+        RunFolder.open(folder)
 
 
 def test_a_section_of_the_run_s_configuration(run: RunFolder) -> None:

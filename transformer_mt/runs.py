@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
+from shlex import quote
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -117,7 +118,7 @@ class RunFolder:
         if not run.exists() and (run.path / EXPORT).exists():
             raise UserError(
                 f"{run.path}: is a model for another engine ({EXPORT}); name the run that it came from, or translate "
-                f"with `tmt translate --engine ctranslate2 {run.path}`"
+                f"with `tmt translate --engine ctranslate2 {quote(str(run.path))}`"
             )
         if not run.exists():
             raise UserError(
@@ -150,7 +151,7 @@ class RunFolder:
             return schema.model_validate(read_yaml(self.config).values[name])
         except (KeyError, ValidationError):
             raise UserError(
-                f"{self.config}: section {name} is damaged; `tmt config {self.config}` says where"
+                f"{self.config}: section {name} is damaged; `tmt config {quote(str(self.config))}` says where"
             ) from None
 
     def checkpoint_folders(self) -> dict[int, Path]:

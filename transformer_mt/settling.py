@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import partial
+from shlex import quote
 
 import torch
 
@@ -49,7 +50,9 @@ def settle(run: RunFolder, config: Config) -> Config:
         compare(run, old, config)
     if is_over_before_its_end(config):
         of_new = "set null, which ends the curve with the training (a base may have set it)"
-        of_old = f"begin another run: longer from its start, or with these weights (train.init_from={run.path})"
+        of_old = (
+            f"begin another run: longer from its start, or with these weights (train.init_from={quote(str(run.path))})"
+        )
         raise UserError(
             f"schedule.total_steps: {config.schedule.total_steps:,}: from there on the learning rate is 0, and "
             f"train.max_steps goes further;\n{of_new if old is None else of_old}"
@@ -71,7 +74,7 @@ def refuse_exported(run: RunFolder) -> None:
     if exported := run.read_record().get("exported"):
         raise UserError(
             f"{run.path}: holds weights alone ({exported['what']}), and no training goes on from them;\n"
-            f"begin a new run with them: name=... train.init_from={run.path}"
+            f"begin a new run with them: name=... train.init_from={quote(str(run.path))}"
         )
 
 

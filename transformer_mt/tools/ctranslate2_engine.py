@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
+from shlex import quote
 from typing import Any, cast
 
 import ctranslate2
@@ -206,7 +207,7 @@ def read_about(folder: Path) -> dict[str, Any]:
     path = folder / EXPORT
     if RunFolder(folder).exists():
         raise UserError(
-            f"{folder}: is a run; `tmt export {folder} --to ctranslate2 --output DIR` makes what "
+            f"{folder}: is a run; `tmt export {quote(str(folder))} --to ctranslate2 --output DIR` makes what "
             "`tmt translate --engine ctranslate2 DIR` reads"
         )
     if not path.exists():

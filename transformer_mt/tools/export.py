@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from transformer_mt import __version__, disk, material
@@ -79,7 +80,7 @@ def to_ctranslate2(
         disk.write_text(beside / EXPORT, json.dumps(about, ensure_ascii=False, indent=1) + "\n")
     lines.append(f"{output}: {run.path}, step {step:,}, {quantization}, {disk.size(disk.used(output))}")
     lines += report(found, quantization)
-    return [*lines, f"python {output / 'translate.py'} < F > G translates lines"]
+    return [*lines, f"python {quote(str(output / 'translate.py'))} < F > G translates lines"]
 
 
 def check_engine(quantization: str) -> None:
