@@ -30,10 +30,11 @@ class RMSNorm(nn.Module):
         self.weight, self.eps = nn.Parameter(torch.ones(width)), eps
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.device.type == "cpu" and self.weight.dtype == torch.float32:
+        x = x.to(self.weight.dtype)
+        if x.device.type == "cpu" and x.dtype == torch.float32:
             # torch has no kernel for it there, and its gradient takes three times as long
             return cast(Tensor, _RMSNorm.apply(x, self.weight, self.eps))
-        return F.rms_norm(x.to(self.weight.dtype), self.weight.shape, self.weight, self.eps)
+        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
 
 
 class _RMSNorm(torch.autograd.Function):
@@ -44,7 +45,6 @@ class _RMSNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        x = x.to(weight.dtype)
         width = x.size(-1)
         norm = cast(Tensor, torch.linalg.vector_norm(x, dim=-1, keepdim=True))
         rate = norm.square_().div_(width).add_(eps).rsqrt_()  # [..., 1]
