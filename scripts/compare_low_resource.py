@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from reproduce_work import CONFIGS, do_all, folder, positive, run_script, spread, tmt
+from reproduce_work import CONFIGS, Doable, do_all, folder, positive, run_script, spread, tmt
 
 from transformer_mt.data.lines import read_lines
 from transformer_mt.disk import write_text
@@ -39,7 +39,8 @@ class Training(NamedTuple):
     recipe: str
     seed: int
     folder: Path
-    overrides: Sequence[str]
+    overrides: tuple[str, ...]
+    needs: tuple[Doable, ...] = ()  # nothing is to be done before it
 
     @property
     def run(self) -> RunFolder:
@@ -84,7 +85,7 @@ def main() -> None:
             write_text(RUNS / f"train-{n_pairs}.{lang}", "".join(f"{line}\n" for line in lines))
     seeds = range(1, args.seeds + 1)
     by_row = [
-        [Training(n_pairs, recipe, seed, args.folder, args.overrides) for seed in seeds]
+        [Training(n_pairs, recipe, seed, args.folder, tuple(args.overrides)) for seed in seeds]
         for n_pairs in args.pairs
         for recipe in RECIPES
     ]

@@ -30,6 +30,7 @@ from reproduce_work import (
     TEST,
     VALIDATION,
     System,
+    Text,
     Work,
     do_all,
     evaluate,
@@ -39,12 +40,16 @@ from reproduce_work import (
     positive,
     run_script,
     spread,
+    together,
     write_papers_texts,
 )
 
 TINY = System("tiny", "papers/multi30k_tiny.yaml", averaged=10)
 FAST = System("fast", "papers/multi30k_fast.yaml", averaged=3)
-DIVERSIFIED = System("diversified", "papers/multi30k_diversified.yaml", averaged=3, teacher=FAST)
+TAUGHT = Text("taught", FAST, options=("--length-penalty", "2"))  # as long as the references
+BACK = Text("back", FAST, backward=True)
+DRAWN = Text("drawn", FAST, backward=True, options=("--sample", "--top-k", "10"))
+DIVERSIFIED = System("diversified", "papers/multi30k_diversified.yaml", averaged=3, texts=(TAUGHT, BACK, DRAWN))
 SYSTEMS = {system.name: system for system in (TINY, FAST, DIVERSIFIED)}
 OWN = ("name", "runs_dir", "seed", "data.src_lang", "data.tgt_lang", "data.train", "data.validation", "data.test")
 """Settings that make one training another one than the next."""
@@ -89,12 +94,7 @@ def main() -> None:
         systems = [FAST._replace(name=f"screen-{name}", changes=LEVERS[name]) for name in names]
         scored = (VALIDATION,)
     by_system = [make_works(system.changed(args.overrides), args, scored) for system in systems]
-    works = [work for works in by_system for work in works]
-    students = [work for work in works if work.synthetic]
-    synthetic = [text for work in students for text in work.synthetic]
-    others = [work for work in works if work not in students]
-    for stage in ([*others, *(text.teacher for text in synthetic)], synthetic, students):
-        do_all([*dict.fromkeys(stage)], args.jobs)
+    do_all([work for works in by_system for work in works], args.jobs)
     for line in screening(by_system) if args.screen else table(by_system):
         print(line, flush=True)
 
@@ -151,8 +151,8 @@ def table(systems: Sequence[Sequence[Work]]) -> Iterator[str]:
         each = {part: [work.scores_file(part) for work in works] for part in works[0].scored}
         yield row(f"`{name}`", each, millions, hours, str(n))
         if n > 1:
-            together = {part: [scores_together(works, part)] for part in works[0].scored}
-            yield row(f"`{name}`, ensemble", together, millions * n, [sum(hours)], f"{n} together")
+            ensemble = {part: [scores_together(works, part)] for part in works[0].scored}
+            yield row(f"`{name}`, ensemble", ensemble, millions * n, [sum(hours)], f"{n} together")
 
 
 def row(system: str, scores: dict[str, list[Path]], millions: float, hours: list[float], seeds: str) -> str:
@@ -165,7 +165,7 @@ def row(system: str, scores: dict[str, list[Path]], millions: float, hours: list
 def scores_together(works: Sequence[Work], part: str) -> Path:
     """Those of all seeds of a system as an ensemble: found anew where one of the seeds was."""
     each = [work.scores_file(part) for work in works]
-    scores = RUNS / f"{works[0].name}-ensemble-of-{len(works)}-{part}.json"
+    scores = RUNS / f"{together(works)}-{part}.json"
     if not is_newer(scores, each):
         evaluate(works, part, scores)
     return scores

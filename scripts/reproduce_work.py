@@ -9,9 +9,10 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -33,26 +34,44 @@ PARTS = ("train", VALIDATION, TEST)
 class Doable(Protocol):
     """A piece of work; done already, it is not done again."""
 
+    @property
+    def needs(self) -> Sequence[Doable]:
+        """What is to be done before it."""
+        ...
+
     def do(self) -> None: ...
 
 
 class System(NamedTuple):
-    """A recipe for the papers' text: a file, and what is changed of it.
-
-    With a teacher, each seed learns also from what the teacher's first seed makes of the training text, in both
-    directions.
-    """
+    """A recipe for the papers' text: a file, what is changed of it, and what it learns from besides the pairs."""
 
     name: str
     config: str
     averaged: int  # of its newest checkpoints, so many
     changes: tuple[str, ...] = ()
-    teacher: System | None = None
+    texts: tuple[Text, ...] = ()
 
     def changed(self, changes: Sequence[str]) -> System:
-        """With more changes, also of the teacher."""
-        teacher = self.teacher.changed(changes) if self.teacher else None
-        return self._replace(changes=(*self.changes, *changes), teacher=teacher)
+        """With more changes, also of its teachers."""
+        return self._replace(
+            changes=(*self.changes, *changes), texts=tuple(text.changed(changes) for text in self.texts)
+        )
+
+
+class Text(NamedTuple):
+    """One side of the training text, translated: the sources, or the targets by a teacher of the other direction."""
+
+    name: str
+    teacher: System
+    seeds: int = 1  # of the teacher, from the first on: so many together
+    backward: bool = False
+    options: tuple[str, ...] = ()
+    source: Text | None = None  # translated in place of the training text
+
+    def changed(self, changes: Sequence[str]) -> Text:
+        """With more changes of its teachers."""
+        source = self.source.changed(changes) if self.source else None
+        return self._replace(teacher=self.teacher.changed(changes), source=source)
 
 
 @dataclass(frozen=True)
@@ -89,24 +108,24 @@ class Work:
         return TEXT / f"{part}.{self.src_lang}", TEXT / f"{part}.{self.tgt_lang}"
 
     @property
-    def synthetic(self) -> tuple[Synthetic, ...]:
-        """What it learns from besides the training pairs: the sources translated, at the length of the references, and
-        the targets translated back, by search and drawn."""
-        if not self.system.teacher:
-            return ()
-        forward = replace(self, system=self.system.teacher, seed=1)
-        backward = replace(forward, src_lang=self.tgt_lang, tgt_lang=self.src_lang, scored=(VALIDATION,))
-        return (
-            Synthetic(forward, "taught", ("--length-penalty", "2")),
-            Synthetic(backward, "back"),
-            Synthetic(backward, "drawn", ("--sample", "--top-k", "10")),
-        )
+    def needs(self) -> tuple[Synthetic, ...]:
+        """What it learns from besides the training pairs."""
+        return tuple(self.synthetic(text) for text in self.system.texts)
+
+    def synthetic(self, text: Text) -> Synthetic:
+        """In this work's languages."""
+        teacher = replace(self, system=text.teacher)
+        if text.backward:
+            teacher = replace(teacher, src_lang=self.tgt_lang, tgt_lang=self.src_lang, scored=(VALIDATION,))
+        teachers = tuple(replace(teacher, seed=seed) for seed in range(1, text.seeds + 1))
+        source = self.synthetic(text.source) if text.source else None
+        return Synthetic(text.name, teachers, text.options, source)
 
     @property
     def sources(self) -> Iterator[str]:
         """Where the pairs come from."""
         src, tgt = self.files("train")
-        pairs = [(src, tgt), *(text.pair(self) for text in self.synthetic)]
+        pairs = [(src, tgt), *(text.pair(self) for text in self.needs)]
         yield f"data.train={{src: {[str(src) for src, _ in pairs]}, tgt: {[str(tgt) for _, tgt in pairs]}}}"
         src, tgt = self.files(VALIDATION)
         yield f"data.validation={{src: '{src}', tgt: '{tgt}'}}"
@@ -136,7 +155,7 @@ class Work:
 
     def is_outdated(self) -> bool:
         """Whether its teachers have translated anew since it began."""
-        texts = [text.file for text in self.synthetic]
+        texts = [text.file for text in self.needs]
         return bool(texts) and self.run.exists() and not is_newer(self.run.tokenizer, texts)
 
     def is_averaged(self) -> bool:
@@ -151,27 +170,37 @@ class Work:
 
 @dataclass(frozen=True)
 class Synthetic:
-    """The training text of one language as a teacher translates it."""
+    """A text as its teachers translate it: the training text of their source language, or another such translation."""
 
-    teacher: Work
     name: str
+    teachers: tuple[Work, ...]
     options: tuple[str, ...] = ()
+    source: Synthetic | None = None
+
+    @property
+    def needs(self) -> tuple[Doable, ...]:
+        """Whoever translates, and what."""
+        return (*self.teachers, self.source) if self.source else self.teachers
 
     @property
     def file(self) -> Path:
-        return TEXT / f"train.{self.teacher.run.path.name}-{self.name}.{self.teacher.tgt_lang}"
+        return TEXT / f"train.{together(self.teachers)}-{self.name}.{self.teachers[0].tgt_lang}"
+
+    @property
+    def original(self) -> Path:
+        """What is translated."""
+        return self.source.file if self.source else self.teachers[0].files("train")[0]
 
     def pair(self, student: Work) -> tuple[Path, Path]:
         """Source and target for the student: the other side is what was translated."""
-        text, _ = self.teacher.files("train")
-        return (text, self.file) if self.teacher.tgt_lang == student.tgt_lang else (self.file, text)
+        forward = self.teachers[0].tgt_lang == student.tgt_lang
+        return (self.original, self.file) if forward else (self.file, self.original)
 
     def do(self) -> None:
-        """Translate: anew where the teacher is."""
-        if not is_newer(self.file, [self.teacher.judged.config]):
-            text, _ = self.teacher.files("train")
-            files = "--input", text, "--output", self.file
-            tmt("translate", self.teacher.judged.path, *self.options, *files, threads=self.teacher.threads)
+        """Translate: anew where a teacher is, or the original."""
+        if not is_newer(self.file, [self.original, *(teacher.judged.config for teacher in self.teachers)]):
+            files = "--input", self.original, "--output", self.file
+            tmt("translate", *models(self.teachers), *self.options, *files, threads=self.teachers[0].threads)
 
 
 def write_papers_texts(data: Path, lang: str) -> None:
@@ -189,10 +218,19 @@ def write_papers_texts(data: Path, lang: str) -> None:
 def evaluate(works: Sequence[Work], part: str, scores: Path) -> None:
     """Score one model, or several together."""
     src, ref = works[0].files(part)
-    first, *others = [work.judged.path for work in works]
-    together = [first, *(word for other in others for word in ("--ensemble", other))]
-    command = ("evaluate", *together, "--src", src, "--ref", ref, "--paper", "multi30k", "--json")
+    command = ("evaluate", *models(works), "--src", src, "--ref", ref, "--paper", "multi30k", "--json")
     write_text(scores, tmt(*command, threads=works[0].threads))
+
+
+def models(works: Sequence[Work]) -> tuple[object, ...]:
+    """The words of a command for the mean of each, as an ensemble."""
+    first, *others = [work.judged.path for work in works]
+    return first, *(word for other in others for word in ("--ensemble", other))
+
+
+def together(works: Sequence[Work]) -> str:
+    """What one or several seeds of a system are called."""
+    return works[0].run.path.name if len(works) == 1 else f"{works[0].name}-ensemble-of-{len(works)}"
 
 
 def is_newer(made: Path, sources: Sequence[Path]) -> bool:
@@ -207,13 +245,26 @@ def measured(scores: Path, name: str) -> float:
 
 
 def do_all(works: Sequence[Doable], jobs: int) -> None:
-    """So many at once; the first that fails ends it."""
+    """So many at once, each behind what it needs; the first that fails ends it."""
+    graph = TopologicalSorter(dict(needs_of(works)))
+    graph.prepare()
+    running: dict[Future[None], Doable] = {}
     pool = ThreadPoolExecutor(jobs)
     try:
-        for done in as_completed([pool.submit(work.do) for work in works]):
-            done.result()
+        while graph.is_active():
+            running |= {pool.submit(work.do): work for work in graph.get_ready()}
+            for done in wait(running, return_when=FIRST_COMPLETED).done:
+                done.result()
+                graph.done(running.pop(done))
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def needs_of(works: Sequence[Doable]) -> Iterator[tuple[Doable, Sequence[Doable]]]:
+    """What each needs, and what that needs."""
+    for work in works:
+        yield work, work.needs
+        yield from needs_of(work.needs)
 
 
 def run_script(main: Callable[[], None]) -> None:

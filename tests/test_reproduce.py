@@ -77,7 +77,8 @@ def test_from_text_to_table(data: Path, monkeypatch: pytest.MonkeyPatch, capsys:
 def test_from_text_to_students(data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Two teachers, what they translate, and what learns from it."""
     fast = reproduce.FAST._replace(averaged=2)
-    diversified = reproduce.DIVERSIFIED._replace(averaged=2, teacher=fast)
+    texts = tuple(text._replace(teacher=fast) for text in reproduce.DIVERSIFIED.texts)
+    diversified = reproduce.DIVERSIFIED._replace(averaged=2, texts=texts)
     monkeypatch.setattr(reproduce, "SYSTEMS", {"diversified": diversified})
     arguments = ["multi30k", "--data", str(data), "--seeds", "1", "--jobs", "2", *SMALL, "schedule.warmup_steps=1"]
     monkeypatch.setattr(sys, "argv", ["reproduce.py", *arguments])
@@ -137,7 +138,7 @@ def test_students(data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
         work.run.tokenizer.write_text("", encoding="utf-8")
         for part in work.scored:
             work.scores_file(part).write_text(json.dumps(scores), encoding="utf-8")
-        if work.synthetic:
+        if work.needs:
             config = configuration.load(reproduce_work.CONFIGS / work.system.config, [*work.sources])
             src, tgt = "runs/multi30k/text/train.en", "runs/multi30k/text/train.de"
             taught, back, drawn = (f"runs/multi30k/text/train.fast-{name}" for name in SYNTHETIC)
