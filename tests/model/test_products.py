@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from transformer_mt.data.batching import Batch
-from transformer_mt.model.products import PER_OCTAVE, common_count, fill_up, product
+from transformer_mt.model.products import PER_OCTAVE, _FilledUp, common_count, fill_up, product
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.training import chunks
 from transformer_mt.training.objective import LossConfig, make_loss
@@ -93,9 +93,28 @@ def test_equals_torch(shape: tuple[int, ...], has_bias: bool) -> None:
 def test_converted_weights(shape: tuple[int, ...], has_bias: bool) -> None:
     """As translating has them: the input may be in fp32."""
     x, weight, bias = torch.randn(shape), torch.randn(7, 24), torch.randn(7) if has_bias else None
-    found = product(x, weight.to(BF16), None if bias is None else bias.to(BF16))
+    weight_16, bias_16 = weight.to(BF16), None if bias is None else bias.to(BF16)
+    found = product(x, weight_16, bias_16)
     assert found.dtype == BF16
     assert_near(found, F.linear(x, weight, bias))
+    with torch.inference_mode():
+        assert torch.equal(product(x, weight_16, bias_16), found)
+
+
+def test_without_gradient_common_counts_go_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A position of one sentence is worked out by many small products, around which each call counts."""
+    filled_up: list[int] = []
+    apply = _FilledUp.apply
+
+    def count(x: Tensor, *others: Any) -> Any:
+        filled_up.append(len(x))
+        return apply(x, *others)
+
+    monkeypatch.setattr(_FilledUp, "apply", count)
+    with torch.inference_mode():
+        for rows in (1, 5, 16, 17, 32, 37):
+            product(torch.randn(rows, 24), torch.randn(7, 24).to(BF16), None)
+    assert filled_up == [17, 37]
 
 
 def test_parts_of_a_matrix_and_of_rows() -> None:

@@ -25,7 +25,7 @@ def compute_dtype(x: Tensor) -> torch.dtype:
 def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x W^T + b in the precision of converted weights, or else as torch has it. [..., D] -> [..., width]"""
     dtype = compute_dtype(weight) if weight.dtype == torch.float32 else weight.dtype
-    if compiles_by_shape(x.device, dtype):
+    if compiles_by_shape(x.device, dtype) and (torch.is_grad_enabled() or not is_common(x.numel() // x.size(-1))):
         return cast(Tensor, _FilledUp.apply(x, weight, bias, dtype))
     return F.linear(x if weight.dtype == torch.float32 else x.to(dtype), weight, bias)
 
@@ -45,6 +45,11 @@ def fill_up(rows: Tensor, dtype: torch.dtype) -> Tensor:
     filled[:count] = rows
     filled[count:] = 0
     return filled
+
+
+def is_common(count: int) -> bool:
+    """Whether so many rows stay as they are: up to 16 do."""
+    return common_count(count) == count
 
 
 def common_count(count: int) -> int:
