@@ -24,6 +24,11 @@ SEARCHING = ("beam", "length_penalty", "min_length", "no_repeat_ngram", "repetit
 DRAWING = ("temperature", "top_k", "top_p", "seed")
 
 
+def option(key: str) -> str:
+    """How the command line spells an argument."""
+    return f"--{key.replace('_', '-')}"
+
+
 def decoding_options(args: argparse.Namespace) -> dict[str, Any]:
     """What the command line sets of the configuration's section `decoding`."""
     names = {"length_penalty": "length_penalty_exponent"}
@@ -192,7 +197,7 @@ def _add_compare(compare: argparse.ArgumentParser) -> None:
     files.add_argument("--text", choices=("raw", "moses"), help="of all files, as for tmt evaluate --hyp")
     _add_search(compare)
     _add_reading(compare)
-    compare.set_defaults(verb="compare")
+    compare.set_defaults(verb="compare", **dict.fromkeys(READING))  # so it shows whether they were given
 
 
 def _add_ensemble(parser: argparse.ArgumentParser) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from transformer_mt import allocator, outputs, streams
-from transformer_mt.arguments import DRAWING, READING, decoding_options, make_parser
+from transformer_mt.arguments import DRAWING, READING, decoding_options, make_parser, option
 from transformer_mt.errors import Interrupted, UserError
 from transformer_mt.speech import say_here
 
@@ -119,9 +119,7 @@ def _translate(args: argparse.Namespace) -> None:
     origin, translator = _load_engine(args) if args.engine == "ctranslate2" else _load_run(args)
     for key in () if translator.config.sample else DRAWING:
         if getattr(args, key) is not None:
-            raise UserError(
-                f"translate: --{key.replace('_', '-')} is of drawing at random; add --sample, or leave it out"
-            )
+            raise UserError(f"translate: {option(key)} is of drawing at random; add --sample, or leave it out")
     job = Job(origin, translator, args.errors, args.split_sentences, args.format, args.scores, args.alignments)
     settings = job.settings() if args.input else None
     _answer(args, lines, settings, job.translate, is_quiet=bool(args.texts) or at_prompt)

@@ -170,6 +170,7 @@ def test_training_text_that_has_gone(here: Path, tmt: Tmt, gone: str) -> None:
         ("a.de runs/tiny --ref valid.de --src valid.en --checkpoint 9", "best, last and the steps 8, 12"),
         ("a.de runs/tiny --ref valid.de --src valid.en --tgt-lang de", "--tgt-lang and --text go with files alone"),
         ("a.de b.de --ref valid.de --show -1", "--show -1: a number of sentences"),
+        ("a.de b.de --ref valid.de --length-penalty 2 --device cpu", "leave out --device, --length-penalty"),
         ("a.de runs/tiny --ref valid.de --src valid.en --beam 0", "decoding.beam"),
     ],
 )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformer_mt import __version__, material, streams
 from transformer_mt import config as configuration
+from transformer_mt.arguments import READING, SEARCHING, option
 from transformer_mt.config import Config
 from transformer_mt.data.lines import read_columns, read_lines
 from transformer_mt.errors import UserError
@@ -32,18 +33,21 @@ class Question:
     """What is to be compared, and on what."""
 
     systems: Sequence[Path]
-    checkpoint: str
+    checkpoint: str | None
     src: Path | None
     ref: Path
     train: Path | None
     tgt_lang: str | None
     text: TextKind | None
     show: int
+    translating: Sequence[str]
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Question:
         """From the arguments of the command line."""
-        return cls(**{field.name: given[field.name] for field in fields(cls)})
+        own = (field.name for field in fields(cls) if field.name != "translating")
+        translating = [option(key) for key in (*READING, "max_length", *SEARCHING) if given[key] is not None]
+        return cls(**{key: given[key] for key in own}, translating=translating)
 
     def check(self) -> None:
         """Refuse what does not go together, before anything is read."""
@@ -57,8 +61,11 @@ class Question:
         streams.check_file(self.train)
         for _ in read_lines(self.train) if self.train and self.train.is_file() else ():
             pass  # what is no text is found before runs translate; a pipe can be read only once
-        if self.src is None and any(path.is_dir() for path in self.systems):
-            raise UserError("compare: a run has to translate: name its source sentences with --src")
+        if any(path.is_dir() for path in self.systems):
+            if self.src is None:
+                raise UserError("compare: a run has to translate: name its source sentences with --src")
+        elif self.translating:
+            raise UserError(f"compare: files hold translations that are there; leave out {', '.join(self.translating)}")
 
 
 @dataclass(frozen=True)
@@ -117,7 +124,7 @@ def compare(question: Question, load: Callable[[Path], Translator]) -> Compariso
     runs = {path: RunFolder.open(path) for path in question.systems if path.is_dir()}
     configs = {path: configuration.load(run.config) for path, run in runs.items()}
     for run in runs.values():
-        run.checkpoint(question.checkpoint)  # must be there before another run translates
+        run.checkpoint(question.checkpoint or "best")  # must be there before another run translates
     standard = _standard(question, configs)
     files = [path for path in question.systems if path not in runs]
     named = [question.ref, *([question.src] if question.src else []), *files]

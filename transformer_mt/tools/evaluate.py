@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from transformer_mt import __version__, outputs
-from transformer_mt.arguments import READING, SEARCHING
+from transformer_mt.arguments import READING, SEARCHING, option
 from transformer_mt.data.lines import read_columns
 from transformer_mt.errors import UserError
 from transformer_mt.runs import RunFolder
@@ -32,7 +32,7 @@ def check(given: Mapping[str, object]) -> None:
     """Refuse arguments that do not go together, before anything is loaded."""
 
     def names(keys: Sequence[str]) -> str:
-        return ", ".join("RUN" if key == "run" else f"--{key.replace('_', '-')}" for key in keys)
+        return ", ".join("RUN" if key == "run" else option(key) for key in keys)
 
     if given["hyp"] is None:
         if needless := [key for key in OF_A_FILE if given[key] is not None]:
