@@ -26,13 +26,12 @@ import tempfile
 import time
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import bench_decode
 import torch
 import yaml
 from bench_ceiling import DTYPES, PRODUCT, model_flops, product_rate, synchronise
-from bench_student import student_machine, student_step
+from bench_student import Step, student_machine, student_step
 
 from transformer_mt import config as configuration
 from transformer_mt.allocator import prefer_tcmalloc
@@ -76,12 +75,15 @@ def main() -> None:
         print(run_side(args.side, args.folder, args.precision))
     else:
         with tempfile.TemporaryDirectory() as name:
-            folder, steps = Path(name), args.steps or {"train": 15, "memory": 5000}[args.what]
-            prepare(folder, work(folder, args.src, args.tgt, args.overrides), steps if args.what == "train" else 0)
+            folder = Path(name)
+            config = work(folder, args.src, args.tgt, args.overrides)
             if args.what == "train":
+                prepare(folder, config, args.steps or 15)
                 compare(folder, args.rounds, args.precision)
             else:
-                subprocess.run([*side_command("memory", folder, args.precision), "--steps", str(steps)], check=True)
+                prepare(folder, config, steps=0)
+                steps = str(args.steps or 5000)
+                subprocess.run([*side_command("memory", folder, args.precision), "--steps", steps], check=True)
 
 
 def compare(folder: Path, rounds: int, precision: str) -> None:
@@ -179,7 +181,7 @@ def lengths(batches: list[torch.Tensor], pad: int) -> list[int]:
 def watch_memory(folder: Path, precision: str, steps: int) -> None:
     """Take steps, and print resident memory at some of them and the speed by the thousand."""
     config, tokenizers, _ = read(folder)
-    stream, step = make_stream(config, tokenizers, folder), our_step(config, tokenizers, folder, precision)
+    stream, step = make_stream(config, tokenizers, folder), our_step(config, tokenizers, precision)
     position, shapes, resident = Position(), set[tuple[int, ...]](), dict[int, int]()
     tokens, began = 0, time.perf_counter()
     for number in range(1, steps + 1):
@@ -213,10 +215,7 @@ def run_side(side: str, folder: Path, precision: str) -> float:
     config, tokenizers, batches = read(folder)
     device = resolve(config.device, precision, config.threads).device
     torch.manual_seed(config.seed)
-    if side == "ours":
-        step = our_step(config, tokenizers, folder, precision)
-    else:
-        step = student_step(config, tokenizers, precision)
+    step = {"ours": our_step, "student": student_step}[side](config, tokenizers, precision)
     for batch in batches[:WARM_UP]:
         step(batch)
     synchronise(device)
@@ -227,16 +226,16 @@ def run_side(side: str, folder: Path, precision: str) -> float:
     return sum(batch.n_tgt for batch in batches[WARM_UP:]) / (time.perf_counter() - began)
 
 
-def our_step(config: Config, tokenizers: TokenizerPair, folder: Path, precision: str) -> Any:
-    """Our own step."""
+def our_step(config: Config, tokenizers: TokenizerPair, precision: str) -> Step:
+    """One update of ours, on a batch."""
     machine = resolve(config.device, precision, config.threads)
     model = Transformer(config.model, tokenizers.src, tokenizers.tgt).to(machine.device)
     updater = make_updater(config, machine, Ranks(), model, halve=lambda batch: [])
     schedule, steps = make_schedule(config.schedule, config.model.d_model), count(1)
 
     def step(batch: Batch) -> None:
-        step = next(steps)
-        updater.update(step, schedule(step), [batch])
+        number = next(steps)
+        updater.update(number, schedule(number), [batch])
 
     return step
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,8 @@ from transformer_mt.data.batching import Batch
 from transformer_mt.data.tokenizer import TokenizerPair
 from transformer_mt.device import Machine, resolve
 from transformer_mt.model.positions import sinusoidal_table
+
+Step = Callable[[Batch], None]
 
 
 class Student(nn.Module):
@@ -54,8 +56,8 @@ def student_machine(config: Config, precision: str) -> Machine:
     return resolve(config.device, precision if on_gpu else "fp32", config.threads)
 
 
-def student_step(config: Config, tokenizers: TokenizerPair, precision: str) -> Any:
-    """One update, on a batch."""
+def student_step(config: Config, tokenizers: TokenizerPair, precision: str) -> Step:
+    """One update of the student, on a batch."""
     machine = student_machine(config, precision)
     pad = tokenizers.tgt.pad_id
     model = Student(config, tokenizers.tgt.vocab_size, pad).to(machine.device)

@@ -11,45 +11,61 @@ was begun goes on. `--speed` measures target tokens per second of training, the 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
-import subprocess
-import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import bench
 import yaml
+from trainings import CONFIGS, do_all, folder, positive, run_script, tmt
 
 from transformer_mt import config as configuration
 from transformer_mt.config import Config
+from transformer_mt.disk import write_text
 from transformer_mt.model.config import ModelConfig
+from transformer_mt.runs import RunFolder
 
-ARCHITECTURES = Path(__file__).resolve().parents[1] / "configs" / "architectures"
+ARCHITECTURES = CONFIGS / "architectures"
 RUNS = Path("runs/architectures")
 WIDTH, HEADS, LAYERS = 128, 4, 3
 
 
+@dataclass(frozen=True, eq=False)  # a dict has no hash
+class Training:
+    """An architecture with one seed."""
+
+    name: str
+    seed: int
+    config: dict[str, Any]
+    needs = ()  # nothing is to be done before it
+
+    def do(self) -> None:
+        """Train, and score; a training that is done is only read."""
+        file = RUNS / f"{self.name}-{self.seed}.yaml"
+        write_text(file, yaml.safe_dump({**self.config, "seed": self.seed, "threads": 1}))
+        tmt("train", "--config", file, log=file.with_suffix(".log"), threads=1)
+        print(f"{self.name}, seed {self.seed}: {scores(self.name, self.seed)}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", type=Path, required=True, help="text files train, val, test_2016_flickr (.en, .de)")
-    parser.add_argument("--epochs", type=int, default=6)
-    parser.add_argument("--seeds", type=int, default=1, help="runs of each, with seeds 1, 2, ...")
+    about = "text files train, val, test_2016_flickr (.en, .de)"
+    parser.add_argument("--folder", type=folder, required=True, help=about)
+    parser.add_argument("--epochs", type=positive, default=6)
+    parser.add_argument("--seeds", type=positive, default=1, help="runs of each, with seeds 1, 2, ...")
     parser.add_argument("--only", nargs="*", metavar="NAME", help="some of the presets, or default")
-    parser.add_argument("--jobs", type=int, default=1, help="trainings at once, each with one CPU thread")
+    parser.add_argument("--jobs", type=positive, default=1, help="trainings at once, each with one CPU thread")
     parser.add_argument("--speed", action="store_true", help="measure the speed instead of training")
     args = parser.parse_args()
     configs = distinct({name: shrunk(name, args.folder, args.epochs) for name in args.only or names()})
     if args.speed:
         measure(configs)
         return
-    with ThreadPoolExecutor(args.jobs) as pool:
-        seeds = range(1, args.seeds + 1)
-        trainings = [pool.submit(train, name, seed, configs[name]) for seed in seeds for name in configs]
-        for training in trainings:
-            training.result()
+    RUNS.mkdir(parents=True, exist_ok=True)
+    seeds = range(1, args.seeds + 1)
+    do_all([Training(name, seed, configs[name]) for seed in seeds for name in configs], args.jobs)
     print_table(list(configs), args.seeds)
 
 
@@ -105,20 +121,9 @@ def shrunk(name: str, folder: Path, epochs: int) -> dict[str, Any]:
     }
 
 
-def train(name: str, seed: int, config: dict[str, Any]) -> None:
-    """One run, in a process of its own; what it says goes to a file beside it."""
-    RUNS.mkdir(parents=True, exist_ok=True)
-    file = RUNS / f"{name}-{seed}.yaml"
-    file.write_text(yaml.safe_dump({**config, "seed": seed, "threads": 1}), encoding="utf-8")
-    with file.with_suffix(".log").open("a", encoding="utf-8") as log:
-        command = [sys.executable, "-m", "transformer_mt", "train", "--config", str(file)]
-        subprocess.run(command, check=True, stderr=log)
-    print(f"{name}, seed {seed}: {scores(name, seed)}", flush=True)
-
-
 def scores(name: str, seed: int) -> dict[str, float]:
     """BLEU and chrF of a finished run on the test set, and its parameters."""
-    record = json.loads((RUNS / f"{name}-{seed}" / "run.json").read_text(encoding="utf-8"))
+    record = RunFolder(RUNS / f"{name}-{seed}").read_record()
     test = record["test"]["flickr2016"]
     return {"bleu": test["bleu"]["value"], "chrf": test["chrf"]["value"], "parameters": record["parameters"]}
 
@@ -152,4 +157,4 @@ def measure(configs: dict[str, dict[str, Any]], rounds: int = 3) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import argparse
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from transformer_mt.data.lines import read_lines
+from transformer_mt.decoding.texts import Translation
 from transformer_mt.decoding.translator import Translator
 
 BEAMS = (1, 5)
@@ -37,7 +38,7 @@ def main() -> None:
             for name, size in CALLS.items():
                 found = in_calls(translator, texts, size, beam, is_shuffled="shuffled" in name)
                 others = [i for i, (one, other) in enumerate(zip(found, wanted, strict=True)) if one != other]
-                gaps = list(differences(judge, texts, found, wanted, others))
+                gaps = differences(judge, *([lines[i] for i in others] for lines in (texts, found, wanted)))
                 print(
                     f"{precision}  beam {beam}  {name:22}  {len(others)} of {len(texts):,} differ"
                     + (f", by {max(gaps):.4f} a token at most" if gaps else ""),
@@ -58,20 +59,15 @@ def in_calls(translator: Translator, texts: Sequence[str], size: int, beam: int,
     return found
 
 
-def differences(
-    judge: Translator, texts: Sequence[str], found: Sequence[str], wanted: Sequence[str], places: Sequence[int]
-) -> Iterator[float]:
-    """By how much the log-probability a token of one translation differs from that of the other."""
-    for i in places:
-        one, other = (forced_score(judge, texts[i], text) for text in (found[i], wanted[i]))
-        yield abs(one - other)
+def differences(judge: Translator, texts: Sequence[str], found: Sequence[str], wanted: Sequence[str]) -> list[float]:
+    """By how much the log-probability a token of each translation differs from that of the other."""
+    ones, others = (map(per_token, judge.score(texts, side)) for side in (found, wanted))
+    return [abs(one - other) for one, other in zip(ones, others, strict=True)]
 
 
-def forced_score(judge: Translator, text: str, translation: str) -> float:
-    """The log-probability a token of a translation that is forced whole, the end symbol not counted."""
-    n_tokens = len(judge.tokenizers.tgt.encode([translation])[0])
-    ((best,),) = judge.n_best([text], prefixes=[translation], beam=1, n_best=1)
-    return sum(best.token_scores[:n_tokens]) / max(1, n_tokens)
+def per_token(one: Translation) -> float:
+    """The mean log-probability, the end symbol not counted."""
+    return sum(one.token_scores[:-1]) / max(1, len(one.tokens))
 
 
 if __name__ == "__main__":

@@ -11,13 +11,12 @@ begun goes on. `section.key=value` changes all of them, for a trial.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from reproduce_work import CONFIGS, Doable, do_all, folder, positive, run_script, spread, tmt
+from trainings import CONFIGS, as_source, do_all, folder, positive, run_script, spread, tmt
 
 from transformer_mt.data.lines import read_lines
 from transformer_mt.disk import write_text
@@ -40,7 +39,7 @@ class Training(NamedTuple):
     seed: int
     folder: Path
     overrides: tuple[str, ...]
-    needs: tuple[Doable, ...] = ()  # nothing is to be done before it
+    needs = ()  # nothing is to be done before it
 
     @property
     def run(self) -> RunFolder:
@@ -70,8 +69,8 @@ class Training(NamedTuple):
 
 def files(folder: Path, part: str) -> str:
     """Both sides of a part of the corpus, as a setting."""
-    src, tgt = (str(folder / f"{part}.{lang}") for lang in LANGUAGES)
-    return json.dumps({"src": src, "tgt": tgt}, ensure_ascii=False)  # which is YAML too
+    src, tgt = (folder / f"{part}.{lang}" for lang in LANGUAGES)
+    return as_source((src, tgt))
 
 
 def main() -> None:

@@ -6,11 +6,11 @@
 DIR holds Multi30k as raw text: train, val and test_2016_flickr, each as .en, .de, ... Each system is trained with N
 seeds, the newest checkpoints of each are averaged, and the mean is scored on val and test_2016_flickr; then all seeds
 together, as an ensemble. The systems: `tiny` is the papers'; `fast` comes near it with half the tokens; `diversified`
-learns also from what the first seed of `fast` makes of the training text, in both directions, and its hours do not
-count that. `--system` asks for some of them alone. All goes to runs/multi30k; a training that was begun goes on, and
-what is done is not done again, so the command may be stopped at any time. `--jobs N` makes N trainings at once, each
-with one CPU thread where N is above 1. `section.key=value` changes all trainings: for a trial, in a working folder of
-its own.
+learns also from what the first seed of `fast` makes of the training text, in both directions; `distilled` from what
+three seeds of `diversified` make of it together. The hours of teachers are not counted in theirs. `--system` asks for
+some of them alone. All goes to runs/multi30k; a training that was begun goes on, and what is done is not done again, so
+the command may be stopped at any time. `--jobs N` makes N trainings at once, each with one CPU thread where N is above
+1. `section.key=value` changes all trainings: for a trial, in a working folder of its own.
 
 `--screen` trains `fast` as it is and with one thing changed: a lever, or each of them (`all`). These are scored on val
 alone: what is chosen so has never seen the test set. The levers:
@@ -25,32 +25,35 @@ from pathlib import Path
 from typing import Any
 
 from reproduce_work import (
-    LANGUAGES,
     RUNS,
     TEST,
     VALIDATION,
     System,
     Text,
     Work,
-    do_all,
     evaluate,
-    folder,
     is_newer,
     measured,
-    positive,
-    run_script,
-    spread,
     together,
     write_papers_texts,
 )
+from trainings import do_all, folder, positive, run_script, spread
+
+from transformer_mt.scoring.papers import MULTI30K
 
 TINY = System("tiny", "papers/multi30k_tiny.yaml", averaged=10)
 FAST = System("fast", "papers/multi30k_fast.yaml", averaged=3)
-TAUGHT = Text("taught", FAST, options=("--length-penalty", "2"))  # as long as the references
+AS_LONG = ("--length-penalty", "2")  # as the references are
+TAUGHT = Text("taught", FAST, options=AS_LONG)
 BACK = Text("back", FAST, backward=True)
 DRAWN = Text("drawn", FAST, backward=True, options=("--sample", "--top-k", "10"))
 DIVERSIFIED = System("diversified", "papers/multi30k_diversified.yaml", averaged=3, texts=(TAUGHT, BACK, DRAWN))
-SYSTEMS = {system.name: system for system in (TINY, FAST, DIVERSIFIED)}
+TAUGHT_TOGETHER = Text("taught", DIVERSIFIED, seeds=3, options=AS_LONG)
+DRAWN_TAUGHT = Text("drawn-taught", DIVERSIFIED, seeds=3, options=AS_LONG, source=DRAWN)
+DISTILLED = System(
+    "distilled", "papers/multi30k_distilled.yaml", averaged=3, texts=(TAUGHT_TOGETHER, BACK, DRAWN, DRAWN_TAUGHT)
+)
+SYSTEMS = {system.name: system for system in (TINY, FAST, DIVERSIFIED, DISTILLED)}
 OWN = ("name", "runs_dir", "seed", "data.src_lang", "data.tgt_lang", "data.train", "data.validation", "data.test")
 """Settings that make one training another one than the next."""
 LEVERS = {
@@ -88,21 +91,20 @@ def main() -> None:
     args = read_arguments()
     for lang in args.pair:
         write_papers_texts(args.data, lang)
-    systems, scored = [SYSTEMS[name] for name in dict.fromkeys(args.system or SYSTEMS)], (VALIDATION, TEST)
     if args.screen:
         names = dict.fromkeys(["nothing", *(LEVERS if "all" in args.screen else args.screen)])
         systems = [FAST._replace(name=f"screen-{name}", changes=LEVERS[name]) for name in names]
-        scored = (VALIDATION,)
-    by_system = [make_works(system.changed(args.overrides), args, scored) for system in systems]
+        scored, show = (VALIDATION,), screening
+    else:
+        systems = [SYSTEMS[name] for name in dict.fromkeys(args.system or SYSTEMS)]
+        scored, show = (VALIDATION, TEST), table
+    systems = [system.changed(args.overrides) for system in systems]
+    seeds, threads = range(1, args.seeds + 1), 1 if args.jobs > 1 else None
+    src_lang, tgt_lang = args.pair
+    by_system = [[Work(system, seed, src_lang, tgt_lang, scored, threads) for seed in seeds] for system in systems]
     do_all([work for works in by_system for work in works], args.jobs)
-    for line in screening(by_system) if args.screen else table(by_system):
+    for line in show(by_system):
         print(line, flush=True)
-
-
-def make_works(system: System, args: argparse.Namespace, scored: tuple[str, ...]) -> list[Work]:
-    """Each seed of a system."""
-    threads = 1 if args.jobs > 1 else None
-    return [Work(system, seed, *args.pair, scored=scored, threads=threads) for seed in range(1, args.seeds + 1)]
 
 
 def read_arguments() -> argparse.Namespace:
@@ -134,8 +136,8 @@ def read_arguments() -> argparse.Namespace:
 def pair(text: str) -> tuple[str, str]:
     """Two of the languages of Multi30k."""
     src_lang, hyphen, tgt_lang = text.partition("-")
-    if not hyphen or src_lang == tgt_lang or not {src_lang, tgt_lang} <= set(LANGUAGES):
-        raise argparse.ArgumentTypeError(f"{text}: two of {', '.join(LANGUAGES)}, such as en-de")
+    if not hyphen or src_lang == tgt_lang or not {src_lang, tgt_lang} <= set(MULTI30K):
+        raise argparse.ArgumentTypeError(f"{text}: two of {', '.join(MULTI30K)}, such as en-de")
     return src_lang, tgt_lang
 
 

@@ -2,44 +2,24 @@
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
-import statistics
-import subprocess
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from graphlib import TopologicalSorter
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
+
+from trainings import CONFIGS, Doable, as_source, tmt
 
 from transformer_mt.config import load
 from transformer_mt.data.lines import read_lines
 from transformer_mt.disk import delete_folder, write_text
-from transformer_mt.errors import UserError
 from transformer_mt.runs import RunFolder
 from transformer_mt.scoring.papers import papers_texts
 
-CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 RUNS = Path("runs/multi30k")
 TEXT = RUNS / "text"
-LANGUAGES = ("en", "de", "fr", "cs")
 VALIDATION, TEST = "val", "test_2016_flickr"
 PARTS = ("train", VALIDATION, TEST)
-
-
-class Doable(Protocol):
-    """A piece of work; done already, it is not done again."""
-
-    @property
-    def needs(self) -> Sequence[Doable]:
-        """What is to be done before it."""
-        ...
-
-    def do(self) -> None: ...
 
 
 class System(NamedTuple):
@@ -59,14 +39,15 @@ class System(NamedTuple):
 
 
 class Text(NamedTuple):
-    """One side of the training text, translated: the sources, or the targets by a teacher of the other direction."""
+    """A translation to learn from: of the training text's sources, of its targets by a teacher of the other direction,
+    or of another such text."""
 
     name: str
     teacher: System
     seeds: int = 1  # of the teacher, from the first on: so many together
     backward: bool = False
     options: tuple[str, ...] = ()
-    source: Text | None = None  # translated in place of the training text
+    source: Text | None = None  # translated instead
 
     def changed(self, changes: Sequence[str]) -> Text:
         """With more changes of its teachers."""
@@ -121,14 +102,10 @@ class Work:
         source = self.synthetic(text.source) if text.source else None
         return Synthetic(text.name, teachers, text.options, source)
 
-    @property
-    def sources(self) -> Iterator[str]:
-        """Where the pairs come from."""
-        src, tgt = self.files("train")
-        pairs = [(src, tgt), *(text.pair(self) for text in self.needs)]
-        yield f"data.train={{src: {[str(src) for src, _ in pairs]}, tgt: {[str(tgt) for _, tgt in pairs]}}}"
-        src, tgt = self.files(VALIDATION)
-        yield f"data.validation={{src: '{src}', tgt: '{tgt}'}}"
+    def data_settings(self) -> Iterator[str]:
+        """Where its pairs come from."""
+        yield f"data.train={as_source(self.files('train'), *(text.pair(self) for text in self.needs))}"
+        yield f"data.validation={as_source(self.files(VALIDATION))}"
         yield "data.test={}"
 
     def do(self) -> None:
@@ -137,7 +114,7 @@ class Work:
             *("train", "--config", CONFIGS / self.system.config, f"name={self.run.path.name}", f"runs_dir={RUNS}"),
             *(f"seed={self.seed}", f"data.src_lang={self.src_lang}", f"data.tgt_lang={self.tgt_lang}"),
             f"threads={self.threads or 'auto'}",
-            *self.sources,
+            *self.data_settings(),
             *self.system.changes,
             *(["--restart"] if self.is_outdated() else []),
             log=self.log,
@@ -207,8 +184,8 @@ def write_papers_texts(data: Path, lang: str) -> None:
     """The corpus in one language, prepared as the papers have it. Where it has changed, its scores are deleted."""
     TEXT.mkdir(parents=True, exist_ok=True)
     for part in PARTS:
-        texts = papers_texts(list(read_lines(data / f"{part}.{lang}")), lang)
-        text, file = "".join(f"{text}\n" for text in texts), TEXT / f"{part}.{lang}"
+        lines = papers_texts(list(read_lines(data / f"{part}.{lang}")), lang)
+        text, file = "".join(f"{line}\n" for line in lines), TEXT / f"{part}.{lang}"
         if not file.exists() or file.read_text(encoding="utf-8") != text:
             for scores in RUNS.glob(f"*/scores-{part}.json"):
                 scores.unlink()
@@ -242,69 +219,3 @@ def measured(scores: Path, name: str) -> float:
     """A score, as `tmt evaluate` found it."""
     (found,) = json.loads(scores.read_text(encoding="utf-8"))["test_sets"].values()
     return found["measures"][name]["value"]
-
-
-def do_all(works: Sequence[Doable], jobs: int) -> None:
-    """So many at once, each behind what it needs; the first that fails ends it."""
-    graph = TopologicalSorter(dict(needs_of(works)))
-    graph.prepare()
-    running: dict[Future[None], Doable] = {}
-    pool = ThreadPoolExecutor(jobs)
-    try:
-        while graph.is_active():
-            running |= {pool.submit(work.do): work for work in graph.get_ready()}
-            for done in wait(running, return_when=FIRST_COMPLETED).done:
-                done.result()
-                graph.done(running.pop(done))
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def needs_of(works: Sequence[Doable]) -> Iterator[tuple[Doable, Sequence[Doable]]]:
-    """What each needs, and what that needs."""
-    for work in works:
-        yield work, work.needs
-        yield from needs_of(work.needs)
-
-
-def run_script(main: Callable[[], None]) -> None:
-    """A script from end to end: a user's mistake is a sentence, and whoever stops it gets no traceback."""
-    try:
-        main()
-    except UserError as error:
-        sys.exit(f"{Path(sys.argv[0]).stem}: {error}")
-    except KeyboardInterrupt:
-        sys.exit(130)
-
-
-def folder(text: str) -> Path:
-    """One that is there, on the command line."""
-    if not (path := Path(text)).is_dir():
-        raise argparse.ArgumentTypeError(f"{text}: no such folder")
-    return path
-
-
-def positive(text: str) -> int:
-    """A number of things, on the command line."""
-    if not text.isdecimal() or text == "0":
-        raise argparse.ArgumentTypeError(f"{text}: a number from 1 on")
-    return int(text)
-
-
-def spread(values: Sequence[float]) -> str:
-    """The mean, and from where to where the values go."""
-    mean = f"{statistics.mean(values):.2f}"
-    return mean if len(values) == 1 else f"{mean} ({min(values):.2f} to {max(values):.2f})"
-
-
-def tmt(*arguments: object, log: Path | None = None, threads: int | None = None) -> str:
-    """A command of the program in a process of its own, and what it printed; a log keeps what it said meanwhile."""
-    words = [*map(str, arguments)]
-    environment = os.environ | ({"OMP_NUM_THREADS": str(threads)} if threads else {})
-    with nullcontext() if log is None else log.open("a", encoding="utf-8") as said:
-        command = [sys.executable, "-m", "transformer_mt", *words]
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=said, text=True, env=environment)
-    if done.returncode:
-        where = f"; {log} says why" if log else ""
-        raise UserError(f"tmt {' '.join(words)}\nended with status {done.returncode}{where}")
-    return done.stdout

@@ -123,8 +123,9 @@ def test_screening(data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
 
 
 def test_students(data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """They begin behind a teacher for each direction, and learn from what these translate; anew where that is."""
+    """They begin behind those who teach them, and learn from what these translate; anew where that is."""
     happened: list[object] = []
+    learnt: dict[str, object] = {}
     scores = {"test_sets": {"val": {"measures": {name: {"value": 40.0} for name in ("p", "bleu", "chrf++", "ter")}}}}
 
     def do(work: reproduce_work.Work) -> None:
@@ -138,36 +139,48 @@ def test_students(data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
         work.run.tokenizer.write_text("", encoding="utf-8")
         for part in work.scored:
             work.scores_file(part).write_text(json.dumps(scores), encoding="utf-8")
-        if work.needs:
-            config = configuration.load(reproduce_work.CONFIGS / work.system.config, [*work.sources])
-            src, tgt = "runs/multi30k/text/train.en", "runs/multi30k/text/train.de"
-            taught, back, drawn = (f"runs/multi30k/text/train.fast-{name}" for name in SYNTHETIC)
-            assert config.data.train.src == (src, src, back, drawn)
-            assert config.data.train.tgt == (tgt, taught, tgt, tgt)
+        train = configuration.load(reproduce_work.CONFIGS / work.system.config, [*work.data_settings()]).data.train
+        learnt[work.name] = [(Path(src).name, Path(tgt).name) for src, tgt in zip(train.src, train.tgt, strict=True)]
 
     def tmt(*words: object, threads: int | None = None) -> str:
         if words[0] == "translate":
-            happened.append((Path(str(words[1])).name, Path(str(words[-3])).name, Path(str(words[-1])).name))
+            teachers = [Path(str(word)).name for word in words if "average-last" in str(word)]
+            happened.append((*teachers, Path(str(words[-3])).name, Path(str(words[-1])).name))
             Path(str(words[-1])).write_text("", encoding="utf-8")
         return json.dumps(scores)
 
     monkeypatch.setattr(reproduce_work.Work, "do", do)
     monkeypatch.setattr(reproduce_work, "tmt", tmt)
-    arguments = ["multi30k", "--data", str(data), "--seeds", "2", "--system", "diversified", "train.max_steps=3"]
+    arguments = ["multi30k", "--data", str(data), "--seeds", "2", "--system", "distilled", "train.max_steps=3"]
     monkeypatch.setattr(sys, "argv", ["reproduce.py", *arguments])
+    taught, back, drawn = (f"train.fast-{name}" for name in SYNTHETIC)
+    together, drawn_taught = (f"train.diversified-en-de-ensemble-of-3-{name}.de" for name in ("taught", "drawn-taught"))
+    seeds, parts = (1, 2, 3), ("val", "test_2016_flickr")
+    ensemble = [f"diversified-en-de-{seed}-average-last-3" for seed in seeds]
     for is_outdated in (False, True):
         reproduce.main()
         assert happened == [
-            ("fast-en-de-1", ("val", "test_2016_flickr"), False),
-            ("fast-de-en-1", ("val",), False),
-            ("fast-en-de-1-average-last-3", "train.en", f"train.fast-{SYNTHETIC[0]}"),
-            ("fast-de-en-1-average-last-3", "train.de", f"train.fast-{SYNTHETIC[1]}"),
-            ("fast-de-en-1-average-last-3", "train.de", f"train.fast-{SYNTHETIC[2]}"),
-            *[(f"diversified-en-de-{seed}", ("val", "test_2016_flickr"), is_outdated) for seed in (1, 2)],
+            ("fast-en-de-1", parts, False),
+            ("fast-de-en-1", parts[:1], False),
+            ("fast-en-de-1-average-last-3", "train.en", taught),
+            ("fast-de-en-1-average-last-3", "train.de", back),
+            ("fast-de-en-1-average-last-3", "train.de", drawn),
+            *[(f"diversified-en-de-{seed}", parts, is_outdated) for seed in seeds],
+            (*ensemble, "train.en", together),
+            (*ensemble, drawn, drawn_taught),
+            *[(f"distilled-en-de-{seed}", parts, is_outdated) for seed in seeds[:2]],
         ]
         happened.clear()
+    pairs = ("train.en", "train.de")
+    translated_back = [(back, "train.de"), (drawn, "train.de")]
+    assert learnt == {
+        "fast-en-de": [pairs],
+        "fast-de-en": [pairs[::-1]],
+        "diversified-en-de": [pairs, ("train.en", taught), *translated_back],
+        "distilled-en-de": [pairs, ("train.en", together), *translated_back, (drawn, drawn_taught)],
+    }
     assert [line.split(" | ")[0] for line in capsys.readouterr().out.splitlines()[-2:]] == [
-        *("| `diversified`", "| `diversified`, ensemble"),
+        *("| `distilled`", "| `distilled`, ensemble"),
     ]
 
 

@@ -1,0 +1,103 @@
+"""What scripts share that train several models: work in its order, commands of the program, arguments, means."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import nullcontext
+from graphlib import TopologicalSorter
+from pathlib import Path
+from typing import Protocol
+
+from transformer_mt.errors import UserError
+
+CONFIGS = Path(__file__).resolve().parents[1] / "configs"
+
+
+class Doable(Protocol):
+    """A piece of work; done already, it is not done again."""
+
+    @property
+    def needs(self) -> Sequence[Doable]:
+        """What is to be done before it."""
+        ...
+
+    def do(self) -> None: ...
+
+
+def do_all(works: Sequence[Doable], jobs: int) -> None:
+    """So many at once, each behind what it needs; the first that fails ends it."""
+    graph = TopologicalSorter(dict(needs_of(works)))
+    graph.prepare()
+    running: dict[Future[None], Doable] = {}
+    pool = ThreadPoolExecutor(jobs)
+    try:
+        while graph.is_active():
+            running |= {pool.submit(work.do): work for work in graph.get_ready()}
+            for done in wait(running, return_when=FIRST_COMPLETED).done:
+                done.result()
+                graph.done(running.pop(done))
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def needs_of(works: Sequence[Doable]) -> Iterator[tuple[Doable, Sequence[Doable]]]:
+    """What each needs, and what that needs."""
+    for work in works:
+        yield work, work.needs
+        yield from needs_of(work.needs)
+
+
+def run_script(main: Callable[[], None]) -> None:
+    """A script from end to end: a user's mistake is a sentence, and whoever stops it gets no traceback."""
+    try:
+        main()
+    except UserError as error:
+        sys.exit(f"{Path(sys.argv[0]).stem}: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def folder(text: str) -> Path:
+    """One that is there, on the command line."""
+    if not (path := Path(text)).is_dir():
+        raise argparse.ArgumentTypeError(f"{text}: no such folder")
+    return path
+
+
+def positive(text: str) -> int:
+    """A number of things, on the command line."""
+    if not text.isdecimal() or text == "0":
+        raise argparse.ArgumentTypeError(f"{text}: a number from 1 on")
+    return int(text)
+
+
+def as_source(*pairs: tuple[Path, Path]) -> str:
+    """Pairs of files, as a setting."""
+    src, tgt = ([str(pair[side]) for pair in pairs] for side in (0, 1))
+    return json.dumps({"src": src, "tgt": tgt}, ensure_ascii=False)  # which is YAML too
+
+
+def tmt(*arguments: object, log: Path | None = None, threads: int | None = None) -> str:
+    """A command of the program in a process of its own, and what it printed; a log keeps what it said meanwhile."""
+    words = [*map(str, arguments)]
+    environment = os.environ | ({"OMP_NUM_THREADS": str(threads)} if threads else {})
+    with nullcontext() if log is None else log.open("a", encoding="utf-8") as said:
+        command = [sys.executable, "-m", "transformer_mt", *words]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=said, text=True, env=environment)
+    if done.returncode:
+        where = f"; {log} says why" if log else ""
+        raise UserError(f"tmt {' '.join(words)}\nended with status {done.returncode}{where}")
+    return done.stdout
+
+
+def spread(values: Sequence[float]) -> str:
+    """The mean, and from where to where the values go."""
+    mean = f"{statistics.mean(values):.2f}"
+    return mean if len(values) == 1 else f"{mean} ({min(values):.2f} to {max(values):.2f})"
