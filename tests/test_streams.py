@@ -47,7 +47,7 @@ class Job:
         return "".join(line.text.upper() + "\\n" for line in window)
 
 sys.modules["transformer_mt.tools.translate"] = SimpleNamespace(Job=Job)
-cli._load_run = lambda args: (args.checkpoint, SimpleNamespace(config=SimpleNamespace(sample=False)))
+cli._load_run = lambda args: (args.checkpoint or "best", SimpleNamespace(config=SimpleNamespace(sample=False)))
 try:
     cli.main()
 finally:

@@ -24,6 +24,11 @@ SEARCHING = ("beam", "length_penalty", "min_length", "no_repeat_ngram", "repetit
 DRAWING = ("temperature", "top_k", "top_p", "seed")
 
 
+def reading_options(args: argparse.Namespace) -> dict[str, Any]:
+    """What the command line says of the checkpoint and the machine."""
+    return {key: getattr(args, key) for key in READING if getattr(args, key) is not None}
+
+
 def option(key: str) -> str:
     """How the command line spells an argument."""
     return f"--{key.replace('_', '-')}"
@@ -175,7 +180,7 @@ def _add_evaluate(evaluate: argparse.ArgumentParser) -> None:
     _add_ensemble(evaluate)
     _add_search(evaluate)
     _add_reading(evaluate)
-    evaluate.set_defaults(verb="evaluate", **dict.fromkeys(READING))  # so it shows whether they were given
+    evaluate.set_defaults(verb="evaluate")
 
 
 def _add_compare(compare: argparse.ArgumentParser) -> None:
@@ -197,7 +202,7 @@ def _add_compare(compare: argparse.ArgumentParser) -> None:
     files.add_argument("--text", choices=("raw", "moses"), help="of all files, as for tmt evaluate --hyp")
     _add_search(compare)
     _add_reading(compare)
-    compare.set_defaults(verb="compare", **dict.fromkeys(READING))  # so it shows whether they were given
+    compare.set_defaults(verb="compare")
 
 
 def _add_ensemble(parser: argparse.ArgumentParser) -> None:
@@ -309,11 +314,11 @@ def _add_config(config: argparse.ArgumentParser) -> None:
 
 
 def _add_reading(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--checkpoint", default="best", metavar="best|last|STEP", help="default: best")
-    parser.add_argument("--device", default="auto", help="auto (default), cpu, cuda, cuda:N or mps")
-    parser.add_argument("--threads", default="auto", metavar="N", help="CPU threads (default: one a core)")
+    parser.add_argument("--checkpoint", metavar="best|last|STEP", help="default: best")
+    parser.add_argument("--device", help="auto (default), cpu, cuda, cuda:N or mps")
+    parser.add_argument("--threads", metavar="N", help="CPU threads (default: one a core)")
     about = "of matrix products: fp32, bf16, or auto (default): bf16 where it is the faster one"
-    parser.add_argument("--precision", choices=("auto", "fp32", "bf16"), default="auto", help=about)
+    parser.add_argument("--precision", choices=("auto", "fp32", "bf16"), help=about)
 
 
 def _language(text: str) -> str:

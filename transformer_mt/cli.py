@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from transformer_mt import allocator, outputs, streams
-from transformer_mt.arguments import DRAWING, READING, decoding_options, make_parser, option
+from transformer_mt.arguments import DRAWING, decoding_options, make_parser, option, reading_options
 from transformer_mt.errors import Interrupted, UserError
 from transformer_mt.speech import say_here
 
@@ -105,10 +105,9 @@ def _train(args: argparse.Namespace) -> None:
 
 def _translate(args: argparse.Namespace) -> None:
     streams.check_input(args.texts, args.input, "translate")
-    outputs.check(args.output)
+    outputs.check(args.output, args.input, args.prefix, in_place=True)
     if args.resume and not (args.input and args.output):
         raise UserError("translate: --resume goes with --input and --output: only a file can be gone on with")
-    outputs.check_apart(args.output, args.input, args.prefix, in_place=True)
     for text in args.texts if args.ensemble else ():
         if os.path.isdir(text):  # noqa: PTH112  (unlike Path, it finds nothing wrong with a long text)
             raise UserError(f"translate: {text} is a folder, taken for a text: --ensemble stands before each run")
@@ -128,10 +127,9 @@ def _translate(args: argparse.Namespace) -> None:
 def _score(args: argparse.Namespace) -> None:
     for file in (args.src, args.tgt):
         streams.check_file(file)
-    outputs.check(args.output)
+    outputs.check(args.output, args.src, args.tgt)
     if args.resume and not args.output:
         raise UserError("score: --resume goes with --output: only a file can be gone on with")
-    outputs.check_apart(args.output, args.src, args.tgt)
     lines = streams.translated(args.src, args.tgt, args.errors)
     from transformer_mt.tools.score import Job
 
@@ -140,8 +138,7 @@ def _score(args: argparse.Namespace) -> None:
 
 
 def _evaluate(args: argparse.Namespace) -> None:
-    outputs.check(args.output)
-    outputs.check_apart(args.output, args.src, args.ref)
+    outputs.check(args.output, args.src, args.ref)
     from transformer_mt.tools import evaluate
 
     evaluate.check(vars(args))
@@ -254,8 +251,8 @@ def _load_config(args: argparse.Namespace) -> Config:
 def _load_translator(args: argparse.Namespace, run: Path) -> Translator:
     from transformer_mt.decoding.translator import Translator
 
-    reading = {key: getattr(args, key) for key in READING if getattr(args, key) is not None}
-    return Translator.load(run, **reading, ensemble=getattr(args, "ensemble", None) or (), **decoding_options(args))
+    together = getattr(args, "ensemble", None) or ()
+    return Translator.load(run, **reading_options(args), ensemble=together, **decoding_options(args))
 
 
 def _load_run(args: argparse.Namespace) -> tuple[Provenance, TextTranslator]:
@@ -275,11 +272,8 @@ def _load_engine(args: argparse.Namespace) -> tuple[Provenance, TextTranslator]:
         raise UserError("--engine ctranslate2: it translates with one model alone; leave out --ensemble")
     if args.alignments:
         raise ctranslate2_engine.no_alignments()
-    engine = ctranslate2_engine.Engine.load(
-        *(args.run, args.checkpoint, args.device, args.threads, args.precision),
-        scores=args.scores or args.format != "text",
-        **decoding_options(args),
-    )
+    scores = args.scores or args.format != "text"
+    engine = ctranslate2_engine.Engine.load(args.run, **reading_options(args), scores=scores, **decoding_options(args))
     return ctranslate2_engine.origin(args.run, engine), engine
 
 

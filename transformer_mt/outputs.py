@@ -208,20 +208,19 @@ def _ended_by_signals(output: Output) -> Generator[None]:
             signal.signal(number, handler)
 
 
-def check(path: Path | None) -> None:
-    """Refuse what cannot be written before anything is loaded."""
-    if path is not None and path.is_dir():
-        raise UserError(f"{path}: is a directory; name a file")
-    if path is not None and not path.absolute().parent.is_dir():
-        raise UserError(f"{path}: there is no folder {path.absolute().parent}")
-    if path is not None and path.suffix == ".gz":
-        raise UserError(f"{path}: is written as plain text: leave out .gz, or let gzip take the standard output")
+def check(path: Path | None, *sources: Path | None, in_place: bool = False) -> None:
+    """Refuse, before anything is loaded, what cannot be written, or what would be written over a source.
 
-
-def check_apart(path: Path | None, *sources: Path | None, in_place: bool = False) -> None:
-    """Refuse to write over what is read. In place, G itself may be read: it is replaced when all is done."""
+    In place, a source itself may be named: it is replaced when all is done.
+    """
     if path is None:
         return
+    if path.is_dir():
+        raise UserError(f"{path}: is a directory; name a file")
+    if not path.absolute().parent.is_dir():
+        raise UserError(f"{path}: there is no folder {path.absolute().parent}")
+    if path.suffix == ".gz":
+        raise UserError(f"{path}: is written as plain text: leave out .gz, or let gzip take the standard output")
     whole = path.resolve()
     for written in _beside(whole) if in_place else (*_beside(whole), whole):
         for source in filter(None, sources):

@@ -30,7 +30,7 @@ from transformer_mt.material import Material, Tables, gather, make_stream
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.origin import Origin, find_origin
 from transformer_mt.runs import CheckpointInfo, RunFolder
-from transformer_mt.scoring.metrics import Scores, Standard
+from transformer_mt.scoring.metrics import Standard
 from transformer_mt.settling import say_memory, settle, settle_batches
 from transformer_mt.speech import say, say_here
 from transformer_mt.training import distributed
@@ -82,9 +82,10 @@ def train(config: Config, *, checkpoint: str = "last", restart: bool = False) ->
                 monitor.cut_back(0, is_scored=False)  # an earlier start may have ended before its first checkpoint
                 monitor.show(1, lambda: make_pictures(config, model, material))
             ended = trainer.fit()
-            say(f"training ended: {ended}; hours in all: {trainer.progress.seconds / 3600:.2f}")
+            hours = trainer.progress.seconds / 3600
+            say(f"training ended: {ended}; hours in all: {hours:.2f}")
             if ranks.is_first:
-                finish(run, config, machine, ended, trainer.progress.seconds / 3600, material.tables, monitor)
+                finish(run, config, machine, ended, hours, material.tables, monitor)
             ranks.wait()
     say(f"the run is in {run.path}; its README.md says what to type next")
 
@@ -284,13 +285,11 @@ def finish(
     if record.get("tested") != tested:
         translator = Translator.load(run.path, str(best.step), str(machine.device), machine.threads, machine.precision)
         record["test"] = {}
+        standard = Standard.of(config.scoring, config.data.tgt_lang)
         for name, table in tables.test.items():
-            scores = evaluate(translator, table, config)
-            say(
-                "\n".join(
-                    [f"{name} ({len(table):,} pairs, {config.decoding.method}, step {best.step:,})", *scores.lines()]
-                )
-            )
+            scores = standard.score(translator.translate(table.column("src")), table.column("tgt"))
+            head = f"{name} ({len(table):,} pairs, {config.decoding.method}, step {best.step:,})"
+            say("\n".join([head, *scores.lines()]))
             record["test"][name] = asdict(scores)
         record["tested"] = tested
     records.write(run, record)
@@ -298,12 +297,3 @@ def finish(
     for name, found in test.items():
         monitor.record(last.step, {f"test/{name}/{metric}": found[metric]["value"] for metric in found})
     records.write_card(run, config)
-
-
-# --- scores -----------------------------------------------------------------------------------------------------------
-
-
-def evaluate(translator: Translator, table: Table, config: Config) -> Scores:
-    """The scores of the translations of a table's sentences."""
-    standard = Standard.of(config.scoring, config.data.tgt_lang)
-    return standard.score(translator.translate(table.column("src")), table.column("tgt"))

@@ -48,25 +48,30 @@ def settle(run: RunFolder, config: Config) -> Config:
     config = config.model_copy(update={**found, "schedule": config.schedule.ending(config.train.max_steps)})
     if old is not None:
         compare(run, old, config)
-    if is_over_before_its_end(config):
+    check_the_end(run, config, is_new=old is None)
+    return config
+
+
+def check_the_end(run: RunFolder, config: Config, is_new: bool) -> None:
+    """Say so where the training may go on behind the end of the learning rate's curve. Raises `UserError` where it
+    will, and nothing is learnt there."""
+    total, max_steps = config.schedule.total_steps, config.train.max_steps
+    if config.schedule.kind not in ENDING or total is None or (max_steps is not None and max_steps <= total):
+        return
+    if max_steps is not None and not config.schedule.final:
         of_new = "set null, which ends the curve with the training (a base may have set it)"
         of_old = (
             f"begin another run: longer from its start, or with these weights (train.init_from={quote(str(run.path))})"
         )
         raise UserError(
-            f"schedule.total_steps: {config.schedule.total_steps:,}: from there on the learning rate is 0, and "
-            f"train.max_steps goes further;\n{of_new if old is None else of_old}"
+            f"schedule.total_steps: {total:,}: from there on the learning rate is 0, and train.max_steps goes "
+            f"further;\n{of_new if is_new else of_old}"
         )
-    warn_of_the_end(config)
-    return config
-
-
-def is_over_before_its_end(config: Config) -> bool:
-    """Whether steps would follow in which nothing can be learnt any more."""
-    total, max_steps = config.schedule.total_steps, config.train.max_steps
-    if config.schedule.kind not in ENDING or config.schedule.final or total is None or max_steps is None:
-        return False
-    return total < max_steps
+    rate = make_schedule(config.schedule, config.model.d_model)(total)
+    say(
+        f"schedule: the {config.schedule.kind} curve ends at step {total:,} (schedule.total_steps); "
+        f"any step after it has a learning rate of {rate:.2g}"
+    )
 
 
 def refuse_exported(run: RunFolder) -> None:
@@ -75,17 +80,6 @@ def refuse_exported(run: RunFolder) -> None:
         raise UserError(
             f"{run.path}: holds weights alone ({exported['what']}), and no training goes on from them;\n"
             f"begin a new run with them: name=... train.init_from={quote(str(run.path))}"
-        )
-
-
-def warn_of_the_end(config: Config) -> None:
-    """Say so where the training may go on behind the end of the learning rate's curve."""
-    total, max_steps = config.schedule.total_steps, config.train.max_steps
-    if config.schedule.kind in ENDING and total and (max_steps is None or max_steps > total):
-        rate = make_schedule(config.schedule, config.model.d_model)(total)
-        say(
-            f"schedule: the {config.schedule.kind} curve ends at step {total:,} (schedule.total_steps); "
-            f"any step after it has a learning rate of {rate:.2g}"
         )
 
 

@@ -156,14 +156,17 @@ def paired(texts: Iterable[str | None], file: Path | None = None, errors: Errors
     lines than the other."""
     prefixes, number = (read_lines(file, errors) if file else repeat("")), 0
     for text in texts:
-        prefix = None if text is None else next(prefixes, None)
-        if text is not None and prefix is None:
+        if text is None:
+            yield None
+            continue
+        prefix = next(prefixes, None)
+        if prefix is None:
             raise UserError(
                 f"{file}: has {number:,} lines, and the input goes on with line {number + 1:,}: line N of one must "
                 "begin the translation of line N of the other"
             )
-        number += text is not None
-        yield None if text is None or prefix is None else Line(text, prefix)
+        number += 1
+        yield Line(text, prefix)
     if file and next(prefixes, None) is not None:
         raise UserError(
             f"{file}:{number + 1}: the input has {number:,} lines, and this has more: line N of one must begin the "

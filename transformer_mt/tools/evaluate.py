@@ -158,7 +158,7 @@ class RunEvaluation:
         standard = _standard(config.scoring, config.data.tgt_lang, paper)
         sets = {str(src): TestSet.of_files(src, ref)} if src and ref else TestSet.of_run(run, config, only)
         for source in (config.data.test[name] for name in sets if src is None):
-            outputs.check_apart(output, *map(Path, (*source.src, *source.tgt, *source.table)))
+            outputs.check(output, *map(Path, (*source.src, *source.tgt, *source.table)))
         if output and len(sets) > 1:
             raise UserError(
                 f"evaluate: --output takes the translations of one test set, and this run has {', '.join(sets)}; "
