@@ -600,6 +600,13 @@ def test_a_restart_that_is_refused_leaves_the_old_run(copy: Path, tmt: Tmt) -> N
         assert content(copy) == before
 
 
+def test_a_restart_goes_on_from_no_checkpoint(copy: Path, tmt: Tmt) -> None:
+    before = content(copy)
+    done = tmt(*TRAIN, "--restart", "--checkpoint", "8")
+    refused(done, "--checkpoint: not allowed with argument --restart")
+    assert content(copy) == before
+
+
 def test_another_search_scores_the_test_sets_anew(copy: Path, tmt: Tmt) -> None:
     """Not one that translates as before."""
     before = json.loads((copy / "run.json").read_text(encoding="utf-8"))

@@ -113,6 +113,8 @@ DATA = "data:\n  src_lang: en\n  tgt_lang: de\n"
         ("  train: {builtin: tatoeba}\n", 'x.yaml:4: data.train.builtin: "tatoeba" is not allowed, choose from: quick'),
         ("  train: {spilt: x, dataset: y}\n", 'x.yaml:4: data.train.spilt: unknown key, did you mean "split"'),
         ("", "x.yaml:1: data.train: is required"),
+        ("  train: {dataset: x}\n  validation: {dataset: x}\n", "x.yaml:5: data.validation.split: say which; "),
+        ("  train: {dataset: x}\n  test: {t: {builtin: quickstart}}\n", "x.yaml:5: data.test.t.split: say which; "),
         ("  train: {dataset: x}\n  test:\n    t: {datset: y}\n", 'x.yaml:6: data.test.t.datset: unknown .*"dataset"'),
     ],
 )
@@ -279,6 +281,8 @@ def test_a_base_is_one_file(write: Write, base: str) -> None:
         ("validation.every=1 epoch", "validation.every", "1 epoch"),
         ("data.train={src: F, tgt: G}", "data.train.src", ["F"]),
         ("data.test.new={builtin: quickstart, split: test}", "data.test.new.split", "test"),
+        ("runs_dir=~/runs", "runs_dir", str(Path.home() / "runs")),
+        ("data.train={src: ~/a, tgt: [~/b]}", "data.train.tgt", [str(Path.home() / "b")]),
         ("model={d_model: 64}", "model.d_model", 64),
     ],
 )
@@ -348,7 +352,8 @@ def test_a_rendered_configuration_loads_back_equal(path: Path, write: Write) -> 
     ["no", "on", "null", "~", "1e-4", "1:30", "012", "a: b", "a #b", "'", '"', "- a", "&a", "*", "{x}", "é 猫", " "],
 )
 def test_any_text_survives_rendering(text: str, write: Write) -> None:
-    config = make(name="run", runs_dir=text, data={"cache_dir": text, "test": {text: {"dataset": text}}})
+    test = {text: {"dataset": text, "split": text}}
+    config = make(name="run", runs_dir=text, data={"cache_dir": text, "test": test})
     assert load(write("x.yaml", render(config))) == config
 
 
@@ -405,6 +410,7 @@ def test_every_key_of_the_reference_has_a_comment_on_its_line() -> None:
 def test_the_schema_knows_every_key_and_the_base() -> None:
     schema = json.loads(configuration.json_schema())
     assert set(schema["properties"]) == {*Config.model_fields, "base"}
+    assert '"required"' not in configuration.json_schema()  # a file may inherit what it lacks
     for name, definition in schema["$defs"].items():
         assert definition["additionalProperties"] is False, name
         assert all("description" in about for about in definition["properties"].values()), name
@@ -481,7 +487,10 @@ def with_key(dotted: str, value: Any) -> Config:
     """The minimal configuration with one key changed."""
     first, *others = dotted.split(".", 1)
     if dotted.startswith("data.test."):
-        return make(data={"test": {dotted.removeprefix("data.test.").rpartition(".")[0]: {"builtin": value}}})
+        name = dotted.removeprefix("data.test.").rpartition(".")[0]
+        return make(data={"test": {name: {"builtin": value, "split": "test"}}})
+    if dotted == "data.validation.builtin":
+        return make(data={"validation": {"builtin": value, "split": "validation"}})
     if not others:
         return make(**{first: value})
     inner, *deeper = others[0].split(".")

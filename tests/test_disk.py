@@ -90,6 +90,17 @@ def test_of_several_who_make_a_shared_folder_the_first_one_names_it(tmp_path: Pa
     assert names(tmp_path) == ["folder"]
 
 
+def test_a_shared_folder_on_a_full_disk(tmp_path: Path) -> None:
+    """Of what Python and its libraries say then, nothing names the place."""
+    with pytest.raises(UserError, match=f"{tmp_path}: the disk is full"), shared_folder(tmp_path / "folder") as beside:
+        (beside / "ids").symlink_to("/dev/full")
+        with (beside / "ids").open("wb", buffering=0) as file:
+            file.write(b"1")
+    assert names(tmp_path) == []
+    with pytest.raises(FileNotFoundError), shared_folder(tmp_path / "folder"):
+        (tmp_path / "missing").read_bytes()
+
+
 def test_a_failure_leaves_the_old_folder_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "folder"
     with replaced_folder(path) as beside:

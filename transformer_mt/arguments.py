@@ -78,8 +78,9 @@ def make_parser() -> argparse.ArgumentParser:
 def _add_train(train: argparse.ArgumentParser) -> None:
     train.epilog = ON_MACHINES
     train.add_argument("--config", type=Path, metavar="X.yaml", help="without it, the built-in quickstart")
-    train.add_argument("--restart", action="store_true", help="begin anew; the old run is moved aside")
-    train.add_argument(
+    start = train.add_mutually_exclusive_group()
+    start.add_argument("--restart", action="store_true", help="begin anew; the old run is moved aside")
+    start.add_argument(
         "--checkpoint",
         default="last",
         metavar="last|best|STEP",

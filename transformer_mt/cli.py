@@ -60,7 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
         if not is_out_of_memory(error):
             raise
-        _fail("there is no memory for this; lower --batch-tokens, or batches.tokens where a training is begun")
+        remedy = "batches.tokens" if args.verb == "train" else "--batch-tokens (decoding.batch_tokens in config.yaml)"
+        _fail(f"there is no memory for this; lower {remedy}")
     except BrokenPipeError:  # whoever read our output has gone; that is no mistake
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + signal.SIGPIPE)

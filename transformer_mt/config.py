@@ -30,6 +30,7 @@ from transformer_mt.settings import (
     FolderName,
     KeyPath,
     MayChange,
+    PathName,
     Place,
     Section,
     Tree,
@@ -51,7 +52,7 @@ class Config(Section):
 
     name: Annotated[FolderName | None, MAY_CHANGE] = None
     """name of the run and of its folder; null: the file's name"""
-    runs_dir: Annotated[str, MAY_CHANGE] = "runs"
+    runs_dir: Annotated[PathName, MAY_CHANGE] = "runs"
     """folder of the run folders"""
     seed: int = Field(default=1, ge=0, lt=2**63)
     """of weights, dropout and the order of batches"""
@@ -319,5 +320,6 @@ def json_schema() -> str:
         "type": "string",
         "description": "a YAML file to inherit from, relative to this one",
     }
-    schema["required"] = []  # a file may inherit what it lacks
+    for section in (schema, *schema["$defs"].values()):
+        section.pop("required", None)  # a file may inherit what it lacks
     return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"

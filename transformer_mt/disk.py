@@ -66,15 +66,21 @@ def new_folder(path: Path) -> Generator[Path]:
 
 @contextmanager
 def shared_folder(path: Path) -> Generator[Path]:
-    """The same for a folder that has the same content whoever makes it: the first of several processes names it."""
-    with _folder_beside(path) as beside:
-        yield beside
-        _flush_folder(beside)
-        try:
-            beside.rename(path)
-        except OSError:
-            if not path.exists():
-                raise
+    """The same for a folder that has the same content whoever makes it: the first of several processes names it. Raises
+    `UserError` where the disk is full."""
+    try:
+        with _folder_beside(path) as beside:
+            yield beside
+            _flush_folder(beside)
+            try:
+                beside.rename(path)
+            except OSError:
+                if not path.exists():
+                    raise
+    except OSError as error:
+        if error.filename is not None or not _is_full(error, path.parent, n_bytes=1):
+            raise
+        raise UserError(f"{path.parent}: the disk is full; make room, or name another folder") from None
 
 
 @contextmanager

@@ -10,8 +10,17 @@ _NAMES = (
 _SHORT = {name: names.split()[0] for names in _NAMES.split(",") for name in names.split()}
 
 
-MISTAKEN = {"jp": "ja", "cn": "zh", "kr": "ko", "cz": "cs", "dk": "da", "gr": "el", "ua": "uk", "vn": "vi"}
-"""Codes of countries that are no languages', and the languages that are meant."""
+MISTAKEN = {
+    "jp": "ja",
+    "cn": "zh",
+    "kr": "ko (kau is Kanuri)",
+    "cz": "cs",
+    "dk": "da",
+    "gr": "el",
+    "ua": "uk",
+    "vn": "vi",
+}
+"""Codes of countries, and the languages that are meant."""
 LENGTHS = 2, 3  # of a code, as ISO 639 has it
 
 
@@ -19,7 +28,7 @@ def check_language(code: str) -> str:
     """A code as it is. Raises `ValueError` for what cannot be one: under it, BLEU would take the wrong tokeniser."""
     primary = code.lower().replace("_", "-").partition("-")[0]
     if primary in MISTAKEN:
-        raise ValueError(f'"{code}" is no code of a language; write {MISTAKEN[primary]}')
+        raise ValueError(f'"{code}" is the code of a country; for its language write {MISTAKEN[primary]}')
     if len(primary) not in LENGTHS or not primary.isalpha():
         raise ValueError(f'"{code}" is no code of a language; write one such as en, de or zh-Hant')
     return code

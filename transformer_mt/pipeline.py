@@ -56,7 +56,7 @@ def train(config: Config, *, checkpoint: str = "last", restart: bool = False) ->
     run = RunFolder(Path(config.runs_dir) / str(config.name), config.keep.when_full)
     if distributed.restarts():  # what this start was told, the first one has done
         checkpoint, restart = "last", False
-    if checkpoint != "last" and not restart:
+    if checkpoint != "last":
         run.checkpoint(checkpoint)  # must be there before anything is made
     origin = find_origin(run, config, restart)
     with distributed.join(config.batches.accumulate) as ranks, hold(run, ranks, restart):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import os.path
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -28,6 +29,10 @@ class Section(BaseModel):
     """One section of the configuration: frozen, and strict about unknown keys. A key's docstring is its manual."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+
+
+PathName = Annotated[str, AfterValidator(os.path.expanduser)]
+"""A path, in which ~ is the home folder, as a shell has it."""
 
 
 class MayChange:

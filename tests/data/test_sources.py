@@ -331,6 +331,17 @@ def test_one_column_for_both_sides() -> None:
     assert refusal(**tsv(), tgt_column="en").startswith("source and target are both to be column en: set ")
 
 
+def test_subsets_are_of_the_hub_alone() -> None:
+    assert refusal(**saved("saved", ROWS), subset="en-de").startswith("saved: what `save_to_disk` made has no subsets")
+
+
+def test_the_cache_may_lie_in_the_folder_of_a_data_set() -> None:
+    saved("here", ROWS)
+    for _ in range(2):
+        loaded = corpus.load(Source(dataset="here"), "en", "de", Path("here/runs/.cache"))
+        assert list(loaded) == PAIRS
+
+
 def test_a_file_that_changes_while_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the old file, when it comes back with its old time, would have the new one's text."""
 

@@ -80,6 +80,16 @@ def test_the_same_translations_differ_by_chance() -> None:
     assert most_different([A, list(A)], None, REFERENCES, GERMAN, 5) == []
 
 
+@pytest.mark.parametrize(("differing", "least"), [(1, 1.0), (2, 0.5), (5, 0.0625)])
+def test_few_sentences_do_not_tell_systems_apart(differing: int, least: float) -> None:
+    """Of the shuffles of k sentences, two leave as large a difference as there is. sacreBLEU answers 0.0001."""
+    better = [*REFERENCES[:differing], *A[differing:]]
+    worse = [*("x" for _ in range(differing)), *A[differing:]]
+    for found in contests([worse, better], REFERENCES, GERMAN).values():
+        p = found.standings[1].p_randomisation
+        assert p is not None and least <= p < least + 0.05
+
+
 def test_too_many_pairs_have_scores_alone(tested: dict[str, Contest], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(comparison, "MOST_PAIRS", len(REFERENCES) - 1)
     for name, found in contests([A, B, C], REFERENCES, GERMAN).items():

@@ -96,6 +96,7 @@ def test_a_run_and_a_file(here: Path, tmt: Tmt) -> None:
     assert again["frequencies"] == one["frequencies"]
 
 
+@pytest.mark.filterwarnings("default")
 def test_held_out_pairs_are_not_counted_as_learnt(here: Path, tmt: Tmt) -> None:
     """A run without data.validation has kept some of its text for that; here each line has a word of its own."""
     config = Path("runs/tiny/config.yaml")
@@ -146,6 +147,16 @@ def test_training_text_that_has_gone(here: Path, tmt: Tmt, gone: str) -> None:
     assert "tmt: warning: runs/tiny: its training text cannot be read" in done.stderr
     assert "--train F names" in done.stderr
     assert "training text" not in done.stdout
+
+
+@pytest.mark.filterwarnings("default")
+def test_training_text_that_is_another(here: Path, tmt: Tmt) -> None:
+    for lang in ("en", "de"):
+        with Path(f"train.{lang}").open("a", encoding="utf-8") as file:
+            file.write("one more\n")
+    done = tmt("compare", "runs/tiny", "a.de", "--src", "valid.en", "--ref", "valid.de")
+    assert done.returncode == 0
+    assert "runs/tiny: its training text has changed since it was learnt from" in done.stderr
 
 
 @pytest.mark.parametrize(

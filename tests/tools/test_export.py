@@ -123,6 +123,10 @@ def test_the_script_gives_what_translate_gives(rough: Path, tmp_path: Path, tmt:
     done = subprocess.run(command, input=stdin, capture_output=True, check=True, cwd=tmp_path, env=environment)
     assert done.stdout.decode() == ours
     assert len(set(ours.split("\n"))) > 4, "the lines differ, or nothing was compared"
+    about = json.loads((out / "export.json").read_text(encoding="utf-8"))
+    (out / "export.json").write_text(json.dumps({**about, "longest_source": 2}), encoding="utf-8")
+    cut = subprocess.run(command, input=b"eins\neins zwei drei\n", capture_output=True, check=True)
+    assert cut.stderr.startswith(b"translate.py: line 2 has ") and cut.stderr.endswith(b" tokens and is cut to 2\n")
     assert subprocess.run(command, input=b"", capture_output=True, check=True).stdout == b""
     assert subprocess.run(command, input=b"\n\n", capture_output=True, check=True).stdout == b"\n\n"
     refused = subprocess.run(command, input=b"\xef\xbb\xbfone\n\xfftwo\n", capture_output=True)

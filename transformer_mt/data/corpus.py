@@ -25,7 +25,7 @@ from transformer_mt.data.sources import Source, read
 from transformer_mt.disk import shared_folder
 from transformer_mt.errors import UserError
 from transformer_mt.languages import check_language
-from transformer_mt.settings import MAY_CHANGE, Section, refusal
+from transformer_mt.settings import MAY_CHANGE, PathName, Section, refusal
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -61,7 +61,7 @@ class DataConfig(Section):
     """how many pairs are cut where `validation` is missing (at most a tenth)"""
     test: dict[OneLine, Source] = Field(default={})
     """test sets by name, scored once, at the end, with the best checkpoint"""
-    cache_dir: Annotated[str, MAY_CHANGE] = "runs/.cache"
+    cache_dir: Annotated[PathName, MAY_CHANGE] = "runs/.cache"
     """folder of the memory-mapped tables; it may be deleted whenever nothing trains"""
     max_length: int = Field(default=256, ge=2)
     """longest side of a training pair, in tokens, end symbol included"""
@@ -72,6 +72,14 @@ class DataConfig(Section):
     def _names_of_test_sets(self) -> DataConfig:
         if taken := {"train", "validation"} & self.test.keys():
             raise refusal("test", f"{min(taken)} is the name of other pairs: give the test set another")
+        return self
+
+    @model_validator(mode="after")
+    def _splits_held_out(self) -> DataConfig:
+        held_out = {"validation": self.validation, **{f"test.{name}": source for name, source in self.test.items()}}
+        for key, source in held_out.items():
+            if source is not None and (source.builtin or source.dataset) and source.split is None:
+                raise refusal(f"{key}.split", "say which; without it, it is train, which is learnt from")
         return self
 
 
@@ -179,10 +187,19 @@ def _key(source: Source, columns: tuple[str, str]) -> str:
     """The cache's key: settings, and path, size and modification time of each file."""
     files = [Path(name) for name in (*source.src, *source.tgt, *source.table)]
     if source.dataset and Path(source.dataset).is_dir():
-        files += sorted(path for path in Path(source.dataset).rglob("*") if path.is_file())
+        files += sorted(path for path in visible(Path(source.dataset)) if path.is_file())
     stats = [(str(path.resolve()), *_size_and_time(path)) for path in files]
     text = json.dumps([LAYOUT, __version__ if source.builtin else "", source.model_dump(mode="json"), columns, stats])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def visible(folder: Path) -> Iterator[Path]:
+    """What lies in a folder, without hidden folders: the cache, which is being written, may be one of them."""
+    for path in folder.iterdir():
+        if not path.name.startswith("."):
+            yield path
+            if path.is_dir():
+                yield from visible(path)
 
 
 def _size_and_time(path: Path) -> tuple[int, int]:

@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, WithJsonSchema, model_validator
 from transformer_mt.data.lines import Pair, read_lines, read_pairs
 from transformer_mt.errors import UserError
 from transformer_mt.languages import primary_language
-from transformer_mt.settings import Section, refusal
+from transformer_mt.settings import PathName, Section, refusal
 
 
 def _as_list(value: object) -> object:
@@ -23,7 +23,7 @@ def _as_list(value: object) -> object:
 
 
 Files = Annotated[
-    tuple[str, ...],
+    tuple[PathName, ...],
     BeforeValidator(_as_list),
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
 ]
@@ -50,7 +50,7 @@ class Source(Section):
     """text file of their translations, line by line; or a list of files"""
     table: Files = ()
     """.tsv, .csv, .jsonl (each also .gz) or .parquet file with a column for each language; or a list"""
-    dataset: str | None = None
+    dataset: PathName | None = None
     """a data set's name on the Hugging Face hub, or a local folder that `load_dataset` takes"""
     subset: str | None = None
     """of a data set: its configuration, such as en-de"""
@@ -219,12 +219,16 @@ def _read_dataset(source: Source, columns: tuple[str, str]) -> Iterator[Pair]:
     rows: Any
     try:
         if (Path(name) / "dataset_info.json").exists() or (Path(name) / "dataset_dict.json").exists():
+            if source.subset is not None:
+                raise UserError(f"{name}: what `save_to_disk` made has no subsets; leave out `subset`")
             loaded = cast(Any, datasets.load_from_disk(name))
             if not isinstance(loaded, datasets.DatasetDict):
                 loaded = {str(loaded.split or "train"): loaded}
             rows = loaded[split]
         else:
             rows = datasets.load_dataset(name, source.subset, split=split)
+    except UserError:
+        raise
     except KeyError:
         raise UserError(f"{name}: no split {split}; set `split`") from None
     except Exception as error:  # the hub client has no common base class for what can go wrong on the way

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field, model_validator
 
 from transformer_mt.data.tokenizer_text import Cut, Kind, Step
-from transformer_mt.settings import Section, refusal
+from transformer_mt.settings import PathName, Section, refusal
 
 # the least `vocab_size`: control symbols, what the kind reserves (256 bytes, or the unknown), one piece of text
 LEAST = {"word": 5, "char": 260, "wordpiece": 6, "bpe": 260, "byte_bpe": 259, "unigram": 260}
@@ -36,11 +36,11 @@ class TokenizerConfig(Section):
     """training pairs are cut anew each epoch: BPE-dropout's rate; unigram: 0.5 draws by likelihood, 1 evenly; 0: off"""
     source_bos: bool = False
     """sources begin with BOS too (data.max_length does not count it)"""
-    file: str | None = None
+    file: PathName | None = None
     """an existing vocabulary for both languages: tokenizer.json (Hugging Face's or a run's) or SentencePiece .model"""
-    src_file: str | None = None
+    src_file: PathName | None = None
     """the same for the source language, together with tgt_file and joint: false"""
-    tgt_file: str | None = None
+    tgt_file: PathName | None = None
     """the same for the target language"""
 
     @model_validator(mode="after")

@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from operator import ne
 from typing import cast
 
 from sacrebleu.metrics.base import Metric
@@ -89,10 +90,12 @@ def contests(systems: Sequence[Texts], references: Texts, standard: Standard) ->
     named: list[tuple[str, Texts]] = [(str(number), texts) for number, texts in enumerate(systems)]
     resampled, shuffled = (PairedTest(named, metrics, [references], test_type=test) for test in ("bs", "ar"))
     (signatures, by_bootstrap), (_, by_randomisation) = resampled(), shuffled()
+    least = [_least_p(texts, systems[0]) for texts in systems[1:]]
     found: dict[str, Contest] = {}
     for name, key in zip(metrics, signatures, strict=True):
         first, *others = cast("list[Result]", by_bootstrap[key])
-        p_values = [one.p_value for one in cast("list[Result]", by_randomisation[key])[1:]]
+        shuffles = cast("list[Result]", by_randomisation[key])[1:]
+        p_values = [max(one.p_value or 0.0, p) for one, p in zip(shuffles, least, strict=True)]
         found[name] = Contest(
             str(signatures[key]).replace("|seed:", f"|ar:{shuffled.n_samples}|seed:"),
             [
@@ -106,6 +109,12 @@ def contests(systems: Sequence[Texts], references: Texts, standard: Standard) ->
 def _untested(metric: Metric, systems: Sequence[Texts], references: Texts) -> Contest:
     first, *others = [metric.corpus_score(texts, [references]).score for texts in systems]
     return Contest(str(metric.get_signature()), [Standing(first), *(_standing(score, first) for score in others)])
+
+
+def _least_p(texts: Texts, others: Texts) -> float:
+    """The share of shuffles that exchange all translations that differ, or none, and so make as large a difference.
+    sacreBLEU counts those alone that make a larger one: a single sentence would tell two systems apart."""
+    return min(1.0, 2.0 ** (1 - sum(map(ne, texts, others))))
 
 
 def _standing(score: float, first: float, *p_values: float | None) -> Standing:

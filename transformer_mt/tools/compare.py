@@ -176,6 +176,7 @@ def _training(question: Question, configs: Mapping[Path, Config]) -> Iterator[Te
     if question.train:
         return streams.windows(read_lines(question.train), WINDOW)
     for path, config in configs.items():
+        known = RunFolder(path).read_record()["sha256"]["train"]
         try:
             pairs, _ = material.load_training(config)
         except (UserError, OSError) as error:
@@ -185,6 +186,8 @@ def _training(question: Question, configs: Mapping[Path, Config]) -> Iterator[Te
                 stacklevel=1,
             )
             return None
+        if pairs.sha256 != known:
+            warnings.warn(f"{path}: its training text has changed since it was learnt from", stacklevel=1)
         return streams.windows((tgt for _, tgt in pairs), WINDOW)
     return None
 

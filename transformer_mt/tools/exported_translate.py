@@ -25,7 +25,10 @@ for number, line in enumerate(given, start=1):
 translations: list[list[int]] = [[] for _ in lines]
 by_limit: dict[int, dict[int, list[str]]] = {}  # of the tokens of a translation, for which the engine has one a call
 for i, (line, found) in enumerate(zip(lines, src.encode_batch(lines, add_special_tokens=False), strict=True)):
-    ids = found.ids[: about["longest_source"]]
+    ids, longest = found.ids, about["longest_source"]
+    if len(ids) > longest:
+        sys.stderr.write(f"translate.py: line {i + 1} has {len(ids)} tokens and is cut to {longest}\n")
+        ids = ids[:longest]
     limit = int(decoding["max_length_factor"] * len(ids)) + decoding["max_length_offset"]
     if ids and line.strip():  # the engine adds what a source begins and ends with
         by_limit.setdefault(min(limit, about["positions"]), {})[i] = [*map(str, ids)]

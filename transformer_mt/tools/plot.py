@@ -41,7 +41,7 @@ class Subject:
 
     def translator(self) -> Translator | None:
         """The run's model; a configuration has none."""
-        return Translator.load(self.run.path, self.checkpoint, "cpu", self.config.threads) if self.run else None
+        return Translator.load(self.run.path, self.checkpoint, "cpu") if self.run else None
 
 
 @dataclass(frozen=True)

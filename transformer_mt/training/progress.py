@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 from transformer_mt.data.batching import Position
 from transformer_mt.disk import WhenFull
 from transformer_mt.runs import is_better
-from transformer_mt.settings import MAY_CHANGE, Section
+from transformer_mt.settings import MAY_CHANGE, PathName, Section
 
 _INTERVAL = re.compile(r"([1-9][0-9_]*)\s*(steps?|epochs?)?")
 
@@ -56,7 +56,7 @@ class TrainConfig(Section):
     """last step; null: no such limit"""
     max_epochs: Annotated[int | None, MAY_CHANGE] = Field(default=None, ge=1)
     """last pass through the training pairs; null: no such limit"""
-    init_from: str | None = None
+    init_from: PathName | None = None
     """a run folder: begin with its best weights and its tokenizers, and with a new optimiser and schedule"""
     save_every: Annotated[Interval | None, MAY_CHANGE] = None
     """steps ("500") or epochs ("1 epoch") between checkpoints besides those at each validation"""
