@@ -55,7 +55,7 @@ class Source(Section):
     subset: str | None = None
     """of a data set: its configuration, such as en-de"""
     split: str | None = None
-    """of a data set or the built-in corpus: train, validation, test, ..."""
+    """of a data set or the built-in corpus: train (the default, of data.train alone), validation, test, ..."""
     src_column: str | None = None
     """column of the source sentences; without it, data.src_lang"""
     tgt_column: str | None = None
