@@ -32,6 +32,7 @@ import torch
 import yaml
 from bench_ceiling import DTYPES, PRODUCT, model_flops, product_rate, synchronise
 from bench_student import Step, student_machine, student_step
+from trainings import run_script
 
 from transformer_mt import config as configuration
 from transformer_mt.allocator import prefer_tcmalloc
@@ -67,6 +68,8 @@ def main() -> None:
     parser.add_argument("--side", choices=[*SIDES, "memory"], help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_intermixed_args()
+    if bool(args.src) != bool(args.tgt):
+        parser.error("--src and --tgt go together")
     if args.side not in (None, "student"):
         prefer_tcmalloc()  # as `tmt train` does
     if args.side == "memory":
@@ -110,7 +113,7 @@ def side_command(side: str, folder: Path, precision: str) -> list[str]:
 
 def measure_side(side: str, folder: Path, precision: str) -> float:
     """Target tokens per second of one side, in a process of its own."""
-    done = subprocess.run(side_command(side, folder, precision), check=True, capture_output=True, text=True)
+    done = subprocess.run(side_command(side, folder, precision), check=True, stdout=subprocess.PIPE, text=True)
     return float(done.stdout)
 
 
@@ -122,7 +125,8 @@ def work(folder: Path, src: str | None, tgt: str | None, overrides: list[str]) -
     source = {"src": str(Path(src).resolve()), "tgt": str(Path(tgt).resolve())} if src and tgt else BUILTIN
     file = folder / "work.yaml"
     file.write_text(yaml.safe_dump({"data": {"src_lang": "en", "tgt_lang": "de", "train": source}}), encoding="utf-8")
-    return configuration.load(file, overrides)
+    config = configuration.load(file, overrides)
+    return config.model_copy(update={"schedule": config.schedule.ending(config.train.max_steps)})
 
 
 def prepare(folder: Path, config: Config, steps: int) -> None:
@@ -241,4 +245,4 @@ def our_step(config: Config, tokenizers: TokenizerPair, precision: str) -> Step:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

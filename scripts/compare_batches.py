@@ -15,6 +15,8 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
+from trainings import run_script
+
 from transformer_mt.data.lines import read_lines
 from transformer_mt.decoding.texts import Translation
 from transformer_mt.decoding.translator import Translator
@@ -71,4 +73,4 @@ def per_token(one: Translation) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn, cast
 
 import pytest
 import torch
 from pydantic import TypeAdapter, ValidationError
 
-from transformer_mt import device
-from transformer_mt.device import SHAPES, DeviceName, describe, gains_from_bf16, is_out_of_memory, resolve
+from transformer_mt import config as configuration
+from transformer_mt import device, pipeline
+from transformer_mt.device import SHAPES, DeviceName, Machine, describe, gains_from_bf16, is_out_of_memory, resolve
 from transformer_mt.errors import UserError
+from transformer_mt.runs import RunFolder
 from transformer_mt.settings import CountOrAuto
 
 
@@ -72,6 +76,24 @@ def test_one_device_is_not_for_several_processes(name: str, monkeypatch: pytest.
     assert resolve("cuda", "fp32", "auto").device == torch.device("cuda:1")
     with pytest.raises(UserError, match=f"device: {name} cannot serve 2 processes: set cuda"):
         resolve(name, "fp32", "auto")
+
+
+def test_test_sets_are_scored_where_the_run_was_trained(tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also by the first of several processes, whose own GPU is cuda:0, and must not be named."""
+    asked: list[str] = []
+
+    def load(path: Path, checkpoint: str, device: str, *_: object) -> NoReturn:
+        asked.append(device)
+        raise UserError("loading")
+
+    monkeypatch.setattr(pipeline.Translator, "load", load)
+    run = RunFolder(tiny_run)
+    config = configuration.load(run.config)
+    for name in ("cuda", "cuda:1"):
+        again = config.model_copy(update={"device": name, "decoding": config.decoding.changed({"beam": 3})})
+        with pytest.raises(UserError, match="loading"):
+            pipeline.finish(run, again, Machine(torch.device("cuda:0"), "fp32", 1), "", 0.0, *cast(Any, (None, None)))
+    assert asked == ["cuda", "cuda:1"]
 
 
 def test_attention_that_plans_each_shape_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +173,7 @@ def test_device_names(name: str) -> None:
     assert TypeAdapter[str](DeviceName).validate_python(name) == name
 
 
-@pytest.mark.parametrize("name", ["", "tpu", "cpu:0", "cuda:", "cuda:x", "CUDA", None])
+@pytest.mark.parametrize("name", ["", "tpu", "cpu:0", "cuda:", "cuda:x", "cuda:01", "cuda:128", "CUDA", None])
 def test_names_of_no_device(name: object) -> None:
     with pytest.raises(ValidationError, match="is no device; choose from: auto, cpu, cuda, cuda:N, mps"):
         TypeAdapter[str](DeviceName).validate_python(name)

@@ -123,6 +123,18 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_begins_there_again(co
     )
 
 
+def test_a_run_that_has_tokenizers_begins_with_no_others(copy: Path, tmt: Tmt) -> None:
+    """The other run was trained anew, and its pieces have other numbers."""
+    run = run_of(tmt(*NEW, "train.max_steps=1"))
+    shutil.rmtree(run.checkpoints)
+    other = copy / "runs" / "tiny" / "tokenizer.json"
+    about = json.loads(other.read_text(encoding="utf-8"))
+    other.write_text(json.dumps({**about, "source_bos": not about["source_bos"]}), encoding="utf-8")
+    done = tmt(*NEW, "train.max_steps=1")
+    assert done.returncode == 2
+    assert "train.init_from: runs/tiny: has other tokenizers than when this run began" in done.stderr
+
+
 def test_a_vocabulary_is_shown_as_it_would_be(copy: Path, tmt: Tmt) -> None:
     settings = ("tokenizer.sampling=0.1", "train.init_from=runs/tiny")
     new, old = (tmt("tokenize", *subject, "one two") for subject in (("tiny.yaml", *settings), ("runs/tiny",)))

@@ -59,7 +59,7 @@ class Config(Section):
     device: Annotated[DeviceName, MAY_CHANGE] = "auto"
     """auto (cuda, else mps, else cpu), cpu, cuda, cuda:N or mps"""
     precision: Precision = "auto"
-    """of matrix products in training: bf16, fp32, or auto (bf16 where it is the faster one)"""
+    """of the model's matrix products in training: bf16, fp32, or auto (bf16 where it is the faster one)"""
     threads: Annotated[CountOrAuto, MAY_CHANGE] = "auto"
     """CPU threads of torch; auto: one a core"""
     export: Annotated[Literal["ctranslate2"] | None, MAY_CHANGE] = None

@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 MOST_THREADS = 1024  # with more, the libraries below end the process
 
-_DEVICE = re.compile(r"auto|cpu|mps|cuda(:[0-9]{1,3})?")
+_DEVICE = re.compile(r"auto|cpu|mps|cuda(:(0|[1-9][0-9]?))?")
 
 
 def _read_device(value: object) -> str:
@@ -153,7 +153,8 @@ def gains_from_bf16(device: torch.device) -> bool:
     import torch
 
     if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
+        with torch.cuda.device(device.index if ":" in str(device) else -1):  # -1: the one that is current
+            return torch.cuda.is_bf16_supported(including_emulation=False)
     if device.type == "cpu":
         amx, avx512 = torch.cpu._is_amx_tile_supported(), torch.cpu._is_avx512_bf16_supported()  # pyright: ignore[reportPrivateUsage]
         return amx or (avx512 and "Intel" not in _cpuinfo("vendor_id"))

@@ -59,6 +59,13 @@ class Origin:
             )
         return cls(run, info.step, info.files[WEIGHTS]["sha256"], theirs, differences)
 
+    def check_tokenizers(self, ours: TokenizerPair) -> None:
+        """Raise `UserError` where this run already has tokenizers, and the other one was trained anew with others."""
+        if ours.content() != TokenizerPair.load(self.run.tokenizer).content():
+            raise UserError(
+                f"{KEY}: {self.run.path}: has other tokenizers than when this run began; begin it anew with --restart"
+            )
+
     def check_cut(self, sha256: Mapping[str, str]) -> None:
         """Raise `UserError` where validation pairs are cut out of a text, and this run has learnt from them.
 

@@ -31,7 +31,7 @@ from transformer_mt.model.transformer import Transformer
 from transformer_mt.origin import Origin, find_origin
 from transformer_mt.runs import CheckpointInfo, RunFolder
 from transformer_mt.scoring.metrics import Standard
-from transformer_mt.settling import say_memory, settle, settle_batches
+from transformer_mt.settling import say_memory, settle, settle_batches, warn_of_an_early_end
 from transformer_mt.speech import say, say_here
 from transformer_mt.training import distributed
 from transformer_mt.training.checkpoint import rewind, warning_of_room
@@ -54,7 +54,8 @@ def train(config: Config, *, checkpoint: str = "last", restart: bool = False) ->
     Raises `UserError` for what the user can mend, and `Interrupted` when a signal stopped it.
     """
     run = RunFolder(Path(config.runs_dir) / str(config.name), config.keep.when_full)
-    if distributed.restarts():  # what this start was told, the first one has done
+    if distributed.restarts() and (restart or checkpoint != "last"):
+        say("this job was started anew: its first start has done what --restart and --checkpoint say, and it goes on")
         checkpoint, restart = "last", False
     if checkpoint != "last":
         run.checkpoint(checkpoint)  # must be there before anything is made
@@ -71,6 +72,7 @@ def train(config: Config, *, checkpoint: str = "last", restart: bool = False) ->
         stream = make_stream(config, material, config.batches.budget)
         if ranks.is_first:
             say_memory(config, machine, model, stream)
+            warn_of_an_early_end(config, stream)
             begin(run, config, machine, model, origin, material, report)
         with make_monitor(run, config, ranks) as monitor:
             trainer = make_trainer(run, config, machine, ranks, model, material, stream, monitor)
@@ -119,6 +121,7 @@ def look_at(run: RunFolder, config: Config, material: Material, origin: Origin |
     tables, corpora = material.tables, material.corpora
     records.check_text(run, tables.sha256())
     if origin is not None:
+        origin.check_tokenizers(material.tokenizers)
         origin.check_cut(tables.sha256())
     cache_dir = Path(config.data.cache_dir)
     report = checks.report(tables.train, corpora.train, corpora.validation, tables.held_out(), cache_dir)
@@ -283,7 +286,7 @@ def finish(
     record |= {"ended": ended, "hours": hours}
     tested = {"step": best.step, "decoding": config.decoding.deciding()}
     if record.get("tested") != tested:
-        translator = Translator.load(run.path, str(best.step), str(machine.device), machine.threads, machine.precision)
+        translator = Translator.load(run.path, str(best.step), config.device, machine.threads, machine.precision)
         record["test"] = {}
         standard = Standard.of(config.scoring, config.data.tgt_lang)
         for name, table in tables.test.items():

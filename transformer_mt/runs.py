@@ -190,7 +190,7 @@ class RunFolder:
             found = [self._info(folder) for folder in folders.values()]
             return (ranked(found) or found[-1:])[0]
         for step, folder in folders.items():
-            if str(step) == which:
+            if str(step) == str(which):
                 return self._info(folder)
         steps = ", ".join(map(str, folders))
         raise UserError(f"--checkpoint {which}: {self.path} has best, last and the steps {steps}")

@@ -114,6 +114,19 @@ def say_memory(config: Config, machine: Machine, model: Transformer, stream: Bat
     say(f"memory: {memory.predict(stream, *_trial(config, machine, model))}")
 
 
+def warn_of_an_early_end(config: Config, stream: BatchStream) -> None:
+    """Say so where the epochs are over before the learning rate's curve is."""
+    total, epochs = config.schedule.total_steps, config.train.max_epochs
+    if config.schedule.kind not in ENDING or total is None or epochs is None:
+        return
+    steps = epochs * len(stream) // config.batches.accumulate
+    if steps < total:
+        say(
+            f"warning: train.max_epochs {epochs} ends the training near step {steps:,}, and the "
+            f"{config.schedule.kind} curve ends at step {total:,}; set schedule.total_steps to as many"
+        )
+
+
 def _trial(config: Config, machine: Machine, model: Transformer) -> tuple[memory.TryBatch, torch.device, int]:
     """How a batch is tried out, on what, and the bytes that a step needs besides."""
     copies = config.optimizer.copies + 1  # the sum of gradients; one gradient is made by the trial

@@ -338,5 +338,11 @@ def test_a_training_model_is_copied(
 
 
 def test_one_text_is_no_list_of_texts(make_translator: Callable[..., Translator]) -> None:
-    with pytest.raises(UserError, match="give a list of texts"):
-        make_translator().translate("Hello")
+    translator = make_translator()
+    for call in (
+        lambda: translator.translate("Hello"),
+        lambda: translator.translate(["Hello"], prefixes="H"),
+        lambda: translator.score("Hello", "Hallo"),
+    ):
+        with pytest.raises(UserError, match="give a list of texts"):
+            call()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -168,6 +169,19 @@ def test_a_prolonged_run_keeps_the_curve_that_it_had(
     metrics = kill_drill.outcome(run)["metrics"]
     rates = [entry["train/learning_rate"] for entry in metrics if "train/learning_rate" in entry]
     assert rates == pytest.approx([0.5e-3, 1e-3, 0.55e-3, 1e-4, 1e-4, 1e-4])
+
+
+def test_epochs_that_are_over_before_the_curve_is(
+    text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = make_config(text, tmp_path, max_steps=100)
+    curve = ScheduleConfig(kind="cosine", warmup_steps=2, peak=1e-3)
+    limits = config.train.model_copy(update={"max_epochs": 1})
+    pipeline.train(config.model_copy(update={"schedule": curve, "train": limits}))
+    said = capsys.readouterr().err
+    (steps,) = re.findall(r"warning: train\.max_epochs 1 ends the training near step (\d+), and the cosine curve", said)
+    assert abs(RunFolder(tmp_path / "run").checkpoint("last").step - int(steps)) <= 1
+    assert "curve ends at step 100; set schedule.total_steps" in said
 
 
 def start(config: Config, folder: Path) -> subprocess.Popen[str]:

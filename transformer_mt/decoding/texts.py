@@ -103,8 +103,7 @@ class TextTranslator(ABC):
         """Up to `n_best` translations of each text, the best first; one at least."""
         if options:
             return self.changed(options).n_best(texts, prefixes, lines, alignments=alignments)
-        if isinstance(texts, str):
-            raise UserError("one text is given where several are translated: give a list of texts")
+        _check_several(texts, prefixes)
         config = self.config
         lines = range(1, len(texts) + 1) if lines is None else lines
         coded = self.encode(texts, lines)
@@ -130,6 +129,7 @@ class TextTranslator(ABC):
         with a side that is longer than `max_source_length`, or than the model's positions. `lines` are the pairs'
         numbers, which warnings name.
         """
+        _check_several(sources, targets)
         if len(sources) != len(targets):
             raise UserError(f"{len(sources)} sources and {len(targets)} targets: give one for each")
         numbers = range(1, len(sources) + 1) if lines is None else lines
@@ -197,3 +197,9 @@ def batches(lengths: dict[int, int], budget: int) -> Iterator[list[int]]:
         batch.append(i)
     if batch:
         yield batch
+
+
+def _check_several(*given: Sequence[str] | None) -> None:
+    """Raise `UserError` for a text where a list of texts belongs: its letters would be taken for texts."""
+    if any(isinstance(texts, str) for texts in given):
+        raise UserError("one text is given where several are translated: give a list of texts")
