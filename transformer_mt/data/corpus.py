@@ -194,11 +194,11 @@ def _key(source: Source, columns: tuple[str, str]) -> str:
 
 
 def visible(folder: Path) -> Iterator[Path]:
-    """What lies in a folder, without hidden folders: the cache, which is being written, may be one of them."""
+    """What lies in a folder, but not in hidden ones (the cache, which is being written, may be one) or behind links."""
     for path in folder.iterdir():
         if not path.name.startswith("."):
             yield path
-            if path.is_dir():
+            if path.is_dir() and not path.is_symlink():
                 yield from visible(path)
 
 

@@ -216,19 +216,18 @@ def _read_dataset(source: Source, columns: tuple[str, str]) -> Iterator[Pair]:
 
     datasets.disable_progress_bars()
     name, split = cast(str, source.dataset), source.split or "train"
+    is_saved = any((Path(name) / file).exists() for file in ("dataset_info.json", "dataset_dict.json"))
+    if is_saved and source.subset is not None:
+        raise UserError(f"{name}: what `save_to_disk` made has no subsets; leave out `subset`")
     rows: Any
     try:
-        if (Path(name) / "dataset_info.json").exists() or (Path(name) / "dataset_dict.json").exists():
-            if source.subset is not None:
-                raise UserError(f"{name}: what `save_to_disk` made has no subsets; leave out `subset`")
+        if is_saved:
             loaded = cast(Any, datasets.load_from_disk(name))
             if not isinstance(loaded, datasets.DatasetDict):
                 loaded = {str(loaded.split or "train"): loaded}
             rows = loaded[split]
         else:
             rows = datasets.load_dataset(name, source.subset, split=split)
-    except UserError:
-        raise
     except KeyError:
         raise UserError(f"{name}: no split {split}; set `split`") from None
     except Exception as error:  # the hub client has no common base class for what can go wrong on the way
