@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 import pytest
 import torch
 
 from transformer_mt.data.batching import source_batch
 from transformer_mt.data.quickstart.corpus import pairs
-from transformer_mt.data.tokenizer import TokenizerPair
+from transformer_mt.data.tokenizer import TokenizerPair, train
+from transformer_mt.data.tokenizer_config import TokenizerConfig
+from transformer_mt.data.tokenizer_text import Step
 from transformer_mt.decoding.alignment import align, link, words
 from transformer_mt.decoding.options import DecodingConfig
+from transformer_mt.decoding.texts import CutSource
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.model.explain import attention_weights
@@ -42,13 +46,39 @@ def test_a_word_gets_what_its_tokens_get() -> None:
 
 
 def test_tokens_belong_to_the_word_in_which_the_text_ends_with_them(small_tokenizers: TokenizerPair) -> None:
-    for text, ids in zip(SENTENCES, small_tokenizers.src.encode(SENTENCES), strict=True):
-        found = words(small_tokenizers.src, ids)
+    tokenizer = small_tokenizers.src
+    coded, numbers = tokenizer.encode(SENTENCES), tokenizer.words(SENTENCES)
+    for text, ids, found in zip(SENTENCES, coded, numbers, strict=True):
+        assert found == words(tokenizer, ids), "from the text, or from what its ids are decoded to"
         assert sorted(set(found)) == list(range(len(text.split()))) and found == sorted(found)
         assert len(found) > len(set(found)), "some word has several tokens"
         for number, word in enumerate(text.split()):
             of_word = [one for one, other in zip(ids, found, strict=True) if other == number]
-            assert small_tokenizers.src.decode([of_word])[0].strip() == word
+            assert tokenizer.decode([of_word])[0].strip() == word
+
+
+@pytest.mark.parametrize("kind", ["word", "wordpiece"])
+@pytest.mark.parametrize("normalization", [(), ("NFKC", "spaces", "lowercase")])
+def test_what_is_unknown_within_a_word_is_no_word_of_its_own(
+    kind: Literal["word", "wordpiece"], normalization: tuple[Step, ...]
+) -> None:
+    config = TokenizerConfig(kind=kind, vocab_size=60, normalization=normalization, min_frequency=1)
+    tokenizer = train(config, [("a dog's bone", "ein Knochen")]).src
+    text = "  a \u00a7dog\u2192\u00a7's  bone\u00a7 a"
+    ((ids,), (found,)) = tokenizer.encode([text]), tokenizer.words([text])
+    pieces = [piece for piece in tokenizer.tokens(ids) if piece.strip()]
+    assert pieces.count("<unk>") >= 3 and len(found) == len(ids)
+    assert sorted(set(found)) == [0, 1, 2, 3] and found == sorted(found)
+    assert len(words(tokenizer, ids)) == len(found) and max(words(tokenizer, ids)) > 3, "each is shown as a word"
+
+
+def test_a_source_that_was_cut_has_links_to_what_was_read(make_translator: Callable[..., Translator]) -> None:
+    translator = make_translator()
+    with pytest.warns(CutSource):
+        ((cut,),) = translator.n_best(SENTENCES[:1], alignments=True, max_source_length=4)
+    assert (
+        cut.alignment and max(source for source, _ in cut.alignment) <= translator.tokenizers.src.words(SENTENCES)[0][3]
+    )
 
 
 @pytest.mark.parametrize("layer", [None, 1, 2])
@@ -63,7 +93,7 @@ def test_links_are_of_the_position_that_writes_the_word(
         read = torch.tensor([[pair.tgt.bos_id, *target[:-1]]])
         cross = attention_weights(model, source_batch([source], pair), read).cross
         weights = torch.stack(cross if layer is None else [cross[layer - 1]]).mean((0, 2))[0]  # [T, S + 1]
-        src_words, tgt_words = words(pair.src, source), words(pair.tgt, target)
+        (src_words,), tgt_words = pair.src.words([text]), words(pair.tgt, target)
         wanted: list[tuple[int, int]] = []
         for tgt_word in sorted(set(tgt_words)):
             rows = [t for t, word in enumerate(tgt_words) if word == tgt_word]
@@ -72,7 +102,7 @@ def test_links_are_of_the_position_that_writes_the_word(
                 for src_word in range(max(src_words) + 1)
             ]
             wanted.append((masses.index(max(masses)), tgt_word))
-        assert align(translator.ensemble, pair, [source], [target], layer) == [wanted]
+        assert align(translator.ensemble, pair, [source], [src_words], [target], layer) == [wanted]
 
 
 def test_links_stand_within_the_words_and_depend_on_no_neighbour(make_translator: Callable[..., Translator]) -> None:

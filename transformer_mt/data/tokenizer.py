@@ -40,6 +40,14 @@ class Tokenizer:
         """The ids of each text, without control symbols."""
         return [coded.ids for coded in self.inner.encode_batch_fast(texts, add_special_tokens=False)]
 
+    def words(self, texts: Sequence[str]) -> list[list[int]]:
+        """For each token of `encode` the number of the word, between white space, in which the text ends with it."""
+        each = self.inner.encode_batch(texts, add_special_tokens=False)
+        return [
+            [max(0, len(text[:end].split()) - 1) for _, end in coded.offsets]
+            for text, coded in zip(texts, each, strict=True)
+        ]
+
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """The vocabulary's entries, to look at."""
         controls = dict(zip((self.pad_id, self.bos_id, self.eos_id), CONTROLS, strict=True))

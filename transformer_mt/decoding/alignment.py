@@ -20,12 +20,18 @@ Links = list[tuple[int, int]]
 
 
 def align(
-    ensemble: Ensemble, tokenizers: TokenizerPair, sources: list[list[int]], targets: list[list[int]], layer: int | None
+    ensemble: Ensemble,
+    tokenizers: TokenizerPair,
+    sources: list[list[int]],
+    src_words: list[list[int]],
+    targets: list[list[int]],
+    layer: int | None,
 ) -> list[Links]:
     """Link each word of each translation to the source word that it attends to most.
 
-    The weights are those of the position that writes a token. `layer` counts from 1; None: the mean of all. Heads and
-    models are averaged, tokens of a source word summed up, and those of a target word averaged.
+    `src_words`: the word that each source token belongs to (`Tokenizer.words`). The weights are those of the position
+    that writes a token. `layer` counts from 1; None: the mean of all. Heads and models are averaged, tokens of a source
+    word summed up, and those of a target word averaged.
     """
     if not targets:
         return []
@@ -38,14 +44,14 @@ def align(
     weights = torch.stack(each).mean(0).cpu()  # [n, T, S]
     first = int(tokenizers.source_bos)
     links: list[Links] = []
-    for one, source, target in zip(weights, sources, targets, strict=True):
-        of_text = one[: len(target), first : first + len(source)]
-        links.append(link(of_text, words(tokenizers.src, source), words(tokenizers.tgt, target)))
+    for one, belongs_to, target in zip(weights, src_words, targets, strict=True):
+        of_text = one[: len(target), first : first + len(belongs_to)]
+        links.append(link(of_text, belongs_to, words(tokenizers.tgt, target)))
     return links
 
 
 def words(tokenizer: Tokenizer, ids: Sequence[int]) -> list[int]:
-    """For each token the number of the word in which the text ends with it."""
+    """For each token the number of the word in which what is decoded ends with it."""
     return [max(0, len(text.split()) - 1) for text in tokenizer.decode([ids[: end + 1] for end in range(len(ids))])]
 
 

@@ -59,8 +59,8 @@ class TextTranslator(ABC):
         """The log-probability of each token of given translations, end symbol included."""
 
     @abstractmethod
-    def links(self, sources: list[list[int]], found: list[list[Hypothesis]]) -> Iterator[Links]:
-        """Of each hypothesis, in order: which of its words belongs to which of the source."""
+    def links(self, texts: Sequence[str], sources: list[list[int]], found: list[list[Hypothesis]]) -> Iterator[Links]:
+        """Of each hypothesis, in order: which of its words belongs to which of the text, whose ids are a source."""
 
     @property
     def longest_source(self) -> int:
@@ -115,7 +115,7 @@ class TextTranslator(ABC):
             of_batch = [forced[i] for i in batch] if forced is not None else None
             for i, hypotheses in zip(batch, self.search(sources, config, numbers, of_batch), strict=True):
                 found[i] = hypotheses[: config.n_best]
-        links = self.links(coded, found) if alignments else repeat(None)
+        links = self.links(texts, coded, found) if alignments else repeat(None)
         outputs = self.tokenizers.tgt.decode([one.ids for hypotheses in found for one in hypotheses])
         each = iter(zip(outputs, links, strict=False))
         return [[self._translation(one, *next(each)) for one in hypotheses] for hypotheses in found]

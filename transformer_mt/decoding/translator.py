@@ -130,14 +130,19 @@ class Translator(TextTranslator):
             tokens = min(tokens, READ)
         return forced_log_probs(self.ensemble, self.tokenizers, sources, targets, tokens)
 
-    def links(self, sources: list[list[int]], found: list[list[Hypothesis]]) -> Iterator[Links]:
-        """Of each hypothesis, in order: which of its words belongs to which of the source."""
+    def links(self, texts: Sequence[str], sources: list[list[int]], found: list[list[Hypothesis]]) -> Iterator[Links]:
+        """Of each hypothesis, in order: which of its words belongs to which of the text, whose ids are a source."""
         layer, n_layers = self.config.alignment_layer, self.ensemble.n_decoder_layers
         if (layer or 1) > n_layers:
             raise UserError(f"decoding.alignment_layer: {layer}: there are {n_layers} layers in the decoder")
-        pairs = [(source, one.ids) for source, hypotheses in zip(sources, found, strict=True) for one in hypotheses]
+        numbers = self.tokenizers.src.words(texts)
+        pairs = [
+            (source, words[: len(source)], one.ids)  # a long source was cut
+            for source, words, hypotheses in zip(sources, numbers, found, strict=True)
+            for one in hypotheses
+        ]
         links: dict[int, Links] = {}
-        for batch in batches({i: len(src) + len(tgt) for i, (src, tgt) in enumerate(pairs)}, ALIGNED):
-            src, tgt = ([pairs[i][side] for i in batch] for side in (0, 1))
-            links.update(zip(batch, align(self.ensemble, self.tokenizers, src, tgt, layer), strict=True))
+        for batch in batches({i: len(src) + len(tgt) for i, (src, _, tgt) in enumerate(pairs)}, ALIGNED):
+            src, words, tgt = ([pairs[i][part] for i in batch] for part in (0, 1, 2))
+            links.update(zip(batch, align(self.ensemble, self.tokenizers, src, words, tgt, layer), strict=True))
         return (links[i] for i in range(len(pairs)))

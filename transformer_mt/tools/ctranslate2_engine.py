@@ -192,7 +192,7 @@ class Engine(TextTranslator):
         found = self.inner.score_batch(self._sources(sources), tokens, max_input_length=0)
         return [result.log_probs for result in found]
 
-    def links(self, sources: list[list[int]], found: list[list[Hypothesis]]) -> Iterator[Links]:
+    def links(self, texts: Sequence[str], sources: list[list[int]], found: list[list[Hypothesis]]) -> Iterator[Links]:
         raise no_alignments()
 
     def _sources(self, sources: Sequence[Sequence[int]]) -> list[list[str]]:
