@@ -557,6 +557,19 @@ def test_an_unknown_checkpoint_deletes_nothing(copy: Path, tmt: Tmt) -> None:
     assert content(copy / "checkpoints") == before
 
 
+def test_going_back_to_what_cannot_be_read_deletes_nothing(copy: Path, tmt: Tmt) -> None:
+    """A whole checkpoint whose progress is that of another version; nor is the run's end forgotten."""
+    folder = copy / "checkpoints" / "step-000008"
+    state: dict[str, Any] = torch.load(folder / "training.pt", weights_only=True)
+    torch.save({**state, "progress": {"since": "another version"}}, folder / "training.pt")
+    about = json.loads((folder / "checkpoint.json").read_text())
+    write_seal(folder / "checkpoint.json", {key: about[key] for key in ("step", "metric", "scores", "stopped")})
+    before = content(copy / "checkpoints"), figures(copy)
+    refused(tmt(*TRAIN, "--checkpoint", "8"), "step-000008: another version of this program has trained it")
+    assert (content(copy / "checkpoints"), figures(copy)) == before
+    assert RunFolder(copy).read_record()["ended"]
+
+
 def test_other_settings_are_refused_and_listed(copy: Path, tmt: Tmt) -> None:
     before = content(copy)
     done = tmt(*TRAIN, "model.d_ff=64", "seed=7", "keep.last=9")

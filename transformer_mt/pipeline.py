@@ -29,12 +29,12 @@ from transformer_mt.errors import UserError
 from transformer_mt.material import Material, Tables, gather, make_stream
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.origin import Origin, find_origin
-from transformer_mt.runs import CheckpointInfo, RunFolder
+from transformer_mt.runs import RunFolder
 from transformer_mt.scoring.metrics import Standard
 from transformer_mt.settling import say_memory, settle, settle_batches, warn_of_an_early_end
 from transformer_mt.speech import say, say_here
 from transformer_mt.training import distributed
-from transformer_mt.training.checkpoint import rewind, warning_of_room
+from transformer_mt.training.checkpoint import find_start, warning_of_room
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.ema import AveragedWeights
 from transformer_mt.training.monitor import Monitor, SilentMonitor
@@ -76,9 +76,11 @@ def train(config: Config, *, checkpoint: str = "last", restart: bool = False) ->
             begin(run, config, machine, model, origin, material, report)
         with make_monitor(run, config, ranks) as monitor:
             trainer = make_trainer(run, config, machine, ranks, model, material, stream, monitor)
-            start = ranks.first_decides(lambda: find_start(run, checkpoint))
+            start, had_later = ranks.first_decides(lambda: find_start(run, checkpoint))
             if start is not None:
                 trainer.resume(start)
+                if had_later and ranks.is_first:
+                    records.write(run, records.without_end(run.read_record()))
                 say(f"going on after step {trainer.progress.step:,}")
             else:
                 monitor.cut_back(0, is_scored=False)  # an earlier start may have ended before its first checkpoint
@@ -157,16 +159,6 @@ def begin(
     parameters = sum(parameter.numel() for parameter in model.parameters())
     records.begin(run, config, machine, parameters, report, material.tables.sha256(), origin and origin.about())
     records.write_card(run, config)
-
-
-def find_start(run: RunFolder, checkpoint: str) -> CheckpointInfo | None:
-    """The checkpoint to go on from, which is then the last one; None where there is none yet."""
-    if not run.checkpoint_folders():
-        return None
-    info, had_later = rewind(run, checkpoint)
-    if had_later:
-        records.write(run, records.without_end(run.read_record()))
-    return info
 
 
 # --- its parts -------------------------------------------------------------------------------------------------------

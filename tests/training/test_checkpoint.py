@@ -21,7 +21,7 @@ from transformer_mt import disk, seal
 from transformer_mt.errors import UserError
 from transformer_mt.runs import CheckpointInfo, RunFolder
 from transformer_mt.training import checkpoint
-from transformer_mt.training.checkpoint import load_state, load_weights, rewind, save, verify
+from transformer_mt.training.checkpoint import delete_later, find_start, load_state, load_weights, save, verify
 from transformer_mt.training.progress import KeepConfig
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -133,33 +133,40 @@ def test_weights_that_are_damaged_are_said_to_be(which: str, run: RunFolder) -> 
 @pytest.mark.parametrize(
     ("which", "step", "left"), [("last", 100, [5, 10, 100]), ("best", 5, [5]), ("10", 10, [5, 10])]
 )
-def test_rewinding_deletes_what_came_later(which: str, step: int, left: list[int], run: RunFolder) -> None:
-    info, had_later = rewind(run, which)
-    assert (info.step, had_later) == (step, step < 100)
+def test_where_a_training_goes_on_is_its_end(which: str, step: int, left: list[int], run: RunFolder) -> None:
+    """Nothing is deleted until that is said: what was found may be unreadable to this version of the program."""
+    info, had_later = find_start(run, which)
+    assert info is not None and (info.step, had_later) == (step, step < 100)
+    assert list(run.checkpoint_folders()) == [5, 10, 100]
+    delete_later(run, info.step)
     assert list(run.checkpoint_folders()) == left
+
+
+def test_a_run_that_has_no_checkpoint_begins(tmp_path: Path) -> None:
+    assert find_start(RunFolder(tmp_path / "new"), "last") == (None, False)
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "training.pt", "checkpoint.json"])
 def test_the_last_whole_checkpoint(name: str, run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     """Twice in a row; nothing is thrown away."""
     path = spoil(run, 100, name)
-    info, had_later = rewind(run, "last")
-    assert (info.step, had_later) == (10, True)
+    info, had_later = find_start(run, "last")
+    assert info is not None and (info.step, had_later) == (10, True)
     assert f"{path}: was truncated" in capsys.readouterr().err
     assert list(run.checkpoint_folders()) == [5, 10]
     shutil.copytree(info.path, run.checkpoints / "step-000100")
-    rewind(run, "last")
+    find_start(run, "last")
     assert {path.name for path in run.checkpoints.glob("*.damaged*")} == {
         "step-000100.damaged",
         "step-000100.damaged-2",
     }
-    assert rewind(run, "last")[0].step == 10
+    assert find_start(run, "last") == (run.checkpoint("10"), False)
 
 
 def test_an_earlier_one_without_its_description_is_set_aside_too(run: RunFolder) -> None:
     """Whether it is the best can no longer be known."""
     (run.checkpoints / "step-000005" / "checkpoint.json").unlink()
-    assert rewind(run, "last") == (run.checkpoint("100"), False)
+    assert find_start(run, "last") == (run.checkpoint("100"), False)
     assert [info.step for info in run.checkpoint_list()] == [10, 100]
     assert (run.checkpoints / "step-000005.damaged" / "model.safetensors").exists()
 
@@ -168,7 +175,7 @@ def test_without_a_whole_one_nothing_changes(run: RunFolder) -> None:
     for step in (5, 10, 100):
         spoil(run, step)
     with pytest.raises(UserError, match=r"(?s)step-000100/.*step-000010/.*step-000005/.*no checkpoint is whole"):
-        rewind(run, "last")
+        find_start(run, "last")
     assert list(run.checkpoint_folders()) == [5, 10, 100]
 
 
@@ -176,7 +183,7 @@ def test_without_a_whole_one_nothing_changes(run: RunFolder) -> None:
 def test_one_that_was_asked_for_must_be_whole(which: str, run: RunFolder) -> None:
     spoil(run, 5, "training.pt")
     with pytest.raises(UserError, match=r"step-000005/training.pt: was truncated"):
-        rewind(run, which)
+        find_start(run, which)
     assert list(run.checkpoint_folders()) == [5, 10, 100]
 
 

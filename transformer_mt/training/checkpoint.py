@@ -128,13 +128,14 @@ def last_whole(run: RunFolder, up_to: int) -> CheckpointInfo | None:
     return None
 
 
-def rewind(run: RunFolder, which: str) -> tuple[CheckpointInfo, bool]:
-    """Make the checkpoint that `which` names the run's last one, and say whether there were later ones.
+def find_start(run: RunFolder, which: str) -> tuple[CheckpointInfo | None, bool]:
+    """The checkpoint to go on from, None where there is none yet; and whether there were later ones.
 
     `last` passes over damaged ones: they are named and kept under another name. Raises `UserError` where none is whole,
     or where the one that was asked for is not.
     """
-    folders = run.checkpoint_folders()
+    if not (folders := run.checkpoint_folders()):
+        return None, False
     if which == "last":
         info, damages = _sort_out(run)
         for folder, damage in damages.items():
@@ -142,10 +143,14 @@ def rewind(run: RunFolder, which: str) -> tuple[CheckpointInfo, bool]:
     else:
         info = run.checkpoint(which)
         verify(info)
-        for step, folder in folders.items():
-            if step > info.step:
-                delete_folder(folder)
     return info, max(folders) > info.step
+
+
+def delete_later(run: RunFolder, step: int) -> None:
+    """Make the checkpoint of a step the run's last one."""
+    for its_step, folder in run.checkpoint_folders().items():
+        if its_step > step:
+            delete_folder(folder)
 
 
 def _sort_out(run: RunFolder) -> tuple[CheckpointInfo, dict[Path, Damage]]:

@@ -207,8 +207,6 @@ class Trainer:
                 f"{self.learning_rate(progress.step):.2g});\nlower schedule.peak (or schedule.factor), raise "
                 "schedule.warmup_steps or set precision: fp32, and begin anew with --restart"
             )
-        if self.ranks.is_first:
-            checkpoint.rewind(self.run, str(good.step))
         self.count_time()
         spent = progress.seconds
         self.resume(good)
@@ -284,7 +282,8 @@ class Trainer:
         return self.average.swapped() if self.average else nullcontext()
 
     def resume(self, info: CheckpointInfo) -> None:
-        """Go on from a checkpoint: weights, optimiser, progress, and curves cut back to its step."""
+        """Go on from a checkpoint: weights, optimiser, progress. Once they are read, what the run has of later steps is
+        taken away: checkpoints, and the ends of its curves."""
         state = checkpoint.load_state(info)
         try:
             self.progress, self.window = Progress.of(state["progress"]), Window(**state["window"])
@@ -299,4 +298,6 @@ class Trainer:
             self.average.load(state["raw_weights"])
         for optimizer, its_state in zip(self.updater.optimizers, remembered, strict=True):
             optimizer.load_state_dict(its_state)
+        if self.ranks.is_first:
+            checkpoint.delete_later(self.run, info.step)
         self.monitor.cut_back(info.step, is_scored=bool(info.scores))
