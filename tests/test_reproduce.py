@@ -151,12 +151,13 @@ def test_students(data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
 
     monkeypatch.setattr(reproduce_work.Work, "do", do)
     monkeypatch.setattr(reproduce_work, "tmt", tmt)
-    arguments = ["multi30k", "--data", str(data), "--seeds", "2", "--system", "distilled", "train.max_steps=3"]
+    arguments = ["multi30k", "--data", str(data), "--seeds", "2", "--system", "distilled-twice", "train.max_steps=3"]
     monkeypatch.setattr(sys, "argv", ["reproduce.py", *arguments])
     taught, back, drawn = (f"train.fast-{name}" for name in SYNTHETIC)
-    together, drawn_taught = (f"train.diversified-en-de-ensemble-of-3-{name}.de" for name in ("taught", "drawn-taught"))
-    seeds, parts = (1, 2, 3), ("val", "test_2016_flickr")
-    ensemble = [f"diversified-en-de-{seed}-average-last-3" for seed in seeds]
+    seeds, parts, teachers = (1, 2, 3), ("val", "test_2016_flickr"), ("diversified-en-de", "distilled-en-de")
+    made = {teacher: f"train.{teacher}-ensemble-of-3-taught.de" for teacher in teachers}
+    made_of_drawn = {teacher: f"train.{teacher}-ensemble-of-3-drawn-taught.de" for teacher in teachers}
+    ensembles = {teacher: [f"{teacher}-{seed}-average-last-3" for seed in seeds] for teacher in teachers}
     for is_outdated in (False, True):
         reproduce.main()
         assert happened == [
@@ -165,10 +166,16 @@ def test_students(data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
             ("fast-en-de-1-average-last-3", "train.en", taught),
             ("fast-de-en-1-average-last-3", "train.de", back),
             ("fast-de-en-1-average-last-3", "train.de", drawn),
-            *[(f"diversified-en-de-{seed}", parts, is_outdated) for seed in seeds],
-            (*ensemble, "train.en", together),
-            (*ensemble, drawn, drawn_taught),
-            *[(f"distilled-en-de-{seed}", parts, is_outdated) for seed in seeds[:2]],
+            *(
+                did
+                for teacher in teachers
+                for did in (
+                    *[(f"{teacher}-{seed}", parts, is_outdated) for seed in seeds],
+                    (*ensembles[teacher], "train.en", made[teacher]),
+                    (*ensembles[teacher], drawn, made_of_drawn[teacher]),
+                )
+            ),
+            *[(f"distilled-twice-en-de-{seed}", parts, is_outdated) for seed in seeds[:2]],
         ]
         happened.clear()
     pairs = ("train.en", "train.de")
@@ -177,10 +184,13 @@ def test_students(data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
         "fast-en-de": [pairs],
         "fast-de-en": [pairs[::-1]],
         "diversified-en-de": [pairs, ("train.en", taught), *translated_back],
-        "distilled-en-de": [pairs, ("train.en", together), *translated_back, (drawn, drawn_taught)],
+        **{
+            student: [pairs, ("train.en", made[teacher]), *translated_back, (drawn, made_of_drawn[teacher])]
+            for student, teacher in zip(("distilled-en-de", "distilled-twice-en-de"), teachers, strict=True)
+        },
     }
     assert [line.split(" | ")[0] for line in capsys.readouterr().out.splitlines()[-2:]] == [
-        *("| `distilled`", "| `distilled`, ensemble"),
+        *("| `distilled-twice`", "| `distilled-twice`, ensemble"),
     ]
 
 
