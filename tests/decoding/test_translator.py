@@ -226,6 +226,8 @@ def test_translations_begin_as_they_are_told(translator: Translator, settings: d
     assert all(text.startswith(start) for text, start in zip(found, starts, strict=True))
     free = translator.translate(SENTENCES[:5], **settings)
     assert [found[1], found[3]] == [free[1], free[3]]
+    spaced = ["The old dog ", " ", "the the the the\t", "  ", "x </s> <pad> y \u00a0"]
+    assert translator.translate(SENTENCES[:5], prefixes=spaced, **settings) == found, "a space is the next word's"
 
 
 def test_a_beginning_has_room_of_its_own(make_translator: Callable[..., Translator]) -> None:

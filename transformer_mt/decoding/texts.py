@@ -149,10 +149,13 @@ class TextTranslator(ABC):
         return coded
 
     def _encode_prefixes(self, prefixes: Sequence[str], lines: Sequence[int]) -> list[list[int]]:
-        """The ids of prefixes. Raises `UserError` where they are not as many as texts, or the model has no room."""
+        """The ids of prefixes, without the white space at their ends, which belongs to the word behind it.
+
+        Raises `UserError` where they are not as many as texts, or the model has no room.
+        """
         if len(prefixes) != len(lines):
             raise UserError(f"{len(lines)} texts and {len(prefixes)} prefixes: give one for each, empty or not")
-        coded = self.tokenizers.tgt.encode(prefixes)
+        coded = self.tokenizers.tgt.encode([prefix.rstrip() for prefix in prefixes])
         for line, ids in zip(lines, coded, strict=True):
             if len(ids) >= self.longest:
                 raise UserError(

@@ -80,7 +80,7 @@ class Job:
         """What is written for the lines of a window."""
         cut = self.paragraphs.cut([line.text for line in window])
         # one whose translation has a beginning stays whole: nobody knows where in it that ends
-        cut = [[line.text] if line.tgt else pieces for line, pieces in zip(window, cut, strict=True)]
+        cut = [[line.text] if line.tgt.strip() else pieces for line, pieces in zip(window, cut, strict=True)]
         places = [(line, part) for line, pieces in enumerate(cut) for part in range(len(pieces))]
         found = self.translator.n_best(
             self.paragraphs.sources(cut),
