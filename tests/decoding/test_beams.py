@@ -119,4 +119,5 @@ def test_one_hypothesis_at_least(number: float) -> None:
     nothing = beams([3, 3])
     nothing.advance(candidates(*[[(number, number, 0, 4)] * 4] * 2))
     assert listed(nothing.retire()) == []
-    assert [[(one.ids, one.finished) for one in found] for found in nothing.hypotheses()] == [[([], False)]] * 2
+    found = nothing.hypotheses()
+    assert [[(one.ids, one.finished, one.score) for one in of_one] for of_one in found] == [[([], False, NONE)]] * 2

@@ -34,8 +34,8 @@ class Hypothesis:
 
     @property
     def score(self) -> float:
-        """Log-probability of the whole."""
-        return sum(self.log_probs)
+        """Log-probability of the whole; NONE where a model whose scores are no numbers has found nothing."""
+        return sum(self.log_probs) if self.rank > NONE else NONE
 
 
 class Candidates(NamedTuple):
