@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from transformer_mt.decoding.alignment import Links
-from transformer_mt.decoding.paragraphs import Paragraphs
+from transformer_mt.decoding.paragraphs import Paragraphs, words_before
 from transformer_mt.decoding.texts import Translation
 
 LINES = ["One two. Three.", "", "Four. Five six seven. Eight, nine ten eleven.", "Dr. No."]
@@ -79,6 +80,13 @@ def test_words_are_linked_within_their_pieces() -> None:
     parts = [capitals("a b", links=[(1, 0), (0, 1)]), capitals("c d", links=[(0, 1)]), capitals("e", links=[(1, 0)])]
     (whole,) = make("always").join(pieces, [[part] for part in parts])
     assert whole.alignment == [(1, 0), (0, 1), (2, 3), (4, 4)]
+
+
+def test_words_before_a_text_are_those_of_all_before_it() -> None:
+    """Against counting in the whole, with pieces of every kind side by side."""
+    for texts in itertools.product(["", " ", "a", " a", "b ", " b c ", "d e"], repeat=4):
+        wanted = [len("".join(texts[: n + 1]).split()) - len(text.split()) for n, text in enumerate(texts)]
+        assert list(words_before(texts)) == wanted, texts
 
 
 def test_pieces_are_translated_without_the_space_between() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transformer_mt.data.quickstart.corpus import pairs
-from transformer_mt.decoding.sentences import join, pack, split
+from transformer_mt.decoding.sentences import pack, spaced, split
 
 # `|` stands where a cut belongs. Where two readings are possible there is none: "4. Good." may be a list's.
 CASES = {
@@ -276,6 +276,12 @@ def test_what_holds_together_without_end_is_cut_all_the_same(rubbish: str) -> No
 
 
 # --- together again ---------------------------------------------------------------------------------------------------
+
+
+def join(pieces: list[str], translations: list[str], language: str | None = None) -> str:
+    each = [*spaced(pieces, translations, language)]
+    assert len(each) == len(translations)
+    return "".join(each)
 
 
 def test_the_white_space_between_sentences_is_kept() -> None:

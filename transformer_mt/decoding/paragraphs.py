@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -46,24 +46,33 @@ class Paragraphs:
         return [self._join(pieces, [of_one[min(rank, len(of_one) - 1)] for of_one in found]) for rank in ranks]
 
     def _join(self, pieces: Sequence[str], parts: Sequence[Translation]) -> Translation:
+        texts = [*sentences.spaced(pieces, [part.text for part in parts], self.tgt_lang)]
         return Translation(
-            text=sentences.join(pieces, [part.text for part in parts], self.tgt_lang),
+            text="".join(texts),
             score=sum(part.score for part in parts),
             tokens=[token for part in parts for token in part.tokens],
             token_scores=[score for part in parts for score in part.token_scores],
             finished=all(part.finished for part in parts),
-            alignment=self._shifted(pieces, parts),
+            alignment=shifted([part.alignment for part in parts], pieces, texts),
         )
 
-    def _shifted(self, pieces: Sequence[str], parts: Sequence[Translation]) -> Links | None:
-        """The links between the words of the whole: a piece may begin within the word that the one before it ended."""
-        links: Links = []
-        for end, part in enumerate(parts, start=1):
-            if part.alignment is None:
-                return None
-            source, texts = "".join(pieces[:end]), [one.text for one in parts[:end]]
-            target = sentences.join(pieces, texts, self.tgt_lang)
-            n_src = len(source.split()) - len(pieces[end - 1].split())
-            n_tgt = len(target.split()) - len(part.text.split())
-            links += [(n_src + one, n_tgt + other) for one, other in part.alignment]
-        return links
+
+def shifted(parts: Sequence[Links | None], sources: Sequence[str], targets: Sequence[str]) -> Links | None:
+    """The links between the words of consecutive texts, from those within each pair of them."""
+    links: Links = []
+    for of_part, src_words, tgt_words in zip(parts, words_before(sources), words_before(targets), strict=True):
+        if of_part is None:
+            return None
+        links += [(src_words + source, tgt_words + target) for source, target in of_part]
+    return links
+
+
+def words_before(texts: Iterable[str]) -> Iterator[int]:
+    """How many words stand before those of each of consecutive texts, which may begin within the last of them."""
+    count, is_within = 0, False
+    for text in texts:
+        words = text.split()
+        count -= bool(words) and is_within and not text[0].isspace()
+        yield count
+        count += len(words)
+        is_within = not text[-1].isspace() if text else is_within

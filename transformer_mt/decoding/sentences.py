@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
 from transformer_mt.languages import primary_language
@@ -79,13 +79,14 @@ def split(text: str, language: str | None = None) -> list[str]:
     return [text[start:end] for start, end in pairwise([*cuts, len(text)])]
 
 
-def join(pieces: Sequence[str], translations: Sequence[str], language: str | None = None) -> str:
-    """The translations of consecutive pieces, with the pieces' white space between: none for Chinese and Japanese."""
-    text = ""
+def spaced(pieces: Sequence[str], translations: Sequence[str], language: str | None = None) -> Iterator[str]:
+    """The translations of consecutive pieces, each behind the white space that its piece has before it (none in Chinese
+    and Japanese), so that together they are the text."""
+    is_begun = False
     for before, translation in zip(["", *pieces], translations, strict=False):
         space = before[len(before.rstrip()) :].replace("\u3000", " ") or " "
-        text += (space if text and translation and _code(language) not in ("zh", "ja") else "") + translation
-    return text
+        yield (space if is_begun and translation and _code(language) not in ("zh", "ja") else "") + translation
+        is_begun |= bool(translation)
 
 
 def pack(pieces: Sequence[str], lengths: Lengths, limit: int) -> list[str]:
