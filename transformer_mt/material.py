@@ -70,11 +70,11 @@ def gather(run: RunFolder, config: Config, is_first: bool) -> Material:
 
 def load_tables(config: Config) -> Tables:
     """Every source of the configuration."""
-    train_table, validation = load_training(config)
+    train_table, validation = load_pairs(config)
     return Tables(train_table, validation, {name: load(config, source) for name, source in config.data.test.items()})
 
 
-def load_training(config: Config) -> tuple[Table, Table]:
+def load_pairs(config: Config) -> tuple[Table, Table]:
     """Training and validation pairs; the latter are cut from the former where none are named."""
     data, train_table = config.data, load(config, config.data.train)
     if data.validation is not None:
@@ -84,11 +84,14 @@ def load_training(config: Config) -> tuple[Table, Table]:
     return train_table, validation
 
 
+def load_training(config: Config) -> Table:
+    """The training pairs alone, without what is cut from them."""
+    return load_pairs(config)[0] if config.data.validation is None else load(config, config.data.train)
+
+
 def load_validation(config: Config) -> Table:
-    """The validation pairs alone; the training pairs are read only where those were cut from them."""
-    if config.data.validation is not None:
-        return load(config, config.data.validation)
-    return load_training(config)[1]
+    """The validation pairs alone; the training pairs are read only where those are cut from them."""
+    return load_pairs(config)[1] if config.data.validation is None else load(config, config.data.validation)
 
 
 def load(config: Config, source: Source) -> Table:

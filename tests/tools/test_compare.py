@@ -149,6 +149,16 @@ def test_training_text_that_has_gone(here: Path, tmt: Tmt, gone: str) -> None:
     assert "training text" not in done.stdout
 
 
+def test_validation_text_that_has_gone(here: Path, tmt: Tmt) -> None:
+    """Nobody asked for it."""
+    for lang in ("en", "de"):
+        Path(f"test.{lang}").write_bytes(Path(f"valid.{lang}").read_bytes())
+        Path(f"valid.{lang}").unlink()
+    done = tmt("compare", "runs/tiny", "a.de", "--src", "test.en", "--ref", "test.de")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "by how often they stand in the training text" in done.stdout
+
+
 @pytest.mark.filterwarnings("default")
 def test_training_text_that_is_another(here: Path, tmt: Tmt) -> None:
     for lang in ("en", "de"):

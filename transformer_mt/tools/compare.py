@@ -175,21 +175,21 @@ def _training(question: Question, configs: Mapping[Path, Config]) -> Iterator[Te
     """The target side of what the first run has learnt from, or of a file, by windows; None where there is neither."""
     if question.train:
         return streams.windows(read_lines(question.train), WINDOW)
-    for path, config in configs.items():
-        known = RunFolder(path).read_record()["sha256"]["train"]
-        try:
-            pairs, _ = material.load_training(config)
-        except (UserError, OSError) as error:
-            warnings.warn(
-                f"{path}: its training text cannot be read, so words are not told by frequency: {error}\n"
-                "--train F names a training text",
-                stacklevel=1,
-            )
-            return None
-        if pairs.sha256 != known:
-            warnings.warn(f"{path}: its training text has changed since it was learnt from", stacklevel=1)
-        return streams.windows((tgt for _, tgt in pairs), WINDOW)
-    return None
+    if not configs:
+        return None
+    path, config = next(iter(configs.items()))
+    try:
+        pairs = material.load_training(config)
+    except (UserError, OSError) as error:
+        warnings.warn(
+            f"{path}: its training text cannot be read, so words are not told by frequency: {error}\n"
+            "--train F names a training text",
+            stacklevel=1,
+        )
+        return None
+    if pairs.sha256 != RunFolder(path).read_record()["sha256"]["train"]:
+        warnings.warn(f"{path}: its training text has changed since it was learnt from", stacklevel=1)
+    return streams.windows((tgt for _, tgt in pairs), WINDOW)
 
 
 def _figures(values: Sequence[float]) -> list[str]:

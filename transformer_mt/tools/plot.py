@@ -96,7 +96,7 @@ def draw(what: What, subject: Subject, choice: Choice) -> Figure:
 def draw_lengths(subject: Subject) -> Figure:
     """Of all training pairs, also those beyond the limit. A configuration's tokenizers are learnt for the purpose."""
     config = subject.config
-    table, _ = material.load_training(config)
+    table = material.load_training(config)
     run = subject.run
     tokenizers = TokenizerPair.load(run.tokenizer) if run else material.new_tokenizers(config, table)
     return pictures.lengths(encode(table, tokenizers, None, Path(config.data.cache_dir)), config.data)

@@ -35,7 +35,7 @@ class Subject:
         config, run = read(path, overrides)
         if run is not None:
             return cls(TokenizerPair.load(run.tokenizer), None)
-        train, validation = material.load_training(config)
+        train, validation = material.load_pairs(config)
         return cls(material.new_tokenizers(config, train), validation)
 
     def of(self, side: Side) -> Tokenizer:
