@@ -270,6 +270,15 @@ def test_several_test_sets_have_no_one_output(copy: Path, here: Path, tmt: Tmt) 
     assert (list(found), found["more"]["pairs"], len(lines_of("out"))) == (["more"], 8, 8)
 
 
+def test_an_output_that_cannot_be_written(
+    tiny_run: Path, here: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That is found before anything is translated."""
+    monkeypatch.setattr(Translator, "translate", lambda *_, **__: pytest.fail("has translated"))
+    Path("out.part").mkdir()
+    refused(tmt("evaluate", tiny_run, *FILES, "--output", "out"), "out.part: Is a directory")
+
+
 def test_a_run_into_another_language(copy: Path, here: Path, tmt: Tmt) -> None:
     """There is no metric P of it, and its Moses text could not be put together."""
     config = (copy / "config.yaml").read_text(encoding="utf-8").replace("tgt_lang: de", "tgt_lang: xx")

@@ -6,6 +6,7 @@ import json
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -184,11 +185,11 @@ class RunEvaluation:
 
     def _sets(self, translator: Translator) -> Iterator[Evaluation]:
         for name, (sources, references) in self.sets.items():
-            begun = time.perf_counter()
-            hypotheses = translator.translate(sources)
-            seconds = time.perf_counter() - begun
-            if self.output:
-                with outputs.opened(self.output) as file:
+            with outputs.opened(self.output) if self.output else nullcontext() as file:
+                begun = time.perf_counter()
+                hypotheses = translator.translate(sources)
+                seconds = time.perf_counter() - begun
+                if file:
                     file.write([Line(text) for text in sources], "".join(f"{text}\n" for text in hypotheses))
             measures = _measures(hypotheses, references, self.standard, self.paper)
             samples = [Sample(*parts) for parts in zip(sources, hypotheses, references, strict=True)]
