@@ -105,10 +105,10 @@ def parquet(rows: list[Any]) -> Any:
     return {"table": "t.parquet"}
 
 
-def saved(folder: str, rows: list[Any]) -> Any:
+def saved(folder: str, rows: list[Any], split: Any = None) -> Any:
     """A folder as `save_to_disk` leaves it."""
     datasets.disable_progress_bars()
-    datasets.Dataset.from_list(rows).save_to_disk(folder)
+    datasets.Dataset.from_list(rows, split=split).save_to_disk(folder)
     return {"dataset": folder}
 
 
@@ -372,10 +372,13 @@ def test_a_directory_for_a_file() -> None:
 
 
 def test_an_unknown_split() -> None:
-    assert refusal(**saved_splits() | {"split": "valid"}) == "saved: no split valid; set `split`"
+    assert refusal(**saved_splits() | {"split": "valid"}) == "saved: no split valid; set `split`: it has train, dev"
+    saved("tested", ROWS, split=datasets.Split.TEST)
+    assert refusal(dataset="tested", split="valid") == "tested: no split valid; set `split`: it has test"
     said = refusal(builtin="quickstart", split="dev")
     assert said == "the built-in corpus has no split dev; choose from: train, validation, test, combinations"
-    assert "valid" in refusal(**folder_of_files(), split="valid")
+    said = refusal(**folder_of_files(), split="valid")
+    assert "valid" in said and "network" not in said
 
 
 @pytest.mark.parametrize("rows", [ROWS, NESTED], ids=["flat", "nested"])

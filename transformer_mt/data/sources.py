@@ -211,6 +211,12 @@ _TABLES: dict[str, Callable[[Path], Iterable[Row]]] = {
 # --- data sets and the built-in corpus --------------------------------------------------------------------------------
 
 
+_OF_THE_HUB = (
+    "for a hub name the network must reach the hub; with text files of your own, give them instead:\n"
+    "  data.train='{src: train.SRC, tgt: train.TGT}' (likewise data.validation and data.test)"
+)
+
+
 def _read_dataset(source: Source, columns: tuple[str, str]) -> Iterator[Pair]:
     import datasets
 
@@ -219,30 +225,31 @@ def _read_dataset(source: Source, columns: tuple[str, str]) -> Iterator[Pair]:
     is_saved = any((Path(name) / file).exists() for file in ("dataset_info.json", "dataset_dict.json"))
     if is_saved and source.subset is not None:
         raise UserError(f"{name}: what `save_to_disk` made has no subsets; leave out `subset`")
-    rows: Any
     try:
-        if is_saved:
-            loaded = cast(Any, datasets.load_from_disk(name))
-            if not isinstance(loaded, datasets.DatasetDict):
-                loaded = {str(loaded.split or "train"): loaded}
-            rows = loaded[split]
-        else:
-            rows = datasets.load_dataset(name, source.subset, split=split)
-    except KeyError:
-        raise UserError(f"{name}: no split {split}; set `split`") from None
+        loaded: Any = (
+            datasets.load_from_disk(name) if is_saved else datasets.load_dataset(name, source.subset, split=split)
+        )
     except Exception as error:  # the hub client has no common base class for what can go wrong on the way
         cause = error.__cause__ or error
         reason = (str(cause).splitlines() or [type(cause).__name__])[0]
-        raise UserError(
-            f"{name} ({split}): the data set cannot be loaded: {reason}\n"
-            "for a hub name the network must reach the hub; with text files of your own, give them instead:\n"
-            "  data.train='{src: train.SRC, tgt: train.TGT}' (likewise data.validation and data.test)"
-        ) from None
+        hint = "" if Path(name).is_dir() else f"\n{_OF_THE_HUB}"
+        raise UserError(f"{name} ({split}): the data set cannot be loaded: {reason}{hint}") from None
+    rows = _split_of(loaded, split, name) if is_saved else loaded
     text = [column for column in rows.column_names if column in ("translation", *columns)]
     if "translation" in text or {*columns} <= {*text}:
         rows = rows.select_columns(text)  # others may hold sounds or pictures, which would be decoded
     for number, row in enumerate(rows, start=1):
         yield Pair(*_pick(row, columns, f"{name} ({split}):{number}"), f"{name} ({split})", number)
+
+
+def _split_of(saved: Any, split: str, name: str) -> Any:
+    """One of several, or the only one."""
+    import datasets
+
+    splits: dict[Any, Any] = saved if isinstance(saved, datasets.DatasetDict) else {str(saved.split or "train"): saved}
+    if split not in splits:
+        raise UserError(f"{name}: no split {split}; set `split`: it has {', '.join(splits)}")
+    return splits[split]
 
 
 def _read_builtin(split: str, languages: tuple[str, str]) -> Iterator[Pair]:
