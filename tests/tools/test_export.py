@@ -164,7 +164,8 @@ def test_without_validation_sentences_it_says_so_or_takes_others(copy: Path, tmt
     to = ("export", copy, "--to", "ctranslate2", "--output")
     said = succeeded(tmt(*to, "one"))
     assert "valid.en" in said
-    assert "the two engines were not compared; --src F compares them on the lines of a file" in said
+    assert "--src F has the engines compared on the lines of a file" in said
+    assert "the two engines were not compared: there was no sentence to translate" in said
     assert json.loads(Path("one/export.json").read_text(encoding="utf-8"))["compared"] is None
     assert "6 of 6 translations identical" in succeeded(tmt(*to, "two", "--src", "test.en"))
 

@@ -113,8 +113,7 @@ def validation_texts(config: Config, lines: list[str]) -> list[str]:
         return material.load_validation(config).column("src")
     except (UserError, OSError) as error:
         lines.append(
-            f"the validation sentences cannot be read: {error}\n"
-            "so the two engines were not compared; --src F compares them on the lines of a file"
+            f"the validation sentences cannot be read: {error}\n--src F has the engines compared on the lines of a file"
         )
         return []
 
@@ -135,7 +134,7 @@ def compare(translator: Translator, folder: Path, limits: Limits, texts: Sequenc
 def report(found: Parity | None, quantization: str) -> list[str]:
     """The figures of the comparison, and a warning where they should be better."""
     if found is None:
-        return []
+        return ["the two engines were not compared: there was no sentence to translate"]
     if quantization == "float32" and not found.is_close:
         return [str(found), "warning: the two differ more than rounding explains: do not rely on this export"]
     return [str(found)]
