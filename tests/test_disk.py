@@ -7,6 +7,7 @@ import os
 import resource
 import shutil
 import signal
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -259,3 +260,22 @@ def test_what_cannot_be_deleted_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert len(list(tmp_path.iterdir())) == 3
     clear(tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_what_killed_processes_have_left_beside_a_shared_folder_goes_after_a_day(tmp_path: Path) -> None:
+    """Nothing that is younger, or has a name of somebody else's."""
+    names = [".table-1.7-0123abcd.tmp", ".ids-2.8-0123abcd.tmp", ".ids-3.9-0123abcd.tmp", ".mine.tmp"]
+    for name in names:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "pairs.arrow").touch()
+    long_ago = time.time() - 25 * 3600
+    for name in (
+        *names,
+        ".ids-2.8-0123abcd.tmp/pairs.arrow",
+        ".table-1.7-0123abcd.tmp/pairs.arrow",
+        ".mine.tmp/pairs.arrow",
+    ):
+        os.utime(tmp_path / name, (long_ago, long_ago))
+    with shared_folder(tmp_path / "table-4"):
+        pass
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".ids-3.9-0123abcd.tmp", ".mine.tmp", "table-4"]

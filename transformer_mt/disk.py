@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import secrets
 import shutil
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
@@ -20,6 +21,7 @@ WhenFull = Literal["exit", "wait"]
 
 LITTLE = 1 << 20  # bytes: more than an entry of the log with its pictures
 LOOK_AGAIN = 5.0  # seconds
+ABANDONED = 24 * 3600.0  # seconds
 
 
 # --- whole or not at all ----------------------------------------------------------------------------------------------
@@ -68,6 +70,7 @@ def new_folder(path: Path) -> Generator[Path]:
 def shared_folder(path: Path) -> Generator[Path]:
     """The same for a folder that has the same content whoever makes it: the first of several processes names it. Raises
     `UserError` where the disk is full."""
+    _clear_abandoned(path.parent)
     try:
         with _folder_beside(path) as beside:
             yield beside
@@ -136,6 +139,15 @@ def clear(folder: Path) -> None:
             shutil.rmtree(leftover, ignore_errors=True)
         else:
             leftover.unlink(missing_ok=True)
+
+
+def _clear_abandoned(folder: Path) -> None:
+    """Take away the folders that killed processes, of whatever host, had begun to fill, and nobody has for a day."""
+    for beside in folder.glob(".*.tmp"):
+        if re.fullmatch(r"\..+\.\d+-[0-9a-f]{8}\.tmp", beside.name) and beside.is_dir():
+            with suppress(OSError):  # its owner is taking it away
+                if time.time() - max(path.stat().st_mtime for path in (beside, *beside.iterdir())) > ABANDONED:
+                    shutil.rmtree(beside, ignore_errors=True)
 
 
 def _flush_folder(folder: Path) -> None:
