@@ -247,8 +247,7 @@ class Trainer:
         self.monitor.record_validation(progress.step, found.scores, found.samples, is_best=progress.not_better == 0)
         self.monitor.record_degenerate(progress.step, [*found.failures.values()], alarm)
         self.save(found.scores)
-        with self.averaged():
-            self.monitor.show(progress.step, found.draw)  # after saving: no picture is worth a checkpoint
+        self.monitor.show(progress.step, found.draw)  # after saving: no picture is worth a checkpoint
 
     # --- the state ----------------------------------------------------------------------------------------------------
 
