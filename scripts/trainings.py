@@ -43,6 +43,9 @@ def do_all(works: Sequence[Doable], jobs: int) -> None:
             for done in wait(running, return_when=FIRST_COMPLETED).done:
                 done.result()
                 graph.done(running.pop(done))
+    except UserError as error:
+        print(f"{error}\nno more is begun; what is under way goes to its end", file=sys.stderr, flush=True)
+        raise
     finally:
         pool.shutdown(cancel_futures=True)
 
