@@ -77,13 +77,13 @@ def measure(batches: list[Batch], try_batch: TryBatch, device: torch.device) -> 
 
 
 def capacity(device: torch.device) -> int:
-    """Bytes that this process may use: what the GPU has free, or the machine's memory within the limits of its group
-    and of its addresses."""
+    """Bytes that this process may use: what the GPU has free, or the machine's memory within the limits of its
+    container and of its addresses."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
     there = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    of_group, (of_addresses, _) = Path("/sys/fs/cgroup/memory.max"), resource.getrlimit(resource.RLIMIT_AS)
-    if of_group.exists() and (text := of_group.read_text(encoding="utf-8").strip()).isdigit():
+    of_container, (of_addresses, _) = Path("/sys/fs/cgroup/memory.max"), resource.getrlimit(resource.RLIMIT_AS)
+    if of_container.exists() and (text := of_container.read_text(encoding="utf-8").strip()).isdigit():
         there.append(int(text))
     if of_addresses != resource.RLIM_INFINITY:
         there.append(of_addresses)
