@@ -26,9 +26,11 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import transformer_mt
 from transformer_mt import Translator, runs
 from transformer_mt import config as configuration
+from transformer_mt.errors import Interrupted
 from transformer_mt.runs import FORMAT, RunFolder
 from transformer_mt.scoring.metrics import score
 from transformer_mt.seal import read_seal, write_seal
+from transformer_mt.training.trainer import Trainer
 
 Tmt = Callable[..., "CompletedProcess[str]"]
 
@@ -529,7 +531,7 @@ def test_threads_are_counted_anew_where_another_number_of_processes_shares_them(
 
     def go_on(processes: int, cores: int, max_steps: int) -> object:
         monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
-        monkeypatch.setattr(os, "cpu_count", lambda: cores)
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(cores))
         done = tmt(*TRAIN, "name=shared", "threads=auto", f"train.max_steps={max_steps}")
         assert done.returncode == 0, done.stderr
         return configuration.load(copy.with_name("shared") / "config.yaml").threads
@@ -547,6 +549,20 @@ def test_going_on_from_an_earlier_checkpoint(copy: Path, tmt: Tmt) -> None:
     assert list(figures(copy)["valid/loss"]) == [4, 8, 12]
     again = load_file(RunFolder(copy).checkpoint("12").path / "model.safetensors")
     assert all(torch.equal(again[name], expected[name]) for name in expected)
+
+
+def test_a_run_that_has_gone_back_is_not_at_its_end(copy: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So says its README, whose scores are then of checkpoints that are there."""
+
+    def fit(_: Trainer) -> NoReturn:
+        raise Interrupted(15)
+
+    monkeypatch.setattr(Trainer, "fit", fit)
+    assert "Status: train.max_steps" in (copy / "README.md").read_text(encoding="utf-8")
+    assert tmt(*TRAIN, "--checkpoint", "8").returncode == 128 + 15
+    card = (copy / "README.md").read_text(encoding="utf-8")
+    assert "Status: in training, or interrupted" in card
+    assert "step 12" not in card and "unseen" not in card.partition("## Scores")[2]
 
 
 def test_an_unknown_checkpoint_deletes_nothing(copy: Path, tmt: Tmt) -> None:
@@ -778,7 +794,7 @@ def test_a_hub_that_cannot_be_reached(here: Path, tmt: Tmt, tmp_path: Path, monk
         ((), ("the following arguments are required: VERB",)),
         (("trian",), ("invalid choice: 'trian'", "translate")),
         (("train", "--confg", "tiny.yaml"), ("unrecognized arguments",)),
-        (("train", "tiny.yaml"), ("tiny.yaml: an override is section.key=value",)),
+        (("train", "tiny.yaml"), ("tiny.yaml: an override is section.key=value; --config names a file",)),
         (("train", "--config", "nope.yaml"), ("nope.yaml: no such file",)),
         (("train", "--config", "W/folder"), ("W/folder: is a directory; name a YAML file",)),
         (("train", "--config", "W/empty"), ("W/empty: is empty",)),

@@ -79,10 +79,12 @@ def test_one_device_is_not_for_several_processes(name: str, monkeypatch: pytest.
 
 
 def test_test_sets_are_scored_where_the_run_was_trained(tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also by the first of several processes, whose own GPU is cuda:0, and must not be named."""
+    """Also by the first of several processes, whose own GPU is cuda:0, and must not be named; and with no more memory
+    than its validations take."""
     asked: list[str] = []
 
-    def load(path: Path, checkpoint: str, device: str, *_: object) -> NoReturn:
+    def load(path: Path, checkpoint: str, device: str, *_: object, batch_tokens: int) -> NoReturn:
+        assert batch_tokens == 4096
         asked.append(device)
         raise UserError("loading")
 

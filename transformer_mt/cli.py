@@ -60,8 +60,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
         if not is_out_of_memory(error):
             raise
-        remedy = "batches.tokens" if args.verb == "train" else "--batch-tokens (decoding.batch_tokens in config.yaml)"
-        _fail(f"there is no memory for this; lower {remedy}")
+        of_training = "decoding.batch_tokens (below 4,096); or, with --restart, batches.tokens or the model's size"
+        of_others = "--batch-tokens (decoding.batch_tokens in config.yaml)"
+        _fail(f"there is no memory for this; lower {of_training if args.verb == 'train' else of_others}")
     except BrokenPipeError:  # whoever read our output has gone; that is no mistake
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + signal.SIGPIPE)

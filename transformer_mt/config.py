@@ -140,7 +140,8 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Config:
     for override in overrides:
         key, equals, text = override.partition("=")
         if not equals or not all(key.split(".")):
-            raise UserError(f"{COMMAND_LINE}: {override}: an override is section.key=value")
+            remedy = "; --config names a file" if override.endswith((".yaml", ".yml")) else ""
+            raise UserError(f"{COMMAND_LINE}: {override}: an override is section.key=value{remedy}")
         tree = tree.replacing(tuple(key.split(".")), read_value(text, f"{COMMAND_LINE}: {key}"), COMMAND_LINE)
     if tree.values.get("name") is None:
         tree = tree.replacing(("name",), path.stem, Place(str(path)))
@@ -171,7 +172,7 @@ def _read_inherited(path: Path, heirs: tuple[Path, ...]) -> Tree:
     if not isinstance(base, str):
         raise UserError(f"{tree.place(('base',))}: base: must be the name of one YAML file")
     try:
-        inherited = _read_inherited(path.parent / base, (*heirs, path.resolve()))
+        inherited = _read_inherited(path.parent / Path(base).expanduser(), (*heirs, path.resolve()))
     except UserError as error:
         raise UserError(f"{error}\n(inherited by {tree.place(('base',))})") from None
     inherited.values.pop("name", None)  # two runs of one name would be one run

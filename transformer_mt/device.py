@@ -108,7 +108,7 @@ def resolve(device: str, precision: str, threads: str | int) -> Machine:
     if threads != "auto":
         torch.set_num_threads(threads)
     elif processes > 1:
-        torch.set_num_threads(max(1, (os.cpu_count() or 1) // processes))
+        torch.set_num_threads(max(1, _cores() // processes))
     return Machine(chosen, "bf16" if bf16 else "fp32", torch.get_num_threads())
 
 
@@ -123,6 +123,18 @@ def _named(name: str, read: Callable[[object], T], value: object) -> T:
 def processes_here() -> int:
     """How many processes share this machine for one training, as `torchrun` says."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
+def job() -> str | None:
+    """What `torchrun`, or SLURM, calls this job, however often it is started; None where neither has started it."""
+    return os.environ.get("SLURM_JOB_ID") or os.environ.get("TORCHELASTIC_RUN_ID")
+
+
+def _cores() -> int:
+    """Those that this process may use, which its job may have fewer of than the machine."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _best_device() -> str:

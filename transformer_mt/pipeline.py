@@ -54,7 +54,7 @@ def train(config: Config, *, checkpoint: str = "last", restart: bool = False) ->
     Raises `UserError` for what the user can mend, and `Interrupted` when a signal stopped it.
     """
     run = RunFolder(Path(config.runs_dir) / str(config.name), config.keep.when_full)
-    if distributed.restarts() and (restart or checkpoint != "last"):
+    if (restart or checkpoint != "last") and distributed.restarts() and records.is_of_this_job(run):
         say("this job was started anew: its first start has done what --restart and --checkpoint say, and it goes on")
         checkpoint, restart = "last", False
     if checkpoint != "last":
@@ -81,6 +81,7 @@ def train(config: Config, *, checkpoint: str = "last", restart: bool = False) ->
                 trainer.resume(start)
                 if had_later and ranks.is_first:
                     records.write(run, records.without_end(run.read_record()))
+                    records.write_card(run, config)
                 say(f"going on after step {trainer.progress.step:,}")
             else:
                 monitor.cut_back(0, is_scored=False)  # an earlier start may have ended before its first checkpoint
@@ -278,7 +279,14 @@ def finish(
     record |= {"ended": ended, "hours": hours}
     tested = {"step": best.step, "decoding": config.decoding.deciding()}
     if record.get("tested") != tested:
-        translator = Translator.load(run.path, str(best.step), config.device, machine.threads, machine.precision)
+        translator = Translator.load(
+            run.path,
+            str(best.step),
+            config.device,
+            machine.threads,
+            machine.precision,
+            batch_tokens=config.decoding.beside_training,
+        )
         record["test"] = {}
         standard = Standard.of(config.scoring, config.data.tgt_lang)
         for name, table in tables.test.items():

@@ -15,7 +15,7 @@ from typing import Any
 from transformer_mt import __version__
 from transformer_mt import config as configuration
 from transformer_mt.config import Config
-from transformer_mt.device import Machine, describe, processes_here
+from transformer_mt.device import Machine, describe, job, processes_here
 from transformer_mt.disk import write_text
 from transformer_mt.errors import UserError
 from transformer_mt.runs import FORMAT, CheckpointInfo, RunFolder, ranked
@@ -27,6 +27,11 @@ def check_text(run: RunFolder, sha256: Mapping[str, str]) -> None:
         raise UserError(
             f"{run.path}: the text of the data has changed since the run began; restore it, or use --restart or name="
         )
+
+
+def is_of_this_job(run: RunFolder) -> bool:
+    """Whether the last one to train a run was an earlier start of this job."""
+    return run.exists() and run.read_record().get("job") == job()
 
 
 def begin(
@@ -49,6 +54,7 @@ def begin(
         "format": FORMAT,
         "provenance": {**made, "init_from": init_from} if init_from else made,
         "processes": processes_here(),
+        "job": job(),
         "parameters": parameters,
         "report": report,
         "sha256": {**sha256},

@@ -94,12 +94,25 @@ def test_a_number_of_processes_that_is_not_of_torchrun(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    ("name", "asked"), [("TORCHELASTIC_RESTART_COUNT", "--restart"), ("SLURM_RESTART_COUNT", "--checkpoint=77")]
+    ("count", "job", "asked"),
+    [
+        ("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_RUN_ID", "--restart"),
+        ("SLURM_RESTART_COUNT", "SLURM_JOB_ID", "--checkpoint=77"),
+    ],
 )
-def test_a_job_that_is_started_anew_goes_on(name: str, asked: str, alone: Path) -> None:
-    """What the option asks for, the first start has done."""
+def test_a_job_that_is_started_anew_goes_on(count: str, job: str, asked: str, alone: Path) -> None:
+    """What the option asks for, the first start has done: but not where it has not come as far as this run."""
     command = [sys.executable, "-m", "transformer_mt", *SHARED, "name=alone", "precision=fp32", "optimizer.eps=1e-3"]
-    done = subprocess.run([*command, asked], cwd=alone, env={**os.environ, name: "1"}, capture_output=True, text=True)
+
+    def start(times: int, *asked: str) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, count: str(times), job: f"of {count}"}
+        return subprocess.run([*command, *asked], cwd=alone, env=environment, capture_output=True, text=True)
+
+    if asked == "--checkpoint=77":
+        done = start(1, asked)
+        assert (done.returncode, "--checkpoint 77: " in done.stderr) == (2, True), done.stderr
+    assert start(0).returncode == 0
+    done = start(1, asked)
     assert (done.returncode, "going on after step 6" in done.stderr) == (0, True), done.stderr
 
 

@@ -12,7 +12,7 @@ from transformer_mt.settings import MAY_CHANGE, Section, complaint, refusal
 if TYPE_CHECKING:
     from torch import Tensor
 
-BESIDE_TRAINING = 4096  # tokens translated at once where a training needs the memory too
+BESIDE_TRAINING = 4096
 
 
 class DecodingConfig(Section):
@@ -80,8 +80,14 @@ class DecodingConfig(Section):
     def greedily(self) -> DecodingConfig:
         """As validation translates: it shows the model as it is."""
         limits = {"max_length_factor", "max_length_offset", "max_source_length"}
-        tokens = min(self.batch_tokens, BESIDE_TRAINING)
-        return DecodingConfig(beam=1, min_length=0, batch_tokens=tokens, **self.model_dump(include=limits))
+        return DecodingConfig(
+            beam=1, min_length=0, batch_tokens=self.beside_training, **self.model_dump(include=limits)
+        )
+
+    @property
+    def beside_training(self) -> int:
+        """Tokens translated at once where a training needs the memory too."""
+        return min(self.batch_tokens, BESIDE_TRAINING)
 
     @property
     def method(self) -> str:
