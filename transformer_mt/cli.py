@@ -207,7 +207,8 @@ def _tokenize(args: argparse.Namespace) -> None:
     from transformer_mt.tools import tokenize
 
     args.texts, overrides = tokenize.split_words(args.subject, args.texts)
-    streams.check_input(args.texts, args.input, "tokenize")
+    if args.texts or args.input or args.subject.is_dir():  # else a configuration's own validation pairs are read
+        streams.check_input(args.texts, args.input, "tokenize")
     subject = tokenize.Subject.open(args.subject, overrides)
     if args.input or args.texts or subject.validation is None:
         lines = (line for line in streams.lines(args.texts, args.input, at_prompt=False) if line is not None)

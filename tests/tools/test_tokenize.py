@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -109,6 +111,16 @@ def test_figures_of_the_validation_pairs(here: Path, tmt: Tmt) -> None:
     assert figures(src)["lines"] == figures(tgt)["lines"] == "8"
     assert figures(src)["words"] == "24"
     assert "src, validation" not in tmt("tokenize", "tiny.yaml", "--side", "tgt").stdout
+
+
+@pytest.mark.parametrize(("subject", "status"), [("tiny.yaml", 0), ("runs/tiny", 2)])
+def test_a_closed_standard_input_is_missed_where_it_is_read(
+    subject: str, status: int, here: Path, tiny_run: Path
+) -> None:
+    command = [sys.executable, "-m", "transformer_mt", "tokenize", subject]
+    done = subprocess.run(["bash", "-c", '"$@" <&-', "-", *command], capture_output=True, text=True, check=False)
+    assert done.returncode == status, done.stderr
+    assert ("standard input is closed" in done.stderr) is bool(status)
 
 
 def test_any_number_of_lines_is_counted_alike(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
