@@ -211,12 +211,6 @@ _TABLES: dict[str, Callable[[Path], Iterable[Row]]] = {
 # --- data sets and the built-in corpus --------------------------------------------------------------------------------
 
 
-_OF_THE_HUB = (
-    "for a hub name the network must reach the hub; with text files of your own, give them instead:\n"
-    "  data.train='{src: train.SRC, tgt: train.TGT}' (likewise data.validation and data.test)"
-)
-
-
 def _read_dataset(source: Source, columns: tuple[str, str]) -> Iterator[Pair]:
     import datasets
 
@@ -232,8 +226,12 @@ def _read_dataset(source: Source, columns: tuple[str, str]) -> Iterator[Pair]:
     except Exception as error:  # the hub client has no common base class for what can go wrong on the way
         cause = error.__cause__ or error
         reason = (str(cause).splitlines() or [type(cause).__name__])[0]
-        hint = "" if Path(name).is_dir() else f"\n{_OF_THE_HUB}"
-        raise UserError(f"{name} ({split}): the data set cannot be loaded: {reason}{hint}") from None
+        hint = "" if Path(name).is_dir() else "for a hub name the network must reach the hub; "
+        raise UserError(
+            f"{name} ({split}): the data set cannot be loaded: {reason}\n"
+            f"{hint}with text files of your own, give them instead:\n"
+            "  data.train='{src: train.SRC, tgt: train.TGT}' (likewise data.validation and data.test)"
+        ) from None
     rows = _split_of(loaded, split, name) if is_saved else loaded
     text = [column for column in rows.column_names if column in ("translation", *columns)]
     if "translation" in text or {*columns} <= {*text}:
