@@ -117,6 +117,8 @@ class Output:
 
     def whereabouts(self) -> str:
         """Of what is done, where the command ends before its time."""
+        if not (self.record or self.done.lines):
+            return "nothing is written"
         what = f"lines done: {self.done.lines:,}, in {self.file.name}"
         return f"{what}; the same command with --resume goes on from there" if self.record else what
 
@@ -168,6 +170,8 @@ def opened(path: Path | None, settings: Settings | None = None, resume: bool = F
                 yield output
             except BaseException as error:
                 output.cut()
+                if not (output.record or output.done.lines):
+                    part.unlink()
                 if output.done.lines > begun.lines and not isinstance(error, KeyboardInterrupt):
                     say_here(f"tmt: {output.whereabouts()}")
                 raise

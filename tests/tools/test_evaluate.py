@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import sacrebleu
@@ -277,6 +277,19 @@ def test_an_output_that_cannot_be_written(
     monkeypatch.setattr(Translator, "translate", lambda *_, **__: pytest.fail("has translated"))
     Path("out.part").mkdir()
     refused(tmt("evaluate", tiny_run, *FILES, "--output", "out"), "out.part: Is a directory")
+
+
+def test_what_is_stopped_while_it_translates_leaves_nothing(
+    tiny_run: Path, here: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def translate(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Translator, "translate", translate)
+    before = sorted(here.iterdir())
+    done = tmt("evaluate", tiny_run, *FILES, "--output", "out")
+    assert (done.returncode, done.stderr) == (130, "tmt: stopped by SIGINT; nothing is written\n")
+    assert sorted(here.iterdir()) == before
 
 
 def test_a_run_into_another_language(copy: Path, here: Path, tmt: Tmt) -> None:
