@@ -53,8 +53,8 @@ DIVERSIFIED = System("diversified", "papers/multi30k_diversified.yaml", averaged
 
 def taught_by(teacher: System, name: str) -> System:
     """A student of three seeds of another system, which translate together."""
-    together = Text("taught", teacher, seeds=3, options=AS_LONG)
-    texts = (together, BACK, DRAWN, together._replace(name="drawn-taught", source=DRAWN))
+    taught = Text("taught", teacher, seeds=3, options=AS_LONG)
+    texts = (taught, BACK, DRAWN, taught._replace(name="drawn-taught", source=DRAWN))
     return System(name, "papers/multi30k_distilled.yaml", averaged=3, texts=texts)
 
 

@@ -44,7 +44,9 @@ def do_all(works: Sequence[Doable], jobs: int) -> None:
                 done.result()
                 graph.done(running.pop(done))
     except UserError as error:
-        print(f"{error}\nno more is begun; what is under way goes to its end", file=sys.stderr, flush=True)
+        if len(running) > 1:
+            what = str(error).splitlines()[0]
+            print(f"failed: {what}; what else is under way goes to its end", file=sys.stderr, flush=True)
         raise
     finally:
         pool.shutdown(cancel_futures=True)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import compare_low_resource
 import pytest
 import reproduce
 import reproduce_work
+import trainings
 
 from transformer_mt import config as configuration
 from transformer_mt.errors import UserError
@@ -238,6 +242,38 @@ def test_what_fails_is_named(data: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(UserError, match="ended with status 2"):
         reproduce.main()
     assert "d_modle" in Path("runs/multi30k/tiny-en-de-1.log").read_text(encoding="utf-8")
+
+
+class Piece(NamedTuple):
+    """Fails once another one is under way, which goes on until that is told."""
+
+    is_wrong: bool
+    begun: Event
+    told: Event
+    needs: tuple[()] = ()
+
+    def do(self) -> None:
+        if self.is_wrong:
+            self.begun.wait()
+            raise UserError("tmt train\nended with status 2")
+        self.begun.set()
+        assert self.told.wait(60)
+
+
+def test_what_fails_is_told_while_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, told = Event(), Event()
+    said: list[str] = []
+
+    class Listener(io.StringIO):
+        def write(self, text: str) -> int:
+            said.append(text)
+            told.set()
+            return len(text)
+
+    monkeypatch.setattr(sys, "stderr", Listener())
+    with pytest.raises(UserError, match="ended with status 2"):
+        trainings.do_all([Piece(True, begun, told), Piece(False, begun, told)], 2)
+    assert "".join(said) == "failed: tmt train; what else is under way goes to its end\n"
 
 
 @pytest.mark.parametrize("wrong", WRONG)
