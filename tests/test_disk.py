@@ -18,6 +18,7 @@ from transformer_mt import disk
 from transformer_mt.disk import (
     append_text,
     clear,
+    clear_abandoned,
     delete_folder,
     new_folder,
     replaced_file,
@@ -276,6 +277,5 @@ def test_what_killed_processes_have_left_beside_a_shared_folder_goes_after_a_day
         ".mine.tmp/pairs.arrow",
     ):
         os.utime(tmp_path / name, (long_ago, long_ago))
-    with shared_folder(tmp_path / "table-4"):
-        pass
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".ids-3.9-0123abcd.tmp", ".mine.tmp", "table-4"]
+    clear_abandoned(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".ids-3.9-0123abcd.tmp", ".mine.tmp"]

@@ -70,7 +70,6 @@ def new_folder(path: Path) -> Generator[Path]:
 def shared_folder(path: Path) -> Generator[Path]:
     """The same for a folder that has the same content whoever makes it: the first of several processes names it. Raises
     `UserError` where the disk is full."""
-    _clear_abandoned(path.parent)
     try:
         with _folder_beside(path) as beside:
             yield beside
@@ -141,8 +140,9 @@ def clear(folder: Path) -> None:
             leftover.unlink(missing_ok=True)
 
 
-def _clear_abandoned(folder: Path) -> None:
-    """Take away the folders that killed processes, of whatever host, had begun to fill, and nobody has for a day."""
+def clear_abandoned(folder: Path) -> None:
+    """Take away what killed processes, of whatever host, had begun beside the shared folders in this one and nobody
+    has touched for a day."""
     for beside in folder.glob(".*.tmp"):
         if re.fullmatch(r"\..+\.\d+-[0-9a-f]{8}\.tmp", beside.name) and beside.is_dir():
             with suppress(OSError):  # its owner is taking it away

@@ -14,6 +14,7 @@ from transformer_mt.data.encoded import EncodedCorpus, LengthLimit, encode
 from transformer_mt.data.sampling import Resampler, Resamplers
 from transformer_mt.data.sources import Source
 from transformer_mt.data.tokenizer import TokenizerPair
+from transformer_mt.disk import clear_abandoned
 from transformer_mt.errors import UserError
 from transformer_mt.runs import RunFolder
 from transformer_mt.speech import say
@@ -58,6 +59,8 @@ def gather(run: RunFolder, config: Config, is_first: bool) -> Material:
 
     Of several processes only the first learns the tokenizers: not all kinds are learnt alike to the bit.
     """
+    if is_first:
+        clear_abandoned(Path(config.data.cache_dir))
     tables = load_tables(config)
     if is_first and not run.exists():
         new_tokenizers(config, tables.train).save(run.tokenizer)
