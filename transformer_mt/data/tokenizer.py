@@ -40,7 +40,7 @@ class Tokenizer:
         """The ids of each text, without control symbols."""
         return [coded.ids for coded in self.inner.encode_batch_fast(texts, add_special_tokens=False)]
 
-    def words(self, texts: Sequence[str]) -> list[list[int]]:
+    def word_numbers(self, texts: Sequence[str]) -> list[list[int]]:
         """For each token of `encode` the number of the word, between white space, in which the text ends with it."""
         each = self.inner.encode_batch(texts, add_special_tokens=False)
         return [

@@ -29,9 +29,9 @@ def align(
 ) -> list[Links]:
     """Link each word of each translation to the source word that it attends to most.
 
-    `src_words`: the word that each source token belongs to (`Tokenizer.words`). The weights are those of the position
-    that writes a token. `layer` counts from 1; None: the mean of all. Heads and models are averaged, tokens of a source
-    word summed up, and those of a target word averaged.
+    `src_words`: the word that each source token belongs to (`Tokenizer.word_numbers`). The weights are those of the
+    position that writes a token. `layer` counts from 1; None: the mean of all. Heads and models are averaged, tokens of
+    a source word summed up, and those of a target word averaged.
     """
     if not targets:
         return []
