@@ -211,6 +211,14 @@ def test_a_file_inherits_what_it_does_not_name(write: Write) -> None:
     assert (config.seed, config.model.d_model, config.model.d_ff, config.model.encoder.n_layers) == (6, 64, 99, 7)
 
 
+def test_the_home_folder_of_what_is_inherited(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    write("home/base.yaml", MINIMAL + "seed: 5\n")
+    assert load(write("heir.yaml", "base: ~/base.yaml\n")).seed == 5
+    with pytest.raises(UserError, match=r"~nobody.here/base.yaml: no such file"):
+        load(write("heir.yaml", "base: ~nobody.here/base.yaml\n"))
+
+
 def test_sources_take_the_place_of_inherited_ones(write: Write) -> None:
     """Each as a whole, and all test sets: none of them may be of another corpus."""
     hub = "{dataset: hub/name, split: train}"

@@ -56,13 +56,17 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
     except (MemoryError, RuntimeError) as error:
+        from transformer_mt.decoding.options import BESIDE_TRAINING
         from transformer_mt.device import is_out_of_memory
 
         if not is_out_of_memory(error):
             raise
-        of_training = "decoding.batch_tokens (below 4,096); or, with --restart, batches.tokens or the model's size"
-        of_others = "--batch-tokens (decoding.batch_tokens in config.yaml)"
-        _fail(f"there is no memory for this; lower {of_training if args.verb == 'train' else of_others}")
+        remedy = (
+            f"decoding.batch_tokens (below {BESIDE_TRAINING:,}); or, with --restart, batches.tokens or the model's size"
+            if args.verb == "train"
+            else "--batch-tokens (decoding.batch_tokens in config.yaml)"
+        )
+        _fail(f"there is no memory for this; lower {remedy}")
     except BrokenPipeError:  # whoever read our output has gone; that is no mistake
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + signal.SIGPIPE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import typing
 from collections.abc import Iterator, Sequence
@@ -172,7 +173,7 @@ def _read_inherited(path: Path, heirs: tuple[Path, ...]) -> Tree:
     if not isinstance(base, str):
         raise UserError(f"{tree.place(('base',))}: base: must be the name of one YAML file")
     try:
-        inherited = _read_inherited(path.parent / Path(base).expanduser(), (*heirs, path.resolve()))
+        inherited = _read_inherited(path.parent / os.path.expanduser(base), (*heirs, path.resolve()))  # noqa: PTH111
     except UserError as error:
         raise UserError(f"{error}\n(inherited by {tree.place(('base',))})") from None
     inherited.values.pop("name", None)  # two runs of one name would be one run

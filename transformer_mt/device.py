@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -126,8 +127,11 @@ def processes_here() -> int:
 
 
 def job() -> str | None:
-    """What `torchrun`, or SLURM, calls this job, however often it is started; None where neither has started it."""
-    return os.environ.get("SLURM_JOB_ID") or os.environ.get("TORCHELASTIC_RUN_ID")
+    """What names this job, however often SLURM or `torchrun` starts it; None where neither has."""
+    if name := os.environ.get("SLURM_JOB_ID"):
+        return name
+    name = os.environ.get("TORCHELASTIC_RUN_ID")
+    return f"{socket.gethostname()}:{os.getppid()}" if name == "none" else name  # the `torchrun` that was given no name
 
 
 def _cores() -> int:

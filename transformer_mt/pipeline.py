@@ -76,16 +76,15 @@ def train(config: Config, *, checkpoint: str = "last", restart: bool = False) ->
             begin(run, config, machine, model, origin, material, report)
         with make_monitor(run, config, ranks) as monitor:
             trainer = make_trainer(run, config, machine, ranks, model, material, stream, monitor)
-            start, had_later = ranks.first_decides(lambda: find_start(run, checkpoint))
+            start = ranks.first_decides(lambda: find_start(run, checkpoint))
             if start is not None:
                 trainer.resume(start)
-                if had_later and ranks.is_first:
-                    records.write(run, records.without_end(run.read_record()))
-                    records.write_card(run, config)
                 say(f"going on after step {trainer.progress.step:,}")
             else:
                 monitor.cut_back(0, is_scored=False)  # an earlier start may have ended before its first checkpoint
                 monitor.show(1, lambda: make_pictures(config, model, material))
+            if ranks.is_first:
+                records.take_up(run, config, trainer.progress.step)
             ended = trainer.fit()
             hours = trainer.progress.seconds / 3600
             say(f"training ended: {ended}; hours in all: {hours:.2f}")
@@ -159,7 +158,6 @@ def begin(
         say(line)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     records.begin(run, config, machine, parameters, report, material.tables.sha256(), origin and origin.about())
-    records.write_card(run, config)
 
 
 # --- its parts -------------------------------------------------------------------------------------------------------
@@ -276,7 +274,7 @@ def finish(
     The scores stand in `run.json` first: a run that is killed afterwards records them in the curves when it goes on.
     """
     record, best, last = run.read_record(), run.checkpoint("best"), run.checkpoint("last")
-    record |= {"ended": ended, "hours": hours}
+    record |= {"ended": ended, "last_step": last.step, "hours": hours}
     tested = {"step": best.step, "decoding": config.decoding.deciding()}
     if record.get("tested") != tested:
         translator = Translator.load(
@@ -285,7 +283,7 @@ def finish(
             config.device,
             machine.threads,
             machine.precision,
-            batch_tokens=config.decoding.beside_training,
+            batch_tokens=config.decoding.tokens_beside_training,
         )
         record["test"] = {}
         standard = Standard.of(config.scoring, config.data.tgt_lang)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import platform
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -20,6 +21,8 @@ from transformer_mt.disk import write_text
 from transformer_mt.errors import UserError
 from transformer_mt.runs import FORMAT, CheckpointInfo, RunFolder, ranked
 
+OF_THE_END = ("ended", "last_step", "hours", "tested", "test")
+
 
 def check_text(run: RunFolder, sha256: Mapping[str, str]) -> None:
     """Raise `UserError` where the text of a table is another than when the run began."""
@@ -30,7 +33,7 @@ def check_text(run: RunFolder, sha256: Mapping[str, str]) -> None:
 
 
 def is_of_this_job(run: RunFolder) -> bool:
-    """Whether the last one to train a run was an earlier start of this job."""
+    """Whether the last one to train a run was this job, which has been started more than once then."""
     return run.exists() and run.read_record().get("job") == job()
 
 
@@ -54,7 +57,6 @@ def begin(
         "format": FORMAT,
         "provenance": {**made, "init_from": init_from} if init_from else made,
         "processes": processes_here(),
-        "job": job(),
         "parameters": parameters,
         "report": report,
         "sha256": {**sha256},
@@ -97,9 +99,14 @@ def write(run: RunFolder, record: Mapping[str, Any]) -> None:
     write_text(run.record, json.dumps(record, ensure_ascii=False, indent=1) + "\n")
 
 
-def without_end(record: Mapping[str, Any]) -> dict[str, Any]:
-    """A record as it was before the run came to an end."""
-    return {key: value for key, value in record.items() if key not in ("ended", "hours", "tested", "test")}
+def take_up(run: RunFolder, config: Config, step: int) -> None:
+    """Write down that this job trains a run on from a step: it has done then what its options say about the start, and
+    what stands there of an end at a later step is no longer so."""
+    record: dict[str, Any] = {**run.read_record(), "job": job()}
+    if step < record.get("last_step", math.inf):
+        record = {key: value for key, value in record.items() if key not in OF_THE_END}
+    write(run, record)
+    write_card(run, config)
 
 
 def write_card(run: RunFolder, config: Config) -> None:

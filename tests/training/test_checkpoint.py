@@ -135,23 +135,23 @@ def test_weights_that_are_damaged_are_said_to_be(which: str, run: RunFolder) -> 
 )
 def test_where_a_training_goes_on_is_its_end(which: str, step: int, left: list[int], run: RunFolder) -> None:
     """Nothing is deleted until that is said: what was found may be unreadable to this version of the program."""
-    info, had_later = find_start(run, which)
-    assert info is not None and (info.step, had_later) == (step, step < 100)
+    info = find_start(run, which)
+    assert info is not None and info.step == step
     assert list(run.checkpoint_folders()) == [5, 10, 100]
     delete_later(run, info.step)
     assert list(run.checkpoint_folders()) == left
 
 
 def test_a_run_that_has_no_checkpoint_begins(tmp_path: Path) -> None:
-    assert find_start(RunFolder(tmp_path / "new"), "last") == (None, False)
+    assert find_start(RunFolder(tmp_path / "new"), "last") is None
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "training.pt", "checkpoint.json"])
 def test_the_last_whole_checkpoint(name: str, run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     """Twice in a row; nothing is thrown away."""
     path = spoil(run, 100, name)
-    info, had_later = find_start(run, "last")
-    assert info is not None and (info.step, had_later) == (10, True)
+    info = find_start(run, "last")
+    assert info is not None and info.step == 10
     assert f"{path}: was truncated" in capsys.readouterr().err
     assert list(run.checkpoint_folders()) == [5, 10]
     shutil.copytree(info.path, run.checkpoints / "step-000100")
@@ -160,13 +160,13 @@ def test_the_last_whole_checkpoint(name: str, run: RunFolder, capsys: pytest.Cap
         "step-000100.damaged",
         "step-000100.damaged-2",
     }
-    assert find_start(run, "last") == (run.checkpoint("10"), False)
+    assert find_start(run, "last") == run.checkpoint("10")
 
 
 def test_an_earlier_one_without_its_description_is_set_aside_too(run: RunFolder) -> None:
     """Whether it is the best can no longer be known."""
     (run.checkpoints / "step-000005" / "checkpoint.json").unlink()
-    assert find_start(run, "last") == (run.checkpoint("100"), False)
+    assert find_start(run, "last") == run.checkpoint("100")
     assert [info.step for info in run.checkpoint_list()] == [10, 100]
     assert (run.checkpoints / "step-000005.damaged" / "model.safetensors").exists()
 

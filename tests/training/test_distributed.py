@@ -101,16 +101,17 @@ def test_a_number_of_processes_that_is_not_of_torchrun(monkeypatch: pytest.Monke
     ],
 )
 def test_a_job_that_is_started_anew_goes_on(count: str, job: str, asked: str, alone: Path) -> None:
-    """What the option asks for, the first start has done: but not where it has not come as far as this run."""
+    """What the option asks for, the first start has done: but not where another job has trained the run last."""
     command = [sys.executable, "-m", "transformer_mt", *SHARED, "name=alone", "precision=fp32", "optimizer.eps=1e-3"]
 
-    def start(times: int, *asked: str) -> subprocess.CompletedProcess[str]:
-        environment = {**os.environ, count: str(times), job: f"of {count}"}
+    def start(times: int, *asked: str, name: str = "none") -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, count: str(times), job: name}
         return subprocess.run([*command, *asked], cwd=alone, env=environment, capture_output=True, text=True)
 
-    if asked == "--checkpoint=77":
-        done = start(1, asked)
-        assert (done.returncode, "--checkpoint 77: " in done.stderr) == (2, True), done.stderr
+    assert start(0).returncode == 0
+    done = start(1, asked, name="another")
+    said, status = {"--restart": ("the old run is now", 0), "--checkpoint=77": ("--checkpoint 77: ", 2)}[asked]
+    assert (done.returncode, said in done.stderr) == (status, True), done.stderr
     assert start(0).returncode == 0
     done = start(1, asked)
     assert (done.returncode, "going on after step 6" in done.stderr) == (0, True), done.stderr

@@ -12,7 +12,7 @@ from transformer_mt.settings import MAY_CHANGE, Section, complaint, refusal
 if TYPE_CHECKING:
     from torch import Tensor
 
-BESIDE_TRAINING = 4096
+BESIDE_TRAINING = 4096  # tokens translated at once, at most
 
 
 class DecodingConfig(Section):
@@ -51,7 +51,7 @@ class DecodingConfig(Section):
     alignment_layer: Annotated[int | None, MAY_CHANGE] = Field(default=None, ge=1)
     """decoder layer whose cross-attention gives word alignments, from 1; null: the mean of all"""
     batch_tokens: Annotated[int, MAY_CHANGE] = Field(default=32768, ge=1)
-    """padded source tokens, times branches, that are translated at once"""
+    """padded source tokens, times branches, that are translated at once; by a training 4,096 at most"""
 
     @model_validator(mode="after")
     def _has_as_many(self) -> DecodingConfig:
@@ -81,11 +81,11 @@ class DecodingConfig(Section):
         """As validation translates: it shows the model as it is."""
         limits = {"max_length_factor", "max_length_offset", "max_source_length"}
         return DecodingConfig(
-            beam=1, min_length=0, batch_tokens=self.beside_training, **self.model_dump(include=limits)
+            beam=1, min_length=0, batch_tokens=self.tokens_beside_training, **self.model_dump(include=limits)
         )
 
     @property
-    def beside_training(self) -> int:
+    def tokens_beside_training(self) -> int:
         """Tokens translated at once where a training needs the memory too."""
         return min(self.batch_tokens, BESIDE_TRAINING)
 

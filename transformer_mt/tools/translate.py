@@ -97,4 +97,4 @@ class Job:
 
     def _prefixes(self, window: Sequence[Line], places: Sequence[tuple[int, int]]) -> list[str] | None:
         """How the translation of each piece has to begin; None where no line says so."""
-        return [window[line].tgt for line, _ in places] if any(line.tgt for line in window) else None
+        return [window[line].tgt for line, _ in places] if any(line.tgt.strip() for line in window) else None

@@ -128,14 +128,14 @@ def last_whole(run: RunFolder, up_to: int) -> CheckpointInfo | None:
     return None
 
 
-def find_start(run: RunFolder, which: str) -> tuple[CheckpointInfo | None, bool]:
-    """The checkpoint to go on from, None where there is none yet; and whether there were later ones.
+def find_start(run: RunFolder, which: str) -> CheckpointInfo | None:
+    """The checkpoint to go on from; None where there is none yet.
 
     `last` passes over damaged ones: they are named and kept under another name. Raises `UserError` where none is whole,
     or where the one that was asked for is not.
     """
-    if not (folders := run.checkpoint_folders()):
-        return None, False
+    if not run.checkpoint_folders():
+        return None
     if which == "last":
         info, damages = _sort_out(run)
         for folder, damage in damages.items():
@@ -143,7 +143,7 @@ def find_start(run: RunFolder, which: str) -> tuple[CheckpointInfo | None, bool]
     else:
         info = run.checkpoint(which)
         verify(info)
-    return info, max(folders) > info.step
+    return info
 
 
 def delete_later(run: RunFolder, step: int) -> None:
