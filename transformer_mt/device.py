@@ -127,11 +127,13 @@ def processes_here() -> int:
 
 
 def job() -> str | None:
-    """What names this job, however often SLURM or `torchrun` starts it; None where neither has."""
-    if name := os.environ.get("SLURM_JOB_ID"):
-        return name
-    name = os.environ.get("TORCHELASTIC_RUN_ID")
-    return f"{socket.gethostname()}:{os.getppid()}" if name == "none" else name  # the `torchrun` that was given no name
+    """What names this job, in all its processes and however often SLURM or `torchrun` starts it; None where none does.
+
+    A `torchrun` that was given no name has one by its process, where there is no other on another machine.
+    """
+    name = os.environ.get("SLURM_JOB_ID") or os.environ.get("TORCHELASTIC_RUN_ID")
+    is_here_alone = os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE")
+    return f"{socket.gethostname()}:{os.getppid()}" if name == "none" and is_here_alone else name
 
 
 def _cores() -> int:

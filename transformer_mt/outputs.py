@@ -171,7 +171,7 @@ def opened(path: Path | None, settings: Settings | None = None, resume: bool = F
             except BaseException as error:
                 output.cut()
                 if not (output.record or output.done.lines):
-                    part.unlink()
+                    part.unlink(missing_ok=True)
                 if output.done.lines > begun.lines and not isinstance(error, KeyboardInterrupt):
                     say_here(f"tmt: {output.whereabouts()}")
                 raise
