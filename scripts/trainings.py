@@ -40,7 +40,8 @@ def do_all(works: Sequence[Doable], jobs: int) -> None:
     try:
         while graph.is_active():
             running |= {pool.submit(work.do): work for work in graph.get_ready()}
-            for done in wait(running, return_when=FIRST_COMPLETED).done:
+            ended = wait(running, return_when=FIRST_COMPLETED).done
+            for done in [future for future in running if future in ended]:  # in their order
                 done.result()
                 graph.done(running.pop(done))
     except UserError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
@@ -242,6 +243,26 @@ def test_what_fails_is_named(data: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(UserError, match="ended with status 2"):
         reproduce.main()
     assert "d_modle" in Path("runs/multi30k/tiny-en-de-1.log").read_text(encoding="utf-8")
+
+
+class Note(NamedTuple):
+    """Writes its name down, at once."""
+
+    name: str
+    write: Callable[[str], None]
+    needs: tuple[Note, ...] = ()
+
+    def do(self) -> None:
+        self.write(self.name)
+
+
+def test_what_is_free_is_done_in_order() -> None:
+    """Also where several were done before anybody looked."""
+    written: list[str] = []
+    first = [Note(f"{n}", written.append) for n in range(200)]
+    then = [Note(f"{note.name}, then", written.append, (note,)) for note in first]
+    trainings.do_all([*first, *then], 1)
+    assert written == [note.name for note in (*first, *then)]
 
 
 class Piece(NamedTuple):
