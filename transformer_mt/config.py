@@ -120,6 +120,11 @@ class Config(Section):
             yield ("loss", "consistency"), what
         for section, key, what in self.not_in_ctranslate2() if self.export else ():
             yield (section, key), f"{what}, or leave out export: {self.export}"
+        if self.optimizer.kind == "schedule_free" and self.schedule.kind != "constant":
+            yield (
+                ("schedule", "kind"),
+                "optimizer.kind schedule_free needs no curve: set constant, which warms up and stays",
+            )
         for key, what in self.schedule.problems(self.train.max_steps):
             yield ("schedule", key), what
 

@@ -36,10 +36,9 @@ from transformer_mt.speech import say, say_here
 from transformer_mt.training import distributed
 from transformer_mt.training.checkpoint import find_start, warning_of_room
 from transformer_mt.training.distributed import Ranks
-from transformer_mt.training.ema import AveragedWeights
 from transformer_mt.training.monitor import Monitor, SilentMonitor
 from transformer_mt.training.objective import make_loss
-from transformer_mt.training.optim import make_optimizers
+from transformer_mt.training.optim import make_average, make_optimizers
 from transformer_mt.training.schedule import make_schedule
 from transformer_mt.training.trainer import Trainer
 from transformer_mt.training.update import Updater
@@ -199,11 +198,12 @@ def make_trainer(
 ) -> Trainer:
     """The trainer with all its parts."""
     accumulate, table, tokenizers = config.batches.accumulate, material.tables.train, material.tokenizers
+    updater = make_updater(config, machine, ranks, model, lambda batch: halves(stream, batch, table))
     return Trainer(
-        updater=make_updater(config, machine, ranks, model, lambda batch: halves(stream, batch, table)),
+        updater=updater,
         feed=Feed(stream, Share(accumulate, ranks.rank, ranks.size), pinned=machine.device.type == "cuda"),
         schedule=make_schedule(config.schedule, config.model.d_model),
-        average=AveragedWeights(model, config.optimizer.ema_decay) if config.optimizer.ema_decay else None,
+        average=make_average(config.optimizer, model, updater.optimizers),
         validate=make_validator(
             config, machine, ranks, model, tokenizers, material.tables.validation, material.corpora.validation
         ),

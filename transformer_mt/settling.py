@@ -28,6 +28,7 @@ def settle(run: RunFolder, config: Config) -> Config:
 
     Only the threads are counted anew where another number of processes shares them.
     """
+    config.optimizer.check_packages()
     old = None
     if run.exists():
         refuse_exported(run)

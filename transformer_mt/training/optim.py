@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 from pydantic import Field, model_validator
 
+from transformer_mt.errors import UserError
 from transformer_mt.settings import Section, refusal
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from transformer_mt.training.averaging import Average
+
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 class OptimizerConfig(Section):
-    """Adam (Kingma & Ba 2015), with or without weight decay, Muon (Jordan et al. 2024), and a mean of the weights."""
+    """Adam (Kingma & Ba 2015), with or without weight decay, Muon (Jordan et al. 2024), schedule-free AdamW (Defazio et
+    al. 2024), and a mean of the weights."""
 
-    kind: Literal["adam", "adamw", "muon"] = "adam"
-    """adam; adamw: with weight decay, apart from the gradient; muon: for the layers' matrices, and adam for all else"""
+    kind: Literal["adam", "adamw", "muon", "schedule_free"] = "adam"
+    """adam; adamw: decays the weights too; muon: for the layers' matrices, else adam; schedule_free: adamw, no curve"""
     betas: tuple[Decay, Decay] = (0.9, 0.98)
     """decay of the running mean of the gradient and of its square"""
     eps: float = Field(default=1e-9, gt=0)
@@ -38,28 +43,61 @@ class OptimizerConfig(Section):
             raise refusal("weight_decay", "adam would divide it by the gradients' size: set kind: adamw, or leave 0")
         return self
 
+    @model_validator(mode="after")
+    def _schedule_free_has_a_mean(self) -> OptimizerConfig:
+        if self.kind == "schedule_free" and self.ema_decay is not None:
+            raise refusal("ema_decay", "schedule_free is a mean of the weights itself: set null")
+        if self.kind == "schedule_free" and not self.betas[0]:
+            raise refusal("betas", "the first is the mean's share of the weights in schedule_free: set it above 0")
+        return self
+
     @property
     def copies(self) -> int:
-        """Numbers that are kept for each weight besides it, at most: two moments, and one more for a running mean."""
-        return 2 + (self.ema_decay is not None)
+        """Numbers that are kept for each weight besides it, at most: two moments, and one more for a mean."""
+        return 2 + (self.ema_decay is not None or self.kind == "schedule_free")
+
+    def check_packages(self) -> None:
+        """Raise `UserError` for one that has to be installed first."""
+        if self.kind == "schedule_free" and find_spec("schedulefree") is None:
+            raise UserError("optimizer.kind: schedule_free needs one more package: pip install schedulefree")
 
 
 def make_optimizers(config: OptimizerConfig, model: nn.Module) -> list[torch.optim.Optimizer]:
     """Fused Adam (Kingma & Ba 2015) or AdamW (Loshchilov & Hutter 2019) for all parameters, or for those that Muon
-    leaves; the learning rate is set before each step.
+    leaves; or schedule-free AdamW for all. The learning rate is set before each step.
 
     So may be `grad_scale` and `found_inf`, fp32 tensors without dimensions: a step divides the gradients by the one, in
     place or not, and changes no weight, moment or count where the other is 1; it must be 0 or 1.
     """
     import torch
 
+    matrices = layer_matrices(model) if config.kind == "muon" else {}
+    groups = parameter_groups(model, config.weight_decay, set(matrices))
+    if config.kind == "schedule_free":
+        from transformer_mt.training.schedule_free import ScheduleFree
+
+        return [ScheduleFree(groups, config.betas, config.eps)]
     from transformer_mt.training.muon import Muon
 
-    matrices = layer_matrices(model) if config.kind == "muon" else {}
     kind = torch.optim.Adam if config.kind == "adam" else torch.optim.AdamW
-    groups = parameter_groups(model, config.weight_decay, set(matrices))
     adam = kind(groups, lr=0.0, betas=config.betas, eps=config.eps, fused=True)
     return [Muon(matrices, config.weight_decay), adam] if matrices else [adam]
+
+
+def make_average(
+    config: OptimizerConfig, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]
+) -> Average | None:
+    """What is validated and saved in place of the weights themselves, if anything is."""
+    if config.kind == "schedule_free":
+        from transformer_mt.training.schedule_free import ScheduleFree, ScheduleFreeAverage
+
+        (optimizer,) = optimizers
+        return ScheduleFreeAverage(model, cast(ScheduleFree, optimizer))
+    if config.ema_decay:
+        from transformer_mt.training.averaging import MovingAverage
+
+        return MovingAverage(model, config.ema_decay)
+    return None
 
 
 def layer_matrices(model: nn.Module) -> dict[torch.Tensor, list[int]]:

@@ -19,10 +19,10 @@ from transformer_mt.runs import CheckpointInfo, RunFolder
 from transformer_mt.signals import StopSignals
 from transformer_mt.speech import say
 from transformer_mt.training import checkpoint
+from transformer_mt.training.averaging import Average
 from transformer_mt.training.checkpoint import State
 from transformer_mt.training.degenerate import Finding, judge
 from transformer_mt.training.distributed import Ranks
-from transformer_mt.training.ema import AveragedWeights
 from transformer_mt.training.loss import perplexity
 from transformer_mt.training.monitor import Monitor
 from transformer_mt.training.progress import KeepConfig, Milestone, Progress, TrainConfig, ValidationConfig
@@ -88,7 +88,7 @@ class Trainer:
         updater: Updater,
         feed: Feed,
         schedule: Schedule,
-        average: AveragedWeights | None,
+        average: Average | None,
         validate: Callable[[], Validation],
         run: RunFolder,
         monitor: Monitor,
@@ -293,10 +293,10 @@ class Trainer:
                 f"use the version that {self.run.record} names, or begin anew with --restart"
             ) from None
         checkpoint.load_weights(self.updater.model, info)
-        if self.average is not None:
-            self.average.load(state["raw_weights"])
         for optimizer, its_state in zip(self.updater.optimizers, remembered, strict=True):
             optimizer.load_state_dict(its_state)
+        if self.average is not None:
+            self.average.load(state["raw_weights"])
         if self.ranks.is_first:
             checkpoint.delete_later(self.run, info.step)
         self.monitor.cut_back(info.step, is_scored=bool(info.scores))

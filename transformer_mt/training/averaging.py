@@ -1,19 +1,40 @@
-"""An exponential moving average of the weights (Polyak & Juditsky 1992; Tarvainen & Valpola 2017)."""
+"""Means of the weights over the steps of a training, which are validated and saved in their place."""
 
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 
-class AveragedWeights:
-    """A running mean of a model's parameters; shared ones are there once.
+class Average(Protocol):
+    """A mean of a model's parameters; shared ones are there once.
 
     A checkpoint is made within `swapped`: then the model's weights are the mean, and `state` holds the raw ones.
     """
+
+    def update(self, step: int, taken: Tensor) -> None:
+        """Take in the weights after a step, counted from 1; where that was not `taken`, nothing changes."""
+
+    def swapped(self) -> AbstractContextManager[None]:
+        """Within, the model has the mean, and after it its own weights again, to the bit. They change places in memory,
+        so that whatever points at the parameters stays right."""
+        ...
+
+    def state(self) -> dict[str, Tensor]:
+        """Within `swapped`: the raw weights."""
+        ...
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from a checkpoint: the model, which has read the mean, gets the raw weights of `state`. The optimisers
+        have read theirs."""
+
+
+class MovingAverage:
+    """An exponential moving average (Polyak & Juditsky 1992; Tarvainen & Valpola 2017)."""
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.parameters, self.decay = dict(model.named_parameters()), decay
@@ -22,7 +43,7 @@ class AveragedWeights:
 
     @torch.no_grad()
     def update(self, step: int, taken: Tensor) -> None:
-        """Take in the weights after a step, counted from 1; where that was not `taken`, nothing changes.
+        """Take in the weights after a step.
 
         The decay is min(decay, (1 + step) / (10 + step)), as TensorFlow's ExponentialMovingAverage has it with
         `num_updates`: a mean of about the last tenth of a short run, in which the first weights do not linger.
@@ -34,8 +55,7 @@ class AveragedWeights:
 
     @contextmanager
     def swapped(self) -> Generator[None]:
-        """The model has the mean, then its own weights again. They change places in memory, one parameter at a time, so
-        that whatever points at the parameters stays right."""
+        """One parameter at a time, which takes no memory."""
         self._swap()
         self.is_swapped = True
         try:
@@ -45,13 +65,11 @@ class AveragedWeights:
             self.is_swapped = False
 
     def state(self) -> dict[str, Tensor]:
-        """Within `swapped`: the raw weights."""
         assert self.is_swapped, "outside, these are the mean"
         return dict(self.others)
 
     @torch.no_grad()
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from a checkpoint: the model, which has read the mean, gets the raw weights of `state`."""
         for name, other in self.others.items():
             other.copy_(state[name])
         self._swap()

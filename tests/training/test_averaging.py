@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.training.ema import AveragedWeights
+from transformer_mt.training.averaging import MovingAverage
 
 MakeModel = Callable[..., Transformer]
 TAKEN, SKIPPED = torch.tensor(True), torch.tensor(False)
@@ -32,7 +32,7 @@ def assert_equal(left: dict[str, Tensor], right: dict[str, Tensor]) -> None:
     assert all(torch.equal(left[name], right[name]) for name in left)
 
 
-def train(model: Transformer, ema: AveragedWeights, steps: range) -> None:
+def train(model: Transformer, ema: MovingAverage, steps: range) -> None:
     for step in steps:
         disturb(model)
         ema.update(step, TAKEN)
@@ -43,7 +43,7 @@ def train(model: Transformer, ema: AveragedWeights, steps: range) -> None:
 def test_the_mean_is_that_of_a_plain_loop(make_model: MakeModel, tie: str, decay: float) -> None:
     """Tied weights are averaged once a step, as the others are: twice would leave them with a faster mean."""
     model = make_model(tie_embeddings=tie, rough=0.3)
-    ema, mean = AveragedWeights(model, decay), {k: v.double() for k, v in weights(model).items()}
+    ema, mean = MovingAverage(model, decay), {k: v.double() for k, v in weights(model).items()}
     for step in range(1, 30):
         disturb(model)
         ema.update(step, TAKEN)
@@ -61,7 +61,7 @@ def test_the_first_weights_do_not_linger(make_model: MakeModel) -> None:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.fill_(1.0)
-    ema = AveragedWeights(model, 0.9999)
+    ema = MovingAverage(model, 0.9999)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.zero_()
@@ -74,7 +74,7 @@ def test_the_first_weights_do_not_linger(make_model: MakeModel) -> None:
 
 def test_a_constant_is_its_own_mean(make_model: MakeModel) -> None:
     model = make_model(rough=0.3)
-    ema, before = AveragedWeights(model, 0.9), weights(model)
+    ema, before = MovingAverage(model, 0.9), weights(model)
     for step in range(1, 20):
         ema.update(step, TAKEN)
     with ema.swapped():
@@ -83,7 +83,7 @@ def test_a_constant_is_its_own_mean(make_model: MakeModel) -> None:
 
 def test_a_step_that_was_skipped_does_not_move_it(make_model: MakeModel) -> None:
     model = make_model(rough=0.3)
-    ema = AveragedWeights(model, 0.9)
+    ema = MovingAverage(model, 0.9)
     train(model, ema, range(1, 5))
     disturb(model)  # so that there is something to take in
     before = {name: mean.clone() for name, mean in ema.others.items()}
@@ -95,7 +95,7 @@ def test_a_step_that_was_skipped_does_not_move_it(make_model: MakeModel) -> None
 
 def test_the_raw_weights_come_back_also_after_an_exception(make_model: MakeModel) -> None:
     model = make_model(rough=0.3)
-    ema = AveragedWeights(model, 0.9)
+    ema = MovingAverage(model, 0.9)
     train(model, ema, range(1, 5))
     raw, places = weights(model), [parameter.data_ptr() for parameter in model.parameters()]
     with ema.swapped():
@@ -112,7 +112,7 @@ def test_the_raw_weights_come_back_also_after_an_exception(make_model: MakeModel
 def test_the_model_computes_with_what_it_has(make_model: MakeModel) -> None:
     """Nothing that a model has worked out from the old weights survives the swap."""
     model = make_model(rough=0.3)
-    ema = AveragedWeights(model, 0.9)
+    ema = MovingAverage(model, 0.9)
     train(model, ema, range(1, 5))
     src, tgt = torch.randint(1, 23, (2, 5)), torch.randint(1, 23, (2, 4))
     before = model(src, tgt)
@@ -127,12 +127,12 @@ def test_the_model_computes_with_what_it_has(make_model: MakeModel) -> None:
 def test_what_a_checkpoint_holds_goes_on_to_the_bit(make_model: MakeModel) -> None:
     """The weights file has the mean, the state the raw weights: 4 steps, save, load, 4 steps are 8."""
     model = make_model(rough=0.3)
-    ema = AveragedWeights(model, 0.9)
+    ema = MovingAverage(model, 0.9)
     train(model, ema, range(1, 5))
     with ema.swapped():
         saved, state = weights(model), {name: raw.clone() for name, raw in ema.state().items()}
     other = make_model()
-    fresh = AveragedWeights(other, 0.9)
+    fresh = MovingAverage(other, 0.9)
     other.load_state_dict(saved, strict=False)
     fresh.load(state)
     for one, its in ((model, ema), (other, fresh)):
