@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn
 
 import pytest
 import torch
@@ -357,12 +357,12 @@ def test_the_readme_is_true(tiny_run: Path, here: Path, tmt: Tmt, tmp_path: Path
         "translates en into de",
         "1 + 1 layers, width 16, feed-forward 32, 2 heads, pre-norm",
         f"{sum(tensor.numel() for tensor in weights.values()):,} parameters",
-        "train.max_steps 12 reached",
+        "Status: train.max_steps 12 reached (step 12)\n",
         "50 training pairs, ",
         "8 pairs in validation",
         f"SHA-256 of train: `{record['sha256']['train']}`",
         f"validation, at step {best.step} (the best by loss, greedy): loss {best.scores['loss']:.3f}",
-        f"unseen: bleu {record['test']['unseen']['bleu']['value']:.2f} (`nrefs:1|",
+        f"unseen, at step {best.step}: bleu {record['test']['unseen']['bleu']['value']:.2f} (`nrefs:1|",
     ):
         assert fact in text
     commands = re.findall(r"^tmt .*?(?=  |$)", text, re.MULTILINE)
@@ -558,7 +558,8 @@ def test_a_run_that_has_gone_back_is_not_at_its_end(copy: Path, tmt: Tmt, monkey
         raise Interrupted(15)
 
     monkeypatch.setattr(Trainer, "fit", fit)
-    assert "Status: train.max_steps" in (copy / "README.md").read_text(encoding="utf-8")
+    card = (copy / "README.md").read_text(encoding="utf-8")
+    assert "Status: train.max_steps 12 reached (step 12)\n" in card and "unseen, at step " in card
     assert tmt(*TRAIN, "--checkpoint", "8").returncode == 128 + 15
     card = (copy / "README.md").read_text(encoding="utf-8")
     assert "Status: in training, or interrupted" in card
@@ -677,8 +678,8 @@ def test_a_disk_that_is_full_while_saving(
     """Nothing half-written is left, and the same command goes on when there is room again."""
     before = content(copy / "checkpoints")
 
-    def save(_: object, path: Path) -> NoReturn:
-        path.write_bytes(b"half")
+    def save(_: object, file: IO[bytes]) -> NoReturn:
+        file.write(b"half")
         raise error
 
     with monkeypatch.context() as patch:

@@ -226,6 +226,15 @@ def test_a_quota_that_only_the_write_itself_finds(number: int, rooms: list[int],
     assert len(tries) == 3
 
 
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_quota_that_a_library_tells_of(number: int, rooms: list[int], tmp_path: Path) -> None:
+    def write() -> None:
+        raise RuntimeError(f"I/O error: {os.strerror(number)} (os error {number})")
+
+    with pytest.raises(UserError, match="a quota of bytes or of files is used up"):
+        write_patiently(write, tmp_path, 1, "exit", "the thing")
+
+
 def test_a_library_s_error_counts_where_there_is_no_room(rooms: list[int], tmp_path: Path) -> None:
     rooms[:] = [100, 1]
 

@@ -76,7 +76,7 @@ class Config(Section):
     loss: LossConfig = LossConfig()
     """label-smoothed cross-entropy"""
     optimizer: OptimizerConfig = OptimizerConfig()
-    """Adam or Muon, and a mean of the weights"""
+    """Adam, Muon or schedule-free AdamW, and a mean of the weights"""
     schedule: ScheduleConfig = ScheduleConfig()
     """the learning rate"""
     train: TrainConfig = TrainConfig()

@@ -221,8 +221,9 @@ def size(n_bytes: float) -> str:
 
 def _is_full(error: Exception, place: Path, n_bytes: int) -> bool:
     """Whether a write of so many bytes failed for want of room. Libraries do not always pass the system's word on."""
-    no_room = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return no_room or f"os error {errno.ENOSPC}" in str(error) or free(place) < n_bytes
+    numbers = errno.ENOSPC, errno.EDQUOT
+    no_room = isinstance(error, OSError) and error.errno in numbers
+    return no_room or any(f"os error {number})" in str(error) for number in numbers) or free(place) < n_bytes
 
 
 def _lack(n_bytes: int) -> str:

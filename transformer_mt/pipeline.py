@@ -223,7 +223,7 @@ def make_updater(
     """What takes a step. `halve` makes two batches of one for which there is no memory."""
     return Updater(
         model,
-        make_optimizers(config.optimizer, model),
+        make_optimizers(config.optimizer, model, machine.precision),
         loss=make_loss(config.loss),
         clip_norm=config.optimizer.clip_norm,
         seed=config.seed,

@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -50,6 +51,7 @@ def begin(
 
     `sha256`: of the text of each table; `init_from`: whose weights it begins with, if not its own.
     """
+    run.before_writing()
     earlier = run.read_record() if run.exists() else {}
     made = earlier.get("provenance") or provenance(machine)
     record = {
@@ -67,13 +69,13 @@ def begin(
 
 def provenance(machine: Machine) -> dict[str, Any]:
     """With what, where and when."""
-    packages = ("torch", "datasets", "tokenizers", "sacrebleu", "sacremoses", "numpy")
+    packages = ("torch", "datasets", "tokenizers", "sacrebleu", "sacremoses", "numpy", "schedulefree")
     return {
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "versions": {
             "transformer-mt": __version__,
             "python": platform.python_version(),
-            **{package: metadata.version(package) for package in packages},
+            **{package: metadata.version(package) for package in packages if find_spec(package)},
         },
         "commit": commit(),
         "hardware": describe(machine.device),
@@ -156,9 +158,10 @@ def card(run: RunFolder, config: Config, record: Mapping[str, Any], best: Checkp
 
 def _facts(record: Mapping[str, Any]) -> Iterator[str]:
     """How the training went so far."""
+    ended, last_step = record.get("ended"), record.get("last_step", 0)
     if begun := record["provenance"].get("init_from"):
         yield f"Begun with the weights of {begun['path']}, step {begun['step']:,}"
-    yield f"Status: {record.get('ended') or 'in training, or interrupted'}"
+    yield f"Status: {f'{ended} (step {last_step:,})' if ended else 'in training, or interrupted'}"
     if "hours" in record:
         yield f"Hours of training: {record['hours']:.2f}"
     if exported := record.get("exported"):
@@ -173,5 +176,6 @@ def _scores(record: Mapping[str, Any], best: CheckpointInfo | None) -> Iterator[
         scores = ", ".join(f"{name} {value:.3f}" for name, value in best.scores.items())
         yield f"- validation, at step {best.step:,} (the best by {best.metric}, greedy): {scores}"
     for name, scores in record.get("test", {}).items():
+        step = record["tested"]["step"]
         for metric, score in scores.items():
-            yield f"- {name}: {metric} {score['value']:.2f} (`{score['signature']}`)"
+            yield f"- {name}, at step {step:,}: {metric} {score['value']:.2f} (`{score['signature']}`)"

@@ -101,9 +101,9 @@ def test_the_raw_weights_come_back_also_after_an_exception(make_model: MakeModel
     with ema.swapped():
         mean = weights(model)
     assert_equal(weights(model), raw)
-    with pytest.raises(ZeroDivisionError), ema.swapped():
+    with pytest.raises(ZeroDivisionError), ema.swapped() as swapped_out:
         assert_equal(weights(model), mean)
-        assert_equal(ema.state(), raw)
+        assert_equal(swapped_out, raw)
         raise ZeroDivisionError
     assert_equal(weights(model), raw)
     assert places == [parameter.data_ptr() for parameter in model.parameters()]
@@ -129,12 +129,12 @@ def test_what_a_checkpoint_holds_goes_on_to_the_bit(make_model: MakeModel) -> No
     model = make_model(rough=0.3)
     ema = MovingAverage(model, 0.9)
     train(model, ema, range(1, 5))
-    with ema.swapped():
-        saved, state = weights(model), {name: raw.clone() for name, raw in ema.state().items()}
+    with ema.swapped() as swapped_out:
+        saved, raw = weights(model), {name: weight.clone() for name, weight in swapped_out.items()}
     other = make_model()
     fresh = MovingAverage(other, 0.9)
     other.load_state_dict(saved, strict=False)
-    fresh.load(state)
+    fresh.load(raw)
     for one, its in ((model, ema), (other, fresh)):
         torch.manual_seed(5)
         train(one, its, range(5, 9))

@@ -8,6 +8,7 @@ import runpy
 import shutil
 import stat
 from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,21 @@ def spoil(run: RunFolder, step: int, name: str = "model.safetensors") -> Path:
     path = run.checkpoint_folders()[step] / name
     path.write_bytes(path.read_bytes()[:-1])
     return path
+
+
+def test_a_quota_is_told_from_other_errors(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while the state is written: torch's own writer has another error for it."""
+
+    @contextmanager
+    def full_beside(path: Path) -> Generator[Path]:
+        path.mkdir(parents=True)
+        (path / "training.pt").symlink_to("/dev/full")
+        yield path
+
+    monkeypatch.setattr(checkpoint, "replaced_folder", full_beside)
+    info = CheckpointInfo(run.checkpoints / "step-000007", 7, "loss", {})
+    with pytest.raises(UserError, match="a quota of bytes or of files is used up"):
+        save(info, make_model(1.0), {"momentum": torch.zeros(1000)})
 
 
 def test_what_was_saved_is_loaded(run: RunFolder) -> None:

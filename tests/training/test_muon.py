@@ -8,15 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from transformer_mt.training import muon
 from transformer_mt.training.muon import COEFFICIENTS, ITERATIONS, MOMENTUM, RMS, Muon, orthogonal
 
 SHAPES = [(4, 4), (3, 7), (9, 2), (1, 5)]
-
-
-@pytest.fixture(autouse=True)
-def in_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(muon, "gains_from_bf16", lambda device: False)
 
 
 def pressed(matrix: Tensor) -> Tensor:
@@ -51,17 +45,15 @@ def set_up(optimizer: Muon, rate: float, scale: float = 1.0, bad: bool = False) 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_all_singular_values_become_nearly_equal(shape: tuple[int, int]) -> None:
     matrices = torch.randn(6, *shape) * torch.tensor([1e-20, 1e-6, 1.0, 3.0, 1e6, 1e15])[:, None, None]
-    found = orthogonal(matrices)
+    found = orthogonal(matrices, in_bf16=False)
     for matrix, made in zip(matrices, found, strict=True):
         torch.testing.assert_close(made.double(), pressed(matrix), atol=1e-3, rtol=1e-3)
         assert torch.linalg.svdvals(made).max() < 1.25
 
 
-def test_bf16_is_good_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bf16_is_good_enough() -> None:
     matrices = torch.randn(3, 16, 32)
-    exact = orthogonal(matrices)
-    monkeypatch.setattr(muon, "gains_from_bf16", lambda device: True)
-    found = orthogonal(matrices)
+    exact, found = (orthogonal(matrices, in_bf16) for in_bf16 in (False, True))
     assert found.dtype == torch.float32
     assert not torch.equal(found, exact)
     for one, other in zip(found, exact, strict=True):
@@ -69,14 +61,14 @@ def test_bf16_is_good_enough(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nothing_stays_nothing() -> None:
-    assert torch.equal(orthogonal(torch.zeros(2, 3, 5)), torch.zeros(2, 3, 5))
+    assert torch.equal(orthogonal(torch.zeros(2, 3, 5), in_bf16=True), torch.zeros(2, 3, 5))
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 def test_a_step_is_its_formula_for_each_projection(decay: float) -> None:
     packed, alone = nn.Parameter(torch.randn(10, 6)), nn.Parameter(torch.randn(6, 4))
     rows = [4, 3, 3]
-    optimizer = Muon({packed: rows, alone: [6]}, decay)
+    optimizer = Muon({packed: rows, alone: [6]}, decay, in_bf16=False)
     oracles = [Oracle(weight) for weight in (*packed.detach().split(rows), alone.detach())]
     for rate, scale in ((0.1, 1.0), (0.2, 8.0), (0.05, 0.1)):
         for weight in (packed, alone):
@@ -93,7 +85,7 @@ def test_a_step_is_its_formula_for_each_projection(decay: float) -> None:
 def test_a_step_with_found_inf_changes_nothing_to_the_bit() -> None:
     """Neither weights nor momentum, whatever the gradient."""
     weight = nn.Parameter(torch.randn(5, 3))
-    optimizer, oracle = Muon({weight: [5]}, 0.1), Oracle(weight)
+    optimizer, oracle = Muon({weight: [5]}, 0.1, in_bf16=False), Oracle(weight)
     for bad, value in [(True, 1.0), (False, 0.5), (True, float("nan")), (True, float("inf")), (False, 0.7)]:
         weight.grad = torch.randn_like(weight) * value
         set_up(optimizer, 0.1, bad=bad)

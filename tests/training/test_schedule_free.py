@@ -125,8 +125,8 @@ def test_the_mean_goes_and_comes_to_the_bit(make_model: MakeModel) -> None:
     for rate in RATES:
         step(model, optimizer, rate)
     raw = weights(model)
-    with pytest.raises(ZeroDivisionError), average.swapped():
-        assert_equal(average.state(), raw)
+    with pytest.raises(ZeroDivisionError), average.swapped() as swapped_out:
+        assert_equal(swapped_out, raw)
         mean = weights(model)
         assert not any(torch.equal(mean[name], weight) for name, weight in raw.items())
         raise ZeroDivisionError

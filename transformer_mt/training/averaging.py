@@ -13,24 +13,20 @@ from torch import Tensor, nn
 class Average(Protocol):
     """A mean of a model's parameters; shared ones are there once.
 
-    A checkpoint is made within `swapped`: then the model's weights are the mean, and `state` holds the raw ones.
+    A checkpoint is made within `swapped`: then the model's weights are the mean, beside the raw ones.
     """
 
     def update(self, step: int, taken: Tensor) -> None:
         """Take in the weights after a step, counted from 1; where that was not `taken`, nothing changes."""
 
-    def swapped(self) -> AbstractContextManager[None]:
-        """Within, the model has the mean, and after it its own weights again, to the bit. They change places in memory,
-        so that whatever points at the parameters stays right."""
+    def swapped(self) -> AbstractContextManager[dict[str, Tensor]]:
+        """Within, the model has the mean, and after it its own weights again, to the bit: the raw ones, by name. They
+        change places in memory, so that whatever points at the parameters stays right."""
         ...
 
-    def state(self) -> dict[str, Tensor]:
-        """Within `swapped`: the raw weights."""
-        ...
-
-    def load(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from a checkpoint: the model, which has read the mean, gets the raw weights of `state`. The optimisers
-        have read theirs."""
+    def load(self, raw: Mapping[str, Tensor]) -> None:
+        """Go on from a checkpoint: the model, which has read the mean, gets the raw weights. The optimisers have read
+        their states."""
 
 
 class MovingAverage:
@@ -39,7 +35,6 @@ class MovingAverage:
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.parameters, self.decay = dict(model.named_parameters()), decay
         self.others = {name: parameter.detach().clone() for name, parameter in self.parameters.items()}
-        self.is_swapped = False
 
     @torch.no_grad()
     def update(self, step: int, taken: Tensor) -> None:
@@ -54,24 +49,18 @@ class MovingAverage:
             mean.lerp_(weight, share)
 
     @contextmanager
-    def swapped(self) -> Generator[None]:
+    def swapped(self) -> Generator[dict[str, Tensor]]:
         """One parameter at a time, which takes no memory."""
         self._swap()
-        self.is_swapped = True
         try:
-            yield
+            yield self.others
         finally:
             self._swap()
-            self.is_swapped = False
-
-    def state(self) -> dict[str, Tensor]:
-        assert self.is_swapped, "outside, these are the mean"
-        return dict(self.others)
 
     @torch.no_grad()
-    def load(self, state: Mapping[str, Tensor]) -> None:
+    def load(self, raw: Mapping[str, Tensor]) -> None:
         for name, other in self.others.items():
-            other.copy_(state[name])
+            other.copy_(raw[name])
         self._swap()
 
     @torch.no_grad()

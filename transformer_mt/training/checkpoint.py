@@ -41,7 +41,8 @@ def save(info: CheckpointInfo, model: nn.Module, state: State | None, when_full:
         with replaced_folder(info.path) as folder:
             safetensors.torch.save_model(model, str(folder / WEIGHTS))
             if state is not None:
-                torch.save(state, folder / STATE)
+                with (folder / STATE).open("wb") as file:  # torch's own writer does not pass the system's word on
+                    torch.save(state, file)
             about = {"step": info.step, "metric": info.metric, "scores": info.scores, "stopped": info.stopped}
             write_seal(folder / CHECKPOINT, about)
             (folder / WEIGHTS).chmod((folder / CHECKPOINT).stat().st_mode)  # the library lets nobody else read it

@@ -126,6 +126,7 @@ class Monitor:
         `is_scored`: whether its step was validated by then.
         """
         self.close()
+        self.run.before_writing()
         _cut_metrics(self.run.metrics, step, is_scored)
         events.cut_back(self.run.tensorboard, step, is_scored)
 

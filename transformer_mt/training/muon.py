@@ -13,8 +13,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from transformer_mt.device import gains_from_bf16
-
 MOMENTUM = 0.95
 ITERATIONS = 5
 COEFFICIENTS = 3.4445, -4.7750, 2.0315
@@ -31,10 +29,12 @@ class Muon(torch.optim.Optimizer):
     is 1; neither is read, since a GPU would have to be waited for.
     """
 
-    def __init__(self, matrices: Mapping[Tensor, Sequence[int]], weight_decay: float) -> None:
-        """matrices: with the rows of each of the projections that are packed into one; these move one by one."""
+    def __init__(self, matrices: Mapping[Tensor, Sequence[int]], weight_decay: float, in_bf16: bool) -> None:
+        """matrices: with the rows of each of the projections that are packed into one; these move one by one. in_bf16:
+        whether the iterations are, for which it is good enough."""
         groups = [{"params": [matrix], "rows": [*rows]} for matrix, rows in matrices.items()]
         super().__init__(groups, {"lr": 0.0, "weight_decay": weight_decay})
+        self.in_bf16 = in_bf16
         self.grad_scale, self.found_inf = torch.ones(()), torch.zeros(())
 
     @torch.no_grad()
@@ -55,20 +55,17 @@ class Muon(torch.optim.Optimizer):
                 by_shape[pair[0].shape].append(pair)
         for shape, pairs in by_shape.items():
             length = self.param_groups[0]["lr"] * RMS * max(shape) ** 0.5
-            moves = orthogonal(torch.stack([direction for _, direction in pairs]))
+            moves = orthogonal(torch.stack([direction for _, direction in pairs]), self.in_bf16)
             for (weight, _), move in zip(pairs, moves, strict=True):
                 weight.add_(move, alpha=-length)
 
 
-def orthogonal(matrices: Tensor) -> Tensor:
-    """U V^T of each U S V^T, nearly, by Newton-Schulz iterations; of zeros, zeros. [N, R, C] -> [N, R, C]
-
-    In bf16 where that is the faster one; it is good enough here.
-    """
+def orthogonal(matrices: Tensor, in_bf16: bool) -> Tensor:
+    """U V^T of each U S V^T, nearly, by Newton-Schulz iterations; of zeros, zeros. [N, R, C] -> [N, R, C]"""
     is_tall = matrices.size(1) > matrices.size(2)
     x = matrices.mT if is_tall else matrices
     x = F.normalize(x.flatten(1), eps=torch.finfo(x.dtype).tiny).view_as(x)
-    if gains_from_bf16(x.device):
+    if in_bf16:
         x = x.bfloat16()
     of_1, of_3, of_5 = COEFFICIENTS
     for _ in range(ITERATIONS):

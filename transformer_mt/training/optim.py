@@ -62,7 +62,7 @@ class OptimizerConfig(Section):
             raise UserError("optimizer.kind: schedule_free needs one more package: pip install schedulefree")
 
 
-def make_optimizers(config: OptimizerConfig, model: nn.Module) -> list[torch.optim.Optimizer]:
+def make_optimizers(config: OptimizerConfig, model: nn.Module, precision: str = "fp32") -> list[torch.optim.Optimizer]:
     """Fused Adam (Kingma & Ba 2015) or AdamW (Loshchilov & Hutter 2019) for all parameters, or for those that Muon
     leaves; or schedule-free AdamW for all. The learning rate is set before each step.
 
@@ -81,7 +81,7 @@ def make_optimizers(config: OptimizerConfig, model: nn.Module) -> list[torch.opt
 
     kind = torch.optim.Adam if config.kind == "adam" else torch.optim.AdamW
     adam = kind(groups, lr=0.0, betas=config.betas, eps=config.eps, fused=True)
-    return [Muon(matrices, config.weight_decay), adam] if matrices else [adam]
+    return [Muon(matrices, config.weight_decay, in_bf16=precision == "bf16"), adam] if matrices else [adam]
 
 
 def make_average(
@@ -91,8 +91,8 @@ def make_average(
     if config.kind == "schedule_free":
         from transformer_mt.training.schedule_free import ScheduleFree, ScheduleFreeAverage
 
-        (optimizer,) = optimizers
-        return ScheduleFreeAverage(model, cast(ScheduleFree, optimizer))
+        (optimizer,) = (each for each in optimizers if isinstance(each, ScheduleFree))
+        return ScheduleFreeAverage(model, optimizer)
     if config.ema_decay:
         from transformer_mt.training.averaging import MovingAverage
 

@@ -33,7 +33,7 @@ class ScheduleFree(schedulefree.AdamWScheduleFree):
             return
         for group in self.param_groups:
             for parameter in group["params"]:
-                parameter.grad = parameter.grad / self.grad_scale  # a copy: the package changes it in place
+                parameter.grad.div_(self.grad_scale)
         super().step()
 
 
@@ -42,28 +42,22 @@ class ScheduleFreeAverage:
 
     def __init__(self, model: nn.Module, optimizer: ScheduleFree) -> None:
         self.parameters, self.optimizer = dict(model.named_parameters()), optimizer
-        self.raw: dict[str, Tensor] = {}  # y, within `swapped`
 
     def update(self, step: int, taken: Tensor) -> None:
         """Nothing: the optimiser's step has done it."""
 
     @contextmanager
-    def swapped(self) -> Generator[None]:
+    def swapped(self) -> Generator[dict[str, Tensor]]:
         """What y was is remembered: found again from x, it would be off by a rounding."""
-        self.raw = {name: parameter.detach().clone() for name, parameter in self.parameters.items()}
+        raw = {name: parameter.detach().clone() for name, parameter in self.parameters.items()}
         self.optimizer.eval()
         try:
-            yield
+            yield raw
         finally:
-            self.load(self.raw)
-            self.raw = {}
-
-    def state(self) -> dict[str, Tensor]:
-        assert self.raw, "outside, the model has them"
-        return dict(self.raw)
+            self.load(raw)
 
     @torch.no_grad()
-    def load(self, state: Mapping[str, Tensor]) -> None:
+    def load(self, raw: Mapping[str, Tensor]) -> None:
         self.optimizer.train()
         for name, parameter in self.parameters.items():
-            parameter.copy_(state[name])
+            parameter.copy_(raw[name])

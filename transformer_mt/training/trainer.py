@@ -261,23 +261,24 @@ class Trainer:
         self.monitor.flush()
         step = self.progress.step
         info = CheckpointInfo(self.run.checkpoints / f"step-{step:06d}", step, self.validation.metric, scores, stopped)
-        with self.averaged():
-            checkpoint.save(info, self.updater.model, self.state(), self.run.when_full)
+        with self.averaged() as raw_weights:
+            checkpoint.save(info, self.updater.model, self.state(raw_weights), self.run.when_full)
         if not (self.progress.skipped_in_a_row or self.progress.trouble):  # else one of those before may be needed
             checkpoint.prune(self.run, self.keep)
 
-    def state(self) -> State:
+    def state(self, raw_weights: dict[str, Tensor] | None) -> State:
         """Everything that the next step depends on, but the weights that are saved beside it. What is random follows
         from seed and step."""
         return {
             "progress": asdict(self.progress),
             "window": asdict(self.window),
             "optimizers": [optimizer.state_dict() for optimizer in self.updater.optimizers],
-            "raw_weights": self.average.state() if self.average else None,
+            "raw_weights": raw_weights,
         }
 
-    def averaged(self) -> AbstractContextManager[None]:
-        """Within, the model has the weights that are to be judged and kept: their running mean, where there is one."""
+    def averaged(self) -> AbstractContextManager[dict[str, Tensor] | None]:
+        """Within, the model has the weights that are to be judged and kept: their mean, where there is one, and then
+        these are the raw ones."""
         return self.average.swapped() if self.average else nullcontext()
 
     def resume(self, info: CheckpointInfo) -> None:
