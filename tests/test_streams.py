@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from subprocess import PIPE, CompletedProcess, Popen
-from typing import Any, cast
+from typing import IO, Any, cast
 
 import pytest
 
@@ -524,6 +524,30 @@ def test_one_process_writes_a_file(tmp_path: Path) -> None:
     assert (tmp_path / "g").read_bytes() == b"ONE\n"
 
 
+def test_a_file_that_has_just_been_finished_is_not_written_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process may give the part its name between its opening here and the lock."""
+    part = tmp_path / "g.part"
+    part.write_bytes(b"ONE\n")
+
+    def wait_for_the_other(file: IO[bytes]) -> bool:
+        part.replace(tmp_path / "g")
+        return True
+
+    monkeypatch.setattr(outputs, "try_flock", wait_for_the_other)
+    with pytest.raises(UserError, match="another process is writing it"), outputs.opened(tmp_path / "g", {"run": "x"}):
+        pass
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("g", b"ONE\n")]
+
+
+def test_who_may_read_a_file_stays_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"one\n")
+    (tmp_path / "g").touch(0o600)
+    with outputs.opened(tmp_path / "g", {"run": "stub"}) as output:
+        output.write([streams.Line("one")], "ONE\n")
+        assert (tmp_path / "g.part").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "g").stat().st_mode & 0o777 == 0o600
+
+
 def test_nothing_is_compressed(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"one\n")
     done = translate("--input", tmp_path / "f", "--output", tmp_path / "g.gz")
@@ -542,6 +566,28 @@ def test_a_file_may_be_translated_in_place(tmp_path: Path) -> None:
     (tmp_path / "g").write_bytes(b"one\n")
     assert translate("--input", tmp_path / "g", "--output", tmp_path / "g").returncode == 0
     assert (tmp_path / "g").read_bytes() == b"ONE\n"
+
+
+def test_what_was_translated_in_place_is_not_translated_again(tmp_path: Path) -> None:
+    """By the same command, which cannot know whether it had come to its end."""
+    (tmp_path / "g").write_bytes(b"one\n")
+    command = ("--input", tmp_path / "g", "--output", tmp_path / "g")
+    assert translate(*command).returncode == 0
+    done = translate(*command, "--resume")
+    assert done.returncode == 2
+    assert b"no g.part is there to go on with: it may have been replaced already" in done.stderr
+    assert (tmp_path / "g").read_bytes() == b"ONE\n"
+
+
+def test_an_output_that_is_a_link_to_itself_becomes_a_file(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"one\n")
+    (tmp_path / "g").symlink_to(tmp_path / "g")
+    done = translate("--input", tmp_path / "f", "--output", tmp_path / "g")
+    assert (done.returncode, (tmp_path / "g").read_bytes()) == (0, b"ONE\n")
+
+
+def test_lines_of_an_argument_end_as_those_of_a_file_do() -> None:
+    assert list(streams.lines(["a\r\nb", "c"], None, at_prompt=False)) == ["a", "b", "c"]
 
 
 def test_standard_output_by_its_name(tmp_path: Path) -> None:

@@ -167,9 +167,10 @@ def builtin(name: str) -> Path:
     return inside if inside.exists() else inside.parents[2] / "configs" / f"{name}.yaml"
 
 
-def _read_inherited(path: Path, heirs: tuple[Path, ...]) -> Tree:
-    if path.resolve() in heirs:
-        chain = " -> ".join(str(heir.name) for heir in (*heirs, path.resolve()))
+def _read_inherited(path: Path, heirs: tuple[str, ...]) -> Tree:
+    real = os.path.realpath(path)
+    if real in heirs:
+        chain = " -> ".join(Path(heir).name for heir in (*heirs, real))
         raise UserError(f"{path}: base: the files inherit from each other in a circle: {chain}")
     tree = read_yaml(path)
     base = tree.values.pop("base", None)
@@ -178,7 +179,7 @@ def _read_inherited(path: Path, heirs: tuple[Path, ...]) -> Tree:
     if not isinstance(base, str):
         raise UserError(f"{tree.place(('base',))}: base: must be the name of one YAML file")
     try:
-        inherited = _read_inherited(path.parent / os.path.expanduser(base), (*heirs, path.resolve()))  # noqa: PTH111
+        inherited = _read_inherited(path.parent / os.path.expanduser(base), (*heirs, real))  # noqa: PTH111
     except UserError as error:
         raise UserError(f"{error}\n(inherited by {tree.place(('base',))})") from None
     inherited.values.pop("name", None)  # two runs of one name would be one run

@@ -18,6 +18,7 @@ from glob import escape
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
+from stat import S_IMODE
 from types import FrameType
 from typing import IO, TYPE_CHECKING, Any, NoReturn
 
@@ -152,12 +153,14 @@ def opened(path: Path | None, settings: Settings | None = None, resume: bool = F
         with path.open("wb", buffering=0) as file:
             yield Output(file, Progress({}))
         return
-    path = path.resolve()  # what a link points to is written, not the link
+    path = _real(path)
     part, record = _beside(path)
     begun, goes_on = Progress(settings or {}), resume and part.exists()
     with part.open("ab", buffering=0) as file:
-        if try_flock(file) is False:
+        if try_flock(file) is False or not _is_at(file, part):
             raise UserError(f"{part}: another process is writing it; wait for it or stop it")
+        if path.exists():
+            os.fchmod(file.fileno(), S_IMODE(path.stat().st_mode))
         if goes_on:
             begun = Progress.read(record, part)
             begun.check(settings or {}, part)
@@ -177,6 +180,23 @@ def opened(path: Path | None, settings: Settings | None = None, resume: bool = F
                 raise
         part.replace(path)
     _forget(record)
+
+
+def _is_at(file: IO[bytes], path: Path) -> bool:
+    """Whether a file that was opened there still is: another process may have given it its name."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _real(path: Path) -> Path:
+    """What a link points to is written, not the link."""
+    return Path(os.path.realpath(path))
+
+
+def _is_same(written: Path, source: Path) -> bool:
+    return written.is_file() and source.exists() and written.samefile(source)
 
 
 def _beside(path: Path) -> tuple[Path, Path]:
@@ -212,10 +232,10 @@ def _ended_by_signals(output: Output) -> Generator[None]:
             signal.signal(number, handler)
 
 
-def check(path: Path | None, *sources: Path | None, in_place: bool = False) -> None:
+def check(path: Path | None, *sources: Path | None, in_place: bool = False, resume: bool = False) -> None:
     """Refuse, before anything is loaded, what cannot be written, or what would be written over a source.
 
-    In place, a source itself may be named: it is replaced when all is done.
+    In place, a source itself may be named: it is replaced when all is done, and nothing says then that it was.
     """
     if path is None:
         return
@@ -225,11 +245,16 @@ def check(path: Path | None, *sources: Path | None, in_place: bool = False) -> N
         raise UserError(f"{path}: there is no folder {path.absolute().parent}")
     if path.suffix == ".gz":
         raise UserError(f"{path}: is written as plain text: leave out .gz, or let gzip take the standard output")
-    whole = path.resolve()
-    for written in _beside(whole) if in_place else (*_beside(whole), whole):
-        for source in filter(None, sources):
-            if written.is_file() and source.exists() and written.samefile(source):
-                raise UserError(f"{source}: is read, and --output {path} would write over it; choose another name")
+    whole = _real(path)
+    part, record = _beside(whole)
+    for source in filter(None, sources):
+        if any(_is_same(written, source) for written in (part, record)) or (_is_same(whole, source) and not in_place):
+            raise UserError(f"{source}: is read, and --output {path} would write over it; choose another name")
+        if _is_same(whole, source) and resume and not part.exists():
+            raise UserError(
+                f"{path}: is to be replaced by its translation, and no {part.name} is there to go on with: it may have "
+                f"been replaced already;\nlook into it, and {ANEW}"
+            )
 
 
 def progress_bar(done: int, is_quiet: bool) -> tqdm[NoReturn]:

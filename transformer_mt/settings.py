@@ -31,7 +31,13 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
 
-PathName = Annotated[str, AfterValidator(os.path.expanduser)]
+def _expanded(path: str) -> str:
+    if "\0" in path:
+        raise ValueError("a path cannot hold a zero byte")
+    return os.path.expanduser(path)  # noqa: PTH111
+
+
+PathName = Annotated[str, AfterValidator(_expanded)]
 """A path, in which ~ is the home folder, as a shell has it."""
 
 

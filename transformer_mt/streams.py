@@ -43,7 +43,7 @@ def lines(texts: Sequence[str], file: Path | None, at_prompt: bool, errors: Erro
     """What is to be read: arguments, a file, what is typed, or standard input. Raises `UserError` for other bytes
     than UTF-8, unless they are to be replaced."""
     if texts:
-        return (line for text in texts for line in decode_argument(text, errors).split("\n"))
+        return (line.removesuffix("\r") for text in texts for line in decode_argument(text, errors).split("\n"))
     if file:
         return read_lines(file, errors)
     if at_prompt:

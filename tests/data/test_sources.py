@@ -327,6 +327,18 @@ def test_a_date_that_is_past_all_of_pythons() -> None:
     assert refusal(table="t.parquet").startswith("t.parquet: not a readable Parquet file: ")
 
 
+def test_a_parquet_table_names_a_column_once() -> None:
+    table = pyarrow.table([["a"], ["b"], ["c"]], names=["en", "de", "de"])
+    pyarrow.parquet.write_table(table, "t.parquet")
+    said = refusal(table="t.parquet")
+    assert said.startswith('t.parquet: two columns are named "de"; give each a name of its own')
+
+
+def test_a_file_that_is_a_link_to_itself() -> None:
+    Path("t.en").symlink_to("t.en")
+    assert "t.en" in refusal(src="t.en", tgt=write("t.de", "x\n"))
+
+
 def test_one_column_for_both_sides() -> None:
     assert refusal(**tsv(), tgt_column="en").startswith("source and target are both to be column en: set ")
 

@@ -57,6 +57,15 @@ def test_tokens_belong_to_the_word_in_which_the_text_ends_with_them(small_tokeni
             assert tokenizer.decode([of_word])[0].strip() == word
 
 
+@pytest.mark.parametrize(
+    "text", ["", " ", "\u2003a  b\u00a0c\u0085", "\u200ba \u3000 b", "\x1ca\x1fb c", "ab\U0001f600 c"]
+)
+def test_words_are_those_that_python_splits_at(text: str, small_tokenizers: TokenizerPair) -> None:
+    tokenizer = small_tokenizers.src
+    ends = [end for _, end in tokenizer.inner.encode(text, add_special_tokens=False).offsets]
+    assert tokenizer.word_numbers([text]) == [[max(0, len(text[:end].split()) - 1) for end in ends]]
+
+
 @pytest.mark.parametrize("kind", ["word", "wordpiece"])
 @pytest.mark.parametrize("normalization", [(), ("NFKC", "spaces", "lowercase")])
 def test_what_is_unknown_within_a_word_is_no_word_of_its_own(

@@ -35,6 +35,15 @@ def listed(tensor: Tensor | None) -> list[int]:
     return cast("list[int]", tensor.tolist())
 
 
+def test_memory_is_taken_for_what_is_found_and_not_up_to_the_limit() -> None:
+    one = beams([10**12])
+    one.advance(candidates([(-1.0, -1.0, 0, EOS), (-2.0, -2.0, 0, 5)]))
+    one.advance(candidates([(-2.5, -0.5, 0, EOS), (-3.0, -1.0, 0, 6)]))
+    one.retire()
+    ((best, other),) = one.hypotheses()
+    assert (best.ids, other.ids) == ([], [5])
+
+
 def test_an_example_worked_out() -> None:
     """Two branches, which cross; one end is found early, another by the branch that came from behind."""
     one = beams([9])

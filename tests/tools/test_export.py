@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -129,6 +130,11 @@ def test_the_script_gives_what_translate_gives(rough: Path, tmp_path: Path, tmt:
     assert cut.stderr.startswith(b"translate.py: line 2 has ") and cut.stderr.endswith(b" tokens and is cut to 2\n")
     assert subprocess.run(command, input=b"", capture_output=True, check=True).stdout == b""
     assert subprocess.run(command, input=b"\n\n", capture_output=True, check=True).stdout == b"\n\n"
+    reading, writing = os.pipe()
+    os.close(reading)
+    left = subprocess.run(command, input=b"eins\n", stdout=writing, stderr=subprocess.PIPE)
+    os.close(writing)
+    assert (left.returncode, left.stderr) == (-signal.SIGPIPE, b"")
     refused = subprocess.run(command, input=b"\xef\xbb\xbfone\n\xfftwo\n", capture_output=True)
     assert (refused.returncode, refused.stdout) == (2, b"")
     assert refused.stderr == b"translate.py: line 2 is not UTF-8 text; convert it, e.g. with iconv\n"
@@ -138,6 +144,7 @@ def test_the_script_needs_two_packages_and_few_lines() -> None:
     text = export.SCRIPT.read_text(encoding="utf-8")
     assert set(re.findall(r"^(?:import|from) (\w+)", text, re.MULTILINE)) == {
         "json",
+        "signal",
         "sys",
         "pathlib",
         "ctranslate2",
@@ -274,7 +281,7 @@ def test_weights_alone_take_the_place_of_the_run(here: Path, tmp_path: Path, tmt
     card = (out / "README.md").read_text(encoding="utf-8")
     assert f"- Weights alone: from {here}, step {best.step}" in card
     assert f"tmt translate {out} " in card
-    assert "- unseen: bleu" in card, "the best was tested"
+    assert f"- unseen, at step {best.step}: bleu" in card, "the best was tested"
     assert content(here) == before
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -188,7 +189,7 @@ def _key(source: Source, columns: tuple[str, str]) -> str:
     files = [Path(name) for name in (*source.src, *source.tgt, *source.table)]
     if source.dataset and Path(source.dataset).is_dir():
         files += sorted(path for path in visible(Path(source.dataset)) if path.is_file())
-    stats = [(str(path.resolve()), *_size_and_time(path)) for path in files]
+    stats = [(os.path.realpath(path), *_size_and_time(path)) for path in files]
     text = json.dumps([LAYOUT, __version__ if source.builtin else "", source.model_dump(mode="json"), columns, stats])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -139,16 +139,16 @@ def _pick(row: Mapping[str, object], columns: tuple[str, str], where: str) -> tu
     return cast(str, row[columns[0]]), cast(str, row[columns[1]])
 
 
-def _names(path: Path, header: list[str]) -> list[str]:
+def _names(place: str, header: list[str]) -> list[str]:
     """Of the columns. Raises `UserError` where one is named twice."""
     if twice := [name for i, name in enumerate(header) if name and name in header[:i]]:
-        raise UserError(f'{path}:1: two columns are named "{twice[0]}"; give each a name of its own')
+        raise UserError(f'{place}: two columns are named "{twice[0]}"; give each a name of its own')
     return header
 
 
 def _read_tsv(path: Path) -> Iterator[Row]:
     lines = read_lines(path)
-    header = _names(path, next(lines, "").split("\t"))
+    header = _names(f"{path}:1", next(lines, "").split("\t"))
     for number, line in enumerate(lines, start=2):
         fields = line.split("\t")
         if not line:
@@ -162,7 +162,7 @@ def _read_csv(path: Path) -> Iterator[Row]:
     csv.field_size_limit(LONGEST_FIELD)
     reader = csv.reader((line + "\n" for line in read_lines(path)), strict=True)
     try:
-        header = _names(path, next(reader, list[str]()))
+        header = _names(f"{path}:1", next(reader, list[str]()))
         first = reader.line_num + 1
         for fields in reader:
             if fields and len(fields) != len(header):
@@ -194,7 +194,9 @@ def _read_parquet(path: Path) -> Iterator[Row]:
     parquet: Any = pyarrow.parquet
     unreadable: tuple[type[Exception], ...] = (pa.ArrowException, ValueError, OSError, OverflowError)  # a date past all
     try:
-        rows = (row for block in parquet.ParquetFile(path).iter_batches() for row in block.to_pylist())
+        file = parquet.ParquetFile(path)
+        _names(str(path), file.schema_arrow.names)
+        rows = (row for block in file.iter_batches() for row in block.to_pylist())
         yield from (Row(number, row) for number, row in enumerate(rows, start=1))
     except unreadable as error:
         raise UserError(f"{path}: not a readable Parquet file: {str(error).splitlines()[0]}") from None

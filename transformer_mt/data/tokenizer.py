@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import json
 import random
+import re
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,9 +45,10 @@ class Tokenizer:
     def word_numbers(self, texts: Sequence[str]) -> list[list[int]]:
         """For each token of `encode` the number of the word, between white space, in which the text ends with it."""
         each = self.inner.encode_batch(texts, add_special_tokens=False)
+        starts = [[word.start() for word in re.finditer(r"\S+", text)] for text in texts]
         return [
-            [max(0, len(text[:end].split()) - 1) for _, end in coded.offsets]
-            for text, coded in zip(texts, each, strict=True)
+            [max(0, bisect_left(begun, end) - 1) for _, end in coded.offsets]
+            for begun, coded in zip(starts, each, strict=True)
         ]
 
     def tokens(self, ids: Iterable[int]) -> list[str]:

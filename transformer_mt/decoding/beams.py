@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 
@@ -52,6 +52,15 @@ class Candidates(NamedTuple):
         return parts[0] if len(parts) == 1 else cls(*map(torch.cat, zip(*parts, strict=True)))
 
 
+class Continuation(NamedTuple):
+    """By what the branches were continued at one position, in the sentences that were still searched."""
+
+    rows: Tensor  # [B]
+    tokens: Tensor  # [B, K]
+    parents: Tensor  # [B, K]
+    log_probs: Tensor  # [B, K]
+
+
 class Ended(NamedTuple):
     """Translations, the best first. [B, K] each"""
 
@@ -77,9 +86,7 @@ class Beams:
         self.ended = _nothing(n, n_branches, device)
         self._left = _nothing(n, n_branches, device)  # of sentences that have left
         self._ends_at = set(cast(list[int], limits.tolist()))
-        shape = self.last, n, n_branches
-        self._tokens, self._parents = (torch.empty(shape, dtype=torch.long, device=device) for _ in range(2))
-        self._log_probs = torch.empty(shape, device=device)
+        self._continuations: list[Continuation] = []
 
     def advance(self, candidates: Candidates) -> Tensor:
         """Keep translations that end, and take the best of the rest as branches. Returns what each continues. [B, K]"""
@@ -90,8 +97,7 @@ class Beams:
             places = is_end.long().argsort(dim=1, stable=True)[:, : self.n_branches]
             new = Candidates(*(part.gather(1, places) for part in candidates))
             new = new._replace(totals=new.totals.masked_fill(is_end.gather(1, places), NONE))
-        here = self.position, self.rows
-        self._tokens[here], self._parents[here], self._log_probs[here] = new.tokens, new.parents, new.log_probs
+        self._continuations.append(Continuation(self.rows, new.tokens, new.parents, new.log_probs))
         self.tokens, self.totals = new.tokens, new.totals
         self.position += 1
         if self.position in self._ends_at:
@@ -119,9 +125,7 @@ class Beams:
         Where scores were no numbers there is none: an empty one that did not come to its end stands for it.
         """
         ranks, lengths, branches, last_log_probs, finished = (part.cpu().numpy() for part in self._left)
-        tokens, parents, log_probs = (
-            part[: self.position].cpu().numpy() for part in (self._tokens, self._parents, self._log_probs)
-        )
+        tokens, parents, log_probs = (part.cpu().numpy() for part in self._laid_out())
         sentences = np.arange(len(ranks))[:, None]  # [n, 1]
         shape = (*ranks.shape, self.position)
         ids, scores = np.zeros(shape, np.int64), np.zeros(shape, np.float32)
@@ -140,6 +144,15 @@ class Beams:
 
         found = [[hypothesis(i, k) for k in range(self.n_branches) if ranks[i, k] > NONE] for i in range(len(ranks))]
         return [of_one or [Hypothesis([], [], finished=False, rank=NONE)] for of_one in found]
+
+    def _laid_out(self) -> Iterator[Tensor]:
+        """Tokens, parents and log-probabilities of all positions, of all sentences. [positions, n, K] each"""
+        rows, *parts = zip(*self._continuations, strict=True)
+        for of_each in parts:
+            whole = of_each[0].new_zeros(self.position, len(self._left.ranks), self.n_branches)
+            for position, (here, part) in enumerate(zip(rows, of_each, strict=True)):
+                whole[position, here] = part
+            yield whole
 
     def _ends_among(self, candidates: Candidates, is_end: Tensor) -> Ended:
         """Those of the best K candidates that end."""

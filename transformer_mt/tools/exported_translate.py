@@ -2,12 +2,14 @@
 """Translate lines as the run says: python translate.py < F > G. Needs ctranslate2 and tokenizers, no other package."""
 
 import json
+import signal
 import sys
 from pathlib import Path
 
 import ctranslate2
 import tokenizers
 
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # a reader may leave, such as head
 here = Path(__file__).resolve().parent
 about = json.loads((here / "export.json").read_text(encoding="utf-8"))
 decoding = about["decoding"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,7 +62,7 @@ def plot(what: What, subject: Subject, choice: Choice, output: Path | None) -> P
         output = subject.run.path / "plots" / f"{what}.png"
         output.parent.mkdir(exist_ok=True)
     output = output or Path(f"{subject.config.name}-{what}.png")
-    with replaced_file(output.resolve()) as beside:  # what a link points to is written, not the link
+    with replaced_file(Path(os.path.realpath(output))) as beside:  # what a link points to is written, not the link
         figure.savefig(beside, format=suffix(output))
     return output
 
