@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+import shlex
 import shutil
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -16,6 +17,7 @@ import pytest
 import torch
 
 from transformer_mt import Translator
+from transformer_mt import config as configuration
 from transformer_mt.data.batching import source_batch
 from transformer_mt.data.quickstart.corpus import pairs
 from transformer_mt.decoding.alignment import align
@@ -228,8 +230,11 @@ def test_what_does_not_go_together(tiny_run: Path, tmt: Tmt, tmp_path: Path) -> 
     *_, one, two = vocab
     vocab[one], vocab[two] = vocab[two], vocab[one]
     (other / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
-    with pytest.raises(UserError, match=rf"ids has another vocabulary than .*tokenizer\.file={tiny_run}/tok"):
+    with pytest.raises(UserError, match=r"ids has another vocabulary than .*; train it anew with") as caught:
         Translator.load(tiny_run, ensemble=[other])
+    *_, remedy = shlex.split(str(caught.value))
+    tokenizer = configuration.load(tiny_run / "config.yaml", [remedy]).tokenizer
+    assert tokenizer.file == str(tiny_run / "tokenizer.json"), "in place of the section, which says what the file has"
     turned = changed(tiny_run, tmp_path / "turned", "config.yaml", "tgt_lang: de", "tgt_lang: fr")
     done = tmt("translate", tiny_run, "one", "--ensemble", tiny_run, "--ensemble", turned)
     assert (done.returncode, done.stdout) == (2, "")

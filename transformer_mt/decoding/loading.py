@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from shlex import quote
 from typing import Literal, NamedTuple
 
 import torch
 
 from transformer_mt.data.corpus import DataConfig
 from transformer_mt.data.tokenizer import TokenizerPair
+from transformer_mt.data.tokenizer_files import kind_of
 from transformer_mt.errors import UserError
 from transformer_mt.model.config import ModelConfig
 from transformer_mt.model.linear import convert
@@ -62,5 +65,12 @@ def _check_together(first: Member, other: Member) -> None:
         raise UserError(f"{here} differs from {there.path} in tokenizer.source_bos; train one of them anew")
     if other.tokenizers.content() != first.tokenizers.content():
         keys = ("file",) if first.tokenizers.joint else ("src_file", "tgt_file")
-        remedy = " ".join(f"tokenizer.{key}={there.tokenizer}" for key in keys)
-        raise UserError(f"{here} has another vocabulary than {there.path}; train it anew with {remedy}")
+        section = {
+            "kind": kind_of(first.tokenizers.src.inner),
+            "joint": first.tokenizers.joint,
+            **dict.fromkeys(keys, str(there.tokenizer)),
+        }
+        raise UserError(
+            f"{here} has another vocabulary than {there.path}; train it anew with "
+            + quote(f"tokenizer={json.dumps(section, ensure_ascii=False)}")
+        )
