@@ -7,11 +7,10 @@ DIR holds Multi30k as raw text: train, val and test_2016_flickr, each as .en, .d
 seeds, the newest checkpoints of each are averaged, and the mean is scored on val and test_2016_flickr; then all seeds
 together, as an ensemble. The systems: `tiny` is the papers'; `fast` comes near it with half the tokens; `diversified`
 learns also from what the first seed of `fast` makes of the training text, in both directions; `distilled` from what
-three seeds of `diversified` make of it together, and `distilled-twice` from what three of `distilled` do. The hours of
-teachers are not counted in theirs. `--system` asks for some of them alone. All goes to runs/multi30k; a training that
-was begun goes on, and what is done is not done again, so the command may be stopped at any time. `--jobs N` makes N
-trainings at once, each with one CPU thread where N is above 1. `section.key=value` changes all trainings: for a trial,
-in a working folder of its own.
+three seeds of `diversified` make of it together. The hours of teachers are not counted in theirs. `--system` asks for
+some of them alone. All goes to runs/multi30k; a training that was begun goes on, and what is done is not done again, so
+the command may be stopped at any time. `--jobs N` makes N trainings at once, each with one CPU thread where N is above
+1. `section.key=value` changes all trainings: for a trial, in a working folder of its own.
 
 `--screen` trains `fast` as it is and with one thing changed: a lever, or each of them (`all`). These are scored on val
 alone: what is chosen so has never seen the test set. The levers:
@@ -49,18 +48,12 @@ TAUGHT = Text("taught", FAST, options=AS_LONG)
 BACK = Text("back", FAST, backward=True)
 DRAWN = Text("drawn", FAST, backward=True, options=("--sample", "--top-k", "10"))
 DIVERSIFIED = System("diversified", "papers/multi30k_diversified.yaml", averaged=3, texts=(TAUGHT, BACK, DRAWN))
-
-
-def taught_by(teacher: System, name: str) -> System:
-    """A student of three seeds of another system, which translate together."""
-    taught = Text("taught", teacher, seeds=3, options=AS_LONG)
-    texts = (taught, BACK, DRAWN, taught._replace(name="drawn-taught", source=DRAWN))
-    return System(name, "papers/multi30k_distilled.yaml", averaged=3, texts=texts)
-
-
-DISTILLED = taught_by(DIVERSIFIED, "distilled")
-DISTILLED_TWICE = taught_by(DISTILLED, "distilled-twice")
-SYSTEMS = {system.name: system for system in (TINY, FAST, DIVERSIFIED, DISTILLED, DISTILLED_TWICE)}
+TOGETHER = Text("taught", DIVERSIFIED, seeds=3, options=AS_LONG)
+DRAWN_TOGETHER = TOGETHER._replace(name="drawn-taught", source=DRAWN)
+DISTILLED = System(
+    "distilled", "papers/multi30k_distilled.yaml", averaged=3, texts=(TOGETHER, BACK, DRAWN, DRAWN_TOGETHER)
+)
+SYSTEMS = {system.name: system for system in (TINY, FAST, DIVERSIFIED, DISTILLED)}
 OWN = ("name", "runs_dir", "seed", "data.src_lang", "data.tgt_lang", "data.train", "data.validation", "data.test")
 """Settings that make one training another one than the next."""
 LEVERS = {
