@@ -698,6 +698,14 @@ def test_a_read_only_disk(here: Path, tmt: Tmt, tmp_path: Path, monkeypatch: pyt
     refused(tmt(*TRAIN, f"runs_dir={tmp_path}/runs"), f"{tmp_path}/runs/tiny: Read-only file system")
 
 
+def test_a_folder_whose_name_is_no_text(tmt: Tmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / os.fsdecode(b"na\xefve")
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    done = tmt("train", "--config", configuration.builtin("quickstart"), "train.max_steps=1", "model.d_model=16")
+    refused(done, "ve/runs/.cache/", "a name that is not UTF-8, which libraries here cannot open; rename it")
+
+
 @pytest.mark.parametrize("runs_dir", ["/proc/nowhere", "train.en", "/dev/null"])
 def test_a_place_that_cannot_hold_runs(runs_dir: str, here: Path, tmt: Tmt) -> None:
     refused(tmt(*TRAIN, f"runs_dir={runs_dir}"), f"{runs_dir}")

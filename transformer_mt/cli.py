@@ -70,6 +70,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except BrokenPipeError:  # whoever read our output has gone; that is no mistake
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + signal.SIGPIPE)
+    except UnicodeEncodeError as error:  # of a path that was read from the system
+        if "surrogates" not in error.reason:
+            raise
+        _fail(f"{error.object}: a name that is not UTF-8, which libraries here cannot open; rename it")
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
         _fail(f"{place}{error.strerror or error}")
