@@ -48,10 +48,10 @@ TAUGHT = Text("taught", FAST, options=AS_LONG)
 BACK = Text("back", FAST, backward=True)
 DRAWN = Text("drawn", FAST, backward=True, options=("--sample", "--top-k", "10"))
 DIVERSIFIED = System("diversified", "papers/multi30k_diversified.yaml", averaged=3, texts=(TAUGHT, BACK, DRAWN))
-TOGETHER = Text("taught", DIVERSIFIED, seeds=3, options=AS_LONG)
-DRAWN_TOGETHER = TOGETHER._replace(name="drawn-taught", source=DRAWN)
+TAUGHT_TOGETHER = Text("taught", DIVERSIFIED, seeds=3, options=AS_LONG)
+DRAWN_TAUGHT = TAUGHT_TOGETHER._replace(name="drawn-taught", source=DRAWN)
 DISTILLED = System(
-    "distilled", "papers/multi30k_distilled.yaml", averaged=3, texts=(TOGETHER, BACK, DRAWN, DRAWN_TOGETHER)
+    "distilled", "papers/multi30k_distilled.yaml", averaged=3, texts=(TAUGHT_TOGETHER, BACK, DRAWN, DRAWN_TAUGHT)
 )
 SYSTEMS = {system.name: system for system in (TINY, FAST, DIVERSIFIED, DISTILLED)}
 OWN = ("name", "runs_dir", "seed", "data.src_lang", "data.tgt_lang", "data.train", "data.validation", "data.test")

@@ -322,6 +322,7 @@ def test_the_last_override_counts_and_a_section_is_replaced_as_a_whole(write: Wr
             "train.max_steps=1" + 15 * "0",
             "command line: train.max_steps: Input should be less than",
         ),
+        ('data.cache_dir="a\\0b"', "command line: data.cache_dir: a path cannot hold a zero byte"),
         ("data.train={src: a}", "command line: data.train.src: a source is exactly one of"),
     ],
 )

@@ -539,13 +539,14 @@ def test_a_file_that_has_just_been_finished_is_not_written_on(tmp_path: Path, mo
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("g", b"ONE\n")]
 
 
-def test_who_may_read_a_file_stays_as_it_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", [0o600, 0o444])
+def test_who_may_read_a_file_stays_as_it_is(mode: int, tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"one\n")
-    (tmp_path / "g").touch(0o600)
+    (tmp_path / "g").touch(mode)
     with outputs.opened(tmp_path / "g", {"run": "stub"}) as output:
         output.write([streams.Line("one")], "ONE\n")
-        assert (tmp_path / "g.part").stat().st_mode & 0o777 == 0o600
-    assert (tmp_path / "g").stat().st_mode & 0o777 == 0o600
+        assert (tmp_path / "g.part").stat().st_mode & 0o777 == mode | 0o200, "or nobody could go on with it"
+    assert (tmp_path / "g").stat().st_mode & 0o777 == mode
 
 
 def test_nothing_is_compressed(tmp_path: Path) -> None:
@@ -577,6 +578,15 @@ def test_what_was_translated_in_place_is_not_translated_again(tmp_path: Path) ->
     assert done.returncode == 2
     assert b"no g.part is there to go on with: it may have been replaced already" in done.stderr
     assert (tmp_path / "g").read_bytes() == b"ONE\n"
+
+
+def test_nor_where_it_is_finished_meanwhile(tmp_path: Path) -> None:
+    """While the model was loaded, say: the part that was there is now the file."""
+    (tmp_path / "g").write_bytes(b"ONE\n")
+    opened = outputs.opened(tmp_path / "g", {"run": "stub"}, resume=True, source=tmp_path / "g")
+    with pytest.raises(UserError, match="may have been replaced already"), opened:
+        pytest.fail("it would be translated")
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("g", b"ONE\n")]
 
 
 def test_an_output_that_is_a_link_to_itself_becomes_a_file(tmp_path: Path) -> None:

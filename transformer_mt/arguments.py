@@ -253,8 +253,9 @@ def _add_export(export: argparse.ArgumentParser) -> None:
 def _add_average(average: argparse.ArgumentParser) -> None:
     average.description = (
         "The mean goes to a folder of its own, in which it is the only checkpoint: so the training of RUN can go on, "
-        "and neither its best and last checkpoints nor what it deletes are touched. tmt translate, evaluate, plot and "
-        "export read the folder like a run. It is scored on RUN's validation pairs, as the training scores them."
+        "and neither its best and last checkpoints nor what it deletes are touched. tmt translate, score, evaluate, "
+        "compare, tokenize, plot and export read the folder like a run. It is scored on RUN's validation pairs, as "
+        "the training scores them."
     )
     average.add_argument("run", type=Path, metavar="RUN", help="a run folder")
     average.add_argument("steps", nargs="*", metavar="STEP", help="the steps of the checkpoints, two or more")

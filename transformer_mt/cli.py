@@ -131,7 +131,7 @@ def _translate(args: argparse.Namespace) -> None:
             raise UserError(f"translate: {option(key)} is of drawing at random; add --sample, or leave it out")
     job = Job(origin, translator, args.errors, args.split_sentences, args.format, args.scores, args.alignments)
     settings = job.settings() if args.input else None
-    _answer(args, lines, settings, job.translate, is_quiet=bool(args.texts) or at_prompt)
+    _answer(args, lines, settings, job.translate, is_quiet=bool(args.texts) or at_prompt, source=args.input)
 
 
 def _score(args: argparse.Namespace) -> None:
@@ -289,12 +289,17 @@ def _load_engine(args: argparse.Namespace) -> tuple[Provenance, TextTranslator]:
 
 
 def _answer(
-    args: argparse.Namespace, lines: Iterator[Line | None], settings: Settings | None, work: Work, is_quiet: bool
+    args: argparse.Namespace,
+    lines: Iterator[Line | None],
+    settings: Settings | None,
+    work: Work,
+    is_quiet: bool,
+    source: Path | None = None,
 ) -> None:
     """Write what becomes of each window of lines, and show how it goes where somebody looks."""
     is_quiet = is_quiet or not sys.stderr.isatty() or (sys.stdout.isatty() and not args.output)
     with (
-        outputs.opened(args.output, settings, args.resume) as output,
+        outputs.opened(args.output, settings, args.resume, source) as output,
         outputs.progress_bar(output.done.lines, is_quiet) as bar,
     ):
         for window in streams.windows(output.remaining(lines), WINDOW):

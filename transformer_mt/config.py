@@ -37,6 +37,7 @@ from transformer_mt.settings import (
     Tree,
     Value,
     complaint,
+    expand_path,
     read_value,
     read_yaml,
 )
@@ -179,7 +180,9 @@ def _read_inherited(path: Path, heirs: tuple[str, ...]) -> Tree:
     if not isinstance(base, str):
         raise UserError(f"{tree.place(('base',))}: base: must be the name of one YAML file")
     try:
-        inherited = _read_inherited(path.parent / os.path.expanduser(base), (*heirs, real))  # noqa: PTH111
+        inherited = _read_inherited(path.parent / expand_path(base), (*heirs, real))
+    except ValueError as error:
+        raise UserError(f"{tree.place(('base',))}: base: {error}") from None
     except UserError as error:
         raise UserError(f"{error}\n(inherited by {tree.place(('base',))})") from None
     inherited.values.pop("name", None)  # two runs of one name would be one run

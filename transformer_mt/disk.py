@@ -200,6 +200,11 @@ def write_patiently(write: Callable[[], None], place: Path, n_bytes: int, when_f
         say(f"{place}: there is room again; going on")
 
 
+def real(path: Path) -> Path:
+    """Where a path leads: what a link points to is written, not the link."""
+    return Path(os.path.realpath(path))
+
+
 def free(place: Path) -> int:
     """Bytes that may still be written to the disk of a folder."""
     return shutil.disk_usage(place).free

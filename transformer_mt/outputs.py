@@ -12,17 +12,17 @@ import signal
 import sys
 import threading
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from glob import escape
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
-from stat import S_IMODE
+from stat import S_IMODE, S_IWUSR
 from types import FrameType
 from typing import IO, TYPE_CHECKING, Any, NoReturn
 
-from transformer_mt.disk import write_text
+from transformer_mt.disk import real, write_text
 from transformer_mt.errors import Interrupted, UserError
 from transformer_mt.lock import try_flock
 from transformer_mt.speech import say_here
@@ -143,9 +143,11 @@ def _is_standard_output(path: Path) -> bool:
 
 
 @contextmanager
-def opened(path: Path | None, settings: Settings | None = None, resume: bool = False) -> Generator[Output]:
+def opened(
+    path: Path | None, settings: Settings | None = None, resume: bool = False, source: Path | None = None
+) -> Generator[Output]:
     """Standard output, or a file. With settings it is kept account of; a stopped translation with the same settings
-    is gone on with if `resume` says so."""
+    is gone on with if `resume` says so. `source`: what is translated, which may be this file itself."""
     if path is None or _is_standard_output(path):
         yield Output(sys.stdout.buffer, Progress({}))
         return
@@ -153,14 +155,17 @@ def opened(path: Path | None, settings: Settings | None = None, resume: bool = F
         with path.open("wb", buffering=0) as file:
             yield Output(file, Progress({}))
         return
-    path = _real(path)
+    path = real(path)
     part, record = _beside(path)
     begun, goes_on = Progress(settings or {}), resume and part.exists()
     with part.open("ab", buffering=0) as file:
         if try_flock(file) is False or not _is_at(file, part):
             raise UserError(f"{part}: another process is writing it; wait for it or stop it")
-        if path.exists():
-            os.fchmod(file.fileno(), S_IMODE(path.stat().st_mode))
+        if resume and not goes_on and source and _is_same(path, source):
+            part.unlink()
+            raise _replaced_already(path, part)
+        mode = S_IMODE(path.stat().st_mode) if path.exists() else None
+        _set_mode(file, mode and mode | S_IWUSR)
         if goes_on:
             begun = Progress.read(record, part)
             begun.check(settings or {}, part)
@@ -178,8 +183,16 @@ def opened(path: Path | None, settings: Settings | None = None, resume: bool = F
                 if output.done.lines > begun.lines and not isinstance(error, KeyboardInterrupt):
                     say_here(f"tmt: {output.whereabouts()}")
                 raise
+        _set_mode(file, mode)
         part.replace(path)
     _forget(record)
+
+
+def _set_mode(file: IO[bytes], mode: int | None) -> None:
+    """Who may read and write it, where that is known and this user has a say in it."""
+    if mode is not None:
+        with suppress(PermissionError):
+            os.fchmod(file.fileno(), mode)
 
 
 def _is_at(file: IO[bytes], path: Path) -> bool:
@@ -188,11 +201,6 @@ def _is_at(file: IO[bytes], path: Path) -> bool:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:
         return False
-
-
-def _real(path: Path) -> Path:
-    """What a link points to is written, not the link."""
-    return Path(os.path.realpath(path))
 
 
 def _is_same(written: Path, source: Path) -> bool:
@@ -245,16 +253,20 @@ def check(path: Path | None, *sources: Path | None, in_place: bool = False, resu
         raise UserError(f"{path}: there is no folder {path.absolute().parent}")
     if path.suffix == ".gz":
         raise UserError(f"{path}: is written as plain text: leave out .gz, or let gzip take the standard output")
-    whole = _real(path)
+    whole = real(path)
     part, record = _beside(whole)
     for source in filter(None, sources):
         if any(_is_same(written, source) for written in (part, record)) or (_is_same(whole, source) and not in_place):
             raise UserError(f"{source}: is read, and --output {path} would write over it; choose another name")
         if _is_same(whole, source) and resume and not part.exists():
-            raise UserError(
-                f"{path}: is to be replaced by its translation, and no {part.name} is there to go on with: it may have "
-                f"been replaced already;\nlook into it, and {ANEW}"
-            )
+            raise _replaced_already(path, part)
+
+
+def _replaced_already(path: Path, part: Path) -> UserError:
+    return UserError(
+        f"{path}: is to be replaced by its translation, and no {part.name} is there to go on with: it may have been "
+        f"replaced already;\nlook into it, and {ANEW}"
+    )
 
 
 def progress_bar(done: int, is_quiet: bool) -> tqdm[NoReturn]:

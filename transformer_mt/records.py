@@ -7,9 +7,9 @@ import math
 import platform
 import subprocess
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime, timezone
 from importlib import metadata
-from importlib.util import find_spec
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -69,18 +69,24 @@ def begin(
 
 def provenance(machine: Machine) -> dict[str, Any]:
     """With what, where and when."""
-    packages = ("torch", "datasets", "tokenizers", "sacrebleu", "sacremoses", "numpy", "schedulefree")
     return {
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "versions": {
             "transformer-mt": __version__,
             "python": platform.python_version(),
-            **{package: metadata.version(package) for package in packages if find_spec(package)},
+            **dict(_versions("torch", "datasets", "tokenizers", "sacrebleu", "sacremoses", "numpy", "schedulefree")),
         },
         "commit": commit(),
         "hardware": describe(machine.device),
         "system": platform.platform(),
     }
+
+
+def _versions(*packages: str) -> Iterator[tuple[str, str]]:
+    """Of those that are installed."""
+    for package in packages:
+        with suppress(metadata.PackageNotFoundError):
+            yield package, metadata.version(package)
 
 
 def commit() -> str | None:
@@ -158,10 +164,12 @@ def card(run: RunFolder, config: Config, record: Mapping[str, Any], best: Checkp
 
 def _facts(record: Mapping[str, Any]) -> Iterator[str]:
     """How the training went so far."""
-    ended, last_step = record.get("ended"), record.get("last_step", 0)
     if begun := record["provenance"].get("init_from"):
         yield f"Begun with the weights of {begun['path']}, step {begun['step']:,}"
-    yield f"Status: {f'{ended} (step {last_step:,})' if ended else 'in training, or interrupted'}"
+    status = "in training, or interrupted"
+    if "ended" in record:
+        status = f"{record['ended']} (step {record['last_step']:,})"
+    yield f"Status: {status}"
     if "hours" in record:
         yield f"Hours of training: {record['hours']:.2f}"
     if exported := record.get("exported"):
@@ -175,7 +183,9 @@ def _scores(record: Mapping[str, Any], best: CheckpointInfo | None) -> Iterator[
     else:
         scores = ", ".join(f"{name} {value:.3f}" for name, value in best.scores.items())
         yield f"- validation, at step {best.step:,} (the best by {best.metric}, greedy): {scores}"
-    for name, scores in record.get("test", {}).items():
-        step = record["tested"]["step"]
+    if "test" not in record:
+        return
+    tested = record["tested"]["step"]
+    for name, scores in record["test"].items():
         for metric, score in scores.items():
-            yield f"- {name}, at step {step:,}: {metric} {score['value']:.2f} (`{score['signature']}`)"
+            yield f"- {name}, at step {tested:,}: {metric} {score['value']:.2f} (`{score['signature']}`)"

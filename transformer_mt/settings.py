@@ -31,13 +31,14 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
 
-def _expanded(path: str) -> str:
+def expand_path(path: str) -> str:
+    """With the home folder in place of ~, as a shell has it. Raises `ValueError` for what no path can hold."""
     if "\0" in path:
         raise ValueError("a path cannot hold a zero byte")
     return os.path.expanduser(path)  # noqa: PTH111
 
 
-PathName = Annotated[str, AfterValidator(_expanded)]
+PathName = Annotated[str, AfterValidator(expand_path)]
 """A path, in which ~ is the home folder, as a shell has it."""
 
 

@@ -235,6 +235,14 @@ def test_what_does_not_go_together(tiny_run: Path, tmt: Tmt, tmp_path: Path) -> 
     *_, remedy = shlex.split(str(caught.value))
     tokenizer = configuration.load(tiny_run / "config.yaml", [remedy]).tokenizer
     assert tokenizer.file == str(tiny_run / "tokenizer.json"), "in place of the section, which says what the file has"
+    config = (other / "config.yaml").read_text(encoding="utf-8")
+    config = config.replace("sampling: 0.0", "sampling: 0.1").replace("source_bos: false", "source_bos: true")
+    (other / "config.yaml").write_text(config, encoding="utf-8")
+    with pytest.raises(UserError, match="another vocabulary") as caught:
+        Translator.load(tiny_run, ensemble=[other])
+    *_, remedy = shlex.split(str(caught.value))
+    tokenizer = configuration.load(tiny_run / "config.yaml", [remedy]).tokenizer
+    assert (tokenizer.sampling, tokenizer.source_bos) == (0.1, True), "what the file does not have is its own"
     turned = changed(tiny_run, tmp_path / "turned", "config.yaml", "tgt_lang: de", "tgt_lang: fr")
     done = tmt("translate", tiny_run, "one", "--ensemble", tiny_run, "--ensemble", turned)
     assert (done.returncode, done.stdout) == (2, "")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import pickle
 import runpy
 import shutil
 import stat
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -51,19 +52,24 @@ def spoil(run: RunFolder, step: int, name: str = "model.safetensors") -> Path:
     return path
 
 
-def test_a_quota_is_told_from_other_errors(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also while the state is written: torch's own writer has another error for it."""
+@pytest.mark.parametrize("room", [0, 1 << 20])
+def test_a_quota_is_told_from_other_errors(room: int, run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while the state is written, where torch has an error of its own for whatever happens."""
+    open_file = Path.open
 
-    @contextmanager
-    def full_beside(path: Path) -> Generator[Path]:
-        path.mkdir(parents=True)
-        (path / "training.pt").symlink_to("/dev/full")
-        yield path
+    class Quota(io.BytesIO):
+        def write(self, content: Any) -> int:
+            if self.tell() + len(content) > room:
+                raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+            return super().write(content)
 
-    monkeypatch.setattr(checkpoint, "replaced_folder", full_beside)
+    def open_with_quota(path: Path, *arguments: Any, **options: Any) -> Any:
+        return Quota() if path.name == "training.pt" else open_file(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", open_with_quota)
     info = CheckpointInfo(run.checkpoints / "step-000007", 7, "loss", {})
     with pytest.raises(UserError, match="a quota of bytes or of files is used up"):
-        save(info, make_model(1.0), {"momentum": torch.zeros(1000)})
+        save(info, make_model(1.0), {"momentum": [torch.zeros(100_000) for _ in range(9)]})
 
 
 def test_what_was_saved_is_loaded(run: RunFolder) -> None:

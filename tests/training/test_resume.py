@@ -130,16 +130,24 @@ def test_a_run_of_another_version_is_refused(text: Path, tmp_path: Path, monkeyp
 def test_a_run_that_another_training_has_taken_over_stays_its(
     text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also when that happens behind the start, on the way back to an earlier checkpoint."""
+    run = RunFolder(tmp_path / "run")
+
     def look(run: RunFolder, n_bytes: int = 0) -> None:
         raise UserError(f"{run.path}: another training has taken this run over")
 
-    pipeline.train(make_config(text, tmp_path, max_steps=1))
-    before = kill_drill.outcome(RunFolder(tmp_path / "run")), RunFolder(tmp_path / "run").config.read_bytes()
-    monkeypatch.setattr(RunFolder, "before_writing", look)
-    with pytest.raises(UserError, match="has taken this run over"):
-        pipeline.train(make_config(text, tmp_path, max_steps=2))
-    after = kill_drill.outcome(RunFolder(tmp_path / "run")), RunFolder(tmp_path / "run").config.read_bytes()
-    assert list(kill_drill.differences(before[0], after[0])) == [] and before[1] == after[1]
+    pipeline.train(make_config(text, tmp_path, max_steps=4))
+    before = kill_drill.outcome(run), run.config.read_bytes()
+    for is_late in (False, True):
+        with monkeypatch.context() as patch:
+            if is_late:
+                patch.setattr(records, "begin", lambda *_: patch.setattr(RunFolder, "before_writing", look))
+            else:
+                patch.setattr(RunFolder, "before_writing", look)
+            with pytest.raises(UserError, match="has taken this run over"):
+                pipeline.train(make_config(text, tmp_path, max_steps=6), checkpoint="2")
+        after = kill_drill.outcome(run), run.config.read_bytes()
+        assert list(kill_drill.differences(before[0], after[0])) == [] and before[1] == after[1]
 
 
 def test_no_steps_are_taken_behind_a_curve_that_ends_in_nothing(text: Path, tmp_path: Path) -> None:

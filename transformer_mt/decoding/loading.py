@@ -11,6 +11,7 @@ import torch
 
 from transformer_mt.data.corpus import DataConfig
 from transformer_mt.data.tokenizer import TokenizerPair
+from transformer_mt.data.tokenizer_config import TokenizerConfig
 from transformer_mt.data.tokenizer_files import kind_of
 from transformer_mt.errors import UserError
 from transformer_mt.model.config import ModelConfig
@@ -65,7 +66,9 @@ def _check_together(first: Member, other: Member) -> None:
         raise UserError(f"{here} differs from {there.path} in tokenizer.source_bos; train one of them anew")
     if other.tokenizers.content() != first.tokenizers.content():
         keys = ("file",) if first.tokenizers.joint else ("src_file", "tgt_file")
+        own = other.folder.section("tokenizer", TokenizerConfig)
         section = {
+            **own.model_dump(include={"sampling", "source_bos"}, exclude_defaults=True),
             "kind": kind_of(first.tokenizers.src.inner),
             "joint": first.tokenizers.joint,
             **dict.fromkeys(keys, str(there.tokenizer)),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from transformer_mt.data.encoded import encode
 from transformer_mt.data.tokenizer import TokenizerPair
 from transformer_mt.decoding.explanation import AttentionKind, explain
 from transformer_mt.decoding.translator import Translator
-from transformer_mt.disk import replaced_file
+from transformer_mt.disk import real, replaced_file
 from transformer_mt.errors import UserError
 from transformer_mt.runs import RunFolder
 from transformer_mt.tools.subject import read
@@ -62,7 +61,7 @@ def plot(what: What, subject: Subject, choice: Choice, output: Path | None) -> P
         output = subject.run.path / "plots" / f"{what}.png"
         output.parent.mkdir(exist_ok=True)
     output = output or Path(f"{subject.config.name}-{what}.png")
-    with replaced_file(Path(os.path.realpath(output))) as beside:  # what a link points to is written, not the link
+    with replaced_file(real(output)) as beside:
         figure.savefig(beside, format=suffix(output))
     return output
 

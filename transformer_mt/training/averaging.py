@@ -18,15 +18,17 @@ class Average(Protocol):
 
     def update(self, step: int, taken: Tensor) -> None:
         """Take in the weights after a step, counted from 1; where that was not `taken`, nothing changes."""
+        ...
 
     def swapped(self) -> AbstractContextManager[dict[str, Tensor]]:
-        """Within, the model has the mean, and after it its own weights again, to the bit: the raw ones, by name. They
-        change places in memory, so that whatever points at the parameters stays right."""
+        """Within, the model has the mean, and after it its own weights again, to the bit: these are yielded, by name.
+        The parameters stay where they are in memory; what they hold changes."""
         ...
 
     def load(self, raw: Mapping[str, Tensor]) -> None:
         """Go on from a checkpoint: the model, which has read the mean, gets the raw weights. The optimisers have read
         their states."""
+        ...
 
 
 class MovingAverage:
@@ -50,7 +52,7 @@ class MovingAverage:
 
     @contextmanager
     def swapped(self) -> Generator[dict[str, Tensor]]:
-        """One parameter at a time, which takes no memory."""
+        """They change places, one parameter at a time, which takes no memory."""
         self._swap()
         try:
             yield self.others

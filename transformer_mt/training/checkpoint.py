@@ -41,8 +41,7 @@ def save(info: CheckpointInfo, model: nn.Module, state: State | None, when_full:
         with replaced_folder(info.path) as folder:
             safetensors.torch.save_model(model, str(folder / WEIGHTS))
             if state is not None:
-                with (folder / STATE).open("wb") as file:  # torch's own writer does not pass the system's word on
-                    torch.save(state, file)
+                _save_state(state, folder / STATE)
             about = {"step": info.step, "metric": info.metric, "scores": info.scores, "stopped": info.stopped}
             write_seal(folder / CHECKPOINT, about)
             (folder / WEIGHTS).chmod((folder / CHECKPOINT).stat().st_mode)  # the library lets nobody else read it
@@ -56,6 +55,15 @@ def save(info: CheckpointInfo, model: nn.Module, state: State | None, when_full:
             f"{info.path}: the checkpoint cannot be written: {str(error).splitlines()[0]}\n"
             "earlier checkpoints are intact: mend it, and the same command goes on from the last one"
         ) from None
+
+
+def _save_state(state: State, path: Path) -> None:
+    """Raises what the system says, in whose place torch has an error of its own."""
+    with path.open("wb") as file:
+        try:
+            torch.save(state, file)
+        except RuntimeError as error:
+            raise error.__context__ or error from None
 
 
 def prune(run: RunFolder, keep: KeepConfig) -> None:

@@ -31,7 +31,7 @@ class Muon(torch.optim.Optimizer):
 
     def __init__(self, matrices: Mapping[Tensor, Sequence[int]], weight_decay: float, in_bf16: bool) -> None:
         """matrices: with the rows of each of the projections that are packed into one; these move one by one. in_bf16:
-        whether the iterations are, for which it is good enough."""
+        whether its iterations are in bf16, which is good enough for them."""
         groups = [{"params": [matrix], "rows": [*rows]} for matrix, rows in matrices.items()]
         super().__init__(groups, {"lr": 0.0, "weight_decay": weight_decay})
         self.in_bf16 = in_bf16

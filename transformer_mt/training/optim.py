@@ -27,7 +27,7 @@ class OptimizerConfig(Section):
     kind: Literal["adam", "adamw", "muon", "schedule_free"] = "adam"
     """adam; adamw: decays the weights too; muon: for the layers' matrices, else adam; schedule_free: adamw, no curve"""
     betas: tuple[Decay, Decay] = (0.9, 0.98)
-    """decay of the running mean of the gradient and of its square"""
+    """decay of the running mean of the gradient (schedule_free: the mean's share in what trains), and of its square"""
     eps: float = Field(default=1e-9, gt=0)
     """added to the root of the mean square"""
     weight_decay: float = Field(default=0.0, ge=0)
@@ -58,13 +58,16 @@ class OptimizerConfig(Section):
 
     def check_packages(self) -> None:
         """Raise `UserError` for one that has to be installed first."""
-        if self.kind == "schedule_free" and find_spec("schedulefree") is None:
+        found = find_spec("schedulefree")
+        if self.kind == "schedule_free" and (found is None or found.origin is None):  # a mere folder of that name
             raise UserError("optimizer.kind: schedule_free needs one more package: pip install schedulefree")
 
 
-def make_optimizers(config: OptimizerConfig, model: nn.Module, precision: str = "fp32") -> list[torch.optim.Optimizer]:
+def make_optimizers(
+    config: OptimizerConfig, model: nn.Module, precision: Literal["fp32", "bf16"] = "fp32"
+) -> list[torch.optim.Optimizer]:
     """Fused Adam (Kingma & Ba 2015) or AdamW (Loshchilov & Hutter 2019) for all parameters, or for those that Muon
-    leaves; or schedule-free AdamW for all. The learning rate is set before each step.
+    leaves; or schedule-free AdamW for all. `precision`: of Muon's iterations. The learning rate is set before a step.
 
     So may be `grad_scale` and `found_inf`, fp32 tensors without dimensions: a step divides the gradients by the one, in
     place or not, and changes no weight, moment or count where the other is 1; it must be 0 or 1.

@@ -277,8 +277,8 @@ class Trainer:
         }
 
     def averaged(self) -> AbstractContextManager[dict[str, Tensor] | None]:
-        """Within, the model has the weights that are to be judged and kept: their mean, where there is one, and then
-        these are the raw ones."""
+        """Within, the model has the weights that are to be judged and kept: their mean, where there is one: then
+        the raw ones are yielded."""
         return self.average.swapped() if self.average else nullcontext()
 
     def resume(self, info: CheckpointInfo) -> None:
@@ -299,5 +299,6 @@ class Trainer:
         if self.average is not None:
             self.average.load(state["raw_weights"])
         if self.ranks.is_first:
+            self.run.before_writing()
             checkpoint.delete_later(self.run, info.step)
         self.monitor.cut_back(info.step, is_scored=bool(info.scores))
