@@ -32,7 +32,7 @@ import torch
 import yaml
 from bench_ceiling import DTYPES, PRODUCT, model_flops, product_rate, synchronise
 from bench_student import Step, student_machine, student_step
-from trainings import run_script
+from trainings import positive, run_script
 
 from transformer_mt import config as configuration
 from transformer_mt.allocator import prefer_tcmalloc
@@ -62,8 +62,8 @@ def main() -> None:
     parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="changes of the work")
     parser.add_argument("--src", help="source sentences (default: the built-in corpus)")
     parser.add_argument("--tgt", help="their translations")
-    parser.add_argument("--rounds", type=int, default=5, help="how often the sides take turns")
-    parser.add_argument("--steps", type=int, help="counted steps of a turn (15), or of the look at memory (5,000)")
+    parser.add_argument("--rounds", type=positive, default=5, help="how often the sides take turns")
+    parser.add_argument("--steps", type=positive, help="counted steps of a turn (15), or of the look at memory (5,000)")
     parser.add_argument("--precision", default="auto", help="of our side")
     parser.add_argument("--side", choices=[*SIDES, "memory"], help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)

@@ -23,10 +23,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer_mt.data.lines import read_lines
+from trainings import positive, tmt
+
+from transformer_mt.config import load as load_config
+from transformer_mt.data.lines import read_columns, read_lines
 from transformer_mt.decoding.texts import TextTranslator
 from transformer_mt.decoding.translator import Translator
-from transformer_mt.scoring.metrics import score
+from transformer_mt.errors import UserError
+from transformer_mt.runs import RunFolder
+from transformer_mt.scoring.metrics import Standard
 
 SIDES = ("bf16", "fp32", "ctranslate2")
 SIZES = {"ours": (4096, 8192, 16384, 32768), "theirs": (512, 1024, 2048, 4096, 8192)}  # decoding.batch_tokens
@@ -43,7 +48,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--src", type=Path, required=True, help="sentences to translate")
     parser.add_argument("--ref", type=Path, help="their reference translations")
     parser.add_argument("--threads", default="auto", help="of each engine (default: one a core)")
-    parser.add_argument("--rounds", type=int, default=5, help="how often the sides take turns")
+    parser.add_argument("--rounds", type=positive, default=5, help="how often the sides take turns")
     parser.add_argument("--exported", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     parser.add_argument("--beam", type=int, help=argparse.SUPPRESS)
@@ -52,11 +57,10 @@ def main(arguments: Sequence[str]) -> None:
     if args.side:
         measure(args)
         return
+    list(read_columns(args.src, *([args.ref] if args.ref else [])))  # as many lines in both, or it ends here
     with tempfile.TemporaryDirectory() as name:
-        exported = Path(name) / "exported"
-        command = [sys.executable, "-m", "transformer_mt", "export", args.run, "--to", "ctranslate2"]
-        subprocess.run([*command, "--output", str(exported)], check=True)
-        args.exported = exported
+        args.exported = Path(name) / "exported"
+        print(tmt("export", args.run, "--to", "ctranslate2", "--output", args.exported), end="", flush=True)
         for beam in BEAMS:
             compare(args, beam)
         one_sentence(args)
@@ -72,9 +76,11 @@ def compare(args: argparse.Namespace, beam: int) -> None:
             done = run_side(args, side, beam, [sizes[side]])
             rates[side].append(done["rates"][0])
             texts[side] = done["texts"]
+    config = load_config(RunFolder.open(Path(args.run)).config)
+    standard = Standard.of(config.scoring, config.data.tgt_lang)
     for side in SIDES:
         ratios = [ours / theirs for ours, theirs in zip(rates[side], rates["ctranslate2"], strict=True)]
-        bleu = f"  BLEU {score(texts[side], list(read_lines(args.ref)), '13a').bleu.value:.2f}" if args.ref else ""
+        bleu = f"  BLEU {standard.score(texts[side], list(read_lines(args.ref))).bleu.value:.2f}" if args.ref else ""
         print(
             f"beam {beam}  {side:11}  {statistics.median(rates[side]):7,.0f} sentences/s "
             f"(batches of {sizes[side]:,})  ratio {statistics.median(ratios):.2f} "
@@ -95,7 +101,9 @@ def run_side(args: argparse.Namespace, side: str, beam: int, sizes: Sequence[int
     chosen = ["--side", side, "--beam", str(beam), "--sizes", *map(str, sizes), "--exported", str(args.exported)]
     common = ["decode", args.run, "--src", str(args.src), "--threads", str(args.threads)]
     script = str(Path(__file__).with_name("bench.py"))
-    done = subprocess.run([sys.executable, script, *common, *chosen], check=True, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, script, *common, *chosen], capture_output=True, text=True)
+    if done.returncode:
+        raise UserError(f"{side}: {done.stderr.strip()}")
     return json.loads(done.stdout)
 
 

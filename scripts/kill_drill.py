@@ -82,7 +82,7 @@ def main() -> None:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = args.keep or Path(temporary)
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         sys.exit(0 if drill(folder.resolve(), args.trials, random.Random(args.seed)) else 1)
 
 

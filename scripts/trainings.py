@@ -8,6 +8,7 @@ import os
 import statistics
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext
@@ -32,14 +33,17 @@ class Doable(Protocol):
 
 
 def do_all(works: Sequence[Doable], jobs: int) -> None:
-    """So many at once, each behind what it needs; the first that fails ends it."""
+    """So many at once, each behind what it needs; the first that fails ends it, and no other begins."""
     graph = TopologicalSorter(dict(needs_of(works)))
     graph.prepare()
-    running: dict[Future[None], Doable] = {}
+    ready, running = deque[Doable](), dict[Future[None], Doable]()
     pool = ThreadPoolExecutor(jobs)
     try:
         while graph.is_active():
-            running |= {pool.submit(work.do): work for work in graph.get_ready()}
+            ready.extend(graph.get_ready())
+            while ready and len(running) < jobs:
+                work = ready.popleft()
+                running[pool.submit(work.do)] = work
             ended = wait(running, return_when=FIRST_COMPLETED).done
             for done in [future for future in running if future in ended]:  # in their order
                 done.result()
@@ -50,7 +54,7 @@ def do_all(works: Sequence[Doable], jobs: int) -> None:
             print(f"failed: {what}; what else is under way goes to its end", file=sys.stderr, flush=True)
         raise
     finally:
-        pool.shutdown(cancel_futures=True)
+        pool.shutdown()
 
 
 def needs_of(works: Sequence[Doable]) -> Iterator[tuple[Doable, Sequence[Doable]]]:

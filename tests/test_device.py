@@ -160,6 +160,24 @@ def test_threads() -> None:
     assert resolve("cpu", "fp32", "auto").threads == 1
 
 
+@pytest.mark.parametrize(
+    ("limit", "threads"), [("max 100000\n", 3), ("200000 100000\n", 2), ("150000 100000\n", 2), ("50000 100000\n", 1)]
+)
+def test_no_more_threads_than_the_container_has_cpus(
+    limit: str, threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a machine of three cores."""
+    (tmp_path / "cpu.max").write_text(limit, encoding="utf-8")
+    monkeypatch.setattr(device, "CPU_LIMIT", tmp_path / "cpu.max")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(3), raising=False)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        assert resolve("cpu", "fp32", "auto").threads == threads
+    finally:
+        torch.set_num_threads(before)
+
+
 @pytest.mark.parametrize(("set_before", "kept"), [(None, str(SHAPES)), ("7", "7")])
 def test_few_compiled_shapes_are_kept(set_before: str | None, kept: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that memory stays flat; whoever sets it otherwise is heard."""

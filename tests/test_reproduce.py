@@ -255,6 +255,17 @@ def test_what_is_free_is_done_in_order() -> None:
     assert written == [note.name for note in (*first, *then)]
 
 
+def test_nothing_begins_behind_what_fails() -> None:
+    written: list[str] = []
+
+    def fail(_: str) -> None:
+        raise UserError("tmt train\nended with status 2")
+
+    with pytest.raises(UserError, match="ended with status 2"):
+        trainings.do_all([Note("one", written.append), Note("two", fail), Note("three", written.append)], 1)
+    assert written == ["one"]
+
+
 class Piece(NamedTuple):
     """Fails once another one is under way, which goes on until that is told."""
 

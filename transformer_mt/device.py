@@ -5,6 +5,7 @@ torch is imported inside the functions, so that a configuration is read and chec
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import socket
@@ -41,6 +42,9 @@ OUT_OF_MEMORY = (
 T = TypeVar("T")
 
 MOST_THREADS = 1024  # with more, the libraries below end the process
+
+CPU_LIMIT = Path("/sys/fs/cgroup/cpu.max")
+"""Of a container: microseconds of CPU time, or max, in so many."""
 
 _DEVICE = re.compile(r"auto|cpu|mps|cuda(:(0|[1-9][0-9]?))?")
 
@@ -108,7 +112,7 @@ def resolve(device: str, precision: str, threads: str | int) -> Machine:
         torch.backends.cuda.enable_cudnn_sdp(False)  # it plans each new shape, and nearly every batch has one
     if threads != "auto":
         torch.set_num_threads(threads)
-    elif processes > 1:
+    elif processes > 1 or _cores() < torch.get_num_threads():
         torch.set_num_threads(max(1, _cores() // processes))
     return Machine(chosen, "bf16" if bf16 else "fp32", torch.get_num_threads())
 
@@ -137,10 +141,12 @@ def job() -> str | None:
 
 
 def _cores() -> int:
-    """Those that this process may use, which its job may have fewer of than the machine."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """Those that this process may use, which its job or its container may have fewer of than the machine."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if CPU_LIMIT.exists():
+        time, period = CPU_LIMIT.read_text(encoding="utf-8").split()
+        cores = min(cores, math.ceil(int(time) / int(period))) if time != "max" else cores
+    return cores
 
 
 def _best_device() -> str:

@@ -10,9 +10,10 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from operator import ne
-from typing import cast
+from typing import Any, cast
 
+import numpy as np
+from numpy.typing import NDArray
 from sacrebleu.metrics.base import Metric
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
@@ -23,6 +24,10 @@ from transformer_mt.scoring.metrics import Standard
 
 LENGTHS = (10, 20, 30, 40, 50, 60)  # words of a reference, where a bucket ends
 FREQUENCIES = (0, 1, 5, 20, 100)  # of a word in training, where a bucket ends
+
+SHUFFLES = 10_000
+SEED = 12345  # sacreBLEU's
+ROUNDING = 1e-9
 
 Texts = Sequence[str]
 
@@ -82,22 +87,21 @@ class FrequencyBucket:
 
 
 def contests(systems: Sequence[Texts], references: Texts, standard: Standard) -> dict[str, Contest]:
-    """By every metric, with the tests that `sacrebleu --paired-bs` and `--paired-ar` make, and their seed."""
+    """By every metric, with the tests that `sacrebleu --paired-bs` and `--paired-ar` make, and their seed; but shuffles
+    that make a difference just as large are counted, too."""
     references, systems = standard.plain(references), [standard.plain(texts) for texts in systems]
     metrics = make_metrics(standard)
     if len(references) > MOST_PAIRS:
         return {name: _untested(metric, systems, references) for name, metric in metrics.items()}
     named: list[tuple[str, Texts]] = [(str(number), texts) for number, texts in enumerate(systems)]
-    resampled, shuffled = (PairedTest(named, metrics, [references], test_type=test) for test in ("bs", "ar"))
-    (signatures, by_bootstrap), (_, by_randomisation) = resampled(), shuffled()
-    least = [_least_p(texts, systems[0]) for texts in systems[1:]]
+    signatures, by_bootstrap = PairedTest(named, metrics, [references], test_type="bs")()
+    exchanged = np.random.default_rng(SEED).integers(2, size=(SHUFFLES, len(references)), dtype=bool)
     found: dict[str, Contest] = {}
-    for name, key in zip(metrics, signatures, strict=True):
+    for (name, metric), key in zip(metrics.items(), signatures, strict=True):
         first, *others = cast("list[Result]", by_bootstrap[key])
-        shuffles = cast("list[Result]", by_randomisation[key])[1:]
-        p_values = [max(one.p_value or 0.0, p) for one, p in zip(shuffles, least, strict=True)]
+        p_values = _p_by_randomisation(metric, systems, references, exchanged)
         found[name] = Contest(
-            str(signatures[key]).replace("|seed:", f"|ar:{shuffled.n_samples}|seed:"),
+            str(signatures[key]).replace("|seed:", f"|ar:{SHUFFLES}|seed:"),
             [
                 Standing(first.score),
                 *(_standing(one.score, first.score, one.p_value, p) for one, p in zip(others, p_values, strict=True)),
@@ -111,10 +115,28 @@ def _untested(metric: Metric, systems: Sequence[Texts], references: Texts) -> Co
     return Contest(str(metric.get_signature()), [Standing(first), *(_standing(score, first) for score in others)])
 
 
-def _least_p(texts: Texts, others: Texts) -> float:
-    """The share of shuffles that exchange all translations that differ, or none, and so make as large a difference.
-    sacreBLEU counts those alone that make a larger one: a single sentence would tell two systems apart."""
-    return min(1.0, 2.0 ** (1 - sum(map(ne, texts, others))))
+def _p_by_randomisation(
+    metric: Metric, systems: Sequence[Texts], references: Texts, exchanged: NDArray[np.bool_]
+) -> list[float]:
+    """Of each system but the first, the share of shuffles that make as large a difference from it (Noreen 1989; Riezler
+    & Maxwell 2005). Each row of `exchanged` is a shuffle: these sentences' translations change places.
+
+    sacreBLEU counts only larger differences, where few sentences differ: a single one would tell two systems apart.
+    """
+    of: Any = metric
+    first, *others = (np.array(of._extract_corpus_statistics(texts, [references]), np.float64) for texts in systems)
+
+    def score(statistics: NDArray[np.float64]) -> float:
+        return of._compute_score_from_stats(statistics.tolist()).score
+
+    found: list[float] = []
+    for other in others:
+        move = exchanged @ (other - first)
+        pairs = zip(first.sum(0) + move, other.sum(0) - move, strict=True)
+        differences = np.array([abs(score(one) - score(another)) for one, another in pairs])
+        given = abs(score(first.sum(0)) - score(other.sum(0)))
+        found.append((int(np.count_nonzero(differences > given - ROUNDING)) + 1) / (len(exchanged) + 1))
+    return found
 
 
 def _standing(score: float, first: float, *p_values: float | None) -> Standing:
