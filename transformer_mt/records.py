@@ -166,10 +166,8 @@ def _facts(record: Mapping[str, Any]) -> Iterator[str]:
     """How the training went so far."""
     if begun := record["provenance"].get("init_from"):
         yield f"Begun with the weights of {begun['path']}, step {begun['step']:,}"
-    status = "in training, or interrupted"
-    if "ended" in record:
-        status = f"{record['ended']} (step {record['last_step']:,})"
-    yield f"Status: {status}"
+    at = f" (step {record['last_step']:,})" if "last_step" in record else ""  # early runs did not write it down
+    yield f"Status: {record.get('ended', 'in training, or interrupted')}{at}"
     if "hours" in record:
         yield f"Hours of training: {record['hours']:.2f}"
     if exported := record.get("exported"):

@@ -285,6 +285,15 @@ def test_weights_alone_take_the_place_of_the_run(here: Path, tmp_path: Path, tmt
     assert content(here) == before
 
 
+def test_weights_of_a_run_that_did_not_write_down_its_last_step(here: Path, tmp_path: Path, tmt: Tmt) -> None:
+    record = json.loads((here / "run.json").read_text(encoding="utf-8"))
+    del record["last_step"]
+    early = shutil.copytree(here, tmp_path / "early")
+    (early / "run.json").write_text(json.dumps(record), encoding="utf-8")
+    succeeded(tmt("export", early, "--to", "weights", "--output", tmp_path / "weights"))
+    assert "Status: train.max_steps 12 reached\n" in (tmp_path / "weights" / "README.md").read_text(encoding="utf-8")
+
+
 def test_scores_of_other_weights_are_not_taken_along(here: Path, tmp_path: Path, tmt: Tmt) -> None:
     run = RunFolder.open(here)
     other = next(info for info in run.checkpoint_list() if info.step != run.checkpoint("best").step)
