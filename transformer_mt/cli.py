@@ -115,7 +115,7 @@ def _train(args: argparse.Namespace) -> None:
 
 def _translate(args: argparse.Namespace) -> None:
     streams.check_input(args.texts, args.input, "translate")
-    outputs.check(args.output, args.input, args.prefix, in_place=True, resume=args.resume)
+    outputs.check(args.output, args.input, args.prefix, in_place=True)
     if args.resume and not (args.input and args.output):
         raise UserError("translate: --resume goes with --input and --output: only a file can be gone on with")
     for text in args.texts if args.ensemble else ():

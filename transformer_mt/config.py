@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import typing
 from collections.abc import Iterator, Sequence
@@ -21,6 +20,7 @@ from transformer_mt.data.tokenizer_config import TokenizerConfig
 from transformer_mt.decoding.options import DecodingConfig
 from transformer_mt.decoding.portability import unsupported_search
 from transformer_mt.device import DeviceName, Precision
+from transformer_mt.disk import real
 from transformer_mt.errors import UserError
 from transformer_mt.model.config import ModelConfig
 from transformer_mt.model.portability import unsupported
@@ -168,10 +168,10 @@ def builtin(name: str) -> Path:
     return inside if inside.exists() else inside.parents[2] / "configs" / f"{name}.yaml"
 
 
-def _read_inherited(path: Path, heirs: tuple[str, ...]) -> Tree:
-    real = os.path.realpath(path)
-    if real in heirs:
-        chain = " -> ".join(Path(heir).name for heir in (*heirs, real))
+def _read_inherited(path: Path, heirs: tuple[Path, ...]) -> Tree:
+    files = (*heirs, real(path))
+    if files[-1] in heirs:
+        chain = " -> ".join(file.name for file in files)
         raise UserError(f"{path}: base: the files inherit from each other in a circle: {chain}")
     tree = read_yaml(path)
     base = tree.values.pop("base", None)
@@ -180,7 +180,7 @@ def _read_inherited(path: Path, heirs: tuple[str, ...]) -> Tree:
     if not isinstance(base, str):
         raise UserError(f"{tree.place(('base',))}: base: must be the name of one YAML file")
     try:
-        inherited = _read_inherited(path.parent / expand_path(base), (*heirs, real))
+        inherited = _read_inherited(path.parent / expand_path(base), files)
     except ValueError as error:
         raise UserError(f"{tree.place(('base',))}: base: {error}") from None
     except UserError as error:

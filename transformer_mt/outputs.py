@@ -163,7 +163,10 @@ def opened(
             raise UserError(f"{part}: another process is writing it; wait for it or stop it")
         if resume and not goes_on and source and _is_same(path, source):
             part.unlink()
-            raise _replaced_already(path, part)
+            raise UserError(
+                f"{path}: is to be replaced by its translation, and no {part.name} is there to go on with: it may have "
+                f"been replaced already;\nlook into it, and {ANEW}"
+            )
         mode = S_IMODE(path.stat().st_mode) if path.exists() else None
         _set_mode(file, mode and mode | S_IWUSR)
         if goes_on:
@@ -240,7 +243,7 @@ def _ended_by_signals(output: Output) -> Generator[None]:
             signal.signal(number, handler)
 
 
-def check(path: Path | None, *sources: Path | None, in_place: bool = False, resume: bool = False) -> None:
+def check(path: Path | None, *sources: Path | None, in_place: bool = False) -> None:
     """Refuse, before anything is loaded, what cannot be written, or what would be written over a source.
 
     In place, a source itself may be named: it is replaced when all is done, and nothing says then that it was.
@@ -254,19 +257,10 @@ def check(path: Path | None, *sources: Path | None, in_place: bool = False, resu
     if path.suffix == ".gz":
         raise UserError(f"{path}: is written as plain text: leave out .gz, or let gzip take the standard output")
     whole = real(path)
-    part, record = _beside(whole)
+    written = _beside(whole) if in_place else (*_beside(whole), whole)
     for source in filter(None, sources):
-        if any(_is_same(written, source) for written in (part, record)) or (_is_same(whole, source) and not in_place):
+        if any(_is_same(file, source) for file in written):
             raise UserError(f"{source}: is read, and --output {path} would write over it; choose another name")
-        if _is_same(whole, source) and resume and not part.exists():
-            raise _replaced_already(path, part)
-
-
-def _replaced_already(path: Path, part: Path) -> UserError:
-    return UserError(
-        f"{path}: is to be replaced by its translation, and no {part.name} is there to go on with: it may have been "
-        f"replaced already;\nlook into it, and {ANEW}"
-    )
 
 
 def progress_bar(done: int, is_quiet: bool) -> tqdm[NoReturn]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,7 @@ from transformer_mt import __version__
 from transformer_mt.data.lines import Pair
 from transformer_mt.data.progress import blocks
 from transformer_mt.data.sources import Source, read
-from transformer_mt.disk import shared_folder
+from transformer_mt.disk import real, shared_folder
 from transformer_mt.errors import UserError
 from transformer_mt.languages import check_language
 from transformer_mt.settings import MAY_CHANGE, PathName, Section, refusal
@@ -189,7 +188,7 @@ def _key(source: Source, columns: tuple[str, str]) -> str:
     files = [Path(name) for name in (*source.src, *source.tgt, *source.table)]
     if source.dataset and Path(source.dataset).is_dir():
         files += sorted(path for path in visible(Path(source.dataset)) if path.is_file())
-    stats = [(os.path.realpath(path), *_size_and_time(path)) for path in files]
+    stats = [(str(real(path)), *_size_and_time(path)) for path in files]
     text = json.dumps([LAYOUT, __version__ if source.builtin else "", source.model_dump(mode="json"), columns, stats])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -58,8 +58,10 @@ class OptimizerConfig(Section):
 
     def check_packages(self) -> None:
         """Raise `UserError` for one that has to be installed first."""
+        if self.kind != "schedule_free":
+            return
         found = find_spec("schedulefree")
-        if self.kind == "schedule_free" and (found is None or found.origin is None):  # a mere folder of that name
+        if found is None or found.origin is None:  # a mere folder of that name
             raise UserError("optimizer.kind: schedule_free needs one more package: pip install schedulefree")
 
 
