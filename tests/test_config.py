@@ -306,6 +306,11 @@ def test_the_last_override_counts_and_a_section_is_replaced_as_a_whole(write: Wr
     assert (config.model.d_model, config.model.d_ff, config.model.n_heads) == (64, 1024, 8)
 
 
+def test_a_base_that_no_path_can_hold(write: Write) -> None:
+    (line,) = mistakes(write("x.yaml", 'base: "a\\0b"\n'))
+    assert line == "x.yaml:1: base: a path cannot hold a zero byte"
+
+
 @pytest.mark.parametrize(
     ("override", "message"),
     [

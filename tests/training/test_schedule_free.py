@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import kill_drill
@@ -17,6 +18,7 @@ from transformer_mt import pipeline
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs import RunFolder
+from transformer_mt.training import optim
 from transformer_mt.training.optim import OptimizerConfig, make_average, make_optimizers
 from transformer_mt.training.schedule_free import ScheduleFree, ScheduleFreeAverage
 
@@ -178,3 +180,11 @@ def test_without_its_package_the_remedy_is_named(tmp_path: Path, monkeypatch: py
     with pytest.raises(UserError, match="needs one more package: pip install schedulefree"):
         pipeline.train(configuration.load(configuration.builtin("quickstart"), overrides))
     assert not [*tmp_path.glob("*/config.yaml")]
+
+
+def test_a_folder_of_its_name_is_no_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python takes one for a package without files where the working folder is on its path, as with `python -m`."""
+    monkeypatch.setattr(optim, "find_spec", lambda name: ModuleSpec(name, None))
+    with pytest.raises(UserError, match="pip install schedulefree"):
+        OptimizerConfig(kind="schedule_free").check_packages()
+    OptimizerConfig(kind="adam").check_packages()

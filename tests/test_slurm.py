@@ -1,0 +1,45 @@
+"""scripts/train.slurm with stand-ins for SLURM's commands: the time limit puts the job back, `scancel` does not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "train.slurm"
+STANDINS = {
+    "scontrol": '[ "$1" = show ] && echo node1',
+    "srun": "echo $$ > step; trap 'exit 143' TERM; for _ in $(seq 300); do sleep 0.1; done",
+    "scancel": "kill -TERM $(cat step)",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "status", "is_requeued"), [(signal.SIGUSR1, 0, True), (signal.SIGTERM, 143, False)])
+def test_what_a_signal_does(number: signal.Signals, status: int, is_requeued: bool, tmp_path: Path) -> None:
+    for name, text in STANDINS.items():
+        (tmp_path / name).write_text(f'#!/bin/bash\necho "{name} $*" >> log\n{text}\nexit 0\n', encoding="utf-8")
+        (tmp_path / name).chmod(0o755)
+    job = {"JOB_ID": "123457", "JOB_NODELIST": "n", "JOB_NUM_NODES": "2", "GPUS_PER_NODE": "8", "CPUS_PER_TASK": "32"}
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", **{f"SLURM_{key}": value for key, value in job.items()}}
+    process = subprocess.Popen(["bash", SCRIPT, "X.yaml", "seed=2"], cwd=tmp_path, env=environment)
+    try:
+        while not ((tmp_path / "step").exists() and (tmp_path / "step").read_text(encoding="utf-8")):
+            assert process.poll() is None
+            time.sleep(0.05)
+        time.sleep(0.3)  # until the step has its trap, and the script waits
+        if number == signal.SIGTERM:  # which `scancel` sends to the steps, too
+            os.kill(int((tmp_path / "step").read_text(encoding="utf-8")), number)
+        process.send_signal(number)
+        assert process.wait(30) == status
+    finally:
+        process.kill()
+    shown, step, *ends = (tmp_path / "log").read_text(encoding="utf-8").splitlines()
+    assert shown == "scontrol show hostnames n"
+    assert step.startswith("srun --cpus-per-task=32 ") and step.endswith(" train --config X.yaml seed=2")
+    assert "--rdzv-id=123457 --rdzv-endpoint=node1:23457 " in step
+    assert ends == (["scancel --signal=TERM 123457.0", "scontrol requeue 123457"] if is_requeued else [])
