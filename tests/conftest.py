@@ -187,14 +187,19 @@ def small_tokenizers() -> TokenizerPair:
 def make_corpus() -> Callable[..., EncodedCorpus]:
     """`make_corpus(src, tgt)`: pairs of ids, held as the product holds them."""
     import numpy as np
+    from datasets import Dataset
 
+    from transformer_mt.data.corpus import Table
     from transformer_mt.data.encoded import EncodedCorpus, Filtered, Side
+
+    untold = Table(Dataset.from_dict({}), [], "", "")  # of no text: nobody asks where they were read
 
     def make_side(sentences: Sequence[Sequence[int]]) -> Side:
         flat = [i for sentence in sentences for i in sentence]
         return Side(np.array(flat, np.int32), np.cumsum([0, *map(len, sentences)]))
 
     def make_corpus(src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> EncodedCorpus:
-        return EncodedCorpus(make_side(src), make_side(tgt), np.arange(len(src), dtype=np.int32), Filtered())
+        rows = np.arange(len(src), dtype=np.int32)
+        return EncodedCorpus(make_side(src), make_side(tgt), untold, rows, Filtered())
 
     return make_corpus

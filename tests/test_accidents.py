@@ -21,9 +21,9 @@ import pytest
 from transformer_mt.config import Config, load, render
 from transformer_mt.data import corpus
 from transformer_mt.data.sources import Source
-from transformer_mt.decoding.validation import Validator
 from transformer_mt.errors import UserError
 from transformer_mt.runs import RunFolder
+from transformer_mt.validation import Validator
 
 TRAIN = ("train", "--config", "tiny.yaml")
 

@@ -360,7 +360,7 @@ def test_the_readme_is_true(tiny_run: Path, here: Path, tmt: Tmt, tmp_path: Path
         "Status: train.max_steps 12 reached (step 12)\n",
         "50 training pairs, ",
         "8 pairs in validation",
-        f"SHA-256 of train: `{record['sha256']['train']}`",
+        f"Fingerprint of train: `{record['sha256']['train']}`",
         f"validation, at step {best.step} (the best by loss, greedy): loss {best.scores['loss']:.3f}",
         f"unseen, at step {best.step}: bleu {record['test']['unseen']['bleu']['value']:.2f} (`nrefs:1|",
     ):
@@ -555,7 +555,7 @@ def test_a_run_that_has_gone_back_is_not_at_its_end(copy: Path, tmt: Tmt, monkey
     """So says its README, whose scores are then of checkpoints that are there."""
 
     def fit(_: Trainer) -> NoReturn:
-        raise Interrupted(15)
+        raise Interrupted(15, "")
 
     monkeypatch.setattr(Trainer, "fit", fit)
     card = (copy / "README.md").read_text(encoding="utf-8")

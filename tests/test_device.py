@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn, cast
 
 import pytest
@@ -90,12 +91,12 @@ def test_test_sets_are_scored_where_the_run_was_trained(tiny_run: Path, monkeypa
         raise UserError("loading")
 
     monkeypatch.setattr(pipeline.Translator, "load", load)
-    run = RunFolder(tiny_run)
+    run, tables = RunFolder(tiny_run), SimpleNamespace(test={"unseen": None})
     config = configuration.load(run.config)
     for name in ("cuda", "cuda:1"):
         again = config.model_copy(update={"device": name, "decoding": config.decoding.changed({"beam": 3})})
         with pytest.raises(UserError, match="loading"):
-            pipeline.finish(run, again, Machine(torch.device("cuda:0"), "fp32", 1), "", 0.0, *cast(Any, (None, None)))
+            pipeline.finish(run, again, Machine(torch.device("cuda:0"), "fp32", 1), "", 0.0, *cast(Any, (tables, None)))
     assert asked == ["cuda", "cuda:1"]
 
 

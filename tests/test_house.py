@@ -36,16 +36,17 @@ MAY_IMPORT: dict[str, set[str]] = {
     "data": BELOW,
     "scoring": BELOW,
     "training": BELOW | {"data", "model", "drawing"},
-    "decoding": BELOW | {"data", "model", "training", "scoring", "drawing"},
+    "decoding": BELOW | {"data", "model", "training", "drawing"},
     "config": BELOW | {"data", "model", "training", "scoring", "decoding"},
     "records": BELOW | {"config"},
     "origin": BELOW | {"data", "model", "training", "config"},
     "pictures": BELOW | {"data", "model", "training", "drawing"},
     "material": BELOW | {"data", "config", "origin"},
     "settling": BELOW | {"data", "model", "training", "config", "material"},
+    "validation": BELOW | {"data", "model", "training", "scoring", "decoding"},
     "pipeline": BELOW
     | {"data", "model", "training", "scoring", "decoding", "config"}
-    | {"records", "origin", "pictures", "material", "settling"},
+    | {"records", "origin", "pictures", "material", "settling", "validation"},
     "tools": BELOW
     | {"data", "model", "training", "scoring", "decoding", "config", "records", "pictures", "material", "pipeline"}
     | {"arguments", "streams", "outputs"},

@@ -56,7 +56,7 @@ def make_parser() -> argparse.ArgumentParser:
         epilog="tensorboard --logdir runs shows the curves. configs/reference.yaml names every key.",
     )
     parser.add_argument("--version", action="version", version=f"tmt {__version__}")
-    verbs = parser.add_subparsers(metavar="VERB", required=True)
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
 
     def verb(name: str, about: str) -> argparse.ArgumentParser:
         """A verb whose own help says, unless it has more to say, what the list of verbs does."""
@@ -87,7 +87,6 @@ def _add_train(train: argparse.ArgumentParser) -> None:
         help="where to go on from (default: last); later checkpoints are deleted",
     )
     train.add_argument("overrides", nargs="*", metavar="section.key=value", help=OVERRIDES)
-    train.set_defaults(verb="train")
 
 
 def _add_translate(translate: argparse.ArgumentParser) -> None:
@@ -128,7 +127,6 @@ def _add_translate(translate: argparse.ArgumentParser) -> None:
     drawing.add_argument("--top-p", type=float, metavar="P", help=about)
     drawing.add_argument("--seed", type=int, metavar="N", help="what is drawn depends on it and the line's number (1)")
     _add_reading(translate)
-    translate.set_defaults(verb="translate")
 
 
 def _add_score(score: argparse.ArgumentParser) -> None:
@@ -151,7 +149,6 @@ def _add_score(score: argparse.ArgumentParser) -> None:
     score.add_argument("--batch-tokens", type=int, metavar="N", help=about)
     _add_ensemble(score)
     _add_reading(score)
-    score.set_defaults(verb="score")
 
 
 def _add_evaluate(evaluate: argparse.ArgumentParser) -> None:
@@ -181,7 +178,6 @@ def _add_evaluate(evaluate: argparse.ArgumentParser) -> None:
     _add_ensemble(evaluate)
     _add_search(evaluate)
     _add_reading(evaluate)
-    evaluate.set_defaults(verb="evaluate")
 
 
 def _add_compare(compare: argparse.ArgumentParser) -> None:
@@ -203,7 +199,6 @@ def _add_compare(compare: argparse.ArgumentParser) -> None:
     files.add_argument("--text", choices=("raw", "moses"), help="of all files, as for tmt evaluate --hyp")
     _add_search(compare)
     _add_reading(compare)
-    compare.set_defaults(verb="compare")
 
 
 def _add_ensemble(parser: argparse.ArgumentParser) -> None:
@@ -247,7 +242,6 @@ def _add_export(export: argparse.ArgumentParser) -> None:
     export.add_argument("--quantization", metavar="Q", help=about)
     about = "ctranslate2: compare the engines on the lines of this file instead of on validation sentences"
     export.add_argument("--src", type=Path, metavar="F", help=about)
-    export.set_defaults(verb="export")
 
 
 def _add_average(average: argparse.ArgumentParser) -> None:
@@ -268,7 +262,6 @@ def _add_average(average: argparse.ArgumentParser) -> None:
     )
     average.add_argument("--device", default="auto", help="auto (default), cpu, cuda, cuda:N or mps")
     average.add_argument("--threads", default="auto", metavar="N", help="CPU threads (default: one a core)")
-    average.set_defaults(verb="average")
 
 
 def _add_plot(plot: argparse.ArgumentParser) -> None:
@@ -291,7 +284,6 @@ def _add_plot(plot: argparse.ArgumentParser) -> None:
     plot.add_argument("--layer", type=int, metavar="N", help="attention: one layer, counted from 1 (default: all)")
     plot.add_argument("--head", type=int, metavar="N", help="attention: one head, counted from 1 (default: all)")
     plot.add_argument("--checkpoint", default="best", metavar="best|last|STEP", help="of a run (default: best)")
-    plot.set_defaults(verb="plot")
 
 
 def _add_tokenize(tokenize: argparse.ArgumentParser) -> None:
@@ -305,14 +297,12 @@ def _add_tokenize(tokenize: argparse.ArgumentParser) -> None:
     tokenize.add_argument(
         "--side", choices=("src", "tgt"), help="which language (default: src; of validation pairs, both)"
     )
-    tokenize.set_defaults(verb="tokenize")
 
 
 def _add_config(config: argparse.ArgumentParser) -> None:
     config.add_argument("config", type=Path, nargs="?", metavar="X.yaml", help="without it, the built-in quickstart")
     config.add_argument("overrides", nargs="*", metavar="section.key=value", help=OVERRIDES)
     config.add_argument("--schema", action="store_true", help="print the JSON schema, for editors")
-    config.set_defaults(verb="config")
 
 
 def _add_reading(parser: argparse.ArgumentParser) -> None:

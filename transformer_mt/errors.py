@@ -12,6 +12,6 @@ class UserError(Exception):
 class Interrupted(Exception):  # noqa: N818  (it is no error)
     """A signal asked the program to stop; `what` says what has been saved, and how it goes on."""
 
-    def __init__(self, signal: int, what: str = " and saved; the same command goes on from here") -> None:
+    def __init__(self, signal: int, what: str) -> None:
         super().__init__(signal, what)
         self.signal, self.what = signal, what

@@ -32,9 +32,9 @@ class Tables:
         """All that is not trained on, by name."""
         return {"validation": self.validation, **self.test}
 
-    def sha256(self) -> dict[str, str]:
-        """The hash of each table's text."""
-        return {name: table.sha256 for name, table in {"train": self.train, **self.held_out()}.items()}
+    def fingerprints(self) -> dict[str, str]:
+        """What tells each table's text from others'."""
+        return {name: table.fingerprint for name, table in {"train": self.train, **self.held_out()}.items()}
 
 
 @dataclass(frozen=True)

@@ -66,17 +66,17 @@ class Origin:
                 f"{KEY}: {self.run.path}: has other tokenizers than when this run began; begin it anew with --restart"
             )
 
-    def check_cut(self, sha256: Mapping[str, str]) -> None:
+    def check_cut(self, fingerprints: Mapping[str, str]) -> None:
         """Raise `UserError` where validation pairs are cut out of a text, and this run has learnt from them.
 
-        `sha256`: of the text of each table here.
+        `fingerprints`: of the text of each table here.
         """
-        if is_cut_otherwise(sha256["train"], self.run.read_record()["sha256"]["train"]):
+        if is_cut_otherwise(fingerprints["train"], self.run.read_record()["sha256"]["train"]):
             raise UserError(
                 f"{KEY}: {self.run.path}: has learnt from pairs that are cut for validation here;\n"
                 "set seed and data.validation_size as there, or name data.validation"
             )
-        if is_cut(sha256["train"]) and sha256["train"] != self.run.read_record()["sha256"]["train"]:
+        if is_cut(fingerprints["train"]) and fingerprints["train"] != self.run.read_record()["sha256"]["train"]:
             warnings.warn(
                 f"{KEY}: validation pairs are cut out of data.train, and {self.run.path} has learnt from other text: "
                 "where that holds some of them, their scores are too good; name data.validation to be sure",

@@ -5,11 +5,12 @@ The one file that sees every room.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -20,10 +21,9 @@ from transformer_mt.data import checks
 from transformer_mt.data.batching import Batch, BatchStream
 from transformer_mt.data.corpus import Table
 from transformer_mt.data.encoded import EncodedCorpus
-from transformer_mt.data.feed import Feed, Share
+from transformer_mt.data.feed import Feed
 from transformer_mt.data.tokenizer import TokenizerPair
 from transformer_mt.decoding.translator import Translator
-from transformer_mt.decoding.validation import Validator
 from transformer_mt.device import Machine, resolve
 from transformer_mt.errors import UserError
 from transformer_mt.material import Material, Tables, gather, make_stream
@@ -42,6 +42,7 @@ from transformer_mt.training.optim import make_average, make_optimizers
 from transformer_mt.training.schedule import make_schedule
 from transformer_mt.training.trainer import Trainer
 from transformer_mt.training.update import Updater
+from transformer_mt.validation import Validator
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -120,12 +121,13 @@ def look_at(run: RunFolder, config: Config, material: Material, origin: Origin |
     Raises `UserError` for a text from which this run, or the one whose weights it takes, cannot go on.
     """
     tables, corpora = material.tables, material.corpora
-    records.check_text(run, tables.sha256())
+    fingerprints = tables.fingerprints()
+    records.check_text(run, fingerprints)
     if origin is not None:
         origin.check_tokenizers(material.tokenizers)
-        origin.check_cut(tables.sha256())
+        origin.check_cut(fingerprints)
     cache_dir = Path(config.data.cache_dir)
-    report = checks.report(tables.train, corpora.train, corpora.validation, tables.held_out(), cache_dir)
+    report = checks.report(corpora.train, corpora.validation, tables.held_out(), cache_dir)
     for line in report:
         say(f"data: {line}")
     return report
@@ -156,7 +158,7 @@ def begin(
     if line := warning_of_room(run, config.keep, model, config.optimizer.copies):
         say(line)
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    records.begin(run, config, machine, parameters, report, material.tables.sha256(), origin and origin.about())
+    records.begin(run, config, machine, parameters, report, material.tables.fingerprints(), origin and origin.about())
 
 
 # --- its parts -------------------------------------------------------------------------------------------------------
@@ -197,23 +199,20 @@ def make_trainer(
     monitor: Monitor,
 ) -> Trainer:
     """The trainer with all its parts."""
-    accumulate, table, tokenizers = config.batches.accumulate, material.tables.train, material.tokenizers
-    updater = make_updater(config, machine, ranks, model, lambda batch: halves(stream, batch, table))
+    pinned = machine.device.type == "cuda"
+    updater = make_updater(config, machine, ranks, model, partial(halves, stream))
     return Trainer(
         updater=updater,
-        feed=Feed(stream, Share(accumulate, ranks.rank, ranks.size), pinned=machine.device.type == "cuda"),
+        feed=Feed(stream, config.batches.accumulate, ranks.rank, ranks.size, pinned=pinned),
         schedule=make_schedule(config.schedule, config.model.d_model),
         average=make_average(config.optimizer, model, updater.optimizers),
-        validate=make_validator(
-            config, machine, ranks, model, tokenizers, material.tables.validation, material.corpora.validation
-        ),
+        validate=make_validator(config, machine, ranks, model, material.tokenizers, material.corpora.validation),
         run=run,
         monitor=monitor,
         ranks=ranks,
         config=config.train,
         validation=config.validation,
         keep=config.keep,
-        whereabouts=lambda position: stream.name_lines(stream.rows(position, accumulate), table),
     )
 
 
@@ -239,7 +238,6 @@ def make_validator(
     ranks: Ranks,
     model: Transformer,
     tokenizers: TokenizerPair,
-    table: Table,
     corpus: EncodedCorpus,
 ) -> Validator:
     """What scores a model on the validation pairs, as text and in ids."""
@@ -248,7 +246,7 @@ def make_validator(
         tokenizers,
         config.decoding,
         BatchStream(corpus, tokenizers, config.batches.budget, config.seed),
-        list(table),
+        list(corpus.table),
         machine=machine,
         ranks=ranks,
         smoothing=config.loss.label_smoothing,
@@ -257,9 +255,9 @@ def make_validator(
     )
 
 
-def halves(stream: BatchStream, batch: Batch, table: Table) -> list[Batch]:
+def halves(stream: BatchStream, batch: Batch) -> list[Batch]:
     """Two batches of one for which there is no memory. Raises `UserError` for a single pair."""
-    lines = stream.name_lines(batch.rows, table)
+    lines = stream.corpus.origins(batch.rows)
     if len(batch.rows) == 1:
         raise UserError(f"{lines}: there is no memory for this pair alone; lower data.max_length, or the model's size")
     say_here(f"no memory for a batch of {len(batch.rows)} pairs: it is split ({lines})")
@@ -269,32 +267,40 @@ def halves(stream: BatchStream, batch: Batch, table: Table) -> list[Batch]:
 def finish(
     run: RunFolder, config: Config, machine: Machine, ended: str, hours: float, tables: Tables, monitor: Monitor
 ) -> None:
-    """Score the test sets, once, with the best checkpoint.
+    """Score the test sets, once, with the best checkpoint, and write down how the run ended.
 
     The scores stand in `run.json` first: a run that is killed afterwards records them in the curves when it goes on.
     """
-    record, best, last = run.read_record(), run.checkpoint("best"), run.checkpoint("last")
-    record |= {"ended": ended, "last_step": last.step, "hours": hours}
+    best, last = run.checkpoint("best"), run.checkpoint("last")
     tested = {"step": best.step, "decoding": config.decoding.deciding()}
-    if record.get("tested") != tested:
-        translator = Translator.load(
-            run.path,
-            str(best.step),
-            config.device,
-            machine.threads,
-            machine.precision,
-            batch_tokens=config.decoding.tokens_beside_training,
-        )
-        record["test"] = {}
-        standard = Standard.of(config.scoring, config.data.tgt_lang)
-        for name, table in tables.test.items():
-            scores = standard.score(translator.translate(table.column("src")), table.column("tgt"))
-            head = f"{name} ({len(table):,} pairs, {config.decoding.method}, step {best.step:,})"
-            say("\n".join([head, *scores.lines()]))
-            record["test"][name] = asdict(scores)
-        record["tested"] = tested
-    records.write(run, record)
-    test = cast("dict[str, dict[str, dict[str, Any]]]", record["test"])
+    test = records.known_scores(run, tested)
+    if test is None:
+        test = score_tests(run, config, machine, best.step, tables.test)
+    records.end(run, ended, last.step, hours, tested, test)
     for name, found in test.items():
-        monitor.record(last.step, {f"test/{name}/{metric}": found[metric]["value"] for metric in found})
+        monitor.record(last.step, {f"test/{name}/{metric}": score["value"] for metric, score in found.items()})
     records.write_card(run, config)
+
+
+def score_tests(
+    run: RunFolder, config: Config, machine: Machine, step: int, tables: Mapping[str, Table]
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """What the checkpoint of a step has on each test set, as the record keeps it."""
+    if not tables:
+        return {}
+    translator = Translator.load(
+        run.path,
+        str(step),
+        config.device,
+        machine.threads,
+        machine.precision,
+        batch_tokens=config.decoding.tokens_beside_training,
+    )
+    standard = Standard.of(config.scoring, config.data.tgt_lang)
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for name, table in tables.items():
+        scores = standard.score(translator.translate(table.column("src")), table.column("tgt"))
+        head = f"{name} ({len(table):,} pairs, {config.decoding.method}, step {step:,})"
+        say("\n".join([head, *scores.lines()]))
+        found[name] = asdict(scores)
+    return found

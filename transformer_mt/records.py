@@ -22,12 +22,13 @@ from transformer_mt.disk import write_text
 from transformer_mt.errors import UserError
 from transformer_mt.runs import FORMAT, CheckpointInfo, RunFolder, ranked
 
-OF_THE_END = ("ended", "last_step", "hours", "tested", "test")
+OF_THE_TESTS = ("tested", "test")
+OF_THE_END = ("ended", "last_step", "hours", *OF_THE_TESTS)
 
 
-def check_text(run: RunFolder, sha256: Mapping[str, str]) -> None:
+def check_text(run: RunFolder, fingerprints: Mapping[str, str]) -> None:
     """Raise `UserError` where the text of a table is another than when the run began."""
-    if run.exists() and run.read_record()["sha256"] != sha256:
+    if run.exists() and run.read_record()["sha256"] != fingerprints:
         raise UserError(
             f"{run.path}: the text of the data has changed since the run began; restore it, or use --restart or name="
         )
@@ -44,12 +45,12 @@ def begin(
     machine: Machine,
     parameters: int,
     report: list[str],
-    sha256: Mapping[str, str],
+    fingerprints: Mapping[str, str],
     init_from: Mapping[str, Any] | None,
 ) -> None:
     """Write down what this run is; what earlier starts wrote about its end is kept until there is a new one.
 
-    `sha256`: of the text of each table; `init_from`: whose weights it begins with, if not its own.
+    `fingerprints`: of the text of each table; `init_from`: whose weights it begins with, if not its own.
     """
     run.before_writing()
     earlier = run.read_record() if run.exists() else {}
@@ -61,7 +62,7 @@ def begin(
         "processes": processes_here(),
         "parameters": parameters,
         "report": report,
-        "sha256": {**sha256},
+        "sha256": {**fingerprints},
     }
     write_text(run.config, configuration.render(config))
     write(run, record)
@@ -117,6 +118,26 @@ def take_up(run: RunFolder, config: Config, step: int) -> None:
     write_card(run, config)
 
 
+def known_scores(run: RunFolder, tested: Mapping[str, Any]) -> dict[str, dict[str, dict[str, Any]]] | None:
+    """What a checkpoint, searched in a certain way, has on each test set, where that has been found: by name and
+    metric."""
+    record = run.read_record()
+    return record["test"] if record.get("tested") == tested else None
+
+
+def end(
+    run: RunFolder,
+    ended: str,
+    last_step: int,
+    hours: float,
+    tested: Mapping[str, Any],
+    test: Mapping[str, Mapping[str, Any]],
+) -> None:
+    """Write down how a training ended, and with `tested` has the scores `test`."""
+    of_the_end = zip(OF_THE_END, (ended, last_step, hours, tested, test), strict=True)
+    write(run, {**run.read_record(), **dict(of_the_end)})
+
+
 def write_card(run: RunFolder, config: Config) -> None:
     """Replace the run's README by what is known now."""
     run.before_writing()
@@ -143,7 +164,7 @@ def card(run: RunFolder, config: Config, record: Mapping[str, Any], best: Checkp
         "",
         "## Data",
         *(f"- {line}" for line in record["report"]),
-        *(f"- SHA-256 of {name}: `{digest}`" for name, digest in record["sha256"].items()),
+        *(f"- Fingerprint of {name}: `{digest}`" for name, digest in record["sha256"].items()),
         "",
         "## Scores",
         *_scores(record, best),

@@ -154,6 +154,10 @@ class RunFolder:
                 f"{self.config}: section {name} is damaged; `tmt config {quote(str(self.config))}` says where"
             ) from None
 
+    def checkpoint_folder(self, step: int) -> Path:
+        """Where the checkpoint of a step is written."""
+        return self.checkpoints / f"step-{step:06d}"
+
     def checkpoint_folders(self) -> dict[int, Path]:
         """By step, oldest first, whether whole or damaged. The number decides, never a time."""
         names = [(re.fullmatch(r"step-(\d+)", path.name), path) for path in self.checkpoints.glob("step-*")]
@@ -234,11 +238,11 @@ class RunFolder:
         found = {path.name for path in self.path.glob("[!.]*")}
         return not found or (self.lock.path.exists() and found <= {self.config.name, self.tokenizer.name})
 
-    def before_writing(self, n_bytes: int = disk.LITTLE) -> None:
+    def before_writing(self) -> None:
         """To be called before something is written: the run is still ours, and there is room for it, or it is waited
         for. Raises `UserError` where it is not."""
         self.lock.check()
-        disk.write_patiently(lambda: None, self.path, n_bytes, self.when_full, "the next entry of its files")
+        disk.write_patiently(lambda: None, self.path, disk.LITTLE, self.when_full, "the next entry of its files")
 
     def move_aside(self) -> Path:
         """Give the folder another name, so that a new run can take its place."""

@@ -37,7 +37,7 @@ def report(pairs: Pairs, *, max_length: int = 9, truncate: bool = False, **held_
     others = {name: make_table(name, those) for name, those in held_out.items()}
     readable = LengthLimit(12, "truncate", keep_empty=True) if "validation" in others else None
     validation = encode(others.get("validation", table), tokenizers, readable, Path("cache"))
-    return checks.report(table, found, validation, others, Path("cache"))
+    return checks.report(found, validation, others, Path("cache"))
 
 
 DISTINCT: Pairs = [("a", "x"), ("a b", "x y"), ("a b c", "x y z")]

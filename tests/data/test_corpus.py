@@ -60,7 +60,7 @@ def test_an_unchanged_source_is_read_once(reads: list[Source]) -> None:
     first = read(source())
     second = read(Source(src=("t.en",), tgt=("t.de",)))
     assert len(reads) == 1
-    assert (list(second), second.key, second.sha256) == (pairs(5), first.key, first.sha256)
+    assert (list(second), second.key, second.fingerprint) == (pairs(5), first.key, first.fingerprint)
     assert [second.origin(row) for row in (0, 4)] == ["t.en:1", "t.en:5"]
 
 
@@ -118,10 +118,10 @@ def test_the_cache_may_be_deleted(reads: list[Source]) -> None:
 
 def test_the_hash_is_of_the_content() -> None:
     found = read(source(2))
-    assert found.sha256 == hashlib.sha256(b"source 0\ntarget 0\nsource 1\ntarget 1\n").hexdigest()
+    assert found.fingerprint == hashlib.sha256(b"source 0\ntarget 0\nsource 1\ntarget 1\n").hexdigest()
     touch("t.en")
     again = read(Source(src=("t.en",), tgt=("t.de",)))
-    assert again.sha256 == found.sha256
+    assert again.fingerprint == found.fingerprint
     assert again.key != found.key
 
 
@@ -135,7 +135,7 @@ def test_a_table_of_many_blocks(n: int, monkeypatch: pytest.MonkeyPatch) -> None
     blocks = read(source(n), cache="blocks")
     assert len(blocks) == n
     assert list(blocks) == list(whole) == pairs(n)
-    assert blocks.sha256 == whole.sha256
+    assert blocks.fingerprint == whole.fingerprint
     assert blocks.column("src") == [src for src, _ in pairs(n)]
     assert blocks.column("tgt") == [tgt for _, tgt in pairs(n)]
     assert [blocks.origin(row) for row in range(n)] == [f"t.en:{row + 1}" for row in range(n)]
@@ -148,7 +148,7 @@ def test_a_selection_keeps_order_and_origin(monkeypatch: pytest.MonkeyPatch) -> 
     assert list(chosen) == [pairs(8)[row] for row in (1, 4, 5, 7)]
     assert [chosen.origin(row) for row in range(4)] == ["t.en:2", "t.en:5", "t.en:6", "t.en:8"]
     assert chosen.key != table.key
-    assert chosen.sha256 != table.sha256
+    assert chosen.fingerprint != table.fingerprint
     again = chosen.select(np.array([0, 3]), "ends")
     assert list(again) == [pairs(8)[row] for row in (1, 7)]
     assert (len(again), again.origin(1)) == (2, "t.en:8")
@@ -178,7 +178,7 @@ def test_cut_validation_is_seeded() -> None:
     cuts = [cut_validation(table, 10, seed)[1] for seed in (1, 1, 2)]
     assert list(cuts[0]) == list(cuts[1]) != list(cuts[2])
     assert cuts[0].key == cuts[1].key != cuts[2].key
-    assert len({cut_validation(table, size, 1)[part].sha256 for size in (5, 10) for part in (0, 1)}) == 4
+    assert len({cut_validation(table, size, 1)[part].fingerprint for size in (5, 10) for part in (0, 1)}) == 4
 
 
 @pytest.mark.parametrize(("n", "size", "cut"), [(10, 1, 1), (10, 1000, 1), (39, 1000, 3), (100, 5, 5)])

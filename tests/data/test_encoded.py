@@ -88,11 +88,11 @@ def test_a_cut_pair_still_ends_in_eos(tokenizers: TokenizerPair) -> None:
 def test_the_lines_of_a_batch(tokenizers: TokenizerPair) -> None:
     """Named by the lines of the file, not by the places among the pairs that were kept."""
     table = make_table([*PAIRS, *[("a b c d", "x")] * 1500])
-    stream = BatchStream(encode(table, tokenizers, LIMIT, Path("cache")), tokenizers, tokens=10_000, seed=1)
-    (batch,) = stream.in_order()
-    assert stream.name_lines(np.array([2, 0, 1], np.int32), table) == "t.en:8, t.en:1, t.en:7"
+    found = encode(table, tokenizers, LIMIT, Path("cache"))
+    (batch,) = BatchStream(found, tokenizers, tokens=10_000, seed=1).in_order()
+    assert found.origins(np.array([2, 0, 1], np.int32)) == "t.en:8, t.en:1, t.en:7"
     assert batch.rows[:5].tolist() == [3, 4, 5, 6, 7]
-    assert stream.name_lines(batch.rows, table) == "t.en:9, t.en:10, t.en:11, t.en:12, t.en:13, ... and 1,498 more"
+    assert found.origins(batch.rows) == "t.en:9, t.en:10, t.en:11, t.en:12, t.en:13, ... and 1,498 more"
 
 
 def test_held_out_pairs_are_kept_as_they_are(tokenizers: TokenizerPair) -> None:

@@ -239,8 +239,9 @@ def watch(self, step, learning_rate, batches):
     return update(self, step, learning_rate, batches)
 
 def poison(self, batch):
-    sums, *gradients = sum_up(self, batch)
-    return [sums, *(gradient * (float("nan") if sick[0] else 1) for gradient in gradients)]
+    part = sum_up(self, batch)
+    spoilt = [gradient * (float("nan") if sick[0] else 1) for gradient in part.gradients]
+    return part._replace(gradients=spoilt)
 
 trainer.MOST_SKIPPED, Updater.update, Updater.sum_up = 3, watch, poison
 """

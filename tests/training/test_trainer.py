@@ -18,10 +18,10 @@ import torch
 
 from transformer_mt import Translator
 from transformer_mt.data.order import Cuts
-from transformer_mt.decoding.validation import Validator
 from transformer_mt.runs import RunFolder
 from transformer_mt.training import trainer
-from transformer_mt.training.update import Figures, Updater
+from transformer_mt.training.update import Part, Taken, Updater
+from transformer_mt.validation import Validator
 
 TRAIN = ("train", "--config", "tiny.yaml", "keep.last=9", "train.log_every=1")
 Sick = Callable[[int, float], bool]  # whether a step, with its learning rate, ends badly
@@ -43,14 +43,15 @@ def infect(monkeypatch: pytest.MonkeyPatch) -> Callable[[Sick], list[tuple[int, 
     def infect(sick: Sick) -> list[tuple[int, float]]:
         update, sum_up, taken = Updater.update, Updater.sum_up, list[tuple[int, float]]()
 
-        def watch(self: Updater, step: int, learning_rate: float, batches: Any) -> Figures[torch.Tensor]:
+        def watch(self: Updater, step: int, learning_rate: float, batches: Any) -> Taken:
             assert self.model.training
             taken.append((step, learning_rate))
             return update(self, step, learning_rate, batches)
 
-        def poison(self: Updater, batch: Any) -> list[torch.Tensor]:
-            sums, *gradients = sum_up(self, batch)
-            return [sums, *(gradient * (torch.nan if sick(*taken[-1]) else 1) for gradient in gradients)]
+        def poison(self: Updater, batch: Any) -> Part:
+            part = sum_up(self, batch)
+            spoilt = [gradient * (torch.nan if sick(*taken[-1]) else 1) for gradient in part.gradients]
+            return part._replace(gradients=spoilt)
 
         monkeypatch.setattr(Updater, "update", watch)
         monkeypatch.setattr(Updater, "sum_up", poison)

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from transformer_mt.data.corpus import Table
 from transformer_mt.data.encoded import EncodedCorpus, Ids
 from transformer_mt.data.order import Cuts, Plan, Rows
 from transformer_mt.data.sampling import Resamplers
@@ -130,10 +129,6 @@ class BatchStream:
         """The pairs of a batch, of two at least, in two batches, each padded no more than it must be."""
         middle = (len(batch.rows) + 1) // 2
         return [self.collate(rows, batch.epoch) for rows in (batch.rows[:middle], batch.rows[middle:])]
-
-    def name_lines(self, rows: Rows, table: Table) -> str:
-        """Where pairs were read, for a person: the first few `file:line`, and how many more."""
-        return table.origins(self.corpus.table_rows[rows].tolist())
 
     def collate(self, rows: Rows, epoch: int | None = None) -> Batch:
         """Pad the pairs of these rows to one batch; of an epoch of training, in that epoch's segmentation."""

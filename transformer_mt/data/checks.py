@@ -23,29 +23,26 @@ _REASONS = {
 
 
 def report(
-    train: Table, corpus: EncodedCorpus, validation: EncodedCorpus, held_out: Mapping[str, Table], cache_dir: Path
+    train: EncodedCorpus, validation: EncodedCorpus, held_out: Mapping[str, Table], cache_dir: Path
 ) -> list[str]:
-    """The report, a sentence a line; what begins with `warning:` should be read before going on.
-
-    `corpus` and `validation` are the ids of `train` and of `held_out["validation"]`.
-    """
-    n_src, n_tgt = len(corpus.src.ids), len(corpus.tgt.ids)
-    kept = max(1, len(corpus))
+    """The report, a sentence a line; what begins with `warning:` should be read before going on."""
+    n_src, n_tgt = len(train.src.ids), len(train.tgt.ids)
+    kept = max(1, len(train))
     lines = [
-        f"{len(corpus):,} training pairs, {n_src:,} source and {n_tgt:,} target tokens "
+        f"{len(train):,} training pairs, {n_src:,} source and {n_tgt:,} target tokens "
         f"({n_src / kept:.1f} and {n_tgt / kept:.1f} a sentence)"
     ]
     lines += [f"{len(table):,} pairs in {name}" for name, table in held_out.items()]
     for reason, sentence in _REASONS.items():
-        count = getattr(corpus.filtered, reason)
+        count = getattr(train.filtered, reason)
         if count:
-            lines.append(f"{sentence.format(n=count)} ({train.origins(corpus.filtered.examples[reason], count)})")
+            lines.append(f"{sentence.format(n=count)} ({train.table.origins(train.filtered.examples[reason], count)})")
     if count := validation.filtered.truncated:
-        origins = held_out["validation"].origins(validation.filtered.examples["truncated"], count)
+        origins = validation.table.origins(validation.filtered.examples["truncated"], count)
         lines.append(
             f"{count:,} validation pairs are too long to be read whole: their loss is that of a part ({origins})"
         )
-    return lines + _repetitions(train, held_out, cache_dir)
+    return lines + _repetitions(train.table, held_out, cache_dir)
 
 
 def _repetitions(train: Table, held_out: Mapping[str, Table], cache_dir: Path) -> list[str]:
@@ -53,7 +50,11 @@ def _repetitions(train: Table, held_out: Mapping[str, Table], cache_dir: Path) -
 
     One pass over the training pairs with 8 bytes of memory for each; its result is cached.
     """
-    keys = [train.key, train.sha256, *(f"{name} {table.key} {table.sha256}" for name, table in held_out.items())]
+    keys = [
+        train.key,
+        train.fingerprint,
+        *(f"{name} {table.key} {table.fingerprint}" for name, table in held_out.items()),
+    ]
     path = cache_dir / f"repetitions-{sha256(json.dumps(keys).encode()).hexdigest()[:16]}.json"
     if not path.exists():
         write_text(path, json.dumps(_find_repetitions(train, held_out)))

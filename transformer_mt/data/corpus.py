@@ -85,12 +85,12 @@ class DataConfig(Section):
 
 @dataclass(frozen=True)
 class Table:
-    """An Arrow table `src | tgt | file | line`: the key under which it is cached and the hash of its text."""
+    """An Arrow table `src | tgt | file | line`, and the key under which it is cached."""
 
     rows: Dataset
     files: list[str]
     key: str
-    sha256: str
+    fingerprint: str  # SHA-256 of the text that was read, and behind a hyphen what was chosen of it
     chosen: NDArray[np.int64] | None = None  # which of the rows, ascending; None: all
 
     def __len__(self) -> int:
@@ -127,9 +127,9 @@ class Table:
         return ", ".join(map(self.origin, rows[:NAMED])) + (f", ... and {more:,} more" if more > 0 else "")
 
     def select(self, rows: NDArray[np.int64], name: str) -> Table:
-        """The table of some of its rows, ascending; `name` tells the selection's key and hash from others'."""
+        """The table of some of its rows, ascending; `name` tells the selection's key and fingerprint from others'."""
         chosen = rows if self.chosen is None else self.chosen[rows]
-        return Table(self.rows, self.files, f"{self.key}-{name}", f"{self.sha256}-{name}", chosen)
+        return Table(self.rows, self.files, f"{self.key}-{name}", f"{self.fingerprint}-{name}", chosen)
 
 
 def load(source: Source, src_lang: str, tgt_lang: str, cache_dir: Path) -> Table:
@@ -166,16 +166,16 @@ def cut_validation(table: Table, size: int, seed: int) -> tuple[Table, Table]:
     return table.select(kept, f"{REST}{name}"), table.select(held_out, f"cut-{name}")
 
 
-def is_cut(sha256: str) -> bool:
+def is_cut(fingerprint: str) -> bool:
     """Whether validation pairs were cut out of a table's text."""
-    return f"-{REST}" in sha256
+    return f"-{REST}" in fingerprint
 
 
-def is_cut_otherwise(sha256: str, other: str) -> bool:
+def is_cut_otherwise(fingerprint: str, other: str) -> bool:
     """Whether validation pairs were cut out of the text of the first table, and of the other, of the same text, were
     not, or other ones."""
-    text = sha256.partition(f"-{REST}")[0]
-    return is_cut(sha256) and other.partition(f"-{REST}")[0] == text and other != sha256
+    text = fingerprint.partition(f"-{REST}")[0]
+    return is_cut(fingerprint) and other.partition(f"-{REST}")[0] == text and other != fingerprint
 
 
 def _describe(source: Source) -> str:

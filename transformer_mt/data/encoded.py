@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transformer_mt.data.corpus import BLOCK, NAMED, Table
+from transformer_mt.data.order import Rows
 from transformer_mt.data.progress import blocks
 from transformer_mt.data.tokenizer import TokenizerPair
 from transformer_mt.disk import shared_folder
@@ -69,11 +70,16 @@ class EncodedCorpus:
 
     src: Side
     tgt: Side
+    table: Table
     table_rows: TableRows  # from which each pair comes. [N]
     filtered: Filtered
 
     def __len__(self) -> int:
         return len(self.src)
+
+    def origins(self, rows: Rows) -> str:
+        """Where pairs were read, for a person: the first few `file:line`, and how many more."""
+        return self.table.origins(self.table_rows[rows].tolist())
 
 
 @dataclass(frozen=True)
@@ -91,7 +97,7 @@ def encode(table: Table, tokenizers: TokenizerPair, limit: LengthLimit | None, c
     With a limit, pairs with an empty side and long ones are treated as it says; without one, every pair is kept as it
     is.
     """
-    settings = [LAYOUT, table.key, table.sha256, tokenizers.src.to_json(), tokenizers.tgt.to_json(), str(limit)]
+    settings = [LAYOUT, table.key, table.fingerprint, tokenizers.src.to_json(), tokenizers.tgt.to_json(), str(limit)]
     folder = cache_dir / f"ids-{sha256(json.dumps(settings).encode()).hexdigest()[:16]}"
     if not folder.exists():
         with shared_folder(folder) as beside:
@@ -99,7 +105,7 @@ def encode(table: Table, tokenizers: TokenizerPair, limit: LengthLimit | None, c
             (beside / "filtered.json").write_text(json.dumps(asdict(filtered)), encoding="utf-8")
     filtered = Filtered(**json.loads((folder / "filtered.json").read_text(encoding="utf-8")))
     table_rows = np.load(folder / "rows.npy", mmap_mode="r")
-    return EncodedCorpus(_load_side(folder, "src"), _load_side(folder, "tgt"), table_rows, filtered)
+    return EncodedCorpus(_load_side(folder, "src"), _load_side(folder, "tgt"), table, table_rows, filtered)
 
 
 def _load_side(folder: Path, name: str) -> Side:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from transformer_mt.data.batching import Batch, BatchStream, Position
@@ -18,24 +17,15 @@ class Step(NamedTuple):
     position: Position
 
 
-@dataclass(frozen=True)
-class Share:
-    """Of the `count` batches that make a step, those that one process of `size` computes."""
-
-    count: int
-    rank: int = 0
-    size: int = 1
-
-
 class Feed:
-    """The steps of a stream, to be used in a `with` statement.
+    """The steps of a stream, of `count` batches each, for one process of `size`; to be used in a `with` statement.
 
     What is handed out does not depend on what is built ahead. An error in building is raised where its step is asked
     for.
     """
 
-    def __init__(self, stream: BatchStream, share: Share, *, pinned: bool = False) -> None:
-        self.stream, self.share, self.pinned = stream, share, pinned
+    def __init__(self, stream: BatchStream, count: int, rank: int = 0, size: int = 1, *, pinned: bool = False) -> None:
+        self.stream, self.count, self.rank, self.size, self.pinned = stream, count, rank, size, pinned
         self._pool = ThreadPoolExecutor(1, "batches")
         self._steps: dict[Position, Future[Step]] = {}  # by the position before
 
@@ -47,10 +37,14 @@ class Feed:
 
     def take(self, position: Position) -> Step:
         """The step that begins at a position. The ones behind it are built meanwhile."""
-        places = [self.stream.after(position, i * self.share.count) for i in range(AHEAD + 1)]
+        places = [self.stream.after(position, i * self.count) for i in range(AHEAD + 1)]
         self._steps = {place: self._steps.get(place) or self._pool.submit(self._build, place) for place in places}
         return self._steps[position].result()
 
+    def origins(self, position: Position) -> str:
+        """Where the pairs of the step that begins at a position were read, for a person."""
+        return self.stream.corpus.origins(self.stream.rows(position, self.count))
+
     def _build(self, position: Position) -> Step:
-        batches, after = self.stream.take(position, self.share.count, self.share.rank, self.share.size)
+        batches, after = self.stream.take(position, self.count, self.rank, self.size)
         return Step([batch.pinned() for batch in batches] if self.pinned else batches, after)

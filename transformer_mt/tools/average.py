@@ -118,14 +118,14 @@ def validate(
         pairs = material.load_validation(config)
     except UserError as error:
         raise UserError(f"average: the validation pairs, on which it is scored, cannot be read:\n{error}") from None
-    if pairs.sha256 != run.read_record()["sha256"]["validation"]:
+    if pairs.fingerprint != run.read_record()["sha256"]["validation"]:
         raise UserError(
             f"average: the validation pairs are others than those that {run.path} was scored on; restore the text"
         )
     corpus = material.encode_validation(config, pairs, tokenizers)
     machine = resolve(device, config.precision, threads)
     model.to(machine.device)
-    return pipeline.make_validator(config, machine, Ranks(), model, tokenizers, pairs, corpus)().scores
+    return pipeline.make_validator(config, machine, Ranks(), model, tokenizers, corpus)().scores
 
 
 def table(averaged: Sequence[tuple[str, dict[str, float]]], scores: dict[str, float]) -> list[str]:

@@ -187,7 +187,7 @@ def _training(question: Question, configs: Mapping[Path, Config]) -> Iterator[Te
             stacklevel=1,
         )
         return None
-    if pairs.sha256 != RunFolder(path).read_record()["sha256"]["train"]:
+    if pairs.fingerprint != RunFolder(path).read_record()["sha256"]["train"]:
         warnings.warn(f"{path}: its training text has changed since it was learnt from", stacklevel=1)
     return streams.windows((tgt for _, tgt in pairs), WINDOW)
 

@@ -129,7 +129,7 @@ class TestSet(NamedTuple):
             raise UserError(f"evaluate: --set {only}: this run has {', '.join(sets)}")
         tables = {name: material.load(config, source) for name, source in sets.items() if only in (None, name)}
         known = run.read_record()["sha256"]
-        for name in [name for name, table in tables.items() if table.sha256 != known.get(name, table.sha256)]:
+        for name in [name for name, table in tables.items() if table.fingerprint != known.get(name, table.fingerprint)]:
             warnings.warn(
                 f"evaluate: the text of {name} is another than when {run.path} was trained, and so are its scores",
                 stacklevel=1,

@@ -38,7 +38,7 @@ def write(
     """
     config, record = configuration.load(source.config), source.read_record()
     if exported["steps"] != [record.get("tested", {}).get("step")]:
-        record = {key: value for key, value in record.items() if key not in ("tested", "test")}
+        record = {key: value for key, value in record.items() if key not in records.OF_THE_TESTS}
     created = datetime.now(timezone.utc).isoformat(timespec="seconds")
     record["exported"] = {**exported, "run": str(source.path), "created": created}
     with disk.new_folder(output) as beside:

@@ -44,7 +44,7 @@ class MovingAverage:
 
         The decay is min(decay, (1 + step) / (10 + step)), as TensorFlow's ExponentialMovingAverage has it with
         `num_updates`: a mean of about the last tenth of a short run, in which the first weights do not linger.
-        `taken` is not read, since a GPU would have to be waited for.
+        `taken` is not looked at on the CPU, which would have to wait for a GPU.
         """
         share = (1 - min(self.decay, (1 + step) / (10 + step))) * taken
         for mean, weight in zip(self.others.values(), self.parameters.values(), strict=True):

@@ -28,7 +28,7 @@ from transformer_mt.training.monitor import Monitor
 from transformer_mt.training.progress import KeepConfig, Milestone, Progress, TrainConfig, ValidationConfig
 from transformer_mt.training.samples import Sample
 from transformer_mt.training.schedule import Schedule
-from transformer_mt.training.update import Figures, Updater
+from transformer_mt.training.update import Sums, Taken, Updater
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,7 +37,7 @@ MOST_SKIPPED = 20  # steps in a row whose gradient is not finite
 MOST_RETURNS = 2  # to an earlier checkpoint
 
 
-class Validation(NamedTuple):
+class Verdict(NamedTuple):
     """What one validation found."""
 
     scores: dict[str, float]  # loss, nll, ppl, bleu, chrf, and the share of degenerate output
@@ -61,7 +61,7 @@ class Window:
     seconds: float = 0.0
     waited: float = 0.0  # for batches, of these seconds
 
-    def add(self, found: Figures[float]) -> None:
+    def add(self, found: Sums[float]) -> None:
         """What one more step came to."""
         self.loss += found.loss
         self.nll += found.nll
@@ -72,11 +72,11 @@ class Window:
 
 
 class Outcome(NamedTuple):
-    """What a step found, on the device until someone reads it."""
+    """A step that nobody has read yet."""
 
     step: int
     position: Position  # of its first batch
-    figures: Figures[Tensor]
+    taken: Taken
 
 
 class Trainer:
@@ -89,18 +89,17 @@ class Trainer:
         feed: Feed,
         schedule: Schedule,
         average: Average | None,
-        validate: Callable[[], Validation],
+        validate: Callable[[], Verdict],
         run: RunFolder,
         monitor: Monitor,
         ranks: Ranks,
         config: TrainConfig,
         validation: ValidationConfig,
         keep: KeepConfig,
-        whereabouts: Callable[[Position], str],
     ) -> None:
         self.updater, self.feed, self.schedule, self.average = updater, feed, schedule, average
         self.validate, self.run, self.monitor, self.ranks = validate, run, monitor, ranks
-        self.config, self.validation, self.keep, self.whereabouts = config, validation, keep, whereabouts
+        self.config, self.validation, self.keep = config, validation, keep
         self.progress, self.window, self.unread = Progress(), Window(), list[Outcome]()
         self.counted = time.perf_counter()  # when the time was last added up
 
@@ -130,7 +129,7 @@ class Trainer:
                 self.validate_and_save()
             self.ranks.wait()  # whoever leaves before the first has saved makes `torchrun` end it
             if signal := self.ranks.largest(stop.number):
-                raise Interrupted(signal)
+                raise Interrupted(signal, " and saved; the same command goes on from here")
         return str(reason)
 
     def reason_to_stop(self) -> str | None:
@@ -146,10 +145,10 @@ class Trainer:
         step, before = progress.step + 1, progress.position
         batches, after = self.feed.take(before)
         window.waited += time.perf_counter() - began
-        figures = self.updater.update(step, self.learning_rate(step), batches)
+        taken = self.updater.update(step, self.learning_rate(step), batches)
         if self.average is not None:
-            self.average.update(step, taken=figures.norm.isfinite())
-        self.unread.append(Outcome(step, before, figures))
+            self.average.update(step, taken=taken.norm.isfinite())
+        self.unread.append(Outcome(step, before, taken))
         progress.step, progress.position = step, after
         window.seconds += time.perf_counter() - began
         self.monitor.advance(step)
@@ -170,19 +169,20 @@ class Trainer:
         began, outcomes = time.perf_counter(), self.unread
         if not outcomes:
             return
-        together = torch.stack([torch.stack(outcome.figures) for outcome in outcomes])
+        together = torch.stack([torch.stack([*taken.sums, taken.norm]) for _, _, taken in outcomes])
         rows = cast("list[list[float]]", together.tolist())
         self.window.seconds += time.perf_counter() - began
         self.unread = []
         for outcome, row in zip(outcomes, rows, strict=True):
-            found = Figures(*row)
-            self.window.gradient_norm = found.norm
-            self.progress.splits += int(found.splits)
-            if math.isfinite(found.norm):
+            *each, norm = row
+            sums = Sums(*each)
+            self.window.gradient_norm = norm
+            self.progress.splits += int(sums.splits)
+            if math.isfinite(norm):
                 self.progress.skipped_in_a_row = 0
-                self.window.add(found)
+                self.window.add(sums)
             else:
-                self.count_skipped(outcome, math.isfinite(found.loss))
+                self.count_skipped(outcome, math.isfinite(sums.loss))
 
     def count_skipped(self, outcome: Outcome, loss_is_finite: bool) -> None:
         """A step was not taken; the first of several in a row is told."""
@@ -192,7 +192,7 @@ class Trainer:
             self.progress.trouble = outcome.step - MOST_SKIPPED + 1
         if self.progress.skipped_in_a_row == 1:
             what = "gradient of the loss" if loss_is_finite else "loss"
-            where = self.whereabouts(outcome.position)
+            where = self.feed.origins(outcome.position)
             say(f"step {outcome.step:,} skipped: the {what} is not finite ({where})")
 
     def go_back(self) -> None:
@@ -260,7 +260,7 @@ class Trainer:
         self.run.before_writing()
         self.monitor.flush()
         step = self.progress.step
-        info = CheckpointInfo(self.run.checkpoints / f"step-{step:06d}", step, self.validation.metric, scores, stopped)
+        info = CheckpointInfo(self.run.checkpoint_folder(step), step, self.validation.metric, scores, stopped)
         with self.averaged() as raw_weights:
             checkpoint.save(info, self.updater.model, self.state(raw_weights), self.run.when_full)
         if not (self.progress.skipped_in_a_row or self.progress.trouble):  # else one of those before may be needed
@@ -277,8 +277,8 @@ class Trainer:
         }
 
     def averaged(self) -> AbstractContextManager[dict[str, Tensor] | None]:
-        """Within, the model has the weights that are to be judged and kept: their mean, where there is one: then
-        the raw ones are yielded."""
+        """Within, the model has the weights that are to be judged and kept. Where these are a mean, the raw ones are
+        yielded."""
         return self.average.swapped() if self.average else nullcontext()
 
     def resume(self, info: CheckpointInfo) -> None:

@@ -19,8 +19,8 @@ from transformer_mt.training.objective import BatchLoss
 Number = TypeVar("Number", float, Tensor)
 
 
-class Figures(NamedTuple, Generic[Number]):
-    """What a step comes to: sums over its micro-batches, and the norm of the mean gradient."""
+class Sums(NamedTuple, Generic[Number]):
+    """What micro-batches come to, added up."""
 
     loss: Number
     nll: Number
@@ -29,10 +29,25 @@ class Figures(NamedTuple, Generic[Number]):
     n_tgt: Number
     cells: Number  # padded positions of both sides
     splits: Number  # of batches that did not fit into memory
-    norm: Number
 
 
-SUMS = Figures._fields[:-1]
+class Part(NamedTuple):
+    """One micro-batch, or several: their sums, and the gradient of the summed loss for each parameter."""
+
+    sums: Sums[Tensor]
+    gradients: list[Tensor]
+
+    def plus(self, other: Part) -> Part:
+        """Both together. Not in place: one tensor may be the gradient of two parameters."""
+        sums = [one + another for one, another in zip(self.sums, other.sums, strict=True)]
+        return Part(Sums(*sums), [one + another for one, another in zip(self.gradients, other.gradients, strict=True)])
+
+
+class Taken(NamedTuple):
+    """What a step came to, on the device: to read it is to wait for it."""
+
+    sums: Sums[Tensor]
+    norm: Tensor  # of the mean gradient
 
 
 class Updater:
@@ -58,29 +73,29 @@ class Updater:
         self.loss, self.clip_norm, self.seed = loss, clip_norm, seed
         self.machine, self.ranks, self.halve = machine, ranks, halve
 
-    def update(self, step: int, learning_rate: float, batches: Sequence[Batch]) -> Figures[Tensor]:
+    def update(self, step: int, learning_rate: float, batches: Sequence[Batch]) -> Taken:
         """Take a step with this rank's share of its micro-batches, on the mean loss of all labels of all ranks.
 
-        The figures are on the device: to read them is to wait for it. Where the gradient is not finite, or there is
-        no label, nothing changes.
+        Where the gradient is not finite, or there is no label, nothing changes.
         """
-        total: list[Tensor] = []
+        share: Part | None = None
         for i, batch in enumerate(batches):
             torch.manual_seed(self.chance(step, self.ranks.rank + i * self.ranks.size))
             part = self.sum_up(batch)
-            total = _add(total, part) if total else part
-        sums, *gradients = self.ranks.add_up(total)
-        n_labels = sums[SUMS.index("n_tgt")]
+            share = share.plus(part) if share else part
+        assert share is not None
+        sums, *gradients = self.ranks.add_up([torch.stack(share.sums), *share.gradients])
         # copies: they are read late, and until then a part of the exchange would hold on to all gradients
-        found = Figures(*sums.clone(), norm=get_total_norm(gradients) / n_labels)
-        self.move(learning_rate, gradients, n_labels, found.norm)
-        return found
+        total = Sums(*sums.clone())
+        taken = Taken(total, norm=get_total_norm(gradients) / total.n_tgt)
+        self.move(learning_rate, gradients, total.n_tgt, taken.norm)
+        return taken
 
     def chance(self, step: int, number: int) -> int:
         """The seed of what is random in one micro-batch: the same on whatever rank, and after whatever happened."""
         return int(np.random.SeedSequence([self.seed, step, number]).generate_state(1)[0])
 
-    def sum_up(self, batch: Batch) -> list[Tensor]:
+    def sum_up(self, batch: Batch) -> Part:
         """What `differentiate` finds of a batch; one for which there is no memory is split."""
         try:
             return differentiate(self.model, batch, machine=self.machine, loss=self.loss)
@@ -90,8 +105,8 @@ class Updater:
         # outside of the handler, whose traceback holds on to the memory
         give_back_memory(self.machine.device)
         left, right = (self.sum_up(half) for half in self.halve(batch))
-        left[0][SUMS.index("splits")] += 1
-        return _add(left, right)
+        whole = left.plus(right)
+        return whole._replace(sums=whole.sums._replace(splits=whole.sums.splits + 1))
 
     def move(self, learning_rate: float, gradients: Sequence[Tensor], n_labels: Tensor, norm: Tensor) -> None:
         """The optimisers' step. They divide by the number of labels and clip as they go; see `make_optimizers` for the
@@ -115,21 +130,15 @@ class Updater:
             optimizer.zero_grad()
 
 
-def differentiate(model: Transformer, batch: Batch, *, machine: Machine, loss: BatchLoss) -> list[Tensor]:
-    """The `SUMS` of a batch in one tensor, and the gradient of its summed loss for each parameter of the model.
+def differentiate(model: Transformer, batch: Batch, *, machine: Machine, loss: BatchLoss) -> Part:
+    """What a batch comes to, and the gradient of its summed loss for each parameter of the model.
 
     The model is left as it is, also where memory ends half-way: hence not `backward`, which adds up in the parameters.
     """
     with machine.autocast():
-        sums = loss(model, batch.to(machine.device))
-    gradients = torch.autograd.grad(sums.total, list(model.parameters()), materialize_grads=True)
-    found: dict[str, Tensor] = {"loss": sums.total.detach(), "nll": sums.nll, "consistency": sums.consistency}
+        found = loss(model, batch.to(machine.device))
+    gradients = torch.autograd.grad(found.total, list(model.parameters()), materialize_grads=True)
     cells = batch.src.numel() + batch.labels.numel()
-    for name, count in {"n_src": batch.n_src, "n_tgt": batch.n_tgt, "cells": cells, "splits": 0}.items():
-        found[name] = torch.full_like(sums.nll, count)
-    return [torch.stack([found[name] for name in SUMS]), *gradients]
-
-
-def _add(left: Sequence[Tensor], right: Sequence[Tensor]) -> list[Tensor]:
-    """Not in place: one tensor may be the gradient of two parameters."""
-    return [one + other for one, other in zip(left, right, strict=True)]
+    n_src, n_tgt, cells, splits = (torch.full_like(found.nll, count) for count in (batch.n_src, batch.n_tgt, cells, 0))
+    sums = Sums(found.total.detach(), found.nll, found.consistency, n_src, n_tgt, cells, splits)
+    return Part(sums, list(gradients))

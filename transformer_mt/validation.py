@@ -20,7 +20,7 @@ from transformer_mt.training.degenerate import find
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.loss import batch_loss, perplexity
 from transformer_mt.training.samples import Sample
-from transformer_mt.training.trainer import Validation
+from transformer_mt.training.trainer import Verdict
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -50,7 +50,7 @@ class Validator:
         n = min(probes, len(pairs))
         self.probes = [i * len(pairs) // n for i in range(n)]
 
-    def __call__(self) -> Validation:
+    def __call__(self) -> Verdict:
         translator = Translator.of(self.model, self.tokenizers, self.decoding, self.machine.precision)
         lines = self.ranks.share(range(1, len(self.sources) + 1))
         with warnings.catch_warnings():
@@ -66,7 +66,7 @@ class Validator:
             return Sample(self.sources[i], hypotheses[i], self.references[i])
 
         failures = {kind: sample(places[0]) for kind, places in degenerate.kinds.items()}
-        return Validation(values, [sample(i) for i in self.probes], lambda: self.draw(translator), degenerate, failures)
+        return Verdict(values, [sample(i) for i in self.probes], lambda: self.draw(translator), degenerate, failures)
 
     def draw(self, translator: Translator) -> dict[str, Figure]:
         """The last layer's cross-attention for the first probe."""
