@@ -84,6 +84,32 @@ def test_an_alphabet_larger_than_the_vocabulary(kind: str) -> None:
     assert tokenizer.decode(tokenizer.encode(texts)) == texts
 
 
+@pytest.mark.parametrize("kind", ["char", "bpe"])
+def test_of_characters_that_are_equally_frequent_the_same_are_learnt(kind: str) -> None:
+    texts = [chr(0x4E00 + i) for i in range(1000)]
+    assert len({learn(texts, kind=kind, vocab_size=500).to_json() for _ in range(5)}) == 1
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_characters_met_once_take_no_room(kind: str) -> None:
+    strays = [chr(0x4E00 + i) for i in range(300)]
+    found = learn([*TEXTS, "".join(strays)], kind=kind, vocab_size=600, min_frequency=2)
+    assert not {*strays} & {*"".join(entries(found))}
+    without = learn(TEXTS, kind=kind, vocab_size=600, min_frequency=2)
+    assert len({*entries(found)} & {*entries(without)}) > 0.95 * (600 - 3 - 256)
+    assert found.decode(found.encode(strays)) == strays
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_strays_take_a_quarter_of_the_room_at_most(kind: str) -> None:
+    """Those that are met more often do, unless they make up more than 0.05 % of the text."""
+    strays = [chr(0x4E00 + i) for i in range(200)]
+    room = 600 - 3 - 256
+    for share, least, most in ((30, 1, room // 4), (1, 150, 200)):
+        found = entries(learn([*TEXTS * share, "".join(strays)], kind=kind, vocab_size=600))
+        assert least <= len({*strays} & {*found}) <= most
+
+
 def test_words_are_the_most_frequent_ones() -> None:
     counts = Counter(word for text in TEXTS for word in re.findall(r" ?\w+| ?[^\w\s]", f" {text}"))
     learnt = entries(learn(TEXTS, kind="word", vocab_size=104))

@@ -25,7 +25,7 @@ class TokenizerConfig(Section):
     joint: bool = True
     """one vocabulary for both languages"""
     min_frequency: int = Field(default=2, ge=1)
-    """how often a pair of pieces (bpe, byte_bpe, wordpiece), a word or a character must be met; not for unigram"""
+    """how often a word, a character (char, bpe, unigram) or a pair of pieces (bpe, byte_bpe, wordpiece) must be met"""
     normalization: tuple[Step, ...] = ()
     """steps in order: NFC, NFD, NFKC, NFKD, lowercase, strip_accents, quotes, spaces, control_characters"""
     pre_tokenization: tuple[Cut, ...] = ("whitespace", "punctuation", "digits")

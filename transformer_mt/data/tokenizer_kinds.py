@@ -17,11 +17,11 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Any
 
 import tokenizers as hf
-from tokenizers import models, pre_tokenizers, trainers
+from tokenizers import models, normalizers, pre_tokenizers, trainers
 
 from transformer_mt.data.tokenizer_config import TokenizerConfig
 from transformer_mt.data.tokenizer_text import BYTES, CONTROLS, PREFIX, UNKNOWN, decoder, normalizer, pre_tokenizer
@@ -30,6 +30,7 @@ from transformer_mt.errors import UserError
 Texts = Callable[[], Iterator[str]]  # the training text of a vocabulary, to be read as often as it takes
 
 LONGEST_WORD = 1000  # characters of a word that `wordpiece` looks at
+COVERAGE = 0.9995  # of the text: as much as its more frequent characters make up, as SentencePiece has it
 
 
 def learn(config: TokenizerConfig, texts: Texts) -> hf.Tokenizer:
@@ -52,13 +53,9 @@ def _learn_word(config: TokenizerConfig, texts: Texts) -> hf.Tokenizer:
 
 
 def _learn_char(config: TokenizerConfig, texts: Texts) -> hf.Tokenizer:
-    counts = Counter[str]()
-    prepare = normalizer(config.normalization)
-    for text in texts():
-        counts.update(prepare.normalize_str(text))
-    ranked = sorted((-count, character) for character, count in counts.items() if count >= config.min_frequency)
+    frequent, _ = _characters(config, texts)
     most = config.vocab_size - len(CONTROLS) - len(BYTES)
-    vocabulary = {entry: i for i, entry in enumerate([*BYTES, *(character for _, character in ranked[:most])])}
+    vocabulary = {entry: i for i, entry in enumerate([*BYTES, *frequent[:most]])}
     return _make(config, models.BPE(vocabulary, [], byte_fallback=True))
 
 
@@ -87,12 +84,12 @@ def _learn_wordpiece(config: TokenizerConfig, texts: Texts) -> hf.Tokenizer:
 
 
 def _learn_bpe(config: TokenizerConfig, texts: Texts) -> hf.Tokenizer:
+    size = config.vocab_size - len(CONTROLS)
     if config.kind == "byte_bpe":
         reserved, alphabet = [], sorted(pre_tokenizers.ByteLevel.alphabet())
     else:
         reserved = [*BYTES]
-        alphabet = [] if config.merges is None else sorted(set[str]().union(*_distinct_words(config, texts)))
-    size = config.vocab_size - len(CONTROLS)
+        alphabet = _alphabet(config, texts, size - len(reserved) if config.merges is None else None)
     if config.merges is not None:
         size = len(reserved) + len(alphabet) + config.merges
     inner = _make(config, models.BPE(byte_fallback=config.kind == "bpe"))
@@ -100,8 +97,8 @@ def _learn_bpe(config: TokenizerConfig, texts: Texts) -> hf.Tokenizer:
         vocab_size=size,
         min_frequency=config.min_frequency,
         special_tokens=reserved,
-        initial_alphabet=alphabet if config.kind == "byte_bpe" else [],
-        limit_alphabet=size - len(reserved),
+        initial_alphabet=alphabet,
+        limit_alphabet=len(alphabet),
         show_progress=False,
     )
     inner.train_from_iterator(texts(), trainer)
@@ -120,19 +117,22 @@ def _cut_merges(inner: hf.Tokenizer, merges: int) -> hf.Tokenizer:
 
 def _learn_unigram(config: TokenizerConfig, texts: Texts) -> hf.Tokenizer:
     words = _distinct_words(config, texts)
-    alphabet = set[str]().union(*words)
     size = config.vocab_size - len(CONTROLS) - len(BYTES)
+    alphabet = {*_alphabet(config, texts, size)}
+    rare = str.maketrans(dict.fromkeys(set[str]().union(*words) - alphabet))
     inner = _make(config, models.Unigram())
+    inner.normalizer = normalizers.Sequence([])  # is done before what is rare is taken out
     pieces: list[tuple[str, float]] = []
     if alphabet:
         trainer = trainers.UnigramTrainer(vocab_size=max(size, len(alphabet) + 1), show_progress=False)
         # the trainer starts from what stands in two different words at least: so a frequent word stands in one more
         frequent = words[:size] if "whitespace" in config.pre_tokenization else []
-        inner.train_from_iterator(chain(texts(), (2 * word.strip() for word in frequent)), trainer)
+        again = (f" {2 * word.strip()}" for word in frequent)
+        inner.train_from_iterator((text.translate(rare) for text in chain(_normalised(config, texts), again)), trainer)
         seen = "\n".join(words) if frequent else ""
         found: list[tuple[str, float]] = json.loads(inner.to_str())["model"]["vocab"]
         pieces = [(piece, score) for piece, score in found if not seen or piece in seen]
-    # of an alphabet that is too large, the likeliest stay; bytes have the lowest score, and only they can be unknown
+    # of pieces that are too many, the likeliest stay; bytes have the lowest score, and only they can be unknown
     ranked = sorted(pieces, key=lambda entry: (-entry[1], entry[0]))[:size]
     lowest = min((score for _, score in ranked), default=0.0)
     vocabulary = [*((byte, lowest - 1.0) for byte in BYTES), *ranked]
@@ -155,6 +155,33 @@ def _make(config: TokenizerConfig, model: models.Model) -> hf.Tokenizer:
     inner.pre_tokenizer = pre_tokenizer(config.kind, config.pre_tokenization)
     inner.decoder = decoder(config.kind)
     return inner
+
+
+def _normalised(config: TokenizerConfig, texts: Texts) -> Iterator[str]:
+    prepare = normalizer(config.normalization)
+    return map(prepare.normalize_str, texts())
+
+
+def _characters(config: TokenizerConfig, texts: Texts) -> tuple[list[str], int]:
+    """Those that are met often enough, the most frequent first, and how many of these make up `COVERAGE` of the
+    text."""
+    counts = Counter[str]()
+    for text in _normalised(config, texts):
+        counts.update(text)
+    ranked = sorted(counts, key=lambda character: (-counts[character], character))
+    covered = accumulate(counts[character] for character in ranked)
+    covering = 1 + sum(so_far < COVERAGE * counts.total() for so_far in covered)
+    return [character for character in ranked if counts[character] >= config.min_frequency], covering
+
+
+def _alphabet(config: TokenizerConfig, texts: Texts, room: int | None) -> list[str]:
+    """The characters that have entries of their own; others are spelled in bytes.
+
+    The library's trainers would keep every one that is met: a few thousand that stray into a corpus would leave no room
+    for pieces. Here no more than a quarter of the room is for characters, unless the text needs them.
+    """
+    frequent, covering = _characters(config, texts)
+    return sorted(frequent if room is None else frequent[: min(room, max(covering, room // 4))])
 
 
 def _distinct_words(config: TokenizerConfig, texts: Texts) -> list[str]:
