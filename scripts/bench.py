@@ -64,7 +64,7 @@ def main() -> None:
     parser.add_argument("--tgt", help="their translations")
     parser.add_argument("--rounds", type=positive, default=5, help="how often the sides take turns")
     parser.add_argument("--steps", type=positive, help="counted steps of a turn (15), or of the look at memory (5,000)")
-    parser.add_argument("--precision", default="auto", help="of our side")
+    parser.add_argument("--precision", help="of our side (the configuration's)")
     parser.add_argument("--side", choices=[*SIDES, "memory"], help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_intermixed_args()
@@ -80,13 +80,15 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             config = work(folder, args.src, args.tgt, args.overrides)
+            precision = args.precision or config.precision
+            resolve(config.device, precision, config.threads)  # says what there is not, before others run into it
             if args.what == "train":
                 prepare(folder, config, args.steps or 15)
-                compare(folder, args.rounds, args.precision)
+                compare(folder, args.rounds, precision)
             else:
                 prepare(folder, config, steps=0)
                 steps = str(args.steps or 5000)
-                subprocess.run([*side_command("memory", folder, args.precision), "--steps", steps], check=True)
+                subprocess.run([*side_command("memory", folder, precision), "--steps", steps], check=True)
 
 
 def compare(folder: Path, rounds: int, precision: str) -> None:

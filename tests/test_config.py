@@ -145,7 +145,7 @@ def test_every_mistake_is_told_at_once_in_the_order_of_the_file(write: Write) ->
         ("train: {max_steps: 9}\nschedule:\n  kind: wsd\n  warmup_steps: 9\n", "x.yaml:5: schedule.warmup_steps: the"),
         (
             "train: {max_steps: 9}\nschedule: {kind: wsd, warmup_steps: 1, decay_steps: 9}\n",
-            "x.yaml:3: schedule.decay_steps: 8 of 9 steps",
+            "x.yaml:3: schedule.decay_steps: 8 of 9 steps are left after the warm-up: lower this, or raise total_steps",
         ),
         ("model: {positions: learned, max_positions: 255}\n", "x.yaml:2: model.max_positions: 255 learned positions"),
         ("model: {positions: learned, max_positions: 256}\ntokenizer: {source_bos: on}\n", "x.yaml:2: model.max_pos"),

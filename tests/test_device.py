@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from transformer_mt import config as configuration
 from transformer_mt import device, pipeline
-from transformer_mt.device import SHAPES, DeviceName, Machine, describe, gains_from_bf16, is_out_of_memory, job, resolve
+from transformer_mt.device import SHAPES, DeviceName, Machine, describe, gains_from_bf16, is_out_of_memory, resolve
 from transformer_mt.errors import UserError
 from transformer_mt.runs import RunFolder
 from transformer_mt.settings import CountOrAuto
@@ -238,27 +237,3 @@ def test_what_says_that_memory_has_ended(error: Exception, is_it: bool) -> None:
 def test_a_precision_that_there_is_not_is_refused() -> None:
     with pytest.raises(UserError, match="precision: fp16: choose from auto, fp32, bf16"):
         resolve("cpu", "fp16", 1)
-
-
-HERE = {"LOCAL_WORLD_SIZE": "2", "WORLD_SIZE": "2"}
-
-
-@pytest.mark.parametrize(
-    ("environment", "name"),
-    [
-        ({}, None),
-        ({"SLURM_JOB_ID": "7", "TORCHELASTIC_RUN_ID": "none"}, "7"),
-        ({"TORCHELASTIC_RUN_ID": "mine", **HERE}, "mine"),
-        ({"TORCHELASTIC_RUN_ID": "none", **HERE}, f"{socket.gethostname()}:{os.getppid()}"),
-        ({"TORCHELASTIC_RUN_ID": "none", **HERE, "WORLD_SIZE": "4"}, "none"),
-    ],
-)
-def test_a_job_has_one_name_in_all_its_processes(
-    environment: dict[str, str], name: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Those of another machine have another parent."""
-    for key in ("SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "LOCAL_WORLD_SIZE", "WORLD_SIZE"):
-        monkeypatch.delenv(key, raising=False)
-    for key, value in environment.items():
-        monkeypatch.setenv(key, value)
-    assert job() == name

@@ -18,17 +18,21 @@ MODULES = {
 }
 ROOMS = sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
 
-BELOW = {"errors", "settings", "languages", "speech", "allocator", "device", "signals", "disk", "lock", "seal", "runs"}
+BELOW = {
+    *("errors", "settings", "languages", "launch", "speech", "allocator"),
+    *("device", "signals", "disk", "lock", "seal", "runs"),
+}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "settings": {"errors"},
     "languages": set(),
-    "speech": set(),
+    "launch": set(),
+    "speech": {"launch"},
     "allocator": set(),
-    "device": {"errors", "settings", "allocator"},
-    "signals": set(),
+    "device": {"errors", "settings", "launch", "allocator"},
+    "signals": {"launch"},
     "disk": {"errors", "signals", "speech"},
-    "lock": {"errors"},
+    "lock": {"errors", "launch"},
     "seal": set(),
     "runs": {"errors", "settings", "disk", "lock", "seal"},
     "drawing": set(),

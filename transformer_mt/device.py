@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import os
 import re
-import socket
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar, get_args
 
 from pydantic import BeforeValidator, WithJsonSchema
 
-from transformer_mt import allocator
+from transformer_mt import allocator, launch
 from transformer_mt.errors import UserError
 from transformer_mt.settings import read_count
 
@@ -87,13 +86,13 @@ def resolve(device: str, precision: str, threads: str | int) -> Machine:
     import torch
 
     device, threads = _named("device", _read_device, device), _named("threads", read_count, threads)
-    chosen, processes = torch.device(_best_device() if device == "auto" else device), processes_here()
+    chosen, processes = torch.device(_best_device() if device == "auto" else device), launch.processes_here()
     if processes > 1 and (chosen.type == "mps" or ":" in str(chosen)):
         raise UserError(
             f"device: {chosen} cannot serve {processes} processes: set cuda, of which each takes its own, or cpu"
         )
-    if str(chosen) == "cuda" and "LOCAL_RANK" in os.environ:  # of several processes, each has its own
-        chosen = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    if str(chosen) == "cuda" and (number := launch.rank_here()) is not None:  # of several, each has its own
+        chosen = torch.device("cuda", number)
     if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
         raise UserError(
             f"device: {device} is not there ({torch.cuda.device_count()} CUDA devices); there is always cpu"
@@ -123,21 +122,6 @@ def _named(name: str, read: Callable[[object], T], value: object) -> T:
         return read(value)
     except ValueError as error:
         raise UserError(f"{name}: {error}") from None
-
-
-def processes_here() -> int:
-    """How many processes share this machine for one training, as `torchrun` says."""
-    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-
-
-def job() -> str | None:
-    """What names this job, in all its processes and however often SLURM or `torchrun` starts it; None where none does.
-
-    A `torchrun` that was given no name has one by its process, where there is no other on another machine.
-    """
-    name = os.environ.get("SLURM_JOB_ID") or os.environ.get("TORCHELASTIC_RUN_ID")
-    is_here_alone = os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE")
-    return f"{socket.gethostname()}:{os.getppid()}" if name == "none" and is_here_alone else name
 
 
 def _cores() -> int:

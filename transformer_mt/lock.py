@@ -26,6 +26,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO
 
+from transformer_mt import launch
 from transformer_mt.errors import UserError
 
 BEAT = 30.0  # seconds
@@ -41,11 +42,14 @@ class Holder:
     pid: int
     started: str  # the process, since a number is given to another one later
     since: str
+    slurm_job: str | None = None
+    requeued: int = 0  # how often that job was put back into the queue before
 
     @classmethod
     def me(cls) -> Holder:
         since = datetime.now().astimezone().isoformat(sep=" ", timespec="milliseconds")
-        return cls(socket.gethostname(), _boot(), os.getpid(), _started(os.getpid()) or "", since)
+        started = _started(os.getpid()) or ""
+        return cls(socket.gethostname(), _boot(), os.getpid(), started, since, launch.slurm_job(), launch.requeued())
 
     @classmethod
     def read(cls, content: bytes) -> Holder | None:
@@ -59,6 +63,10 @@ class Holder:
         host's name may be another's too."""
         here = _boot()
         return bool(here and self.boot) and (self.boot == here or self.host == socket.gethostname())
+
+    def was_earlier_start(self) -> bool:
+        """Whether it ran in an earlier start of this SLURM job, which is over: a job runs once at a time."""
+        return None is not self.slurm_job == launch.slurm_job() and self.requeued < launch.requeued()
 
     def is_alive(self) -> bool:
         """Whether the process is still there. On this machine only."""
@@ -115,6 +123,8 @@ class Lock:
         raise UserError(f"{self.path}: is no longer this process's lock; it stops without writing")
 
     def _refuse_if_alive(self, holder: Holder, has_flock: bool | None) -> None:
+        if holder.was_earlier_start():
+            return
         if holder.is_here():
             if has_flock is None and holder.is_alive():
                 raise UserError(f"{self._taken(holder)}; wait for it or stop it")

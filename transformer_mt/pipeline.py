@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from transformer_mt import config as configuration
-from transformer_mt import pictures, records
+from transformer_mt import launch, pictures, records
 from transformer_mt.config import Config
 from transformer_mt.data import checks
 from transformer_mt.data.batching import Batch, BatchStream
@@ -54,7 +54,7 @@ def train(config: Config, *, checkpoint: str = "last", restart: bool = False) ->
     Raises `UserError` for what the user can mend, and `Interrupted` when a signal stopped it.
     """
     run = RunFolder(Path(config.runs_dir) / str(config.name), config.keep.when_full)
-    if (restart or checkpoint != "last") and distributed.restarts() and records.is_of_this_job(run):
+    if (restart or checkpoint != "last") and launch.restarts() and records.is_of_this_job(run):
         say("this job was started anew: its first start has done what --restart and --checkpoint say, and it goes on")
         checkpoint, restart = "last", False
     if checkpoint != "last":

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 from functools import partial
 from shlex import quote
 
 import torch
 
 from transformer_mt import config as configuration
+from transformer_mt import launch
 from transformer_mt.config import Config
 from transformer_mt.data.batching import BatchStream
-from transformer_mt.device import Machine, processes_here, resolve
+from transformer_mt.device import Machine, resolve
 from transformer_mt.errors import UserError
 from transformer_mt.material import Material, make_stream
 from transformer_mt.model.transformer import Transformer
@@ -32,7 +34,7 @@ def settle(run: RunFolder, config: Config) -> Config:
     old = None
     if run.exists():
         refuse_exported(run)
-        is_shared_alike = run.read_record().get("processes") == processes_here()
+        is_shared_alike = run.read_record().get("processes") == launch.processes_here()
         old = configuration.load(run.config)
         kept = ("device", "precision", "threads") if is_shared_alike else ("device", "precision")
         unchanged = {key: getattr(old, key) for key in kept if getattr(config, key) == "auto"}
@@ -120,7 +122,7 @@ def warn_of_an_early_end(config: Config, stream: BatchStream) -> None:
     total, epochs = config.schedule.total_steps, config.train.max_epochs
     if config.schedule.kind not in ENDING or total is None or epochs is None:
         return
-    steps = epochs * len(stream) // config.batches.accumulate
+    steps = math.ceil(epochs * len(stream) / config.batches.accumulate)
     if steps < total:
         say(
             f"warning: train.max_epochs {epochs} ends the training near step {steps:,}, and the "

@@ -8,6 +8,8 @@ import threading
 from types import FrameType
 from typing import Any, ClassVar
 
+from transformer_mt import launch
+
 
 class StopSignals:
     """Turns SIGINT and SIGTERM into a number that the loop looks at; a second signal ends the process at once.
@@ -19,7 +21,7 @@ class StopSignals:
     number: ClassVar[int] = 0
 
     def __init__(self) -> None:
-        self._is_alone = os.environ.get("WORLD_SIZE", "1") == "1"
+        self._may_end_at_once = not launch.is_watched()
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> StopSignals:
@@ -33,6 +35,6 @@ class StopSignals:
         StopSignals.number = 0
 
     def _receive(self, number: int, _frame: FrameType | None) -> None:
-        if self.number and self._is_alone:
+        if self.number and self._may_end_at_once:
             os._exit(128 + number)  # what is being written has its own name until it is whole
         StopSignals.number = self.number or number

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import sys
 
+from transformer_mt import launch
+
 
 def say(text: str) -> None:
     """Of several processes that train together, the first one speaks."""
-    if os.environ.get("RANK", "0") == "0":
+    if launch.rank() == 0:
         say_here(text)
 
 

@@ -317,6 +317,27 @@ Monitor.cut_back, Monitor.record, Monitor.show = map(slowly, (Monitor.cut_back, 
     assert "training ended: train.max_steps 3 reached" in said
 
 
+def test_a_first_one_that_is_slow_to_go_back_is_waited_for(tiny: Path) -> None:
+    """It deletes what came later, and cuts the curves: longer than a step may take."""
+    disturbance = f"""{SICK}
+import time
+from datetime import timedelta
+from transformer_mt.training import checkpoint, distributed
+
+delete_later = checkpoint.delete_later
+
+def slowly(*arguments):
+    time.sleep(5)
+    delete_later(*arguments)
+
+distributed.STEP, checkpoint.delete_later = timedelta(seconds=3), slowly
+"""
+    schedule = ("schedule.kind=constant", "schedule.warmup_steps=1", "schedule.peak=2e-3", "train.max_steps=12")
+    said = train(tiny, 2, "name=slow-return", *schedule, disturbance=disturbance)
+    assert "back to step 4 with half the learning rate" in said
+    assert "training ended: train.max_steps 12 reached" in said
+
+
 def test_one_that_hangs_in_a_step_is_not_waited_for_long(tiny: Path) -> None:
     disturbance = """
 import time

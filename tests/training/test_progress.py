@@ -82,6 +82,14 @@ def test_the_best_score_and_how_long_ago_it_was(
     assert repr(progress.best_score) == repr(scores[best_step - 1])
 
 
+def test_no_patience_is_lost_while_the_learning_rate_rises() -> None:
+    progress = Progress()
+    for progress.step, (score, rises) in enumerate([(0.0, True), (0.0, True), (0.0, True), (0.0, False)], start=1):
+        assert progress.not_better == 0
+        progress.take_score("bleu", score, rises)
+    assert (progress.best_step, progress.not_better) == (1, 1)
+
+
 @pytest.mark.parametrize(
     ("limits", "patience", "reason"),
     [

@@ -54,7 +54,7 @@ class StackConfig(Section):
     """null: as model.n_heads; so with the keys below"""
     n_kv_heads: int | None = Field(default=None, ge=1)
     """heads of keys and values"""
-    d_ff: int | None = Field(default=None, ge=1)
+    d_ff: int | None = Field(default=None, ge=1, le=1048576)
     """width of the feed-forward's inner layer"""
     layer_drop: float | None = Field(default=None, ge=0, lt=1)
     """rate at which whole layers are left out"""

@@ -21,9 +21,9 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous  # pyright: ignore[reportUnknownVariableType]
 
+from transformer_mt import launch
 from transformer_mt.errors import UserError
 
-FROM_TORCHRUN = "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"
 PATIENCE = timedelta(hours=2)
 """How long ranks wait for each other: the first one tokenises a large corpus before the others can begin, and what it
 writes may have to wait for room on the disk."""
@@ -120,11 +120,11 @@ def join(accumulate: int) -> Generator[Ranks]:
 
     Raises `UserError` where a step has fewer batches than there are processes.
     """
-    size = int(os.environ.get("WORLD_SIZE", "1"))
+    size = launch.processes()
     if size == 1:
         yield Ranks()
         return
-    if missing := [name for name in FROM_TORCHRUN if name not in os.environ]:
+    if missing := [name for name in launch.NAMED if name not in os.environ]:
         raise UserError(
             f"WORLD_SIZE is {size} in the environment, and {missing[0]} is not there: start the processes with "
             "torchrun, or unset WORLD_SIZE"
@@ -134,11 +134,11 @@ def join(accumulate: int) -> Generator[Ranks]:
             f"batches.accumulate: {accumulate}: {size} processes cannot share so few batches a step: set it to {size}, "
             f"or a multiple (a step is then as much larger), or start {accumulate}"
         )
-    if int(os.environ["LOCAL_RANK"]) < torch.cuda.device_count():
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    if (number := launch.rank_here()) is not None and number < torch.cuda.device_count():
+        torch.cuda.set_device(number)
     store, rank, _ = next(rendezvous("env://", timeout=PATIENCE))
     # torchrun keeps its store when it starts a job anew, with the addresses of those that have died
-    store = PrefixStore(f"start-{restarts()}", store)
+    store = PrefixStore(f"start-{launch.restarts()}", store)
     # messages between CPUs go by gloo, between GPUs by NCCL
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=STEP)
@@ -146,11 +146,6 @@ def join(accumulate: int) -> Generator[Ranks]:
     yield Ranks(rank, size, patient)
     # not after an error, or a stop: NCCL would wait here for the others, and these for the end of this process
     dist.destroy_process_group()
-
-
-def restarts() -> int:
-    """How often `torchrun`, or SLURM, has started this job anew."""
-    return sum(int(os.environ.get(name, "0")) for name in ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"))
 
 
 @contextmanager

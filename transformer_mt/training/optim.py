@@ -28,7 +28,7 @@ class OptimizerConfig(Section):
     """adam; adamw: decays the weights too; muon: for the layers' matrices, else adam; schedule_free: adamw, no curve"""
     betas: tuple[Decay, Decay] = (0.9, 0.98)
     """decay of the running mean of the gradient (schedule_free: the mean's share in what trains), and of its square"""
-    eps: float = Field(default=1e-9, gt=0)
+    eps: float = Field(default=1e-9, ge=1e-30)
     """added to the root of the mean square"""
     weight_decay: float = Field(default=0.0, ge=0)
     """not of adam: share, times the learning rate, that a step takes of the layers' matrices and of an untied output"""

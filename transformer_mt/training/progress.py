@@ -72,7 +72,7 @@ class ValidationConfig(Section):
     metric: Literal["loss", "bleu", "chrf"] = "bleu"
     """which score says what the best checkpoint is and when to stop"""
     patience: Annotated[int | None, MAY_CHANGE] = Field(default=10, ge=1)
-    """stop after so many validations in a row without a better score; null: never"""
+    """stop after so many validations in a row without a better score, after the warm-up; null: never"""
     probes: Annotated[int, MAY_CHANGE] = Field(default=4, ge=0)
     """sentences whose translations are shown at each validation; 0: none, and no pictures in TensorBoard either"""
 
@@ -120,12 +120,12 @@ class Progress:
         parts: dict[str, Any] = {"position": Position(**saved["position"]), "health": Health(**saved["health"])}
         return cls(**{**saved, **parts})
 
-    def take_score(self, metric: str, score: float) -> None:
-        """A validation of the step that was reached."""
+    def take_score(self, metric: str, score: float, warming_up: bool = False) -> None:
+        """A validation of the step that was reached. Patience is not lost while the learning rate still rises."""
         self.validated = self.step
         if self.best_score is None or is_better(metric, score, self.best_score):
             self.best_score, self.best_step, self.not_better = score, self.step, 0
-        else:
+        elif not warming_up:
             self.not_better += 1
 
     def reason_to_stop(self, limits: TrainConfig, validation: ValidationConfig) -> str | None:

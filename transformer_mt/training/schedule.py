@@ -53,7 +53,8 @@ class ScheduleConfig(Section):
         elif self.kind == "wsd" and (self.decay_steps or 0) > total - self.warmup_steps:
             yield (
                 "decay_steps",
-                f"{total - self.warmup_steps:,} of {total:,} steps are left after the warm-up: lower this",
+                f"{total - self.warmup_steps:,} of {total:,} steps are left after the warm-up: lower this, "
+                f"or raise total_steps{OF_OLD}",
             )
 
     def ending(self, max_steps: int | None) -> ScheduleConfig:

@@ -212,6 +212,7 @@ class Trainer:
         self.resume(good)
         self.progress.returns, self.progress.seconds = returns, spent
         say(f"{trouble}: back to step {good.step:,} with half the learning rate")
+        self.ranks.wait()  # for the first one, which has cut back what the run has written
 
     def log(self) -> None:
         """An entry of the log: means over the steps since the last one that were taken."""
@@ -242,9 +243,10 @@ class Trainer:
         warming_up = self.schedule(progress.step + 1) > self.schedule(progress.step)
         with self.averaged():
             found = self.validate()
-        progress.take_score(self.validation.metric, found.scores[self.validation.metric])
+        progress.take_score(self.validation.metric, found.scores[self.validation.metric], warming_up)
         progress.health, alarm = judge(progress.health, found.degenerate, found.failures, warming_up)
-        self.monitor.record_validation(progress.step, found.scores, found.samples, is_best=progress.not_better == 0)
+        is_best = progress.best_step == progress.step
+        self.monitor.record_validation(progress.step, found.scores, found.samples, is_best=is_best)
         self.monitor.record_degenerate(progress.step, [*found.failures.values()], alarm)
         self.save(found.scores)
         self.monitor.show(progress.step, found.draw)  # after saving: no picture is worth a checkpoint
