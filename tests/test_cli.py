@@ -256,13 +256,16 @@ def test_standard_output_on_a_full_disk(tiny_run: Path) -> None:
     with Path("/dev/full").open("wb") as full:
         done = subprocess_tmt("translate", tiny_run, "one two", stdout=full)
     assert done.returncode == 2
-    assert done.stderr.decode().startswith("tmt: No space left on device")
+    assert done.stderr.decode().startswith("tmt: <stdout>: No space left on device")
     assert done.stderr.count(b"\n") == 1
 
 
 def test_a_file_on_a_full_disk(tiny_run: Path, tmt: Tmt, tmp_path: Path) -> None:
     (tmp_path / "g.part").symlink_to("/dev/full")
-    refused(tmt("translate", tiny_run, "one two", "--output", tmp_path / "g"), "No space left on device")
+    refused(
+        tmt("translate", tiny_run, "one two", "--output", tmp_path / "g"),
+        f"{tmp_path / 'g.part'}: No space left on device",
+    )
     assert not (tmp_path / "g").exists()
 
 

@@ -52,7 +52,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"data", "model", "training", "scoring", "decoding", "config"}
     | {"records", "origin", "pictures", "material", "settling", "validation"},
     "tools": BELOW
-    | {"data", "model", "training", "scoring", "decoding", "config", "records", "pictures", "material", "pipeline"}
+    | {"data", "model", "training", "scoring", "decoding", "drawing", "config"}
+    | {"records", "pictures", "material", "pipeline"}
     | {"arguments", "streams", "outputs"},
     "streams": {"errors", "speech", "data"},
     "outputs": {"errors", "speech", "disk", "lock", "streams"},

@@ -336,10 +336,16 @@ def test_it_may_be_stopped_again_and_again(files: tuple[Path, Path]) -> None:
     assert target.read_text(encoding="utf-8") == whole()
 
 
-def test_without_resume_it_begins_anew(files: tuple[Path, Path]) -> None:
+def test_without_resume_what_was_stopped_is_not_thrown_away(files: tuple[Path, Path]) -> None:
     source, target = files
     stop(files, signal.SIGKILL)
+    part, lines = target.with_name("g.part"), done_lines(target)
     source.write_text("other\n", encoding="utf-8")
+    refused = translate("--input", source, "--output", target)
+    assert refused.returncode == 2
+    assert refused.stderr.decode().startswith(f"tmt: {part}: holds {lines:,} lines of a translation that was stopped;")
+    assert done_lines(target) == lines and part.read_text(encoding="utf-8").count("\n") >= lines
+    part.unlink()
     assert translate("--input", source, "--output", target).returncode == 0
     assert target.read_text(encoding="utf-8") == "OTHER\n"
     assert sorted(path.name for path in source.parent.iterdir()) == ["f", "g"]
@@ -388,7 +394,7 @@ def test_what_is_another_is_refused(
     done = translate("--input", tmp_path / "f", "--output", tmp_path / "g", "--resume", *more)
     assert done.returncode == 2
     assert said in done.stderr.decode()
-    assert "leave out --resume" in done.stderr.decode()
+    assert "delete it to begin anew" in done.stderr.decode()
     assert done.stderr.count(b"\n") <= 2
     left = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     kept = json.loads(stopped["g.part.json"])["bytes"]

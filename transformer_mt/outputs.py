@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 Settings = dict[str, str]
 """What decides how a line is translated, by name."""
 
-ANEW = "leave out --resume to begin anew"
-
 
 @dataclass(frozen=True)
 class Progress:
@@ -52,13 +50,22 @@ class Progress:
         try:
             progress = cls(**json.loads(record.read_bytes()))
         except (OSError, ValueError, TypeError):
-            raise UserError(f"{part}: nothing readable in {record} says what it holds; {ANEW}") from None
+            raise UserError(
+                f"{part}: nothing readable in {record} says what it holds; delete it to begin anew"
+            ) from None
         if part.stat().st_size < progress.bytes:
             raise UserError(
                 f"{part}: has lost lines since it was written ({part.stat().st_size:,} of {progress.bytes:,} bytes); "
-                f"{ANEW}"
+                "delete it to begin anew"
             )
         return progress
+
+    @classmethod
+    def lines_kept(cls, record: Path, part: Path) -> int:
+        """How many lines could be gone on with."""
+        with suppress(UserError):
+            return cls.read(record, part).lines
+        return 0
 
     def check(self, settings: Settings, part: Path) -> None:
         """Raise `UserError` where a translation with other settings is to go on."""
@@ -68,7 +75,7 @@ class Progress:
             if self.settings.get(name) != settings.get(name)
         ]:
             raise UserError(
-                f"{part}: was begun with {'; '.join(other[:3])};\ngive the same again, or leave out --resume"
+                f"{part}: was begun with {'; '.join(other[:3])};\ngive the same again, or delete it to begin anew"
             )
 
 
@@ -91,7 +98,7 @@ class Output:
         if digest.hexdigest() != self.begun.sha256:
             raise UserError(
                 f"{self.file.name}: was made from other text: the first {self.begun.lines:,} lines of the input have "
-                f"changed since;\n{ANEW}"
+                "changed since;\ndelete it to begin anew"
             )
         self._account = self.begun, digest
         yield from lines
@@ -100,9 +107,13 @@ class Output:
         """Take what a window of lines became, however many lines that is."""
         content = memoryview(text.encode())
         size = len(content)
-        while content:
-            content = content[self.file.write(content) :]
-        self.file.flush()
+        try:
+            while content:
+                content = content[self.file.write(content) :]
+            self.file.flush()
+        except OSError as error:  # which does not name it
+            error.filename = self.file.name
+            raise
         done, digest = self.done, self._account[1].copy()
         for line in window:
             digest.update(_bytes(line))
@@ -165,7 +176,12 @@ def opened(
             part.unlink()
             raise UserError(
                 f"{path}: is to be replaced by its translation, and no {part.name} is there to go on with: it may have "
-                f"been replaced already;\nlook into it, and {ANEW}"
+                "been replaced already;\nlook into it, and leave out --resume to begin anew"
+            )
+        if not resume and (lines := Progress.lines_kept(record, part)):
+            raise UserError(
+                f"{part}: holds {lines:,} lines of a translation that was stopped;\n"
+                "go on with it (the same command with --resume), or delete it to begin anew"
             )
         mode = S_IMODE(path.stat().st_mode) if path.exists() else None
         _set_mode(file, mode and mode | S_IWUSR)

@@ -201,7 +201,8 @@ def _scores(record: Mapping[str, Any], best: CheckpointInfo | None) -> Iterator[
         yield "Not validated yet."
     else:
         scores = ", ".join(f"{name} {value:.3f}" for name, value in best.scores.items())
-        yield f"- validation, at step {best.step:,} (the best by {best.metric}, greedy): {scores}"
+        chosen = "" if "exported" in record else f"the best by {best.metric}, "
+        yield f"- validation, at step {best.step:,} ({chosen}greedy): {scores}"
     if "test" not in record:
         return
     tested = record["tested"]["step"]

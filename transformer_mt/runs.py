@@ -256,7 +256,7 @@ def damaged(damage: Damage) -> UserError:
     """The answer to who asked for a checkpoint that is damaged."""
     return UserError(
         f"{damage}: this checkpoint is damaged and was not used;\n"
-        f"use another with --checkpoint, restore it, or delete {damage.path.parent}"
+        f"restore it, or delete {damage.path.parent} (where --checkpoint is an option, it names another)"
     )
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
 from queue import Empty, Queue
+from shlex import quote
 from typing import IO, NamedTuple, TypeVar
 
 from transformer_mt.data.lines import Errors, decode_line, read_lines, read_pairs
@@ -210,7 +211,8 @@ def check_input(texts: Sequence[str], file: Path | None, verb: str) -> None:
     check_file(file)
     for text in texts:
         if os.path.isfile(text):  # noqa: PTH113  (unlike Path, it finds nothing wrong with a long text)
-            say(f"tmt: warning: {text} is a file, and was taken for a text; {verb} --input {text} reads its lines")
+            command = f"{verb} --input {quote(text)}"
+            say(f"tmt: warning: {text} is a file, and was taken for a text; {command} reads its lines")
 
 
 def check_file(file: Path | None) -> None:

@@ -322,9 +322,22 @@ def test_a_table_that_cannot_be_read(name: str, content: str, message: str) -> N
 
 
 def test_a_date_that_is_past_all_of_pythons() -> None:
+    """Nobody reads it, unless the message about what is missing has to name all columns."""
     column = pyarrow.array([2**50], pyarrow.timestamp("s"))
     pyarrow.parquet.write_table(pyarrow.table({"en": ["a"], "de": ["b"], "read": column}), "t.parquet")
-    assert refusal(table="t.parquet").startswith("t.parquet: not a readable Parquet file: ")
+    assert table(table="t.parquet")[0] == [("a", "b")]
+    pyarrow.parquet.write_table(pyarrow.table({"en": ["a"], "read": column}), "u.parquet")
+    with pytest.raises(UserError, match=r"^u\.parquet: not a readable Parquet file: "):
+        table(table="u.parquet")
+
+
+def test_a_data_set_of_several_is_answered_with_their_names() -> None:
+    for name in ("one", "two"):
+        write(f"many/{name}.jsonl", json.dumps(ROWS[0]) + "\n")
+    names = "".join(f"- config_name: {name}\n  data_files: {name}.jsonl\n" for name in ("one", "two"))
+    write("many/README.md", f"---\nconfigs:\n{names}---\n")
+    said = refusal(dataset="many")
+    assert said.startswith("many: is several data sets: set `subset`\n") and "'one', 'two'" in said
 
 
 def test_a_parquet_table_names_a_column_once() -> None:
@@ -353,6 +366,18 @@ def test_the_cache_may_lie_in_the_folder_of_a_data_set() -> None:
     for _ in range(2):
         loaded = corpus.load(Source(dataset="here"), "en", "de", Path("here/runs/.cache"))
         assert list(loaded) == PAIRS
+
+
+def test_a_change_behind_a_link_is_seen() -> None:
+    """Of the folder of a data set, in which a folder may lie elsewhere."""
+    Path("elsewhere").mkdir()
+    Path("here").mkdir()
+    Path("here/data").symlink_to("../elsewhere")
+    found: list[list[tuple[str, str]]] = []
+    for text in ("first", "second text"):
+        write("elsewhere/train-00000-of-00001.jsonl", json.dumps({"en": text, "de": "x"}) + "\n")
+        found.append(list(corpus.load(Source(dataset="here"), "en", "de", Path("cache"))))
+    assert found == [[("first", "x")], [("second text", "x")]]
 
 
 def test_a_file_that_changes_while_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -170,6 +170,14 @@ def test_the_longest_source_is_the_longest_target(make_translator: MakeTranslato
         assert one.score(["a"], [TARGETS[0]])[0].score == -math.inf
 
 
+def test_what_is_no_number_is_not_scored(make_translator: MakeTranslator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """JSON has no word for it."""
+    one = make_translator()
+    monkeypatch.setattr(one, "log_probs", lambda sources, targets: [[math.nan] * (len(ids) + 1) for ids in targets])
+    (found,) = one.score(["a"], [TARGETS[0]])
+    assert (found.score, found.token_scores) == (-math.inf, [])
+
+
 def test_as_many_targets_as_sources(one: Translator) -> None:
     with pytest.raises(UserError, match="2 sources and 1 targets: give one for each"):
         one.score(["a", "b"], ["a"])

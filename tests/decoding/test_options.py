@@ -56,7 +56,7 @@ def test_validation_keeps_to_the_limits_alone() -> None:
         ({"bean": 3}, 'decoding.bean: unknown key, did you mean "beam"?'),
         ({"beam": 0}, "decoding.beam: Input should be greater than or equal to 1, not 0"),
         ({"beam": "many"}, 'decoding.beam: Input should be a valid integer, .*, not "many"'),
-        ({"n_best": 6}, r"decoding.n_best: 6 translations out of a beam of 5: raise decoding.beam"),
+        ({"n_best": 6}, r"decoding.n_best: 6 translations out of a beam of 5: raise decoding.beam \(--beam\)"),
         ({"beam": 2, "n_best": 3}, "decoding.n_best: 3 translations out of a beam of 2: .*"),
         ({"length_penalty": "averege"}, 'decoding.length_penalty: "averege" is not allowed, did you mean "average"?'),
         ({"top_p": 0}, "decoding.top_p: Input should be greater than 0, not 0"),

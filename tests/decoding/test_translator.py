@@ -12,11 +12,12 @@ import pytest
 import torch
 
 from transformer_mt.data.quickstart.corpus import pairs
-from transformer_mt.data.tokenizer import TokenizerPair
+from transformer_mt.data.tokenizer import TokenizerPair, train
+from transformer_mt.data.tokenizer_config import TokenizerConfig
 from transformer_mt.decoding.beams import Hypothesis
 from transformer_mt.decoding.explanation import explain, pieces
 from transformer_mt.decoding.options import DecodingConfig
-from transformer_mt.decoding.texts import CutSource, Translation
+from transformer_mt.decoding.texts import CutSource, Translation, UnknownWord
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.model.positions import Rotary, SinusoidalPositions
@@ -250,6 +251,13 @@ def test_beginnings_that_cannot_be(make_model: MakeModel, small_tokenizers: Toke
     ((found,),) = translator.n_best(["x"], prefixes=[nineteen])
     assert found.text.startswith(nineteen)
     assert len(found.tokens) + found.finished == 20
+
+
+def test_a_word_of_a_beginning_that_the_vocabulary_lacks_is_told(make_model: MakeModel) -> None:
+    words = train(TokenizerConfig(kind="word", vocab_size=300), pairs("test")[:100])
+    translator = learned(make_model, words, max_positions=40)
+    with pytest.warns(UnknownWord, match="^line 8: the vocabulary lacks a word of the beginning of its translation"):
+        translator.translate(["The dog", "The dog"], prefixes=["Der", "Der Schnauzer"], lines=[7, 8])
 
 
 # --- the longest, and several at once ---------------------------------------------------------------------------------

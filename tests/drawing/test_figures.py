@@ -12,7 +12,7 @@ import pytest
 from fontTools.fontBuilder import FontBuilder
 from fontTools.pens.ttGlyphPen import TTGlyphPen
 from fontTools.ttLib import TTFont
-from matplotlib import font_manager
+from matplotlib import font_manager, rc_context
 from matplotlib.figure import Figure
 
 from transformer_mt import pictures
@@ -183,6 +183,14 @@ def test_pairs_beyond_the_limit_are_counted(make_corpus: Any) -> None:
     corpus.filtered.too_long = 2
     title = "3 training pairs; 3 beyond data.max_length, 2 of them left out here"
     assert pictures.lengths(corpus, data).get_suptitle() == title
+
+
+def test_a_users_own_settings_of_matplotlib_play_no_part() -> None:
+    """LaTeX is not installed everywhere, and would read signs of the text."""
+    expected = figures.pixels(figures.positions_figure(np.eye(8), "100 % of a_table"))
+    with rc_context({"text.usetex": True, "axes.facecolor": "red"}):
+        found = figures.pixels(figures.positions_figure(np.eye(8), "100 % of a_table"))
+    assert np.array_equal(found, expected)
 
 
 def test_pixels() -> None:

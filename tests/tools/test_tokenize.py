@@ -15,7 +15,7 @@ import pytest
 from transformer_mt.config import load
 from transformer_mt.data.tokenizer import TokenizerPair, train
 from transformer_mt.runs import RunFolder
-from transformer_mt.tools.tokenize import measure, split_words, unknown_id
+from transformer_mt.tools.tokenize import measure, split_words
 
 Tmt = Callable[..., "CompletedProcess[str]"]
 
@@ -129,7 +129,7 @@ def test_any_number_of_lines_is_counted_alike(here: Path, monkeypatch: pytest.Mo
     lines = ["one two", "", "NINE", "two one  one"] * 9
     whole = measure(tokenizer, iter(lines))
     assert whole.lines == 36
-    assert whole.unknown == sum(ids.count(unknown_id(tokenizer)) for ids in tokenizer.encode(lines))
+    assert whole.unknown == sum(ids.count(tokenizer.unknown_id) for ids in tokenizer.encode(lines))
     monkeypatch.setattr("transformer_mt.tools.tokenize.WINDOW", 5)
     assert measure(tokenizer, iter(lines)) == whole
 

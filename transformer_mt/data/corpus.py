@@ -193,13 +193,15 @@ def _key(source: Source, columns: tuple[str, str]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def visible(folder: Path) -> Iterator[Path]:
-    """What lies in a folder, but not in hidden ones (the cache, which is being written, may be one) or behind links."""
+def visible(folder: Path, around: frozenset[Path] = frozenset()) -> Iterator[Path]:
+    """What lies in a folder, but not in hidden ones: the cache, which is being written, may be one. Nor in those that
+    are `around` it, to which a link may lead back."""
+    around |= {real(folder)}
     for path in folder.iterdir():
         if not path.name.startswith("."):
             yield path
-            if path.is_dir() and not path.is_symlink():
-                yield from visible(path)
+            if path.is_dir() and real(path) not in around:
+                yield from visible(path, around)
 
 
 def _size_and_time(path: Path) -> tuple[int, int]:

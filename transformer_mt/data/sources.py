@@ -36,6 +36,8 @@ GOES_WITH = {  # key: the kinds of source that it belongs to
     "tgt_column": ("dataset", "table"),
 }
 
+PARQUET = "parquet"
+ROWS = 10_000  # of a Parquet file that are in memory at once
 LONGEST_FIELD = 10_000_000  # characters of CSV: above what crawls hold, and soon the end of a quote that is not closed
 
 
@@ -112,12 +114,13 @@ class Row(NamedTuple):
 
 
 def _read_table(path: Path, columns: tuple[str, str]) -> Iterator[Pair]:
-    reader = _TABLES.get(path.name.removesuffix(".gz").rpartition(".")[2])
-    if reader is None:
+    kind = path.name.removesuffix(".gz").rpartition(".")[2]
+    if kind not in (*_TABLES, PARQUET):
         raise UserError(
-            f"{path}: a table ends in {', '.join('.' + name for name in _TABLES)} (or .gz of the first three)"
+            f"{path}: a table ends in {', '.join('.' + name for name in (*_TABLES, PARQUET))} (or .gz of the first "
+            "three)"
         )
-    for row in reader(path):
+    for row in _read_parquet(path, columns) if kind == PARQUET else _TABLES[kind](path):
         yield Pair(*_pick(row.columns, columns, f"{path}:{row.line}"), str(path), row.line)
 
 
@@ -144,6 +147,13 @@ def _names(place: str, header: list[str]) -> list[str]:
     if twice := [name for i, name in enumerate(header) if name and name in header[:i]]:
         raise UserError(f'{place}: two columns are named "{twice[0]}"; give each a name of its own')
     return header
+
+
+def _of_text(names: list[str], columns: tuple[str, str]) -> list[str] | None:
+    """The columns that are read, for others may hold sounds or pictures; None, for all, where a message has to name
+    them."""
+    text = [name for name in names if name in ("translation", *columns)]
+    return text if "translation" in text or {*columns} <= {*text} else None
 
 
 def _read_tsv(path: Path) -> Iterator[Row]:
@@ -187,7 +197,7 @@ def _read_jsonl(path: Path) -> Iterator[Row]:
         yield Row(number, cast(dict[str, object], row))
 
 
-def _read_parquet(path: Path) -> Iterator[Row]:
+def _read_parquet(path: Path, columns: tuple[str, str]) -> Iterator[Row]:
     import pyarrow.parquet
 
     pa: Any = pyarrow
@@ -195,8 +205,9 @@ def _read_parquet(path: Path) -> Iterator[Row]:
     unreadable: tuple[type[Exception], ...] = (pa.ArrowException, ValueError, OSError, OverflowError)  # a date past all
     try:
         file = parquet.ParquetFile(path)
-        _names(str(path), file.schema_arrow.names)
-        rows = (row for block in file.iter_batches() for row in block.to_pylist())
+        wanted = _of_text(_names(str(path), file.schema_arrow.names), columns)
+        blocks = file.iter_batches(ROWS, columns=wanted)
+        rows = (row for block in blocks for row in block.to_pylist())
         yield from (Row(number, row) for number, row in enumerate(rows, start=1))
     except unreadable as error:
         raise UserError(f"{path}: not a readable Parquet file: {str(error).splitlines()[0]}") from None
@@ -206,7 +217,6 @@ _TABLES: dict[str, Callable[[Path], Iterable[Row]]] = {
     "tsv": _read_tsv,
     "csv": _read_csv,
     "jsonl": _read_jsonl,
-    "parquet": _read_parquet,
 }
 
 
@@ -227,7 +237,11 @@ def _read_dataset(source: Source, columns: tuple[str, str]) -> Iterator[Pair]:
         )
     except Exception as error:  # the hub client has no common base class for what can go wrong on the way
         cause = error.__cause__ or error
-        reason = (str(cause).splitlines() or [type(cause).__name__])[0]
+        reason, *more = str(cause).splitlines() or [type(cause).__name__]
+        if "Config name is missing" in reason:
+            raise UserError(f"{name}: is several data sets: set `subset`\n{' '.join(more[:1])}") from None
+        if more and "cast" in reason:
+            reason = f"{reason} ({more[-1]})"
         hint = "" if Path(name).is_dir() else "for a hub name the network must reach the hub; "
         raise UserError(
             f"{name} ({split}): the data set cannot be loaded: {reason}\n"
@@ -235,9 +249,8 @@ def _read_dataset(source: Source, columns: tuple[str, str]) -> Iterator[Pair]:
             "  data.train='{src: train.SRC, tgt: train.TGT}' (likewise data.validation and data.test)"
         ) from None
     rows = _split_of(loaded, split, name) if is_saved else loaded
-    text = [column for column in rows.column_names if column in ("translation", *columns)]
-    if "translation" in text or {*columns} <= {*text}:
-        rows = rows.select_columns(text)  # others may hold sounds or pictures, which would be decoded
+    if wanted := _of_text(rows.column_names, columns):
+        rows = rows.select_columns(wanted)
     for number, row in enumerate(rows, start=1):
         yield Pair(*_pick(row, columns, f"{name} ({split}):{number}"), f"{name} ({split})", number)
 

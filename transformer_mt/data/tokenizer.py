@@ -15,6 +15,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -37,6 +38,15 @@ class Tokenizer:
         n = max(inner.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         self.pad_id, self.bos_id, self.eos_id = n, n + 1, n + 2
         self.vocab_size = n + len(CONTROLS)
+
+    @cached_property
+    def unknown_id(self) -> int:
+        """The id of what stands for unknown text; -1 where bytes spell it."""
+        model: dict[str, Any] = json.loads(self.to_json())["model"]
+        if model["type"] == "Unigram":
+            return -1 if model["byte_fallback"] or model["unk_id"] is None else model["unk_id"]
+        found = None if model.get("byte_fallback") or model["unk_token"] is None else model["unk_token"]
+        return -1 if found is None else model["vocab"].get(found, -1)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text, without control symbols."""

@@ -56,7 +56,9 @@ class DecodingConfig(Section):
     @model_validator(mode="after")
     def _has_as_many(self) -> DecodingConfig:
         if not self.sample and self.n_best > self.beam:
-            raise refusal("n_best", f"{self.n_best} translations out of a beam of {self.beam}: raise decoding.beam")
+            raise refusal(
+                "n_best", f"{self.n_best} translations out of a beam of {self.beam}: raise decoding.beam (--beam)"
+            )
         return self
 
     @property

@@ -157,6 +157,9 @@ class TextTranslator(ABC):
             raise UserError(f"{len(lines)} texts and {len(prefixes)} prefixes: give one for each, empty or not")
         coded = self.tokenizers.tgt.encode([prefix.rstrip() for prefix in prefixes])
         for line, ids in zip(lines, coded, strict=True):
+            if self.tokenizers.tgt.unknown_id in ids:
+                words = "a word of the beginning of its translation, which is unknown there"
+                warnings.warn(UnknownWord(f"line {line}: the vocabulary lacks {words}"), stacklevel=3)
             if len(ids) >= self.longest:
                 raise UserError(
                     f"line {line}: the beginning of its translation has {len(ids)} tokens, and the model has learnt "
@@ -174,12 +177,17 @@ class TextTranslator(ABC):
         return False
 
     def _given(self, text: str, ids: list[int], log_probs: list[float] | None) -> Translation:
-        score = -math.inf if log_probs is None else sum(log_probs)
-        return Translation(text, score, self.tokenizers.tgt.tokens(ids), log_probs or [], finished=True)
+        if log_probs is None or math.isnan(sum(log_probs)):
+            return Translation(text, -math.inf, self.tokenizers.tgt.tokens(ids), [], finished=True)
+        return Translation(text, sum(log_probs), self.tokenizers.tgt.tokens(ids), log_probs, finished=True)
 
     def _translation(self, found: Hypothesis, text: str, alignment: Links | None) -> Translation:
         tokens = self.tokenizers.tgt.tokens(found.ids)
         return Translation(text.replace("\n", " "), found.score, tokens, found.log_probs, found.finished, alignment)
+
+
+class UnknownWord(UserWarning):
+    """The vocabulary lacks a word of a prefix."""
 
 
 class CutSource(UserWarning):

@@ -7,8 +7,10 @@ nothing waits for it that draws nothing. Its colour map, cividis, reads the same
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import product
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,9 +32,19 @@ WIDEST = 36.0  # inches of all panels of a row together
 DPI, SCREEN_DPI = 120, 80
 
 
+@contextmanager
+def in_our_style() -> Generator[None]:
+    """Whatever the user's own settings of matplotlib are: they may ask for LaTeX, for one."""
+    from matplotlib import style
+
+    with style.context("default"):
+        yield
+
+
 # --- positions --------------------------------------------------------------------------------------------------------
 
 
+@in_our_style()
 def positions_figure(table: Array, title: str) -> Figure:
     """A table of positions as a map, as lines of some dimensions, and as products of its rows. table: [P, D]"""
     figure = _figure(15.0, 5.0)
@@ -63,6 +75,7 @@ def _map(figure: Figure, axes: Axes, values: Array, label: str) -> None:
 # --- schedule ---------------------------------------------------------------------------------------------------------
 
 
+@in_our_style()
 def schedule_figure(steps: Array, rates: Mapping[str, Array], chosen: str, warmup_steps: int) -> Figure:
     """The learning rate by step: the chosen schedule, and beside it what the others would be. steps, rates: [N]"""
     figure = _figure(8.5, 4.8)
@@ -106,6 +119,7 @@ ATTENTION = {  # kind: title, queries, keys
 }
 
 
+@in_our_style()
 def attention_figure(
     kind: str, weights: Sequence[Array], queries: Sequence[str], keys: Sequence[str], panels: Sequence[Sequence[str]]
 ) -> Figure:
@@ -147,6 +161,7 @@ def attention_figure(
 # --- lengths ----------------------------------------------------------------------------------------------------------
 
 
+@in_our_style()
 def lengths_figure(src: Array, tgt: Array, languages: tuple[str, str], max_length: int, title: str) -> Figure:
     """How often each length occurs, for both sides, on a scale that shows the tail. src, tgt: [N]"""
     figure = _figure(8.5, 5.6)
@@ -184,6 +199,13 @@ def lengths_figure(src: Array, tgt: Array, languages: tuple[str, str], max_lengt
 # --- the canvas -------------------------------------------------------------------------------------------------------
 
 
+def save(figure: Figure, file: Path, kind: str) -> None:
+    """Write the picture, as png, svg or another kind that matplotlib knows."""
+    with in_our_style():
+        figure.savefig(file, format=kind)
+
+
+@in_our_style()
 def pixels(figure: Figure) -> Array:
     """The picture in red, green and blue, for a screen. [height, width, 3]"""
     figure.set_dpi(SCREEN_DPI)

@@ -97,9 +97,11 @@ class Engine(TextTranslator):
         except Exception as error:  # both libraries raise bare Exceptions
             raise UserError(f"{folder}: is damaged ({error}); export it again") from None
         if precision != "auto" and {about["quantization"], engine.inner.compute_type} != {TYPES[precision]}:
+            is_held = about["quantization"] == TYPES[precision]
             raise UserError(
                 f"--precision {precision}: {folder} holds {about['quantization']}, computed here in "
-                f"{engine.inner.compute_type}; leave it out, or export with --quantization {TYPES[precision]}"
+                f"{engine.inner.compute_type}; leave it out"
+                + ("" if is_held else f", or export with --quantization {TYPES[precision]}")
             )
         return engine
 
@@ -213,9 +215,10 @@ def read_about(folder: Path) -> dict[str, Any]:
     if not path.exists():
         raise UserError(f"{folder}: has no {EXPORT}; name a folder that tmt export --to ctranslate2 made")
     try:
-        about: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        found: object = json.loads(path.read_text(encoding="utf-8"))
     except ValueError:
-        about = {}
+        found = None
+    about = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
     if missing := {"data", "decoding", "positions", "source_bos", "quantization", "step"} - set(about):
         raise UserError(f"{path}: does not say {', '.join(sorted(missing))}; export the run again with this version")
     return about

@@ -14,6 +14,7 @@ from transformer_mt.data.tokenizer import TokenizerPair
 from transformer_mt.decoding.explanation import AttentionKind, explain
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.disk import real, replaced_file
+from transformer_mt.drawing.figures import save
 from transformer_mt.errors import UserError
 from transformer_mt.runs import RunFolder
 from transformer_mt.tools.subject import read
@@ -62,7 +63,7 @@ def plot(what: What, subject: Subject, choice: Choice, output: Path | None) -> P
         output.parent.mkdir(exist_ok=True)
     output = output or Path(f"{subject.config.name}-{what}.png")
     with replaced_file(real(output)) as beside:
-        figure.savefig(beside, format=suffix(output))
+        save(figure, beside, suffix(output))
     return output
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from transformer_mt import material
 from transformer_mt.config import Config
@@ -106,7 +106,7 @@ class Fit:
 
 def measure(tokenizer: Tokenizer, lines: Iterable[str]) -> Fit:
     """Count over any number of lines, in constant memory."""
-    fit, unknown = Fit(tokenizer.vocab_size), unknown_id(tokenizer)
+    fit, unknown = Fit(tokenizer.vocab_size), tokenizer.unknown_id
     stream = iter(lines)
     while window := list(islice(stream, WINDOW)):
         coded = tokenizer.encode(window)
@@ -120,12 +120,3 @@ def measure(tokenizer: Tokenizer, lines: Iterable[str]) -> Fit:
             if back != line and len(fit.lost) < EXAMPLES:
                 fit.lost.append((fit.lines, line, back))
     return fit
-
-
-def unknown_id(tokenizer: Tokenizer) -> int:
-    """The id of what stands for unknown text; -1 where bytes spell it."""
-    model: dict[str, Any] = json.loads(tokenizer.to_json())["model"]
-    if model["type"] == "Unigram":
-        return -1 if model["byte_fallback"] or model["unk_id"] is None else model["unk_id"]
-    found = None if model.get("byte_fallback") or model["unk_token"] is None else model["unk_token"]
-    return -1 if found is None else model["vocab"].get(found, -1)

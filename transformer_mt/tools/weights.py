@@ -48,7 +48,7 @@ def write(
         records.write(run, record)
         folder = run.checkpoints / info.path.name
         checkpoint.save(CheckpointInfo(folder, info.step, info.metric, info.scores), model, None)
-        disk.write_text(run.readme, records.card(RunFolder(output), config, record, info))
+        disk.write_text(run.readme, records.card(RunFolder(output), config, record, info if info.scores else None))
 
 
 def refuse_existing(output: Path) -> None:
