@@ -168,7 +168,7 @@ def opened(
         return
     path = real(path)
     part, record = _beside(path)
-    begun, goes_on = Progress(settings or {}), resume and part.exists()
+    goes_on = resume and part.exists()
     with part.open("ab", buffering=0) as file:
         if try_flock(file) is False or not _is_at(file, part):
             raise UserError(f"{part}: another process is writing it; wait for it or stop it")
@@ -178,18 +178,9 @@ def opened(
                 f"{path}: is to be replaced by its translation, and no {part.name} is there to go on with: it may have "
                 "been replaced already;\nlook into it, and leave out --resume to begin anew"
             )
-        if not resume and (lines := Progress.lines_kept(record, part)):
-            raise UserError(
-                f"{part}: holds {lines:,} lines of a translation that was stopped;\n"
-                "go on with it (the same command with --resume), or delete it to begin anew"
-            )
+        begun = _begun(settings or {}, part, record, goes_on)
         mode = S_IMODE(path.stat().st_mode) if path.exists() else None
         _set_mode(file, mode and mode | S_IWUSR)
-        if goes_on:
-            begun = Progress.read(record, part)
-            begun.check(settings or {}, part)
-        else:
-            _forget(record)
         output = Output(file, begun, record if settings else None)
         with _ended_by_signals(output):
             try:
@@ -205,6 +196,21 @@ def opened(
         _set_mode(file, mode)
         part.replace(path)
     _forget(record)
+
+
+def _begun(settings: Settings, part: Path, record: Path, goes_on: bool) -> Progress:
+    """From where on a part is written. Raises `UserError` where it cannot be gone on with, or would be lost."""
+    if goes_on:
+        begun = Progress.read(record, part)
+        begun.check(settings, part)
+        return begun
+    if lines := Progress.lines_kept(record, part):
+        raise UserError(
+            f"{part}: holds {lines:,} lines of a translation that was stopped;\n"
+            "type the command that wrote them again, with --resume, or delete it to begin anew"
+        )
+    _forget(record)
+    return Progress(settings)
 
 
 def _set_mode(file: IO[bytes], mode: int | None) -> None:
