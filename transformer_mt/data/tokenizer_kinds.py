@@ -15,6 +15,7 @@ differed in the third decimal. A run keeps the tokenizer that it learnt, so that
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import accumulate, chain
@@ -169,8 +170,8 @@ def _characters(config: TokenizerConfig, texts: Texts) -> tuple[list[str], int]:
     for text in _normalised(config, texts):
         counts.update(text)
     ranked = sorted(counts, key=lambda character: (-counts[character], character))
-    covered = accumulate(counts[character] for character in ranked)
-    covering = 1 + sum(so_far < COVERAGE * counts.total() for so_far in covered)
+    covered = [*accumulate(counts[character] for character in ranked)]
+    covering = 1 + bisect_left(covered, COVERAGE * counts.total())
     return [character for character in ranked if counts[character] >= config.min_frequency], covering
 
 
