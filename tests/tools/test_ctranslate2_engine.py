@@ -250,12 +250,28 @@ def test_a_folder_that_is_damaged_or_of_another_version(engine: Path, tmt: Tmt) 
         (engine / name).write_bytes(content[:-100])
         refused(tmt(*command), f"{engine}: is damaged", "export it again")
         (engine / name).write_bytes(content)
-    set_about(engine, decoding={"beam": 0})
-    refused(tmt(*command), f"{engine}: is damaged")
-    (engine / "export.json").write_text('{"step": 1}', encoding="utf-8")
-    refused(tmt(*command), "export.json: does not say data, decoding, positions", "export the run again")
-    (engine / "export.json").write_text("{", encoding="utf-8")
-    refused(tmt(*command), "export.json: does not say")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"decoding": {"beam": 0}}, "export.json: decoding.beam: "),
+        ({"decoding": None, "step": "many"}, "export.json: step: "),
+        ({"data": {"src_lang": "en"}}, "export.json: data.tgt_lang: Field required; data.max_length: Field required; "),
+        ({"positions": 0}, "export.json: positions: "),
+    ],
+)
+def test_an_export_json_that_this_version_does_not_write(
+    engine: Path, changes: dict[str, Any], said: str, tmt: Tmt
+) -> None:
+    set_about(engine, **changes)
+    refused(tmt("translate", "--engine", "ctranslate2", engine, "one"), said, "export the run again with this version")
+
+
+@pytest.mark.parametrize("content", ["{", "[]", ""])
+def test_an_export_json_that_is_none(engine: Path, content: str, tmt: Tmt) -> None:
+    (engine / "export.json").write_text(content, encoding="utf-8")
+    refused(tmt("translate", "--engine", "ctranslate2", engine, "one"), f"{engine}/export.json: ", "export the run")
 
 
 def test_without_the_package_it_says_how_to_get_it(both: Both, tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:

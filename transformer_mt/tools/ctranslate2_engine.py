@@ -8,7 +8,6 @@ a translation ends at once only where nothing is likelier; and an empty source h
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any, cast
 import ctranslate2
 import tokenizers as hf
 import torch
+from pydantic import BaseModel, PositiveInt, ValidationError
 
 from transformer_mt.data.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.data.tokenizer_text import EOS
@@ -82,24 +82,24 @@ class Engine(TextTranslator):
         folder = Path(run)
         about = read_about(folder)
         if checkpoint != "best":
-            raise UserError(f"--checkpoint {checkpoint}: {folder} holds one checkpoint, of step {about['step']:,}")
+            raise UserError(f"--checkpoint {checkpoint}: {folder} holds one checkpoint, of step {about.step:,}")
         resolve("cpu", "fp32", threads)  # for the threads
         check_device(device)
         try:
             files = (str(folder / f"{side}_tokenizer.json") for side in ("src", "tgt"))
             src, tgt = (Tokenizer(hf.Tokenizer.from_file(file)) for file in files)
-            pair = TokenizerPair(src, tgt, about["source_bos"])
-            config = DecodingConfig.model_validate(about["decoding"]).changed(options)
+            pair = TokenizerPair(src, tgt, about.source_bos)
+            config = about.decoding.changed(options)
             refuse(config)
-            engine = cls(folder, pair, config, about["positions"], device, scores)
+            engine = cls(folder, pair, config, about.positions, device, scores)
         except UserError:
             raise
         except Exception as error:  # both libraries raise bare Exceptions
             raise UserError(f"{folder}: is damaged ({error}); export it again") from None
-        if precision != "auto" and {about["quantization"], engine.inner.compute_type} != {TYPES[precision]}:
-            is_held = about["quantization"] == TYPES[precision]
+        if precision != "auto" and {about.quantization, engine.inner.compute_type} != {TYPES[precision]}:
+            is_held = about.quantization == TYPES[precision]
             raise UserError(
-                f"--precision {precision}: {folder} holds {about['quantization']}, computed here in "
+                f"--precision {precision}: {folder} holds {about.quantization}, computed here in "
                 f"{engine.inner.compute_type}; leave it out"
                 + ("" if is_held else f", or export with --quantization {TYPES[precision]}")
             )
@@ -204,8 +204,27 @@ class Engine(TextTranslator):
 # --- the folder -------------------------------------------------------------------------------------------------------
 
 
-def read_about(folder: Path) -> dict[str, Any]:
-    """What export.json says. Raises `UserError` for anything but a folder that this version exported."""
+class TrainedOn(BaseModel):
+    """The pairs that the model has learnt from."""
+
+    src_lang: str
+    tgt_lang: str
+    max_length: PositiveInt
+
+
+class About(BaseModel):
+    """What the engine has to know of a folder: a part of what export.json says."""
+
+    step: int
+    quantization: str
+    data: TrainedOn
+    source_bos: bool
+    positions: PositiveInt
+    decoding: DecodingConfig
+
+
+def read_about(folder: Path) -> About:
+    """Raises `UserError` for anything but a folder that this version exported."""
     path = folder / EXPORT
     if RunFolder(folder).exists():
         raise UserError(
@@ -215,13 +234,10 @@ def read_about(folder: Path) -> dict[str, Any]:
     if not path.exists():
         raise UserError(f"{folder}: has no {EXPORT}; name a folder that tmt export --to ctranslate2 made")
     try:
-        found: object = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
-        found = None
-    about = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
-    if missing := {"data", "decoding", "positions", "source_bos", "quantization", "step"} - set(about):
-        raise UserError(f"{path}: does not say {', '.join(sorted(missing))}; export the run again with this version")
-    return about
+        return About.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        problems = (f"{'.'.join(map(str, one['loc']))}: {one['msg']}".removeprefix(": ") for one in error.errors())
+        raise UserError(f"{path}: {'; '.join(problems)}; export the run again with this version") from None
 
 
 def origin(folder: Path, engine: Engine) -> Provenance:
@@ -231,9 +247,9 @@ def origin(folder: Path, engine: Engine) -> Provenance:
     used = {
         "--engine": f"ctranslate2 {ctranslate2.__version__} ({engine.inner.compute_type})",
         "exported": folder.resolve().name,
-        "checkpoint": f"{about['step']} ({seal[:12]})",
+        "checkpoint": f"{about.step} ({seal[:12]})",
     }
-    return Provenance(used, **about["data"])
+    return Provenance(used, **about.data.model_dump())
 
 
 # --- what the engine does not do --------------------------------------------------------------------------------------
