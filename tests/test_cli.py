@@ -930,3 +930,5 @@ def test_options_of_drawing_are_refused_where_nothing_is_drawn(tiny_run: Path, t
     done = tmt("translate", tiny_run, "one", "--top-k", 3)
     assert (done.returncode, done.stdout) == (2, "") and "--top-k is of drawing at random; add --sample" in done.stderr
     assert tmt("translate", tiny_run, "one", "--top-k", 3, "--sample").returncode == 0
+    done = tmt("translate", tiny_run, "one", "--beam", 3, "--sample")
+    assert (done.returncode, done.stdout) == (2, "") and "--beam is of the search" in done.stderr

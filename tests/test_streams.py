@@ -137,6 +137,14 @@ def test_another_number_of_prefixes(tmp_path: Path, n_lines: int, said: str) -> 
     assert len(found) == min(n_lines, 3)
 
 
+def test_prefixes_of_a_file_are_counted_before_anything_is_translated(tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("one\n" * 1500, encoding="utf-8")
+    (tmp_path / "p").write_text("Ein\n" * 1499, encoding="utf-8")
+    done = translate("--input", tmp_path / "f", "--prefix", tmp_path / "p")
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert "p: has 1,499 lines, and the input goes on with line 1,500" in done.stderr.decode()
+
+
 # --- standard input ---------------------------------------------------------------------------------------------------
 
 
@@ -207,7 +215,7 @@ def test_a_pipe_that_does_not_block() -> None:
         assert process.wait() == 0
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, -15)])
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_it_while_it_waits_for_a_line(number: int, status: int) -> None:
     with start(stdin=PIPE, stdout=PIPE) as process:
         assert process.stdin and process.stdout and process.stderr
@@ -385,13 +393,21 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
         ({"g.part": b"LINE 0\n"}, (), "has lost lines since it was written (7 of "),
     ],
 )
+@pytest.mark.parametrize("resume", [("--resume",), ()], ids=["resumed", "anew"])
 def test_what_is_another_is_refused(
-    change: dict[str, bytes | None], more: tuple[str, ...], said: str, stopped: dict[str, bytes], tmp_path: Path
+    change: dict[str, bytes | None],
+    more: tuple[str, ...],
+    said: str,
+    resume: tuple[str, ...],
+    stopped: dict[str, bytes],
+    tmp_path: Path,
 ) -> None:
+    if not resume and not any(name.startswith("g.") for name in change):
+        said = " lines of a translation that was stopped;"
     content = {name: text for name, text in {**stopped, **change}.items() if text is not None}
     for name, text in content.items():
         (tmp_path / name).write_bytes(text)
-    done = translate("--input", tmp_path / "f", "--output", tmp_path / "g", "--resume", *more)
+    done = translate("--input", tmp_path / "f", "--output", tmp_path / "g", *resume, *more)
     assert done.returncode == 2
     assert said in done.stderr.decode()
     assert "delete it to begin anew" in done.stderr.decode()
@@ -399,6 +415,28 @@ def test_what_is_another_is_refused(
     left = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     kept = json.loads(stopped["g.part.json"])["bytes"]
     assert {name: text[:kept] for name, text in left.items()} == {name: text[:kept] for name, text in content.items()}
+
+
+def test_a_file_of_somebody_else_s_is_not_written_over(files: tuple[Path, Path]) -> None:
+    source, target = files
+    part = target.with_name("g.part")
+    part.write_text("precious", encoding="utf-8")
+    done = translate("--input", source, "--output", target)
+    assert done.returncode == 2
+    assert f"tmt: {part}: nothing readable in {part}.json says what it holds" in done.stderr.decode()
+    assert part.read_text(encoding="utf-8") == "precious"
+
+
+def test_one_that_bad_bytes_have_stopped_goes_on_with_these_replaced(
+    tiny_run: Path, files: tuple[Path, Path], tmt: Tmt
+) -> None:
+    source, target = files
+    source.write_bytes(b"one\ntwo\nna\xefve\n")
+    command = ("translate", tiny_run, "--input", source, "--output", target)
+    assert tmt(*command).returncode == 2
+    assert done_lines(target) == 2
+    assert tmt(*command, "--errors", "replace", "--resume").returncode == 0
+    assert len(target.read_text(encoding="utf-8").splitlines()) == 3
 
 
 @pytest.mark.parametrize("arguments", [(), ("one",), ("--input", "f"), ("--output", "g")])

@@ -276,14 +276,16 @@ def _add_plot(plot: argparse.ArgumentParser) -> None:
         "--output",
         type=Path,
         metavar="F",
-        help=".png, .svg or .pdf (default: plots/WHAT.png in the run; of a configuration, NAME-WHAT.png here)",
+        help=".png, .svg or .pdf (default: plots/WHAT.png in the run; of a configuration, or with overrides, "
+        "NAME-WHAT.png here)",
     )
     plot.add_argument("--text", help="attention: a sentence to translate (default: the first validation sentence)")
     about = "attention: cross (default), or the self-attention of the encoder or the decoder"
     plot.add_argument("--kind", choices=("cross", "encoder", "decoder"), default="cross", help=about)
     plot.add_argument("--layer", type=int, metavar="N", help="attention: one layer, counted from 1 (default: all)")
     plot.add_argument("--head", type=int, metavar="N", help="attention: one head, counted from 1 (default: all)")
-    plot.add_argument("--checkpoint", default="best", metavar="best|last|STEP", help="of a run (default: best)")
+    about = "of a run: for its attention, or the positions that it has learnt (default: best)"
+    plot.add_argument("--checkpoint", metavar="best|last|STEP", help=about)
 
 
 def _add_tokenize(tokenize: argparse.ArgumentParser) -> None:

@@ -43,6 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")  # whatever the locale: as files are
+    if args.verb != "train" and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _exit)  # so that what is half written goes; a training knows what to do itself
     warnings.showwarning = _show_warning
     threading.excepthook = _show_thread_error
     try:
@@ -121,6 +123,7 @@ def _translate(args: argparse.Namespace) -> None:
     for text in args.texts if args.ensemble else ():
         if os.path.isdir(text):  # noqa: PTH112  (unlike Path, it finds nothing wrong with a long text)
             raise UserError(f"translate: {text} is a folder, taken for a text: --ensemble stands before each run")
+    streams.check_prefixes(args.input, args.prefix, args.errors)
     at_prompt = not args.texts and not args.input and sys.stdin.isatty() and sys.stdout.isatty()
     lines = streams.paired(streams.lines(args.texts, args.input, at_prompt, args.errors), args.prefix, args.errors)
     from transformer_mt.tools.translate import Job
@@ -129,7 +132,9 @@ def _translate(args: argparse.Namespace) -> None:
     for key in () if translator.config.sample else DRAWING:
         if getattr(args, key) is not None:
             raise UserError(f"translate: {option(key)} is of drawing at random; add --sample, or leave it out")
-    job = Job(origin, translator, args.errors, args.split_sentences, args.format, args.scores, args.alignments)
+    if translator.config.sample and args.beam is not None:
+        raise UserError("translate: --beam is of the search, and what is drawn has none; leave it out, or --sample")
+    job = Job(origin, translator, args.split_sentences, args.format, args.scores, args.alignments)
     settings = job.settings() if args.input else None
     _answer(args, lines, settings, job.translate, is_quiet=bool(args.texts) or at_prompt, source=args.input)
 
@@ -143,7 +148,7 @@ def _score(args: argparse.Namespace) -> None:
     lines = streams.translated(args.src, args.tgt, args.errors)
     from transformer_mt.tools.score import Job
 
-    job = Job(*_load_run(args), args.errors, args.format)
+    job = Job(*_load_run(args), args.format)
     _answer(args, lines, job.settings(), job.score, is_quiet=False)
 
 
@@ -305,6 +310,10 @@ def _answer(
         for window in streams.windows(output.remaining(lines), WINDOW):
             output.write(window, work(window, output.done.lines + 1))
             bar.update(len(window))
+
+
+def _exit(number: int, _frame: object) -> NoReturn:
+    sys.exit(128 + number)
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:

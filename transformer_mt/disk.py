@@ -69,7 +69,7 @@ def new_folder(path: Path) -> Generator[Path]:
 @contextmanager
 def shared_folder(path: Path) -> Generator[Path]:
     """The same for a folder that has the same content whoever makes it: the first of several processes names it. Raises
-    `UserError` where the disk is full."""
+    `UserError` where the disk is full, or nothing may be written there."""
     try:
         with _folder_beside(path) as beside:
             yield beside
@@ -80,6 +80,11 @@ def shared_folder(path: Path) -> Generator[Path]:
                 if not path.exists():
                     raise
     except OSError as error:
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise UserError(
+                f"{path.parent.absolute()}: cannot be written ({error.strerror}); name another folder "
+                "(data.cache_dir), or begin where you may write"
+            ) from None
         if error.filename is not None or not _is_full(error, path.parent, n_bytes=1):
             raise
         raise UserError(f"{path.parent}: the disk is full; make room, or name another folder") from None

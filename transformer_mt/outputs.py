@@ -51,7 +51,8 @@ class Progress:
             progress = cls(**json.loads(record.read_bytes()))
         except (OSError, ValueError, TypeError):
             raise UserError(
-                f"{part}: nothing readable in {record} says what it holds; delete it to begin anew"
+                f"{part}: nothing readable in {record} says what it holds;\n"
+                "delete it to begin anew, or give it another name"
             ) from None
         if part.stat().st_size < progress.bytes:
             raise UserError(
@@ -59,13 +60,6 @@ class Progress:
                 "delete it to begin anew"
             )
         return progress
-
-    @classmethod
-    def lines_kept(cls, record: Path, part: Path) -> int:
-        """How many lines could be gone on with."""
-        with suppress(UserError):
-            return cls.read(record, part).lines
-        return 0
 
     def check(self, settings: Settings, part: Path) -> None:
         """Raise `UserError` where a translation with other settings is to go on."""
@@ -204,7 +198,7 @@ def _begun(settings: Settings, part: Path, record: Path, goes_on: bool) -> Progr
         begun = Progress.read(record, part)
         begun.check(settings, part)
         return begun
-    if lines := Progress.lines_kept(record, part):
+    if part.stat().st_size and (lines := Progress.read(record, part).lines):
         raise UserError(
             f"{part}: holds {lines:,} lines of a translation that was stopped;\n"
             "type the command that wrote them again, with --resume, or delete it to begin anew"

@@ -175,6 +175,14 @@ def paired(texts: Iterable[str | None], file: Path | None = None, errors: Errors
         )
 
 
+def check_prefixes(file: Path | None, prefixes: Path | None, errors: Errors = "strict") -> None:
+    """Raise `UserError` where these are no lines and their beginnings; files that can be read only once are not
+    looked into."""
+    if file and prefixes and file.is_file() and prefixes.is_file():
+        for _ in paired(read_lines(file, errors), prefixes, errors):
+            pass
+
+
 def translated(src: Path, tgt: Path, errors: Errors = "strict") -> Iterator[Line]:
     """Each line of a file with its translation in another. Raises `UserError` where one has more lines than the other,
     at once where the files can be read twice."""

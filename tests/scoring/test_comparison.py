@@ -84,6 +84,14 @@ def test_the_same_translations_differ_by_chance() -> None:
     assert most_different([A, list(A)], None, REFERENCES, GERMAN, 5) == []
 
 
+def test_a_single_pair_has_no_bootstrap() -> None:
+    """It is drawn again as it is; sacreBLEU answers 0.001."""
+    reference = "the cat sat on the mat today"
+    one = contests([["the cat sat on a mat today"], [reference]], [reference], GERMAN)["BLEU"]
+    assert one.standings[1].difference
+    assert one.standings[1].p_bootstrap is None and one.standings[1].p_randomisation == 1
+
+
 @pytest.mark.parametrize(("differing", "least"), [(1, 1.0), (2, 0.5), (5, 0.0625)])
 def test_few_sentences_do_not_tell_systems_apart(differing: int, least: float) -> None:
     """Of the shuffles of k sentences, two leave as large a difference as there is. sacreBLEU answers 0.0001."""

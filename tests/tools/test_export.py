@@ -254,6 +254,23 @@ def test_nothing_is_left_of_an_export_that_failed(
     assert not list((tmp_path / "x").iterdir())
 
 
+def test_nothing_is_left_of_an_export_that_was_stopped(here: Path, tmp_path: Path) -> None:
+    script = """if True:
+        import os, signal
+        from transformer_mt import cli
+        from transformer_mt.training import checkpoint
+        save = checkpoint.save
+        def save_and_stop(*words):
+            save(*words)
+            os.kill(os.getpid(), signal.SIGTERM)
+        checkpoint.save = save_and_stop
+        cli.main()"""
+    words = ("export", here, "--to", "weights", "--output", tmp_path / "weights")
+    done = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (143, "", "")
+    assert not list(tmp_path.iterdir())
+
+
 # --- weights alone ----------------------------------------------------------------------------------------------------
 
 

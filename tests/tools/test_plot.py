@@ -75,6 +75,10 @@ def test_without_output_a_picture_goes_to_its_subject(
     assert [path.name for path in (run / "plots").iterdir()] == ["schedule.png"]
     assert tmt("plot", "lengths", "tiny.yaml", "name=other").stdout == "other-lengths.png\n"
     assert Path("other-lengths.png").exists()
+    drawn = (run / "plots" / "schedule.png").read_bytes()
+    other = tmt("plot", "schedule", run, "schedule.peak=0.5").stdout.strip()
+    assert (run / "plots" / "schedule.png").read_bytes() == drawn, "the run had no such schedule"
+    assert Path(other).name == other and other.endswith("-schedule.png") and Path(other).exists()
     assert not Path("runs/other").exists()
 
 
@@ -84,7 +88,7 @@ def test_without_output_a_picture_goes_to_its_subject(
 def test_a_configuration_and_its_run_have_the_same_lengths(tiny_run: Path, here: Path) -> None:
     titles, counts = set[str](), set[float]()
     for path in (tiny_run, Path("tiny.yaml")):
-        figure = plot.draw("lengths", plot.Subject.open(path, [], "best"), plot.Choice())
+        figure = plot.draw("lengths", plot.Subject.open(path, []), plot.Choice())
         for axes in figure.axes:
             counts.add(sum(bar.get_height() for bar in axes.patches))  # pyright: ignore[reportAttributeAccessIssue]
         titles.add(figure.get_suptitle())
@@ -93,7 +97,7 @@ def test_a_configuration_and_its_run_have_the_same_lengths(tiny_run: Path, here:
 
 
 def test_lengths_show_what_lies_beyond_the_limit(here: Path) -> None:
-    subject = plot.Subject.open(Path("tiny.yaml"), ["data.max_length=3"], "best")
+    subject = plot.Subject.open(Path("tiny.yaml"), ["data.max_length=3"])
     figure = plot.draw("lengths", subject, plot.Choice())
     beyond = int(figure.get_suptitle().split("; ")[1].split()[0])
     assert 0 < beyond <= 50
@@ -101,14 +105,14 @@ def test_lengths_show_what_lies_beyond_the_limit(here: Path) -> None:
 
 
 def test_overrides_are_drawn(here: Path) -> None:
-    subject = plot.Subject.open(Path("tiny.yaml"), ["schedule.kind=noam", "train.max_steps=77"], "best")
+    subject = plot.Subject.open(Path("tiny.yaml"), ["schedule.kind=noam", "train.max_steps=77"])
     axes = plot.draw("schedule", subject, plot.Choice()).axes[0]
     assert (axes.get_title(), axes.get_xlim()[1]) == ("learning rate: noam", 77)
 
 
 def test_a_curve_that_ends_is_drawn_to_where_the_run_does(here: Path) -> None:
     """The end that is not named is that of the training, as it would be for the run."""
-    subject = plot.Subject.open(Path("tiny.yaml"), ["schedule.kind=linear", "train.max_steps=77"], "best")
+    subject = plot.Subject.open(Path("tiny.yaml"), ["schedule.kind=linear", "train.max_steps=77"])
     (chosen, *_) = plot.draw("schedule", subject, plot.Choice()).axes[0].lines
     rates = list(np.asarray(chosen.get_ydata()))
     assert (rates.index(max(rates)), rates[-1]) == (4, 0.0)
@@ -223,6 +227,9 @@ MISTAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "a word too many": (("schedule", "tiny.yaml", "--output", "W/f.png", "noam"), ("unrecognized arguments: noam",)),
     "an unknown option": (("schedule", "tiny.yaml", "--colour=red"), ("unrecognized arguments: --colour=red",)),
     "no such checkpoint": (("attention", "RUN", "--checkpoint", "5"), ("--checkpoint 5",)),
+    "a checkpoint of a schedule": (("schedule", "RUN", "--checkpoint", "5"), ("no weights are drawn", "leave it out")),
+    "a checkpoint of a table": (("positions", "RUN", "--checkpoint", "last"), ("no weights are drawn",)),
+    "a checkpoint of a configuration": (("schedule", "tiny.yaml", "--checkpoint", "best"), ("no weights are drawn",)),
 }
 
 

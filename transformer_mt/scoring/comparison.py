@@ -104,7 +104,10 @@ def contests(systems: Sequence[Texts], references: Texts, standard: Standard) ->
             str(signatures[key]).replace("|seed:", f"|ar:{SHUFFLES}|seed:"),
             [
                 Standing(first.score),
-                *(_standing(one.score, first.score, one.p_value, p) for one, p in zip(others, p_values, strict=True)),
+                *(
+                    _standing(one.score, first.score, one.p_value if len(references) > 1 else None, p)
+                    for one, p in zip(others, p_values, strict=True)  # a single pair is drawn again as it is
+                ),
             ],
         )
     return found

@@ -5,8 +5,6 @@ Each is sacreBLEU's, with its signature and its 95 % interval. Validation while 
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +21,6 @@ from transformer_mt.scoring.metrics import Score, Standard
 
 RESAMPLES = 1000  # of the test set, drawn with replacement; from them the interval
 MOST_PAIRS = 10_000  # with an interval: of so many, the resamples of chrF++ take 1 GB at once
-DIGITS = 10  # in which sacreBLEU hands out an interval
 NO_TER = "TER is left out: it counts words, and the text has no spaces between them"
 PAPERS_TOKENS = 12_103  # of the references test_2016_flickr.de, as the papers on Multi30k have them
 PAPERS_PAIRS = 1000
@@ -31,7 +28,8 @@ PAPERS_PAIRS = 1000
 
 @dataclass(frozen=True)
 class Measure(Score):
-    """A score and where it would lie in 95 % of test sets like this one; None: too many pairs to draw them again."""
+    """A score and where it would lie in 95 % of test sets like this one (the percentile interval, Efron 1979); None:
+    too many pairs to draw them again."""
 
     interval: tuple[float, float] | None
 
@@ -62,40 +60,23 @@ class PapersMeasure(Measure):
         )
 
 
-class _OneKindOfFloat(Metric):
-    """sacreBLEU 2.6.0 scores most resamples as numpy's floats, hopeless ones as Python's, and fails at the mean of
-    both: so all of them are numpy's here."""
-
-    def _compute_score_from_stats(self, stats: Any) -> Any:
-        found: Any = super()._compute_score_from_stats(stats)
-        if isinstance(stats, np.ndarray):  # a resample
-            found.score = np.float32(found.score)
-        return found
-
-
-class _CHRF(_OneKindOfFloat, CHRF): ...
-
-
-class _TER(_OneKindOfFloat, TER): ...
-
-
-def make_metrics(standard: Standard, chrf: type[CHRF] = CHRF, ter: type[TER] = TER) -> dict[str, Metric]:
+def make_metrics(standard: Standard) -> dict[str, Metric]:
     """sacreBLEU's metrics by name, as they fit the language and the text."""
     lowercase, language = standard.lowercase, primary_language(standard.tgt_lang)
     metrics: dict[str, Metric] = {
         "BLEU": BLEU(tokenize=standard.tokenize, lowercase=lowercase),
-        "chrF": chrf(lowercase=lowercase),
-        "chrF++": chrf(word_order=2, lowercase=lowercase),
+        "chrF": CHRF(lowercase=lowercase),
+        "chrF++": CHRF(word_order=2, lowercase=lowercase),
     }
     if language not in TER_OF_NO_WORDS:
         is_cut = language in TER_OF_CHARACTERS
-        metrics["TER"] = ter(normalized=is_cut, asian_support=is_cut)
+        metrics["TER"] = TER(normalized=is_cut, asian_support=is_cut)
     return metrics
 
 
 def measure(hypotheses: Sequence[str], references: Sequence[str], standard: Standard) -> dict[str, Measure]:
     """All but P, by name."""
-    metrics = make_metrics(standard, _CHRF, _TER)
+    metrics = make_metrics(standard)
     hypotheses, references = standard.plain(hypotheses), standard.plain(references)
     return {name: _take(metric, hypotheses, references) for name, metric in metrics.items()}
 
@@ -123,10 +104,31 @@ def measure_as_papers(hypotheses: Sequence[str], references: Sequence[str], stan
 
 def _take(metric: Metric, hypotheses: Sequence[str], references: Sequence[str]) -> Measure:
     has_interval = len(hypotheses) <= MOST_PAIRS
+    resampled = _remember_resamples(metric)
     found = metric.corpus_score(hypotheses, [references], n_bootstrap=RESAMPLES if has_interval else 1)
-    signature = str(metric.get_signature())
-    said = json.loads(found.format(DIGITS, signature=signature, is_json=True))
-    mean, margin = said.get("confidence_mean", 0.0), said.get("confidence_var", 0.0)  # a mean of 0 is left out there
-    most = math.inf if said["name"] == "TER" else 100.0
-    interval = round(max(0.0, mean - margin), DIGITS), round(min(most, mean + margin), DIGITS)
-    return Measure(found.score, signature, interval if has_interval else None)
+    return Measure(found.score, str(metric.get_signature()), _middle(resampled) if has_interval else None)
+
+
+def _remember_resamples(metric: Any) -> list[float]:
+    """Will hold the score of each; sacreBLEU itself gives out only their mean, and half of how far they spread.
+
+    It scores most resamples as numpy's floats, hopeless ones as Python's, and fails at the mean of both (2.6.0): so all
+    of them become numpy's.
+    """
+    compute, scores = metric._compute_score_from_stats, list[float]()
+
+    def remember(stats: Any) -> Any:
+        found = compute(stats)
+        if isinstance(stats, np.ndarray):  # a resample
+            found.score = np.float32(found.score)
+            scores.append(float(found.score))
+        return found
+
+    metric._compute_score_from_stats = remember
+    return scores
+
+
+def _middle(scores: Sequence[float]) -> tuple[float, float]:
+    """Where 95 % of them lie, with as many below as above."""
+    outside = len(scores) // 40
+    return sorted(scores)[outside], sorted(scores, reverse=True)[outside]

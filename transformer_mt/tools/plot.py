@@ -32,17 +32,18 @@ class Subject:
 
     config: Config
     run: RunFolder | None
-    checkpoint: str = "best"
+    checkpoint: str | None  # None: the best
+    is_changed: bool  # what is drawn is not what the run has done
 
     @classmethod
-    def open(cls, path: Path, overrides: Sequence[str], checkpoint: str) -> Subject:
+    def open(cls, path: Path, overrides: Sequence[str], checkpoint: str | None = None) -> Subject:
         """A run folder or a YAML file, under the overrides of the command line."""
         config, run = read(path, overrides)
-        return cls(config, run, checkpoint)
+        return cls(config, run, checkpoint, bool(overrides))
 
     def translator(self) -> Translator | None:
         """The run's model; a configuration has none."""
-        return Translator.load(self.run.path, self.checkpoint, "cpu") if self.run else None
+        return Translator.load(self.run.path, self.checkpoint or "best", "cpu") if self.run else None
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Choice:
 def plot(what: What, subject: Subject, choice: Choice, output: Path | None) -> Path:
     """Draw a picture and return its file."""
     figure = draw(what, subject, choice)
-    if output is None and subject.run is not None:
+    if output is None and subject.run is not None and not subject.is_changed:
         output = subject.run.path / "plots" / f"{what}.png"
         output.parent.mkdir(exist_ok=True)
     output = output or Path(f"{subject.config.name}-{what}.png")
@@ -84,8 +85,11 @@ def suffix(path: Path) -> str:
 def draw(what: What, subject: Subject, choice: Choice) -> Figure:
     """The picture, from wherever its data are."""
     config = subject.config
+    is_of_weights = what == "attention" or (what == "positions" and config.model.positions == "learned")
+    if subject.checkpoint and not (is_of_weights and subject.run):
+        raise UserError(f"plot {what}: --checkpoint {subject.checkpoint}: no weights are drawn here; leave it out")
     if what == "positions":
-        translator = subject.translator() if config.model.positions == "learned" else None
+        translator = subject.translator() if is_of_weights else None
         return pictures.positions(config.model, translator and translator.model)
     if what == "schedule":
         return pictures.schedule(config.schedule, config.model.d_model, config.train.max_steps)

@@ -19,7 +19,6 @@ class Job:
 
     origin: Provenance
     translator: TextTranslator
-    errors: str
     kind: Kind = "text"
 
     def settings(self) -> Settings:
@@ -27,7 +26,6 @@ class Job:
         return {
             "tmt score": __version__,
             **self.origin.used,
-            "--errors": self.errors,
             "--format": self.kind,
             "decoding.max_source_length": str(self.translator.config.max_source_length),
         }

@@ -43,7 +43,6 @@ class Job:
 
     origin: Provenance
     translator: TextTranslator
-    errors: str
     split_sentences: SplitWhen
     kind: Kind = "text"
     scores: bool = False
@@ -68,7 +67,6 @@ class Job:
         return {
             "tmt": __version__,
             **self.origin.used,
-            "--errors": self.errors,
             "--split-sentences": self.split_sentences,
             "--format": self.kind,
             "--scores": str(self.scores),
