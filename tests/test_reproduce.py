@@ -32,7 +32,11 @@ WRONG = [
     *(["--pair", "ende"], ["--pair", "en-xx"], ["--jobs", "0"], ["--screen", "x"], ["--data", "pyproject.toml"]),
     *(["--screen", "adam", "--system", "tiny"], ["seed=3"], ["data.train={}"], ["data={}"], ["data.test.x.src=y"]),
 ]
-SYNTHETIC = "en-de-1-taught.de", "de-en-1-back.en", "de-en-1-drawn.en"
+TAUGHT, DRAWN_TAUGHT = (f"train.screened-en-de-ensemble-of-2-{name}.de" for name in ("taught", "drawn-taught"))
+BACK, DRAWN = (f"train.screened-de-en-1-{name}.en" for name in ("back", "drawn"))
+LEARNT = [
+    *[("train.en", "train.de"), ("train.en", TAUGHT), (BACK, "train.de"), (DRAWN, "train.de"), (DRAWN, DRAWN_TAUGHT)]
+]
 
 
 @pytest.fixture
@@ -80,18 +84,14 @@ def test_from_text_to_table(data: Path, monkeypatch: pytest.MonkeyPatch, capsys:
 
 @pytest.mark.slow
 def test_from_text_to_students(data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Two teachers, what they translate, and what learns from it."""
-    fast = reproduce.FAST._replace(averaged=2)
-    texts = tuple(text._replace(teacher=fast) for text in reproduce.DIVERSIFIED.texts)
-    diversified = reproduce.DIVERSIFIED._replace(averaged=2, texts=texts)
-    monkeypatch.setattr(reproduce, "SYSTEMS", {"diversified": diversified})
+    """Three teachers, what they translate, and what learns from it."""
+    monkeypatch.setattr(reproduce, "SYSTEMS", {"distilled": reproduce.DISTILLED})
     arguments = ["multi30k", "--data", str(data), "--seeds", "1", "--jobs", "2", *SMALL, "schedule.warmup_steps=1"]
     monkeypatch.setattr(sys, "argv", ["reproduce.py", *arguments])
     reproduce.main()
-    assert capsys.readouterr().out.splitlines()[-1].startswith("| `diversified` | ")
-    learnt = configuration.load(Path("runs/multi30k/diversified-en-de-1/config.yaml")).data.train
-    assert [Path(file).name for file in learnt.src[2:]] == [f"train.fast-{name}" for name in SYNTHETIC[1:]]
-    assert Path(learnt.tgt[1]).name == f"train.fast-{SYNTHETIC[0]}"
+    assert capsys.readouterr().out.splitlines()[-1].startswith("| `distilled` | ")
+    learnt = configuration.load(Path("runs/multi30k/distilled-en-de-1/config.yaml")).data.train
+    assert [(Path(src).name, Path(tgt).name) for src, tgt in zip(learnt.src, learnt.tgt, strict=True)] == LEARNT
     assert {Path(file).read_bytes().count(b"\n") for file in (*learnt.src, *learnt.tgt)} == {25}
     made = {path: path.stat().st_mtime_ns for path in Path("runs/multi30k").glob("**/*") if "average" in str(path)}
 
@@ -158,32 +158,23 @@ def test_students(data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     monkeypatch.setattr(reproduce_work, "tmt", tmt)
     arguments = ["multi30k", "--data", str(data), "--seeds", "2", "--system", "distilled", "train.max_steps=3"]
     monkeypatch.setattr(sys, "argv", ["reproduce.py", *arguments])
-    taught, back, drawn = (f"train.fast-{name}" for name in SYNTHETIC)
     parts = "val", "test_2016_flickr"
-    made, made_of_drawn = (f"train.diversified-en-de-ensemble-of-3-{name}.de" for name in ("taught", "drawn-taught"))
-    ensemble = [f"diversified-en-de-{seed}-average-last-3" for seed in (1, 2, 3)]
+    backward, *forward = "screened-de-en-1", "screened-en-de-1", "screened-en-de-2"
+    ensemble = [f"{teacher}-average-last-3" for teacher in forward]
     for is_outdated in (False, True):
         reproduce.main()
         assert happened == [
-            ("fast-en-de-1", parts, False),
-            ("fast-de-en-1", parts[:1], False),
-            ("fast-en-de-1-average-last-3", "train.en", taught),
-            ("fast-de-en-1-average-last-3", "train.de", back),
-            ("fast-de-en-1-average-last-3", "train.de", drawn),
-            *[(f"diversified-en-de-{seed}", parts, is_outdated) for seed in (1, 2, 3)],
-            (*ensemble, "train.en", made),
-            (*ensemble, drawn, made_of_drawn),
+            *[(teacher, parts, False) for teacher in forward],
+            (backward, parts[:1], False),
+            (*ensemble, "train.en", TAUGHT),
+            (f"{backward}-average-last-3", "train.de", BACK),
+            (f"{backward}-average-last-3", "train.de", DRAWN),
+            (*ensemble, DRAWN, DRAWN_TAUGHT),
             *[(f"distilled-en-de-{seed}", parts, is_outdated) for seed in (1, 2)],
         ]
         happened.clear()
-    pairs = ("train.en", "train.de")
-    translated_back = [(back, "train.de"), (drawn, "train.de")]
-    assert learnt == {
-        "fast-en-de": [pairs],
-        "fast-de-en": [pairs[::-1]],
-        "diversified-en-de": [pairs, ("train.en", taught), *translated_back],
-        "distilled-en-de": [pairs, ("train.en", made), *translated_back, (drawn, made_of_drawn)],
-    }
+    pair = LEARNT[0]
+    assert learnt == {"screened-en-de": [pair], "screened-de-en": [pair[::-1]], "distilled-en-de": LEARNT}
     assert [line.split(" | ")[0] for line in capsys.readouterr().out.splitlines()[-2:]] == [
         *("| `distilled`", "| `distilled`, ensemble"),
     ]
