@@ -27,7 +27,7 @@ class System(NamedTuple):
 
     name: str
     config: str
-    averaged: int  # of its newest checkpoints, so many
+    averaged: int  # of its newest checkpoints, so many; 1: the last alone
     changes: tuple[str, ...] = ()
     texts: tuple[Text, ...] = ()
 
@@ -81,8 +81,9 @@ class Work:
 
     @property
     def judged(self) -> RunFolder:
-        """What is scored: the folder with the mean of its checkpoints."""
-        return RunFolder(self.run.path.with_name(f"{self.run.path.name}-average-last-{self.system.averaged}"))
+        """What is scored: the folder with the mean of its checkpoints, or with the last one."""
+        n = self.system.averaged
+        return RunFolder(self.run.path.with_name(f"{self.run.path.name}-{f'average-last-{n}' if n > 1 else 'last'}"))
 
     def files(self, part: str) -> tuple[Path, Path]:
         """A part of the corpus, source and target."""
@@ -123,8 +124,9 @@ class Work:
         if not self.is_averaged():
             if self.judged.exists():
                 delete_folder(self.judged.path)
-            last = self.system.averaged
-            tmt("average", self.run.path, "--last", last, "--output", self.judged.path, threads=self.threads)
+            n = self.system.averaged
+            verb, *how = ("average", "--last", n) if n > 1 else ("export", "--to", "weights", "--checkpoint", "last")
+            tmt(verb, self.run.path, *how, "--output", self.judged.path, threads=self.threads)
         for part in self.scored:
             if not self.scores_file(part).exists():
                 evaluate([self], part, self.scores_file(part))
