@@ -1,6 +1,6 @@
 """Train the program's defaults and configs/low_resource.yaml on the first lines of a corpus, and print a table.
 
-    python scripts/compare_low_resource.py --folder F [--pairs N ...] [--seeds N] [--jobs N] [section.key=value ...]
+    python scripts/compare_low_resource.py [section.key=value ...] --folder F [--seeds N] [--jobs N] [--pairs N ...]
 
 `--folder` holds Multi30k as text: train, val and test_2016_flickr, each as .en and .de; it can be any corpus of that
 shape. The recipe trains as it stands; the defaults are looked at every 100 steps, and end when BLEU on val has not
@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trainings import CONFIGS, as_source, do_all, folder, positive, run_script, spread, tmt
+from trainings import CONFIGS, as_source, do_all, folder, positive, refuse_own, run_script, spread, tmt
 
 from transformer_mt.data.lines import read_lines
 from transformer_mt.disk import write_text
@@ -110,7 +110,9 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--pairs", type=positive, nargs="+", default=[1000, 3000, 10000], metavar="N", help="sizes")
     parser.add_argument("--seeds", type=positive, default=1, help="runs of each, with seeds 1, 2, ...")
     parser.add_argument("--jobs", type=positive, default=1, help="trainings at once, each with one CPU thread")
-    return parser.parse_intermixed_args()
+    args = parser.parse_intermixed_args()
+    refuse_own(parser, args.overrides)
+    return args
 
 
 if __name__ == "__main__":

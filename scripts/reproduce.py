@@ -4,13 +4,14 @@
     python scripts/reproduce.py multi30k --data DIR --screen LEVER [--screen LEVER ...]
 
 DIR holds Multi30k as raw text: train, val and test_2016_flickr, each as .en, .de, ... Each system is trained with N
-seeds, the newest checkpoints of each are averaged, and the mean is scored on val and test_2016_flickr; then all seeds
-together, as an ensemble. The systems: `tiny` is the papers'; `fast` comes near it with half the tokens; `screened` is
-`fast` with what its screening found, for half as many steps; `distilled` learns also from what two seeds of `screened`
-and one of the other direction make of the training text. The hours of teachers are not counted in its own. `--system`
-asks for some of them alone. All goes to runs/multi30k; a training that was begun goes on, and what is done is not done
-again, so the command may be stopped at any time. `--jobs N` makes N trainings at once, each with one CPU thread where N
-is above 1. `section.key=value` changes all trainings: for a trial, in a working folder of its own.
+seeds, the newest checkpoints of each are averaged (of some, the last is taken alone), and that is scored on val and
+test_2016_flickr; then all seeds together, as an ensemble. The systems: `tiny` is the papers'; `fast` comes near it with
+half the tokens; `screened` is `fast` with what its screening found, for half as many steps; `distilled` learns also
+from what two seeds of `screened` and one of the other direction make of the training text. The hours of teachers are
+not counted in its own. `--system` asks for some of them alone. All goes to runs/multi30k; a training that was begun
+goes on, and what is done is not done again, so the command may be stopped at any time. `--jobs N` makes N trainings at
+once, each with one CPU thread where N is above 1. `section.key=value` changes all trainings: for a trial, in a working
+folder of its own.
 
 `--screen` trains `fast` as it is and with one thing changed: a lever, or each of them (`all`). These are scored on val
 alone: what is chosen so has never seen the test set. The levers:
@@ -37,7 +38,7 @@ from reproduce_work import (
     together,
     write_papers_texts,
 )
-from trainings import do_all, folder, positive, run_script, spread
+from trainings import do_all, folder, positive, refuse_own, run_script, spread
 
 from transformer_mt.scoring.papers import MULTI30K
 
@@ -51,8 +52,6 @@ TAUGHT = Text("taught", SCREENED, seeds=2, options=AS_LONG)
 DRAWN_TAUGHT = TAUGHT._replace(name="drawn-taught", source=DRAWN)
 DISTILLED = System("distilled", "papers/multi30k_distilled.yaml", averaged=1, texts=(TAUGHT, BACK, DRAWN, DRAWN_TAUGHT))
 SYSTEMS = {system.name: system for system in (TINY, FAST, SCREENED, DISTILLED)}
-OWN = ("name", "runs_dir", "seed", "data.src_lang", "data.tgt_lang", "data.train", "data.validation", "data.test")
-"""Settings that make one training another one than the next."""
 LEVERS = {
     "nothing": (),
     "adam": ("optimizer.kind=adam",),
@@ -124,9 +123,7 @@ def read_arguments() -> argparse.Namespace:
     args = parser.parse_intermixed_args()
     if args.screen and args.system:
         parser.error("--screen is of `fast`: leave --system out")
-    for key in (override.partition("=")[0] for override in args.overrides):
-        if any(f"{own}.".startswith(f"{key}.") or f"{key}.".startswith(f"{own}.") for own in OWN):
-            parser.error(f"{key} is set for each training here (--pair, --seeds)")
+    refuse_own(parser, args.overrides)
     args.seeds = args.seeds or (1 if args.screen else 3)
     return args
 

@@ -176,10 +176,14 @@ class Synthetic:
         return (self.original, self.file) if forward else (self.file, self.original)
 
     def do(self) -> None:
-        """Translate: anew where a teacher is, or the original."""
-        if not is_newer(self.file, [self.original, *(teacher.judged.config for teacher in self.teachers)]):
-            files = "--input", self.original, "--output", self.file
-            tmt("translate", *models(self.teachers), *self.options, *files, threads=self.teachers[0].threads)
+        """Translate: anew where a teacher is, or the original; what was stopped goes on."""
+        made_of = [self.original, *(teacher.judged.config for teacher in self.teachers)]
+        part = self.file.with_name(f"{self.file.name}.part")
+        if not is_newer(self.file, made_of):
+            if not is_newer(part, made_of):
+                part.unlink(missing_ok=True)
+            words = (*models(self.teachers), *self.options, "--resume", "--input", self.original, "--output", self.file)
+            tmt("translate", *words, threads=self.teachers[0].threads)
 
 
 def write_papers_texts(data: Path, lang: str) -> None:

@@ -19,6 +19,8 @@ from typing import Protocol
 from transformer_mt.errors import UserError
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
+OWN = ("name", "runs_dir", "seed", "data.src_lang", "data.tgt_lang", "data.train", "data.validation", "data.test")
+"""Settings that make one training another one than the next."""
 
 
 class Doable(Protocol):
@@ -83,9 +85,16 @@ def folder(text: str) -> Path:
 
 def positive(text: str) -> int:
     """A number of things, on the command line."""
-    if not text.isdecimal() or text == "0":
+    if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text}: a number from 1 on")
     return int(text)
+
+
+def refuse_own(parser: argparse.ArgumentParser, overrides: Sequence[str]) -> None:
+    """Changes of all trainings cannot be of what each of them has for itself."""
+    for key in (override.partition("=")[0] for override in overrides):
+        if any(f"{own}.".startswith(f"{key}.") or f"{key}.".startswith(f"{own}.") for own in OWN):
+            parser.error(f"{key} is set for each training here: leave it out")
 
 
 def as_source(*pairs: tuple[Path, Path]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -29,8 +30,15 @@ SMALL = (
 )
 
 WRONG = [
-    *(["--pair", "ende"], ["--pair", "en-xx"], ["--jobs", "0"], ["--screen", "x"], ["--data", "pyproject.toml"]),
-    *(["--screen", "adam", "--system", "tiny"], ["seed=3"], ["data.train={}"], ["data={}"], ["data.test.x.src=y"]),
+    *(
+        ["--pair", "ende"],
+        ["--pair", "en-xx"],
+        ["--jobs", "0"],
+        ["--jobs", "00"],
+        ["--screen", "x"],
+        ["--data", "pyproject.toml"],
+    ),
+    ["--screen", "adam", "--system", "tiny"],
 ]
 TAUGHT, DRAWN_TAUGHT = (f"train.screened-en-de-ensemble-of-2-{name}.de" for name in ("taught", "drawn-taught"))
 BACK, DRAWN = (f"train.screened-de-en-1-{name}.en" for name in ("back", "drawn"))
@@ -179,6 +187,28 @@ def test_students(data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     assert [line.split(" | ")[0] for line in capsys.readouterr().out.splitlines()[-2:]] == [
         *("| `distilled`", "| `distilled`, ensemble"),
     ]
+
+
+@pytest.mark.parametrize("is_outdated", [False, True])
+def test_a_translation_that_was_stopped_goes_on(
+    is_outdated: bool, data: Path, tiny_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But begins anew where the original has changed since."""
+    monkeypatch.setattr(reproduce_work.Work, "judged", RunFolder(tiny_run))
+    reproduce_work.TEXT.mkdir(parents=True)
+    text = reproduce_work.TEXT / "train.en"
+    made = reproduce_work.Synthetic("taught", (reproduce_work.Work(reproduce.FAST, 1, "en", "de", ("val",), 1),))
+    part = made.file.with_name(f"{made.file.name}.part")
+    text.write_bytes(b"one two\n" * 1100 + b"\xff\n")
+    with pytest.raises(UserError, match="ended with status 2"):
+        made.do()
+    part.write_bytes(b"!" + part.read_bytes()[1:])
+    text.write_bytes(b"one two\n" * 1101)
+    if not is_outdated:
+        os.utime(part)
+    made.do()
+    written = made.file.read_bytes()
+    assert written.count(b"\n") == 1101 and written.startswith(b"!") is not is_outdated
 
 
 def test_levers_are_settings_of_the_recipe() -> None:
@@ -330,6 +360,14 @@ def test_low_resource(data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
         "| 3 | default | 11.00 | 11.00 | 2,500,000 | 0.50 |",
         "| 3 | low_resource | 11.50 | 11.50 | 2,500,000 | 0.50 |",
     ]
+
+
+@pytest.mark.parametrize("own", ["seed=7", "name=x", "data.test={}"])
+def test_low_resource_sets_some_things_itself(own: str, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["compare.py", own, "--folder", str(data), "--pairs", "2"])
+    with pytest.raises(SystemExit) as end:
+        compare_low_resource.main()
+    assert end.value.code == 2
 
 
 def test_low_resource_has_as_many_pairs_as_it_says(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -417,6 +417,13 @@ def test_what_is_another_is_refused(
     assert {name: text[:kept] for name, text in left.items()} == {name: text[:kept] for name, text in content.items()}
 
 
+def test_one_killed_before_its_first_lines_begins_anew(files: tuple[Path, Path]) -> None:
+    source, target = files
+    target.with_name("g.part").touch()
+    done = translate("--input", source, "--output", target, "--resume")
+    assert (done.returncode, target.read_text(encoding="utf-8")) == (0, source.read_text(encoding="utf-8").upper())
+
+
 def test_a_file_of_somebody_else_s_is_not_written_over(files: tuple[Path, Path]) -> None:
     source, target = files
     part = target.with_name("g.part")

@@ -194,7 +194,7 @@ def opened(
 
 def _begun(settings: Settings, part: Path, record: Path, goes_on: bool) -> Progress:
     """From where on a part is written. Raises `UserError` where it cannot be gone on with, or would be lost."""
-    if goes_on:
+    if goes_on and (part.stat().st_size or record.exists()):  # else it was killed before its first lines
         begun = Progress.read(record, part)
         begun.check(settings, part)
         return begun
