@@ -94,7 +94,8 @@ def test_from_text_to_table(data: Path, monkeypatch: pytest.MonkeyPatch, capsys:
 def test_from_text_to_students(data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Three teachers, what they translate, and what learns from it."""
     monkeypatch.setattr(reproduce, "SYSTEMS", {"distilled": reproduce.DISTILLED})
-    arguments = ["multi30k", "--data", str(data), "--seeds", "1", "--jobs", "2", *SMALL, "schedule.warmup_steps=1"]
+    arguments = ["multi30k", "--data", str(data), "--seeds", "1", "--jobs", "2", *SMALL]
+    arguments += ["schedule.warmup_steps=1", "schedule.decay_steps=1"]
     monkeypatch.setattr(sys, "argv", ["reproduce.py", *arguments])
     reproduce.main()
     assert capsys.readouterr().out.splitlines()[-1].startswith("| `distilled` | ")
