@@ -29,22 +29,15 @@ SMALL = (
     *("validation.every=1", "decoding={max_length_factor: 0, max_length_offset: 4}"),
 )
 
+OF_EACH = ["seed=3"], ["name=x"], ["data.train={}"], ["data={}"], ["data.test.x.src=y"]  # settings that differ
 WRONG = [
-    *(
-        ["--pair", "ende"],
-        ["--pair", "en-xx"],
-        ["--jobs", "0"],
-        ["--jobs", "00"],
-        ["--screen", "x"],
-        ["--data", "pyproject.toml"],
-    ),
-    ["--screen", "adam", "--system", "tiny"],
+    *(["--pair", "ende"], ["--pair", "en-xx"], ["--jobs", "0"], ["--jobs", "00"], ["--screen", "x"], *OF_EACH),
+    *(["--screen", "adam", "--system", "tiny"], ["--data", "pyproject.toml"]),
 ]
 TAUGHT, DRAWN_TAUGHT = (f"train.screened-en-de-ensemble-of-2-{name}.de" for name in ("taught", "drawn-taught"))
 BACK, DRAWN = (f"train.screened-de-en-1-{name}.en" for name in ("back", "drawn"))
-LEARNT = [
-    *[("train.en", "train.de"), ("train.en", TAUGHT), (BACK, "train.de"), (DRAWN, "train.de"), (DRAWN, DRAWN_TAUGHT)]
-]
+PAIR = "train.en", "train.de"
+LEARNT = [PAIR, ("train.en", TAUGHT), (BACK, "train.de"), (DRAWN, "train.de"), (DRAWN, DRAWN_TAUGHT)]
 
 
 @pytest.fixture
@@ -183,8 +176,7 @@ def test_students(data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
             *[(f"distilled-en-de-{seed}", parts, is_outdated) for seed in (1, 2)],
         ]
         happened.clear()
-    pair = LEARNT[0]
-    assert learnt == {"screened-en-de": [pair], "screened-de-en": [pair[::-1]], "distilled-en-de": LEARNT}
+    assert learnt == {"screened-en-de": [PAIR], "screened-de-en": [PAIR[::-1]], "distilled-en-de": LEARNT}
     assert [line.split(" | ")[0] for line in capsys.readouterr().out.splitlines()[-2:]] == [
         *("| `distilled`", "| `distilled`, ensemble"),
     ]
@@ -363,9 +355,9 @@ def test_low_resource(data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     ]
 
 
-@pytest.mark.parametrize("own", ["seed=7", "name=x", "data.test={}"])
-def test_low_resource_sets_some_things_itself(own: str, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["compare.py", own, "--folder", str(data), "--pairs", "2"])
+@pytest.mark.parametrize("own", OF_EACH)
+def test_low_resource_sets_some_things_itself(own: list[str], data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["compare.py", *own, "--folder", str(data), "--pairs", "2"])
     with pytest.raises(SystemExit) as end:
         compare_low_resource.main()
     assert end.value.code == 2
