@@ -73,6 +73,7 @@ def assert_equal(ours: Measure, theirs: Measure) -> None:
     assert ours.interval and theirs.interval
     (low, high), (their_low, their_high) = ours.interval, theirs.interval
     assert high - low == pytest.approx(their_high - their_low, abs=1e-4)
+    assert low <= (their_low + their_high) / 2 <= high
 
 
 @pytest.mark.parametrize(
