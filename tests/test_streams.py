@@ -145,6 +145,23 @@ def test_prefixes_of_a_file_are_counted_before_anything_is_translated(tmp_path: 
     assert "p: has 1,499 lines, and the input goes on with line 1,500" in done.stderr.decode()
 
 
+def test_prefixes_are_not_written_over(tmp_path: Path) -> None:
+    """Nor with --resume, by which what came of them would be taken for them."""
+    for name in "fp":
+        (tmp_path / name).write_bytes(b"one\n")
+    arguments = ("--input", tmp_path / "f", "--prefix", tmp_path / "p", "--output", tmp_path / "p")
+    for done in (translate(*arguments), translate(*arguments, "--resume")):
+        assert (done.returncode, b"p: is read, and --output" in done.stderr) == (2, True)
+    assert (tmp_path / "p").read_bytes() == b"one\n"
+
+
+def test_prefixes_that_are_not_there_are_missed_at_once(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"one\n")
+    done = translate("--input", tmp_path / "f", "--prefix", tmp_path / "p", "--output", tmp_path / "g")
+    assert (done.returncode, b"p: no such file" in done.stderr) == (2, True)
+    assert [path.name for path in tmp_path.iterdir()] == ["f"]
+
+
 # --- standard input ---------------------------------------------------------------------------------------------------
 
 
@@ -604,6 +621,13 @@ def test_nothing_is_compressed(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"one\n")
     done = translate("--input", tmp_path / "f", "--output", tmp_path / "g.gz")
     assert (done.returncode, b"g.gz: is written as plain text: leave out .gz" in done.stderr) == (2, True)
+
+
+def test_what_ends_before_its_first_lines_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"\xff\n")
+    done = translate("--input", tmp_path / "f", "--output", tmp_path / "g")
+    assert (done.returncode, b"f:1: not UTF-8 text" in done.stderr) == (2, True)
+    assert [path.name for path in tmp_path.iterdir()] == ["f"]
 
 
 def test_a_link_s_part_is_beside_what_it_points_to(tmp_path: Path) -> None:

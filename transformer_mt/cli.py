@@ -117,7 +117,9 @@ def _train(args: argparse.Namespace) -> None:
 
 def _translate(args: argparse.Namespace) -> None:
     streams.check_input(args.texts, args.input, "translate")
-    outputs.check(args.output, args.input, args.prefix, in_place=True)
+    streams.check_file(args.prefix)
+    outputs.check(args.output, args.input, in_place=True)
+    outputs.check(args.output, args.prefix)
     if args.resume and not (args.input and args.output):
         raise UserError("translate: --resume goes with --input and --output: only a file can be gone on with")
     for text in args.texts if args.ensemble else ():

@@ -123,7 +123,7 @@ class Output:
 
     def whereabouts(self) -> str:
         """Of what is done, where the command ends before its time."""
-        if not (self.record or self.done.lines):
+        if not self.done.lines:
             return "nothing is written"
         what = f"lines done: {self.done.lines:,}, in {self.file.name}"
         return f"{what}; the same command with --resume goes on from there" if self.record else what
@@ -181,9 +181,11 @@ def opened(
                 output.cut()
                 yield output
             except BaseException as error:
-                output.cut()
-                if not (output.record or output.done.lines):
+                if output.done.lines:
+                    output.cut()
+                else:
                     part.unlink(missing_ok=True)
+                    _forget(record)
                 if output.done.lines > begun.lines and not isinstance(error, KeyboardInterrupt):
                     say_here(f"tmt: {output.whereabouts()}")
                 raise

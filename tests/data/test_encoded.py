@@ -102,6 +102,12 @@ def test_held_out_pairs_are_kept_as_they_are(tokenizers: TokenizerPair) -> None:
     assert found.filtered == Filtered()
 
 
+def test_what_normalisation_leaves_nothing_of_is_empty() -> None:
+    config = TokenizerConfig(vocab_size=300, min_frequency=1, normalization=("control_characters",))
+    found = encode(make_table([("a", "x"), ("\x07", "x"), ("a", "\x07")]), train(config, PAIRS), LIMIT, Path("cache"))
+    assert (len(found), found.filtered) == (1, Filtered(empty=2, examples={"empty": [1, 2]}))
+
+
 @pytest.mark.parametrize("block", [1, 2, 3, 8])
 @pytest.mark.parametrize("too_long", ["drop", "truncate"])
 def test_blocks_make_no_difference(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import warnings
 from collections.abc import Callable
@@ -101,6 +102,21 @@ def test_nothing_to_translate(translator: Translator) -> None:
 
 def test_blank_lines_keep_their_place(translator: Translator, alone: list[str]) -> None:
     assert translator.translate(["", SENTENCES[0], "   ", SENTENCES[1]]) == ["", alone[0], "", alone[1]]
+
+
+def test_what_normalisation_leaves_nothing_of_is_blank(make_model: MakeModel) -> None:
+    config = TokenizerConfig(vocab_size=300, normalization=("control_characters",))
+    translator = learned(make_model, train(config, pairs("test")[:100]), max_positions=40)
+    first, nothing = translator.translate(["The dog", "\x07"])
+    assert first and nothing == ""
+    scores = [one.score for one in translator.score(["The dog", "\x07", "The dog"], ["Der", "Der", "\x07"])]
+    assert [math.isfinite(score) for score in scores] == [True, False, False]
+
+
+def test_as_many_numbers_as_texts(translator: Translator) -> None:
+    for call in (translator.translate, lambda texts, lines: translator.score(texts, texts, lines)):
+        with pytest.raises(UserError, match="3 texts and 2 numbers of lines: give one for each"):
+            call(["x"] * 3, lines=[1, 2])
 
 
 def test_any_text_is_translated(translator: Translator) -> None:

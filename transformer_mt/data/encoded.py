@@ -22,7 +22,7 @@ from transformer_mt.data.progress import blocks
 from transformer_mt.data.tokenizer import TokenizerPair
 from transformer_mt.disk import shared_folder
 
-LAYOUT = 3  # of the arrays on disk; part of the cache's key
+LAYOUT = 4  # of the arrays on disk; part of the cache's key
 
 Ids = NDArray[np.int32]
 Offsets = NDArray[np.int64]
@@ -148,7 +148,7 @@ def _keep(
     longest = limit.max_length - 1  # the end symbol takes one place
     kept: list[int] = []
     for i, ((src_text, tgt_text), (src, tgt)) in enumerate(zip(texts, coded, strict=True)):
-        if not limit.keep_empty and not (src_text.strip() and tgt_text.strip()):
+        if not limit.keep_empty and not (src and tgt and src_text.strip() and tgt_text.strip()):
             filtered.count("empty", first_row + i)
         elif max(len(src), len(tgt)) <= longest:
             kept.append(i)

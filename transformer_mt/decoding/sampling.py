@@ -45,6 +45,7 @@ class Sampler:
         if self.top_p < 1:
             ordered, places = scores.softmax(-1).sort(descending=True, stable=True)
             is_behind = ordered.cumsum(-1) - ordered >= self.top_p  # those before it have enough together
+            is_behind[..., 0] = False  # however small top_p is: in fp32, it may be 0
             scores = scores.masked_fill(torch.zeros_like(is_behind).scatter(-1, places, is_behind), NONE)
         return scores
 

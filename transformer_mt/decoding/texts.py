@@ -80,7 +80,7 @@ class TextTranslator(ABC):
         lines: Sequence[int] | None = None,
         **options: Any,
     ) -> list[str]:
-        """One line for each text, in order. A blank text becomes an empty one.
+        """One line for each text, in order: an empty one where it is blank, or normalisation leaves nothing of it.
 
         The translation of a text begins with its beginning, where there are some. Options are the keys of the
         configuration's section `decoding`, such as `beam=1`. `lines` are the texts' numbers, which warnings name and on
@@ -105,11 +105,11 @@ class TextTranslator(ABC):
             return self.changed(options).n_best(texts, prefixes, lines, alignments=alignments)
         _check_several(texts, prefixes)
         config = self.config
-        lines = range(1, len(texts) + 1) if lines is None else lines
+        lines = _numbers(texts, lines)
         coded = self.encode(texts, lines)
         forced = self._encode_prefixes(prefixes, lines) if prefixes is not None else None
         found = [[NOTHING] for _ in texts]
-        worth = {i: len(coded[i]) for i, text in enumerate(texts) if text.strip()}
+        worth = {i: len(coded[i]) for i, text in enumerate(texts) if text.strip() and coded[i]}
         for batch in batches(worth, config.batch_tokens // config.branches):
             sources, numbers = [coded[i] for i in batch], [lines[i] for i in batch]
             of_batch = [forced[i] for i in batch] if forced is not None else None
@@ -125,16 +125,17 @@ class TextTranslator(ABC):
     ) -> list[Translation]:
         """Each target as a translation of its source, with the log-probabilities that the model gives it.
 
-        A pair with a blank side is no translation, and has minus infinity; so has, with a warning (`Unscored`), a pair
-        with a side that is longer than `max_source_length`, or than the model's positions. `lines` are the pairs'
-        numbers, which warnings name.
+        A pair with a blank side, or one of which normalisation leaves nothing, is no translation, and has minus
+        infinity; so has, with a warning (`Unscored`), a pair with a side that is longer than `max_source_length`, or
+        than the model's positions. `lines` are the pairs' numbers, which warnings name.
         """
         _check_several(sources, targets)
         if len(sources) != len(targets):
             raise UserError(f"{len(sources)} sources and {len(targets)} targets: give one for each")
-        numbers = range(1, len(sources) + 1) if lines is None else lines
+        numbers = _numbers(sources, lines)
         src, tgt = self.tokenizers.src.encode(sources), self.tokenizers.tgt.encode(targets)
-        whole = [bool(source.strip() and target.strip()) for source, target in zip(sources, targets, strict=True)]
+        sides = zip(sources, targets, src, tgt, strict=True)
+        whole = [bool(source.strip() and target.strip() and ids and other) for source, target, ids, other in sides]
         read = [i for i, line in enumerate(numbers) if whole[i] and self._has_room(line, src[i], tgt[i])]
         log_probs = dict(zip(read, self.log_probs([src[i] for i in read], [tgt[i] for i in read]), strict=True))
         return [self._given(target, tgt[i], log_probs.get(i)) for i, target in enumerate(targets)]
@@ -214,3 +215,10 @@ def _check_several(*given: Sequence[str] | None) -> None:
     """Raise `UserError` for a text where a list of texts belongs: its letters would be taken for texts."""
     if any(isinstance(texts, str) for texts in given):
         raise UserError("one text is given where several are translated: give a list of texts")
+
+
+def _numbers(texts: Sequence[str], lines: Sequence[int] | None) -> Sequence[int]:
+    """Of the texts' lines: as they are given, or counted from 1. Raises `UserError` where they are not as many."""
+    if lines is not None and len(lines) != len(texts):
+        raise UserError(f"{len(texts)} texts and {len(lines)} numbers of lines: give one for each")
+    return range(1, len(texts) + 1) if lines is None else lines
