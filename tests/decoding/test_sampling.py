@@ -76,7 +76,7 @@ def kept(probabilities: list[float]) -> Tensor:
         ({"top_k": 3}, kept([0.3, 0, 0.25, 0, 0.2, 0, 0])),
         ({"top_k": 7}, SCORES.exp()),
         ({"top_k": 1000}, SCORES.exp()),
-        ({"top_p": 1e-46}, kept([1, 0, 0, 0, 0, 0, 0])),
+        ({"top_p": 1e-9}, kept([1, 0, 0, 0, 0, 0, 0])),
         ({"top_p": 0.5}, kept([0.3, 0, 0.25, 0, 0, 0, 0])),
         ({"top_p": 0.76}, kept([0.3, 0, 0.25, 0, 0.2, 0.1, 0])),
         ({"top_k": 4, "top_p": 0.8}, kept([0.3, 0, 0.25, 0, 0.2, 0, 0])),
@@ -90,6 +90,11 @@ def test_tokens_come_as_often_as_is_said(settings: dict[str, Any], probabilities
     found = first_draws(SCORES, options(seed=seed, **settings))
     assert_drawn_from(found.tokens, probabilities)
     assert torch.equal(found.log_probs, SCORES[found.tokens]), "the score is the model's, whatever is drawn from"
+
+
+def test_the_likeliest_token_stays_however_small_top_p_is() -> None:
+    """Below the smallest number of fp32, and where that token is not the first."""
+    assert (first_draws(SCORES.flip(0), options(top_p=1e-46)).tokens == len(SCORES) - 1).all()
 
 
 def test_forbidden_tokens_are_never_drawn() -> None:
