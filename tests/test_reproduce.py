@@ -332,7 +332,7 @@ def test_low_resource(data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     def tmt(*words: object, log: Path, threads: int) -> str:
         name, *_ = [str(word).removeprefix("name=") for word in words if str(word).startswith("name=")]
         config = configuration.load(Path(str(words[2])), [str(word) for word in words[3:]])
-        d_ff, patience = (512, None) if name.startswith("low") else (1024, 5)
+        d_ff, patience = (256, None) if name.startswith("low") else (1024, 5)
         assert (config.model.d_ff, config.seed, config.validation.patience) == (d_ff, 1, patience)
         n_lines = len(Path(config.data.train.src[0]).read_text(encoding="utf-8").splitlines())
         assert name == f"{name.partition('-')[0]}-{n_lines}-1"
