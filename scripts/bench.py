@@ -35,15 +35,15 @@ from bench_student import Step, student_machine, student_step
 from trainings import positive, run_script
 
 from transformer_mt import config as configuration
-from transformer_mt.allocator import prefer_tcmalloc
 from transformer_mt.config import Config
 from transformer_mt.data import corpus, tokenizer
 from transformer_mt.data.batching import Batch, BatchStream, Position
 from transformer_mt.data.encoded import LengthLimit, encode
 from transformer_mt.data.tokenizer import TokenizerPair
-from transformer_mt.device import resolve
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.pipeline import make_updater
+from transformer_mt.system.allocator import prefer_tcmalloc
+from transformer_mt.system.device import resolve
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.schedule import make_schedule
 

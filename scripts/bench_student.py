@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from transformer_mt.config import Config
 from transformer_mt.data.batching import Batch
 from transformer_mt.data.tokenizer import TokenizerPair
-from transformer_mt.device import Machine, resolve
 from transformer_mt.model.positions import sinusoidal_table
+from transformer_mt.system.device import Machine, resolve
 
 Step = Callable[[Batch], None]
 

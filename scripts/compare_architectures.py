@@ -23,9 +23,9 @@ from trainings import CONFIGS, do_all, folder, positive, run_script, tmt
 
 from transformer_mt import config as configuration
 from transformer_mt.config import Config
-from transformer_mt.disk import write_text
 from transformer_mt.model.config import ModelConfig
 from transformer_mt.runs import RunFolder
+from transformer_mt.system.files import write_text
 
 ARCHITECTURES = CONFIGS / "architectures"
 RUNS = Path("runs/architectures")

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 from trainings import CONFIGS, as_source, do_all, folder, positive, refuse_own, run_script, spread, tmt
 
 from transformer_mt.data.lines import read_lines
-from transformer_mt.disk import write_text
 from transformer_mt.errors import UserError
 from transformer_mt.runs import RunFolder
+from transformer_mt.system.files import write_text
 
 RUNS = Path("runs/low_resource")
 LANGUAGES = ("en", "de")

@@ -12,9 +12,9 @@ from trainings import CONFIGS, Doable, as_source, tmt
 
 from transformer_mt.config import load
 from transformer_mt.data.lines import read_lines
-from transformer_mt.disk import delete_folder, write_text
 from transformer_mt.runs import RunFolder
 from transformer_mt.scoring.papers import papers_texts
+from transformer_mt.system.files import delete_folder, write_text
 
 RUNS = Path("runs/multi30k")
 TEXT = RUNS / "text"

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from transformer_mt import disk
-from transformer_mt.disk import write_text
 from transformer_mt.errors import UserError
 from transformer_mt.runs import EXPORT, FORMAT, CheckpointInfo, RunFolder, is_better, ranked
 from transformer_mt.seal import write_seal
 from transformer_mt.settings import Section
+from transformer_mt.system import files
+from transformer_mt.system.files import write_text
 
 
 @pytest.fixture
@@ -214,7 +214,7 @@ def test_one_that_is_deleted_while_it_is_read(
         if folder.name == "step-000010" and folder.exists():
             add_checkpoint(run, 20, loss=1.0)
             add_checkpoint(run, 30, loss=2.0)
-            disk.delete_folder(folder)
+            files.delete_folder(folder)
         return read(folder)
 
     monkeypatch.setattr(CheckpointInfo, "read", read_late)
@@ -229,7 +229,7 @@ def test_one_that_is_deleted_while_it_is_read(
 def test_all_are_deleted_while_they_are_read(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     add_checkpoint(run, 10, loss=3.0)
     read = CheckpointInfo.read
-    monkeypatch.setattr(CheckpointInfo, "read", lambda folder: (disk.delete_folder(folder), read(folder)))
+    monkeypatch.setattr(CheckpointInfo, "read", lambda folder: (files.delete_folder(folder), read(folder)))
     with pytest.raises(UserError, match="has no checkpoint yet"):
         run.checkpoint("best")
 

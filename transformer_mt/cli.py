@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from transformer_mt import allocator, outputs, streams
+from transformer_mt import outputs, streams
 from transformer_mt.arguments import DRAWING, decoding_options, make_parser, option, reading_options
 from transformer_mt.errors import Interrupted, UserError
-from transformer_mt.speech import say_here
+from transformer_mt.system import allocator
+from transformer_mt.system.logging import say_here
 
 if TYPE_CHECKING:
     from transformer_mt.config import Config
@@ -59,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         sys.exit(128 + signal.SIGINT)
     except (MemoryError, RuntimeError) as error:
         from transformer_mt.decoding.options import BESIDE_TRAINING
-        from transformer_mt.device import is_out_of_memory
+        from transformer_mt.system.device import is_out_of_memory
 
         if not is_out_of_memory(error):
             raise

@@ -19,8 +19,6 @@ from transformer_mt.data.sources import Source
 from transformer_mt.data.tokenizer_config import TokenizerConfig
 from transformer_mt.decoding.options import DecodingConfig
 from transformer_mt.decoding.portability import unsupported_search
-from transformer_mt.device import DeviceName, Precision
-from transformer_mt.disk import real
 from transformer_mt.errors import UserError
 from transformer_mt.model.config import ModelConfig
 from transformer_mt.model.portability import unsupported
@@ -41,6 +39,8 @@ from transformer_mt.settings import (
     read_value,
     read_yaml,
 )
+from transformer_mt.system.device import DeviceName, Precision
+from transformer_mt.system.files import real
 from transformer_mt.training.objective import LossConfig
 from transformer_mt.training.optim import OptimizerConfig
 from transformer_mt.training.progress import KeepConfig, TrainConfig, ValidationConfig

@@ -26,8 +26,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO
 
-from transformer_mt import launch
 from transformer_mt.errors import UserError
+from transformer_mt.system import launcher
 
 BEAT = 30.0  # seconds
 SILENCE = 300.0  # seconds: ten beats, and far above what a network file system may cache
@@ -49,7 +49,9 @@ class Holder:
     def me(cls) -> Holder:
         since = datetime.now().astimezone().isoformat(sep=" ", timespec="milliseconds")
         started = _started(os.getpid()) or ""
-        return cls(socket.gethostname(), _boot(), os.getpid(), started, since, launch.slurm_job(), launch.requeued())
+        return cls(
+            socket.gethostname(), _boot(), os.getpid(), started, since, launcher.slurm_job(), launcher.requeued()
+        )
 
     @classmethod
     def read(cls, content: bytes) -> Holder | None:
@@ -66,7 +68,7 @@ class Holder:
 
     def was_earlier_start(self) -> bool:
         """Whether it ran in an earlier start of this SLURM job, which is over: a job runs once at a time."""
-        return None is not self.slurm_job == launch.slurm_job() and self.requeued < launch.requeued()
+        return None is not self.slurm_job == launcher.slurm_job() and self.requeued < launcher.requeued()
 
     def is_alive(self) -> bool:
         """Whether the process is still there. On this machine only."""

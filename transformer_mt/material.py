@@ -14,10 +14,10 @@ from transformer_mt.data.encoded import EncodedCorpus, LengthLimit, encode
 from transformer_mt.data.sampling import Resampler, Resamplers
 from transformer_mt.data.sources import Source
 from transformer_mt.data.tokenizer import TokenizerPair
-from transformer_mt.disk import clear_abandoned
 from transformer_mt.errors import UserError
 from transformer_mt.runs import RunFolder
-from transformer_mt.speech import say
+from transformer_mt.system.files import clear_abandoned
+from transformer_mt.system.logging import say
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from transformer_mt import config as configuration
-from transformer_mt import launch, pictures, records
+from transformer_mt import pictures, records
 from transformer_mt.config import Config
 from transformer_mt.data import checks
 from transformer_mt.data.batching import Batch, BatchStream
@@ -24,7 +24,6 @@ from transformer_mt.data.encoded import EncodedCorpus
 from transformer_mt.data.feed import Feed
 from transformer_mt.data.tokenizer import TokenizerPair
 from transformer_mt.decoding.translator import Translator
-from transformer_mt.device import Machine, resolve
 from transformer_mt.errors import UserError
 from transformer_mt.material import Material, Tables, gather, make_stream
 from transformer_mt.model.transformer import Transformer
@@ -32,7 +31,9 @@ from transformer_mt.origin import Origin, find_origin
 from transformer_mt.runs import RunFolder
 from transformer_mt.scoring.metrics import Standard
 from transformer_mt.settling import say_memory, settle, settle_batches, warn_of_an_early_end
-from transformer_mt.speech import say, say_here
+from transformer_mt.system import launcher
+from transformer_mt.system.device import Machine, resolve
+from transformer_mt.system.logging import say, say_here
 from transformer_mt.training import distributed
 from transformer_mt.training.checkpoint import find_start, warning_of_room
 from transformer_mt.training.distributed import Ranks
@@ -54,7 +55,7 @@ def train(config: Config, *, checkpoint: str = "last", restart: bool = False) ->
     Raises `UserError` for what the user can mend, and `Interrupted` when a signal stopped it.
     """
     run = RunFolder(Path(config.runs_dir) / str(config.name), config.keep.when_full)
-    if (restart or checkpoint != "last") and launch.restarts() and records.is_of_this_job(run):
+    if (restart or checkpoint != "last") and launcher.restarts() and records.is_of_this_job(run):
         say("this job was started anew: its first start has done what --restart and --checkpoint say, and it goes on")
         checkpoint, restart = "last", False
     if checkpoint != "last":

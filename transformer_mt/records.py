@@ -14,13 +14,14 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from transformer_mt import __version__, launch
+from transformer_mt import __version__
 from transformer_mt import config as configuration
 from transformer_mt.config import Config
-from transformer_mt.device import Machine, describe
-from transformer_mt.disk import write_text
 from transformer_mt.errors import UserError
 from transformer_mt.runs import FORMAT, CheckpointInfo, RunFolder, ranked
+from transformer_mt.system import launcher
+from transformer_mt.system.device import Machine, describe
+from transformer_mt.system.files import write_text
 
 OF_THE_TESTS = ("tested", "test")
 OF_THE_END = ("ended", "last_step", "hours", *OF_THE_TESTS)
@@ -36,7 +37,7 @@ def check_text(run: RunFolder, fingerprints: Mapping[str, str]) -> None:
 
 def is_of_this_job(run: RunFolder) -> bool:
     """Whether the last one to train a run was this job, which has been started more than once then."""
-    return run.exists() and run.read_record().get("job") == launch.job()
+    return run.exists() and run.read_record().get("job") == launcher.job()
 
 
 def begin(
@@ -59,7 +60,7 @@ def begin(
         **earlier,
         "format": FORMAT,
         "provenance": {**made, "init_from": init_from} if init_from else made,
-        "processes": launch.processes_here(),
+        "processes": launcher.processes_here(),
         "parameters": parameters,
         "report": report,
         "sha256": {**fingerprints},
@@ -111,7 +112,7 @@ def write(run: RunFolder, record: Mapping[str, Any]) -> None:
 def take_up(run: RunFolder, config: Config, step: int) -> None:
     """Write down that this job trains a run on from a step: it has done then what its options say about the start, and
     what stands there of an end at a later step is no longer so."""
-    record: dict[str, Any] = {**run.read_record(), "job": launch.job()}
+    record: dict[str, Any] = {**run.read_record(), "job": launcher.job()}
     if step < record.get("last_step", math.inf):
         record = {key: value for key, value in record.items() if key not in OF_THE_END}
     write(run, record)

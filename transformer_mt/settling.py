@@ -10,15 +10,15 @@ from shlex import quote
 import torch
 
 from transformer_mt import config as configuration
-from transformer_mt import launch
 from transformer_mt.config import Config
 from transformer_mt.data.batching import BatchStream
-from transformer_mt.device import Machine, resolve
 from transformer_mt.errors import UserError
 from transformer_mt.material import Material, make_stream
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs import RunFolder
-from transformer_mt.speech import say
+from transformer_mt.system import launcher
+from transformer_mt.system.device import Machine, resolve
+from transformer_mt.system.logging import say
 from transformer_mt.training import memory
 from transformer_mt.training.objective import make_loss
 from transformer_mt.training.schedule import ENDING, make_schedule
@@ -34,7 +34,7 @@ def settle(run: RunFolder, config: Config) -> Config:
     old = None
     if run.exists():
         refuse_exported(run)
-        is_shared_alike = run.read_record().get("processes") == launch.processes_here()
+        is_shared_alike = run.read_record().get("processes") == launcher.processes_here()
         old = configuration.load(run.config)
         kept = ("device", "precision", "threads") if is_shared_alike else ("device", "precision")
         unchanged = {key: getattr(old, key) for key in kept if getattr(config, key) == "auto"}

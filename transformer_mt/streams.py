@@ -22,7 +22,7 @@ from typing import IO, NamedTuple, TypeVar
 
 from transformer_mt.data.lines import Errors, decode_line, read_lines, read_pairs
 from transformer_mt.errors import UserError
-from transformer_mt.speech import say
+from transformer_mt.system.logging import say
 
 BYTES = 1 << 16  # read at once: what a pipe holds
 AHEAD = 2000  # lines that are read while others are translated

@@ -19,8 +19,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from transformer_mt import Translator, __version__, disk
+from transformer_mt import Translator, __version__
 from transformer_mt.runs import RunFolder
+from transformer_mt.system import files
 from transformer_mt.tools import export, parity, weights
 from transformer_mt.training import checkpoint
 
@@ -279,7 +280,7 @@ def test_weights_alone_take_the_place_of_the_run(here: Path, tmp_path: Path, tmt
     before = content(here)
     said = succeeded(tmt("export", here, "--to", "weights", "--output", out))
     best = RunFolder.open(here).checkpoint("best")
-    assert f"{disk.used(out) / 1000:.1f} kB" in said
+    assert f"{files.used(out) / 1000:.1f} kB" in said
     (folder,) = (out / "checkpoints").iterdir()
     assert sorted(path.name for path in folder.iterdir()) == ["checkpoint.json", "model.safetensors"]
     exported, original = (load_file(path / "model.safetensors") for path in (folder, best.path))

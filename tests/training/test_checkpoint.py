@@ -19,9 +19,10 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from transformer_mt import disk, seal
+from transformer_mt import seal
 from transformer_mt.errors import UserError
 from transformer_mt.runs import CheckpointInfo, RunFolder
+from transformer_mt.system import files
 from transformer_mt.training import checkpoint
 from transformer_mt.training.checkpoint import delete_later, find_start, load_state, load_weights, save, verify
 from transformer_mt.training.progress import KeepConfig
@@ -136,7 +137,7 @@ def test_weights_that_are_deleted_before_they_are_read(
 
     def late(*arguments: Any) -> Any:
         if (doomed := run.checkpoints / "step-000005").exists():
-            disk.delete_folder(doomed)
+            files.delete_folder(doomed)
         return function(*arguments)
 
     monkeypatch.setattr(where, name, late)
@@ -271,7 +272,7 @@ def test_a_full_disk_leaves_the_earlier_ones(run: RunFolder, monkeypatch: pytest
     model = nn.Linear(1000, 1000)
     info = CheckpointInfo(run.checkpoints / "step-000200", 200, "loss", {})
     state: dict[str, Any] = {"optimizers": [{"state": [{"moment": torch.zeros(1000, 1000)}]}]}
-    monkeypatch.setattr(disk, "free", lambda _: 0)
+    monkeypatch.setattr(files, "free", lambda _: 0)
     with pytest.raises(UserError, match=r"the checkpoint step-000200 needs 8\.\d MB, and 8\.\d MB") as caught:
         save(info, model, state)
     assert {path: path.stat().st_mtime_ns for path in run.path.rglob("*")} == before
@@ -287,7 +288,7 @@ def test_the_warning_at_the_start(run: RunFolder, monkeypatch: pytest.MonkeyPatc
     each = 3 * 4 * 999_000
     there = sum(path.stat().st_size for path in run.checkpoints.rglob("*") if path.is_file())
     for free, warns in ((4 * each - there, False), (4 * each - there - 1, True)):
-        monkeypatch.setattr(disk, "free", lambda _, free=free: free)
+        monkeypatch.setattr(files, "free", lambda _, free=free: free)
         line = checkpoint.warning_of_room(run, KeepConfig(), model, copies=2)
         assert (line is not None) == warns
     assert (

@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from transformer_mt.data.batching import Batch
-from transformer_mt.device import Machine
 from transformer_mt.model import products
 from transformer_mt.model.transformer import Transformer
+from transformer_mt.system.device import Machine
 from transformer_mt.training import chunks
 from transformer_mt.training.consistency import Shares, consistent_cross_entropy, cut, two_passes
 from transformer_mt.training.loss import Loss, batch_loss, label_smoothed_cross_entropy

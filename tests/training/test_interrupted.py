@@ -24,7 +24,7 @@ DISTURBED = """
 import os, sys, time
 from pathlib import Path
 import torch
-from transformer_mt import disk
+from transformer_mt.system import files
 from transformer_mt.cli import main
 from transformer_mt.training import checkpoint
 

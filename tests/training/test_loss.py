@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from transformer_mt.data.batching import Batch
-from transformer_mt.device import Machine
 from transformer_mt.model import products
 from transformer_mt.model.transformer import Transformer
+from transformer_mt.system.device import Machine
 from transformer_mt.training import chunks, update
 from transformer_mt.training.loss import (
     Loss,

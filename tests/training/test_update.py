@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from transformer_mt.data.batching import Batch, BatchStream, Position
-from transformer_mt.device import Machine
+from transformer_mt.system.device import Machine
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.loss import plain_cross_entropy
 from transformer_mt.training.objective import LossConfig, make_loss

@@ -13,7 +13,7 @@ import numpy as np
 from transformer_mt.data.corpus import BLOCK, Table
 from transformer_mt.data.encoded import EncodedCorpus
 from transformer_mt.data.progress import blocks
-from transformer_mt.disk import write_text
+from transformer_mt.system.files import write_text
 
 _REASONS = {
     "empty": "dropped {n:,} pairs with an empty side",

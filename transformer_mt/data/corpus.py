@@ -22,10 +22,10 @@ from transformer_mt import __version__
 from transformer_mt.data.lines import Pair
 from transformer_mt.data.progress import blocks
 from transformer_mt.data.sources import Source, read
-from transformer_mt.disk import real, shared_folder
 from transformer_mt.errors import UserError
 from transformer_mt.languages import check_language
 from transformer_mt.settings import MAY_CHANGE, PathName, Section, refusal
+from transformer_mt.system.files import real, shared_folder
 
 if TYPE_CHECKING:
     from datasets import Dataset

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import TypeVar
 
-from transformer_mt.speech import say
+from transformer_mt.system.logging import say
 
 SECONDS = 10  # between two lines; what is done sooner says nothing
 

@@ -24,8 +24,8 @@ import tokenizers as hf
 from transformer_mt.data import tokenizer_files, tokenizer_kinds
 from transformer_mt.data.tokenizer_config import TokenizerConfig
 from transformer_mt.data.tokenizer_text import CONTROLS
-from transformer_mt.disk import write_text
 from transformer_mt.errors import UserError
+from transformer_mt.system.files import write_text
 
 FORMAT = 2
 

@@ -22,10 +22,10 @@ from transformer_mt.decoding.rules import MinLength, NoRepeatNgram, Prefixes, Re
 from transformer_mt.decoding.sampling import Sampler
 from transformer_mt.decoding.search import Rule, likeliest, search
 from transformer_mt.decoding.texts import TextTranslator, batches
-from transformer_mt.device import resolve
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs import RunFolder
+from transformer_mt.system.device import resolve
 
 ALIGNED = 4096  # padded tokens whose attention weights are held at once
 READ = 2048  # tokens of given translations that are read together on a CPU

@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from transformer_mt import config as configuration
-from transformer_mt import disk, material, pipeline
+from transformer_mt import material, pipeline
 from transformer_mt.config import Config
 from transformer_mt.data.tokenizer import TokenizerPair
-from transformer_mt.device import resolve
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs import CheckpointInfo, RunFolder, ranked
+from transformer_mt.system import files
+from transformer_mt.system.device import resolve
 from transformer_mt.tools import weights
 from transformer_mt.training.checkpoint import load_weights
 from transformer_mt.training.distributed import Ranks
@@ -84,7 +85,7 @@ def average(
     weights.write(run, output, model.cpu(), info, {"what": what, "steps": steps})
     return [
         *table([(f"{info.step:,}", info.scores) for info in found], scores),
-        f"{output}: {what}, {disk.size(disk.used(output))}; tmt translate, evaluate, export read it like a run",
+        f"{output}: {what}, {files.size(files.used(output))}; tmt translate, evaluate, export read it like a run",
     ]
 
 

@@ -19,12 +19,13 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from transformer_mt import __version__, disk, material
+from transformer_mt import __version__, material
 from transformer_mt import config as configuration
 from transformer_mt.config import Config
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.runs import EXPORT, RunFolder
+from transformer_mt.system import files
 from transformer_mt.tools.weights import refuse_existing
 
 if TYPE_CHECKING:
@@ -70,15 +71,15 @@ def to_ctranslate2(
     lines: list[str] = []
     if texts is None:
         texts = validation_texts(config, lines)
-    with disk.new_folder(output) as beside:
+    with files.new_folder(output) as beside:
         ctranslate2_model.save(translator, limits.positions, quantization, beside)
         for side, tokenizer in (("src", translator.tokenizers.src), ("tgt", translator.tokenizers.tgt)):
-            disk.write_text(beside / f"{side}_tokenizer.json", tokenizer.to_json())
+            files.write_text(beside / f"{side}_tokenizer.json", tokenizer.to_json())
         shutil.copyfile(SCRIPT, beside / "translate.py")
         found = compare(translator, beside, limits, texts)
         about = describe(run, config, step, quantization, limits, translator, found)
-        disk.write_text(beside / EXPORT, json.dumps(about, ensure_ascii=False, indent=1) + "\n")
-    lines.append(f"{output}: {run.path}, step {step:,}, {quantization}, {disk.size(disk.used(output))}")
+        files.write_text(beside / EXPORT, json.dumps(about, ensure_ascii=False, indent=1) + "\n")
+    lines.append(f"{output}: {run.path}, step {step:,}, {quantization}, {files.size(files.used(output))}")
     lines += report(found, quantization)
     return [*lines, f"python {quote(str(output / 'translate.py'))} < F > G translates lines"]
 

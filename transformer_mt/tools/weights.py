@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from transformer_mt import config as configuration
-from transformer_mt import disk, records
+from transformer_mt import records
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs import CheckpointInfo, RunFolder
+from transformer_mt.system import files
 from transformer_mt.training import checkpoint
 
 
@@ -24,7 +25,7 @@ def export(run: RunFolder, which: str, output: Path) -> list[str]:
     model = Translator.load(run.path, str(info.step), "cpu", precision="fp32").model
     write(run, output, model, info, {"what": f"from {run.path}, step {info.step:,}", "steps": [info.step]})
     return [
-        f"{output}: the weights of {run.path}, step {info.step:,}, {disk.size(disk.used(output))}; in place of a run, "
+        f"{output}: the weights of {run.path}, step {info.step:,}, {files.size(files.used(output))}; in place of a run, "
         "tmt translate, score, evaluate, compare, tokenize, plot and export read it, and train.init_from begins with it"
     ]
 
@@ -41,14 +42,14 @@ def write(
         record = {key: value for key, value in record.items() if key not in records.OF_THE_TESTS}
     created = datetime.now(timezone.utc).isoformat(timespec="seconds")
     record["exported"] = {**exported, "run": str(source.path), "created": created}
-    with disk.new_folder(output) as beside:
+    with files.new_folder(output) as beside:
         run = RunFolder(beside)
         shutil.copyfile(source.config, run.config)
         shutil.copyfile(source.tokenizer, run.tokenizer)
         records.write(run, record)
         folder = run.checkpoints / info.path.name
         checkpoint.save(CheckpointInfo(folder, info.step, info.metric, info.scores), model, None)
-        disk.write_text(run.readme, records.card(RunFolder(output), config, record, info if info.scores else None))
+        files.write_text(run.readme, records.card(RunFolder(output), config, record, info if info.scores else None))
 
 
 def refuse_existing(output: Path) -> None:

@@ -14,12 +14,12 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from transformer_mt import disk
-from transformer_mt.disk import WhenFull, delete_folder, replaced_folder
 from transformer_mt.errors import UserError
 from transformer_mt.runs import CHECKPOINT, CheckpointInfo, RunFolder, damaged, ranked
 from transformer_mt.seal import Damage, check_seal, write_seal
-from transformer_mt.speech import say
+from transformer_mt.system import files
+from transformer_mt.system.files import WhenFull, delete_folder, replaced_folder
+from transformer_mt.system.logging import say
 from transformer_mt.training.progress import KeepConfig
 
 State = dict[str, Any]
@@ -47,9 +47,9 @@ def save(info: CheckpointInfo, model: nn.Module, state: State | None, when_full:
             (folder / WEIGHTS).chmod((folder / CHECKPOINT).stat().st_mode)  # the library lets nobody else read it
 
     weights = {tensor.data_ptr(): tensor for tensor in model.state_dict().values()}  # tied ones are saved once
-    n_bytes = _bytes([weights, state or {}]) + disk.LITTLE // 16
+    n_bytes = _bytes([weights, state or {}]) + files.LITTLE // 16
     try:
-        disk.write_patiently(write, info.path.parents[1], n_bytes, when_full, f"the checkpoint {info.path.name}")
+        files.write_patiently(write, info.path.parents[1], n_bytes, when_full, f"the checkpoint {info.path.name}")
     except (OSError, RuntimeError, safetensors.SafetensorError) as error:
         raise UserError(
             f"{info.path}: the checkpoint cannot be written: {str(error).splitlines()[0]}\n"
@@ -201,12 +201,12 @@ def warning_of_room(run: RunFolder, keep: KeepConfig, model: nn.Module, copies: 
     """
     each = (1 + copies) * _bytes(list(model.parameters()))
     there = sum(file.stat().st_size for folder in run.checkpoint_folders().values() for file in folder.iterdir())
-    needed, free = (keep.best + keep.last + 1) * each - there, disk.free(run.path)
+    needed, free = (keep.best + keep.last + 1) * each - there, files.free(run.path)
     if needed <= free:
         return None
     return (
-        f"warning: {run.path}: {disk.size(free)} are free on this disk, and the checkpoints need up to "
-        f"{disk.size(needed)} more ({keep.best} best, {keep.last} last, one being written, {disk.size(each)} each)"
+        f"warning: {run.path}: {files.size(free)} are free on this disk, and the checkpoints need up to "
+        f"{files.size(needed)} more ({keep.best} best, {keep.last} last, one being written, {files.size(each)} each)"
     )
 
 

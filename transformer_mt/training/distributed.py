@@ -21,8 +21,8 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous  # pyright: ignore[reportUnknownVariableType]
 
-from transformer_mt import launch
 from transformer_mt.errors import UserError
+from transformer_mt.system import launcher
 
 PATIENCE = timedelta(hours=2)
 """How long ranks wait for each other: the first one tokenises a large corpus before the others can begin, and what it
@@ -120,11 +120,11 @@ def join(accumulate: int) -> Generator[Ranks]:
 
     Raises `UserError` where a step has fewer batches than there are processes.
     """
-    size = launch.processes()
+    size = launcher.processes()
     if size == 1:
         yield Ranks()
         return
-    if missing := [name for name in launch.NAMED if name not in os.environ]:
+    if missing := [name for name in launcher.NAMED if name not in os.environ]:
         raise UserError(
             f"WORLD_SIZE is {size} in the environment, and {missing[0]} is not there: start the processes with "
             "torchrun, or unset WORLD_SIZE"
@@ -134,11 +134,11 @@ def join(accumulate: int) -> Generator[Ranks]:
             f"batches.accumulate: {accumulate}: {size} processes cannot share so few batches a step: set it to {size}, "
             f"or a multiple (a step is then as much larger), or start {accumulate}"
         )
-    if (number := launch.rank_here()) is not None and number < torch.cuda.device_count():
+    if (number := launcher.rank_here()) is not None and number < torch.cuda.device_count():
         torch.cuda.set_device(number)
     store, rank, _ = next(rendezvous("env://", timeout=PATIENCE))
     # torchrun keeps its store when it starts a job anew, with the addresses of those that have died
-    store = PrefixStore(f"start-{launch.restarts()}", store)
+    store = PrefixStore(f"start-{launcher.restarts()}", store)
     # messages between CPUs go by gloo, between GPUs by NCCL
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=STEP)

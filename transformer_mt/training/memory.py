@@ -18,9 +18,9 @@ import numpy as np
 import torch
 
 from transformer_mt.data.batching import Batch, BatchStream
-from transformer_mt.device import give_back_memory, is_out_of_memory
-from transformer_mt.disk import size
 from transformer_mt.errors import UserError
+from transformer_mt.system.device import give_back_memory, is_out_of_memory
+from transformer_mt.system.files import size
 
 LEAST, MOST = 256, 2**18  # budgets between which `auto` chooses
 LEAST_BATCHES = 50  # of an epoch: with fewer, little is learnt from so much

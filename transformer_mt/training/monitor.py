@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from transformer_mt.disk import append_text, replaced_file
 from transformer_mt.runs import RunFolder
-from transformer_mt.speech import say
+from transformer_mt.system.files import append_text, replaced_file
+from transformer_mt.system.logging import say
 from transformer_mt.training import events
 from transformer_mt.training.events import EventWriter, Scalar
 from transformer_mt.training.samples import Sample, as_markdown

@@ -16,8 +16,8 @@ from transformer_mt.data.batching import Position
 from transformer_mt.data.feed import Feed
 from transformer_mt.errors import Interrupted, UserError
 from transformer_mt.runs import CheckpointInfo, RunFolder
-from transformer_mt.signals import StopSignals
-from transformer_mt.speech import say
+from transformer_mt.system.logging import say
+from transformer_mt.system.stop_signals import StopSignals
 from transformer_mt.training import checkpoint
 from transformer_mt.training.averaging import Average
 from transformer_mt.training.checkpoint import State

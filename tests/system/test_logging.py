@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import pytest
 
-from transformer_mt.speech import say, say_here
+from transformer_mt.system.logging import say, say_here
 
 
 class Broken(io.StringIO):

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from transformer_mt.launch import job
+from transformer_mt.system.launcher import job
 
 HERE = {"LOCAL_WORLD_SIZE": "2", "WORLD_SIZE": "2"}
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import sys
 
-from transformer_mt import launch
+from transformer_mt.system import launcher
 
 
 def say(text: str) -> None:
     """Of several processes that train together, the first one speaks."""
-    if launch.rank() == 0:
+    if launcher.rank() == 0:
         say_here(text)
 
 

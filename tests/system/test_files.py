@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from transformer_mt import disk
-from transformer_mt.disk import (
+from transformer_mt.errors import Interrupted, UserError
+from transformer_mt.system import files
+from transformer_mt.system.files import (
     append_text,
     clear,
     clear_abandoned,
@@ -27,8 +28,7 @@ from transformer_mt.disk import (
     write_patiently,
     write_text,
 )
-from transformer_mt.errors import Interrupted, UserError
-from transformer_mt.signals import StopSignals
+from transformer_mt.system.stop_signals import StopSignals
 
 
 def names(folder: Path) -> list[str]:
@@ -170,7 +170,7 @@ def test_a_file_that_does_not_fit_leaves_the_old_one(tmp_path: Path) -> None:
 def rooms(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The bytes that are free whenever somebody looks, and then for ever the last of them; nobody sleeps."""
     rooms = [10**9]
-    monkeypatch.setattr(disk, "free", lambda _: rooms.pop(0) if len(rooms) > 1 else rooms[0])
+    monkeypatch.setattr(files, "free", lambda _: rooms.pop(0) if len(rooms) > 1 else rooms[0])
     monkeypatch.setattr("time.sleep", lambda _: None)
     return rooms
 
@@ -246,13 +246,13 @@ def test_a_library_s_error_counts_where_there_is_no_room(rooms: list[int], tmp_p
 
 
 @pytest.mark.parametrize("when_full", ["exit", "wait"])
-def test_other_errors_are_raised(when_full: disk.WhenFull, rooms: list[int], tmp_path: Path) -> None:
+def test_other_errors_are_raised(when_full: files.WhenFull, rooms: list[int], tmp_path: Path) -> None:
     def write() -> None:
         raise PermissionError(errno.EACCES, "no")
 
     with pytest.raises(PermissionError):
         write_patiently(write, tmp_path, 1, when_full, "the thing")
-    assert disk.size(999) == "1.0 kB" and disk.size(2.5e12) == "2.5 TB"
+    assert files.size(999) == "1.0 kB" and files.size(2.5e12) == "2.5 TB"
 
 
 def test_what_cannot_be_deleted_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

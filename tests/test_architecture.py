@@ -16,59 +16,6 @@ MODULES = {
     ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): path
     for path in sorted(PACKAGE.rglob("*.py"))
 }
-ROOMS = sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
-
-BELOW = {
-    *("errors", "settings", "languages", "launch", "speech", "allocator"),
-    *("device", "signals", "disk", "lock", "seal", "runs"),
-}
-MAY_IMPORT: dict[str, set[str]] = {
-    "errors": set(),
-    "settings": {"errors"},
-    "languages": set(),
-    "launch": set(),
-    "speech": {"launch"},
-    "allocator": set(),
-    "device": {"errors", "settings", "launch", "allocator"},
-    "signals": {"launch"},
-    "disk": {"errors", "signals", "speech"},
-    "lock": {"errors", "launch"},
-    "seal": set(),
-    "runs": {"errors", "settings", "disk", "lock", "seal"},
-    "drawing": set(),
-    "model": BELOW,
-    "data": BELOW,
-    "scoring": BELOW,
-    "training": BELOW | {"data", "model", "drawing"},
-    "decoding": BELOW | {"data", "model", "training", "drawing"},
-    "config": BELOW | {"data", "model", "training", "scoring", "decoding"},
-    "records": BELOW | {"config"},
-    "origin": BELOW | {"data", "model", "training", "config"},
-    "pictures": BELOW | {"data", "model", "training", "drawing"},
-    "material": BELOW | {"data", "config", "origin"},
-    "settling": BELOW | {"data", "model", "training", "config", "material"},
-    "validation": BELOW | {"data", "model", "training", "scoring", "decoding"},
-    "pipeline": BELOW
-    | {"data", "model", "training", "scoring", "decoding", "config"}
-    | {"records", "origin", "pictures", "material", "settling", "validation"},
-    "tools": BELOW
-    | {"data", "model", "training", "scoring", "decoding", "drawing", "config"}
-    | {"records", "pictures", "material", "pipeline"}
-    | {"arguments", "streams", "outputs"},
-    "streams": {"errors", "speech", "data"},
-    "outputs": {"errors", "speech", "disk", "lock", "streams"},
-    "arguments": {"errors", "languages"},
-    "cli": BELOW
-    | {"arguments", "streams", "outputs"}
-    | {"data", "scoring", "decoding", "config", "material", "pipeline", "tools"},
-    "__main__": {"cli"},
-    "": {"decoding"},  # the package itself: its public names
-}
-
-
-def part(module: str) -> str:
-    """The room, or the file of the ground floor, that a module belongs to."""
-    return [*module.split("."), ""][1]
 
 
 def imports(tree: ast.AST) -> Iterator[str]:
@@ -89,26 +36,6 @@ def parse(module: str) -> ast.Module:
     return ast.parse(MODULES[module].read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_imports_go_one_way(module: str) -> None:
-    here = part(module)
-    above = {name for name in imports(parse(module)) if part(name) not in MAY_IMPORT[here] | {here, ""}}
-    assert not above, f"{module} must not import {above}"
-
-
-def test_only_the_upper_floors_know_the_whole_configuration() -> None:
-    knowing = {module for module in MODULES if "transformer_mt.config" in imports(parse(module))}
-    assert {part(module) for module in knowing} <= {
-        "records",
-        "origin",
-        "material",
-        "settling",
-        "pipeline",
-        "tools",
-        "cli",
-    }
-
-
 def test_no_circle() -> None:
     """Neither when modules are imported, nor later, nor for a type checker."""
     graph = {module: set(imports(parse(module))) - {PACKAGE.name} for module in MODULES}
@@ -116,10 +43,6 @@ def test_no_circle() -> None:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
         pytest.fail(f"modules import each other: {' -> '.join(error.args[1])}")
-
-
-def test_the_rooms() -> None:
-    assert ROOMS == ["data", "decoding", "drawing", "model", "scoring", "tools", "training"]
 
 
 @pytest.mark.parametrize("room", [name for name in MODULES if MODULES[name].name == "__init__.py"][1:])

@@ -11,7 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from transformer_mt import allocator, cli
+from transformer_mt import cli
+from transformer_mt.system import allocator
 
 ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no library is put before the others so")
 
@@ -74,7 +75,8 @@ def test_a_training_begins_so(verb: str, is_asked: bool, monkeypatch: pytest.Mon
 
 WHOSE = """
 from pathlib import Path
-from transformer_mt import allocator, cli
+from transformer_mt import cli
+from transformer_mt.system import allocator
 allocator.prefer_tcmalloc()
 print("tcmalloc" in Path("/proc/self/maps").read_text())
 allocator.give_back_memory()
@@ -111,7 +113,7 @@ def test_every_allocator_gives_back_what_it_keeps(
 
 FAULTS = """
 import resource, torch
-from transformer_mt.device import resolve
+from transformer_mt.system.device import resolve
 resolve("cpu", "fp32", 1)
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -13,11 +13,20 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 
 from transformer_mt import config as configuration
-from transformer_mt import device, pipeline
-from transformer_mt.device import SHAPES, DeviceName, Machine, describe, gains_from_bf16, is_out_of_memory, resolve
+from transformer_mt import pipeline
 from transformer_mt.errors import UserError
 from transformer_mt.runs import RunFolder
 from transformer_mt.settings import CountOrAuto
+from transformer_mt.system import device
+from transformer_mt.system.device import (
+    SHAPES,
+    DeviceName,
+    Machine,
+    describe,
+    gains_from_bf16,
+    is_out_of_memory,
+    resolve,
+)
 
 
 @pytest.fixture(autouse=True)

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Literal
 
 from transformer_mt.errors import Interrupted, UserError
-from transformer_mt.signals import StopSignals
-from transformer_mt.speech import say
+from transformer_mt.system.logging import say
+from transformer_mt.system.stop_signals import StopSignals
 
 WhenFull = Literal["exit", "wait"]
 

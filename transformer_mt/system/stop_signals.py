@@ -8,7 +8,7 @@ import threading
 from types import FrameType
 from typing import Any, ClassVar
 
-from transformer_mt import launch
+from transformer_mt.system import launcher
 
 
 class StopSignals:
@@ -21,7 +21,7 @@ class StopSignals:
     number: ClassVar[int] = 0
 
     def __init__(self) -> None:
-        self._may_end_at_once = not launch.is_watched()
+        self._may_end_at_once = not launcher.is_watched()
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> StopSignals:

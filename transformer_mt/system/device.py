@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar, get_args
 
 from pydantic import BeforeValidator, WithJsonSchema
 
-from transformer_mt import allocator, launch
 from transformer_mt.errors import UserError
 from transformer_mt.settings import read_count
+from transformer_mt.system import allocator, launcher
 
 if TYPE_CHECKING:
     import torch
@@ -86,12 +86,12 @@ def resolve(device: str, precision: str, threads: str | int) -> Machine:
     import torch
 
     device, threads = _named("device", _read_device, device), _named("threads", read_count, threads)
-    chosen, processes = torch.device(_best_device() if device == "auto" else device), launch.processes_here()
+    chosen, processes = torch.device(_best_device() if device == "auto" else device), launcher.processes_here()
     if processes > 1 and (chosen.type == "mps" or ":" in str(chosen)):
         raise UserError(
             f"device: {chosen} cannot serve {processes} processes: set cuda, of which each takes its own, or cpu"
         )
-    if str(chosen) == "cuda" and (number := launch.rank_here()) is not None:  # of several, each has its own
+    if str(chosen) == "cuda" and (number := launcher.rank_here()) is not None:  # of several, each has its own
         chosen = torch.device("cuda", number)
     if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
         raise UserError(
