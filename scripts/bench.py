@@ -34,8 +34,8 @@ from bench_ceiling import DTYPES, PRODUCT, model_flops, product_rate, synchronis
 from bench_student import Step, student_machine, student_step
 from trainings import positive, run_script
 
-from transformer_mt import config as configuration
-from transformer_mt.config import Config
+from transformer_mt.config import root as configuration
+from transformer_mt.config.root import Config
 from transformer_mt.data import corpus, tokenizer
 from transformer_mt.data.batching import Batch, BatchStream, Position
 from transformer_mt.data.encoded import LengthLimit, encode

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from transformer_mt.config import Config
+from transformer_mt.config.root import Config
 from transformer_mt.data.batching import Batch
 from transformer_mt.data.tokenizer import TokenizerPair
 from transformer_mt.model.positions import sinusoidal_table

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from trainings import CONFIGS, Doable, as_source, tmt
 
-from transformer_mt.config import load
+from transformer_mt.config.root import load
 from transformer_mt.data.lines import read_lines
 from transformer_mt.runs import RunFolder
 from transformer_mt.scoring.papers import papers_texts

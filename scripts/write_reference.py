@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from transformer_mt import config as configuration
-from transformer_mt.config import Config
+from transformer_mt.config import root as configuration
+from transformer_mt.config.root import Config
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 

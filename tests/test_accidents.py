@@ -18,7 +18,7 @@ from typing import Any
 import datasets
 import pytest
 
-from transformer_mt.config import Config, load, render
+from transformer_mt.config.root import Config, load, render
 from transformer_mt.data import corpus
 from transformer_mt.data.sources import Source
 from transformer_mt.errors import UserError

@@ -90,4 +90,6 @@ def test_the_package_is_light_until_the_translator_is_asked_for() -> None:
 
 
 def test_a_configuration_is_read_without_torch() -> None:
-    assert "torch" not in loaded_by("import transformer_mt.config, transformer_mt.data.corpus, transformer_mt.runs")
+    assert "torch" not in loaded_by(
+        "import transformer_mt.config.root, transformer_mt.data.corpus, transformer_mt.runs"
+    )

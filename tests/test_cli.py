@@ -25,7 +25,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import transformer_mt
 from transformer_mt import Translator, runs
-from transformer_mt import config as configuration
+from transformer_mt.config import root as configuration
 from transformer_mt.errors import Interrupted
 from transformer_mt.runs import FORMAT, RunFolder
 from transformer_mt.scoring.metrics import score

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from transformer_mt import config as configuration
+from transformer_mt.config import root as configuration
 from transformer_mt.errors import UserError
 from transformer_mt.languages import check_language, primary_language
 

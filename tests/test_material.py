@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from transformer_mt.config import Config
+from transformer_mt.config.root import Config
 from transformer_mt.data import corpus
 from transformer_mt.data import tokenizer as tokenizers
 from transformer_mt.data.corpus import Table

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from transformer_mt import Translator, records
-from transformer_mt import config as configuration
-from transformer_mt.config import Config
+from transformer_mt.config import root as configuration
+from transformer_mt.config.root import Config
 from transformer_mt.data.batching import BatchStream, Position
 from transformer_mt.data.corpus import load
 from transformer_mt.data.encoded import LengthLimit, encode

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from transformer_mt import config as configuration
+from transformer_mt.config import root as configuration
 from transformer_mt.data.quickstart.corpus import pairs
 
 Tmt = Callable[..., "CompletedProcess[str]"]

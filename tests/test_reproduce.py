@@ -18,7 +18,7 @@ import reproduce
 import reproduce_work
 import trainings
 
-from transformer_mt import config as configuration
+from transformer_mt.config import root as configuration
 from transformer_mt.errors import UserError
 from transformer_mt.runs import FORMAT, RunFolder
 

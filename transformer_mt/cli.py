@@ -21,7 +21,7 @@ from transformer_mt.system import allocator
 from transformer_mt.system.logging import say_here
 
 if TYPE_CHECKING:
-    from transformer_mt.config import Config
+    from transformer_mt.config.root import Config
     from transformer_mt.decoding.texts import TextTranslator
     from transformer_mt.decoding.translator import Translator
     from transformer_mt.outputs import Settings
@@ -236,7 +236,7 @@ def _tokenize(args: argparse.Namespace) -> None:
 
 
 def _config(args: argparse.Namespace) -> None:
-    from transformer_mt import config as configuration
+    from transformer_mt.config import root as configuration
 
     print(configuration.json_schema() if args.schema else configuration.render(_load_config(args)), end="")
 
@@ -259,7 +259,7 @@ VERBS = {
 
 
 def _load_config(args: argparse.Namespace) -> Config:
-    from transformer_mt import config as configuration
+    from transformer_mt.config import root as configuration
 
     is_there = args.config is not None and os.path.exists(args.config)  # noqa: PTH110  (as in `_translate`)
     if args.config is not None and not is_there and "=" in str(args.config):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from transformer_mt import origin
-from transformer_mt.config import Config
+from transformer_mt.config.root import Config
 from transformer_mt.data import corpus, tokenizer
 from transformer_mt.data.batching import BatchStream
 from transformer_mt.data.corpus import Table

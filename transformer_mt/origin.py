@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
-from transformer_mt import config as configuration
-from transformer_mt.config import Config
+from transformer_mt.config import root as configuration
+from transformer_mt.config.root import Config
+from transformer_mt.config.section import Section
 from transformer_mt.data.corpus import is_cut, is_cut_otherwise
 from transformer_mt.data.tokenizer import TokenizerPair
 from transformer_mt.data.tokenizer_config import TokenizerConfig
@@ -19,7 +20,6 @@ from transformer_mt.errors import UserError
 from transformer_mt.model.config import ModelConfig
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs import RunFolder
-from transformer_mt.settings import Section
 from transformer_mt.training.checkpoint import WEIGHTS, load_chosen
 
 KEY = "train.init_from"

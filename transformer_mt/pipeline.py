@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from transformer_mt import config as configuration
 from transformer_mt import pictures, records
-from transformer_mt.config import Config
+from transformer_mt.config import root as configuration
+from transformer_mt.config.root import Config
 from transformer_mt.data import checks
 from transformer_mt.data.batching import Batch, BatchStream
 from transformer_mt.data.corpus import Table

@@ -15,8 +15,8 @@ from shlex import quote
 from typing import Any
 
 from transformer_mt import __version__
-from transformer_mt import config as configuration
-from transformer_mt.config import Config
+from transformer_mt.config import root as configuration
+from transformer_mt.config.root import Config
 from transformer_mt.errors import UserError
 from transformer_mt.runs import FORMAT, CheckpointInfo, RunFolder, ranked
 from transformer_mt.system import launcher

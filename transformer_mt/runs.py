@@ -29,10 +29,10 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
+from transformer_mt.config.section import Section, read_yaml
 from transformer_mt.errors import UserError
 from transformer_mt.lock import Lock
 from transformer_mt.seal import Damage, read_seal
-from transformer_mt.settings import Section, read_yaml
 from transformer_mt.system import files as disk
 from transformer_mt.system.files import WhenFull
 

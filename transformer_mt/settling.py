@@ -9,8 +9,8 @@ from shlex import quote
 
 import torch
 
-from transformer_mt import config as configuration
-from transformer_mt.config import Config
+from transformer_mt.config import root as configuration
+from transformer_mt.config.root import Config
 from transformer_mt.data.batching import BatchStream
 from transformer_mt.errors import UserError
 from transformer_mt.material import Material, make_stream

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from transformer_mt import material
-from transformer_mt.config import Config
+from transformer_mt.config.root import Config
 from transformer_mt.data import corpus, encoded
 from transformer_mt.data.batching import BatchStream
 from transformer_mt.data.corpus import Table

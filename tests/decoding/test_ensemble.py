@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from transformer_mt import Translator
-from transformer_mt import config as configuration
+from transformer_mt.config import root as configuration
 from transformer_mt.data.batching import source_batch
 from transformer_mt.data.quickstart.corpus import pairs
 from transformer_mt.decoding.alignment import align

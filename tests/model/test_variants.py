@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from transformer_mt import config as configuration
+from transformer_mt.config import root as configuration
 from transformer_mt.data.batching import Batch
 from transformer_mt.errors import UserError
 from transformer_mt.model.attention import MultiHeadAttention

@@ -12,11 +12,11 @@ import pytest
 import torch
 from pydantic import TypeAdapter, ValidationError
 
-from transformer_mt import config as configuration
 from transformer_mt import pipeline
+from transformer_mt.config import root as configuration
+from transformer_mt.config.section import CountOrAuto
 from transformer_mt.errors import UserError
 from transformer_mt.runs import RunFolder
-from transformer_mt.settings import CountOrAuto
 from transformer_mt.system import device
 from transformer_mt.system.device import (
     SHAPES,

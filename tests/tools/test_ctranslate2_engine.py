@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from transformer_mt import Translator, tools
-from transformer_mt import config as configuration
+from transformer_mt.config import root as configuration
 from transformer_mt.errors import UserError
 from transformer_mt.runs import RunFolder
 from transformer_mt.tools import weights

@@ -14,7 +14,7 @@ import tokenizers as hf
 import torch
 from ctranslate2.specs.model_spec import ACCEPTED_MODEL_TYPES
 
-from transformer_mt import config as configuration
+from transformer_mt.config import root as configuration
 from transformer_mt.data.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.model.config import ModelConfig

@@ -16,7 +16,7 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from transformer_mt import Translator
-from transformer_mt import config as configuration
+from transformer_mt.config import root as configuration
 from transformer_mt.decoding.explanation import Explanation, explain, pieces
 from transformer_mt.tools import plot
 

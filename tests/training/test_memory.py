@@ -12,9 +12,9 @@ import pytest
 import safetensors.torch
 import torch
 
-from transformer_mt import config as configuration
 from transformer_mt import pipeline
-from transformer_mt.config import Config
+from transformer_mt.config import root as configuration
+from transformer_mt.config.root import Config
 from transformer_mt.data.batching import Batch, BatchStream, Position
 from transformer_mt.data.encoded import EncodedCorpus
 from transformer_mt.data.tokenizer import TokenizerPair

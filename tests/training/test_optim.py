@@ -13,7 +13,7 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from transformer_mt import config as configuration
+from transformer_mt.config import root as configuration
 from transformer_mt.model.config import ModelConfig
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.training.optim import OptimizerConfig, make_optimizers

@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from transformer_mt import pipeline, records
-from transformer_mt.config import Config
+from transformer_mt.config.root import Config
 from transformer_mt.errors import UserError
 from transformer_mt.runs import CheckpointInfo, RunFolder
 from transformer_mt.seal import write_seal

@@ -13,8 +13,8 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from transformer_mt import config as configuration
 from transformer_mt import pipeline
+from transformer_mt.config import root as configuration
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs import RunFolder

@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from transformer_mt.config.section import CountOrAuto, Section
 from transformer_mt.data.encoded import EncodedCorpus, Ids
 from transformer_mt.data.order import Cuts, Plan, Rows
 from transformer_mt.data.sampling import Resamplers
 from transformer_mt.data.tokenizer import TokenizerPair
-from transformer_mt.settings import CountOrAuto, Section
 
 if TYPE_CHECKING:
     import torch

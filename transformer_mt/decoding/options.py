@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from pydantic import Field, ValidationError, model_validator
 
+from transformer_mt.config.section import MAY_CHANGE, Section, complaint, refusal
 from transformer_mt.errors import UserError
-from transformer_mt.settings import MAY_CHANGE, Section, complaint, refusal
 
 if TYPE_CHECKING:
     from torch import Tensor

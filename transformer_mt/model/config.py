@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from transformer_mt.settings import Section, refusal
+from transformer_mt.config.section import Section, refusal
 
 OWN_KEYS = ("n_heads", "n_kv_heads", "d_ff", "layer_drop")
 

@@ -9,9 +9,9 @@ from typing import Literal
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
+from transformer_mt.config.section import Section
 from transformer_mt.languages import primary_language
 from transformer_mt.scoring.languages import BLEU_TOKENIZERS
-from transformer_mt.settings import Section
 
 BleuTokenizer = Literal["auto", "13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none"]
 TextKind = Literal["raw", "moses"]

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar, get_args
 
 from pydantic import BeforeValidator, WithJsonSchema
 
+from transformer_mt.config.section import read_count
 from transformer_mt.errors import UserError
-from transformer_mt.settings import read_count
 from transformer_mt.system import allocator, launcher
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from string import ascii_uppercase
 from typing import TYPE_CHECKING, Any
 
 from transformer_mt import __version__, material, streams
-from transformer_mt import config as configuration
 from transformer_mt.arguments import READING, SEARCHING, option
-from transformer_mt.config import Config
+from transformer_mt.config import root as configuration
+from transformer_mt.config.root import Config
 from transformer_mt.data.lines import read_columns, read_lines
 from transformer_mt.errors import UserError
 from transformer_mt.runs import RunFolder

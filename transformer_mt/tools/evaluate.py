@@ -22,7 +22,7 @@ from transformer_mt.streams import Line
 from transformer_mt.training.samples import Sample
 
 if TYPE_CHECKING:
-    from transformer_mt.config import Config
+    from transformer_mt.config.root import Config
     from transformer_mt.decoding.translator import Translator
 
 OF_A_FILE = ("tgt_lang", "text")
@@ -152,7 +152,7 @@ class RunEvaluation:
         cls, path: Path, src: Path | None, ref: Path | None, only: str | None, output: Path | None, paper: str | None
     ) -> RunEvaluation:
         """Two files, or else the run's own test sets, or only one of these."""
-        from transformer_mt import config as configuration
+        from transformer_mt.config import root as configuration
 
         run = RunFolder.open(path)
         config = configuration.load(run.config)

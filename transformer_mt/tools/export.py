@@ -20,8 +20,8 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from transformer_mt import __version__, material
-from transformer_mt import config as configuration
-from transformer_mt.config import Config
+from transformer_mt.config import root as configuration
+from transformer_mt.config.root import Config
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.runs import EXPORT, RunFolder

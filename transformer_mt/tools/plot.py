@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from transformer_mt import material, pictures
-from transformer_mt.config import Config
+from transformer_mt.config.root import Config
 from transformer_mt.data.encoded import encode
 from transformer_mt.data.tokenizer import TokenizerPair
 from transformer_mt.decoding.explanation import AttentionKind, explain

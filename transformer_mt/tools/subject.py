@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from transformer_mt import config as configuration
-from transformer_mt.config import Config
+from transformer_mt.config import root as configuration
+from transformer_mt.config.root import Config
 from transformer_mt.errors import UserError
 from transformer_mt.runs import RunFolder
 

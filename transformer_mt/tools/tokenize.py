@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from transformer_mt import material
-from transformer_mt.config import Config
+from transformer_mt.config.root import Config
 from transformer_mt.data.corpus import Table
 from transformer_mt.data.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.tools.subject import read

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
-from transformer_mt.settings import Section, refusal
+from transformer_mt.config.section import Section, refusal
 
 if TYPE_CHECKING:
     from transformer_mt.data.batching import Batch

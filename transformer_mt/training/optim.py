@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 from pydantic import Field, model_validator
 
+from transformer_mt.config.section import Section, refusal
 from transformer_mt.errors import UserError
-from transformer_mt.settings import Section, refusal
 
 if TYPE_CHECKING:
     import torch

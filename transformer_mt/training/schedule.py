@@ -12,7 +12,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from transformer_mt.settings import Section
+from transformer_mt.config.section import Section
 
 Schedule = Callable[[int], float]
 ENDING = ("cosine", "linear", "wsd")

@@ -13,17 +13,7 @@ from typing import Annotated, Any, Literal, cast
 import yaml
 from pydantic import BaseModel, Field, ValidationError
 
-from transformer_mt.data.batching import BatchConfig
-from transformer_mt.data.corpus import DataConfig
-from transformer_mt.data.sources import Source
-from transformer_mt.data.tokenizer_config import TokenizerConfig
-from transformer_mt.decoding.options import DecodingConfig
-from transformer_mt.decoding.portability import unsupported_search
-from transformer_mt.errors import UserError
-from transformer_mt.model.config import ModelConfig
-from transformer_mt.model.portability import unsupported
-from transformer_mt.scoring.metrics import ScoringConfig
-from transformer_mt.settings import (
+from transformer_mt.config.section import (
     MAY_CHANGE,
     CountOrAuto,
     FolderName,
@@ -39,6 +29,16 @@ from transformer_mt.settings import (
     read_value,
     read_yaml,
 )
+from transformer_mt.data.batching import BatchConfig
+from transformer_mt.data.corpus import DataConfig
+from transformer_mt.data.sources import Source
+from transformer_mt.data.tokenizer_config import TokenizerConfig
+from transformer_mt.decoding.options import DecodingConfig
+from transformer_mt.decoding.portability import unsupported_search
+from transformer_mt.errors import UserError
+from transformer_mt.model.config import ModelConfig
+from transformer_mt.model.portability import unsupported
+from transformer_mt.scoring.metrics import ScoringConfig
 from transformer_mt.system.device import DeviceName, Precision
 from transformer_mt.system.files import real
 from transformer_mt.training.objective import LossConfig

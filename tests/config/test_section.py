@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from transformer_mt.config.section import Place, Section, Tree, read_value, read_yaml
 from transformer_mt.errors import UserError
-from transformer_mt.settings import Place, Section, Tree, read_value, read_yaml
 
 
 class Kinds(Section):

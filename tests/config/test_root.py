@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from transformer_mt import config as configuration
-from transformer_mt.config import Config, changed_keys, flatten, load, render
+from transformer_mt.config import root as configuration
+from transformer_mt.config.root import Config, changed_keys, flatten, load, render
+from transformer_mt.config.section import Section, Tree, read_yaml
 from transformer_mt.errors import UserError
-from transformer_mt.settings import Section, Tree, read_yaml
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
 
 MINIMAL = "data: {src_lang: en, tgt_lang: de, train: {builtin: quickstart}}\n"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-ARCHITECTURES = Path(__file__).resolve().parents[1] / "configs" / "architectures"
+ARCHITECTURES = Path(__file__).resolve().parents[2] / "configs" / "architectures"
 
 SMALL = [
     "data={src_lang: en, tgt_lang: de, train: {builtin: quickstart}}",
