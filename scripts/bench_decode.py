@@ -30,7 +30,7 @@ from transformer_mt.data.lines import read_columns, read_lines
 from transformer_mt.decoding.texts import TextTranslator
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
-from transformer_mt.runs import RunFolder
+from transformer_mt.runs.folder import RunFolder
 from transformer_mt.scoring.metrics import Standard
 
 SIDES = ("bf16", "fp32", "ctranslate2")

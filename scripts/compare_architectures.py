@@ -24,7 +24,7 @@ from trainings import CONFIGS, do_all, folder, positive, run_script, tmt
 from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
 from transformer_mt.model.config import ModelConfig
-from transformer_mt.runs import RunFolder
+from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.files import write_text
 
 ARCHITECTURES = CONFIGS / "architectures"

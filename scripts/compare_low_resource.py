@@ -20,7 +20,7 @@ from trainings import CONFIGS, as_source, do_all, folder, positive, refuse_own, 
 
 from transformer_mt.data.lines import read_lines
 from transformer_mt.errors import UserError
-from transformer_mt.runs import RunFolder
+from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.files import write_text
 
 RUNS = Path("runs/low_resource")

@@ -26,7 +26,7 @@ from pathlib import Path
 from kill_drill import differences, outcome
 
 from transformer_mt.cli import main as tmt
-from transformer_mt.runs import RunFolder
+from transformer_mt.runs.folder import RunFolder
 
 CONFIG = """
 data:

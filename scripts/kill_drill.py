@@ -36,8 +36,8 @@ from tensorboard.compat.proto import event_pb2
 from torch import Tensor
 
 from transformer_mt.data.quickstart.corpus import pairs
-from transformer_mt.runs import CheckpointInfo, RunFolder
-from transformer_mt.training.checkpoint import STATE, WEIGHTS
+from transformer_mt.runs.checkpoints import STATE, WEIGHTS
+from transformer_mt.runs.folder import CheckpointInfo, RunFolder
 
 TIMINGS = (
     *("train/tokens_per_second", "train/waiting", "train/hours", "_hparams_/session_start_info"),

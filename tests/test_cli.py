@@ -24,12 +24,13 @@ from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import transformer_mt
-from transformer_mt import Translator, runs
+from transformer_mt import Translator
 from transformer_mt.config import root as configuration
 from transformer_mt.errors import Interrupted
-from transformer_mt.runs import FORMAT, RunFolder
+from transformer_mt.runs import folder as runs
+from transformer_mt.runs.folder import FORMAT, RunFolder
+from transformer_mt.runs.manifest import read_seal, write_seal
 from transformer_mt.scoring.metrics import score
-from transformer_mt.seal import read_seal, write_seal
 from transformer_mt.training.trainer import Trainer
 
 Tmt = Callable[..., "CompletedProcess[str]"]

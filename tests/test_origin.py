@@ -23,7 +23,7 @@ from transformer_mt.data.sources import Source
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.origin import Origin
-from transformer_mt.runs import RunFolder
+from transformer_mt.runs.folder import RunFolder
 from transformer_mt.training.loss import plain_cross_entropy
 
 Tmt = Callable[..., "CompletedProcess[str]"]

@@ -20,7 +20,7 @@ import trainings
 
 from transformer_mt.config import root as configuration
 from transformer_mt.errors import UserError
-from transformer_mt.runs import FORMAT, RunFolder
+from transformer_mt.runs.folder import FORMAT, RunFolder
 
 WORDS = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": "fünf"}
 SMALL = (

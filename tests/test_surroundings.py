@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from transformer_mt.runs import RunFolder
+from transformer_mt.runs.folder import RunFolder
 
 pytestmark = [pytest.mark.slow, pytest.mark.drill]
 

@@ -183,7 +183,7 @@ def _export(args: argparse.Namespace) -> None:
     if args.to == "weights" and (args.quantization or args.src):
         raise UserError("export --to weights: --quantization and --src belong to ctranslate2; leave them out")
     streams.check_file(args.src)
-    from transformer_mt.runs import RunFolder
+    from transformer_mt.runs.folder import RunFolder
 
     run = RunFolder.open(args.run)
     if args.to == "weights":
@@ -200,7 +200,7 @@ def _export(args: argparse.Namespace) -> None:
 
 
 def _average(args: argparse.Namespace) -> None:
-    from transformer_mt.runs import RunFolder
+    from transformer_mt.runs.folder import RunFolder
     from transformer_mt.tools import average
 
     choice = average.Choice(args.last, args.best, args.steps)

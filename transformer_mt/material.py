@@ -15,7 +15,7 @@ from transformer_mt.data.sampling import Resampler, Resamplers
 from transformer_mt.data.sources import Source
 from transformer_mt.data.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
-from transformer_mt.runs import RunFolder
+from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.files import clear_abandoned
 from transformer_mt.system.logging import say
 

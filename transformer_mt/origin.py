@@ -19,8 +19,8 @@ from transformer_mt.data.tokenizer_config import TokenizerConfig
 from transformer_mt.errors import UserError
 from transformer_mt.model.config import ModelConfig
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.runs import RunFolder
-from transformer_mt.training.checkpoint import WEIGHTS, load_chosen
+from transformer_mt.runs.checkpoints import WEIGHTS, load_chosen
+from transformer_mt.runs.folder import RunFolder
 
 KEY = "train.init_from"
 SHOWN = 6  # parameters that do not fit

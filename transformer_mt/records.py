@@ -18,7 +18,7 @@ from transformer_mt import __version__
 from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
 from transformer_mt.errors import UserError
-from transformer_mt.runs import FORMAT, CheckpointInfo, RunFolder, ranked
+from transformer_mt.runs.folder import FORMAT, CheckpointInfo, RunFolder, ranked
 from transformer_mt.system import launcher
 from transformer_mt.system.device import Machine, describe
 from transformer_mt.system.files import write_text

@@ -15,7 +15,7 @@ from transformer_mt.data.batching import BatchStream
 from transformer_mt.errors import UserError
 from transformer_mt.material import Material, make_stream
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.runs import RunFolder
+from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system import launcher
 from transformer_mt.system.device import Machine, resolve
 from transformer_mt.system.logging import say

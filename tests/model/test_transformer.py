@@ -19,8 +19,8 @@ from transformer_mt.model.config import ModelConfig
 from transformer_mt.model.layers import DecoderLayer, EncoderLayer
 from transformer_mt.model.positions import SinusoidalPositions, sinusoidal_table
 from transformer_mt.model.transformer import Decoder, Embedding, Encoder, Transformer
-from transformer_mt.runs import CheckpointInfo
-from transformer_mt.training import checkpoint
+from transformer_mt.runs import checkpoints
+from transformer_mt.runs.folder import CheckpointInfo
 from transformer_mt.training.loss import batch_loss
 from transformer_mt.training.optim import OptimizerConfig, make_optimizers
 
@@ -365,9 +365,9 @@ def test_the_pad_row_stays_zero(make_model: MakeModel, tie_embeddings: str, pad:
     assert all(torch.all(row == 0) for row in pad_rows(model))
 
     info = CheckpointInfo(tmp_path / "step-000010", 10, "bleu", {})
-    checkpoint.save(info, model, {})
+    checkpoints.save(info, model, {})
     loaded = make_model(pad=pads, tie_embeddings=tie_embeddings, rough=1.0)
-    checkpoint.load_weights(loaded, info)
+    checkpoints.load_weights(loaded, info)
     assert all(torch.all(row == 0) for row in pad_rows(loaded))
     assert (loaded.output.weight is loaded.decoder.embedding.tokens.weight) == (tie_embeddings != "none")
     for ours, theirs in zip(loaded.parameters(), model.parameters(), strict=True):

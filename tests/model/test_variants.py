@@ -24,8 +24,8 @@ from transformer_mt.model.explain import attention_weights
 from transformer_mt.model.linear import PackedLinear
 from transformer_mt.model.norms import LayerNorm, RMSNorm
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.runs import CheckpointInfo
-from transformer_mt.training import checkpoint
+from transformer_mt.runs import checkpoints
+from transformer_mt.runs.folder import CheckpointInfo
 from transformer_mt.training.loss import batch_loss
 
 MakeModel = Callable[..., Transformer]
@@ -111,10 +111,10 @@ def check(model: Transformer, folder: Path) -> None:
         assert gradients and all(gradient.isfinite().all() for gradient in gradients)
 
     info = CheckpointInfo(folder / "step-000001", 1, "bleu", {})
-    checkpoint.save(info, model.eval(), {})
+    checkpoints.save(info, model.eval(), {})
     for parameter in model.parameters():
         parameter.data.add_(1.0)
-    checkpoint.load_weights(model, info)
+    checkpoints.load_weights(model, info)
     with torch.no_grad():
         assert torch.equal(model.logits(model(SRC, TGT)), whole)
     assert torch.equal(SRC, before[0]) and torch.equal(TGT, before[1])

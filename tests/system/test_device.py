@@ -16,7 +16,7 @@ from transformer_mt import pipeline
 from transformer_mt.config import root as configuration
 from transformer_mt.config.section import CountOrAuto
 from transformer_mt.errors import UserError
-from transformer_mt.runs import RunFolder
+from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system import device
 from transformer_mt.system.device import (
     SHAPES,

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from transformer_mt import Translator
 from transformer_mt.errors import UserError
-from transformer_mt.runs import CheckpointInfo, RunFolder
+from transformer_mt.runs.folder import CheckpointInfo, RunFolder
 from transformer_mt.tools import average
 from transformer_mt.tools.average import Choice
 
@@ -68,7 +68,7 @@ def test_it_is_scored_as_the_training_scores(run: RunFolder, tmt: Tmt, tmp_path:
     twin = RunFolder.open(done)
     last = run.checkpoint("last")
     for step in (101, 102):
-        from transformer_mt.training.checkpoint import save
+        from transformer_mt.runs.checkpoints import save
 
         info = CheckpointInfo(twin.checkpoints / f"step-{step:06d}", step, last.metric, {})
         save(info, Translator.load(run.path, "last", precision="fp32").model, None)

@@ -18,7 +18,7 @@ import torch
 from transformer_mt import Translator, tools
 from transformer_mt.config import root as configuration
 from transformer_mt.errors import UserError
-from transformer_mt.runs import RunFolder
+from transformer_mt.runs.folder import RunFolder
 from transformer_mt.tools import weights
 from transformer_mt.tools.ctranslate2_engine import Engine
 

@@ -15,7 +15,7 @@ import sacrebleu
 
 from transformer_mt import Translator, __version__
 from transformer_mt.decoding import loading
-from transformer_mt.runs import RunFolder
+from transformer_mt.runs.folder import RunFolder
 from transformer_mt.scoring.measures import NO_TER, measure
 from transformer_mt.scoring.metrics import Standard
 from transformer_mt.scoring.papers import papers_texts

@@ -20,10 +20,10 @@ import torch
 from safetensors.torch import load_file
 
 from transformer_mt import Translator, __version__
-from transformer_mt.runs import RunFolder
+from transformer_mt.runs import checkpoints
+from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system import files
 from transformer_mt.tools import export, parity, weights
-from transformer_mt.training import checkpoint
 
 Tmt = Callable[..., "CompletedProcess[str]"]
 
@@ -206,7 +206,7 @@ def test_a_model_whose_scores_are_no_numbers_is_not_exported(copy: Path, tmt: Tm
     for parameter in model.parameters():
         parameter.data.fill_(torch.nan)
     info = run.checkpoint("best")
-    checkpoint.save(info, model, None)
+    checkpoints.save(info, model, None)
     refused(tmt("export", copy, "--to", "ctranslate2", "--output", "engine"), "are no numbers", "another checkpoint")
     assert not Path("engine").exists()
 
@@ -259,7 +259,7 @@ def test_nothing_is_left_of_an_export_that_was_stopped(here: Path, tmp_path: Pat
     script = """if True:
         import os, signal
         from transformer_mt import cli
-        from transformer_mt.training import checkpoint
+        from transformer_mt.runs import checkpoints
         save = checkpoint.save
         def save_and_stop(*words):
             save(*words)

@@ -14,7 +14,7 @@ import pytest
 
 from transformer_mt.config.root import load
 from transformer_mt.data.tokenizer import TokenizerPair, train
-from transformer_mt.runs import RunFolder
+from transformer_mt.runs.folder import RunFolder
 from transformer_mt.tools.tokenize import measure, split_words
 
 Tmt = Callable[..., "CompletedProcess[str]"]

@@ -16,7 +16,7 @@ import safetensors.torch
 import torch
 
 from transformer_mt.errors import UserError
-from transformer_mt.runs import RunFolder
+from transformer_mt.runs.folder import RunFolder
 from transformer_mt.training.distributed import Ranks, join
 
 pytestmark = [pytest.mark.slow, pytest.mark.drill]
@@ -322,7 +322,8 @@ def test_a_first_one_that_is_slow_to_go_back_is_waited_for(tiny: Path) -> None:
     disturbance = f"""{SICK}
 import time
 from datetime import timedelta
-from transformer_mt.training import checkpoint, distributed
+from transformer_mt.training import distributed
+from transformer_mt.runs import checkpoints as checkpoint
 
 delete_later = checkpoint.delete_later
 

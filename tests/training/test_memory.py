@@ -20,7 +20,7 @@ from transformer_mt.data.encoded import EncodedCorpus
 from transformer_mt.data.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.runs import RunFolder
+from transformer_mt.runs.folder import RunFolder
 from transformer_mt.training import memory
 from transformer_mt.training.loss import batch_loss
 

@@ -21,9 +21,9 @@ import torch
 from transformer_mt import pipeline, records
 from transformer_mt.config.root import Config
 from transformer_mt.errors import UserError
-from transformer_mt.runs import CheckpointInfo, RunFolder
-from transformer_mt.seal import write_seal
-from transformer_mt.training import checkpoint
+from transformer_mt.runs import checkpoints
+from transformer_mt.runs.folder import CheckpointInfo, RunFolder
+from transformer_mt.runs.manifest import write_seal
 from transformer_mt.training.monitor import Monitor
 from transformer_mt.training.schedule import ScheduleConfig
 
@@ -115,14 +115,14 @@ def test_steps_in_two_goes_equal_steps_in_one(first: int, text: Path, undisturbe
 
 def test_a_run_of_another_version_is_refused(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pipeline.train(make_config(text, tmp_path, max_steps=1))
-    load_state = checkpoint.load_state
+    load_state = checkpoints.load_state
 
     def older(info: CheckpointInfo) -> Any:
         state = load_state(info)
         del state["progress"]["health"]
         return state
 
-    monkeypatch.setattr(checkpoint, "load_state", older)
+    monkeypatch.setattr(checkpoints, "load_state", older)
     with pytest.raises(UserError, match=r"step-000001: another version .* that .*run\.json names"):
         pipeline.train(make_config(text, tmp_path))
 

@@ -17,7 +17,7 @@ from transformer_mt import pipeline
 from transformer_mt.config import root as configuration
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.runs import RunFolder
+from transformer_mt.runs.folder import RunFolder
 from transformer_mt.training import optim
 from transformer_mt.training.optim import OptimizerConfig, make_average, make_optimizers
 from transformer_mt.training.schedule_free import ScheduleFree, ScheduleFreeAverage

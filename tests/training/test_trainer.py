@@ -18,7 +18,7 @@ import torch
 
 from transformer_mt import Translator
 from transformer_mt.data.order import Cuts
-from transformer_mt.runs import RunFolder
+from transformer_mt.runs.folder import RunFolder
 from transformer_mt.training import trainer
 from transformer_mt.training.update import Part, Taken, Updater
 from transformer_mt.validation import Validator

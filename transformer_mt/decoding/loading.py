@@ -17,8 +17,8 @@ from transformer_mt.errors import UserError
 from transformer_mt.model.config import ModelConfig
 from transformer_mt.model.linear import convert
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.runs import RunFolder
-from transformer_mt.training.checkpoint import WEIGHTS, load_chosen
+from transformer_mt.runs.checkpoints import WEIGHTS, load_chosen
+from transformer_mt.runs.folder import RunFolder
 
 
 class Member(NamedTuple):

@@ -24,7 +24,7 @@ from transformer_mt.decoding.search import Rule, likeliest, search
 from transformer_mt.decoding.texts import TextTranslator, batches
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.runs import RunFolder
+from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.device import resolve
 
 ALIGNED = 4096  # padded tokens whose attention weights are held at once

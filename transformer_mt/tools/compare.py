@@ -16,7 +16,7 @@ from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
 from transformer_mt.data.lines import read_columns, read_lines
 from transformer_mt.errors import UserError
-from transformer_mt.runs import RunFolder
+from transformer_mt.runs.folder import RunFolder
 from transformer_mt.scoring import comparison
 from transformer_mt.scoring.comparison import Contest, FrequencyBucket, LengthBucket, Sentence, Texts
 from transformer_mt.scoring.measures import NO_TER

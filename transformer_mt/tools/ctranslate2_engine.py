@@ -27,7 +27,7 @@ from transformer_mt.decoding.options import DecodingConfig
 from transformer_mt.decoding.portability import unsupported_search
 from transformer_mt.decoding.texts import NOTHING, TextTranslator
 from transformer_mt.errors import UserError
-from transformer_mt.runs import EXPORT, RunFolder
+from transformer_mt.runs.folder import EXPORT, RunFolder
 from transformer_mt.system.device import resolve
 from transformer_mt.tools.ctranslate2_model import vocabulary
 from transformer_mt.tools.translate import Provenance

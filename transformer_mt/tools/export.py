@@ -24,7 +24,7 @@ from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
-from transformer_mt.runs import EXPORT, RunFolder
+from transformer_mt.runs.folder import EXPORT, RunFolder
 from transformer_mt.system import files
 from transformer_mt.tools.weights import refuse_existing
 

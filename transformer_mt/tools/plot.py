@@ -15,7 +15,7 @@ from transformer_mt.decoding.explanation import AttentionKind, explain
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.drawing.figures import save
 from transformer_mt.errors import UserError
-from transformer_mt.runs import RunFolder
+from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.files import real, replaced_file
 from transformer_mt.tools.subject import read
 

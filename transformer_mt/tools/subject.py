@@ -8,7 +8,7 @@ from pathlib import Path
 from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
 from transformer_mt.errors import UserError
-from transformer_mt.runs import RunFolder
+from transformer_mt.runs.folder import RunFolder
 
 
 def read(path: Path, overrides: Sequence[str]) -> tuple[Config, RunFolder | None]:

@@ -13,9 +13,9 @@ from transformer_mt.config import root as configuration
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.runs import CheckpointInfo, RunFolder
+from transformer_mt.runs import checkpoints
+from transformer_mt.runs.folder import CheckpointInfo, RunFolder
 from transformer_mt.system import files
-from transformer_mt.training import checkpoint
 
 
 def export(run: RunFolder, which: str, output: Path) -> list[str]:
@@ -48,7 +48,7 @@ def write(
         shutil.copyfile(source.tokenizer, run.tokenizer)
         records.write(run, record)
         folder = run.checkpoints / info.path.name
-        checkpoint.save(CheckpointInfo(folder, info.step, info.metric, info.scores), model, None)
+        checkpoints.save(CheckpointInfo(folder, info.step, info.metric, info.scores), model, None)
         files.write_text(run.readme, records.card(RunFolder(output), config, record, info if info.scores else None))
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from transformer_mt.runs import RunFolder
+from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.files import append_text, replaced_file
 from transformer_mt.system.logging import say
 from transformer_mt.training import events

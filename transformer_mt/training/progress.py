@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from transformer_mt.config.section import MAY_CHANGE, PathName, Section
 from transformer_mt.data.batching import Position
-from transformer_mt.runs import is_better
+from transformer_mt.runs.folder import is_better
 from transformer_mt.system.files import WhenFull
 
 _INTERVAL = re.compile(r"([1-9][0-9_]*)\s*(steps?|epochs?)?")

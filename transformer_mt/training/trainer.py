@@ -15,12 +15,12 @@ from torch import Tensor
 from transformer_mt.data.batching import Position
 from transformer_mt.data.feed import Feed
 from transformer_mt.errors import Interrupted, UserError
-from transformer_mt.runs import CheckpointInfo, RunFolder
+from transformer_mt.runs import checkpoints
+from transformer_mt.runs.checkpoints import State
+from transformer_mt.runs.folder import CheckpointInfo, RunFolder
 from transformer_mt.system.logging import say
 from transformer_mt.system.stop_signals import StopSignals
-from transformer_mt.training import checkpoint
 from transformer_mt.training.averaging import Average
-from transformer_mt.training.checkpoint import State
 from transformer_mt.training.degenerate import Finding, judge
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.loss import perplexity
@@ -199,7 +199,7 @@ class Trainer:
         """Go on from the last checkpoint before the trouble began, with half the learning rate; at most twice."""
         progress, returns = self.progress, self.progress.returns + 1
         trouble = f"the gradient was not finite for {MOST_SKIPPED} steps in a row from step {progress.trouble:,} on"
-        good = self.ranks.first_decides(lambda: checkpoint.last_whole(self.run, progress.trouble - 1))
+        good = self.ranks.first_decides(lambda: checkpoints.last_whole(self.run, progress.trouble - 1))
         if good is None or returns > MOST_RETURNS:
             tried = "before the first checkpoint" if good is None else f"after going back {MOST_RETURNS} times"
             raise UserError(
@@ -264,9 +264,9 @@ class Trainer:
         step = self.progress.step
         info = CheckpointInfo(self.run.checkpoint_folder(step), step, self.validation.metric, scores, stopped)
         with self.averaged() as raw_weights:
-            checkpoint.save(info, self.updater.model, self.state(raw_weights), self.run.when_full)
+            checkpoints.save(info, self.updater.model, self.state(raw_weights), self.run.when_full)
         if not (self.progress.skipped_in_a_row or self.progress.trouble):  # else one of those before may be needed
-            checkpoint.prune(self.run, self.keep)
+            checkpoints.prune(self.run, self.keep)
 
     def state(self, raw_weights: dict[str, Tensor] | None) -> State:
         """Everything that the next step depends on, but the weights that are saved beside it. What is random follows
@@ -286,7 +286,7 @@ class Trainer:
     def resume(self, info: CheckpointInfo) -> None:
         """Go on from a checkpoint: weights, optimiser, progress. Once they are read, what the run has of later steps is
         taken away: checkpoints, and the ends of its curves."""
-        state = checkpoint.load_state(info)
+        state = checkpoints.load_state(info)
         try:
             self.progress, self.window = Progress.of(state["progress"]), Window(**state["window"])
             remembered = state["optimizers"]
@@ -295,12 +295,12 @@ class Trainer:
                 f"{info.path}: another version of this program has trained it, whose progress this one cannot read; "
                 f"use the version that {self.run.record} names, or begin anew with --restart"
             ) from None
-        checkpoint.load_weights(self.updater.model, info)
+        checkpoints.load_weights(self.updater.model, info)
         for optimizer, its_state in zip(self.updater.optimizers, remembered, strict=True):
             optimizer.load_state_dict(its_state)
         if self.average is not None:
             self.average.load(state["raw_weights"])
         if self.ranks.is_first:
             self.run.before_writing()
-            checkpoint.delete_later(self.run, info.step)
+            checkpoints.delete_later(self.run, info.step)
         self.monitor.cut_back(info.step, is_scored=bool(info.scores))

@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from transformer_mt.runs import RunFolder
+from transformer_mt.runs.folder import RunFolder
 
 pytestmark = [pytest.mark.slow, pytest.mark.drill]
 
@@ -26,7 +26,7 @@ from pathlib import Path
 import torch
 from transformer_mt.system import files
 from transformer_mt.cli import main
-from transformer_mt.training import checkpoint
+from transformer_mt.runs import checkpoints
 
 how, number, saves = sys.argv.pop(1), int(sys.argv.pop(1)), []
 save = checkpoint.save

@@ -12,8 +12,8 @@ import pytest
 
 from transformer_mt.config.section import Section
 from transformer_mt.errors import UserError
-from transformer_mt.runs import EXPORT, FORMAT, CheckpointInfo, RunFolder, is_better, ranked
-from transformer_mt.seal import write_seal
+from transformer_mt.runs.folder import EXPORT, FORMAT, CheckpointInfo, RunFolder, is_better, ranked
+from transformer_mt.runs.manifest import write_seal
 from transformer_mt.system import files
 from transformer_mt.system.files import write_text
 

@@ -17,14 +17,14 @@ from typing import BinaryIO
 
 import pytest
 
-from transformer_mt import lock
 from transformer_mt.errors import UserError
-from transformer_mt.lock import SILENCE, Holder, Lock
+from transformer_mt.runs import lock
+from transformer_mt.runs.lock import SILENCE, Holder, Lock
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from transformer_mt import lock
+from transformer_mt.runs import lock
 from transformer_mt.errors import UserError
 if "noflock" in sys.argv:
     lock.try_flock = lambda file: None

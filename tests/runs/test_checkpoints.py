@@ -19,12 +19,11 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from transformer_mt import seal
 from transformer_mt.errors import UserError
-from transformer_mt.runs import CheckpointInfo, RunFolder
+from transformer_mt.runs import checkpoints, manifest
+from transformer_mt.runs.checkpoints import delete_later, find_start, load_state, load_weights, save, verify
+from transformer_mt.runs.folder import CheckpointInfo, RunFolder
 from transformer_mt.system import files
-from transformer_mt.training import checkpoint
-from transformer_mt.training.checkpoint import delete_later, find_start, load_state, load_weights, save, verify
 from transformer_mt.training.progress import KeepConfig
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -99,8 +98,8 @@ def test_a_state_that_would_do_something_is_not_loaded(run: RunFolder) -> None:
     """Trap 39, though its seal is right: whoever sends a run can write that too."""
     info, done = run.checkpoint("10"), run.path / "done"
     torch.save({"progress": Trick(done)}, info.path / "training.pt")
-    about = seal.read_seal(info.path / "checkpoint.json")
-    seal.write_seal(info.path / "checkpoint.json", about)
+    about = manifest.read_seal(info.path / "checkpoint.json")
+    manifest.write_seal(info.path / "checkpoint.json", about)
     with pytest.raises(pickle.UnpicklingError, match="WeightsUnpickler"):
         load_state(info)
     assert not done.exists()
@@ -129,8 +128,8 @@ def test_weights_that_are_deleted_before_they_are_read(
 ) -> None:
     """By the training that goes on: those of the checkpoint that is the best now are loaded, and none is damaged."""
     where, name = {
-        "before it is read": (checkpoint, "check_seal"),
-        "while it is compared": (seal, "_describe"),
+        "before it is read": (checkpoints, "check_seal"),
+        "while it is compared": (manifest, "_describe"),
         "once it was found whole": (safetensors.torch, "load_model"),
     }[moment]
     function = getattr(where, name)
@@ -142,7 +141,7 @@ def test_weights_that_are_deleted_before_they_are_read(
 
     monkeypatch.setattr(where, name, late)
     model = make_model(0.0)
-    assert checkpoint.load_chosen(model, run, "best").step == 100
+    assert checkpoints.load_chosen(model, run, "best").step == 100
     assert torch.equal(model.weight, torch.full((2, 3), 100.0))
 
 
@@ -150,7 +149,7 @@ def test_weights_that_are_deleted_before_they_are_read(
 def test_weights_that_are_damaged_are_said_to_be(which: str, run: RunFolder) -> None:
     spoil(run, 5)
     with pytest.raises(UserError, match=r"step-000005/model.safetensors: was truncated"):
-        checkpoint.load_chosen(make_model(0.0), run, which)
+        checkpoints.load_chosen(make_model(0.0), run, which)
 
 
 @pytest.mark.parametrize(
@@ -220,7 +219,7 @@ def test_one_that_was_asked_for_must_be_whole(which: str, run: RunFolder) -> Non
     ],
 )
 def test_which_ones_stay(keep: KeepConfig, left: list[int], run: RunFolder) -> None:
-    checkpoint.prune(run, keep)
+    checkpoints.prune(run, keep)
     assert list(run.checkpoint_folders()) == left
 
 
@@ -233,7 +232,7 @@ def test_one_of_a_stop_stays_while_it_is_the_newest(run: RunFolder) -> None:
     ):
         info = CheckpointInfo(run.checkpoints / f"step-{step:06d}", step, "loss", {}, stopped)
         save(info, make_model(step), {})
-        checkpoint.prune(run, KeepConfig())
+        checkpoints.prune(run, KeepConfig())
         assert list(run.checkpoint_folders()) == left
         assert CheckpointInfo.read(info.path) == info
 
@@ -241,13 +240,13 @@ def test_one_of_a_stop_stays_while_it_is_the_newest(run: RunFolder) -> None:
 def test_the_newest_never_stands_alone_by_default(run: RunFolder) -> None:
     """Also where it is the best one: else nothing would be left to go on from."""
     save(CheckpointInfo(run.checkpoints / "step-000200", 200, "loss", {"loss": 0.1}), make_model(200.0), {})
-    checkpoint.prune(run, KeepConfig())
+    checkpoints.prune(run, KeepConfig())
     assert list(run.checkpoint_folders()) == [100, 200]
 
 
 def test_pruning_leaves_alone_what_it_cannot_judge(run: RunFolder) -> None:
     spoil(run, 10, "checkpoint.json")
-    checkpoint.prune(run, KeepConfig(last=1))
+    checkpoints.prune(run, KeepConfig(last=1))
     assert list(run.checkpoint_folders()) == [5, 10, 100]
 
 
@@ -289,13 +288,13 @@ def test_the_warning_at_the_start(run: RunFolder, monkeypatch: pytest.MonkeyPatc
     there = sum(path.stat().st_size for path in run.checkpoints.rglob("*") if path.is_file())
     for free, warns in ((4 * each - there, False), (4 * each - there - 1, True)):
         monkeypatch.setattr(files, "free", lambda _, free=free: free)
-        line = checkpoint.warning_of_room(run, KeepConfig(), model, copies=2)
+        line = checkpoints.warning_of_room(run, KeepConfig(), model, copies=2)
         assert (line is not None) == warns
     assert (
         line is not None and "47.9 MB are free" in line and "need up to 47.9 MB more" in line and "12.0 MB each" in line
     )
-    assert checkpoint.warning_of_room(run, KeepConfig(last=1), model, copies=2) is None
-    assert checkpoint.warning_of_room(run, KeepConfig(last=1), model, copies=3) is not None
+    assert checkpoints.warning_of_room(run, KeepConfig(last=1), model, copies=2) is None
+    assert checkpoints.warning_of_room(run, KeepConfig(last=1), model, copies=3) is not None
 
 
 @pytest.mark.slow

@@ -31,8 +31,8 @@ from pydantic import ValidationError
 
 from transformer_mt.config.section import Section, read_yaml
 from transformer_mt.errors import UserError
-from transformer_mt.lock import Lock
-from transformer_mt.seal import Damage, read_seal
+from transformer_mt.runs.lock import Lock
+from transformer_mt.runs.manifest import Damage, read_seal
 from transformer_mt.system import files as disk
 from transformer_mt.system.files import WhenFull
 

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from transformer_mt.errors import UserError
-from transformer_mt.runs import CHECKPOINT, CheckpointInfo, RunFolder, damaged, ranked
-from transformer_mt.seal import Damage, check_seal, write_seal
+from transformer_mt.runs.folder import CHECKPOINT, CheckpointInfo, RunFolder, damaged, ranked
+from transformer_mt.runs.manifest import Damage, check_seal, write_seal
 from transformer_mt.system import files
 from transformer_mt.system.files import WhenFull, delete_folder, replaced_folder
 from transformer_mt.system.logging import say

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from transformer_mt.seal import Damage, check_seal, read_seal, write_seal
+from transformer_mt.runs.manifest import Damage, check_seal, read_seal, write_seal
 
 ABOUT = {"step": 5, "metric": "loss", "scores": {"loss": 0.1, "größe": 1e-300, "odd": math.inf}}
 
