@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from transformer_mt.drawing import figures
 from transformer_mt.errors import UserError
+from transformer_mt.plotting import figures
 from transformer_mt.training.schedule import ScheduleConfig, make_schedule
 
 if TYPE_CHECKING:

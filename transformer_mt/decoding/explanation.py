@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 from transformer_mt.data.batching import pair_batch
 from transformer_mt.data.tokenizer import Tokenizer
 from transformer_mt.decoding.translator import Translator
-from transformer_mt.drawing.figures import attention_figure
 from transformer_mt.errors import UserError
 from transformer_mt.model.explain import AttentionWeights, attention_weights
+from transformer_mt.plotting.figures import attention_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -13,8 +13,8 @@ from transformer_mt.data.encoded import encode
 from transformer_mt.data.tokenizer import TokenizerPair
 from transformer_mt.decoding.explanation import AttentionKind, explain
 from transformer_mt.decoding.translator import Translator
-from transformer_mt.drawing.figures import save
 from transformer_mt.errors import UserError
+from transformer_mt.plotting.figures import save
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.files import real, replaced_file
 from transformer_mt.tools.subject import read

@@ -17,7 +17,7 @@ from tensorboard.plugins.hparams import metadata, plugin_data_pb2
 from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard import SummaryWriter
 
-from transformer_mt.drawing.figures import pixels
+from transformer_mt.plotting.figures import pixels
 from transformer_mt.system.files import replaced_file
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from transformer_mt.drawing.fonts import letter
+from transformer_mt.plotting.fonts import letter
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
