@@ -18,7 +18,7 @@ from transformer_mt.decoding.options import DecodingConfig
 from transformer_mt.decoding.texts import CutSource
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
-from transformer_mt.model.explain import attention_weights
+from transformer_mt.model.attention_weights import attention_weights
 from transformer_mt.model.transformer import Transformer
 
 MakeModel = Callable[..., Transformer]

@@ -25,7 +25,7 @@ from transformer_mt.decoding.beams import Hypothesis
 from transformer_mt.decoding.ensemble import Ensemble
 from transformer_mt.decoding.explanation import explain
 from transformer_mt.errors import UserError
-from transformer_mt.model.explain import attention_weights
+from transformer_mt.model.attention_weights import attention_weights
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.tools.translate import Provenance
 

@@ -19,8 +19,8 @@ from transformer_mt.decoding.options import DecodingConfig
 from transformer_mt.decoding.texts import Unscored
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
+from transformer_mt.model import chunked_logits
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.training import chunks
 
 MakeTranslator = Callable[..., Translator]
 PAIRS = pairs("test")[300:364]
@@ -82,7 +82,7 @@ def test_any_company_and_any_order(one: Translator, tokens: int, monkeypatch: py
     """Trap 7, also where logits come in chunks that end within a sentence."""
     wanted = [found.token_scores for pair in PAIRS for found in one.score([pair[0]], [pair[1]])]
     monkeypatch.setattr(translator, "READ", tokens)
-    monkeypatch.setitem(chunks.CHUNK_BYTES, "cpu", 4 * one.tokenizers.tgt.vocab_size * 7)
+    monkeypatch.setitem(chunked_logits.CHUNK_BYTES, "cpu", 4 * one.tokenizers.tgt.vocab_size * 7)
     order = random.Random(1).sample(range(len(PAIRS)), len(PAIRS))
     found = one.score([SOURCES[i] for i in order], [TARGETS[i] for i in order])
     for place, i in enumerate(order):
@@ -107,7 +107,7 @@ def test_neither_batches_nor_chunks_are_larger_than_they_may_be(
 
     monkeypatch.setattr(Transformer, "forward", spy)
     monkeypatch.setattr(Transformer, "logits", spy_logits)
-    monkeypatch.setitem(chunks.CHUNK_BYTES, "cpu", 4 * one.tokenizers.tgt.vocab_size * 50)
+    monkeypatch.setitem(chunked_logits.CHUNK_BYTES, "cpu", 4 * one.tokenizers.tgt.vocab_size * 50)
     found = one.score(SOURCES, TARGETS)
     assert sum(rows for rows, _ in read) == len(PAIRS)
     assert all(size <= 200 for _, size in read)

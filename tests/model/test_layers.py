@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transformer_mt.model.attention import MultiHeadAttention, causal_mask
-from transformer_mt.model.cache import BLOCK, Past
 from transformer_mt.model.config import ModelConfig
+from transformer_mt.model.kv_cache import BLOCK, Past
 from transformer_mt.model.layers import (
     DecoderLayer,
     EncoderLayer,

@@ -19,8 +19,8 @@ from transformer_mt.config import root as configuration
 from transformer_mt.data.batching import Batch
 from transformer_mt.errors import UserError
 from transformer_mt.model.attention import MultiHeadAttention
+from transformer_mt.model.attention_weights import attention_weights
 from transformer_mt.model.config import ModelConfig
-from transformer_mt.model.explain import attention_weights
 from transformer_mt.model.linear import PackedLinear
 from transformer_mt.model.norms import LayerNorm, RMSNorm
 from transformer_mt.model.transformer import Transformer

@@ -12,10 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from transformer_mt.data.batching import Batch
-from transformer_mt.model import products
+from transformer_mt.model import chunked_logits, padded_linear
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.system.device import Machine
-from transformer_mt.training import chunks
 from transformer_mt.training.consistency import Shares, consistent_cross_entropy, cut, two_passes
 from transformer_mt.training.loss import Loss, batch_loss, label_smoothed_cross_entropy
 from transformer_mt.training.objective import LossConfig, make_loss
@@ -105,7 +104,7 @@ def test_autocast_is_near_fp32(pad: int, shares: Shares) -> None:
 @SHARES
 @pytest.mark.parametrize("rows", [0, 1, 2, 5, 100])
 def test_chunks_make_no_difference(shares: Shares, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(chunks.CHUNK_BYTES, "cpu", rows * 2 * V * 4)
+    monkeypatch.setitem(chunked_logits.CHUNK_BYTES, "cpu", rows * 2 * V * 4)
     problem = make_problem(13)
     ours, theirs = found(problem, 13, shares), oracle(problem, 13, shares)
     torch.testing.assert_close(ours.consistency, theirs.consistency.float())
@@ -116,10 +115,10 @@ def test_chunks_make_no_difference(shares: Shares, rows: int, monkeypatch: pytes
 @pytest.mark.parametrize("rows", [1, 4, 9, 100])
 def test_rows_that_fill_up_count_nothing(shares: Shares, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In bf16, at most 15 labels become 16, also where chunks end elsewhere."""
-    monkeypatch.setitem(chunks.CHUNK_BYTES, "cpu", rows * 4 * V * 2)
+    monkeypatch.setitem(chunked_logits.CHUNK_BYTES, "cpu", rows * 4 * V * 2)
     problem, results = make_problem(13, scale=0.3), list[tuple[Tensor, ...]]()
     for per_octave in (1, 8):
-        monkeypatch.setattr(products, "PER_OCTAVE", per_octave)
+        monkeypatch.setattr(padded_linear, "PER_OCTAVE", per_octave)
         with torch.autocast("cpu", torch.bfloat16):
             total, nll, consistency = found(problem, 13, shares)
         results.append((total.detach(), nll, consistency, *slopes(total, problem)))

@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from transformer_mt.data.batching import Batch
-from transformer_mt.model import products
+from transformer_mt.model import chunked_logits, padded_linear
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.system.device import Machine
-from transformer_mt.training import chunks, update
+from transformer_mt.training import update
 from transformer_mt.training.loss import (
     Loss,
     batch_loss,
@@ -113,7 +113,7 @@ def test_equals_a_kl_divergence_but_for_the_entropy(way: Callable[..., Loss], pa
 @PADS
 @pytest.mark.parametrize("rows", [1, 2, 4, 100])
 def test_chunks_make_no_difference(pad: int, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(chunks.CHUNK_BYTES, "cpu", rows * V * 4)
+    monkeypatch.setitem(chunked_logits.CHUNK_BYTES, "cpu", rows * V * 4)
     problem = make_problem(pad)
     found, wanted = chunked(problem, pad, 0.1), oracle(problem, pad, 0.1)
     assert_near(found.total, wanted)
@@ -121,7 +121,7 @@ def test_chunks_make_no_difference(pad: int, rows: int, monkeypatch: pytest.Monk
 
 
 def test_a_vocabulary_larger_than_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(chunks.CHUNK_BYTES, "cpu", 1)
+    monkeypatch.setitem(chunked_logits.CHUNK_BYTES, "cpu", 1)
     problem = make_problem(0)
     assert_near(chunked(problem, 0, 0.1).total, oracle(problem, 0, 0.1))
 
@@ -144,10 +144,10 @@ def test_autocast_is_near_fp32(pad: int, smoothing: float) -> None:
 @pytest.mark.parametrize("rows", [1, 4, 9, 100])
 def test_rows_that_fill_up_count_nothing(pad: int, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In bf16, at most 15 labels become 16, also where chunks end elsewhere."""
-    monkeypatch.setitem(chunks.CHUNK_BYTES, "cpu", rows * V * 2)
+    monkeypatch.setitem(chunked_logits.CHUNK_BYTES, "cpu", rows * V * 2)
     problem, found = make_problem(pad), list[tuple[Tensor, ...]]()
     for per_octave in (1, 8):
-        monkeypatch.setattr(products, "PER_OCTAVE", per_octave)
+        monkeypatch.setattr(padded_linear, "PER_OCTAVE", per_octave)
         with torch.autocast("cpu", torch.bfloat16):
             total, nll, _ = chunked(problem, pad, 0.1)
         found.append((total.detach(), nll, *gradients(total, problem)))

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformer_mt.data.batching import pair_batch
 from transformer_mt.data.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.decoding.ensemble import Ensemble
-from transformer_mt.model.explain import attention_weights
+from transformer_mt.model.attention_weights import attention_weights
 
 Links = list[tuple[int, int]]
 """(source word, target word), both counted from 0, by target word."""

@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from transformer_mt.model.cache import Cache
+from transformer_mt.model.kv_cache import Cache
 from transformer_mt.model.transformer import Transformer
 
 ROWS = 256  # of scores that are worked out together on a CPU

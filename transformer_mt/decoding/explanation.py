@@ -13,7 +13,7 @@ from transformer_mt.data.batching import pair_batch
 from transformer_mt.data.tokenizer import Tokenizer
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
-from transformer_mt.model.explain import AttentionWeights, attention_weights
+from transformer_mt.model.attention_weights import AttentionWeights, attention_weights
 from transformer_mt.plotting.figures import attention_figure
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from transformer_mt.data.batching import Batch, pair_batch
 from transformer_mt.data.order import Cuts
 from transformer_mt.data.tokenizer import TokenizerPair
 from transformer_mt.decoding.ensemble import Ensemble, mean
+from transformer_mt.model.chunked_logits import chunk_rows
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.training.chunks import chunk_rows
 from transformer_mt.training.loss import places
 
 

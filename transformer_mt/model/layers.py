@@ -10,9 +10,9 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 from transformer_mt.model.attention import KeysValues, MultiHeadAttention
-from transformer_mt.model.cache import Past
 from transformer_mt.model.config import ModelConfig
 from transformer_mt.model.dropout import Dropout
+from transformer_mt.model.kv_cache import Past
 from transformer_mt.model.linear import Linear, PackedLinear
 from transformer_mt.model.norms import make_norm
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from transformer_mt.model.config import ModelConfig
-from transformer_mt.model.products import product
+from transformer_mt.model.padded_linear import product
 
 NORMAL_STD = 0.02  # of `init: normal`, as in BERT (Devlin et al. 2019)
 

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from transformer_mt.model.attention import KeysValues, causal_mask, padding_mask
-from transformer_mt.model.cache import Cache
 from transformer_mt.model.config import ModelConfig
 from transformer_mt.model.dropout import Dropout
+from transformer_mt.model.kv_cache import Cache
 from transformer_mt.model.layers import DecoderLayer, EncoderLayer, make_final_norm
 from transformer_mt.model.linear import Linear, initialise
 from transformer_mt.model.norms import make_norm

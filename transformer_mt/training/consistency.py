@@ -20,8 +20,8 @@ from torch import Tensor
 
 from transformer_mt.data.batching import Batch
 from transformer_mt.model.attention import padding_mask
+from transformer_mt.model.chunked_logits import sum_over_chunks
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.training.chunks import sum_over_chunks
 from transformer_mt.training.loss import TINY, Loss, places, sum_of_logits
 
 

@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from transformer_mt.data.batching import Batch
+from transformer_mt.model.chunked_logits import sum_over_chunks
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.training.chunks import sum_over_chunks
 
 TINY = torch.finfo(torch.float32).tiny
 """A label less probable than this counts as if it were so probable: the loss of a token ends at 87 nats."""

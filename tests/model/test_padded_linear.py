@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from transformer_mt.data.batching import Batch
-from transformer_mt.model.products import PER_OCTAVE, _FilledUp, common_count, fill_up, product
+from transformer_mt.model import chunked_logits
+from transformer_mt.model.padded_linear import PER_OCTAVE, _FilledUp, common_count, fill_up, product
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.training import chunks
 from transformer_mt.training.objective import LossConfig, make_loss
 
 MakeModel = Callable[..., Transformer]
@@ -178,7 +178,7 @@ def test_in_fp32_nothing_is_filled_up() -> None:
 def test_batches_of_many_shapes_need_few_products(
     make_model: MakeModel, consistency: Any, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(chunks.CHUNK_BYTES, "cpu", chunk * 23 * 2)
+    monkeypatch.setitem(chunked_logits.CHUNK_BYTES, "cpu", chunk * 23 * 2)
     model, loss, rows = make_model().train(), make_loss(LossConfig(consistency=consistency)), set[int]()
     for sentences in range(30, 43):
         src, tgt = torch.randint(1, 23, (sentences, 15 + sentences % 2)), torch.randint(1, 23, (sentences, 31))

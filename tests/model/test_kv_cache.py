@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from transformer_mt.model.cache import BLOCK
+from transformer_mt.model.kv_cache import BLOCK
 from transformer_mt.model.linear import convert
 from transformer_mt.model.positions import SinusoidalPositions
 from transformer_mt.model.transformer import Transformer

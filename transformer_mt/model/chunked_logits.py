@@ -12,7 +12,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from transformer_mt.model.products import compute_dtype, fill_up
+from transformer_mt.model.padded_linear import compute_dtype, fill_up
 
 CHUNK_BYTES = {"cpu": 1 << 23, "cuda": 1 << 28}
 """Logits held at once: on a CPU, about what its caches hold."""
