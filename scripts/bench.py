@@ -36,10 +36,11 @@ from trainings import positive, run_script
 
 from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
-from transformer_mt.data import corpus, tokenizer
-from transformer_mt.data.batching import Batch, BatchStream, Position
-from transformer_mt.data.encoded import LengthLimit, encode
-from transformer_mt.data.tokenizer import TokenizerPair
+from transformer_mt.data import corpus
+from transformer_mt.data.batches import Batch, BatchStream, Position
+from transformer_mt.data.encoding import LengthLimit, encode
+from transformer_mt.data.tokenizers import tokenizer
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.pipeline import make_updater
 from transformer_mt.system.allocator import prefer_tcmalloc

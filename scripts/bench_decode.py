@@ -26,7 +26,7 @@ from typing import Any
 from trainings import positive, tmt
 
 from transformer_mt.config.root import load as load_config
-from transformer_mt.data.lines import read_columns, read_lines
+from transformer_mt.data.text_files import read_columns, read_lines
 from transformer_mt.decoding.texts import TextTranslator
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError

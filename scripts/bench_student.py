@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from transformer_mt.config.root import Config
-from transformer_mt.data.batching import Batch
-from transformer_mt.data.tokenizer import TokenizerPair
+from transformer_mt.data.batches import Batch
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.model.positions import sinusoidal_table
 from transformer_mt.system.device import Machine, resolve
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from trainings import CONFIGS, as_source, do_all, folder, positive, refuse_own, run_script, spread, tmt
 
-from transformer_mt.data.lines import read_lines
+from transformer_mt.data.text_files import read_lines
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.files import write_text

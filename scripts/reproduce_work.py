@@ -11,7 +11,7 @@ from typing import NamedTuple
 from trainings import CONFIGS, Doable, as_source, tmt
 
 from transformer_mt.config.root import load
-from transformer_mt.data.lines import read_lines
+from transformer_mt.data.text_files import read_lines
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.scoring.papers import papers_texts
 from transformer_mt.system.files import delete_folder, write_text

@@ -20,8 +20,8 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the workers share the cores, and tiny models are fastest so
 
 if TYPE_CHECKING:
-    from transformer_mt.data.encoded import EncodedCorpus
-    from transformer_mt.data.tokenizer import TokenizerPair
+    from transformer_mt.data.encoding import EncodedCorpus
+    from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
     from transformer_mt.model.transformer import Transformer
 
 Tmt = Callable[..., "CompletedProcess[str]"]
@@ -177,8 +177,8 @@ def make_model() -> Callable[..., Transformer]:
 def small_tokenizers() -> TokenizerPair:
     """A joint vocabulary of 420 entries, from quickstart's test pairs."""
     from transformer_mt.data.quickstart.corpus import pairs
-    from transformer_mt.data.tokenizer import train
-    from transformer_mt.data.tokenizer_config import TokenizerConfig
+    from transformer_mt.data.tokenizers.config import TokenizerConfig
+    from transformer_mt.data.tokenizers.tokenizer import train
 
     return train(TokenizerConfig(vocab_size=420), pairs("test")[:300])
 
@@ -190,7 +190,7 @@ def make_corpus() -> Callable[..., EncodedCorpus]:
     from datasets import Dataset
 
     from transformer_mt.data.corpus import Table
-    from transformer_mt.data.encoded import EncodedCorpus, Filtered, Side
+    from transformer_mt.data.encoding import EncodedCorpus, Filtered, Side
 
     untold = Table(Dataset.from_dict({}), [], "", "")  # of no text: nobody asks where they were read
 

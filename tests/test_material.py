@@ -9,10 +9,10 @@ import pytest
 
 from transformer_mt.config.root import Config
 from transformer_mt.data import corpus
-from transformer_mt.data import tokenizer as tokenizers
 from transformer_mt.data.corpus import Table
 from transformer_mt.data.sources import Source
-from transformer_mt.data.tokenizer import TokenizerPair, train
+from transformer_mt.data.tokenizers import tokenizer as tokenizers
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair, train
 from transformer_mt.material import encode_validation, gather
 from transformer_mt.runs.folder import RunFolder
 

@@ -16,9 +16,9 @@ import torch
 from transformer_mt import Translator, records
 from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
-from transformer_mt.data.batching import BatchStream, Position
+from transformer_mt.data.batches import BatchStream, Position
 from transformer_mt.data.corpus import load
-from transformer_mt.data.encoded import LengthLimit, encode
+from transformer_mt.data.encoding import LengthLimit, encode
 from transformer_mt.data.sources import Source
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer

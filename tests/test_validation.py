@@ -11,10 +11,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from transformer_mt.data.batching import BatchStream
-from transformer_mt.data.encoded import EncodedCorpus
+from transformer_mt.data.batches import BatchStream
+from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.data.quickstart.corpus import pairs
-from transformer_mt.data.tokenizer import TokenizerPair
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.options import DecodingConfig
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.model.transformer import Transformer

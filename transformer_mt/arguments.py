@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from transformer_mt import __version__
+from transformer_mt.data.languages import check_language
 from transformer_mt.errors import UserError
-from transformer_mt.languages import check_language
 
 ON_MACHINES = (
     "several processes: torchrun --nproc-per-node N -m transformer_mt train ... batches.accumulate=N; "

@@ -191,7 +191,7 @@ def _export(args: argparse.Namespace) -> None:
 
         said = weights.export(run, args.checkpoint, args.output)
     else:
-        from transformer_mt.data.lines import read_lines
+        from transformer_mt.data.text_files import read_lines
         from transformer_mt.tools import export
 
         texts = None if args.src is None else [*read_lines(args.src)]

@@ -7,13 +7,14 @@ from pathlib import Path
 
 from transformer_mt import origin
 from transformer_mt.config.root import Config
-from transformer_mt.data import corpus, tokenizer
-from transformer_mt.data.batching import BatchStream
+from transformer_mt.data import corpus
+from transformer_mt.data.batches import BatchStream
 from transformer_mt.data.corpus import Table
-from transformer_mt.data.encoded import EncodedCorpus, LengthLimit, encode
-from transformer_mt.data.sampling import Resampler, Resamplers
+from transformer_mt.data.encoding import EncodedCorpus, LengthLimit, encode
 from transformer_mt.data.sources import Source
-from transformer_mt.data.tokenizer import TokenizerPair
+from transformer_mt.data.tokenizers import tokenizer
+from transformer_mt.data.tokenizers.subword_sampling import Resampler, Resamplers
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.files import clear_abandoned

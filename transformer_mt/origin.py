@@ -14,8 +14,8 @@ from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
 from transformer_mt.config.section import Section
 from transformer_mt.data.corpus import is_cut, is_cut_otherwise
-from transformer_mt.data.tokenizer import TokenizerPair
-from transformer_mt.data.tokenizer_config import TokenizerConfig
+from transformer_mt.data.tokenizers.config import TokenizerConfig
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
 from transformer_mt.model.config import ModelConfig
 from transformer_mt.model.transformer import Transformer

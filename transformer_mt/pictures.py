@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from transformer_mt.data.corpus import DataConfig
-    from transformer_mt.data.encoded import EncodedCorpus
+    from transformer_mt.data.encoding import EncodedCorpus
     from transformer_mt.model.config import ModelConfig
     from transformer_mt.model.transformer import Transformer
 

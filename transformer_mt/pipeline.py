@@ -17,12 +17,12 @@ import torch
 from transformer_mt import pictures, records
 from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
-from transformer_mt.data import checks
-from transformer_mt.data.batching import Batch, BatchStream
+from transformer_mt.data import report as checks
+from transformer_mt.data.batches import Batch, BatchStream
 from transformer_mt.data.corpus import Table
-from transformer_mt.data.encoded import EncodedCorpus
-from transformer_mt.data.feed import Feed
-from transformer_mt.data.tokenizer import TokenizerPair
+from transformer_mt.data.encoding import EncodedCorpus
+from transformer_mt.data.prefetching import Feed
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.material import Material, Tables, gather, make_stream

@@ -11,7 +11,7 @@ import torch
 
 from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
-from transformer_mt.data.batching import BatchStream
+from transformer_mt.data.batches import BatchStream
 from transformer_mt.errors import UserError
 from transformer_mt.material import Material, make_stream
 from transformer_mt.model.transformer import Transformer

@@ -20,7 +20,7 @@ from queue import Empty, Queue
 from shlex import quote
 from typing import IO, NamedTuple, TypeVar
 
-from transformer_mt.data.lines import Errors, decode_line, read_lines, read_pairs
+from transformer_mt.data.text_files import Errors, decode_line, read_lines, read_pairs
 from transformer_mt.errors import UserError
 from transformer_mt.system.logging import say
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from transformer_mt.data.batching import BatchStream
-from transformer_mt.data.tokenizer import TokenizerPair
+from transformer_mt.data.batches import BatchStream
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.explanation import explain
 from transformer_mt.decoding.options import DecodingConfig
 from transformer_mt.decoding.texts import CutSource

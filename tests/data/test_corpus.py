@@ -14,8 +14,8 @@ from pydantic import ValidationError
 
 from transformer_mt.data import corpus
 from transformer_mt.data.corpus import DataConfig, Table, cut_validation, load
-from transformer_mt.data.lines import Pair
 from transformer_mt.data.sources import Source
+from transformer_mt.data.text_files import Pair
 from transformer_mt.errors import UserError
 
 

@@ -17,9 +17,9 @@ import pytest
 
 from transformer_mt.data import corpus, sources
 from transformer_mt.data.corpus import load
-from transformer_mt.data.lines import Pair, decode_line, read_lines
 from transformer_mt.data.quickstart import corpus as quickstart
 from transformer_mt.data.sources import Source
+from transformer_mt.data.text_files import Pair, decode_line, read_lines
 from transformer_mt.errors import UserError
 
 PAIRS = [

@@ -13,10 +13,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from transformer_mt.data.batching import BatchStream, Position
-from transformer_mt.data.encoded import EncodedCorpus
+from transformer_mt.data.batches import BatchStream, Position
+from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.data.quickstart.corpus import pairs
-from transformer_mt.data.tokenizer import TokenizerPair
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.beams import Hypothesis
 from transformer_mt.decoding.options import DecodingConfig
 from transformer_mt.decoding.translator import Translator

@@ -8,11 +8,11 @@ from typing import Literal
 import pytest
 import torch
 
-from transformer_mt.data.batching import source_batch
+from transformer_mt.data.batches import source_batch
 from transformer_mt.data.quickstart.corpus import pairs
-from transformer_mt.data.tokenizer import TokenizerPair, train
-from transformer_mt.data.tokenizer_config import TokenizerConfig
-from transformer_mt.data.tokenizer_text import Step
+from transformer_mt.data.tokenizers.config import TokenizerConfig
+from transformer_mt.data.tokenizers.text import Step
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair, train
 from transformer_mt.decoding.alignment import align, link, words
 from transformer_mt.decoding.options import DecodingConfig
 from transformer_mt.decoding.texts import CutSource

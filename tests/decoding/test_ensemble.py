@@ -18,7 +18,7 @@ import torch
 
 from transformer_mt import Translator
 from transformer_mt.config import root as configuration
-from transformer_mt.data.batching import source_batch
+from transformer_mt.data.batches import source_batch
 from transformer_mt.data.quickstart.corpus import pairs
 from transformer_mt.decoding.alignment import align
 from transformer_mt.decoding.beams import Hypothesis

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from transformer_mt.data.quickstart.corpus import pairs
-from transformer_mt.data.tokenizer import TokenizerPair
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding import translator
 from transformer_mt.decoding.forced import forced_log_probs
 from transformer_mt.decoding.options import DecodingConfig

@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 import torch
 
-from transformer_mt.data.tokenizer import Tokenizer, TokenizerPair
+from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.decoding.beams import Beams, Hypothesis
 from transformer_mt.decoding.options import DecodingConfig
 from transformer_mt.decoding.rules import MinLength

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from transformer_mt.data.quickstart.corpus import pairs
-from transformer_mt.data.tokenizer import TokenizerPair, train
-from transformer_mt.data.tokenizer_config import TokenizerConfig
+from transformer_mt.data.tokenizers.config import TokenizerConfig
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair, train
 from transformer_mt.decoding.beams import Hypothesis
 from transformer_mt.decoding.explanation import explain, pieces
 from transformer_mt.decoding.options import DecodingConfig

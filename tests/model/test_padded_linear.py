@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from transformer_mt.data.batching import Batch
+from transformer_mt.data.batches import Batch
 from transformer_mt.model import chunked_logits
 from transformer_mt.model.padded_linear import PER_OCTAVE, _FilledUp, common_count, fill_up, product
 from transformer_mt.model.transformer import Transformer

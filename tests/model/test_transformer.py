@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transformer_mt.data.batching import Batch
+from transformer_mt.data.batches import Batch
 from transformer_mt.model.attention import MultiHeadAttention, padding_mask
 from transformer_mt.model.config import ModelConfig
 from transformer_mt.model.layers import DecoderLayer, EncoderLayer

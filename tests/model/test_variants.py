@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from transformer_mt.config import root as configuration
-from transformer_mt.data.batching import Batch
+from transformer_mt.data.batches import Batch
 from transformer_mt.errors import UserError
 from transformer_mt.model.attention import MultiHeadAttention
 from transformer_mt.model.attention_weights import attention_weights

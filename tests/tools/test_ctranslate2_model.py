@@ -15,7 +15,7 @@ import torch
 from ctranslate2.specs.model_spec import ACCEPTED_MODEL_TYPES
 
 from transformer_mt.config import root as configuration
-from transformer_mt.data.tokenizer import Tokenizer, TokenizerPair
+from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.model.config import ModelConfig
 from transformer_mt.model.portability import unsupported

@@ -13,7 +13,7 @@ from subprocess import CompletedProcess
 import pytest
 
 from transformer_mt.config.root import load
-from transformer_mt.data.tokenizer import TokenizerPair, train
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair, train
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.tools.tokenize import measure, split_words
 

@@ -269,7 +269,7 @@ import os
 from hashlib import sha256
 from pathlib import Path
 from transformer_mt import pipeline
-from transformer_mt.data import tokenizer
+from transformer_mt.data.tokenizers import tokenizer
 
 gather, learn = pipeline.gather, tokenizer.train
 

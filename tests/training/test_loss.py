@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from transformer_mt.data.batching import Batch
+from transformer_mt.data.batches import Batch
 from transformer_mt.model import chunked_logits, padded_linear
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.system.device import Machine

@@ -15,9 +15,9 @@ import torch
 from transformer_mt import pipeline
 from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
-from transformer_mt.data.batching import Batch, BatchStream, Position
-from transformer_mt.data.encoded import EncodedCorpus
-from transformer_mt.data.tokenizer import TokenizerPair
+from transformer_mt.data.batches import Batch, BatchStream, Position
+from transformer_mt.data.encoding import EncodedCorpus
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs.folder import RunFolder

@@ -7,7 +7,7 @@ from math import nan
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from transformer_mt.data.batching import Position
+from transformer_mt.data.batches import Position
 from transformer_mt.training.progress import Interval, Milestone, Progress, TrainConfig, ValidationConfig
 
 

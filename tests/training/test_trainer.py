@@ -17,7 +17,7 @@ import safetensors.torch
 import torch
 
 from transformer_mt import Translator
-from transformer_mt.data.order import Cuts
+from transformer_mt.data.bucketing import Cuts
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.training import trainer
 from transformer_mt.training.update import Part, Taken, Updater

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from transformer_mt.data.batching import Batch, BatchStream, Position
+from transformer_mt.data.batches import Batch, BatchStream, Position
 from transformer_mt.system.device import Machine
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.loss import plain_cross_entropy

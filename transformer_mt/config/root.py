@@ -29,10 +29,10 @@ from transformer_mt.config.section import (
     read_value,
     read_yaml,
 )
-from transformer_mt.data.batching import BatchConfig
+from transformer_mt.data.batches import BatchConfig
 from transformer_mt.data.corpus import DataConfig
 from transformer_mt.data.sources import Source
-from transformer_mt.data.tokenizer_config import TokenizerConfig
+from transformer_mt.data.tokenizers.config import TokenizerConfig
 from transformer_mt.decoding.options import DecodingConfig
 from transformer_mt.decoding.portability import unsupported_search
 from transformer_mt.errors import UserError

@@ -20,11 +20,11 @@ from pydantic import AfterValidator, Field, model_validator
 
 from transformer_mt import __version__
 from transformer_mt.config.section import MAY_CHANGE, PathName, Section, refusal
-from transformer_mt.data.lines import Pair
+from transformer_mt.data.languages import check_language
 from transformer_mt.data.progress import blocks
 from transformer_mt.data.sources import Source, read
+from transformer_mt.data.text_files import Pair
 from transformer_mt.errors import UserError
-from transformer_mt.languages import check_language
 from transformer_mt.system.files import real, shared_folder
 
 if TYPE_CHECKING:

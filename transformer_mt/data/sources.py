@@ -13,9 +13,9 @@ from typing import Annotated, Any, Literal, NamedTuple, cast
 from pydantic import BeforeValidator, WithJsonSchema, model_validator
 
 from transformer_mt.config.section import PathName, Section, refusal
-from transformer_mt.data.lines import Pair, read_lines, read_pairs
+from transformer_mt.data.languages import primary_language
+from transformer_mt.data.text_files import Pair, read_lines, read_pairs
 from transformer_mt.errors import UserError
-from transformer_mt.languages import primary_language
 
 
 def _as_list(value: object) -> object:

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from transformer_mt.data.batching import pair_batch
-from transformer_mt.data.tokenizer import Tokenizer, TokenizerPair
+from transformer_mt.data.batches import pair_batch
+from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.decoding.ensemble import Ensemble
 from transformer_mt.model.attention_weights import attention_weights
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
-from transformer_mt.data.batching import pair_batch
-from transformer_mt.data.tokenizer import Tokenizer
+from transformer_mt.data.batches import pair_batch
+from transformer_mt.data.tokenizers.tokenizer import Tokenizer
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.model.attention_weights import AttentionWeights, attention_weights

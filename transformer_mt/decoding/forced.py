@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transformer_mt.data.batching import Batch, pair_batch
-from transformer_mt.data.order import Cuts
-from transformer_mt.data.tokenizer import TokenizerPair
+from transformer_mt.data.batches import Batch, pair_batch
+from transformer_mt.data.bucketing import Cuts
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.ensemble import Ensemble, mean
 from transformer_mt.model.chunked_logits import chunk_rows
 from transformer_mt.model.transformer import Transformer

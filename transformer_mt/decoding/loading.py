@@ -10,9 +10,9 @@ from typing import Literal, NamedTuple
 import torch
 
 from transformer_mt.data.corpus import DataConfig
-from transformer_mt.data.tokenizer import TokenizerPair
-from transformer_mt.data.tokenizer_config import TokenizerConfig
-from transformer_mt.data.tokenizer_files import kind_of
+from transformer_mt.data.tokenizers.config import TokenizerConfig
+from transformer_mt.data.tokenizers.files import kind_of
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
 from transformer_mt.model.config import ModelConfig
 from transformer_mt.model.linear import convert

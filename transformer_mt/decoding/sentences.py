@@ -12,7 +12,7 @@ import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
-from transformer_mt.languages import primary_language
+from transformer_mt.data.languages import primary_language
 
 Lengths = Callable[[Sequence[str]], list[int]]
 """How many tokens each text has."""

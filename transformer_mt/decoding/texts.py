@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, Self
 
-from transformer_mt.data.tokenizer import TokenizerPair
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.alignment import Links
 from transformer_mt.decoding.beams import Hypothesis
 from transformer_mt.decoding.options import DecodingConfig

@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import torch
 
-from transformer_mt.data.batching import source_batch
-from transformer_mt.data.tokenizer import TokenizerPair
+from transformer_mt.data.batches import source_batch
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.alignment import Links, align
 from transformer_mt.decoding.beams import Beams, Hypothesis
 from transformer_mt.decoding.ensemble import Ensemble

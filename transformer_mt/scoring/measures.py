@@ -15,7 +15,7 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 
-from transformer_mt.languages import primary_language
+from transformer_mt.data.languages import primary_language
 from transformer_mt.scoring.languages import TER_OF_CHARACTERS, TER_OF_NO_WORDS
 from transformer_mt.scoring.metrics import Score, Standard
 

@@ -10,7 +10,7 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 from transformer_mt.config.section import Section
-from transformer_mt.languages import primary_language
+from transformer_mt.data.languages import primary_language
 from transformer_mt.scoring.languages import BLEU_TOKENIZERS
 
 BleuTokenizer = Literal["auto", "13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none"]

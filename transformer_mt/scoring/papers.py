@@ -9,8 +9,8 @@ from typing import cast
 from sacremoses import MosesDetokenizer, MosesPunctNormalizer, MosesTokenizer
 from sacremoses.corpus import NonbreakingPrefixes
 
+from transformer_mt.data.languages import primary_language
 from transformer_mt.errors import UserError
-from transformer_mt.languages import primary_language
 
 PREPARED = f"lower-cased, with punctuation and tokens by sacremoses {version('sacremoses')}"
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from transformer_mt import material, pipeline
 from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
-from transformer_mt.data.tokenizer import TokenizerPair
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs.checkpoints import load_weights

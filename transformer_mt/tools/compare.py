@@ -14,7 +14,7 @@ from transformer_mt import __version__, material, streams
 from transformer_mt.arguments import READING, SEARCHING, option
 from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
-from transformer_mt.data.lines import read_columns, read_lines
+from transformer_mt.data.text_files import read_columns, read_lines
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.scoring import comparison

@@ -19,8 +19,8 @@ import tokenizers as hf
 import torch
 from pydantic import BaseModel, PositiveInt, ValidationError
 
-from transformer_mt.data.tokenizer import Tokenizer, TokenizerPair
-from transformer_mt.data.tokenizer_text import EOS
+from transformer_mt.data.tokenizers.text import EOS
+from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.decoding.alignment import Links
 from transformer_mt.decoding.beams import Hypothesis
 from transformer_mt.decoding.options import DecodingConfig

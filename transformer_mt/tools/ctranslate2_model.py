@@ -19,7 +19,7 @@ import torch
 from ctranslate2.specs import common_spec, transformer_spec
 from torch import Tensor, nn
 
-from transformer_mt.data.tokenizer_text import BOS, CONTROLS, EOS, PAD
+from transformer_mt.data.tokenizers.text import BOS, CONTROLS, EOS, PAD
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.model.attention import MultiHeadAttention
 from transformer_mt.model.config import ModelConfig

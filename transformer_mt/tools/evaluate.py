@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from transformer_mt import __version__, outputs
 from transformer_mt.arguments import READING, SEARCHING, option
-from transformer_mt.data.lines import read_columns
+from transformer_mt.data.text_files import read_columns
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.scoring.measures import NO_TER, Measure, PapersMeasure, measure, measure_as_papers

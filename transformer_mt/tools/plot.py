@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Literal
 
 from transformer_mt import material, pictures
 from transformer_mt.config.root import Config
-from transformer_mt.data.encoded import encode
-from transformer_mt.data.tokenizer import TokenizerPair
+from transformer_mt.data.encoding import encode
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.explanation import AttentionKind, explain
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError

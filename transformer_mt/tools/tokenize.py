@@ -13,7 +13,7 @@ from typing import Literal
 from transformer_mt import material
 from transformer_mt.config.root import Config
 from transformer_mt.data.corpus import Table
-from transformer_mt.data.tokenizer import Tokenizer, TokenizerPair
+from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.tools.subject import read
 
 Side = Literal["src", "tgt"]

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from transformer_mt.data.batching import Batch
+from transformer_mt.data.batches import Batch
 from transformer_mt.model.chunked_logits import sum_over_chunks
 from transformer_mt.model.transformer import Transformer
 

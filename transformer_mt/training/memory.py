@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from transformer_mt.data.batching import Batch, BatchStream
+from transformer_mt.data.batches import Batch, BatchStream
 from transformer_mt.errors import UserError
 from transformer_mt.system.device import give_back_memory, is_out_of_memory
 from transformer_mt.system.files import size

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from transformer_mt.config.section import Section, refusal
 
 if TYPE_CHECKING:
-    from transformer_mt.data.batching import Batch
+    from transformer_mt.data.batches import Batch
     from transformer_mt.model.transformer import Transformer
     from transformer_mt.training.loss import Loss
 

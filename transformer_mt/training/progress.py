@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from transformer_mt.config.section import MAY_CHANGE, PathName, Section
-from transformer_mt.data.batching import Position
+from transformer_mt.data.batches import Position
 from transformer_mt.runs.folder import is_better
 from transformer_mt.system.files import WhenFull
 

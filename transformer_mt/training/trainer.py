@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from transformer_mt.data.batching import Position
-from transformer_mt.data.feed import Feed
+from transformer_mt.data.batches import Position
+from transformer_mt.data.prefetching import Feed
 from transformer_mt.errors import Interrupted, UserError
 from transformer_mt.runs import checkpoints
 from transformer_mt.runs.checkpoints import State

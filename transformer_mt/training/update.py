@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils import get_total_norm
 
-from transformer_mt.data.batching import Batch
+from transformer_mt.data.batches import Batch
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.system.device import Machine, give_back_memory, is_out_of_memory
 from transformer_mt.training.distributed import Ranks

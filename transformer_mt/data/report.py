@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from transformer_mt.data.corpus import BLOCK, Table
-from transformer_mt.data.encoded import EncodedCorpus
+from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.data.progress import blocks
 from transformer_mt.system.files import write_text
 

@@ -16,10 +16,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from transformer_mt.data.bucketing import Rows
 from transformer_mt.data.corpus import BLOCK, NAMED, Table
-from transformer_mt.data.order import Rows
 from transformer_mt.data.progress import blocks
-from transformer_mt.data.tokenizer import TokenizerPair
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.system.files import shared_folder
 
 LAYOUT = 4  # of the arrays on disk; part of the cache's key

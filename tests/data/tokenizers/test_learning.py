@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from transformer_mt.data.quickstart.corpus import pairs
-from transformer_mt.data.tokenizer import Tokenizer, train
-from transformer_mt.data.tokenizer_config import TokenizerConfig
-from transformer_mt.data.tokenizer_text import BYTES
+from transformer_mt.data.tokenizers.config import TokenizerConfig
+from transformer_mt.data.tokenizers.text import BYTES
+from transformer_mt.data.tokenizers.tokenizer import Tokenizer, train
 from transformer_mt.errors import UserError
 
 KINDS = ("word", "char", "wordpiece", "bpe", "byte_bpe", "unigram")

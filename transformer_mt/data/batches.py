@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from transformer_mt.config.section import CountOrAuto, Section
-from transformer_mt.data.encoded import EncodedCorpus, Ids
-from transformer_mt.data.order import Cuts, Plan, Rows
-from transformer_mt.data.sampling import Resamplers
-from transformer_mt.data.tokenizer import TokenizerPair
+from transformer_mt.data.bucketing import Cuts, Plan, Rows
+from transformer_mt.data.encoding import EncodedCorpus, Ids
+from transformer_mt.data.tokenizers.subword_sampling import Resamplers
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 
 if TYPE_CHECKING:
     import torch

@@ -15,13 +15,13 @@ import tokenizers as hf
 import torch
 from tokenizers import models
 
-from transformer_mt.data import sampling
-from transformer_mt.data.batching import Batch, BatchStream, Position
-from transformer_mt.data.encoded import EncodedCorpus
+from transformer_mt.data.batches import Batch, BatchStream, Position
+from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.data.quickstart.corpus import pairs
-from transformer_mt.data.sampling import BpeWords, Resampler, UnigramWords, Word, make_words
-from transformer_mt.data.tokenizer import Tokenizer, TokenizerPair, train
-from transformer_mt.data.tokenizer_config import TokenizerConfig
+from transformer_mt.data.tokenizers import subword_sampling
+from transformer_mt.data.tokenizers.config import TokenizerConfig
+from transformer_mt.data.tokenizers.subword_sampling import BpeWords, Resampler, UnigramWords, Word, make_words
+from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair, train
 from transformer_mt.errors import UserError
 
 PAIRS = pairs("test")[:120]
@@ -296,5 +296,5 @@ def test_what_is_remembered_is_bounded_and_changes_nothing(
     expected = segmented(tokenizer, 0.5)
     for name in ("WORDS", "LONGEST", "STATES"):
         with monkeypatch.context() as patch:
-            patch.setattr(sampling, name, 3)
+            patch.setattr(subword_sampling, name, 3)
             assert segmented(tokenizer, 0.5) == expected

@@ -24,8 +24,8 @@ from typing import Any
 import tokenizers as hf
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
-from transformer_mt.data.tokenizer_config import TokenizerConfig
-from transformer_mt.data.tokenizer_text import BYTES, CONTROLS, PREFIX, UNKNOWN, decoder, normalizer, pre_tokenizer
+from transformer_mt.data.tokenizers.config import TokenizerConfig
+from transformer_mt.data.tokenizers.text import BYTES, CONTROLS, PREFIX, UNKNOWN, decoder, normalizer, pre_tokenizer
 from transformer_mt.errors import UserError
 
 Texts = Callable[[], Iterator[str]]  # the training text of a vocabulary, to be read as often as it takes

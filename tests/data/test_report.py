@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from transformer_mt.data import checks, corpus
+from transformer_mt.data import corpus
+from transformer_mt.data import report as checks
 from transformer_mt.data.corpus import Table
-from transformer_mt.data.encoded import LengthLimit, encode
+from transformer_mt.data.encoding import LengthLimit, encode
 from transformer_mt.data.sources import Source
-from transformer_mt.data.tokenizer import train
-from transformer_mt.data.tokenizer_config import TokenizerConfig
+from transformer_mt.data.tokenizers.config import TokenizerConfig
+from transformer_mt.data.tokenizers.tokenizer import train
 
 Pairs = list[tuple[str, str]]
 

@@ -26,9 +26,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from transformer_mt.data.tokenizer import Tokenizer
-from transformer_mt.data.tokenizer_files import kind_of
-from transformer_mt.data.tokenizer_text import BYTES
+from transformer_mt.data.tokenizers.files import kind_of
+from transformer_mt.data.tokenizers.text import BYTES
+from transformer_mt.data.tokenizers.tokenizer import Tokenizer
 from transformer_mt.errors import UserError
 
 # what is remembered at most: some 150 MB

@@ -13,9 +13,9 @@ import tokenizers as hf
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from transformer_mt.data.quickstart.corpus import pairs
-from transformer_mt.data.sampling import Resampler
-from transformer_mt.data.tokenizer import Tokenizer, TokenizerPair, train
-from transformer_mt.data.tokenizer_config import TokenizerConfig
+from transformer_mt.data.tokenizers.config import TokenizerConfig
+from transformer_mt.data.tokenizers.subword_sampling import Resampler
+from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair, train
 from transformer_mt.errors import UserError
 
 PAIRS = pairs("test")[:200]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field, model_validator
 
 from transformer_mt.config.section import PathName, Section, refusal
-from transformer_mt.data.tokenizer_text import Cut, Kind, Step
+from transformer_mt.data.tokenizers.text import Cut, Kind, Step
 
 # the least `vocab_size`: control symbols, what the kind reserves (256 bytes, or the unknown), one piece of text
 LEAST = {"word": 5, "char": 260, "wordpiece": 6, "bpe": 260, "byte_bpe": 259, "unigram": 260}

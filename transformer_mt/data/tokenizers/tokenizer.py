@@ -21,9 +21,9 @@ from typing import Any, Protocol
 
 import tokenizers as hf
 
-from transformer_mt.data import tokenizer_files, tokenizer_kinds
-from transformer_mt.data.tokenizer_config import TokenizerConfig
-from transformer_mt.data.tokenizer_text import CONTROLS
+from transformer_mt.data.tokenizers import files, learning
+from transformer_mt.data.tokenizers.config import TokenizerConfig
+from transformer_mt.data.tokenizers.text import CONTROLS
 from transformer_mt.errors import UserError
 from transformer_mt.system.files import write_text
 
@@ -132,18 +132,18 @@ def train(config: TokenizerConfig, pairs: Pairs, seed: int = 1) -> TokenizerPair
     The pairs are streamed, once or twice for each vocabulary.
     """
     if config.file:
-        both = Tokenizer(tokenizer_files.read(Path(config.file), "file", config.kind))
+        both = Tokenizer(files.read(Path(config.file), "file", config.kind))
         return TokenizerPair(both, both, config.source_bos)
     if config.src_file and config.tgt_file:
-        src = tokenizer_files.read(Path(config.src_file), "src_file", config.kind)
-        tgt = tokenizer_files.read(Path(config.tgt_file), "tgt_file", config.kind)
+        src = files.read(Path(config.src_file), "src_file", config.kind)
+        tgt = files.read(Path(config.tgt_file), "tgt_file", config.kind)
         return TokenizerPair(Tokenizer(src), Tokenizer(tgt), config.source_bos)
 
     def learn(*sides: int) -> Tokenizer:
         def texts() -> Iterator[str]:
             return (pair[side] for pair in _sample(pairs, config.sample_size, seed) for side in sides)
 
-        return Tokenizer(tokenizer_kinds.learn(config, texts))
+        return Tokenizer(learning.learn(config, texts))
 
     if config.joint:
         both = learn(0, 1)

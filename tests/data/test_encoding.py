@@ -10,13 +10,14 @@ import pytest
 
 from transformer_mt import material
 from transformer_mt.config.root import Config
-from transformer_mt.data import corpus, encoded
-from transformer_mt.data.batching import BatchStream
+from transformer_mt.data import corpus
+from transformer_mt.data import encoding as encoded
+from transformer_mt.data.batches import BatchStream
 from transformer_mt.data.corpus import Table
-from transformer_mt.data.encoded import EncodedCorpus, Filtered, LengthLimit, Side, encode
+from transformer_mt.data.encoding import EncodedCorpus, Filtered, LengthLimit, Side, encode
 from transformer_mt.data.sources import Source
-from transformer_mt.data.tokenizer import TokenizerPair, train
-from transformer_mt.data.tokenizer_config import TokenizerConfig
+from transformer_mt.data.tokenizers.config import TokenizerConfig
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair, train
 from transformer_mt.errors import UserError
 
 PAIRS = [

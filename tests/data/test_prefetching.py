@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from transformer_mt.data.batching import Batch, BatchStream, Position
-from transformer_mt.data.encoded import EncodedCorpus
-from transformer_mt.data.feed import AHEAD, Feed, Step
-from transformer_mt.data.sampling import Resampler
-from transformer_mt.data.tokenizer import TokenizerPair
+from transformer_mt.data.batches import Batch, BatchStream, Position
+from transformer_mt.data.encoding import EncodedCorpus
+from transformer_mt.data.prefetching import AHEAD, Feed, Step
+from transformer_mt.data.tokenizers.subword_sampling import Resampler
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
 
 TEXTS = ["the lazy dog sleeps", "a quick fox jumps", "over it", "dogs and foxes are friends", "so it is"] * 8

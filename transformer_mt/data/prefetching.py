@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
-from transformer_mt.data.batching import Batch, BatchStream, Position
+from transformer_mt.data.batches import Batch, BatchStream, Position
 
 AHEAD = 2  # steps whose batches are ready, or being built, while one is computed
 

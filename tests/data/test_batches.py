@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from transformer_mt.data.batching import Batch, BatchStream, Position, source_batch
-from transformer_mt.data.encoded import EncodedCorpus
-from transformer_mt.data.order import Cuts
-from transformer_mt.data.tokenizer import TokenizerPair
+from transformer_mt.data.batches import Batch, BatchStream, Position, source_batch
+from transformer_mt.data.bucketing import Cuts
+from transformer_mt.data.encoding import EncodedCorpus
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 
 MakeCorpus = Callable[..., EncodedCorpus]
 

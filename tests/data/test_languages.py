@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from transformer_mt.config import root as configuration
+from transformer_mt.data.languages import check_language, primary_language
 from transformer_mt.errors import UserError
-from transformer_mt.languages import check_language, primary_language
 
 
 @pytest.mark.parametrize("code", ["en", "DE", "zh-Hant-HK", "zh_TW", "deu", "yue", "src"])

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transformer_mt.data.quickstart.corpus import pairs
-from transformer_mt.data.tokenizer import Tokenizer, TokenizerPair, train
-from transformer_mt.data.tokenizer_config import TokenizerConfig
-from transformer_mt.data.tokenizer_text import BYTES, CONTROLS
+from transformer_mt.data.tokenizers.config import TokenizerConfig
+from transformer_mt.data.tokenizers.text import BYTES, CONTROLS
+from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair, train
 from transformer_mt.errors import UserError
 
 ODD = [
