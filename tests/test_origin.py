@@ -24,7 +24,7 @@ from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.origin import Origin
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.training.loss import plain_cross_entropy
+from transformer_mt.training.cross_entropy import plain_cross_entropy
 
 Tmt = Callable[..., "CompletedProcess[str]"]
 

@@ -37,12 +37,12 @@ from transformer_mt.system.device import Machine, resolve
 from transformer_mt.system.logging import say, say_here
 from transformer_mt.training import distributed
 from transformer_mt.training.distributed import Ranks
-from transformer_mt.training.monitor import Monitor, SilentMonitor
-from transformer_mt.training.objective import make_loss
-from transformer_mt.training.optim import make_average, make_optimizers
+from transformer_mt.training.loss import make_loss
+from transformer_mt.training.metrics_logger import Monitor, SilentMonitor
+from transformer_mt.training.optimizers import make_average, make_optimizers
 from transformer_mt.training.schedule import make_schedule
+from transformer_mt.training.train_step import Updater
 from transformer_mt.training.trainer import Trainer
-from transformer_mt.training.update import Updater
 from transformer_mt.validation import Validator
 
 if TYPE_CHECKING:

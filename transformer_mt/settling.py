@@ -20,9 +20,9 @@ from transformer_mt.system import launcher
 from transformer_mt.system.device import Machine, resolve
 from transformer_mt.system.logging import say
 from transformer_mt.training import memory
-from transformer_mt.training.objective import make_loss
+from transformer_mt.training.loss import make_loss
 from transformer_mt.training.schedule import ENDING, make_schedule
-from transformer_mt.training.update import differentiate
+from transformer_mt.training.train_step import differentiate
 
 
 def settle(run: RunFolder, config: Config) -> Config:

@@ -21,8 +21,8 @@ from transformer_mt.decoding.beams import Hypothesis
 from transformer_mt.decoding.options import DecodingConfig
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.training.loss import batch_loss
-from transformer_mt.training.optim import OptimizerConfig, make_optimizers
+from transformer_mt.training.cross_entropy import batch_loss
+from transformer_mt.training.optimizers import OptimizerConfig, make_optimizers
 from transformer_mt.training.schedule import inverse_sqrt
 
 Scores = Callable[[list[list[int]]], list[list[float]]]

@@ -15,7 +15,7 @@ from transformer_mt.data.batches import Batch
 from transformer_mt.model import chunked_logits
 from transformer_mt.model.padded_linear import PER_OCTAVE, _FilledUp, common_count, fill_up, product
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.training.objective import LossConfig, make_loss
+from transformer_mt.training.loss import LossConfig, make_loss
 
 MakeModel = Callable[..., Transformer]
 BF16 = torch.bfloat16

@@ -21,8 +21,8 @@ from transformer_mt.model.positions import SinusoidalPositions, sinusoidal_table
 from transformer_mt.model.transformer import Decoder, Embedding, Encoder, Transformer
 from transformer_mt.runs import checkpoints
 from transformer_mt.runs.folder import CheckpointInfo
-from transformer_mt.training.loss import batch_loss
-from transformer_mt.training.optim import OptimizerConfig, make_optimizers
+from transformer_mt.training.cross_entropy import batch_loss
+from transformer_mt.training.optimizers import OptimizerConfig, make_optimizers
 
 MakeModel = Callable[..., Transformer]
 NORMS = pytest.mark.parametrize("norm_position", ["pre", "post"])

@@ -26,7 +26,7 @@ from transformer_mt.model.norms import LayerNorm, RMSNorm
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs import checkpoints
 from transformer_mt.runs.folder import CheckpointInfo
-from transformer_mt.training.loss import batch_loss
+from transformer_mt.training.cross_entropy import batch_loss
 
 MakeModel = Callable[..., Transformer]
 PRESETS = sorted((Path(__file__).resolve().parents[2] / "configs" / "architectures").glob("*.yaml"))

@@ -16,9 +16,9 @@ from transformer_mt.model import chunked_logits, padded_linear
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.system.device import Machine
 from transformer_mt.training.consistency import Shares, consistent_cross_entropy, cut, two_passes
-from transformer_mt.training.loss import Loss, batch_loss, label_smoothed_cross_entropy
-from transformer_mt.training.objective import LossConfig, make_loss
-from transformer_mt.training.update import differentiate
+from transformer_mt.training.cross_entropy import Loss, batch_loss, label_smoothed_cross_entropy
+from transformer_mt.training.loss import LossConfig, make_loss
+from transformer_mt.training.train_step import differentiate
 
 MakeModel = Callable[..., Transformer]
 B, T, D, V = 3, 7, 16, 29

@@ -230,7 +230,7 @@ def test_more_processes_than_batches_in_a_step_are_refused(tiny: Path) -> None:
 
 SICK = """
 from transformer_mt.training import trainer
-from transformer_mt.training.update import Updater
+from transformer_mt.training.train_step import Updater
 
 update, sum_up, sick = Updater.update, Updater.sum_up, [False]
 
@@ -302,7 +302,7 @@ def test_a_first_one_that_is_slow_to_write_is_waited_for(tiny: Path) -> None:
 import time
 from datetime import timedelta
 from transformer_mt.training import distributed
-from transformer_mt.training.monitor import Monitor
+from transformer_mt.training.metrics_logger import Monitor
 
 def slowly(function):
     def call(self, *arguments, **options):
@@ -344,7 +344,7 @@ def test_one_that_hangs_in_a_step_is_not_waited_for_long(tiny: Path) -> None:
 import time
 from datetime import timedelta
 from transformer_mt.training import distributed
-from transformer_mt.training.update import Updater
+from transformer_mt.training.train_step import Updater
 
 update = Updater.update
 

@@ -16,14 +16,14 @@ from transformer_mt.data.batches import Batch
 from transformer_mt.model import chunked_logits, padded_linear
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.system.device import Machine
-from transformer_mt.training import update
-from transformer_mt.training.loss import (
+from transformer_mt.training import train_step
+from transformer_mt.training.cross_entropy import (
     Loss,
     batch_loss,
     label_smoothed_cross_entropy,
     plain_cross_entropy,
 )
-from transformer_mt.training.objective import LossConfig, make_loss
+from transformer_mt.training.loss import LossConfig, make_loss
 
 MakeModel = Callable[..., Transformer]
 B, T, D, V = 3, 7, 16, 29
@@ -300,7 +300,7 @@ def test_no_device_is_waited_for(
     model, batch, machine = make_model().train(), ragged(8), Machine(torch.device("cpu"), precision, 1)
     loss = make_loss(LossConfig(consistency=consistency))
     with NoWaiting():
-        update.differentiate(model, batch, machine=machine, loss=loss)
+        train_step.differentiate(model, batch, machine=machine, loss=loss)
 
 
 def test_smoothing_is_a_tenth_unless_said_otherwise() -> None:

@@ -22,7 +22,7 @@ from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.training import memory
-from transformer_mt.training.loss import batch_loss
+from transformer_mt.training.cross_entropy import batch_loss
 
 CPU = torch.device("cpu")
 MakeStream = Callable[[int], BatchStream]

@@ -24,7 +24,7 @@ from transformer_mt.errors import UserError
 from transformer_mt.runs import checkpoints
 from transformer_mt.runs.folder import CheckpointInfo, RunFolder
 from transformer_mt.runs.manifest import write_seal
-from transformer_mt.training.monitor import Monitor
+from transformer_mt.training.metrics_logger import Monitor
 from transformer_mt.training.schedule import ScheduleConfig
 
 STEPS = 10

@@ -18,8 +18,8 @@ from transformer_mt.config import root as configuration
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.training import optim
-from transformer_mt.training.optim import OptimizerConfig, make_average, make_optimizers
+from transformer_mt.training import optimizers as optim
+from transformer_mt.training.optimizers import OptimizerConfig, make_average, make_optimizers
 from transformer_mt.training.schedule_free import ScheduleFree, ScheduleFreeAverage
 
 MakeModel = Callable[..., Transformer]

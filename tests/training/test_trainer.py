@@ -20,7 +20,7 @@ from transformer_mt import Translator
 from transformer_mt.data.bucketing import Cuts
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.training import trainer
-from transformer_mt.training.update import Part, Taken, Updater
+from transformer_mt.training.train_step import Part, Taken, Updater
 from transformer_mt.validation import Validator
 
 TRAIN = ("train", "--config", "tiny.yaml", "keep.last=9", "train.log_every=1")
@@ -41,12 +41,12 @@ def infect(monkeypatch: pytest.MonkeyPatch) -> Callable[[Sick], list[tuple[int, 
     """Poison the gradients of some steps; returns the list of all steps taken, with their learning rates."""
 
     def infect(sick: Sick) -> list[tuple[int, float]]:
-        update, sum_up, taken = Updater.update, Updater.sum_up, list[tuple[int, float]]()
+        train_step, sum_up, taken = Updater.update, Updater.sum_up, list[tuple[int, float]]()
 
         def watch(self: Updater, step: int, learning_rate: float, batches: Any) -> Taken:
             assert self.model.training
             taken.append((step, learning_rate))
-            return update(self, step, learning_rate, batches)
+            return train_step(self, step, learning_rate, batches)
 
         def poison(self: Updater, batch: Any) -> Part:
             part = sum_up(self, batch)
@@ -246,10 +246,10 @@ def test_before_the_first_checkpoint_there_is_no_way_back(here, tmt, infect) -> 
 
 
 def test_a_batch_that_is_split_is_counted_and_named(here, tmt, monkeypatch) -> None:
-    from transformer_mt.training import update
+    from transformer_mt.training import train_step
 
     import_module("transformer_mt.pipeline")  # part of which tries batches, with the function as it is now
-    differentiate, failed = update.differentiate, list[int]()
+    differentiate, failed = train_step.differentiate, list[int]()
 
     def starve(model: Any, batch: Any, **settings: Any) -> Any:
         if len(failed) < 2 and len(batch.src) > 1:
@@ -257,7 +257,7 @@ def test_a_batch_that_is_split_is_counted_and_named(here, tmt, monkeypatch) -> N
             raise torch.OutOfMemoryError("none left")
         return differentiate(model, batch, **settings)
 
-    monkeypatch.setattr(update, "differentiate", starve)
+    monkeypatch.setattr(train_step, "differentiate", starve)
     done = tmt(*TRAIN)
     assert done.returncode == 0, done.stderr
     assert f"no memory for a batch of {failed[0]} pairs: it is split (train.en:" in done.stderr
@@ -281,7 +281,7 @@ def test_a_pair_that_does_not_fit_alone_is_named(here, tmt, monkeypatch) -> None
     def starve(*_: Any, **settings: Any) -> Any:
         raise torch.OutOfMemoryError("none left")
 
-    monkeypatch.setattr("transformer_mt.training.update.differentiate", starve)
+    monkeypatch.setattr("transformer_mt.training.train_step.differentiate", starve)
     done = tmt(*TRAIN)
     assert done.returncode == 2
     assert "there is no memory for this pair alone; lower data.max_length" in done.stderr

@@ -41,8 +41,8 @@ from transformer_mt.model.portability import unsupported
 from transformer_mt.scoring.metrics import ScoringConfig
 from transformer_mt.system.device import DeviceName, Precision
 from transformer_mt.system.files import real
-from transformer_mt.training.objective import LossConfig
-from transformer_mt.training.optim import OptimizerConfig
+from transformer_mt.training.loss import LossConfig
+from transformer_mt.training.optimizers import OptimizerConfig
 from transformer_mt.training.progress import KeepConfig, TrainConfig, ValidationConfig
 from transformer_mt.training.schedule import ScheduleConfig
 

@@ -18,7 +18,7 @@ from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.ensemble import Ensemble, mean
 from transformer_mt.model.chunked_logits import chunk_rows
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.training.loss import places
+from transformer_mt.training.cross_entropy import places
 
 
 def forced_log_probs(

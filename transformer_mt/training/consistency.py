@@ -22,7 +22,7 @@ from transformer_mt.data.batches import Batch
 from transformer_mt.model.attention import padding_mask
 from transformer_mt.model.chunked_logits import sum_over_chunks
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.training.loss import TINY, Loss, places, sum_of_logits
+from transformer_mt.training.cross_entropy import TINY, Loss, places, sum_of_logits
 
 
 class Shares(NamedTuple):

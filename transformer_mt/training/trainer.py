@@ -20,15 +20,15 @@ from transformer_mt.runs.checkpoints import State
 from transformer_mt.runs.folder import CheckpointInfo, RunFolder
 from transformer_mt.system.logging import say
 from transformer_mt.system.stop_signals import StopSignals
-from transformer_mt.training.averaging import Average
+from transformer_mt.training.cross_entropy import perplexity
 from transformer_mt.training.degenerate import Finding, judge
 from transformer_mt.training.distributed import Ranks
-from transformer_mt.training.loss import perplexity
-from transformer_mt.training.monitor import Monitor
+from transformer_mt.training.ema import Average
+from transformer_mt.training.metrics_logger import Monitor
 from transformer_mt.training.progress import KeepConfig, Milestone, Progress, TrainConfig, ValidationConfig
 from transformer_mt.training.samples import Sample
 from transformer_mt.training.schedule import Schedule
-from transformer_mt.training.update import Sums, Taken, Updater
+from transformer_mt.training.train_step import Sums, Taken, Updater
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

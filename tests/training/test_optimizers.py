@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformer_mt.config import root as configuration
 from transformer_mt.model.config import ModelConfig
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.training.optim import OptimizerConfig, make_optimizers
+from transformer_mt.training.optimizers import OptimizerConfig, make_optimizers
 
 ROOT = Path(__file__).resolve().parents[2]
 PRESETS = sorted([*(ROOT / "configs").glob("*.yaml"), *(ROOT / "configs" / "architectures").glob("*.yaml")])

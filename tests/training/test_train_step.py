@@ -11,10 +11,10 @@ import torch
 
 from transformer_mt.data.batches import Batch, BatchStream, Position
 from transformer_mt.system.device import Machine
+from transformer_mt.training.cross_entropy import plain_cross_entropy
 from transformer_mt.training.distributed import Ranks
-from transformer_mt.training.loss import plain_cross_entropy
-from transformer_mt.training.objective import LossConfig, make_loss
-from transformer_mt.training.update import Taken, Updater
+from transformer_mt.training.loss import LossConfig, make_loss
+from transformer_mt.training.train_step import Taken, Updater
 
 CPU = Machine(torch.device("cpu"), "fp32", 1)
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.training.averaging import MovingAverage
+from transformer_mt.training.ema import MovingAverage
 
 MakeModel = Callable[..., Transformer]
 TAKEN, SKIPPED = torch.tensor(True), torch.tensor(False)

@@ -14,7 +14,7 @@ from transformer_mt.data.batches import Batch
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.system.device import Machine, give_back_memory, is_out_of_memory
 from transformer_mt.training.distributed import Ranks
-from transformer_mt.training.objective import BatchLoss
+from transformer_mt.training.loss import BatchLoss
 
 Number = TypeVar("Number", float, Tensor)
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from transformer_mt.training.averaging import Average
+    from transformer_mt.training.ema import Average
 
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
@@ -99,7 +99,7 @@ def make_average(
         (optimizer,) = (each for each in optimizers if isinstance(each, ScheduleFree))
         return ScheduleFreeAverage(model, optimizer)
     if config.ema_decay:
-        from transformer_mt.training.averaging import MovingAverage
+        from transformer_mt.training.ema import MovingAverage
 
         return MovingAverage(model, config.ema_decay)
     return None

@@ -16,9 +16,9 @@ from tqdm import tqdm
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.files import append_text, replaced_file
 from transformer_mt.system.logging import say
-from transformer_mt.training import events
-from transformer_mt.training.events import EventWriter, Scalar
+from transformer_mt.training import tensorboard
 from transformer_mt.training.samples import Sample, as_markdown
+from transformer_mt.training.tensorboard import EventWriter, Scalar
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -128,7 +128,7 @@ class Monitor:
         self.close()
         self.run.before_writing()
         _cut_metrics(self.run.metrics, step, is_scored)
-        events.cut_back(self.run.tensorboard, step, is_scored)
+        tensorboard.cut_back(self.run.tensorboard, step, is_scored)
 
     def _open(self) -> EventWriter:
         self.run.before_writing()
@@ -171,7 +171,7 @@ def _cut_metrics(path: Path, step: int, is_scored: bool) -> None:
     kept: list[str] = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         with suppress(ValueError, KeyError, TypeError):  # torn by a kill, or damaged
-            if events.stays(json.loads(line)["step"], json.loads(line), step, is_scored):
+            if tensorboard.stays(json.loads(line)["step"], json.loads(line), step, is_scored):
                 kept.append(line + "\n")
     with replaced_file(path) as beside:
         beside.write_text("".join(kept), encoding="utf-8")
