@@ -30,8 +30,8 @@ from transformer_mt.data.text_files import read_columns, read_lines
 from transformer_mt.decoding.texts import TextTranslator
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
+from transformer_mt.evaluation.metrics import Standard
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.scoring.metrics import Standard
 
 SIDES = ("bf16", "fp32", "ctranslate2")
 SIZES = {"ours": (4096, 8192, 16384, 32768), "theirs": (512, 1024, 2048, 4096, 8192)}  # decoding.batch_tokens

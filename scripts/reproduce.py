@@ -40,7 +40,7 @@ from reproduce_work import (
 )
 from trainings import do_all, folder, positive, refuse_own, run_script, spread
 
-from transformer_mt.scoring.papers import MULTI30K
+from transformer_mt.evaluation.moses import MULTI30K
 
 TINY = System("tiny", "papers/multi30k_tiny.yaml", averaged=10)
 FAST = System("fast", "papers/multi30k_fast.yaml", averaged=3)

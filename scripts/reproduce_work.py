@@ -12,8 +12,8 @@ from trainings import CONFIGS, Doable, as_source, tmt
 
 from transformer_mt.config.root import load
 from transformer_mt.data.text_files import read_lines
+from transformer_mt.evaluation.moses import papers_texts
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.scoring.papers import papers_texts
 from transformer_mt.system.files import delete_folder, write_text
 
 RUNS = Path("runs/multi30k")

@@ -27,10 +27,10 @@ import transformer_mt
 from transformer_mt import Translator
 from transformer_mt.config import root as configuration
 from transformer_mt.errors import Interrupted
+from transformer_mt.evaluation.metrics import score
 from transformer_mt.runs import folder as runs
 from transformer_mt.runs.folder import FORMAT, RunFolder
 from transformer_mt.runs.manifest import read_seal, write_seal
-from transformer_mt.scoring.metrics import score
 from transformer_mt.training.trainer import Trainer
 
 Tmt = Callable[..., "CompletedProcess[str]"]

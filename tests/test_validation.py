@@ -17,8 +17,8 @@ from transformer_mt.data.quickstart.corpus import pairs
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.options import DecodingConfig
 from transformer_mt.decoding.translator import Translator
+from transformer_mt.evaluation.metrics import Standard, score
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.scoring.metrics import Standard, score
 from transformer_mt.system.device import Machine
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.validation import Validator

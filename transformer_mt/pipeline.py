@@ -25,12 +25,12 @@ from transformer_mt.data.prefetching import Feed
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
+from transformer_mt.evaluation.metrics import Standard
 from transformer_mt.material import Material, Tables, gather, make_stream
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.origin import Origin, find_origin
 from transformer_mt.runs.checkpoints import find_start, warning_of_room
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.scoring.metrics import Standard
 from transformer_mt.settling import say_memory, settle, settle_batches, warn_of_an_early_end
 from transformer_mt.system import launcher
 from transformer_mt.system.device import Machine, resolve

@@ -13,13 +13,13 @@ from transformer_mt.decoding.explanation import explain
 from transformer_mt.decoding.options import DecodingConfig
 from transformer_mt.decoding.texts import CutSource
 from transformer_mt.decoding.translator import Translator
+from transformer_mt.evaluation.degenerate import find
+from transformer_mt.evaluation.metrics import Standard
+from transformer_mt.evaluation.samples import Sample
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.scoring.metrics import Standard
 from transformer_mt.system.device import Machine
 from transformer_mt.training.cross_entropy import batch_loss, perplexity
-from transformer_mt.training.degenerate import find
 from transformer_mt.training.distributed import Ranks
-from transformer_mt.training.samples import Sample
 from transformer_mt.training.trainer import Verdict
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ import pytest
 from sacrebleu.significance import PairedTest
 
 from transformer_mt import Translator
-from transformer_mt.scoring.comparison import contests
-from transformer_mt.scoring.measures import NO_TER
-from transformer_mt.scoring.metrics import Standard
+from transformer_mt.evaluation.measures import NO_TER
+from transformer_mt.evaluation.metrics import Standard
+from transformer_mt.evaluation.significance import contests
 
 Tmt = Callable[..., "CompletedProcess[str]"]
 

@@ -15,10 +15,10 @@ import sacrebleu
 
 from transformer_mt import Translator, __version__
 from transformer_mt.decoding import loading
+from transformer_mt.evaluation.measures import NO_TER, measure
+from transformer_mt.evaluation.metrics import Standard
+from transformer_mt.evaluation.moses import papers_texts
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.scoring.measures import NO_TER, measure
-from transformer_mt.scoring.metrics import Standard
-from transformer_mt.scoring.papers import papers_texts
 from transformer_mt.tools.evaluate import OF_A_RUN
 
 Tmt = Callable[..., "CompletedProcess[str]"]

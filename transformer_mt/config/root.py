@@ -36,9 +36,9 @@ from transformer_mt.data.tokenizers.config import TokenizerConfig
 from transformer_mt.decoding.options import DecodingConfig
 from transformer_mt.decoding.portability import unsupported_search
 from transformer_mt.errors import UserError
+from transformer_mt.evaluation.metrics import ScoringConfig
 from transformer_mt.model.config import ModelConfig
 from transformer_mt.model.portability import unsupported
-from transformer_mt.scoring.metrics import ScoringConfig
 from transformer_mt.system.device import DeviceName, Precision
 from transformer_mt.system.files import real
 from transformer_mt.training.loss import LossConfig

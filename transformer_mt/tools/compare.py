@@ -16,11 +16,11 @@ from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
 from transformer_mt.data.text_files import read_columns, read_lines
 from transformer_mt.errors import UserError
+from transformer_mt.evaluation import significance
+from transformer_mt.evaluation.measures import NO_TER
+from transformer_mt.evaluation.metrics import ScoringConfig, Standard, TextKind
+from transformer_mt.evaluation.significance import Contest, FrequencyBucket, LengthBucket, Sentence, Texts
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.scoring import comparison
-from transformer_mt.scoring.comparison import Contest, FrequencyBucket, LengthBucket, Sentence, Texts
-from transformer_mt.scoring.measures import NO_TER
-from transformer_mt.scoring.metrics import ScoringConfig, Standard, TextKind
 
 if TYPE_CHECKING:
     from transformer_mt.decoding.translator import Translator
@@ -144,10 +144,10 @@ def compare(question: Question, load: Callable[[Path], Translator]) -> Compariso
     return Comparison(
         dict(zip(ascii_uppercase, names, strict=False)),
         len(references),
-        comparison.contests(found, references, standard),
-        comparison.by_length(found, references, standard),
-        comparison.by_frequency(found, references, training, standard) if training else [],
-        comparison.most_different(found, sources, references, standard, question.show),
+        significance.contests(found, references, standard),
+        significance.by_length(found, references, standard),
+        significance.by_frequency(found, references, training, standard) if training else [],
+        significance.most_different(found, sources, references, standard, question.show),
     )
 
 

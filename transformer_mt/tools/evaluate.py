@@ -15,11 +15,11 @@ from transformer_mt import __version__, outputs
 from transformer_mt.arguments import READING, SEARCHING, option
 from transformer_mt.data.text_files import read_columns
 from transformer_mt.errors import UserError
+from transformer_mt.evaluation.measures import NO_TER, Measure, PapersMeasure, measure, measure_as_papers
+from transformer_mt.evaluation.metrics import ScoringConfig, Standard, TextKind
+from transformer_mt.evaluation.samples import Sample
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.scoring.measures import NO_TER, Measure, PapersMeasure, measure, measure_as_papers
-from transformer_mt.scoring.metrics import ScoringConfig, Standard, TextKind
 from transformer_mt.streams import Line
-from transformer_mt.training.samples import Sample
 
 if TYPE_CHECKING:
     from transformer_mt.config.root import Config
@@ -200,9 +200,9 @@ class RunEvaluation:
 
 def _standard(config: ScoringConfig, tgt_lang: str, paper: str | None) -> Standard:
     if paper:
-        from transformer_mt.scoring import papers
+        from transformer_mt.evaluation import moses
 
-        papers.check_paper(tgt_lang)
+        moses.check_paper(tgt_lang)
     return Standard.of(config, tgt_lang)
 
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
+from transformer_mt.evaluation.samples import Sample, as_markdown
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.files import append_text, replaced_file
 from transformer_mt.system.logging import say
 from transformer_mt.training import tensorboard
-from transformer_mt.training.samples import Sample, as_markdown
 from transformer_mt.training.tensorboard import EventWriter, Scalar
 
 if TYPE_CHECKING:

@@ -15,18 +15,18 @@ from torch import Tensor
 from transformer_mt.data.batches import Position
 from transformer_mt.data.prefetching import Feed
 from transformer_mt.errors import Interrupted, UserError
+from transformer_mt.evaluation.degenerate import Finding, judge
+from transformer_mt.evaluation.samples import Sample
 from transformer_mt.runs import checkpoints
 from transformer_mt.runs.checkpoints import State
 from transformer_mt.runs.folder import CheckpointInfo, RunFolder
 from transformer_mt.system.logging import say
 from transformer_mt.system.stop_signals import StopSignals
 from transformer_mt.training.cross_entropy import perplexity
-from transformer_mt.training.degenerate import Finding, judge
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.ema import Average
 from transformer_mt.training.metrics_logger import Monitor
 from transformer_mt.training.progress import KeepConfig, Milestone, Progress, TrainConfig, ValidationConfig
-from transformer_mt.training.samples import Sample
 from transformer_mt.training.schedule import Schedule
 from transformer_mt.training.train_step import Sums, Taken, Updater
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from transformer_mt.data.quickstart.corpus import pairs
-from transformer_mt.training.degenerate import YOUNG, Finding, find, judge
+from transformer_mt.evaluation.degenerate import YOUNG, Finding, find, judge
+from transformer_mt.evaluation.samples import Sample
 from transformer_mt.training.progress import Health
-from transformer_mt.training.samples import Sample
 
 HEALTHY = pairs("test")[:100]
 

@@ -19,8 +19,8 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.significance import PairedTest, Result
 
-from transformer_mt.scoring.measures import MOST_PAIRS, make_metrics
-from transformer_mt.scoring.metrics import Standard
+from transformer_mt.evaluation.measures import MOST_PAIRS, make_metrics
+from transformer_mt.evaluation.metrics import Standard
 
 LENGTHS = (10, 20, 30, 40, 50, 60)  # words of a reference, where a bucket ends
 FREQUENCIES = (0, 1, 5, 20, 100)  # of a word in training, where a bucket ends

@@ -7,8 +7,8 @@ from sacremoses import MosesTokenizer
 
 from transformer_mt.data.quickstart.corpus import pairs
 from transformer_mt.errors import UserError
-from transformer_mt.scoring.metrics import ScoringConfig, Standard
-from transformer_mt.scoring.papers import check_moses, check_paper, detokenized, papers_texts
+from transformer_mt.evaluation.metrics import ScoringConfig, Standard
+from transformer_mt.evaluation.moses import check_moses, check_paper, detokenized, papers_texts
 
 
 @pytest.mark.parametrize(

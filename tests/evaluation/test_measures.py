@@ -17,9 +17,9 @@ import sacrebleu
 from sacremoses import MosesDetokenizer, MosesPunctNormalizer, MosesTokenizer
 
 from transformer_mt.data.quickstart.corpus import pairs
-from transformer_mt.scoring import measures
-from transformer_mt.scoring.measures import Measure, measure, measure_as_papers
-from transformer_mt.scoring.metrics import Standard, score
+from transformer_mt.evaluation import measures
+from transformer_mt.evaluation.measures import Measure, measure, measure_as_papers
+from transformer_mt.evaluation.metrics import Standard, score
 
 REFERENCES = [
     *(tgt for _, tgt in pairs("test")[:40]),

@@ -11,7 +11,7 @@ from sacrebleu.metrics.chrf import CHRF
 
 from transformer_mt.config.section import Section
 from transformer_mt.data.languages import primary_language
-from transformer_mt.scoring.languages import BLEU_TOKENIZERS
+from transformer_mt.evaluation.bleu_tokenizers import BLEU_TOKENIZERS
 
 BleuTokenizer = Literal["auto", "13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none"]
 TextKind = Literal["raw", "moses"]
@@ -28,7 +28,7 @@ class ScoringConfig(Section):
     def problems(self, tgt_lang: str) -> Iterator[tuple[str, str]]:
         """Which key does not fit the language, or what is installed, and what to do."""
         if self.text == "moses":
-            from transformer_mt.scoring.papers import moses_problem
+            from transformer_mt.evaluation.moses import moses_problem
 
             if what := moses_problem(tgt_lang):
                 yield "text", what
@@ -73,9 +73,9 @@ class Standard:
     def of(cls, config: ScoringConfig, tgt_lang: str) -> Standard:
         """As a configuration has it. Raises `UserError` for Moses text in a language of which Moses knows no rules."""
         if config.text == "moses":
-            from transformer_mt.scoring import papers
+            from transformer_mt.evaluation import moses
 
-            papers.check_moses(tgt_lang)
+            moses.check_moses(tgt_lang)
         return cls(bleu_tokenizer(config.tokenize, tgt_lang), tgt_lang, config.text)
 
     @property
@@ -87,7 +87,7 @@ class Standard:
         """As a reader would have them."""
         if self.text == "raw":
             return list(texts)
-        from transformer_mt.scoring.papers import detokenized
+        from transformer_mt.evaluation.moses import detokenized
 
         return detokenized(texts, self.tgt_lang)
 

@@ -14,9 +14,16 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 from transformer_mt.data.quickstart.corpus import pairs
-from transformer_mt.scoring import comparison
-from transformer_mt.scoring.comparison import Contest, by_frequency, by_length, contests, count_words, most_different
-from transformer_mt.scoring.metrics import Standard
+from transformer_mt.evaluation import significance
+from transformer_mt.evaluation.metrics import Standard
+from transformer_mt.evaluation.significance import (
+    Contest,
+    by_frequency,
+    by_length,
+    contests,
+    count_words,
+    most_different,
+)
 
 REFERENCES = [tgt for _, tgt in pairs("test")[:60]]
 GERMAN = Standard("13a", "de")
@@ -120,7 +127,7 @@ def test_shuffles_that_make_as_large_a_difference_are_counted() -> None:
 
 
 def test_too_many_pairs_have_scores_alone(tested: dict[str, Contest], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(comparison, "MOST_PAIRS", len(REFERENCES) - 1)
+    monkeypatch.setattr(significance, "MOST_PAIRS", len(REFERENCES) - 1)
     for name, found in contests([A, B, C], REFERENCES, GERMAN).items():
         for one, other in zip(found.standings, tested[name].standings, strict=True):
             assert (one.score, one.difference) == (other.score, other.difference)

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from transformer_mt.evaluation.samples import Sample
 from transformer_mt.training.progress import Health
-from transformer_mt.training.samples import Sample
 
 ALARM = 0.1  # share of degenerate translations from which on a model is said to fail
 OVER = 0.05  # below which it is said to have recovered

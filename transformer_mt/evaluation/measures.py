@@ -16,8 +16,8 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 
 from transformer_mt.data.languages import primary_language
-from transformer_mt.scoring.languages import TER_OF_CHARACTERS, TER_OF_NO_WORDS
-from transformer_mt.scoring.metrics import Score, Standard
+from transformer_mt.evaluation.bleu_tokenizers import TER_OF_CHARACTERS, TER_OF_NO_WORDS
+from transformer_mt.evaluation.metrics import Score, Standard
 
 RESAMPLES = 1000  # of the test set, drawn with replacement; from them the interval
 MOST_PAIRS = 10_000  # with an interval: of so many, the resamples of chrF++ take 1 GB at once
@@ -83,11 +83,11 @@ def measure(hypotheses: Sequence[str], references: Sequence[str], standard: Stan
 
 def measure_as_papers(hypotheses: Sequence[str], references: Sequence[str], standard: Standard) -> PapersMeasure:
     """P: BLEU of the papers' text, whose tokens are taken as they are. Moses text is only lower-cased."""
-    from transformer_mt.scoring import papers
+    from transformer_mt.evaluation import moses
 
     is_raw, language = standard.text == "raw", standard.tgt_lang
     hypotheses, references = (
-        papers.papers_texts(texts, language) if is_raw else [text.lower() for text in texts]
+        moses.papers_texts(texts, language) if is_raw else [text.lower() for text in texts]
         for texts in (hypotheses, references)
     )
     found = _take(BLEU(tokenize="none", force=True), hypotheses, references)
@@ -96,7 +96,7 @@ def measure_as_papers(hypotheses: Sequence[str], references: Sequence[str], stan
         found.value,
         found.signature,
         found.interval,
-        prepared=papers.PREPARED if is_raw else "given as Moses tokens, lower-cased",
+        prepared=moses.PREPARED if is_raw else "given as Moses tokens, lower-cased",
         reference_tokens=sum(len(text.split()) for text in references),
         papers_reference_tokens=PAPERS_TOKENS if is_known else None,
     )
