@@ -27,7 +27,7 @@ from trainings import positive, tmt
 
 from transformer_mt.config.root import load as load_config
 from transformer_mt.data.text_files import read_columns, read_lines
-from transformer_mt.decoding.texts import TextTranslator
+from transformer_mt.decoding.text_translator import TextTranslator
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.metrics import Standard

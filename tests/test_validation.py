@@ -15,7 +15,7 @@ from transformer_mt.data.batches import BatchStream
 from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.data.quickstart.corpus import pairs
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
-from transformer_mt.decoding.options import DecodingConfig
+from transformer_mt.decoding.config import DecodingConfig
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.evaluation.metrics import Standard, score
 from transformer_mt.model.transformer import Transformer

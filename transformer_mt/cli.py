@@ -22,7 +22,7 @@ from transformer_mt.system.logging import say_here
 
 if TYPE_CHECKING:
     from transformer_mt.config.root import Config
-    from transformer_mt.decoding.texts import TextTranslator
+    from transformer_mt.decoding.text_translator import TextTranslator
     from transformer_mt.decoding.translator import Translator
     from transformer_mt.outputs import Settings
     from transformer_mt.streams import Line
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
     except (MemoryError, RuntimeError) as error:
-        from transformer_mt.decoding.options import BESIDE_TRAINING
+        from transformer_mt.decoding.config import BESIDE_TRAINING
         from transformer_mt.system.device import is_out_of_memory
 
         if not is_out_of_memory(error):

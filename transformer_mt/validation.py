@@ -9,9 +9,9 @@ import torch
 
 from transformer_mt.data.batches import BatchStream
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
-from transformer_mt.decoding.explanation import explain
-from transformer_mt.decoding.options import DecodingConfig
-from transformer_mt.decoding.texts import CutSource
+from transformer_mt.decoding.attention_maps import explain
+from transformer_mt.decoding.config import DecodingConfig
+from transformer_mt.decoding.text_translator import CutSource
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.evaluation.degenerate import find
 from transformer_mt.evaluation.metrics import Standard

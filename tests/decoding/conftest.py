@@ -17,8 +17,8 @@ from transformer_mt.data.batches import BatchStream, Position
 from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.data.quickstart.corpus import pairs
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
-from transformer_mt.decoding.beams import Hypothesis
-from transformer_mt.decoding.options import DecodingConfig
+from transformer_mt.decoding.beam_state import Hypothesis
+from transformer_mt.decoding.config import DecodingConfig
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.training.cross_entropy import batch_loss

@@ -14,8 +14,8 @@ from transformer_mt.data.tokenizers.config import TokenizerConfig
 from transformer_mt.data.tokenizers.text import Step
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair, train
 from transformer_mt.decoding.alignment import align, link, words
-from transformer_mt.decoding.options import DecodingConfig
-from transformer_mt.decoding.texts import CutSource
+from transformer_mt.decoding.config import DecodingConfig
+from transformer_mt.decoding.text_translator import CutSource
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.model.attention_weights import attention_weights

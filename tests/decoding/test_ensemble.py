@@ -21,9 +21,9 @@ from transformer_mt.config import root as configuration
 from transformer_mt.data.batches import source_batch
 from transformer_mt.data.quickstart.corpus import pairs
 from transformer_mt.decoding.alignment import align
-from transformer_mt.decoding.beams import Hypothesis
+from transformer_mt.decoding.attention_maps import explain
+from transformer_mt.decoding.beam_state import Hypothesis
 from transformer_mt.decoding.ensemble import Ensemble
-from transformer_mt.decoding.explanation import explain
 from transformer_mt.errors import UserError
 from transformer_mt.model.attention_weights import attention_weights
 from transformer_mt.model.transformer import Transformer

@@ -11,7 +11,7 @@ import pytest
 
 from transformer_mt.decoding.alignment import Links
 from transformer_mt.decoding.paragraphs import Paragraphs, words_before
-from transformer_mt.decoding.texts import Translation
+from transformer_mt.decoding.text_translator import Translation
 
 LINES = ["One two. Three.", "", "Four. Five six seven. Eight, nine ten eleven.", "Dr. No."]
 

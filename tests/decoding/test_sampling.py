@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from transformer_mt.decoding.beams import Beams, Candidates, Hypothesis
-from transformer_mt.decoding.options import DecodingConfig
-from transformer_mt.decoding.rules import MinLength
+from transformer_mt.decoding.beam_search import search
+from transformer_mt.decoding.beam_state import Beams, Candidates, Hypothesis
+from transformer_mt.decoding.config import DecodingConfig
+from transformer_mt.decoding.logits_processors import MinLength
 from transformer_mt.decoding.sampling import Sampler, uniform
-from transformer_mt.decoding.search import search
 
 BOS, EOS = -1, 0
 DRAWS = 20_000

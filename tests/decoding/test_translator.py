@@ -15,10 +15,10 @@ import torch
 from transformer_mt.data.quickstart.corpus import pairs
 from transformer_mt.data.tokenizers.config import TokenizerConfig
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair, train
-from transformer_mt.decoding.beams import Hypothesis
-from transformer_mt.decoding.explanation import explain, pieces
-from transformer_mt.decoding.options import DecodingConfig
-from transformer_mt.decoding.texts import CutSource, Translation, UnknownWord
+from transformer_mt.decoding.attention_maps import explain, pieces
+from transformer_mt.decoding.beam_state import Hypothesis
+from transformer_mt.decoding.config import DecodingConfig
+from transformer_mt.decoding.text_translator import CutSource, Translation, UnknownWord
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.model.positions import Rotary, SinusoidalPositions

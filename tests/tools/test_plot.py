@@ -17,7 +17,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from transformer_mt import Translator
 from transformer_mt.config import root as configuration
-from transformer_mt.decoding.explanation import Explanation, explain, pieces
+from transformer_mt.decoding.attention_maps import Explanation, explain, pieces
 from transformer_mt.tools import plot
 
 Tmt = Callable[..., "CompletedProcess[str]"]

@@ -33,7 +33,7 @@ from transformer_mt.data.batches import BatchConfig
 from transformer_mt.data.corpus import DataConfig
 from transformer_mt.data.sources import Source
 from transformer_mt.data.tokenizers.config import TokenizerConfig
-from transformer_mt.decoding.options import DecodingConfig
+from transformer_mt.decoding.config import DecodingConfig
 from transformer_mt.decoding.portability import unsupported_search
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.metrics import ScoringConfig

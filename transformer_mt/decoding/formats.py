@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from transformer_mt.decoding.texts import Translation
+from transformer_mt.decoding.text_translator import Translation
 
 Kind = Literal["text", "tsv", "json"]
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from transformer_mt.decoding import sentences
+from transformer_mt.decoding import sentence_splitting
 from transformer_mt.decoding.alignment import Links
-from transformer_mt.decoding.sentences import Lengths
-from transformer_mt.decoding.texts import Translation
+from transformer_mt.decoding.sentence_splitting import Lengths
+from transformer_mt.decoding.text_translator import Translation
 
 SplitWhen = Literal["long", "always", "never"]
 
@@ -32,7 +32,7 @@ class Paragraphs:
         return [[line] if short else self._cut(line) for line, short in zip(lines, is_short, strict=True)]
 
     def _cut(self, line: str) -> list[str]:
-        return sentences.pack(sentences.split(line, self.src_lang), self.lengths, self.limit)
+        return sentence_splitting.pack(sentence_splitting.split(line, self.src_lang), self.lengths, self.limit)
 
     def sources(self, cut: Sequence[Sequence[str]]) -> list[str]:
         """What is to be translated, piece by piece: without the white space between, which no training pair has."""
@@ -46,7 +46,7 @@ class Paragraphs:
         return [self._join(pieces, [of_one[min(rank, len(of_one) - 1)] for of_one in found]) for rank in ranks]
 
     def _join(self, pieces: Sequence[str], parts: Sequence[Translation]) -> Translation:
-        texts = [*sentences.spaced(pieces, [part.text for part in parts], self.tgt_lang)]
+        texts = [*sentence_splitting.spaced(pieces, [part.text for part in parts], self.tgt_lang)]
         return Translation(
             text="".join(texts),
             score=sum(part.score for part in parts),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from transformer_mt.decoding.options import DecodingConfig
+from transformer_mt.decoding.config import DecodingConfig
 
 
 def unsupported_search(config: DecodingConfig) -> Iterator[tuple[str, str]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from transformer_mt.decoding.beams import NONE, Beams, Candidates
+from transformer_mt.decoding.beam_state import NONE, Beams, Candidates
 
 BITS = 23  # of a random number: with one half added, it still is an exact fp32 number, and never 0 or 1
 

@@ -13,15 +13,15 @@ import torch
 from transformer_mt.data.batches import source_batch
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.alignment import Links, align
-from transformer_mt.decoding.beams import Beams, Hypothesis
+from transformer_mt.decoding.beam_search import Rule, likeliest, search
+from transformer_mt.decoding.beam_state import Beams, Hypothesis
+from transformer_mt.decoding.config import DecodingConfig
 from transformer_mt.decoding.ensemble import Ensemble
-from transformer_mt.decoding.forced import forced_log_probs
 from transformer_mt.decoding.loading import Member, read_members, ready
-from transformer_mt.decoding.options import DecodingConfig
-from transformer_mt.decoding.rules import MinLength, NoRepeatNgram, Prefixes, RepetitionPenalty
+from transformer_mt.decoding.logits_processors import MinLength, NoRepeatNgram, Prefixes, RepetitionPenalty
 from transformer_mt.decoding.sampling import Sampler
-from transformer_mt.decoding.search import Rule, likeliest, search
-from transformer_mt.decoding.texts import TextTranslator, batches
+from transformer_mt.decoding.scoring import forced_log_probs
+from transformer_mt.decoding.text_translator import TextTranslator, batches
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs.folder import RunFolder

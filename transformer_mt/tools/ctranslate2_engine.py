@@ -22,10 +22,10 @@ from pydantic import BaseModel, PositiveInt, ValidationError
 from transformer_mt.data.tokenizers.text import EOS
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.decoding.alignment import Links
-from transformer_mt.decoding.beams import Hypothesis
-from transformer_mt.decoding.options import DecodingConfig
+from transformer_mt.decoding.beam_state import Hypothesis
+from transformer_mt.decoding.config import DecodingConfig
 from transformer_mt.decoding.portability import unsupported_search
-from transformer_mt.decoding.texts import NOTHING, TextTranslator
+from transformer_mt.decoding.text_translator import NOTHING, TextTranslator
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import EXPORT, RunFolder
 from transformer_mt.system.device import resolve

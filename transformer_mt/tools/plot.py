@@ -11,7 +11,7 @@ from transformer_mt import material, pictures
 from transformer_mt.config.root import Config
 from transformer_mt.data.encoding import encode
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
-from transformer_mt.decoding.explanation import AttentionKind, explain
+from transformer_mt.decoding.attention_maps import AttentionKind, explain
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.plotting.figures import save

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from transformer_mt import __version__
 from transformer_mt.decoding.formats import Format, Kind, score_columns
-from transformer_mt.decoding.texts import TextTranslator, Translation
+from transformer_mt.decoding.text_translator import TextTranslator, Translation
 from transformer_mt.outputs import Settings
 from transformer_mt.streams import Line
 from transformer_mt.tools.translate import Provenance

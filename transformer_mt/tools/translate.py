@@ -9,7 +9,7 @@ from functools import cached_property
 from transformer_mt import __version__
 from transformer_mt.decoding.formats import Format, Kind
 from transformer_mt.decoding.paragraphs import Paragraphs, SplitWhen
-from transformer_mt.decoding.texts import TextTranslator
+from transformer_mt.decoding.text_translator import TextTranslator
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.outputs import Settings
 from transformer_mt.streams import Line

@@ -13,8 +13,8 @@ from typing import Any, Self
 
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.alignment import Links
-from transformer_mt.decoding.beams import Hypothesis
-from transformer_mt.decoding.options import DecodingConfig
+from transformer_mt.decoding.beam_state import Hypothesis
+from transformer_mt.decoding.config import DecodingConfig
 from transformer_mt.errors import UserError
 
 NOTHING = Hypothesis([], [], finished=True)  # the translation of nothing

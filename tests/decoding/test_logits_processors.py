@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from transformer_mt.decoding.beams import Beams, Hypothesis
-from transformer_mt.decoding.options import DecodingConfig
-from transformer_mt.decoding.rules import MinLength, NoRepeatNgram, Prefixes, RepetitionPenalty
-from transformer_mt.decoding.search import Rule, likeliest, search
+from transformer_mt.decoding.beam_search import Rule, likeliest, search
+from transformer_mt.decoding.beam_state import Beams, Hypothesis
+from transformer_mt.decoding.config import DecodingConfig
+from transformer_mt.decoding.logits_processors import MinLength, NoRepeatNgram, Prefixes, RepetitionPenalty
 
 Scores = Callable[[list[list[int]]], list[list[float]]]
 Slow = Callable[..., list[Hypothesis]]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from transformer_mt.decoding.beams import NONE
+from transformer_mt.decoding.beam_state import NONE
 
 FREE = -1  # where nothing is forced
 

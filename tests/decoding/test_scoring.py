@@ -14,9 +14,9 @@ import torch
 from transformer_mt.data.quickstart.corpus import pairs
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding import translator
-from transformer_mt.decoding.forced import forced_log_probs
-from transformer_mt.decoding.options import DecodingConfig
-from transformer_mt.decoding.texts import Unscored
+from transformer_mt.decoding.config import DecodingConfig
+from transformer_mt.decoding.scoring import forced_log_probs
+from transformer_mt.decoding.text_translator import Unscored
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.model import chunked_logits

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from transformer_mt.decoding.beams import SPARE, Beams, Candidates
+from transformer_mt.decoding.beam_state import SPARE, Beams, Candidates
 
 NONE = -math.inf
 BOS, EOS = 1, 2

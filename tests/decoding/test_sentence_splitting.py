@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transformer_mt.data.quickstart.corpus import pairs
-from transformer_mt.decoding.sentences import pack, spaced, split
+from transformer_mt.decoding.sentence_splitting import pack, spaced, split
 
 # `|` stands where a cut belongs. Where two readings are possible there is none: "4. Good." may be a list's.
 CASES = {

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from transformer_mt.decoding.beams import NONE, Beams, Candidates, Hypothesis
+from transformer_mt.decoding.beam_state import NONE, Beams, Candidates, Hypothesis
 
 CHUNK = 32  # tokens of the vocabulary of which the best is looked at first
 

@@ -14,10 +14,10 @@ import pytest
 import torch
 
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
-from transformer_mt.decoding.beams import Beams, Hypothesis
-from transformer_mt.decoding.options import DecodingConfig
-from transformer_mt.decoding.rules import MinLength
-from transformer_mt.decoding.search import CHUNK, best, likeliest, search
+from transformer_mt.decoding.beam_search import CHUNK, best, likeliest, search
+from transformer_mt.decoding.beam_state import Beams, Hypothesis
+from transformer_mt.decoding.config import DecodingConfig
+from transformer_mt.decoding.logits_processors import MinLength
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.model.transformer import Transformer
 
