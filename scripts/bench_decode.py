@@ -127,7 +127,7 @@ def measure(args: argparse.Namespace) -> None:
 def load(args: argparse.Namespace) -> TextTranslator:
     """One side."""
     if args.side == "ctranslate2":
-        from transformer_mt.tools.ctranslate2_engine import Engine
+        from transformer_mt.export.ctranslate2_engine import Engine
 
         return Engine.load(
             args.exported, device="cpu", threads=args.threads, precision="fp32", scores=False, beam=args.beam

@@ -187,15 +187,17 @@ def _export(args: argparse.Namespace) -> None:
 
     run = RunFolder.open(args.run)
     if args.to == "weights":
-        from transformer_mt.tools import weights
+        from transformer_mt.export import weights
 
         said = weights.export(run, args.checkpoint, args.output)
     else:
         from transformer_mt.data.text_files import read_lines
-        from transformer_mt.tools import export
+        from transformer_mt.export import ctranslate2_export
 
         texts = None if args.src is None else [*read_lines(args.src)]
-        said = export.to_ctranslate2(run, args.checkpoint, args.output, args.quantization or "float32", texts)
+        said = ctranslate2_export.to_ctranslate2(
+            run, args.checkpoint, args.output, args.quantization or "float32", texts
+        )
     print("\n".join(said))
 
 
@@ -284,7 +286,7 @@ def _load_run(args: argparse.Namespace) -> tuple[Provenance, TextTranslator]:
 def _load_engine(args: argparse.Namespace) -> tuple[Provenance, TextTranslator]:
     """The other engine, in which scores cost something: it is told when nobody looks at them."""
     try:
-        from transformer_mt.tools import ctranslate2_engine
+        from transformer_mt.export import ctranslate2_engine
     except ImportError:
         raise UserError("--engine ctranslate2 needs one more package: pip install ctranslate2") from None
     if args.ensemble:

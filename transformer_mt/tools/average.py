@@ -14,12 +14,12 @@ from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
+from transformer_mt.export import weights
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs.checkpoints import load_weights
 from transformer_mt.runs.folder import CheckpointInfo, RunFolder, ranked
 from transformer_mt.system import files
 from transformer_mt.system.device import resolve
-from transformer_mt.tools import weights
 from transformer_mt.training.distributed import Ranks
 
 COLUMNS = ("loss", "nll", "ppl", "bleu", "chrf", "degenerate")

@@ -18,9 +18,9 @@ import torch
 from transformer_mt import Translator, tools
 from transformer_mt.config import root as configuration
 from transformer_mt.errors import UserError
+from transformer_mt.export import weights
+from transformer_mt.export.ctranslate2_engine import Engine
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.tools import weights
-from transformer_mt.tools.ctranslate2_engine import Engine
 
 Tmt = Callable[..., "CompletedProcess[str]"]
 
@@ -276,7 +276,7 @@ def test_an_export_json_that_is_none(engine: Path, content: str, tmt: Tmt) -> No
 
 def test_without_the_package_it_says_how_to_get_it(both: Both, tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
-    monkeypatch.delitem(sys.modules, "transformer_mt.tools.ctranslate2_engine")
+    monkeypatch.delitem(sys.modules, "transformer_mt.export.ctranslate2_engine")
     monkeypatch.delattr(tools, "ctranslate2_engine")
     refused(tmt("translate", "--engine", "ctranslate2", both.engine, "one"), "pip install ctranslate2")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
-from transformer_mt.tools.ctranslate2_engine import Engine
+from transformer_mt.export.ctranslate2_engine import Engine
 
 BATCH = 16  # sentences
 LEAST_IDENTICAL, LARGEST_DIFFERENCE = 0.99, 1e-3  # of a model in fp32

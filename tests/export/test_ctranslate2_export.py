@@ -20,10 +20,10 @@ import torch
 from safetensors.torch import load_file
 
 from transformer_mt import Translator, __version__
+from transformer_mt.export import ctranslate2_export, parity, weights
 from transformer_mt.runs import checkpoints
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system import files
-from transformer_mt.tools import export, parity, weights
 
 Tmt = Callable[..., "CompletedProcess[str]"]
 
@@ -142,7 +142,7 @@ def test_the_script_gives_what_translate_gives(rough: Path, tmp_path: Path, tmt:
 
 
 def test_the_script_needs_two_packages_and_few_lines() -> None:
-    text = export.SCRIPT.read_text(encoding="utf-8")
+    text = ctranslate2_export.SCRIPT.read_text(encoding="utf-8")
     assert set(re.findall(r"^(?:import|from) (\w+)", text, re.MULTILINE)) == {
         "json",
         "signal",
@@ -190,13 +190,13 @@ def test_a_text_of_which_nothing_is_left_is_not_compared(
     """To the engine an empty source is none, and it has no score."""
     translator = Translator.load(here)
     monkeypatch.setattr(translator.tokenizers.src, "encode", lambda texts: [[] for _ in texts])
-    assert export.compare(translator, tmp_path, export.Limits(9, 8), ["x"]) is None
+    assert ctranslate2_export.compare(translator, tmp_path, ctranslate2_export.Limits(9, 8), ["x"]) is None
 
 
 def test_a_difference_beyond_rounding_is_a_warning() -> None:
     far = parity.Parity(100, 98, 0.0, "float32")
-    assert export.report(far, "float32")[-1].startswith("warning: ")
-    assert len(export.report(far, "int8")) == 1
+    assert ctranslate2_export.report(far, "float32")[-1].startswith("warning: ")
+    assert len(ctranslate2_export.report(far, "int8")) == 1
 
 
 def test_a_model_whose_scores_are_no_numbers_is_not_exported(copy: Path, tmt: Tmt) -> None:
@@ -215,14 +215,18 @@ def test_limits_leave_room_for_the_longest_source_and_translation(here: Path) ->
     translator = Translator.load(here)
     config = translator.config
 
-    def limits(**changes: Any) -> export.Limits:
+    def limits(**changes: Any) -> ctranslate2_export.Limits:
         translator.config = config.model_copy(update=changes)
-        return export.Limits.of(translator)
+        return ctranslate2_export.Limits.of(translator)
 
-    assert limits(max_source_length=100, max_length_factor=2, max_length_offset=7) == export.Limits(207, 100)
-    assert limits(max_source_length=100, max_length_factor=0, max_length_offset=7) == export.Limits(101, 100)
-    most = export.MOST_POSITIONS
-    assert limits(max_source_length=10**9) == export.Limits(most, most - 1)
+    assert limits(max_source_length=100, max_length_factor=2, max_length_offset=7) == ctranslate2_export.Limits(
+        207, 100
+    )
+    assert limits(max_source_length=100, max_length_factor=0, max_length_offset=7) == ctranslate2_export.Limits(
+        101, 100
+    )
+    most = ctranslate2_export.MOST_POSITIONS
+    assert limits(max_source_length=10**9) == ctranslate2_export.Limits(most, most - 1)
 
 
 @pytest.mark.parametrize(("key", "value"), [("norm_position", "sublayer"), ("qk_norm", "true")])

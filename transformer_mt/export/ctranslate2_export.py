@@ -24,16 +24,16 @@ from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
+from transformer_mt.export.weights import refuse_existing
 from transformer_mt.runs.folder import EXPORT, RunFolder
 from transformer_mt.system import files
-from transformer_mt.tools.weights import refuse_existing
 
 if TYPE_CHECKING:
-    from transformer_mt.tools.parity import Parity
+    from transformer_mt.export.parity import Parity
 
 COMPARED = 100  # sentences
 MOST_POSITIONS = 8192
-SCRIPT = Path(__file__).with_name("exported_translate.py")
+SCRIPT = Path(__file__).with_name("translate_script.py")
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def to_ctranslate2(
     """
     refuse_existing(output)
     check_engine(quantization)
-    from transformer_mt.tools import ctranslate2_model
+    from transformer_mt.export import ctranslate2_model
 
     config = configuration.load(run.config)
     check_model(run, config)
@@ -121,8 +121,8 @@ def validation_texts(config: Config, lines: list[str]) -> list[str]:
 
 def compare(translator: Translator, folder: Path, limits: Limits, texts: Sequence[str]) -> Parity | None:
     """The two engines on the first sentences that are not blank, if there are any; an empty source is none for one."""
-    from transformer_mt.tools import parity
-    from transformer_mt.tools.ctranslate2_engine import Engine
+    from transformer_mt.export import parity
+    from transformer_mt.export.ctranslate2_engine import Engine
 
     chosen = [text for text in texts if text.strip()][:COMPARED]
     sources = [ids[: limits.source] for ids in translator.tokenizers.src.encode(chosen) if ids]

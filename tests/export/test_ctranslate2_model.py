@@ -17,12 +17,12 @@ from ctranslate2.specs.model_spec import ACCEPTED_MODEL_TYPES
 from transformer_mt.config import root as configuration
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.decoding.translator import Translator
+from transformer_mt.export import ctranslate2_model
+from transformer_mt.export.ctranslate2_engine import Engine
+from transformer_mt.export.parity import Parity, compare
 from transformer_mt.model.config import ModelConfig
 from transformer_mt.model.portability import unsupported
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.tools import ctranslate2_model
-from transformer_mt.tools.ctranslate2_engine import Engine
-from transformer_mt.tools.parity import Parity, compare
 
 WORDS = 20
 POSITIONS = 64

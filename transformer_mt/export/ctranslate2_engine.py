@@ -27,9 +27,9 @@ from transformer_mt.decoding.config import DecodingConfig
 from transformer_mt.decoding.portability import unsupported_search
 from transformer_mt.decoding.text_translator import NOTHING, TextTranslator
 from transformer_mt.errors import UserError
+from transformer_mt.export.ctranslate2_model import vocabulary
 from transformer_mt.runs.folder import EXPORT, RunFolder
 from transformer_mt.system.device import resolve
-from transformer_mt.tools.ctranslate2_model import vocabulary
 from transformer_mt.tools.translate import Provenance
 
 HARDLY = 1e-9  # in place of an exponent of 0, with which the engine ends a search before K translations have ended
