@@ -42,7 +42,7 @@ from transformer_mt.data.encoding import LengthLimit, encode
 from transformer_mt.data.tokenizers import tokenizer
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.pipeline import make_updater
+from transformer_mt.pipeline.train import make_updater
 from transformer_mt.system.allocator import prefer_tcmalloc
 from transformer_mt.system.device import resolve
 from transformer_mt.training.distributed import Ranks

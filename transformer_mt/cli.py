@@ -106,10 +106,10 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def _train(args: argparse.Namespace) -> None:
     config = _load_config(args)
-    from transformer_mt import pipeline
+    from transformer_mt.pipeline import train
 
     try:
-        pipeline.train(config, checkpoint=args.checkpoint, restart=args.restart)
+        train.train(config, checkpoint=args.checkpoint, restart=args.restart)
     except Interrupted:
         if args.restart or args.checkpoint != "last":
             say_here("tmt: --restart and --checkpoint would undo what was saved: leave them out to go on")

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from transformer_mt import material
 from transformer_mt.config.root import Config
 from transformer_mt.data import corpus
 from transformer_mt.data import encoding as encoded
@@ -19,6 +18,7 @@ from transformer_mt.data.sources import Source
 from transformer_mt.data.tokenizers.config import TokenizerConfig
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair, train
 from transformer_mt.errors import UserError
+from transformer_mt.pipeline import data as material
 
 PAIRS = [
     ("a b c", "x y"),

@@ -15,10 +15,10 @@ from fontTools.ttLib import TTFont
 from matplotlib import font_manager, rc_context
 from matplotlib.figure import Figure
 
-from transformer_mt import pictures
 from transformer_mt.data.corpus import DataConfig
 from transformer_mt.errors import UserError
 from transformer_mt.model.config import ModelConfig
+from transformer_mt.pipeline import figures as pictures
 from transformer_mt.plotting import figures, fonts
 from transformer_mt.plotting.fonts import MissingGlyphs, letter
 from transformer_mt.training.schedule import ScheduleConfig, make_schedule

@@ -12,10 +12,10 @@ import pytest
 import torch
 from pydantic import TypeAdapter, ValidationError
 
-from transformer_mt import pipeline
 from transformer_mt.config import root as configuration
 from transformer_mt.config.section import CountOrAuto
 from transformer_mt.errors import UserError
+from transformer_mt.pipeline import train
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system import device
 from transformer_mt.system.device import (
@@ -98,13 +98,13 @@ def test_test_sets_are_scored_where_the_run_was_trained(tiny_run: Path, monkeypa
         asked.append(device)
         raise UserError("loading")
 
-    monkeypatch.setattr(pipeline.Translator, "load", load)
+    monkeypatch.setattr(train.Translator, "load", load)
     run, tables = RunFolder(tiny_run), SimpleNamespace(test={"unseen": None})
     config = configuration.load(run.config)
     for name in ("cuda", "cuda:1"):
         again = config.model_copy(update={"device": name, "decoding": config.decoding.changed({"beam": 3})})
         with pytest.raises(UserError, match="loading"):
-            pipeline.finish(run, again, Machine(torch.device("cuda:0"), "fp32", 1), "", 0.0, *cast(Any, (tables, None)))
+            train.finish(run, again, Machine(torch.device("cuda:0"), "fp32", 1), "", 0.0, *cast(Any, (tables, None)))
     assert asked == ["cuda", "cuda:1"]
 
 

@@ -125,7 +125,7 @@ def alone(tiny: Path) -> Path:
 
 OTHER_WEIGHTS = """
 import os
-from transformer_mt import pipeline
+from transformer_mt.pipeline import train as pipeline
 make = pipeline.make_model
 def make_other(*arguments):
     model = make(*arguments)
@@ -268,7 +268,7 @@ LEARNING = """
 import os
 from hashlib import sha256
 from pathlib import Path
-from transformer_mt import pipeline
+from transformer_mt.pipeline import train as pipeline
 from transformer_mt.data.tokenizers import tokenizer
 
 gather, learn = pipeline.gather, tokenizer.train

@@ -12,7 +12,6 @@ import pytest
 import safetensors.torch
 import torch
 
-from transformer_mt import pipeline
 from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
 from transformer_mt.data.batches import Batch, BatchStream, Position
@@ -20,6 +19,7 @@ from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer
+from transformer_mt.pipeline import train as pipeline
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.training import memory
 from transformer_mt.training.cross_entropy import batch_loss

@@ -18,9 +18,10 @@ import kill_drill
 import pytest
 import torch
 
-from transformer_mt import pipeline, records
 from transformer_mt.config.root import Config
 from transformer_mt.errors import UserError
+from transformer_mt.pipeline import run_metadata
+from transformer_mt.pipeline import train as pipeline
 from transformer_mt.runs import checkpoints
 from transformer_mt.runs.folder import CheckpointInfo, RunFolder
 from transformer_mt.runs.manifest import write_seal
@@ -141,7 +142,7 @@ def test_a_run_that_another_training_has_taken_over_stays_its(
     for is_late in (False, True):
         with monkeypatch.context() as patch:
             if is_late:
-                patch.setattr(records, "begin", lambda *_: patch.setattr(RunFolder, "before_writing", look))
+                patch.setattr(run_metadata, "begin", lambda *_: patch.setattr(RunFolder, "before_writing", look))
             else:
                 patch.setattr(RunFolder, "before_writing", look)
             with pytest.raises(UserError, match="has taken this run over"):
@@ -283,7 +284,7 @@ class Killed(BaseException):
 
 def kill_at(moment: int, patch: pytest.MonkeyPatch) -> None:
     """End the process, as it were, at one of the moments of `finish`."""
-    write, record, recorded = records.write, Monitor.record, list[str]()
+    write, record, recorded = run_metadata.write, Monitor.record, list[str]()
 
     def killed_write(run: RunFolder, about: dict[str, Any]) -> None:
         if moment == 2 and "ended" in about:
@@ -299,7 +300,7 @@ def kill_at(moment: int, patch: pytest.MonkeyPatch) -> None:
         recorded.extend(tests[:1])
         record(self, step, figures)
 
-    patch.setattr(records, "write", killed_write)
+    patch.setattr(run_metadata, "write", killed_write)
     patch.setattr(Monitor, "record", killed_record)
 
 

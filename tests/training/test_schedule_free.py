@@ -13,10 +13,10 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from transformer_mt import pipeline
 from transformer_mt.config import root as configuration
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer
+from transformer_mt.pipeline import train as pipeline
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.training import optimizers as optim
 from transformer_mt.training.optimizers import OptimizerConfig, make_average, make_optimizers

@@ -18,10 +18,10 @@ import torch
 
 from transformer_mt import Translator
 from transformer_mt.data.bucketing import Cuts
+from transformer_mt.pipeline.validation import Validator
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.training import trainer
 from transformer_mt.training.train_step import Part, Taken, Updater
-from transformer_mt.validation import Validator
 
 TRAIN = ("train", "--config", "tiny.yaml", "keep.last=9", "train.log_every=1")
 Sick = Callable[[int, float], bool]  # whether a step, with its learning rate, ends badly
@@ -248,7 +248,7 @@ def test_before_the_first_checkpoint_there_is_no_way_back(here, tmt, infect) -> 
 def test_a_batch_that_is_split_is_counted_and_named(here, tmt, monkeypatch) -> None:
     from transformer_mt.training import train_step
 
-    import_module("transformer_mt.pipeline")  # part of which tries batches, with the function as it is now
+    import_module("transformer_mt.pipeline.train")  # part of which tries batches, with the function as it is now
     differentiate, failed = train_step.differentiate, list[int]()
 
     def starve(model: Any, batch: Any, **settings: Any) -> Any:

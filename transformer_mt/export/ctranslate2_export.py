@@ -19,12 +19,13 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from transformer_mt import __version__, material
+from transformer_mt import __version__
 from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.export.weights import refuse_existing
+from transformer_mt.pipeline import data as material
 from transformer_mt.runs.folder import EXPORT, RunFolder
 from transformer_mt.system import files
 

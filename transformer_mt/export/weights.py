@@ -8,11 +8,11 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from transformer_mt import records
 from transformer_mt.config import root as configuration
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer
+from transformer_mt.pipeline import run_metadata
 from transformer_mt.runs import checkpoints
 from transformer_mt.runs.folder import CheckpointInfo, RunFolder
 from transformer_mt.system import files
@@ -39,17 +39,19 @@ def write(
     """
     config, record = configuration.load(source.config), source.read_record()
     if exported["steps"] != [record.get("tested", {}).get("step")]:
-        record = {key: value for key, value in record.items() if key not in records.OF_THE_TESTS}
+        record = {key: value for key, value in record.items() if key not in run_metadata.OF_THE_TESTS}
     created = datetime.now(timezone.utc).isoformat(timespec="seconds")
     record["exported"] = {**exported, "run": str(source.path), "created": created}
     with files.new_folder(output) as beside:
         run = RunFolder(beside)
         shutil.copyfile(source.config, run.config)
         shutil.copyfile(source.tokenizer, run.tokenizer)
-        records.write(run, record)
+        run_metadata.write(run, record)
         folder = run.checkpoints / info.path.name
         checkpoints.save(CheckpointInfo(folder, info.step, info.metric, info.scores), model, None)
-        files.write_text(run.readme, records.card(RunFolder(output), config, record, info if info.scores else None))
+        files.write_text(
+            run.readme, run_metadata.card(RunFolder(output), config, record, info if info.scores else None)
+        )
 
 
 def refuse_existing(output: Path) -> None:

@@ -9,13 +9,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from transformer_mt import material, pipeline
 from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
 from transformer_mt.export import weights
 from transformer_mt.model.transformer import Transformer
+from transformer_mt.pipeline import data, train
 from transformer_mt.runs.checkpoints import load_weights
 from transformer_mt.runs.folder import CheckpointInfo, RunFolder, ranked
 from transformer_mt.system import files
@@ -116,17 +116,17 @@ def validate(
     Raises `UserError` where there is other text by now: from pairs that are cut out of more text, the run has learnt.
     """
     try:
-        pairs = material.load_validation(config)
+        pairs = data.load_validation(config)
     except UserError as error:
         raise UserError(f"average: the validation pairs, on which it is scored, cannot be read:\n{error}") from None
     if pairs.fingerprint != run.read_record()["sha256"]["validation"]:
         raise UserError(
             f"average: the validation pairs are others than those that {run.path} was scored on; restore the text"
         )
-    corpus = material.encode_validation(config, pairs, tokenizers)
+    corpus = data.encode_validation(config, pairs, tokenizers)
     machine = resolve(device, config.precision, threads)
     model.to(machine.device)
-    return pipeline.make_validator(config, machine, Ranks(), model, tokenizers, corpus)().scores
+    return train.make_validator(config, machine, Ranks(), model, tokenizers, corpus)().scores
 
 
 def table(averaged: Sequence[tuple[str, dict[str, float]]], scores: dict[str, float]) -> list[str]:

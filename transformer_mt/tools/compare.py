@@ -10,7 +10,7 @@ from pathlib import Path
 from string import ascii_uppercase
 from typing import TYPE_CHECKING, Any
 
-from transformer_mt import __version__, material, streams
+from transformer_mt import __version__, streams
 from transformer_mt.arguments import READING, SEARCHING, option
 from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
@@ -20,6 +20,7 @@ from transformer_mt.evaluation import significance
 from transformer_mt.evaluation.measures import NO_TER
 from transformer_mt.evaluation.metrics import ScoringConfig, Standard, TextKind
 from transformer_mt.evaluation.significance import Contest, FrequencyBucket, LengthBucket, Sentence, Texts
+from transformer_mt.pipeline import data
 from transformer_mt.runs.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -179,7 +180,7 @@ def _training(question: Question, configs: Mapping[Path, Config]) -> Iterator[Te
         return None
     path, config = next(iter(configs.items()))
     try:
-        pairs = material.load_training(config)
+        pairs = data.load_training(config)
     except (UserError, OSError) as error:
         warnings.warn(
             f"{path}: its training text cannot be read, so words are not told by frequency: {error}\n"

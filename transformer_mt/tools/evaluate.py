@@ -120,14 +120,14 @@ class TestSet(NamedTuple):
     @classmethod
     def of_run(cls, run: RunFolder, config: Config, only: str | None) -> dict[str, TestSet]:
         """The run's own test sets by name, or one of these; with a warning where there is other text by now."""
-        from transformer_mt import material
+        from transformer_mt.pipeline import data
 
         sets = config.data.test
         if not sets:
             raise UserError("evaluate: this run has no test sets (data.test); give --src and --ref")
         if only is not None and only not in sets:
             raise UserError(f"evaluate: --set {only}: this run has {', '.join(sets)}")
-        tables = {name: material.load(config, source) for name, source in sets.items() if only in (None, name)}
+        tables = {name: data.load(config, source) for name, source in sets.items() if only in (None, name)}
         known = run.read_record()["sha256"]
         for name in [name for name, table in tables.items() if table.fingerprint != known.get(name, table.fingerprint)]:
             warnings.warn(

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from transformer_mt import material, pictures
 from transformer_mt.config.root import Config
 from transformer_mt.data.encoding import encode
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.attention_maps import AttentionKind, explain
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
+from transformer_mt.pipeline import data, figures
 from transformer_mt.plotting.figures import save
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.files import real, replaced_file
@@ -90,9 +90,9 @@ def draw(what: What, subject: Subject, choice: Choice) -> Figure:
         raise UserError(f"plot {what}: --checkpoint {subject.checkpoint}: no weights are drawn here; leave it out")
     if what == "positions":
         translator = subject.translator() if is_of_weights else None
-        return pictures.positions(config.model, translator and translator.model)
+        return figures.positions(config.model, translator and translator.model)
     if what == "schedule":
-        return pictures.schedule(config.schedule, config.model.d_model, config.train.max_steps)
+        return figures.schedule(config.schedule, config.model.d_model, config.train.max_steps)
     if what == "lengths":
         return draw_lengths(subject)
     return draw_attention(subject, choice)
@@ -101,10 +101,10 @@ def draw(what: What, subject: Subject, choice: Choice) -> Figure:
 def draw_lengths(subject: Subject) -> Figure:
     """Of all training pairs, also those beyond the limit. A configuration's tokenizers are learnt for the purpose."""
     config = subject.config
-    table = material.load_training(config)
+    table = data.load_training(config)
     run = subject.run
-    tokenizers = TokenizerPair.load(run.tokenizer) if run else material.new_tokenizers(config, table)
-    return pictures.lengths(encode(table, tokenizers, None, Path(config.data.cache_dir)), config.data)
+    tokenizers = TokenizerPair.load(run.tokenizer) if run else data.new_tokenizers(config, table)
+    return figures.lengths(encode(table, tokenizers, None, Path(config.data.cache_dir)), config.data)
 
 
 def draw_attention(subject: Subject, choice: Choice) -> Figure:
@@ -121,6 +121,6 @@ def draw_attention(subject: Subject, choice: Choice) -> Figure:
 def first_sentence(config: Config) -> str:
     """Of the validation pairs."""
     try:
-        return next(iter(material.load_validation(config)))[0]
+        return next(iter(data.load_validation(config)))[0]
     except UserError as error:
         raise UserError(f"{error}\n(without --text, the first validation sentence is drawn)") from None

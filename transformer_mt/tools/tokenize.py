@@ -10,10 +10,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal
 
-from transformer_mt import material
 from transformer_mt.config.root import Config
 from transformer_mt.data.corpus import Table
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
+from transformer_mt.pipeline import data
 from transformer_mt.tools.subject import read
 
 Side = Literal["src", "tgt"]
@@ -35,8 +35,8 @@ class Subject:
         config, run = read(path, overrides)
         if run is not None:
             return cls(TokenizerPair.load(run.tokenizer), None)
-        train, validation = material.load_pairs(config)
-        return cls(material.new_tokenizers(config, train), validation)
+        train, validation = data.load_pairs(config)
+        return cls(data.new_tokenizers(config, train), validation)
 
     def of(self, side: Side) -> Tokenizer:
         """The tokenizer of one language."""

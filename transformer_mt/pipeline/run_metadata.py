@@ -93,7 +93,7 @@ def _versions(*packages: str) -> Iterator[tuple[str, str]]:
 
 def commit() -> str | None:
     """The commit of this program, where it runs from a checkout."""
-    root = Path(__file__).resolve().parents[1]
+    root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None
     command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40"]

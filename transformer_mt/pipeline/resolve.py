@@ -13,8 +13,8 @@ from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
 from transformer_mt.data.batches import BatchStream
 from transformer_mt.errors import UserError
-from transformer_mt.material import Material, make_stream
 from transformer_mt.model.transformer import Transformer
+from transformer_mt.pipeline.data import Material, make_stream
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system import launcher
 from transformer_mt.system.device import Machine, resolve

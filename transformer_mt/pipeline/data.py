@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from transformer_mt import origin
 from transformer_mt.config.root import Config
 from transformer_mt.data import corpus
 from transformer_mt.data.batches import BatchStream
@@ -16,6 +15,7 @@ from transformer_mt.data.tokenizers import tokenizer
 from transformer_mt.data.tokenizers.subword_sampling import Resampler, Resamplers
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
+from transformer_mt.pipeline import warm_start
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.files import clear_abandoned
 from transformer_mt.system.logging import say
@@ -109,7 +109,7 @@ def load(config: Config, source: Source) -> Table:
 def new_tokenizers(config: Config, table: Table) -> TokenizerPair:
     """Learnt from the training pairs, or taken over from the run to begin with."""
     if config.train.init_from is not None:
-        return origin.tokenizers(config)
+        return warm_start.tokenizers(config)
     return tokenizer.train(config.tokenizer, table, config.seed)
 
 

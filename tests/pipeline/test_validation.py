@@ -19,9 +19,9 @@ from transformer_mt.decoding.config import DecodingConfig
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.evaluation.metrics import Standard, score
 from transformer_mt.model.transformer import Transformer
+from transformer_mt.pipeline.validation import Validator
 from transformer_mt.system.device import Machine
 from transformer_mt.training.distributed import Ranks
-from transformer_mt.validation import Validator
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from transformer_mt import Translator, records
+from transformer_mt import Translator
 from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
 from transformer_mt.data.batches import BatchStream, Position
@@ -22,7 +22,8 @@ from transformer_mt.data.encoding import LengthLimit, encode
 from transformer_mt.data.sources import Source
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.origin import Origin
+from transformer_mt.pipeline import run_metadata
+from transformer_mt.pipeline.warm_start import Origin
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.training.cross_entropy import plain_cross_entropy
 
@@ -290,7 +291,7 @@ def test_nothing_is_cut_for_validation_that_the_other_has_learnt(copy: Path) -> 
         begun.check_cut({"train": "another-rest-seed1-5"})
     with pytest.raises(UserError, match=r"runs/tiny: has learnt from pairs that are cut for validation here"):
         begun.check_cut({"train": f"{text}-rest-seed1-5"})
-    records.write(begun.run, {**record, "sha256": {"train": f"{text}-rest-seed1-5"}})
+    run_metadata.write(begun.run, {**record, "sha256": {"train": f"{text}-rest-seed1-5"}})
     begun.check_cut({"train": f"{text}-rest-seed1-5"})
     with pytest.raises(UserError, match=r"set seed and data\.validation_size as there, or name data\.validation"):
         begun.check_cut({"train": f"{text}-rest-seed2-5"})

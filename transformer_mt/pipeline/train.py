@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from transformer_mt import pictures, records
 from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
 from transformer_mt.data import report as checks
@@ -26,12 +25,14 @@ from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.metrics import Standard
-from transformer_mt.material import Material, Tables, gather, make_stream
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.origin import Origin, find_origin
+from transformer_mt.pipeline import figures, run_metadata
+from transformer_mt.pipeline.data import Material, Tables, gather, make_stream
+from transformer_mt.pipeline.resolve import say_memory, settle, settle_batches, warn_of_an_early_end
+from transformer_mt.pipeline.validation import Validator
+from transformer_mt.pipeline.warm_start import Origin, find_origin
 from transformer_mt.runs.checkpoints import find_start, warning_of_room
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.settling import say_memory, settle, settle_batches, warn_of_an_early_end
 from transformer_mt.system import launcher
 from transformer_mt.system.device import Machine, resolve
 from transformer_mt.system.logging import say, say_here
@@ -43,7 +44,6 @@ from transformer_mt.training.optimizers import make_average, make_optimizers
 from transformer_mt.training.schedule import make_schedule
 from transformer_mt.training.train_step import Updater
 from transformer_mt.training.trainer import Trainer
-from transformer_mt.validation import Validator
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -55,7 +55,7 @@ def train(config: Config, *, checkpoint: str = "last", restart: bool = False) ->
     Raises `UserError` for what the user can mend, and `Interrupted` when a signal stopped it.
     """
     run = RunFolder(Path(config.runs_dir) / str(config.name), config.keep.when_full)
-    if (restart or checkpoint != "last") and launcher.restarts() and records.is_of_this_job(run):
+    if (restart or checkpoint != "last") and launcher.restarts() and run_metadata.is_of_this_job(run):
         say("this job was started anew: its first start has done what --restart and --checkpoint say, and it goes on")
         checkpoint, restart = "last", False
     if checkpoint != "last":
@@ -85,7 +85,7 @@ def train(config: Config, *, checkpoint: str = "last", restart: bool = False) ->
                 monitor.cut_back(0, is_scored=False)  # an earlier start may have ended before its first checkpoint
                 monitor.show(1, lambda: make_pictures(config, model, material))
             if ranks.is_first:
-                records.take_up(run, config, trainer.progress.step)
+                run_metadata.take_up(run, config, trainer.progress.step)
             ended = trainer.fit()
             hours = trainer.progress.seconds / 3600
             say(f"training ended: {ended}; hours in all: {hours:.2f}")
@@ -123,7 +123,7 @@ def look_at(run: RunFolder, config: Config, material: Material, origin: Origin |
     """
     tables, corpora = material.tables, material.corpora
     fingerprints = tables.fingerprints()
-    records.check_text(run, fingerprints)
+    run_metadata.check_text(run, fingerprints)
     if origin is not None:
         origin.check_tokenizers(material.tokenizers)
         origin.check_cut(fingerprints)
@@ -159,7 +159,9 @@ def begin(
     if line := warning_of_room(run, config.keep, model, config.optimizer.copies):
         say(line)
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    records.begin(run, config, machine, parameters, report, material.tables.fingerprints(), origin and origin.about())
+    run_metadata.begin(
+        run, config, machine, parameters, report, material.tables.fingerprints(), origin and origin.about()
+    )
 
 
 # --- its parts -------------------------------------------------------------------------------------------------------
@@ -181,11 +183,11 @@ def make_pictures(config: Config, model: Transformer, material: Material) -> dic
     if not config.validation.probes:
         return {}
     shown = {
-        "schedule": pictures.schedule(config.schedule, config.model.d_model, config.train.max_steps),
-        "lengths": pictures.lengths(material.corpora.train, config.data),
+        "schedule": figures.schedule(config.schedule, config.model.d_model, config.train.max_steps),
+        "lengths": figures.lengths(material.corpora.train, config.data),
     }
     if config.model.positions != "none":
-        shown["positions"] = pictures.positions(config.model, model)
+        shown["positions"] = figures.positions(config.model, model)
     return shown
 
 
@@ -274,13 +276,13 @@ def finish(
     """
     best, last = run.checkpoint("best"), run.checkpoint("last")
     tested = {"step": best.step, "decoding": config.decoding.deciding()}
-    test = records.known_scores(run, tested)
+    test = run_metadata.known_scores(run, tested)
     if test is None:
         test = score_tests(run, config, machine, best.step, tables.test)
-    records.end(run, ended, last.step, hours, tested, test)
+    run_metadata.end(run, ended, last.step, hours, tested, test)
     for name, found in test.items():
         monitor.record(last.step, {f"test/{name}/{metric}": score["value"] for metric, score in found.items()})
-    records.write_card(run, config)
+    run_metadata.write_card(run, config)
 
 
 def score_tests(

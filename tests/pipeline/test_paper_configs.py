@@ -15,7 +15,7 @@ from transformer_mt.config import root as configuration
 from transformer_mt.data.quickstart.corpus import pairs
 
 Tmt = Callable[..., "CompletedProcess[str]"]
-FOLDER = Path(__file__).resolve().parents[1] / "configs" / "papers"
+FOLDER = Path(__file__).resolve().parents[2] / "configs" / "papers"
 AT_HAND = {"multi30k_tiny", "multi30k_fast", "multi30k_screened", "multi30k_distilled"}
 """With text to be trained on: test_reproduce.py."""
 PAPERS = [path for path in sorted(FOLDER.glob("*.yaml")) if path.stem not in AT_HAND]

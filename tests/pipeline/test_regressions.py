@@ -22,8 +22,8 @@ from transformer_mt.config.root import Config, load, render
 from transformer_mt.data import corpus
 from transformer_mt.data.sources import Source
 from transformer_mt.errors import UserError
+from transformer_mt.pipeline.validation import Validator
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.validation import Validator
 
 TRAIN = ("train", "--config", "tiny.yaml")
 

@@ -13,7 +13,7 @@ from transformer_mt.data.corpus import Table
 from transformer_mt.data.sources import Source
 from transformer_mt.data.tokenizers import tokenizer as tokenizers
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair, train
-from transformer_mt.material import encode_validation, gather
+from transformer_mt.pipeline.data import encode_validation, gather
 from transformer_mt.runs.folder import RunFolder
 
 LENGTHS = [3, 4, 5, 6, 7, 8]  # of the sources, in tokens: letters, and the space before them
