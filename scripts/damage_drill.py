@@ -25,7 +25,7 @@ from pathlib import Path
 
 from kill_drill import differences, outcome
 
-from transformer_mt.cli import main as tmt
+from transformer_mt.cli.main import main as tmt
 from transformer_mt.runs.folder import RunFolder
 
 CONFIG = """

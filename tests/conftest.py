@@ -48,7 +48,7 @@ def one_thread() -> Generator[None]:
 @pytest.fixture(scope="session")
 def tmt() -> Tmt:
     """`tmt("translate", run, ..., stdin=b"...")`: the command line in this process, and what it said."""
-    from transformer_mt.cli import main
+    from transformer_mt.cli.main import main
 
     def tmt(*arguments: object, stdin: bytes = b"") -> CompletedProcess[str]:
         command = [str(argument) for argument in arguments]

@@ -76,7 +76,7 @@ HEAVY = {
 
 def test_help_is_instant() -> None:
     code = """
-from transformer_mt.cli import main
+from transformer_mt.cli.main import main
 try:
     main(["--help"])
 except SystemExit as end:

@@ -1,6 +1,6 @@
 """`python -m transformer_mt` is `tmt`."""
 
-from transformer_mt.cli import main
+from transformer_mt.cli.main import main
 
 if __name__ == "__main__":
     main()

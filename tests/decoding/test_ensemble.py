@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from transformer_mt import Translator
+from transformer_mt.cli.translate import Provenance
 from transformer_mt.config import root as configuration
 from transformer_mt.data.batches import source_batch
 from transformer_mt.data.quickstart.corpus import pairs
@@ -27,7 +28,6 @@ from transformer_mt.decoding.ensemble import Ensemble
 from transformer_mt.errors import UserError
 from transformer_mt.model.attention_weights import attention_weights
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.tools.translate import Provenance
 
 MakeTranslator = Callable[..., Translator]
 Tmt = Callable[..., "CompletedProcess[str]"]

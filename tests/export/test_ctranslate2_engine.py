@@ -15,7 +15,7 @@ import ctranslate2
 import pytest
 import torch
 
-from transformer_mt import Translator, tools
+from transformer_mt import Translator, export
 from transformer_mt.config import root as configuration
 from transformer_mt.errors import UserError
 from transformer_mt.export import weights
@@ -188,7 +188,7 @@ def test_a_translation_that_was_stopped_goes_on(both: Both, tmt: Tmt, tmp_path: 
     (tmp_path / "f").write_bytes(TEXT)
     command = ("translate", "--engine", "ctranslate2", both.engine, "--input", tmp_path / "f")
     whole = tmt(*command).stdout
-    monkeypatch.setattr("transformer_mt.cli.WINDOW", 4)
+    monkeypatch.setattr("transformer_mt.cli.main.WINDOW", 4)
     calls: list[int] = []
     search = Engine.search
 
@@ -277,7 +277,7 @@ def test_an_export_json_that_is_none(engine: Path, content: str, tmt: Tmt) -> No
 def test_without_the_package_it_says_how_to_get_it(both: Both, tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     monkeypatch.delitem(sys.modules, "transformer_mt.export.ctranslate2_engine")
-    monkeypatch.delattr(tools, "ctranslate2_engine")
+    monkeypatch.delattr(export, "ctranslate2_engine")
     refused(tmt("translate", "--engine", "ctranslate2", both.engine, "one"), "pip install ctranslate2")
 
 

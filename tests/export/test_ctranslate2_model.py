@@ -19,9 +19,9 @@ from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.export import ctranslate2_model
 from transformer_mt.export.ctranslate2_engine import Engine
+from transformer_mt.export.ctranslate2_support import unsupported_model
 from transformer_mt.export.parity import Parity, compare
 from transformer_mt.model.config import ModelConfig
-from transformer_mt.model.portability import unsupported
 from transformer_mt.model.transformer import Transformer
 
 WORDS = 20
@@ -114,7 +114,7 @@ def engine_of(folder: Path, translator: Translator) -> Engine:
 @pytest.mark.parametrize("name", VARIANTS)
 def test_ids_and_scores_are_ours(name: str, make_translator: MakeTranslator, tmp_path: Path) -> None:
     translator = make_translator(**VARIANTS[name])
-    assert not list(unsupported(translator.model.config))
+    assert not list(unsupported_model(translator.model.config))
     outputs = {tuple(best.ids) for best, *_ in translator.search(sources(), translator.config.greedily())}
     assert len(outputs) > 3, "the outputs differ, or nothing was compared"
     found = compare(translator, export(translator, tmp_path / "model"), sources())
@@ -130,14 +130,14 @@ def test_every_value_that_a_variant_may_have_is_exported_or_refused() -> None:
     for key, field in ModelConfig.model_json_schema()["properties"].items():
         values = field.get("enum") or ([True, False] if field.get("type") == "boolean" else [])
         for value in values:
-            refused = [found for found, _ in unsupported(ModelConfig.model_validate({key: value}))]
+            refused = [found for found, _ in unsupported_model(ModelConfig.model_validate({key: value}))]
             is_known = value == getattr(default, key) or (key, str(value)) in tried or key == "init"
             assert refused == ([] if is_known else [key]), f"{key}: {value}"
 
 
 @pytest.mark.parametrize(("key", "value"), [("norm_position", "sublayer"), ("qk_norm", True)])
 def test_what_cannot_be_held_is_named_with_its_value(key: str, value: object) -> None:
-    ((found, why),) = unsupported(ModelConfig.model_validate({key: value}))
+    ((found, why),) = unsupported_model(ModelConfig.model_validate({key: value}))
     assert found == key
     assert why.startswith(f"{str(value).lower()}: CTranslate2 ")
 
@@ -202,8 +202,8 @@ def test_the_pad_symbol_is_out_of_reach(make_translator: MakeTranslator, tmp_pat
 
 def test_the_refusals_need_neither_the_engine_nor_torch() -> None:
     code = (
-        "import sys; from transformer_mt.model.portability import unsupported; from transformer_mt.model.config import "
-        "ModelConfig; assert list(unsupported(ModelConfig(qk_norm=True))); "
+        "import sys; from transformer_mt.export.ctranslate2_support import unsupported_model; from transformer_mt.model.config import "
+        "ModelConfig; assert list(unsupported_model(ModelConfig(qk_norm=True))); "
         "sys.exit('torch' in sys.modules or 'ctranslate2' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

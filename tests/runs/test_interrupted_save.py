@@ -25,7 +25,7 @@ import os, sys, time
 from pathlib import Path
 import torch
 from transformer_mt.system import files
-from transformer_mt.cli import main
+from transformer_mt.cli.main import main
 from transformer_mt.runs import checkpoints
 
 how, number, saves = sys.argv.pop(1), int(sys.argv.pop(1)), []

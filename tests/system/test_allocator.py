@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from transformer_mt import cli
+from transformer_mt.cli import main
 from transformer_mt.system import allocator
 
 ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no library is put before the others so")
@@ -63,19 +63,19 @@ def test_a_training_begins_so(verb: str, is_asked: bool, monkeypatch: pytest.Mon
     """But not one that another program begins within itself: that program would be begun anew."""
     asked: list[str] = []
     monkeypatch.setattr(allocator, "prefer_tcmalloc", lambda: asked.append(verb))
-    monkeypatch.setitem(cli.VERBS, verb, lambda _: None)
+    monkeypatch.setitem(main.VERBS, verb, lambda _: None)
     monkeypatch.setattr(sys, "argv", ["tmt", verb])
     with pytest.raises(SystemExit):
-        cli.main([verb])
+        main.main([verb])
     assert not asked
     with pytest.raises(SystemExit):
-        cli.main()
+        main.main()
     assert bool(asked) == is_asked
 
 
 WHOSE = """
 from pathlib import Path
-from transformer_mt import cli
+from transformer_mt.cli import main
 from transformer_mt.system import allocator
 allocator.prefer_tcmalloc()
 print("tcmalloc" in Path("/proc/self/maps").read_text())

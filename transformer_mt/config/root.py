@@ -34,11 +34,10 @@ from transformer_mt.data.corpus import DataConfig
 from transformer_mt.data.sources import Source
 from transformer_mt.data.tokenizers.config import TokenizerConfig
 from transformer_mt.decoding.config import DecodingConfig
-from transformer_mt.decoding.portability import unsupported_search
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.metrics import ScoringConfig
+from transformer_mt.export.ctranslate2_support import unsupported_model, unsupported_search
 from transformer_mt.model.config import ModelConfig
-from transformer_mt.model.portability import unsupported
 from transformer_mt.system.device import DeviceName, Precision
 from transformer_mt.system.files import real
 from transformer_mt.training.loss import LossConfig
@@ -131,7 +130,7 @@ class Config(Section):
 
     def not_in_ctranslate2(self) -> Iterator[tuple[str, str, str]]:
         """What `tmt export --to ctranslate2` refuses: section, key, and why."""
-        yield from (("model", key, why) for key, why in unsupported(self.model))
+        yield from (("model", key, why) for key, why in unsupported_model(self.model))
         yield from (("decoding", key, why) for key, why in unsupported_search(self.decoding))
 
 

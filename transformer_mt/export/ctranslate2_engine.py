@@ -19,18 +19,18 @@ import tokenizers as hf
 import torch
 from pydantic import BaseModel, PositiveInt, ValidationError
 
+from transformer_mt.cli.translate import Provenance
 from transformer_mt.data.tokenizers.text import EOS
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.decoding.alignment import Links
 from transformer_mt.decoding.beam_state import Hypothesis
 from transformer_mt.decoding.config import DecodingConfig
-from transformer_mt.decoding.portability import unsupported_search
 from transformer_mt.decoding.text_translator import NOTHING, TextTranslator
 from transformer_mt.errors import UserError
 from transformer_mt.export.ctranslate2_model import vocabulary
+from transformer_mt.export.ctranslate2_support import unsupported_search
 from transformer_mt.runs.folder import EXPORT, RunFolder
 from transformer_mt.system.device import resolve
-from transformer_mt.tools.translate import Provenance
 
 HARDLY = 1e-9  # in place of an exponent of 0, with which the engine ends a search before K translations have ended
 TYPES = {"fp32": "float32", "bf16": "bfloat16"}

@@ -26,7 +26,8 @@ def export(run: RunFolder, which: str, output: Path) -> list[str]:
     write(run, output, model, info, {"what": f"from {run.path}, step {info.step:,}", "steps": [info.step]})
     return [
         f"{output}: the weights of {run.path}, step {info.step:,}, {files.size(files.used(output))}; in place of a "
-        "run, tmt translate, score, evaluate, compare, tokenize, plot and export read it, and train.init_from begins with it"
+        "run, tmt translate, score, evaluate, compare, tokenize, plot and export read it, and train.init_from begins "
+        "with it"
     ]
 
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from transformer_mt import Translator
+from transformer_mt.cli.score import Job
 from transformer_mt.errors import UserError
-from transformer_mt.tools.score import Job
 
 Tmt = Callable[..., "CompletedProcess[str]"]
 
@@ -73,7 +73,7 @@ def test_every_way_in_and_out_is_the_same(
     wanted = tmt("score", tiny_run, "--src", "f", "--tgt", "g", "--precision", "fp32").stdout
     assert wanted.count("\n") == 6
     Path("g.gz").write_bytes(gzip.compress(TGT.encode()))
-    monkeypatch.setattr("transformer_mt.cli.WINDOW", 2)
+    monkeypatch.setattr("transformer_mt.cli.main.WINDOW", 2)
     command = ("score", tiny_run, "--src", "f", "--tgt", "g.gz", "--precision", "fp32", "--batch-tokens", 1)
     assert near(tmt(*command).stdout, wanted)
     assert tmt(*command, "--output", "h").stdout == ""
@@ -111,7 +111,7 @@ def test_other_bytes_are_replaced_where_that_is_asked_for(files: Path, tiny_run:
 
 
 def test_what_was_stopped_goes_on(files: Path, tiny_run: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("transformer_mt.cli.WINDOW", 2)
+    monkeypatch.setattr("transformer_mt.cli.main.WINDOW", 2)
     command = ("score", tiny_run, "--src", "f", "--tgt", "g", "--output", "h")
     assert tmt(*command).returncode == 0
     wanted = Path("h").read_text(encoding="utf-8")

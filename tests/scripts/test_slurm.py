@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "train.slurm"
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "train.slurm"
 STANDINS = {
     "scontrol": '[ "$1" = show ] && echo node1',
     "srun": "echo $$ > step; trap 'exit 143' TERM; for _ in $(seq 300); do sleep 0.1; done",

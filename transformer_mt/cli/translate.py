@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from transformer_mt import __version__
-from transformer_mt.decoding.formats import Format, Kind
+from transformer_mt.cli.formats import Format, Kind
+from transformer_mt.cli.line_input import Line
+from transformer_mt.cli.line_output import Settings
 from transformer_mt.decoding.paragraphs import Paragraphs, SplitWhen
 from transformer_mt.decoding.text_translator import TextTranslator
 from transformer_mt.decoding.translator import Translator
-from transformer_mt.outputs import Settings
-from transformer_mt.streams import Line
 
 PARTS = 1 << 32  # by which the numbers of a line's pieces are apart
 

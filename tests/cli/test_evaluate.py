@@ -14,12 +14,12 @@ import pytest
 import sacrebleu
 
 from transformer_mt import Translator, __version__
+from transformer_mt.cli.evaluate import OF_A_RUN
 from transformer_mt.decoding import loading
 from transformer_mt.evaluation.measures import NO_TER, measure
 from transformer_mt.evaluation.metrics import Standard
 from transformer_mt.evaluation.moses import papers_texts
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.tools.evaluate import OF_A_RUN
 
 Tmt = Callable[..., "CompletedProcess[str]"]
 

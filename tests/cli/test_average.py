@@ -13,10 +13,10 @@ import torch
 from safetensors.torch import load_file
 
 from transformer_mt import Translator
+from transformer_mt.cli import average
+from transformer_mt.cli.average import Choice
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import CheckpointInfo, RunFolder
-from transformer_mt.tools import average
-from transformer_mt.tools.average import Choice
 
 Tmt = Callable[..., "CompletedProcess[str]"]
 

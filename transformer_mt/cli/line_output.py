@@ -22,9 +22,9 @@ from stat import S_IMODE, S_IWUSR
 from types import FrameType
 from typing import IO, TYPE_CHECKING, Any, NoReturn
 
+from transformer_mt.cli.line_input import Line
 from transformer_mt.errors import Interrupted, UserError
 from transformer_mt.runs.lock import try_flock
-from transformer_mt.streams import Line
 from transformer_mt.system.files import real, write_text
 from transformer_mt.system.logging import say_here
 

@@ -10,8 +10,9 @@ from pathlib import Path
 from string import ascii_uppercase
 from typing import TYPE_CHECKING, Any
 
-from transformer_mt import __version__, streams
-from transformer_mt.arguments import READING, SEARCHING, option
+from transformer_mt import __version__
+from transformer_mt.cli import line_input
+from transformer_mt.cli.parser import READING, SEARCHING, option
 from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
 from transformer_mt.data.text_files import read_columns, read_lines
@@ -59,7 +60,7 @@ class Question:
                 raise UserError(f"{path}: no such run folder and no such file (looked in {Path.cwd()})")
         if self.show < 0:
             raise UserError(f"compare: --show {self.show}: a number of sentences, 0 for none")
-        streams.check_file(self.train)
+        line_input.check_file(self.train)
         for _ in read_lines(self.train) if self.train and self.train.is_file() else ():
             pass  # what is no text is found before runs translate; a pipe can be read only once
         if any(path.is_dir() for path in self.systems):
@@ -175,7 +176,7 @@ def _standard(question: Question, configs: Mapping[Path, Config]) -> Standard:
 def _training(question: Question, configs: Mapping[Path, Config]) -> Iterator[Texts] | None:
     """The target side of what the first run has learnt from, or of a file, by windows; None where there is neither."""
     if question.train:
-        return streams.windows(read_lines(question.train), WINDOW)
+        return line_input.windows(read_lines(question.train), WINDOW)
     if not configs:
         return None
     path, config = next(iter(configs.items()))
@@ -190,7 +191,7 @@ def _training(question: Question, configs: Mapping[Path, Config]) -> Iterator[Te
         return None
     if pairs.fingerprint != RunFolder(path).read_record()["sha256"]["train"]:
         warnings.warn(f"{path}: its training text has changed since it was learnt from", stacklevel=1)
-    return streams.windows((tgt for _, tgt in pairs), WINDOW)
+    return line_input.windows((tgt for _, tgt in pairs), WINDOW)
 
 
 def _figures(values: Sequence[float]) -> list[str]:

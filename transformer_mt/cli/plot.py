@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from transformer_mt.cli.subject import read
 from transformer_mt.config.root import Config
 from transformer_mt.data.encoding import encode
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
@@ -17,7 +18,6 @@ from transformer_mt.pipeline import data, figures
 from transformer_mt.plotting.figures import save
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.files import real, replaced_file
-from transformer_mt.tools.subject import read
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

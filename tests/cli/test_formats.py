@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from transformer_mt.decoding.formats import Format, Kind
+from transformer_mt.cli.formats import Format, Kind
 from transformer_mt.decoding.text_translator import Translation
 
 ONE = Translation("ein\tHund", -1.5, [" ein", "\t", "Hund"], [-0.5, -0.25, -0.5, -0.25], True, [(0, 0), (2, 1)])

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from transformer_mt import __version__
-from transformer_mt.decoding.formats import Format, Kind, score_columns
+from transformer_mt.cli.formats import Format, Kind, score_columns
+from transformer_mt.cli.line_input import Line
+from transformer_mt.cli.line_output import Settings
+from transformer_mt.cli.translate import Provenance
 from transformer_mt.decoding.text_translator import TextTranslator, Translation
-from transformer_mt.outputs import Settings
-from transformer_mt.streams import Line
-from transformer_mt.tools.translate import Provenance
 
 
 @dataclass(frozen=True)

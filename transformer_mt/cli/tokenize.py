@@ -10,11 +10,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal
 
+from transformer_mt.cli.subject import read
 from transformer_mt.config.root import Config
 from transformer_mt.data.corpus import Table
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.pipeline import data
-from transformer_mt.tools.subject import read
 
 Side = Literal["src", "tgt"]
 

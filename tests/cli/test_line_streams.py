@@ -22,16 +22,16 @@ from typing import IO, Any, cast
 
 import pytest
 
-from transformer_mt import outputs, streams
+from transformer_mt.cli import line_input, line_output
+from transformer_mt.cli.line_input import Line
 from transformer_mt.errors import UserError
-from transformer_mt.streams import Line
 
 Tmt = Callable[..., "CompletedProcess[str]"]
 
 STUB = """
 import os, resource, sys, time
 from types import SimpleNamespace
-from transformer_mt import cli
+from transformer_mt.cli import main
 
 class Job:
     def __init__(self, origin, *choices):
@@ -46,7 +46,7 @@ class Job:
         time.sleep(float(os.environ.get("SECONDS", 0)))
         return "".join(line.text.upper() + "\\n" for line in window)
 
-sys.modules["transformer_mt.tools.translate"] = SimpleNamespace(Job=Job)
+sys.modules["transformer_mt.cli.main.translate"] = SimpleNamespace(Job=Job)
 cli._load_run = lambda args: (args.checkpoint or "best", SimpleNamespace(config=SimpleNamespace(sample=False)))
 try:
     cli.main()
@@ -88,19 +88,19 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 @pytest.mark.parametrize("size", [1, 5, 64, 1000])
 def test_windows_are_full_but_for_the_last(size: int) -> None:
-    windows = list(streams.windows(iter(range(130)), size))
+    windows = list(line_input.windows(iter(range(130)), size))
     assert [n for window in windows for n in window] == list(range(130))
     assert all(len(window) == size for window in windows[:-1])
 
 
 def test_a_window_ends_where_no_more_is_ready() -> None:
-    assert list(streams.windows([None, 1, 2, None, None, 3, 4, 5, 6], 3)) == [[1, 2], [3, 4, 5], [6]]
-    assert list(streams.windows([], 3)) == []
+    assert list(line_input.windows([None, 1, 2, None, None, 3, 4, 5, 6], 3)) == [[1, 2], [3, 4, 5], [6]]
+    assert list(line_input.windows([], 3)) == []
 
 
 def test_no_more_is_read_than_a_window_needs() -> None:
     items = iter(range(9))
-    assert next(streams.windows(items, 3)) == [0, 1, 2]
+    assert next(line_input.windows(items, 3)) == [0, 1, 2]
     assert list(items) == [3, 4, 5, 6, 7, 8]
 
 
@@ -111,7 +111,7 @@ def test_what_was_read_before_an_error_comes_first() -> None:
 
     found: list[list[int]] = []
     with pytest.raises(UserError, match="line 8"):
-        found.extend(streams.windows(items(), 5))
+        found.extend(line_input.windows(items(), 5))
     assert found == [[0, 1, 2, 3, 4], [5, 6]]
 
 
@@ -120,9 +120,9 @@ def test_what_was_read_before_an_error_comes_first() -> None:
 
 def test_each_line_has_its_prefix(tmp_path: Path) -> None:
     (tmp_path / "p").write_text("Ein\n\nDrei", encoding="utf-8")
-    lines = streams.paired(iter(["one", None, "two", "three"]), tmp_path / "p")
+    lines = line_input.paired(iter(["one", None, "two", "three"]), tmp_path / "p")
     assert list(lines) == [Line("one", "Ein"), None, Line("two"), Line("three", "Drei")]
-    assert list(streams.paired(iter(["one", None, "two"]))) == [Line("one"), None, Line("two")]
+    assert list(line_input.paired(iter(["one", None, "two"]))) == [Line("one"), None, Line("two")]
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_another_number_of_prefixes(tmp_path: Path, n_lines: int, said: str) -> 
     (tmp_path / "p").write_text("a\nb\nc\n", encoding="utf-8")
     found: list[Line | None] = []
     with pytest.raises(UserError, match=said):
-        found.extend(streams.paired(iter(["x"] * n_lines), tmp_path / "p"))
+        found.extend(line_input.paired(iter(["x"] * n_lines), tmp_path / "p"))
     assert len(found) == min(n_lines, 3)
 
 
@@ -486,14 +486,14 @@ def test_pipes_and_arguments_keep_no_account(tmp_path: Path) -> None:
 def test_a_window_may_become_any_number_of_lines(tmp_path: Path) -> None:
     """As n-best lists do: the account counts lines of input."""
     lines, settings = [Line(f"{n}") for n in range(7)], {"n": "2"}
-    with pytest.raises(RuntimeError), outputs.opened(tmp_path / "g", settings) as output:
-        for window in streams.windows(output.remaining(iter(lines)), 2):
+    with pytest.raises(RuntimeError), line_output.opened(tmp_path / "g", settings) as output:
+        for window in line_input.windows(output.remaining(iter(lines)), 2):
             if output.done.lines == 4:
                 output.file.write(b"tor")
                 raise RuntimeError
             output.write(window, "".join(f"{line.text} a\n{line.text} b\n" for line in window))
     assert (tmp_path / "g.part").read_text() == "".join(f"{n} a\n{n} b\n" for n in range(4))
-    with outputs.opened(tmp_path / "g", settings, resume=True) as output:
+    with line_output.opened(tmp_path / "g", settings, resume=True) as output:
         assert list(output.remaining(iter(lines))) == lines[4:]
         output.write(lines[4:], "rest\n")
     assert (tmp_path / "g").read_text() == "".join(f"{n} a\n{n} b\n" for n in range(4)) + "rest\n"
@@ -581,10 +581,10 @@ def test_nor_is_the_account_of_what_is_done(tmp_path: Path) -> None:
 
 def test_one_process_writes_a_file(tmp_path: Path) -> None:
     said = f"{tmp_path}/g.part: another process is writing it; wait for it or stop it"
-    with outputs.opened(tmp_path / "g", {"run": "stub"}) as output:
-        output.write([streams.Line("one")], "ONE\n")
+    with line_output.opened(tmp_path / "g", {"run": "stub"}) as output:
+        output.write([line_input.Line("one")], "ONE\n")
         for resume in (False, True):
-            with pytest.raises(UserError, match=said), outputs.opened(tmp_path / "g", {"run": "stub"}, resume):
+            with pytest.raises(UserError, match=said), line_output.opened(tmp_path / "g", {"run": "stub"}, resume):
                 pass
     assert [path.name for path in tmp_path.iterdir()] == ["g"]
     assert (tmp_path / "g").read_bytes() == b"ONE\n"
@@ -599,8 +599,11 @@ def test_a_file_that_has_just_been_finished_is_not_written_on(tmp_path: Path, mo
         part.replace(tmp_path / "g")
         return True
 
-    monkeypatch.setattr(outputs, "try_flock", wait_for_the_other)
-    with pytest.raises(UserError, match="another process is writing it"), outputs.opened(tmp_path / "g", {"run": "x"}):
+    monkeypatch.setattr(line_output, "try_flock", wait_for_the_other)
+    with (
+        pytest.raises(UserError, match="another process is writing it"),
+        line_output.opened(tmp_path / "g", {"run": "x"}),
+    ):
         pass
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("g", b"ONE\n")]
 
@@ -609,8 +612,8 @@ def test_a_file_that_has_just_been_finished_is_not_written_on(tmp_path: Path, mo
 def test_who_may_read_a_file_stays_as_it_is(mode: int, tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"one\n")
     (tmp_path / "g").touch(mode)
-    with outputs.opened(tmp_path / "g", {"run": "stub"}) as output:
-        output.write([streams.Line("one")], "ONE\n")
+    with line_output.opened(tmp_path / "g", {"run": "stub"}) as output:
+        output.write([line_input.Line("one")], "ONE\n")
         assert (tmp_path / "g.part").stat().st_mode & 0o777 == mode | 0o200, "or nobody could go on with it"
     assert (tmp_path / "g").stat().st_mode & 0o777 == mode
 
@@ -656,7 +659,7 @@ def test_what_was_translated_in_place_is_not_translated_again(tmp_path: Path) ->
 def test_nor_where_it_is_finished_meanwhile(tmp_path: Path) -> None:
     """While the model was loaded, say: the part that was there is now the file."""
     (tmp_path / "g").write_bytes(b"ONE\n")
-    opened = outputs.opened(tmp_path / "g", {"run": "stub"}, resume=True, source=tmp_path / "g")
+    opened = line_output.opened(tmp_path / "g", {"run": "stub"}, resume=True, source=tmp_path / "g")
     with pytest.raises(UserError, match="may have been replaced already"), opened:
         pytest.fail("it would be translated")
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("g", b"ONE\n")]
@@ -670,7 +673,7 @@ def test_an_output_that_is_a_link_to_itself_becomes_a_file(tmp_path: Path) -> No
 
 
 def test_lines_of_an_argument_end_as_those_of_a_file_do() -> None:
-    assert list(streams.lines(["a\r\nb", "c"], None, at_prompt=False)) == ["a", "b", "c"]
+    assert list(line_input.lines(["a\r\nb", "c"], None, at_prompt=False)) == ["a", "b", "c"]
 
 
 def test_standard_output_by_its_name(tmp_path: Path) -> None:

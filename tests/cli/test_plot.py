@@ -16,9 +16,9 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from transformer_mt import Translator
+from transformer_mt.cli import plot
 from transformer_mt.config import root as configuration
 from transformer_mt.decoding.attention_maps import Explanation, explain, pieces
-from transformer_mt.tools import plot
 
 Tmt = Callable[..., "CompletedProcess[str]"]
 KINDS = ("positions", "schedule", "attention", "lengths")

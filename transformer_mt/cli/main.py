@@ -14,19 +14,19 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from transformer_mt import outputs, streams
-from transformer_mt.arguments import DRAWING, decoding_options, make_parser, option, reading_options
+from transformer_mt.cli import line_input, line_output
+from transformer_mt.cli.parser import DRAWING, decoding_options, make_parser, option, reading_options
 from transformer_mt.errors import Interrupted, UserError
 from transformer_mt.system import allocator
 from transformer_mt.system.logging import say_here
 
 if TYPE_CHECKING:
+    from transformer_mt.cli.line_input import Line
+    from transformer_mt.cli.line_output import Settings
+    from transformer_mt.cli.translate import Provenance
     from transformer_mt.config.root import Config
     from transformer_mt.decoding.text_translator import TextTranslator
     from transformer_mt.decoding.translator import Translator
-    from transformer_mt.outputs import Settings
-    from transformer_mt.streams import Line
-    from transformer_mt.tools.translate import Provenance
 
     Work = Callable[[Sequence[Line], int], str]
 
@@ -117,19 +117,21 @@ def _train(args: argparse.Namespace) -> None:
 
 
 def _translate(args: argparse.Namespace) -> None:
-    streams.check_input(args.texts, args.input, "translate")
-    streams.check_file(args.prefix)
-    outputs.check(args.output, args.input, in_place=True)
-    outputs.check(args.output, args.prefix)
+    line_input.check_input(args.texts, args.input, "translate")
+    line_input.check_file(args.prefix)
+    line_output.check(args.output, args.input, in_place=True)
+    line_output.check(args.output, args.prefix)
     if args.resume and not (args.input and args.output):
         raise UserError("translate: --resume goes with --input and --output: only a file can be gone on with")
     for text in args.texts if args.ensemble else ():
         if os.path.isdir(text):  # noqa: PTH112  (unlike Path, it finds nothing wrong with a long text)
             raise UserError(f"translate: {text} is a folder, taken for a text: --ensemble stands before each run")
-    streams.check_prefixes(args.input, args.prefix, args.errors)
+    line_input.check_prefixes(args.input, args.prefix, args.errors)
     at_prompt = not args.texts and not args.input and sys.stdin.isatty() and sys.stdout.isatty()
-    lines = streams.paired(streams.lines(args.texts, args.input, at_prompt, args.errors), args.prefix, args.errors)
-    from transformer_mt.tools.translate import Job
+    lines = line_input.paired(
+        line_input.lines(args.texts, args.input, at_prompt, args.errors), args.prefix, args.errors
+    )
+    from transformer_mt.cli.translate import Job
 
     origin, translator = _load_engine(args) if args.engine == "ctranslate2" else _load_run(args)
     for key in () if translator.config.sample else DRAWING:
@@ -144,20 +146,20 @@ def _translate(args: argparse.Namespace) -> None:
 
 def _score(args: argparse.Namespace) -> None:
     for file in (args.src, args.tgt):
-        streams.check_file(file)
-    outputs.check(args.output, args.src, args.tgt)
+        line_input.check_file(file)
+    line_output.check(args.output, args.src, args.tgt)
     if args.resume and not args.output:
         raise UserError("score: --resume goes with --output: only a file can be gone on with")
-    lines = streams.translated(args.src, args.tgt, args.errors)
-    from transformer_mt.tools.score import Job
+    lines = line_input.translated(args.src, args.tgt, args.errors)
+    from transformer_mt.cli.score import Job
 
     job = Job(*_load_run(args), args.format)
     _answer(args, lines, job.settings(), job.score, is_quiet=False)
 
 
 def _evaluate(args: argparse.Namespace) -> None:
-    outputs.check(args.output, args.src, args.ref)
-    from transformer_mt.tools import evaluate
+    line_output.check(args.output, args.src, args.ref)
+    from transformer_mt.cli import evaluate
 
     evaluate.check(vars(args))
     if args.hyp:
@@ -173,7 +175,7 @@ def _evaluate(args: argparse.Namespace) -> None:
 
 
 def _compare(args: argparse.Namespace) -> None:
-    from transformer_mt.tools.compare import Question, compare
+    from transformer_mt.cli.compare import Question, compare
 
     found = compare(Question.of(vars(args)), lambda run: _load_translator(args, run))
     print(found.record() if args.json else "\n".join(found.lines()))
@@ -182,7 +184,7 @@ def _compare(args: argparse.Namespace) -> None:
 def _export(args: argparse.Namespace) -> None:
     if args.to == "weights" and (args.quantization or args.src):
         raise UserError("export --to weights: --quantization and --src belong to ctranslate2; leave them out")
-    streams.check_file(args.src)
+    line_input.check_file(args.src)
     from transformer_mt.runs.folder import RunFolder
 
     run = RunFolder.open(args.run)
@@ -202,8 +204,8 @@ def _export(args: argparse.Namespace) -> None:
 
 
 def _average(args: argparse.Namespace) -> None:
+    from transformer_mt.cli import average
     from transformer_mt.runs.folder import RunFolder
-    from transformer_mt.tools import average
 
     choice = average.Choice(args.last, args.best, args.steps)
     for line in average.average(RunFolder.open(args.run), choice, args.output, args.device, args.threads):
@@ -211,9 +213,9 @@ def _average(args: argparse.Namespace) -> None:
 
 
 def _plot(args: argparse.Namespace) -> None:
-    text = None if args.text is None else streams.decode_argument(args.text)
-    outputs.check(args.output)
-    from transformer_mt.tools import plot
+    text = None if args.text is None else line_input.decode_argument(args.text)
+    line_output.check(args.output)
+    from transformer_mt.cli import plot
 
     choice = plot.Choice(text, args.kind, args.layer, args.head)
     plot.check(args.what, choice, args.overrides, args.output)
@@ -222,14 +224,14 @@ def _plot(args: argparse.Namespace) -> None:
 
 
 def _tokenize(args: argparse.Namespace) -> None:
-    from transformer_mt.tools import tokenize
+    from transformer_mt.cli import tokenize
 
     args.texts, overrides = tokenize.split_words(args.subject, args.texts)
     if args.texts or args.input or args.subject.is_dir():  # else a configuration's own validation pairs are read
-        streams.check_input(args.texts, args.input, "tokenize")
+        line_input.check_input(args.texts, args.input, "tokenize")
     subject = tokenize.Subject.open(args.subject, overrides)
     if args.input or args.texts or subject.validation is None:
-        lines = (line for line in streams.lines(args.texts, args.input, at_prompt=False) if line is not None)
+        lines = (line for line in line_input.lines(args.texts, args.input, at_prompt=False) if line is not None)
         output = tokenize.look(subject.of(args.side or "src"), lines, args.input)
     else:
         output = subject.reports([args.side] if args.side else ["src", "tgt"])
@@ -277,7 +279,7 @@ def _load_translator(args: argparse.Namespace, run: Path) -> Translator:
 
 
 def _load_run(args: argparse.Namespace) -> tuple[Provenance, TextTranslator]:
-    from transformer_mt.tools.translate import Provenance
+    from transformer_mt.cli.translate import Provenance
 
     translator = _load_translator(args, args.run)
     return Provenance.of(translator), translator
@@ -309,10 +311,10 @@ def _answer(
     """Write what becomes of each window of lines, and show how it goes where somebody looks."""
     is_quiet = is_quiet or not sys.stderr.isatty() or (sys.stdout.isatty() and not args.output)
     with (
-        outputs.opened(args.output, settings, args.resume, source) as output,
-        outputs.progress_bar(output.done.lines, is_quiet) as bar,
+        line_output.opened(args.output, settings, args.resume, source) as output,
+        line_output.progress_bar(output.done.lines, is_quiet) as bar,
     ):
-        for window in streams.windows(output.remaining(lines), WINDOW):
+        for window in line_input.windows(output.remaining(lines), WINDOW):
             output.write(window, work(window, output.done.lines + 1))
             bar.update(len(window))
 

@@ -11,15 +11,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from transformer_mt import __version__, outputs
-from transformer_mt.arguments import READING, SEARCHING, option
+from transformer_mt import __version__
+from transformer_mt.cli import line_output
+from transformer_mt.cli.line_input import Line
+from transformer_mt.cli.parser import READING, SEARCHING, option
 from transformer_mt.data.text_files import read_columns
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.measures import NO_TER, Measure, PapersMeasure, measure, measure_as_papers
 from transformer_mt.evaluation.metrics import ScoringConfig, Standard, TextKind
 from transformer_mt.evaluation.samples import Sample
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.streams import Line
 
 if TYPE_CHECKING:
     from transformer_mt.config.root import Config
@@ -159,7 +160,7 @@ class RunEvaluation:
         standard = _standard(config.scoring, config.data.tgt_lang, paper)
         sets = {str(src): TestSet.of_files(src, ref)} if src and ref else TestSet.of_run(run, config, only)
         for source in (config.data.test[name] for name in sets if src is None):
-            outputs.check(output, *map(Path, (*source.src, *source.tgt, *source.table)))
+            line_output.check(output, *map(Path, (*source.src, *source.tgt, *source.table)))
         if output and len(sets) > 1:
             raise UserError(
                 f"evaluate: --output takes the translations of one test set, and this run has {', '.join(sets)}; "
@@ -185,7 +186,7 @@ class RunEvaluation:
 
     def _sets(self, translator: Translator) -> Iterator[Evaluation]:
         for name, (sources, references) in self.sets.items():
-            with outputs.opened(self.output) if self.output else nullcontext() as file:
+            with line_output.opened(self.output) if self.output else nullcontext() as file:
                 begun = time.perf_counter()
                 hypotheses = translator.translate(sources)
                 seconds = time.perf_counter() - begun
