@@ -30,7 +30,7 @@ from transformer_mt.data.text_files import read_columns, read_lines
 from transformer_mt.decoding.text_translator import TextTranslator
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
-from transformer_mt.evaluation.metrics import Standard
+from transformer_mt.evaluation.metrics import Scorer
 from transformer_mt.runs.folder import RunFolder
 
 SIDES = ("bf16", "fp32", "ctranslate2")
@@ -77,7 +77,7 @@ def compare(args: argparse.Namespace, beam: int) -> None:
             rates[side].append(done["rates"][0])
             texts[side] = done["texts"]
     config = load_config(RunFolder.open(Path(args.run)).config)
-    standard = Standard.of(config.scoring, config.data.tgt_lang)
+    standard = Scorer.of(config.scoring, config.data.tgt_lang)
     for side in SIDES:
         ratios = [ours / theirs for ours, theirs in zip(rates[side], rates["ctranslate2"], strict=True)]
         bleu = f"  BLEU {standard.score(texts[side], list(read_lines(args.ref))).bleu.value:.2f}" if args.ref else ""

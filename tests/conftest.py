@@ -189,10 +189,10 @@ def make_corpus() -> Callable[..., EncodedCorpus]:
     import numpy as np
     from datasets import Dataset
 
-    from transformer_mt.data.corpus import Table
+    from transformer_mt.data.corpus import ParallelCorpus
     from transformer_mt.data.encoding import EncodedCorpus, Filtered, Side
 
-    untold = Table(Dataset.from_dict({}), [], "", "")  # of no text: nobody asks where they were read
+    untold = ParallelCorpus(Dataset.from_dict({}), [], "", "")  # of no text: nobody asks where they were read
 
     def make_side(sentences: Sequence[Sequence[int]]) -> Side:
         flat = [i for sentence in sentences for i in sentence]

@@ -15,7 +15,7 @@ from sacrebleu.significance import PairedTest
 
 from transformer_mt import Translator
 from transformer_mt.evaluation.measures import NO_TER
-from transformer_mt.evaluation.metrics import Standard
+from transformer_mt.evaluation.metrics import Scorer
 from transformer_mt.evaluation.significance import contests
 
 Tmt = Callable[..., "CompletedProcess[str]"]
@@ -54,7 +54,7 @@ def found(done: CompletedProcess[str]) -> dict[str, Any]:
 def test_two_files(here: Path, tmt: Tmt) -> None:
     done = tmt("compare", "a.de", "b.de", "--ref", "valid.de", "--show", 2)
     assert (done.returncode, done.stderr) == (0, "")
-    wanted = contests([lines("a.de"), lines("b.de")], lines("valid.de"), Standard("13a", ""))
+    wanted = contests([lines("a.de"), lines("b.de")], lines("valid.de"), Scorer("13a", ""))
     for name, contest in wanted.items():
         a, b = contest.standings
         assert re.search(rf"^{re.escape(name)} +A +{a.score:.2f}\n", done.stdout, re.MULTILINE)
@@ -81,7 +81,7 @@ def test_a_run_and_a_file(here: Path, tmt: Tmt) -> None:
     files = ("--src", "valid.en", "--ref", "valid.de", "--json", "--beam", 2)
     one = found(tmt("compare", "runs/tiny", "a.de", *files))
     hypotheses = Translator.load("runs/tiny", beam=2).translate(lines("valid.en"))
-    wanted = contests([hypotheses, lines("a.de")], lines("valid.de"), Standard("13a", "de"))
+    wanted = contests([hypotheses, lines("a.de")], lines("valid.de"), Scorer("13a", "de"))
     assert one["systems"] == {"A": "runs/tiny (beam 2, step 12)", "B": "a.de"}
     assert one["pairs"] == 8
     for name, contest in wanted.items():

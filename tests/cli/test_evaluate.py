@@ -17,7 +17,7 @@ from transformer_mt import Translator, __version__
 from transformer_mt.cli.evaluate import OF_A_RUN
 from transformer_mt.decoding import loading
 from transformer_mt.evaluation.measures import NO_TER, measure
-from transformer_mt.evaluation.metrics import Standard
+from transformer_mt.evaluation.metrics import Scorer
 from transformer_mt.evaluation.moses import papers_texts
 from transformer_mt.runs.folder import RunFolder
 
@@ -66,7 +66,7 @@ def refused(done: CompletedProcess[str], *parts: str) -> None:
 
 def rows(hypotheses: list[str], references: list[str]) -> list[str]:
     """The table's, below its title."""
-    return [found.line(name) for name, found in measure(hypotheses, references, Standard("13a", "de")).items()]
+    return [found.line(name) for name, found in measure(hypotheses, references, Scorer("13a", "de")).items()]
 
 
 # --- a run ------------------------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ Tmt = Callable[..., "CompletedProcess[str]"]
 STUB = """
 import os, resource, sys, time
 from types import SimpleNamespace
-from transformer_mt.cli import main
+from transformer_mt.cli import main as cli
 
 class Job:
     def __init__(self, origin, *choices):
@@ -46,7 +46,7 @@ class Job:
         time.sleep(float(os.environ.get("SECONDS", 0)))
         return "".join(line.text.upper() + "\\n" for line in window)
 
-sys.modules["transformer_mt.cli.main.translate"] = SimpleNamespace(Job=Job)
+sys.modules["transformer_mt.cli.translate"] = SimpleNamespace(Job=Job)
 cli._load_run = lambda args: (args.checkpoint or "best", SimpleNamespace(config=SimpleNamespace(sample=False)))
 try:
     cli.main()

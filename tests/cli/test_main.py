@@ -30,7 +30,7 @@ from transformer_mt.errors import Interrupted
 from transformer_mt.evaluation.metrics import score
 from transformer_mt.runs import folder as runs
 from transformer_mt.runs.folder import FORMAT, RunFolder
-from transformer_mt.runs.manifest import read_seal, write_seal
+from transformer_mt.runs.manifest import read_manifest, write_manifest
 from transformer_mt.training.trainer import Trainer
 
 Tmt = Callable[..., "CompletedProcess[str]"]
@@ -454,8 +454,8 @@ def test_unknown_words_count_alike_everywhere(copy: Path, tmt: Tmt) -> None:
 def test_the_best_checkpoint_is_what_is_used(copy: Path, tmt: Tmt) -> None:
     """Also by the test sets, and by a run that begins with it; in the run as it is, the best one is the last."""
     last = RunFolder(copy).checkpoint("last").path / "checkpoint.json"
-    about = read_seal(last)
-    write_seal(last, {**about, "scores": {**about["scores"], "loss": 99.0}})
+    about = read_manifest(last)
+    write_manifest(last, {**about, "scores": {**about["scores"], "loss": 99.0}})
     assert Translator.load(copy).members[0].step == 8
     assert "step 8" in tmt("evaluate", copy).stdout
     record = json.loads((copy / "run.json").read_text(encoding="utf-8"))
@@ -584,7 +584,7 @@ def test_going_back_to_what_cannot_be_read_deletes_nothing(copy: Path, tmt: Tmt)
     state: dict[str, Any] = torch.load(folder / "training.pt", weights_only=True)
     torch.save({**state, "progress": {"since": "another version"}}, folder / "training.pt")
     about = json.loads((folder / "checkpoint.json").read_text())
-    write_seal(folder / "checkpoint.json", {key: about[key] for key in ("step", "metric", "scores", "stopped")})
+    write_manifest(folder / "checkpoint.json", {key: about[key] for key in ("step", "metric", "scores", "stopped")})
     before = content(copy / "checkpoints"), figures(copy)
     refused(tmt(*TRAIN, "--checkpoint", "8"), "step-000008: another version of this program has trained it")
     assert (content(copy / "checkpoints"), figures(copy)) == before

@@ -130,7 +130,7 @@ def test_any_number_of_lines_is_counted_alike(here: Path, monkeypatch: pytest.Mo
     whole = measure(tokenizer, iter(lines))
     assert whole.lines == 36
     assert whole.unknown == sum(ids.count(tokenizer.unknown_id) for ids in tokenizer.encode(lines))
-    monkeypatch.setattr("transformer_mt.cli.main.tokenize.WINDOW", 5)
+    monkeypatch.setattr("transformer_mt.cli.tokenize.WINDOW", 5)
     assert measure(tokenizer, iter(lines)) == whole
 
 

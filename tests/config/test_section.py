@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from transformer_mt.config.section import Place, Section, Tree, read_value, read_yaml
+from transformer_mt.config.section import Location, Section, Tree, read_value, read_yaml
 from transformer_mt.errors import UserError
 
 
@@ -123,7 +123,7 @@ def test_over_merges_sections_and_replaces_the_rest(tmp_path: Path) -> None:
 
 
 def test_replacing_puts_a_whole_value_in_place_and_leaves_the_tree(file: Path) -> None:
-    tree, here = read(file, "a: {x: 1, y: 2}\n"), Place("here")
+    tree, here = read(file, "a: {x: 1, y: 2}\n"), Location("here")
     new = tree.replacing(("a", "x"), {"deep": "3"}, here)
     assert new.values == {"a": {"x": {"deep": "3"}, "y": "2"}}
     assert new.place(("a", "x", "deep")) == here

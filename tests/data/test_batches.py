@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from transformer_mt.data.batches import Batch, BatchStream, Position, source_batch
-from transformer_mt.data.bucketing import Cuts
+from transformer_mt.data.bucketing import BucketedBatches
 from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 
@@ -156,7 +156,7 @@ def test_sentences_beyond_sixteen_bits(make_corpus: MakeCorpus) -> None:
 
 def test_long_sources_make_small_batches() -> None:
     """The source's budget binds where targets are short, also behind a longer one of a shorter target."""
-    cuts = Cuts(np.array([10, 3, 3, 3, 3], np.int32), np.array([1, 2, 2, 2, 2], np.int32), 20)
+    cuts = BucketedBatches(np.array([10, 3, 3, 3, 3], np.int32), np.array([1, 2, 2, 2, 2], np.int32), 20)
     assert [batch.tolist() for batch in cuts.in_order()] == [[0, 1, 2, 3], [4]]
     assert cuts.shapes.tolist() == [[4, 10, 2], [1, 3, 2]]
 

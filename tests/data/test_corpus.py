@@ -13,7 +13,7 @@ import pytest
 from pydantic import ValidationError
 
 from transformer_mt.data import corpus
-from transformer_mt.data.corpus import DataConfig, Table, cut_validation, load
+from transformer_mt.data.corpus import DataConfig, ParallelCorpus, cut_validation, load
 from transformer_mt.data.sources import Source
 from transformer_mt.data.text_files import Pair
 from transformer_mt.errors import UserError
@@ -49,7 +49,7 @@ def source(n: int = 5, **more: Any) -> Source:
     return Source(src=("t.en",), tgt=("t.de",), **more)
 
 
-def read(source: Source, src_lang: str = "en", tgt_lang: str = "de", cache: str = "cache") -> Table:
+def read(source: Source, src_lang: str = "en", tgt_lang: str = "de", cache: str = "cache") -> ParallelCorpus:
     return load(source, src_lang, tgt_lang, Path(cache))
 
 

@@ -12,7 +12,7 @@ from transformer_mt.config.root import Config
 from transformer_mt.data import corpus
 from transformer_mt.data import encoding as encoded
 from transformer_mt.data.batches import BatchStream
-from transformer_mt.data.corpus import Table
+from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.encoding import EncodedCorpus, Filtered, LengthLimit, Side, encode
 from transformer_mt.data.sources import Source
 from transformer_mt.data.tokenizers.config import TokenizerConfig
@@ -46,7 +46,7 @@ def tokenizers() -> TokenizerPair:
     return pairs
 
 
-def make_table(pairs: Sequence[tuple[str, str]] = PAIRS) -> Table:
+def make_table(pairs: Sequence[tuple[str, str]] = PAIRS) -> ParallelCorpus:
     Path("t.en").write_text("".join(src + "\n" for src, _ in pairs), encoding="utf-8")
     Path("t.de").write_text("".join(tgt + "\n" for _, tgt in pairs), encoding="utf-8")
     return corpus.load(Source(src=("t.en",), tgt=("t.de",)), "en", "de", Path("cache"))
@@ -91,9 +91,9 @@ def test_the_lines_of_a_batch(tokenizers: TokenizerPair) -> None:
     table = make_table([*PAIRS, *[("a b c d", "x")] * 1500])
     found = encode(table, tokenizers, LIMIT, Path("cache"))
     (batch,) = BatchStream(found, tokenizers, tokens=10_000, seed=1).in_order()
-    assert found.origins(np.array([2, 0, 1], np.int32)) == "t.en:8, t.en:1, t.en:7"
+    assert found.describe_lines(np.array([2, 0, 1], np.int32)) == "t.en:8, t.en:1, t.en:7"
     assert batch.rows[:5].tolist() == [3, 4, 5, 6, 7]
-    assert found.origins(batch.rows) == "t.en:9, t.en:10, t.en:11, t.en:12, t.en:13, ... and 1,498 more"
+    assert found.describe_lines(batch.rows) == "t.en:9, t.en:10, t.en:11, t.en:12, t.en:13, ... and 1,498 more"
 
 
 def test_held_out_pairs_are_kept_as_they_are(tokenizers: TokenizerPair) -> None:

@@ -11,7 +11,7 @@ import torch
 
 from transformer_mt.data.batches import Batch, BatchStream, Position
 from transformer_mt.data.encoding import EncodedCorpus
-from transformer_mt.data.prefetching import AHEAD, Feed, Step
+from transformer_mt.data.prefetching import AHEAD, Prefetcher, Step
 from transformer_mt.data.tokenizers.subword_sampling import Resampler
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
@@ -46,7 +46,7 @@ def same(left: Batch, right: Batch) -> bool:
     return all(torch.equal(*pair) for pair in parts) and left.rows.tolist() == right.rows.tolist()
 
 
-def steps(feed: Feed, position: Position, count: int) -> Iterator[Step]:
+def steps(feed: Prefetcher, position: Position, count: int) -> Iterator[Step]:
     """That many steps, each from where the one before ended."""
     for _ in range(count):
         step = feed.take(position)
@@ -58,7 +58,7 @@ def steps(feed: Feed, position: Position, count: int) -> Iterator[Step]:
 def test_what_is_built_ahead_is_what_is_taken(make_stream: Callable[[], BatchStream], share: tuple[int, ...]) -> None:
     stream = make_stream()
     position = Position(1, len(stream) - 4)
-    with Feed(make_stream(), *share) as feed:
+    with Prefetcher(make_stream(), *share) as feed:
         for batches, after in steps(feed, position, 12):
             wanted, position = stream.take(position, *share)
             assert after == position
@@ -69,11 +69,11 @@ def test_what_is_built_ahead_is_what_is_taken(make_stream: Callable[[], BatchStr
 
 def test_a_resume_goes_on_behind_what_was_handed_out(make_stream: Callable[[], BatchStream]) -> None:
     """And not behind what was built by then; also on the same feed, after going back."""
-    with Feed(make_stream(), 2) as feed:
+    with Prefetcher(make_stream(), 2) as feed:
         whole = list(steps(feed, Position(), 9))
-    with Feed(make_stream(), 2) as feed:
+    with Prefetcher(make_stream(), 2) as feed:
         first = list(steps(feed, Position(), 4))
-    with Feed(make_stream(), 2) as feed:
+    with Prefetcher(make_stream(), 2) as feed:
         second = list(steps(feed, first[-1].position, 5))
         again = list(steps(feed, Position(), 9))
     for wanted, *found in zip(whole, first + second, again, strict=True):
@@ -93,7 +93,7 @@ def test_no_more_is_built_than_is_wanted_soon(
         return take(position, *arguments)
 
     monkeypatch.setattr(stream, "take", spy)
-    with Feed(stream, 1) as feed:
+    with Prefetcher(stream, 1) as feed:
         list(steps(feed, Position(), 3))
     assert 3 <= len(taken) <= 3 + AHEAD
 
@@ -110,7 +110,7 @@ def test_building_goes_on_while_the_consumer_computes(
         return found
 
     monkeypatch.setattr(stream, "take", spy)
-    with Feed(stream, 1) as feed:
+    with Prefetcher(stream, 1) as feed:
         feed.take(Position())
         assert all(built.acquire(timeout=60) for _ in range(1 + AHEAD))
 
@@ -127,7 +127,7 @@ class Broken(BatchStream):
 def test_an_error_arrives_where_its_step_is_asked_for(make_stream: Callable[[], BatchStream]) -> None:
     stream = make_stream()
     stream.__class__ = Broken
-    with Feed(stream, 1) as feed:
+    with Prefetcher(stream, 1) as feed:
         assert [step.position for step in steps(feed, Position(0, len(stream) - 3), 3)][-1] == Position(1, 0)
         for _ in range(2):
             with pytest.raises(UserError, match="are damaged"):
@@ -139,11 +139,11 @@ def test_the_thread_ends_when_the_consumer_fails(
     make_stream: Callable[[], BatchStream], error: type[BaseException]
 ) -> None:
     """`no_thread_stays` looks."""
-    with pytest.raises(error), Feed(make_stream(), 2) as feed:
+    with pytest.raises(error), Prefetcher(make_stream(), 2) as feed:
         feed.take(Position())
         raise error
 
 
 def test_a_feed_that_nobody_asks(make_stream: Callable[[], BatchStream]) -> None:
-    with Feed(make_stream(), 2):
+    with Prefetcher(make_stream(), 2):
         pass

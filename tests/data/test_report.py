@@ -9,7 +9,7 @@ import pytest
 
 from transformer_mt.data import corpus
 from transformer_mt.data import report as checks
-from transformer_mt.data.corpus import Table
+from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.encoding import LengthLimit, encode
 from transformer_mt.data.sources import Source
 from transformer_mt.data.tokenizers.config import TokenizerConfig
@@ -23,7 +23,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def make_table(name: str, pairs: Pairs) -> Table:
+def make_table(name: str, pairs: Pairs) -> ParallelCorpus:
     Path(f"{name}.en").write_text("".join(src + "\n" for src, _ in pairs), encoding="utf-8")
     Path(f"{name}.de").write_text("".join(tgt + "\n" for _, tgt in pairs), encoding="utf-8")
     return corpus.load(Source(src=(f"{name}.en",), tgt=(f"{name}.de",)), "en", "de", Path("cache"))
@@ -135,7 +135,7 @@ def test_the_search_for_repetitions_is_cached_until_a_table_changes(monkeypatch:
     searches: list[object] = []
     find = checks._find_repetitions
 
-    def spy(train: Table, held_out: Mapping[str, Table]) -> list[str]:
+    def spy(train: ParallelCorpus, held_out: Mapping[str, ParallelCorpus]) -> list[str]:
         searches.append(held_out)
         return find(train, held_out)
 

@@ -57,7 +57,7 @@ def table(**source: Any) -> tuple[list[tuple[str, str]], list[str]]:
     return list(found), [found.origin(row) for row in range(len(found))]
 
 
-def refusal(**source: Any) -> str:
+def section_error(**source: Any) -> str:
     with pytest.raises(UserError) as caught:
         table(**source)
     assert not list(Path("cache").glob("*")), "a source that cannot be read leaves nothing in the cache"
@@ -144,9 +144,9 @@ KINDS: dict[str, tuple[Callable[[], Any], str]] = {
 
 @pytest.mark.parametrize(("make", "origin"), KINDS.values(), ids=KINDS)
 def test_every_kind_of_source_ends_in_the_same_table(make: Callable[[], Any], origin: str) -> None:
-    pairs, origins = table(**make())
+    pairs, describe_lines = table(**make())
     assert pairs == PAIRS
-    assert origins == [origin.format(line, line + 1) for line in range(1, len(PAIRS) + 1)]
+    assert describe_lines == [origin.format(line, line + 1) for line in range(1, len(PAIRS) + 1)]
 
 
 def test_another_split_of_a_folder() -> None:
@@ -154,9 +154,9 @@ def test_another_split_of_a_folder() -> None:
 
 
 def test_the_built_in_corpus() -> None:
-    pairs, origins = table(builtin="quickstart", split="validation")
+    pairs, describe_lines = table(builtin="quickstart", split="validation")
     assert pairs == quickstart.pairs("validation")
-    assert origins[:2] == ["quickstart (validation):1", "quickstart (validation):2"]
+    assert describe_lines[:2] == ["quickstart (validation):1", "quickstart (validation):2"]
 
 
 def test_the_built_in_corpus_goes_both_ways() -> None:
@@ -241,7 +241,7 @@ def test_a_csv_field_may_hold_quotes_commas_and_line_ends() -> None:
 
 @pytest.mark.parametrize(("n_src", "n_tgt"), [(3, 2), (2, 3), (1, 0), (0, 5)])
 def test_unequal_counts_are_refused_with_both(n_src: int, n_tgt: int) -> None:
-    said = refusal(src=write("t.en", "a\n" * n_src), tgt=write("t.de", "b\n" * n_tgt))
+    said = section_error(src=write("t.en", "a\n" * n_src), tgt=write("t.de", "b\n" * n_tgt))
     assert said.startswith(f"t.en has {n_src} lines, t.de has {n_tgt} lines: line N of one must belong to line N")
 
 
@@ -249,7 +249,7 @@ def test_several_files_are_aligned_one_by_one() -> None:
     """Three lines on each side, and yet they do not fit."""
     src = [write("a.en", "1\n2\n"), write("b.en", "3\n")]
     tgt = [write("a.de", "x\n"), write("b.de", "y\nz\n")]
-    assert refusal(src=src, tgt=tgt).startswith("a.en has 2 lines, a.de has 1")
+    assert section_error(src=src, tgt=tgt).startswith("a.en has 2 lines, a.de has 1")
 
 
 @pytest.mark.parametrize(
@@ -264,7 +264,7 @@ def test_several_files_are_aligned_one_by_one() -> None:
 )
 def test_bytes_that_are_no_utf8_are_an_error_with_file_and_line(name: str, content: bytes) -> None:
     write(name, content)
-    said = refusal(src=name, tgt=name) if ".txt" in name else refusal(table=name)
+    said = section_error(src=name, tgt=name) if ".txt" in name else section_error(table=name)
     assert said.startswith(f"{name}:3: not UTF-8 text (byte 0xef at position 3);\nconvert the file to UTF-8")
 
 
@@ -286,7 +286,7 @@ def damaged_gzip() -> bytes:
 )
 def test_a_truncated_or_damaged_gzip(content: bytes) -> None:
     Path("t.en.gz").write_bytes(content)
-    said = refusal(src="t.en.gz", tgt=write("t.de", "x\n" * 5000))
+    said = section_error(src="t.en.gz", tgt=write("t.de", "x\n" * 5000))
     assert said.startswith("t.en.gz:")
     assert "the .gz is truncated or damaged" in said
 
@@ -336,28 +336,30 @@ def test_a_data_set_of_several_is_answered_with_their_names() -> None:
         write(f"many/{name}.jsonl", json.dumps(ROWS[0]) + "\n")
     names = "".join(f"- config_name: {name}\n  data_files: {name}.jsonl\n" for name in ("one", "two"))
     write("many/README.md", f"---\nconfigs:\n{names}---\n")
-    said = refusal(dataset="many")
+    said = section_error(dataset="many")
     assert said.startswith("many: is several data sets: set `subset`\n") and "'one', 'two'" in said
 
 
 def test_a_parquet_table_names_a_column_once() -> None:
     table = pyarrow.table([["a"], ["b"], ["c"]], names=["en", "de", "de"])
     pyarrow.parquet.write_table(table, "t.parquet")
-    said = refusal(table="t.parquet")
+    said = section_error(table="t.parquet")
     assert said.startswith('t.parquet: two columns are named "de"; give each a name of its own')
 
 
 def test_a_file_that_is_a_link_to_itself() -> None:
     Path("t.en").symlink_to("t.en")
-    assert "t.en" in refusal(src="t.en", tgt=write("t.de", "x\n"))
+    assert "t.en" in section_error(src="t.en", tgt=write("t.de", "x\n"))
 
 
 def test_one_column_for_both_sides() -> None:
-    assert refusal(**tsv(), tgt_column="en").startswith("source and target are both to be column en: set ")
+    assert section_error(**tsv(), tgt_column="en").startswith("source and target are both to be column en: set ")
 
 
 def test_subsets_are_of_the_hub_alone() -> None:
-    assert refusal(**saved("saved", ROWS), subset="en-de").startswith("saved: what `save_to_disk` made has no subsets")
+    assert section_error(**saved("saved", ROWS), subset="en-de").startswith(
+        "saved: what `save_to_disk` made has no subsets"
+    )
 
 
 def test_the_cache_may_lie_in_the_folder_of_a_data_set() -> None:
@@ -388,7 +390,7 @@ def test_a_file_that_changes_while_it_is_read(monkeypatch: pytest.MonkeyPatch) -
         write("t.en", side(0) + "one more\n")
 
     monkeypatch.setattr(corpus, "read", read)
-    assert refusal(**text()) == "t.en, t.de: has changed while it was read; begin again"
+    assert section_error(**text()) == "t.en, t.de: has changed while it was read; begin again"
 
 
 def test_empty_text() -> None:
@@ -398,23 +400,25 @@ def test_empty_text() -> None:
 
 @pytest.mark.parametrize("kind", [{"src": "no.en", "tgt": "no.de"}, {"table": "no.en"}])
 def test_a_missing_file(kind: Any, tmp_path: Path) -> None:
-    assert refusal(**kind) == f"no.en: no such file (looked in {tmp_path})"
+    assert section_error(**kind) == f"no.en: no such file (looked in {tmp_path})"
 
 
 def test_a_directory_for_a_file() -> None:
     Path("folder.tsv").mkdir()
-    assert refusal(table="folder.tsv") == "folder.tsv: is a directory; name a file"
+    assert section_error(table="folder.tsv") == "folder.tsv: is a directory; name a file"
     with pytest.raises(UserError, match="is a directory"):
         list(read_lines(Path("folder.tsv")))
 
 
 def test_an_unknown_split() -> None:
-    assert refusal(**saved_splits() | {"split": "valid"}) == "saved: no split valid; set `split`: it has train, dev"
+    assert (
+        section_error(**saved_splits() | {"split": "valid"}) == "saved: no split valid; set `split`: it has train, dev"
+    )
     saved("tested", ROWS, split=datasets.Split.TEST)
-    assert refusal(dataset="tested", split="valid") == "tested: no split valid; set `split`: it has test"
-    said = refusal(builtin="quickstart", split="dev")
+    assert section_error(dataset="tested", split="valid") == "tested: no split valid; set `split`: it has test"
+    said = section_error(builtin="quickstart", split="dev")
     assert said == "the built-in corpus has no split dev; choose from: train, validation, test, combinations"
-    said = refusal(**folder_of_files(), split="valid")
+    said = section_error(**folder_of_files(), split="valid")
     assert "valid" in said and "network" not in said
 
 
@@ -429,7 +433,9 @@ def test_sounds_beside_the_text_are_not_decoded(rows: list[Any]) -> None:
 
 
 def test_a_column_that_a_data_set_lacks() -> None:
-    assert refusal(**saved("saved", ROWS), src_column="eng").startswith("saved (train):1: no column eng; it has en, de")
+    assert section_error(**saved("saved", ROWS), src_column="eng").startswith(
+        "saved (train):1: no column eng; it has en, de"
+    )
 
 
 @pytest.mark.parametrize("error", [ConnectionError, OSError, ValueError, RuntimeError])
@@ -438,7 +444,7 @@ def test_a_hub_name_that_cannot_be_reached(error: type[Exception], monkeypatch: 
         raise error("Couldn't reach 'some/name' on the Hub\nand much more")
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    assert refusal(dataset="some/name", split="train").split("\n") == [
+    assert section_error(dataset="some/name", split="train").split("\n") == [
         "some/name (train): the data set cannot be loaded: Couldn't reach 'some/name' on the Hub",
         "for a hub name the network must reach the hub; with text files of your own, give them instead:",
         "  data.train='{src: train.SRC, tgt: train.TGT}' (likewise data.validation and data.test)",

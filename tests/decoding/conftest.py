@@ -28,7 +28,7 @@ from transformer_mt.training.schedule import inverse_sqrt
 Scores = Callable[[list[list[int]]], list[list[float]]]
 """Prefixes of the translations of one sentence -> log-probabilities of what may come next in each."""
 
-NONE = -math.inf
+NEG_INF = -math.inf
 
 
 class Toy:
@@ -40,7 +40,7 @@ class Toy:
         self.read: list[list[list[int]]] = [[[]] for _ in sentences]  # BOS first; of each sentence, of each branch
         self.sizes: list[int] = []  # sentences at each step
 
-    def follow(self, parents: Tensor) -> None:
+    def reorder(self, parents: Tensor) -> None:
         chosen = cast("list[list[int]]", parents.tolist())
         self.read = [[branches[k] for k in row] for branches, row in zip(self.read, chosen, strict=True)]
 
@@ -95,7 +95,7 @@ def slow_search(scores: Scores, limit: int, config: DecodingConfig, eos: int = 0
             (sum(log_probs) + log_prob, [*ids, token], [*log_probs, log_prob])
             for (ids, log_probs), row in zip(branches, scores([ids for ids, _ in branches]), strict=True)
             for token, log_prob in enumerate(row)
-            if log_prob > NONE and (token != eos or position >= config.min_length)
+            if log_prob > NEG_INF and (token != eos or position >= config.min_length)
         ]
         candidates.sort(reverse=True)
         for total, ids, log_probs in candidates[: config.beam]:

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
-from transformer_mt.decoding.beam_search import CHUNK, best, likeliest, search
-from transformer_mt.decoding.beam_state import Beams, Hypothesis
+from transformer_mt.decoding.beam_search import CHUNK, beam_candidates, best, search
+from transformer_mt.decoding.beam_state import BeamState, Hypothesis
 from transformer_mt.decoding.config import DecodingConfig
 from transformer_mt.decoding.logits_processors import MinLength
 from transformer_mt.decoding.translator import Translator
@@ -36,9 +36,9 @@ def options(**settings: Any) -> DecodingConfig:
 
 def searched(toy: Any, limits: list[int], config: DecodingConfig, late: bool = False) -> list[list[Hypothesis]]:
     """late: as on a GPU, which is asked only now and then who is done."""
-    beams = Beams(torch.tensor(limits), config.beam, BOS, EOS, config.normalise)
+    beams = BeamState(torch.tensor(limits), config.beam, BOS, EOS, config.normalise)
     beams._answers_late = late
-    return search(toy.step, toy, beams, likeliest, [MinLength(config.min_length, EOS)])
+    return search(toy.step, toy, beams, beam_candidates, [MinLength(config.min_length, EOS)])
 
 
 def everything(scores: Scores, limit: int, vocab: int, config: DecodingConfig) -> list[Hypothesis]:

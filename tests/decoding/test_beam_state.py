@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from transformer_mt.decoding.beam_state import SPARE, Beams, Candidates
+from transformer_mt.decoding.beam_state import SPARE, BeamState, Candidates
 
-NONE = -math.inf
+NEG_INF = -math.inf
 BOS, EOS = 1, 2
 Row = list[tuple[float, float, int, int]]  # of each candidate: total, log_prob, parent, token
 
@@ -26,8 +26,8 @@ def candidates(*rows: Row) -> Candidates:
     return Candidates(totals, log_probs, parents.long(), tokens.long())
 
 
-def beams(limits: list[int], n_branches: int = 2) -> Beams:
-    return Beams(torch.tensor(limits), n_branches, BOS, EOS, sums)
+def beams(limits: list[int], n_branches: int = 2) -> BeamState:
+    return BeamState(torch.tensor(limits), n_branches, BOS, EOS, sums)
 
 
 def listed(tensor: Tensor | None) -> list[int]:
@@ -52,7 +52,9 @@ def test_an_example_worked_out() -> None:
     )
     assert (listed(parents), listed(one.tokens), one.totals.tolist()) == ([[0, 0]], [[5, 6]], [[-1.0, -3.0]])
     assert one.retire() is None
-    parents = one.advance(candidates([(-3.5, -0.5, 1, 8), (-4.0, -3.0, 0, 9), (-5.0, -2.0, 1, EOS), (NONE, 0, 0, 0)]))
+    parents = one.advance(
+        candidates([(-3.5, -0.5, 1, 8), (-4.0, -3.0, 0, 9), (-5.0, -2.0, 1, EOS), (NEG_INF, 0, 0, 0)])
+    )
     assert (listed(parents), listed(one.tokens)) == ([[1, 0]], [[8, 9]]), "an end behind the best two is none"
     assert one.retire() is None
     one.advance(candidates([(-3.6, -0.1, 0, EOS), (-4.1, -0.1, 1, EOS), (-6.0, -2.0, 0, 3), (-7.0, -3.0, 1, 3)]))
@@ -72,10 +74,10 @@ def test_what_has_ended_is_displaced_only_by_what_is_better() -> None:
         one.advance(
             candidates([(total, -1.0, 0, 5), (end, -0.5, 0, EOS), (total - 9, -9.0, 0, 6), (total - 9.5, -9.5, 0, 7)])
         )
-        seen.append([rank for rank in one.ended.ranks.flatten().tolist() if rank > NONE])
+        seen.append([rank for rank in one.ended.ranks.flatten().tolist() if rank > NEG_INF])
         one.retire()
     assert seen == [[-2.0], [-2.0, -5.0], [-2.0, -4.0, -5.0]]
-    assert not (one.totals > NONE).any(), "three have ended: no branch goes on"
+    assert not (one.totals > NEG_INF).any(), "three have ended: no branch goes on"
     assert [len(found.ids) for found in one.hypotheses()[0]] == [0, 2, 1]
 
 
@@ -84,7 +86,7 @@ def test_limits_are_of_each_sentence_and_the_unfinished_come_last() -> None:
     three = beams([1] + [3] * 8)
     ends = [(-9.0, -9.0, 0, 5), (-9.5, -9.5, 0, EOS), (-10.0, -10.0, 0, 6), (-11.0, -11.0, 0, 7)]
     goes_on = [(-1.0, -1.0, 0, 5), (-2.0, -2.0, 0, 6), (-3.0, -3.0, 0, 7), (-4.0, -4.0, 0, 8)]
-    dead = [(NONE, 0.0, 0, 5)] * 4
+    dead = [(NEG_INF, 0.0, 0, 5)] * 4
     three.advance(candidates(ends, *[goes_on] * 8))
     assert three.retire() is None, "one of nine is too few to be worth the copying"
     three.advance(candidates(dead, *[goes_on] * 8))
@@ -116,17 +118,23 @@ def test_sentences_leave_when_few_are_left() -> None:
 def test_no_candidate_is_no_translation() -> None:
     """A branch without candidates dies, its neighbour lives; an end that cannot be is none."""
     one = beams([3])
-    one.advance(candidates([(-1.0, -1.0, 0, 5), (NONE, NONE, 0, EOS), (NONE, NONE, 0, 0), (NONE, NONE, 0, 0)]))
+    one.advance(
+        candidates([(-1.0, -1.0, 0, 5), (NEG_INF, NEG_INF, 0, EOS), (NEG_INF, NEG_INF, 0, 0), (NEG_INF, NEG_INF, 0, 0)])
+    )
     one.retire()
-    one.advance(candidates([(-2.0, -1.0, 0, EOS), (NONE, NONE, 1, EOS), (NONE, NONE, 1, 0), (NONE, NONE, 1, 0)]))
+    one.advance(
+        candidates(
+            [(-2.0, -1.0, 0, EOS), (NEG_INF, NEG_INF, 1, EOS), (NEG_INF, NEG_INF, 1, 0), (NEG_INF, NEG_INF, 1, 0)]
+        )
+    )
     assert listed(one.retire()) == []
     assert [(found.ids, found.finished) for found in one.hypotheses()[0]] == [([5], True)]
 
 
-@pytest.mark.parametrize("number", [NONE, math.nan])
+@pytest.mark.parametrize("number", [NEG_INF, math.nan])
 def test_one_hypothesis_at_least(number: float) -> None:
     nothing = beams([3, 3])
     nothing.advance(candidates(*[[(number, number, 0, 4)] * 4] * 2))
     assert listed(nothing.retire()) == []
     found = nothing.hypotheses()
-    assert [[(one.ids, one.finished, one.score) for one in of_one] for of_one in found] == [[([], False, NONE)]] * 2
+    assert [[(one.ids, one.finished, one.score) for one in of_one] for of_one in found] == [[([], False, NEG_INF)]] * 2

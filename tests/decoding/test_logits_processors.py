@@ -9,22 +9,24 @@ from typing import Any
 import pytest
 import torch
 
-from transformer_mt.decoding.beam_search import Rule, likeliest, search
-from transformer_mt.decoding.beam_state import Beams, Hypothesis
+from transformer_mt.decoding.beam_search import LogitsProcessor, beam_candidates, search
+from transformer_mt.decoding.beam_state import BeamState, Hypothesis
 from transformer_mt.decoding.config import DecodingConfig
 from transformer_mt.decoding.logits_processors import MinLength, NoRepeatNgram, Prefixes, RepetitionPenalty
 
 Scores = Callable[[list[list[int]]], list[list[float]]]
 Slow = Callable[..., list[Hypothesis]]
 Alike = Callable[[Sequence[Hypothesis], Sequence[Hypothesis]], None]
-BOS, EOS, NONE = -1, 0, -math.inf
+BOS, EOS, NEG_INF = -1, 0, -math.inf
 LIMITS = [9, 3, 12, 7, 12, 1]
 BEAMS = pytest.mark.parametrize("beam", [1, 2, 5])
 
 
-def searched(toy: Any, config: DecodingConfig, *rules: Rule, limits: Sequence[int] = LIMITS) -> list[list[Hypothesis]]:
-    beams = Beams(torch.tensor(limits), config.beam, BOS, EOS, config.normalise)
-    return search(toy.step, toy, beams, likeliest, [MinLength(config.min_length, EOS), *rules])
+def searched(
+    toy: Any, config: DecodingConfig, *rules: LogitsProcessor, limits: Sequence[int] = LIMITS
+) -> list[list[Hypothesis]]:
+    beams = BeamState(torch.tensor(limits), config.beam, BOS, EOS, config.normalise)
+    return search(toy.step, toy, beams, beam_candidates, [MinLength(config.min_length, EOS), *rules])
 
 
 def ruled(scores: Scores, rule: Callable[[list[int], list[float]], list[float]]) -> Scores:
@@ -43,7 +45,7 @@ def grams(ids: list[int], n: int) -> list[tuple[int, ...]]:
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_no_ngram_comes_twice(toy: Any, slow: Slow, alike: Alike, n: int, beam: int) -> None:
     def ban(ids: list[int], row: list[float]) -> list[float]:
-        return [NONE if (*ids, i)[-n:] in grams(ids, n) else score for i, score in enumerate(row)]
+        return [NEG_INF if (*ids, i)[-n:] in grams(ids, n) else score for i, score in enumerate(row)]
 
     config, vocab = DecodingConfig(beam=beam, min_length=6), 14 if n == 1 else 5
     language = toy(range(len(LIMITS)), vocab)
@@ -91,7 +93,7 @@ def test_translations_begin_as_they_are_told(toy: Any, slow: Slow, alike: Alike,
 
         def force(ids: list[int], row: list[float], begun: list[int] = begun) -> list[float]:
             t = len(ids)
-            return [score if t >= len(begun) or begun[t] == token else NONE for token, score in enumerate(row)]
+            return [score if t >= len(begun) or begun[t] == token else NEG_INF for token, score in enumerate(row)]
 
         alike(found[i], slow(ruled(own, force), LIMITS[i], config))
         for one in found[i]:

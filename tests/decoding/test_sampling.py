@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from transformer_mt.decoding.beam_search import search
-from transformer_mt.decoding.beam_state import Beams, Candidates, Hypothesis
+from transformer_mt.decoding.beam_state import BeamState, Candidates, Hypothesis
 from transformer_mt.decoding.config import DecodingConfig
 from transformer_mt.decoding.logits_processors import MinLength
 from transformer_mt.decoding.sampling import Sampler, uniform
@@ -29,8 +29,8 @@ def sampler(config: DecodingConfig, lines: list[int]) -> Sampler:
     return Sampler(config.temperature, config.top_k, config.top_p, config.seed, torch.tensor(lines))
 
 
-def beams_of(n: int, n_branches: int) -> Beams:
-    return Beams(torch.full((n,), 9), n_branches, BOS, EOS, DecodingConfig().normalise)
+def beams_of(n: int, n_branches: int) -> BeamState:
+    return BeamState(torch.full((n,), 9), n_branches, BOS, EOS, DecodingConfig().normalise)
 
 
 def first_draws(scores: Tensor, config: DecodingConfig, lines: list[int] = LINES) -> Candidates:
@@ -42,7 +42,7 @@ def first_draws(scores: Tensor, config: DecodingConfig, lines: list[int] = LINES
 def searched(toy: Any, lines: list[int], config: DecodingConfig, limit: int = 8) -> list[list[Hypothesis]]:
     """The toy's sentences are told apart by their lines."""
     state = toy(lines, 7)
-    beams = Beams(torch.full((len(lines),), limit), config.branches, BOS, EOS, config.normalise)
+    beams = BeamState(torch.full((len(lines),), limit), config.branches, BOS, EOS, config.normalise)
     return search(state.step, state, beams, sampler(config, lines), [MinLength(config.min_length, EOS)])
 
 

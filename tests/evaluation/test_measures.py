@@ -19,7 +19,7 @@ from sacremoses import MosesDetokenizer, MosesPunctNormalizer, MosesTokenizer
 from transformer_mt.data.quickstart.corpus import pairs
 from transformer_mt.evaluation import measures
 from transformer_mt.evaluation.measures import Measure, measure, measure_as_papers
-from transformer_mt.evaluation.metrics import Standard, score
+from transformer_mt.evaluation.metrics import Scorer, score
 
 REFERENCES = [
     *(tgt for _, tgt in pairs("test")[:40]),
@@ -79,17 +79,17 @@ def assert_equal(ours: Measure, theirs: Measure) -> None:
 @pytest.mark.parametrize(
     ("standard", "references", "asian"),
     [
-        (Standard("13a", "de"), REFERENCES, WITHOUT_ASIAN),
-        (Standard("intl", "de"), REFERENCES, WITHOUT_ASIAN),
-        (Standard("zh", "zh"), CHINESE, ASIAN),
-        (Standard("char", "ja"), CHINESE, ASIAN),
-        (Standard("char", "de"), REFERENCES, WITHOUT_ASIAN),
-        (Standard("intl", "zh_TW"), CHINESE, ASIAN),
-        (Standard("char", "ko"), REFERENCES, WITHOUT_ASIAN),
+        (Scorer("13a", "de"), REFERENCES, WITHOUT_ASIAN),
+        (Scorer("intl", "de"), REFERENCES, WITHOUT_ASIAN),
+        (Scorer("zh", "zh"), CHINESE, ASIAN),
+        (Scorer("char", "ja"), CHINESE, ASIAN),
+        (Scorer("char", "de"), REFERENCES, WITHOUT_ASIAN),
+        (Scorer("intl", "zh_TW"), CHINESE, ASIAN),
+        (Scorer("char", "ko"), REFERENCES, WITHOUT_ASIAN),
     ],
 )
 def test_every_figure_is_that_of_the_sacrebleu_command(
-    standard: Standard, references: list[str], asian: tuple[str, ...], tmp_path: Path
+    standard: Scorer, references: list[str], asian: tuple[str, ...], tmp_path: Path
 ) -> None:
     """Trap 36."""
     hypotheses = damaged(references)
@@ -105,25 +105,25 @@ def test_every_figure_is_that_of_the_sacrebleu_command(
 
 def test_chinese_words_are_characters_to_ter() -> None:
     one_wrong = ["他昨天买了三本书。", *CHINESE[1:]]
-    assert 0 < measure(one_wrong, CHINESE, Standard("zh", "zh"))["TER"].value < 5
+    assert 0 < measure(one_wrong, CHINESE, Scorer("zh", "zh"))["TER"].value < 5
 
 
 @pytest.mark.parametrize("language", ["th", "lo", "km-KH", "my", "bo"])
 def test_ter_is_left_out_where_there_are_no_words(language: str) -> None:
     thai = ["ฉันซื้อหนังสือสองเล่ม", "วันนี้อากาศดี"]
-    assert list(measure(thai, thai, Standard("char", language))) == ["BLEU", "chrF", "chrF++"]
+    assert list(measure(thai, thai, Scorer("char", language))) == ["BLEU", "chrF", "chrF++"]
 
 
 def test_the_cheap_figures_are_the_same() -> None:
-    standard, hypotheses = Standard("13a", "de"), damaged(REFERENCES)
+    standard, hypotheses = Scorer("13a", "de"), damaged(REFERENCES)
     found, cheap = measure(hypotheses, REFERENCES, standard), standard.score(hypotheses, REFERENCES)
     assert (found["BLEU"].value, found["chrF"].value) == (cheap.bleu.value, cheap.chrf.value)
     assert cheap == score(hypotheses, REFERENCES, "13a")
 
 
 def test_a_perfect_and_a_hopeless_translation() -> None:
-    perfect = measure(REFERENCES, REFERENCES, Standard("13a", "de"))
-    hopeless = measure([""] * len(REFERENCES), REFERENCES, Standard("13a", "de"))
+    perfect = measure(REFERENCES, REFERENCES, Scorer("13a", "de"))
+    hopeless = measure([""] * len(REFERENCES), REFERENCES, Scorer("13a", "de"))
     for name, best, worst in (("BLEU", 100, 0), ("chrF", 100, 0), ("chrF++", 100, 0), ("TER", 0, 100)):
         assert perfect[name].interval == pytest.approx((best, best))
         assert hopeless[name].interval == pytest.approx((worst, worst))
@@ -133,7 +133,7 @@ def test_a_perfect_and_a_hopeless_translation() -> None:
 def test_an_interval_holds_the_scores_of_the_middle_resamples() -> None:
     """Of TER with one runaway translation: as often as that is drawn. By hand, edits and words are added up."""
     references, n = ["eins zwei drei vier"] * 100, 100
-    found = measure(["nie " * 400, *["eins zwei drei fünf"] * 99], references, Standard("13a", "de"))["TER"]
+    found = measure(["nie " * 400, *["eins zwei drei fünf"] * 99], references, Scorer("13a", "de"))["TER"]
     dice = np.random.default_rng(5)
     edits = np.array([400.0, *[1.0] * 99])
     drawn = np.sort(edits[dice.integers(n, size=(20_000, n))].sum(1)) / (4 * n) * 100
@@ -143,7 +143,7 @@ def test_an_interval_holds_the_scores_of_the_middle_resamples() -> None:
 
 def test_resamples_of_which_some_are_hopeless() -> None:
     """sacreBLEU's own mean of Python's and numpy's floats fails."""
-    found = measure(["ein Satz", "x", "y", ""], ["ein Satz", "eins", "zwei", ""], Standard("13a", "de"))
+    found = measure(["ein Satz", "x", "y", ""], ["ein Satz", "eins", "zwei", ""], Scorer("13a", "de"))
     for name in ("chrF", "chrF++", "TER"):
         low, high = found[name].interval or (0, 0)
         assert low < found[name].value < high
@@ -151,16 +151,16 @@ def test_resamples_of_which_some_are_hopeless() -> None:
 
 @pytest.mark.parametrize("text", ["", "Satz"])
 def test_a_single_pair(text: str) -> None:
-    found = measure([text], [text], Standard("13a", "de"))
+    found = measure([text], [text], Scorer("13a", "de"))
     assert found["TER"].interval == (0, 0)
-    assert measure_as_papers([text], [text], Standard("13a", "de")).reference_tokens == len(text.split())
+    assert measure_as_papers([text], [text], Scorer("13a", "de")).reference_tokens == len(text.split())
 
 
 def test_very_many_pairs_have_no_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing them again a thousand times at once would take all memory."""
-    whole = measure(CHINESE, CHINESE, Standard("zh", "zh"))
+    whole = measure(CHINESE, CHINESE, Scorer("zh", "zh"))
     monkeypatch.setattr(measures, "MOST_PAIRS", len(CHINESE) - 1)
-    found = measure(CHINESE, CHINESE, Standard("zh", "zh"))
+    found = measure(CHINESE, CHINESE, Scorer("zh", "zh"))
     for name, one in found.items():
         assert (one.value, one.interval) == (whole[name].value, None)
         assert "bs:" in whole[name].signature and "bs:" not in one.signature
@@ -176,7 +176,7 @@ def test_a_line_for_the_terminal() -> None:
 
 def test_moses_text_is_scored_as_plain_text_without_case(tmp_path: Path) -> None:
     hypotheses, detokenizer = damaged(REFERENCES), MosesDetokenizer("de")
-    standard = Standard("13a", "de", "moses")
+    standard = Scorer("13a", "de", "moses")
     tokens = (tokens_of(hypotheses), tokens_of(REFERENCES))
     plain = tuple([detokenizer.detokenize(text.split()) for text in side] for side in tokens)
     assert plain[1][3] == REFERENCES[3]
@@ -202,19 +202,19 @@ def test_p_is_what_it_is_by_hand(code: str, language: str, tmp_path: Path) -> No
     hypotheses = damaged(REFERENCES)
     files = by_hand(hypotheses, language), by_hand(REFERENCES, language)
     bleu = sacrebleu.BLEU(tokenize="none", force=True)
-    found = measure_as_papers(hypotheses, REFERENCES, Standard("13a", code))
+    found = measure_as_papers(hypotheses, REFERENCES, Scorer("13a", code))
     assert found.value == bleu.corpus_score(files[0], [files[1]]).score
     assert found.reference_tokens == sum(len(text.split()) for text in files[1])
     assert_equal(found, *by_command(*files, tmp_path, "-m", "bleu", "-tok", "none", "--force"))
 
 
 def test_p_of_moses_text_takes_its_tokens_as_they_are() -> None:
-    hypotheses, raw = damaged(REFERENCES), Standard("13a", "de")
+    hypotheses, raw = damaged(REFERENCES), Scorer("13a", "de")
     files = (by_hand(hypotheses, "de"), by_hand(REFERENCES, "de"))
-    found = measure_as_papers(*files, Standard("13a", "de", "moses"))
+    found = measure_as_papers(*files, Scorer("13a", "de", "moses"))
     wanted = measure_as_papers(hypotheses, REFERENCES, raw)
     assert (found.value, found.reference_tokens) == (wanted.value, wanted.reference_tokens)
-    upper = measure_as_papers([text.replace("e", "E") for text in files[0]], files[1], Standard("13a", "de", "moses"))
+    upper = measure_as_papers([text.replace("e", "E") for text in files[0]], files[1], Scorer("13a", "de", "moses"))
     assert upper.value == found.value
 
 
@@ -231,5 +231,5 @@ def test_p_of_moses_text_takes_its_tokens_as_they_are() -> None:
 def test_the_number_of_tokens_tells_the_papers_references(code: str, count: int, last: str, said: str) -> None:
     references = [" ".join("abcdefghijk") + " ."] * count
     references[0] += " x" * 100 + last
-    found = measure_as_papers(references, references, Standard("13a", code))
+    found = measure_as_papers(references, references, Scorer("13a", code))
     assert f"{found.account()}|".find(f"; the references {said}" + ("|" if said.endswith("tokens") else "")) > 0

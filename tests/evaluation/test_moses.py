@@ -7,7 +7,7 @@ from sacremoses import MosesTokenizer
 
 from transformer_mt.data.quickstart.corpus import pairs
 from transformer_mt.errors import UserError
-from transformer_mt.evaluation.metrics import ScoringConfig, Standard
+from transformer_mt.evaluation.metrics import Scorer, ScoringConfig
 from transformer_mt.evaluation.moses import check_moses, check_paper, detokenized, papers_texts
 
 
@@ -50,8 +50,8 @@ def test_languages_without_rules_are_refused() -> None:
         check_moses(language)
     for language in ("xx", "", "th"):
         with pytest.raises(UserError, match=f'Moses has no rules for "{language}", but for as, bn, ca'):
-            Standard.of(ScoringConfig(text="moses"), language)
-        assert Standard.of(ScoringConfig(text="raw"), language).tgt_lang == language
+            Scorer.of(ScoringConfig(text="moses"), language)
+        assert Scorer.of(ScoringConfig(text="raw"), language).tgt_lang == language
 
 
 def test_the_papers_have_four_languages() -> None:

@@ -15,7 +15,7 @@ from sacrebleu.metrics.chrf import CHRF
 
 from transformer_mt.data.quickstart.corpus import pairs
 from transformer_mt.evaluation import significance
-from transformer_mt.evaluation.metrics import Standard
+from transformer_mt.evaluation.metrics import Scorer
 from transformer_mt.evaluation.significance import (
     Contest,
     by_frequency,
@@ -26,7 +26,7 @@ from transformer_mt.evaluation.significance import (
 )
 
 REFERENCES = [tgt for _, tgt in pairs("test")[:60]]
-GERMAN = Standard("13a", "de")
+GERMAN = Scorer("13a", "de")
 
 
 def damaged(rate: float, seed: int) -> list[str]:
@@ -136,7 +136,7 @@ def test_too_many_pairs_have_scores_alone(tested: dict[str, Contest], monkeypatc
 
 
 def test_moses_text_is_put_together_first() -> None:
-    moses = Standard("13a", "en", "moses")
+    moses = Scorer("13a", "en", "moses")
     found = contests([["Is this it ?"], ["is this"]], ["is this it ?"], moses)
     assert found["BLEU"].standings[0].score == pytest.approx(100)
     assert "case:lc" in found["BLEU"].signature
@@ -187,4 +187,4 @@ def test_f1_by_frequency() -> None:
 def test_words_are_those_of_bleu() -> None:
     counted = count_words([["Wer? Er, Wer"]], {"Wer", "?", "wer"}, GERMAN)
     assert counted == {"Wer": 2, "?": 1}
-    assert count_words([["他买了书。"]], {"书", "他"}, Standard("zh", "zh")) == {"书": 1, "他": 1}
+    assert count_words([["他买了书。"]], {"书", "他"}, Scorer("zh", "zh")) == {"书": 1, "他": 1}

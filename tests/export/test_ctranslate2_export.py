@@ -262,7 +262,7 @@ def test_nothing_is_left_of_an_export_that_failed(
 def test_nothing_is_left_of_an_export_that_was_stopped(here: Path, tmp_path: Path) -> None:
     script = """if True:
         import os, signal
-        from transformer_mt.cli import main
+        from transformer_mt.cli.main import main
         from transformer_mt.runs import checkpoints
         save = checkpoint.save
         def save_and_stop(*words):

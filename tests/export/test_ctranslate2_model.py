@@ -202,8 +202,9 @@ def test_the_pad_symbol_is_out_of_reach(make_translator: MakeTranslator, tmp_pat
 
 def test_the_refusals_need_neither_the_engine_nor_torch() -> None:
     code = (
-        "import sys; from transformer_mt.export.ctranslate2_support import unsupported_model; from transformer_mt.model.config import "
-        "ModelConfig; assert list(unsupported_model(ModelConfig(qk_norm=True))); "
+        "import sys; from transformer_mt.export.ctranslate2_support import unsupported_model\n"
+        "from transformer_mt.model.config import ModelConfig\n"
+        "assert list(unsupported_model(ModelConfig(qk_norm=True)))\n"
         "sys.exit('torch' in sys.modules or 'ctranslate2' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

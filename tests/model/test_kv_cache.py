@@ -48,10 +48,10 @@ class Walk:
         self.paths = torch.cat([self.paths, tokens[:, :, None]], dim=2)
         return self.model.step(tokens, self.cache)
 
-    def follow(self, n_branches: int) -> None:
+    def reorder(self, n_branches: int) -> None:
         parents = torch.randint(0, self.paths.size(1), (len(self.src), n_branches))
         self.paths = self.paths.gather(1, parents[:, :, None].expand(-1, -1, self.paths.size(2)))
-        self.cache.follow(parents)
+        self.cache.reorder(parents)
 
     def select(self, rows: Tensor) -> None:
         self.src, self.paths = self.src[rows], self.paths[rows]
@@ -72,7 +72,7 @@ def test_a_branch_equals_its_path(model: Transformer, n_branches: int) -> None:
         states = walk.step()
         if t < 4 or t % 7 == 0 or t in (BLOCK - 1, BLOCK):
             torch.testing.assert_close(states, walk.whole(), atol=1e-4, rtol=1e-4)
-        walk.follow(n_branches)
+        walk.reorder(n_branches)
     if isinstance(positions := model.decoder.embedding.positions, SinusoidalPositions):
         assert len(positions.table) >= LENGTH
 
@@ -85,11 +85,11 @@ def test_selected_sentences_go_on_as_themselves(make_model: MakeModel, rows: lis
     walk = Walk(make_model(rough=0.4, n_kv_heads=2, positions="rotary"), SRC)
     for _ in range(at):
         walk.step()
-        walk.follow(3)
+        walk.reorder(3)
     walk.select(torch.tensor(rows))
     for _ in range(3):
         torch.testing.assert_close(walk.step(), walk.whole(), atol=1e-4, rtol=1e-4)
-        walk.follow(3)
+        walk.reorder(3)
 
 
 @torch.inference_mode()
@@ -108,7 +108,7 @@ def test_a_branch_sees_neither_its_neighbours_nor_empty_room(make_model: MakeMod
     walk = Walk(make_model(rough=0.4), SRC)
     for _ in range(3):
         walk.step()
-        walk.follow(3)
+        walk.reorder(3)
     for past in walk.cache.past:
         room, path = cast(Tensor, past._room), walk.cache.path
         on_a_path = path.any(2)[:, :, :, None]  # [B, 1, C, 1]
@@ -146,4 +146,4 @@ def test_steps_with_converted_weights(make_model: MakeModel, settings: dict[str,
     walk = Walk(model, SRC)
     for _ in range(4):
         torch.testing.assert_close(walk.step(), walk.whole(), atol=0.1, rtol=0.1)
-        walk.follow(3)
+        walk.reorder(3)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from transformer_mt.model.attention import MultiHeadAttention, causal_mask
 from transformer_mt.model.config import ModelConfig
-from transformer_mt.model.kv_cache import BLOCK, Past
+from transformer_mt.model.kv_cache import BLOCK, LayerKVCache
 from transformer_mt.model.layers import (
     DecoderLayer,
     EncoderLayer,
@@ -147,7 +147,7 @@ def silence(layer: nn.Module) -> None:
             nn.init.zeros_(last.bias)
 
 
-def run_decoder(layer: DecoderLayer, x: Tensor, past: Past | None = None) -> Tensor:
+def run_decoder(layer: DecoderLayer, x: Tensor, past: LayerKVCache | None = None) -> Tensor:
     """With a past, x is one column more: it sees those that are taken, and nothing of the room behind them."""
     states = torch.linspace(-1, 1, B * 3 * D).view(B, 3, D)
     mask = causal_mask(x.size(1)) if past is None else (torch.arange(BLOCK) <= past.length)[None, None, None]
@@ -174,14 +174,14 @@ def test_inputs_stay_as_they_are(norm_position: str, x: Tensor) -> None:
     make_final_norm(settings)(x)
     run_encoder(x, norm_position=norm_position)
     run_decoder(DecoderLayer(settings), x)
-    run_decoder(DecoderLayer(settings), x, Past())
+    run_decoder(DecoderLayer(settings), x, LayerKVCache())
     assert torch.equal(x, before)
 
 
 @NORMS
 @torch.inference_mode()
 def test_a_layer_with_a_past_continues_the_whole(norm_position: str, x: Tensor) -> None:
-    layer, past = DecoderLayer(config(norm_position=norm_position)), Past()
+    layer, past = DecoderLayer(config(norm_position=norm_position)), LayerKVCache()
     steps = [run_decoder(layer, x[:, t : t + 1], past) for t in range(L)]
     torch.testing.assert_close(torch.cat(steps, dim=1), run_decoder(layer, x))
 

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from transformer_mt.data.batches import Batch
 from transformer_mt.model import chunked_logits
-from transformer_mt.model.padded_linear import PER_OCTAVE, _FilledUp, common_count, fill_up, product
+from transformer_mt.model.padded_linear import PER_OCTAVE, _FilledUp, bucket_size, fill_up, product
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.training.loss import LossConfig, make_loss
 
@@ -46,10 +46,10 @@ class Products(TorchDispatchMode):
 
 
 def test_common_counts_are_few_and_near() -> None:
-    wanted = [common_count(count) for count in range(5000)]
+    wanted = [bucket_size(count) for count in range(5000)]
     assert wanted == sorted(wanted)
     assert all(count <= more <= count * (1 + 1 / PER_OCTAVE) for count, more in enumerate(wanted))
-    assert all(common_count(count) == count for count in {*wanted, *range(2 * PER_OCTAVE)})
+    assert all(bucket_size(count) == count for count in {*wanted, *range(2 * PER_OCTAVE)})
     for start in (64, 1024):
         assert len({common for common in wanted if start < common <= 2 * start}) == PER_OCTAVE
 

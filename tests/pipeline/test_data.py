@@ -9,7 +9,7 @@ import pytest
 
 from transformer_mt.config.root import Config
 from transformer_mt.data import corpus
-from transformer_mt.data.corpus import Table
+from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.sources import Source
 from transformer_mt.data.tokenizers import tokenizer as tokenizers
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair, train
@@ -20,7 +20,7 @@ LENGTHS = [3, 4, 5, 6, 7, 8]  # of the sources, in tokens: letters, and the spac
 
 
 @pytest.fixture
-def table(tmp_path: Path) -> Table:
+def table(tmp_path: Path) -> ParallelCorpus:
     for lang, letter in (("en", "a"), ("de", "x")):
         lines = [letter * (n - 1 if lang == "en" else 1) for n in LENGTHS]
         (tmp_path / f"t.{lang}").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
@@ -40,7 +40,7 @@ def table(tmp_path: Path) -> Table:
     ids=str,
 )
 def test_validation_pairs_are_cut_where_nobody_reads_on(
-    settings: dict[str, Any], longest: int, table: Table, tmp_path: Path
+    settings: dict[str, Any], longest: int, table: ParallelCorpus, tmp_path: Path
 ) -> None:
     data = {"src_lang": "en", "tgt_lang": "de", "train": {"builtin": "quickstart"}, "cache_dir": str(tmp_path)}
     data |= {"max_length": 4} | settings.get("data", {})
@@ -72,7 +72,7 @@ def test_what_is_cut_for_validation_is_not_learnt_from(tmp_path: Path, monkeypat
     monkeypatch.setattr(tokenizers, "train", watched)
     run = RunFolder(tmp_path / "run")
     run.path.mkdir()
-    tables = gather(run, config, is_first=True).tables
+    tables = gather(run, config, is_rank0=True).tables
     assert sorted([*tables.train, *tables.validation]) == sorted((line, line) for line in lines)
     assert len(tables.validation) == 8
     assert learnt_from == [*tables.train]

@@ -17,7 +17,7 @@ from transformer_mt.data.quickstart.corpus import pairs
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.config import DecodingConfig
 from transformer_mt.decoding.translator import Translator
-from transformer_mt.evaluation.metrics import Standard, score
+from transformer_mt.evaluation.metrics import Scorer, score
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.pipeline.validation import Validator
 from transformer_mt.system.device import Machine
@@ -46,7 +46,7 @@ def make_validator(
             machine=Machine(torch.device("cpu"), "fp32", 1),
             ranks=Ranks(),
             smoothing=0.1,
-            standard=Standard("13a", "de"),
+            standard=Scorer("13a", "de"),
             probes=probes,
         )
 

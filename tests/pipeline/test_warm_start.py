@@ -23,7 +23,7 @@ from transformer_mt.data.sources import Source
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.pipeline import run_metadata
-from transformer_mt.pipeline.warm_start import Origin
+from transformer_mt.pipeline.warm_start import WarmStart
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.training.cross_entropy import plain_cross_entropy
 
@@ -71,10 +71,10 @@ def weights(model: Transformer) -> dict[str, torch.Tensor]:
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
 
 
-def refusal(*overrides: str) -> list[str]:
+def section_error(*overrides: str) -> list[str]:
     """The lines that say why a run cannot begin so."""
     with pytest.raises(UserError) as caught:
-        Origin.open(config_of(*overrides))
+        WarmStart.open(config_of(*overrides))
     return str(caught.value).split("\n")
 
 
@@ -149,7 +149,7 @@ def test_every_weight_is_given(copy: Path) -> None:
     old = Translator.load("runs/tiny", precision="fp32")
     model = Transformer(old.model.config, old.tokenizers.src, old.tokenizers.tgt)
     state = torch.get_rng_state()
-    origin = Origin.open(config_of("model.dropout.residual=0.5"))
+    origin = WarmStart.open(config_of("model.dropout.residual=0.5"))
     origin.give(model)
     assert torch.equal(state, torch.get_rng_state())  # what the seed decides does not move
     expected = weights(old.model)
@@ -159,7 +159,7 @@ def test_every_weight_is_given(copy: Path) -> None:
 
 def test_an_output_projection_of_its_own_begins_as_the_shared_one(copy: Path) -> None:
     config = config_of("model.tie_embeddings=none")
-    origin, old = Origin.open(config), Translator.load("runs/tiny", precision="fp32")
+    origin, old = WarmStart.open(config), Translator.load("runs/tiny", precision="fp32")
     model = Transformer(config.model, old.tokenizers.src, old.tokenizers.tgt)
     origin.give(model)
     assert model.output.weight is not model.decoder.embedding.tokens.weight
@@ -168,7 +168,7 @@ def test_an_output_projection_of_its_own_begins_as_the_shared_one(copy: Path) ->
 
 
 def test_other_heads_fit_and_are_named(copy: Path) -> None:
-    origin = Origin.open(config_of("model.n_heads=4"))
+    origin = WarmStart.open(config_of("model.n_heads=4"))
     assert origin.differences == ("model.n_heads: ours 4, theirs 2",)
     assert origin.lines()[1].strip() == origin.differences[0]
 
@@ -198,7 +198,7 @@ ENCODER = "  encoder.layers.0.feed_forward"
     ],
 )
 def test_what_does_not_fit_is_named(copy: Path, override: str, parameters: list[str], key: str) -> None:
-    lines = refusal(override)
+    lines = section_error(override)
     assert lines[0] == "train.init_from: runs/tiny: its weights do not fit this model:"
     assert set(parameters) <= set(lines)
     assert lines[-1] == f"  model.{key}"
@@ -206,7 +206,7 @@ def test_what_does_not_fit_is_named(copy: Path, override: str, parameters: list[
 
 
 def test_only_some_of_many_misfits_are_named(copy: Path) -> None:
-    lines = refusal("model.d_model=32")
+    lines = section_error("model.d_model=32")
     names = [line for line in lines if "ours [" in line]
     (more,) = (line for line in lines if " more" in line)
     assert len(names) + int(more.split()[1]) == len(
@@ -218,13 +218,13 @@ def test_matrices_that_were_learnt_apart_cannot_become_one(copy: Path, tmt: Tmt)
     run_of(
         tmt("train", "--config", "tiny.yaml", "name=apart", "model.tie_embeddings=none", "train.max_steps=1"), "apart"
     )
-    lines = refusal("train.init_from=runs/apart")
+    lines = section_error("train.init_from=runs/apart")
     assert "  output.weight: ours is encoder.embedding.tokens.weight, theirs another matrix" in lines
     assert lines[-1] == "  model.tie_embeddings: ours all, theirs none"
 
 
 def test_settings_of_other_tokenizers_are_named(copy: Path) -> None:
-    lines = refusal("tokenizer.vocab_size=400", "tokenizer.source_bos=true")
+    lines = section_error("tokenizer.vocab_size=400", "tokenizer.source_bos=true")
     assert lines[2:] == [
         "  tokenizer.vocab_size: ours 400, theirs 340",
         "  tokenizer.source_bos: ours True, theirs False",
@@ -283,7 +283,7 @@ def test_a_run_does_not_begin_with_itself(copy: Path, tmt: Tmt) -> None:
 
 def test_nothing_is_cut_for_validation_that_the_other_has_learnt(copy: Path) -> None:
     """Its scores would flatter the model (trap 34)."""
-    begun = Origin.open(configuration.load(Path("tiny.yaml"), ["train.init_from=runs/tiny"]))
+    begun = WarmStart.open(configuration.load(Path("tiny.yaml"), ["train.init_from=runs/tiny"]))
     record = begun.run.read_record()
     text = record["sha256"]["train"]
     begun.check_cut({"train": text})

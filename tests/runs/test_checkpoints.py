@@ -98,8 +98,8 @@ def test_a_state_that_would_do_something_is_not_loaded(run: RunFolder) -> None:
     """Trap 39, though its seal is right: whoever sends a run can write that too."""
     info, done = run.checkpoint("10"), run.path / "done"
     torch.save({"progress": Trick(done)}, info.path / "training.pt")
-    about = manifest.read_seal(info.path / "checkpoint.json")
-    manifest.write_seal(info.path / "checkpoint.json", about)
+    about = manifest.read_manifest(info.path / "checkpoint.json")
+    manifest.write_manifest(info.path / "checkpoint.json", about)
     with pytest.raises(pickle.UnpicklingError, match="WeightsUnpickler"):
         load_state(info)
     assert not done.exists()

@@ -13,7 +13,7 @@ import pytest
 from transformer_mt.config.section import Section
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import EXPORT, FORMAT, CheckpointInfo, RunFolder, is_better, ranked
-from transformer_mt.runs.manifest import write_seal
+from transformer_mt.runs.manifest import write_manifest
 from transformer_mt.system import files
 from transformer_mt.system.files import write_text
 
@@ -81,7 +81,7 @@ def test_who_holds_the_lock_clears_what_a_killed_process_left(run: RunFolder) ->
 def add_checkpoint(run: RunFolder, step: int, metric: str = "loss", folder: str = "", **scores: float) -> None:
     path = run.checkpoints / (folder or f"step-{step:06d}")
     path.mkdir(parents=True)
-    write_seal(path / "checkpoint.json", {"step": step, "metric": metric, "scores": scores})
+    write_manifest(path / "checkpoint.json", {"step": step, "metric": metric, "scores": scores})
 
 
 def test_a_run_opens(run: RunFolder) -> None:

@@ -135,14 +135,16 @@ def test_a_copy_of_a_folder_that_is_being_trained(path: Path) -> None:
         pass
 
 
-@pytest.mark.parametrize(("job", "requeued", "is_refused"), [("7", 2, False), ("7", 1, True), ("8", 2, True)])
+@pytest.mark.parametrize(
+    ("job", "slurm_restart_count", "is_refused"), [("7", 2, False), ("7", 1, True), ("8", 2, True)]
+)
 def test_an_earlier_start_of_a_slurm_job_is_over(
-    job: str, requeued: int, is_refused: bool, path: Path, monkeypatch: pytest.MonkeyPatch
+    job: str, slurm_restart_count: int, is_refused: bool, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The job was killed on another machine, and has been put back into the queue since."""
     monkeypatch.setenv("SLURM_JOB_ID", job)
-    monkeypatch.setenv("SLURM_RESTART_COUNT", str(requeued))
-    forge(path, replace(ELSEWHERE, slurm_job="7", requeued=1))
+    monkeypatch.setenv("SLURM_RESTART_COUNT", str(slurm_restart_count))
+    forge(path, replace(ELSEWHERE, slurm_job_id="7", slurm_restart_count=1))
     with ExitStack() as stack:
         if is_refused:
             stack.enter_context(pytest.raises(UserError, match="another process is training this run"))

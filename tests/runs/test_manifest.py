@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from transformer_mt.runs.manifest import Damage, check_seal, read_seal, write_seal
+from transformer_mt.runs.manifest import CorruptFileError, read_manifest, verify_manifest, write_manifest
 
 ABOUT = {"step": 5, "metric": "loss", "scores": {"loss": 0.1, "größe": 1e-300, "odd": math.inf}}
 
@@ -17,17 +17,17 @@ ABOUT = {"step": 5, "metric": "loss", "scores": {"loss": 0.1, "größe": 1e-300,
 def sealed(tmp_path: Path) -> Path:
     (tmp_path / "one").write_bytes(bytes(range(50)))
     (tmp_path / "empty").touch()
-    write_seal(tmp_path / "about.json", ABOUT)
+    write_manifest(tmp_path / "about.json", ABOUT)
     return tmp_path / "about.json"
 
 
 def test_what_was_sealed_is_read(sealed: Path) -> None:
-    about = read_seal(sealed)
+    about = read_manifest(sealed)
     assert {name: about[name] for name in ABOUT} == ABOUT
     assert sorted(about["files"]) == ["empty", "one"]
     assert about["files"]["one"]["bytes"] == 50
-    check_seal(sealed)
-    check_seal(sealed, "one")
+    verify_manifest(sealed)
+    verify_manifest(sealed, "one")
 
 
 @pytest.mark.parametrize("name", ["one", "about.json"])
@@ -38,11 +38,11 @@ def test_every_bit_counts(name: str, sealed: Path) -> None:
         content = bytearray(before)
         content[i // 8] ^= 1 << i % 8
         path.write_bytes(content)
-        with pytest.raises(Damage) as caught:
-            check_seal(sealed)
+        with pytest.raises(CorruptFileError) as caught:
+            verify_manifest(sealed)
         assert caught.value.path == path
     path.write_bytes(before)
-    check_seal(sealed)
+    verify_manifest(sealed)
 
 
 @pytest.mark.parametrize("name", ["one", "about.json"])
@@ -51,11 +51,11 @@ def test_every_length_counts(name: str, sealed: Path) -> None:
     before = path.read_bytes()
     for length in range(len(before)):
         path.write_bytes(before[:length])
-        with pytest.raises(Damage, match=f"{name}: was truncated"):
-            check_seal(sealed)
+        with pytest.raises(CorruptFileError, match=f"{name}: was truncated"):
+            verify_manifest(sealed)
     path.write_bytes(before + b"\n")
-    with pytest.raises(Damage, match=name):
-        check_seal(sealed)
+    with pytest.raises(CorruptFileError, match=name):
+        verify_manifest(sealed)
 
 
 @pytest.mark.parametrize("name", ["one", "empty", "about.json"])
@@ -73,15 +73,15 @@ def test_what_cannot_be_read(
         monkeypatch.setattr(Path, "read_bytes", fail)
         why = r"cannot be read \(Input/output error\)"
         name = "about.json"
-    with pytest.raises(Damage, match=f"{name}: {why}"):
-        check_seal(sealed)
+    with pytest.raises(CorruptFileError, match=f"{name}: {why}"):
+        verify_manifest(sealed)
 
 
 def test_only_what_was_asked_for_is_compared(sealed: Path) -> None:
     sealed.with_name("empty").write_text("no more")
     sealed.with_name("later").touch()  # nobody vouches for it, and nobody reads it
-    check_seal(sealed, "one")
-    with pytest.raises(Damage, match="empty: its checksum does not match"):
-        check_seal(sealed)
-    with pytest.raises(Damage, match="later: is not among the files that were saved"):
-        check_seal(sealed, "later")
+    verify_manifest(sealed, "one")
+    with pytest.raises(CorruptFileError, match="empty: its checksum does not match"):
+        verify_manifest(sealed)
+    with pytest.raises(CorruptFileError, match="later: is not among the files that were saved"):
+        verify_manifest(sealed, "later")

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from transformer_mt.cli import main
+from transformer_mt.cli.main import main
 from transformer_mt.system import allocator
 
 ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no library is put before the others so")
@@ -75,11 +75,11 @@ def test_a_training_begins_so(verb: str, is_asked: bool, monkeypatch: pytest.Mon
 
 WHOSE = """
 from pathlib import Path
-from transformer_mt.cli import main
+from transformer_mt.cli.main import main
 from transformer_mt.system import allocator
 allocator.prefer_tcmalloc()
 print("tcmalloc" in Path("/proc/self/maps").read_text())
-allocator.give_back_memory()
+allocator.release_memory()
 """
 
 
@@ -107,7 +107,7 @@ def test_every_allocator_gives_back_what_it_keeps(
     heard: list[tuple[str, tuple[int, ...]]] = []
     library = SimpleNamespace(**{name: lambda *given, name=name: heard.append((name, given)) for name, _ in called})
     monkeypatch.setattr(allocator.ctypes, "CDLL", lambda _: library)
-    allocator.give_back_memory()
+    allocator.release_memory()
     assert heard == called
 
 

@@ -22,8 +22,8 @@ from transformer_mt.system.device import (
     SHAPES,
     DeviceName,
     Machine,
+    bf16_is_faster,
     describe,
-    gains_from_bf16,
     is_out_of_memory,
     resolve,
 )
@@ -131,7 +131,7 @@ def test_attention_that_plans_each_shape_is_off(monkeypatch: pytest.MonkeyPatch)
 def test_auto_precision_follows_the_hardware(
     asked: str, gains: bool, found: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(device, "gains_from_bf16", lambda _: gains)
+    monkeypatch.setattr(device, "bf16_is_faster", lambda _: gains)
     machine = resolve("cpu", asked, "auto")
     assert machine.precision == found
     with machine.autocast():
@@ -153,14 +153,14 @@ def test_bf16_on_a_cpu(vendor: str, avx512: bool, amx: bool, gains: bool, monkey
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx512)
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
     monkeypatch.setattr(device, "_cpuinfo", {"vendor_id": vendor}.get)
-    assert gains_from_bf16(torch.device("cpu")) is gains
+    assert bf16_is_faster(torch.device("cpu")) is gains
 
 
 def test_bf16_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """In hardware: emulation, which older cards offer, would be slower than fp32."""
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
-    assert not gains_from_bf16(torch.device("cuda"))
-    assert not gains_from_bf16(torch.device("mps"))
+    assert not bf16_is_faster(torch.device("cuda"))
+    assert not bf16_is_faster(torch.device("mps"))
 
 
 def test_threads() -> None:

@@ -18,13 +18,13 @@ from transformer_mt.errors import Interrupted, UserError
 from transformer_mt.system import files
 from transformer_mt.system.files import (
     append_text,
+    atomic_file,
+    atomic_folder,
+    atomic_new_folder,
+    atomic_shared_folder,
     clear,
-    clear_abandoned,
     delete_folder,
-    new_folder,
-    replaced_file,
-    replaced_folder,
-    shared_folder,
+    remove_abandoned,
     write_patiently,
     write_text,
 )
@@ -38,7 +38,7 @@ def names(folder: Path) -> list[str]:
 def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
     path = tmp_path / "file"
     write_text(path, "old")
-    with replaced_file(path) as beside:
+    with atomic_file(path) as beside:
         beside.write_text("new")
         assert beside.parent == path.parent
         assert path.read_text() == "old"
@@ -49,7 +49,7 @@ def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
 def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "file"
     write_text(path, "old")
-    with pytest.raises(ZeroDivisionError), replaced_file(path) as beside:
+    with pytest.raises(ZeroDivisionError), atomic_file(path) as beside:
         beside.write_text("half")
         raise ZeroDivisionError
     assert path.read_text() == "old"
@@ -65,7 +65,7 @@ def test_a_failure_before_there_was_a_file_leaves_nothing(tmp_path: Path) -> Non
 def test_a_folder_is_replaced_whole(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "folder"
     for content in ("old", "new"):
-        with replaced_folder(path) as beside:
+        with atomic_folder(path) as beside:
             (beside / content).write_text(content)
             assert not (path / content).exists()
         assert names(path) == [content]
@@ -74,7 +74,7 @@ def test_a_folder_is_replaced_whole(tmp_path: Path) -> None:
 
 def test_a_new_folder_takes_nobodys_place(tmp_path: Path) -> None:
     path = tmp_path / "folder"
-    with pytest.raises(UserError, match="exists by now; name a new folder"), new_folder(path) as beside:
+    with pytest.raises(UserError, match="exists by now; name a new folder"), atomic_new_folder(path) as beside:
         (beside / "late").touch()
         path.mkdir()
         (path / "precious").touch()
@@ -85,7 +85,7 @@ def test_a_new_folder_takes_nobodys_place(tmp_path: Path) -> None:
 def test_of_several_who_make_a_shared_folder_the_first_one_names_it(tmp_path: Path) -> None:
     """As processes that read the same text at the same time, on whatever host."""
     path = tmp_path / "folder"
-    with shared_folder(path) as slow, shared_folder(path) as quick:
+    with atomic_shared_folder(path) as slow, atomic_shared_folder(path) as quick:
         for beside, content in ((slow, "slow"), (quick, "quick")):
             (beside / content).touch()
     assert names(path) == ["quick"]
@@ -94,20 +94,23 @@ def test_of_several_who_make_a_shared_folder_the_first_one_names_it(tmp_path: Pa
 
 def test_a_shared_folder_on_a_full_disk(tmp_path: Path) -> None:
     """Of what Python and its libraries say then, nothing names the place."""
-    with pytest.raises(UserError, match=f"{tmp_path}: the disk is full"), shared_folder(tmp_path / "folder") as beside:
+    with (
+        pytest.raises(UserError, match=f"{tmp_path}: the disk is full"),
+        atomic_shared_folder(tmp_path / "folder") as beside,
+    ):
         (beside / "ids").symlink_to("/dev/full")
         with (beside / "ids").open("wb", buffering=0) as file:
             file.write(b"1")
     assert names(tmp_path) == []
-    with pytest.raises(FileNotFoundError), shared_folder(tmp_path / "folder"):
+    with pytest.raises(FileNotFoundError), atomic_shared_folder(tmp_path / "folder"):
         (tmp_path / "missing").read_bytes()
 
 
 def test_a_failure_leaves_the_old_folder_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "folder"
-    with replaced_folder(path) as beside:
+    with atomic_folder(path) as beside:
         (beside / "old").touch()
-    with pytest.raises(ZeroDivisionError), replaced_folder(path) as beside:
+    with pytest.raises(ZeroDivisionError), atomic_folder(path) as beside:
         (beside / "half").touch()
         raise ZeroDivisionError
     assert names(path) == ["old"]
@@ -261,7 +264,7 @@ def test_what_cannot_be_deleted_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with monkeypatch.context() as held:
         held.setattr(shutil, "rmtree", lambda *_, **__: None)
         for _ in range(2):
-            with replaced_folder(folder) as beside:
+            with atomic_folder(folder) as beside:
                 (beside / "weights").write_text("", encoding="utf-8")
         for _ in range(2):
             delete_folder(folder)
@@ -286,5 +289,5 @@ def test_what_killed_processes_have_left_beside_a_shared_folder_goes_after_a_day
         ".mine.tmp/pairs.arrow",
     ):
         os.utime(tmp_path / name, (long_ago, long_ago))
-    clear_abandoned(tmp_path)
+    remove_abandoned(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [".ids-3.9-0123abcd.tmp", ".mine.tmp"]

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from transformer_mt.system.launcher import job
+from transformer_mt.system.launcher import job_id
 
 HERE = {"LOCAL_WORLD_SIZE": "2", "WORLD_SIZE": "2"}
 
@@ -30,4 +30,4 @@ def test_a_job_has_one_name_in_all_its_processes(
         monkeypatch.delenv(key, raising=False)
     for key, value in environment.items():
         monkeypatch.setenv(key, value)
-    assert job() == name
+    assert job_id() == name

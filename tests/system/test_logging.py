@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import pytest
 
-from transformer_mt.system.logging import say, say_here
+from transformer_mt.system.logging import log, log_rank0
 
 
 class Broken(io.StringIO):
@@ -21,18 +21,18 @@ class Broken(io.StringIO):
 def test_the_first_of_several_processes_speaks(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    say("alone")
+    log_rank0("alone")
     monkeypatch.setenv("RANK", "1")
-    say("second")
-    say_here("second, of itself")
+    log_rank0("second")
+    log("second, of itself")
     monkeypatch.setenv("RANK", "0")
-    say("first")
+    log_rank0("first")
     assert capsys.readouterr() == ("", "alone\nsecond, of itself\nfirst\n")
 
 
 def test_where_nobody_listens_it_goes_on_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", Broken())
-    say("one")
+    log_rank0("one")
     assert not isinstance(sys.stderr, Broken)
-    say("two")
+    log_rank0("two")
     sys.stderr.close()

@@ -18,7 +18,7 @@ from transformer_mt.system.device import Machine
 from transformer_mt.training.consistency import Shares, consistent_cross_entropy, cut, two_passes
 from transformer_mt.training.cross_entropy import Loss, batch_loss, label_smoothed_cross_entropy
 from transformer_mt.training.loss import LossConfig, make_loss
-from transformer_mt.training.train_step import differentiate
+from transformer_mt.training.train_step import loss_and_gradients
 
 MakeModel = Callable[..., Transformer]
 B, T, D, V = 3, 7, 16, 29
@@ -331,7 +331,7 @@ def test_chance_follows_from_the_seed(make_model: MakeModel, kind: str, precisio
     loss, runs = make_loss(LossConfig.model_validate({"consistency": kind})), list[list[Tensor]]()
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
-        part = differentiate(model, batch, machine=machine, loss=loss)
+        part = loss_and_gradients(model, batch, machine=machine, loss=loss)
         runs.append([*part.sums, *part.gradients])
     assert all(map(torch.equal, runs[0], runs[1]))
     assert not all(map(torch.equal, runs[0], runs[2]))

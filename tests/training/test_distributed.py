@@ -31,7 +31,9 @@ def launch(
     program = ["-m", "transformer_mt"]
     if disturbance:
         program = ["disturbed.py"]
-        (folder / "disturbed.py").write_text(f"{disturbance}\nfrom transformer_mt.cli import main\nmain()\n", "utf-8")
+        (folder / "disturbed.py").write_text(
+            f"{disturbance}\nfrom transformer_mt.cli.main import main\nmain()\n", "utf-8"
+        )
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     command = [*launcher, f"--max-restarts={restarts}"] if processes > 1 else []
     return subprocess.Popen(

@@ -300,7 +300,7 @@ def test_no_device_is_waited_for(
     model, batch, machine = make_model().train(), ragged(8), Machine(torch.device("cpu"), precision, 1)
     loss = make_loss(LossConfig(consistency=consistency))
     with NoWaiting():
-        train_step.differentiate(model, batch, machine=machine, loss=loss)
+        train_step.loss_and_gradients(model, batch, machine=machine, loss=loss)
 
 
 def test_smoothing_is_a_tenth_unless_said_otherwise() -> None:

@@ -24,8 +24,8 @@ from transformer_mt.pipeline import run_metadata
 from transformer_mt.pipeline import train as pipeline
 from transformer_mt.runs import checkpoints
 from transformer_mt.runs.folder import CheckpointInfo, RunFolder
-from transformer_mt.runs.manifest import write_seal
-from transformer_mt.training.metrics_logger import Monitor
+from transformer_mt.runs.manifest import write_manifest
+from transformer_mt.training.metrics_logger import MetricsLogger
 from transformer_mt.training.schedule import ScheduleConfig
 
 STEPS = 10
@@ -253,7 +253,7 @@ def test_the_comparison_notices_a_lost_piece_of_the_state(
     state = torch.load(info.path / "training.pt", weights_only=True)
     LOST[piece](state)
     torch.save(state, info.path / "training.pt")
-    write_seal(info.path / "checkpoint.json", {"step": info.step, "metric": info.metric, "scores": info.scores})
+    write_manifest(info.path / "checkpoint.json", {"step": info.step, "metric": info.metric, "scores": info.scores})
     pipeline.train(make_config(text, tmp_path))
     assert list(kill_drill.differences(kill_drill.outcome(run), kill_drill.outcome(RunFolder(undisturbed / "run"))))
 
@@ -284,7 +284,7 @@ class Killed(BaseException):
 
 def kill_at(moment: int, patch: pytest.MonkeyPatch) -> None:
     """End the process, as it were, at one of the moments of `finish`."""
-    write, record, recorded = run_metadata.write, Monitor.record, list[str]()
+    write, record, recorded = run_metadata.write, MetricsLogger.record, list[str]()
 
     def killed_write(run: RunFolder, about: dict[str, Any]) -> None:
         if moment == 2 and "ended" in about:
@@ -293,7 +293,7 @@ def kill_at(moment: int, patch: pytest.MonkeyPatch) -> None:
             raise Killed
         write(run, about)
 
-    def killed_record(self: Monitor, step: int, figures: dict[str, float]) -> None:
+    def killed_record(self: MetricsLogger, step: int, figures: dict[str, float]) -> None:
         tests = [name for name in figures if name.startswith("test/")]
         if tests and len(recorded) == moment - 3:
             raise Killed
@@ -301,7 +301,7 @@ def kill_at(moment: int, patch: pytest.MonkeyPatch) -> None:
         record(self, step, figures)
 
     patch.setattr(run_metadata, "write", killed_write)
-    patch.setattr(Monitor, "record", killed_record)
+    patch.setattr(MetricsLogger, "record", killed_record)
 
 
 @pytest.mark.slow

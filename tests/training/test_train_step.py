@@ -14,7 +14,7 @@ from transformer_mt.system.device import Machine
 from transformer_mt.training.cross_entropy import plain_cross_entropy
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.loss import LossConfig, make_loss
-from transformer_mt.training.train_step import Taken, Updater
+from transformer_mt.training.train_step import Taken, TrainStep
 
 CPU = Machine(torch.device("cpu"), "fp32", 1)
 
@@ -27,8 +27,8 @@ def stream(make_corpus, small_tokenizers) -> BatchStream:
 
 
 @pytest.fixture
-def make_updater(make_model, small_tokenizers, stream) -> Callable[..., Updater]:
-    def make_updater(dropout: float = 0.0, optimizer: Any = None, **settings: Any) -> Updater:
+def make_updater(make_model, small_tokenizers, stream) -> Callable[..., TrainStep]:
+    def make_updater(dropout: float = 0.0, optimizer: Any = None, **settings: Any) -> TrainStep:
         size = small_tokenizers.tgt.vocab_size
         rates = {"residual": dropout, "embedding": dropout}
         model = make_model(vocab=(size, size), pad=(small_tokenizers.tgt.pad_id,) * 2, dropout=rates)
@@ -40,12 +40,12 @@ def make_updater(make_model, small_tokenizers, stream) -> Callable[..., Updater]
             "machine": CPU,
             "ranks": Ranks(),
         }
-        return Updater(model.train(), [optimizer], halve=stream.halves, **(plain | settings))
+        return TrainStep(model.train(), [optimizer], halve=stream.halves, **(plain | settings))
 
     return make_updater
 
 
-def weights(updater: Updater) -> torch.Tensor:
+def weights(updater: TrainStep) -> torch.Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in updater.parameters])
 
 
@@ -92,7 +92,7 @@ def test_figures_that_are_read_late_do_not_hold_on_to_gradients(stream, make_upd
     """Between ranks, all that is exchanged lies in one piece of memory."""
 
     class Exchange(Ranks):
-        def add_up(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        def all_reduce_sum(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
             flat = torch.cat([tensor.flatten() for tensor in tensors])
             parts = flat.split([tensor.numel() for tensor in tensors])
             return [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]

@@ -17,11 +17,11 @@ import safetensors.torch
 import torch
 
 from transformer_mt import Translator
-from transformer_mt.data.bucketing import Cuts
+from transformer_mt.data.bucketing import BucketedBatches
 from transformer_mt.pipeline.validation import Validator
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.training import trainer
-from transformer_mt.training.train_step import Part, Taken, Updater
+from transformer_mt.training.train_step import Part, Taken, TrainStep
 
 TRAIN = ("train", "--config", "tiny.yaml", "keep.last=9", "train.log_every=1")
 Sick = Callable[[int, float], bool]  # whether a step, with its learning rate, ends badly
@@ -41,20 +41,20 @@ def infect(monkeypatch: pytest.MonkeyPatch) -> Callable[[Sick], list[tuple[int, 
     """Poison the gradients of some steps; returns the list of all steps taken, with their learning rates."""
 
     def infect(sick: Sick) -> list[tuple[int, float]]:
-        train_step, sum_up, taken = Updater.update, Updater.sum_up, list[tuple[int, float]]()
+        train_step, sum_up, taken = TrainStep.update, TrainStep.sum_up, list[tuple[int, float]]()
 
-        def watch(self: Updater, step: int, learning_rate: float, batches: Any) -> Taken:
+        def watch(self: TrainStep, step: int, learning_rate: float, batches: Any) -> Taken:
             assert self.model.training
             taken.append((step, learning_rate))
             return train_step(self, step, learning_rate, batches)
 
-        def poison(self: Updater, batch: Any) -> Part:
+        def poison(self: TrainStep, batch: Any) -> Part:
             part = sum_up(self, batch)
             spoilt = [gradient * (torch.nan if sick(*taken[-1]) else 1) for gradient in part.gradients]
             return part._replace(gradients=spoilt)
 
-        monkeypatch.setattr(Updater, "update", watch)
-        monkeypatch.setattr(Updater, "sum_up", poison)
+        monkeypatch.setattr(TrainStep, "update", watch)
+        monkeypatch.setattr(TrainStep, "sum_up", poison)
         return taken
 
     return infect
@@ -249,15 +249,15 @@ def test_a_batch_that_is_split_is_counted_and_named(here, tmt, monkeypatch) -> N
     from transformer_mt.training import train_step
 
     import_module("transformer_mt.pipeline.train")  # part of which tries batches, with the function as it is now
-    differentiate, failed = train_step.differentiate, list[int]()
+    loss_and_gradients, failed = train_step.loss_and_gradients, list[int]()
 
     def starve(model: Any, batch: Any, **settings: Any) -> Any:
         if len(failed) < 2 and len(batch.src) > 1:
             failed.append(len(batch.src))
             raise torch.OutOfMemoryError("none left")
-        return differentiate(model, batch, **settings)
+        return loss_and_gradients(model, batch, **settings)
 
-    monkeypatch.setattr(train_step, "differentiate", starve)
+    monkeypatch.setattr(train_step, "loss_and_gradients", starve)
     done = tmt(*TRAIN)
     assert done.returncode == 0, done.stderr
     assert f"no memory for a batch of {failed[0]} pairs: it is split (train.en:" in done.stderr
@@ -266,13 +266,13 @@ def test_a_batch_that_is_split_is_counted_and_named(here, tmt, monkeypatch) -> N
 
 
 def test_pairs_are_sorted_once(here, tmt, monkeypatch) -> None:
-    make, sizes = Cuts.__init__, list[int]()
+    make, sizes = BucketedBatches.__init__, list[int]()
 
-    def watch(self: Cuts, src_lengths: Any, tgt_lengths: Any, tokens: int) -> None:
+    def watch(self: BucketedBatches, src_lengths: Any, tgt_lengths: Any, tokens: int) -> None:
         sizes.append(len(src_lengths))
         make(self, src_lengths, tgt_lengths, tokens)
 
-    monkeypatch.setattr(Cuts, "__init__", watch)
+    monkeypatch.setattr(BucketedBatches, "__init__", watch)
     assert tmt(*TRAIN, "train.max_steps=1").returncode == 0
     assert sizes == [50, 8]  # those of training, and of validation
 

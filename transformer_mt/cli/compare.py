@@ -19,7 +19,7 @@ from transformer_mt.data.text_files import read_columns, read_lines
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation import significance
 from transformer_mt.evaluation.measures import NO_TER
-from transformer_mt.evaluation.metrics import ScoringConfig, Standard, TextKind
+from transformer_mt.evaluation.metrics import Scorer, ScoringConfig, TextKind
 from transformer_mt.evaluation.significance import Contest, FrequencyBucket, LengthBucket, Sentence, Texts
 from transformer_mt.pipeline import data
 from transformer_mt.runs.folder import RunFolder
@@ -153,13 +153,13 @@ def compare(question: Question, load: Callable[[Path], Translator]) -> Compariso
     )
 
 
-def _standard(question: Question, configs: Mapping[Path, Config]) -> Standard:
+def _standard(question: Question, configs: Mapping[Path, Config]) -> Scorer:
     """What the runs are judged by; of files alone, what was asked for."""
     if not configs:
-        return Standard.of(ScoringConfig(text=question.text or "raw"), question.tgt_lang or "")
+        return Scorer.of(ScoringConfig(text=question.text or "raw"), question.tgt_lang or "")
     if question.tgt_lang or question.text:
         raise UserError("compare: --tgt-lang and --text go with files alone; a run says it itself (config.yaml)")
-    standards = {path: Standard.of(config.scoring, config.data.tgt_lang) for path, config in configs.items()}
+    standards = {path: Scorer.of(config.scoring, config.data.tgt_lang) for path, config in configs.items()}
     first, *others = standards
     for other in others:
         if standards[other] != standards[first]:

@@ -18,7 +18,7 @@ from transformer_mt.cli.parser import READING, SEARCHING, option
 from transformer_mt.data.text_files import read_columns
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.measures import NO_TER, Measure, PapersMeasure, measure, measure_as_papers
-from transformer_mt.evaluation.metrics import ScoringConfig, Standard, TextKind
+from transformer_mt.evaluation.metrics import Scorer, ScoringConfig, TextKind
 from transformer_mt.evaluation.samples import Sample
 from transformer_mt.runs.folder import RunFolder
 
@@ -144,7 +144,7 @@ class RunEvaluation:
 
     path: Path
     sets: Mapping[str, TestSet]
-    standard: Standard
+    standard: Scorer
     output: Path | None
     paper: str | None
 
@@ -199,16 +199,16 @@ class RunEvaluation:
             yield Evaluation(name, len(sources), measures, samples, method, seconds)
 
 
-def _standard(config: ScoringConfig, tgt_lang: str, paper: str | None) -> Standard:
+def _standard(config: ScoringConfig, tgt_lang: str, paper: str | None) -> Scorer:
     if paper:
         from transformer_mt.evaluation import moses
 
         moses.check_paper(tgt_lang)
-    return Standard.of(config, tgt_lang)
+    return Scorer.of(config, tgt_lang)
 
 
 def _measures(
-    hypotheses: Sequence[str], references: Sequence[str], standard: Standard, paper: str | None
+    hypotheses: Sequence[str], references: Sequence[str], standard: Scorer, paper: str | None
 ) -> dict[str, Measure]:
     measures = measure(hypotheses, references, standard)
     return {**measures, "P": measure_as_papers(hypotheses, references, standard)} if paper else measures

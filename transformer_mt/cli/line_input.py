@@ -22,7 +22,7 @@ from typing import IO, NamedTuple, TypeVar
 
 from transformer_mt.data.text_files import Errors, decode_line, read_lines, read_pairs
 from transformer_mt.errors import UserError
-from transformer_mt.system.logging import say
+from transformer_mt.system.logging import log_rank0
 
 BYTES = 1 << 16  # read at once: what a pipe holds
 AHEAD = 2000  # lines that are read while others are translated
@@ -220,7 +220,7 @@ def check_input(texts: Sequence[str], file: Path | None, verb: str) -> None:
     for text in texts:
         if os.path.isfile(text):  # noqa: PTH113  (unlike Path, it finds nothing wrong with a long text)
             command = f"{verb} --input {quote(text)}"
-            say(f"tmt: warning: {text} is a file, and was taken for a text; {command} reads its lines")
+            log_rank0(f"tmt: warning: {text} is a file, and was taken for a text; {command} reads its lines")
 
 
 def check_file(file: Path | None) -> None:

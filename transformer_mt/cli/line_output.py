@@ -26,7 +26,7 @@ from transformer_mt.cli.line_input import Line
 from transformer_mt.errors import Interrupted, UserError
 from transformer_mt.runs.lock import try_flock
 from transformer_mt.system.files import real, write_text
-from transformer_mt.system.logging import say_here
+from transformer_mt.system.logging import log
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -187,7 +187,7 @@ def opened(
                     part.unlink(missing_ok=True)
                     _forget(record)
                 if output.done.lines > begun.lines and not isinstance(error, KeyboardInterrupt):
-                    say_here(f"tmt: {output.whereabouts()}")
+                    log(f"tmt: {output.whereabouts()}")
                 raise
         _set_mode(file, mode)
         part.replace(path)

@@ -18,7 +18,7 @@ from transformer_mt.cli import line_input, line_output
 from transformer_mt.cli.parser import DRAWING, decoding_options, make_parser, option, reading_options
 from transformer_mt.errors import Interrupted, UserError
 from transformer_mt.system import allocator
-from transformer_mt.system.logging import say_here
+from transformer_mt.system.logging import log
 
 if TYPE_CHECKING:
     from transformer_mt.cli.line_input import Line
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except UserError as error:
         _fail(str(error))
     except Interrupted as stop:
-        say_here(f"tmt: stopped by {signal.Signals(stop.signal).name}{stop.what}")
+        log(f"tmt: stopped by {signal.Signals(stop.signal).name}{stop.what}")
         sys.exit(128 + stop.signal)
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
@@ -112,7 +112,7 @@ def _train(args: argparse.Namespace) -> None:
         train.train(config, checkpoint=args.checkpoint, restart=args.restart)
     except Interrupted:
         if args.restart or args.checkpoint != "last":
-            say_here("tmt: --restart and --checkpoint would undo what was saved: leave them out to go on")
+            log("tmt: --restart and --checkpoint would undo what was saved: leave them out to go on")
         raise
 
 
@@ -324,7 +324,7 @@ def _exit(number: int, _frame: object) -> NoReturn:
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    say_here(f"tmt: warning: {message}")
+    log(f"tmt: warning: {message}")
 
 
 def _show_thread_error(error: threading.ExceptHookArgs) -> None:
@@ -334,5 +334,5 @@ def _show_thread_error(error: threading.ExceptHookArgs) -> None:
 
 
 def _fail(text: str) -> NoReturn:
-    say_here(f"tmt: {text}")
+    log(f"tmt: {text}")
     sys.exit(2)

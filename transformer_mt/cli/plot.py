@@ -17,7 +17,7 @@ from transformer_mt.errors import UserError
 from transformer_mt.pipeline import data, figures
 from transformer_mt.plotting.figures import save
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.system.files import real, replaced_file
+from transformer_mt.system.files import atomic_file, real
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -63,7 +63,7 @@ def plot(what: What, subject: Subject, choice: Choice, output: Path | None) -> P
         output = subject.run.path / "plots" / f"{what}.png"
         output.parent.mkdir(exist_ok=True)
     output = output or Path(f"{subject.config.name}-{what}.png")
-    with replaced_file(real(output)) as beside:
+    with atomic_file(real(output)) as beside:
         save(figure, beside, suffix(output))
     return output
 

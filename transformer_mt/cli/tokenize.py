@@ -12,7 +12,7 @@ from typing import Literal
 
 from transformer_mt.cli.subject import read
 from transformer_mt.config.root import Config
-from transformer_mt.data.corpus import Table
+from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.pipeline import data
 
@@ -27,7 +27,7 @@ class Subject:
     """Tokenizers, and the validation pairs of the configuration that they were learnt under."""
 
     tokenizers: TokenizerPair
-    validation: Table | None  # none where the tokenizers were read from a run
+    validation: ParallelCorpus | None  # none where the tokenizers were read from a run
 
     @classmethod
     def open(cls, path: Path, overrides: Sequence[str]) -> Subject:

@@ -18,13 +18,13 @@ from transformer_mt.config.section import (
     CountOrAuto,
     FolderName,
     KeyPath,
+    Location,
     MayChange,
     PathName,
-    Place,
     Section,
     Tree,
     Value,
-    complaint,
+    describe_error,
     expand_path,
     read_value,
     read_yaml,
@@ -45,7 +45,7 @@ from transformer_mt.training.optimizers import OptimizerConfig
 from transformer_mt.training.progress import KeepConfig, TrainConfig, ValidationConfig
 from transformer_mt.training.schedule import ScheduleConfig
 
-COMMAND_LINE = Place("command line")
+COMMAND_LINE = Location("command line")
 
 
 class Config(Section):
@@ -150,7 +150,7 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Config:
             raise UserError(f"{COMMAND_LINE}: {override}: an override is section.key=value{remedy}")
         tree = tree.replacing(tuple(key.split(".")), read_value(text, f"{COMMAND_LINE}: {key}"), COMMAND_LINE)
     if tree.values.get("name") is None:
-        tree = tree.replacing(("name",), path.stem, Place(str(path)))
+        tree = tree.replacing(("name",), path.stem, Location(str(path)))
     try:
         config = Config.model_validate(tree.values)
     except ValidationError as error:
@@ -206,7 +206,7 @@ def _explain(error: ValidationError, tree: Tree) -> list[str]:
         if detail["type"] == "refusal":  # of a section's own check, which names one of its keys
             path = (*path, *filter(None, detail.get("ctx", {})["key"].split(".")))
         section = _schema_of(path[:-1])
-        what = complaint(cast(dict[str, Any], detail), list(section.model_fields) if section else [])
+        what = describe_error(cast(dict[str, Any], detail), list(section.model_fields) if section else [])
         by_path.setdefault(path, []).append(what)
     return [_line(tree, path, "; or: ".join(dict.fromkeys(by_path[path]))) for path in sorted(by_path, key=tree.place)]
 

@@ -50,12 +50,12 @@ class MayChange:
 MAY_CHANGE = MayChange()
 
 
-def refusal(key: str, message: str) -> PydanticCustomError:
+def section_error(key: str, message: str) -> PydanticCustomError:
     """The error by which a section's check points at one of the section's keys (`key`, or `section.key` within)."""
     return PydanticCustomError("refusal", "{message}", {"key": key, "message": message})
 
 
-def complaint(detail: dict[str, Any], keys: list[str]) -> str:
+def describe_error(detail: dict[str, Any], keys: list[str]) -> str:
     """What is wrong with a value, out of pydantic's description; keys: those that its section knows."""
     kind, given = detail["type"], detail["input"]
     shown = "nothing" if given is None else json.dumps(given, ensure_ascii=False, default=str)
@@ -119,7 +119,7 @@ FolderName = Annotated[
 # --- YAML, with the place of every value ------------------------------------------------------------------------------
 
 
-class Place(NamedTuple):
+class Location(NamedTuple):
     """Where a value was written: `file.yaml:14`; places are in the order in which they are read."""
 
     source: str = ""
@@ -134,13 +134,13 @@ class Tree:
     """The nested values of one or more YAML files, and where each was written."""
 
     values: dict[str, Value] = field(default_factory=dict[str, Value])
-    places: dict[KeyPath, Place] = field(default_factory=dict[KeyPath, Place])
+    places: dict[KeyPath, Location] = field(default_factory=dict[KeyPath, Location])
 
-    def place(self, path: KeyPath) -> Place:
+    def place(self, path: KeyPath) -> Location:
         """Where a key was written; for a key that was not, the nearest section around it."""
         while path and path not in self.places:
             path = path[:-1]
-        return self.places.get(path, Place())
+        return self.places.get(path, Location())
 
     def over(self, base: Tree, is_merged: Callable[[KeyPath], bool]) -> Tree:
         """This tree laid over another: the sections that are merged are merged key by key, all else is replaced."""
@@ -148,7 +148,7 @@ class Tree:
         live = set(_paths(merged.values))
         return Tree(merged.values, {path: place for path, place in merged.places.items() if path in live})
 
-    def replacing(self, path: tuple[str, ...], value: Value, place: Place) -> Tree:
+    def replacing(self, path: tuple[str, ...], value: Value, place: Location) -> Tree:
         """This tree with one value replaced as a whole."""
         values: dict[str, Value] = {**self.values}
         inner = values
@@ -208,7 +208,7 @@ def read_value(text: str, name: str) -> Value:
     return value
 
 
-def _parse(text: str, name: str) -> tuple[Value, dict[KeyPath, Place]]:
+def _parse(text: str, name: str) -> tuple[Value, dict[KeyPath, Location]]:
     try:
         node = cast("yaml.Node | None", yaml.compose(text, Loader=yaml.SafeLoader))
     except yaml.MarkedYAMLError as error:
@@ -219,16 +219,16 @@ def _parse(text: str, name: str) -> tuple[Value, dict[KeyPath, Place]]:
         raise UserError(f"{name}: not valid YAML: {str(error).splitlines()[0]}") from None
     except RecursionError:
         raise UserError(f"{name}: is nested too deeply") from None
-    places: dict[KeyPath, Place] = {}
+    places: dict[KeyPath, Location] = {}
     return _construct(node, (), name, places, ()), places
 
 
 def _construct(
-    node: yaml.Node | None, path: KeyPath, name: str, places: dict[KeyPath, Place], inside: tuple[yaml.Node, ...]
+    node: yaml.Node | None, path: KeyPath, name: str, places: dict[KeyPath, Location], inside: tuple[yaml.Node, ...]
 ) -> Value:
     if node is None:
         return None
-    here = places.setdefault(path, Place(name, node.start_mark.line + 1))
+    here = places.setdefault(path, Location(name, node.start_mark.line + 1))
     if any(node is outer for outer in inside):
         raise UserError(f"{here}: an alias (*) stands inside its own anchor (&)")
     inside = (*inside, node)
@@ -240,7 +240,7 @@ def _construct(
         return [_construct(item, (*path, i), name, places, inside) for i, item in enumerate(items)]
     values: dict[str, Value] = {}
     for key_node, value_node in cast(list[tuple[yaml.Node, yaml.Node]], node.value):
-        here = Place(name, key_node.start_mark.line + 1)
+        here = Location(name, key_node.start_mark.line + 1)
         if not isinstance(key_node, yaml.ScalarNode):
             raise UserError(f"{here}: a key must be a single word")
         key = cast(str, key_node.value)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from transformer_mt.config.section import CountOrAuto, Section
-from transformer_mt.data.bucketing import Cuts, Plan, Rows
+from transformer_mt.data.bucketing import BucketedBatches, Plan, Rows
 from transformer_mt.data.encoding import EncodedCorpus, Ids
 from transformer_mt.data.tokenizers.subword_sampling import Resamplers
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
@@ -92,7 +92,7 @@ class BatchStream:
         self.corpus, self.tokenizers = corpus, tokenizers
         self.seed, self.resample = seed, resample
         # every sequence carries one control symbol more than its text, or two
-        self.cuts = Cuts(self._expected(0) + tokenizers.source_controls, self._expected(1) + 1, tokens)
+        self.cuts = BucketedBatches(self._expected(0) + tokenizers.source_controls, self._expected(1) + 1, tokens)
         self.plan = lru_cache(maxsize=2)(self._plan)
 
     def __len__(self) -> int:

@@ -37,7 +37,7 @@ class Plan:
         return (self[i] for i in range(len(self)))
 
 
-class Cuts:
+class BucketedBatches:
     """The pairs sorted by length, ties in the corpus' order, and cut at the budget.
 
     A batch of B pairs has B * T <= tokens and B * S <= 2 * tokens; a pair that alone is longer is a batch of its own.

@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, model_validator
 
 from transformer_mt import __version__
-from transformer_mt.config.section import MAY_CHANGE, PathName, Section, refusal
+from transformer_mt.config.section import MAY_CHANGE, PathName, Section, section_error
 from transformer_mt.data.languages import check_language
 from transformer_mt.data.progress import blocks
 from transformer_mt.data.sources import Source, read
 from transformer_mt.data.text_files import Pair
 from transformer_mt.errors import UserError
-from transformer_mt.system.files import real, shared_folder
+from transformer_mt.system.files import atomic_shared_folder, real
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -71,7 +71,7 @@ class DataConfig(Section):
     @model_validator(mode="after")
     def _names_of_test_sets(self) -> DataConfig:
         if taken := {"train", "validation"} & self.test.keys():
-            raise refusal("test", f"{min(taken)} is the name of other pairs: give the test set another")
+            raise section_error("test", f"{min(taken)} is the name of other pairs: give the test set another")
         return self
 
     @model_validator(mode="after")
@@ -79,12 +79,12 @@ class DataConfig(Section):
         held_out = {"validation": self.validation, **{f"test.{name}": source for name, source in self.test.items()}}
         for key, source in held_out.items():
             if source is not None and (source.builtin or source.dataset) and source.split is None:
-                raise refusal(f"{key}.split", "say which; without it, it is train, which is learnt from")
+                raise section_error(f"{key}.split", "say which; without it, it is train, which is learnt from")
         return self
 
 
 @dataclass(frozen=True)
-class Table:
+class ParallelCorpus:
     """An Arrow table `src | tgt | file | line`, and the key under which it is cached."""
 
     rows: Dataset
@@ -121,18 +121,18 @@ class Table:
         found = cast(dict[str, Any], self.rows[row if self.chosen is None else int(self.chosen[row])])
         return f"{self.files[found['file']]}:{found['line']}"
 
-    def origins(self, rows: Sequence[int], count: int | None = None) -> str:
+    def describe_lines(self, rows: Sequence[int], count: int | None = None) -> str:
         """Where the first few of some rows were read, and how many more there are (`count` in all)."""
         more = (len(rows) if count is None else count) - NAMED
         return ", ".join(map(self.origin, rows[:NAMED])) + (f", ... and {more:,} more" if more > 0 else "")
 
-    def select(self, rows: NDArray[np.int64], name: str) -> Table:
+    def select(self, rows: NDArray[np.int64], name: str) -> ParallelCorpus:
         """The table of some of its rows, ascending; `name` tells the selection's key and fingerprint from others'."""
         chosen = rows if self.chosen is None else self.chosen[rows]
-        return Table(self.rows, self.files, f"{self.key}-{name}", f"{self.fingerprint}-{name}", chosen)
+        return ParallelCorpus(self.rows, self.files, f"{self.key}-{name}", f"{self.fingerprint}-{name}", chosen)
 
 
-def load(source: Source, src_lang: str, tgt_lang: str, cache_dir: Path) -> Table:
+def load(source: Source, src_lang: str, tgt_lang: str, cache_dir: Path) -> ParallelCorpus:
     """Read a source into its table, or take the table from the cache.
 
     Raises `UserError` for whatever cannot be read, naming file, line and remedy.
@@ -143,16 +143,16 @@ def load(source: Source, src_lang: str, tgt_lang: str, cache_dir: Path) -> Table
     key = _key(source, columns)
     folder = cache_dir / f"table-{key}"
     if not folder.exists():
-        with shared_folder(folder) as beside:
+        with atomic_shared_folder(folder) as beside:
             if _write(read(source, columns), beside) == 0:
                 raise UserError(f"{_describe(source)}: holds no sentence pairs; is it the right file?")
             if _key(source, columns) != key:  # else another text would be found under its name
                 raise UserError(f"{_describe(source)}: has changed while it was read; begin again")
     about = json.loads((folder / "table.json").read_text(encoding="utf-8"))
-    return Table(Dataset.from_file(str(folder / "pairs.arrow")), about["files"], folder.name, about["sha256"])
+    return ParallelCorpus(Dataset.from_file(str(folder / "pairs.arrow")), about["files"], folder.name, about["sha256"])
 
 
-def cut_validation(table: Table, size: int, seed: int) -> tuple[Table, Table]:
+def cut_validation(table: ParallelCorpus, size: int, seed: int) -> tuple[ParallelCorpus, ParallelCorpus]:
     """Split a table into training and validation pairs, at random but always alike for one seed.
 
     The order of the training pairs stays; at most a tenth of the pairs is cut. Raises `UserError` below 10 pairs.

@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transformer_mt.data.bucketing import Rows
-from transformer_mt.data.corpus import BLOCK, NAMED, Table
+from transformer_mt.data.corpus import BLOCK, NAMED, ParallelCorpus
 from transformer_mt.data.progress import blocks
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
-from transformer_mt.system.files import shared_folder
+from transformer_mt.system.files import atomic_shared_folder
 
 LAYOUT = 4  # of the arrays on disk; part of the cache's key
 
@@ -70,16 +70,16 @@ class EncodedCorpus:
 
     src: Side
     tgt: Side
-    table: Table
+    table: ParallelCorpus
     table_rows: TableRows  # from which each pair comes. [N]
     filtered: Filtered
 
     def __len__(self) -> int:
         return len(self.src)
 
-    def origins(self, rows: Rows) -> str:
+    def describe_lines(self, rows: Rows) -> str:
         """Where pairs were read, for a person: the first few `file:line`, and how many more."""
-        return self.table.origins(self.table_rows[rows].tolist())
+        return self.table.describe_lines(self.table_rows[rows].tolist())
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,9 @@ class LengthLimit:
     keep_empty: bool = False
 
 
-def encode(table: Table, tokenizers: TokenizerPair, limit: LengthLimit | None, cache_dir: Path) -> EncodedCorpus:
+def encode(
+    table: ParallelCorpus, tokenizers: TokenizerPair, limit: LengthLimit | None, cache_dir: Path
+) -> EncodedCorpus:
     """Encode a table, or take the arrays from the cache.
 
     With a limit, pairs with an empty side and long ones are treated as it says; without one, every pair is kept as it
@@ -100,7 +102,7 @@ def encode(table: Table, tokenizers: TokenizerPair, limit: LengthLimit | None, c
     settings = [LAYOUT, table.key, table.fingerprint, tokenizers.src.to_json(), tokenizers.tgt.to_json(), str(limit)]
     folder = cache_dir / f"ids-{sha256(json.dumps(settings).encode()).hexdigest()[:16]}"
     if not folder.exists():
-        with shared_folder(folder) as beside:
+        with atomic_shared_folder(folder) as beside:
             filtered = _write(table, tokenizers, limit, beside)
             (beside / "filtered.json").write_text(json.dumps(asdict(filtered)), encoding="utf-8")
     filtered = Filtered(**json.loads((folder / "filtered.json").read_text(encoding="utf-8")))
@@ -115,7 +117,7 @@ def _load_side(folder: Path, name: str) -> Side:
     return Side(ids, offsets)
 
 
-def _write(table: Table, tokenizers: TokenizerPair, limit: LengthLimit | None, folder: Path) -> Filtered:
+def _write(table: ParallelCorpus, tokenizers: TokenizerPair, limit: LengthLimit | None, folder: Path) -> Filtered:
     filtered = Filtered()
     lengths: tuple[list[Offsets], list[Offsets]] = ([np.zeros(1, np.int64)], [np.zeros(1, np.int64)])
     rows = [np.empty(0, np.int32)]

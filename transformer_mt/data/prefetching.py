@@ -17,7 +17,7 @@ class Step(NamedTuple):
     position: Position
 
 
-class Feed:
+class Prefetcher:
     """The steps of a stream, of `count` batches each, for one process of `size`; to be used in a `with` statement.
 
     What is handed out does not depend on what is built ahead. An error in building is raised where its step is asked
@@ -29,7 +29,7 @@ class Feed:
         self._pool = ThreadPoolExecutor(1, "batches")
         self._steps: dict[Position, Future[Step]] = {}  # by the position before
 
-    def __enter__(self) -> Feed:
+    def __enter__(self) -> Prefetcher:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -41,9 +41,9 @@ class Feed:
         self._steps = {place: self._steps.get(place) or self._pool.submit(self._build, place) for place in places}
         return self._steps[position].result()
 
-    def origins(self, position: Position) -> str:
+    def describe_lines(self, position: Position) -> str:
         """Where the pairs of the step that begins at a position were read, for a person."""
-        return self.stream.corpus.origins(self.stream.rows(position, self.count))
+        return self.stream.corpus.describe_lines(self.stream.rows(position, self.count))
 
     def _build(self, position: Position) -> Step:
         batches, after = self.stream.take(position, self.count, self.rank, self.size)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import TypeVar
 
-from transformer_mt.system.logging import say
+from transformer_mt.system.logging import log_rank0
 
 SECONDS = 10  # between two lines; what is done sooner says nothing
 
@@ -22,5 +22,5 @@ def blocks(items: Iterator[T], size: int, done: str, total: int | None = None) -
         count += len(block)
         if time.perf_counter() - told >= SECONDS:
             of_all = "" if total is None else f" of {total:,}"
-            say(f"data: {done} {count:,}{of_all} pairs")
+            log_rank0(f"data: {done} {count:,}{of_all} pairs")
             told = time.perf_counter()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from transformer_mt.data.corpus import BLOCK, Table
+from transformer_mt.data.corpus import BLOCK, ParallelCorpus
 from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.data.progress import blocks
 from transformer_mt.system.files import write_text
@@ -23,7 +23,7 @@ _REASONS = {
 
 
 def report(
-    train: EncodedCorpus, validation: EncodedCorpus, held_out: Mapping[str, Table], cache_dir: Path
+    train: EncodedCorpus, validation: EncodedCorpus, held_out: Mapping[str, ParallelCorpus], cache_dir: Path
 ) -> list[str]:
     """The report, a sentence a line; what begins with `warning:` should be read before going on."""
     n_src, n_tgt = len(train.src.ids), len(train.tgt.ids)
@@ -36,16 +36,18 @@ def report(
     for reason, sentence in _REASONS.items():
         count = getattr(train.filtered, reason)
         if count:
-            lines.append(f"{sentence.format(n=count)} ({train.table.origins(train.filtered.examples[reason], count)})")
+            lines.append(
+                f"{sentence.format(n=count)} ({train.table.describe_lines(train.filtered.examples[reason], count)})"
+            )
     if count := validation.filtered.truncated:
-        origins = validation.table.origins(validation.filtered.examples["truncated"], count)
+        describe_lines = validation.table.describe_lines(validation.filtered.examples["truncated"], count)
         lines.append(
-            f"{count:,} validation pairs are too long to be read whole: their loss is that of a part ({origins})"
+            f"{count:,} validation pairs are too long to be read whole: their loss is that of a part ({describe_lines})"
         )
     return lines + _repetitions(train.table, held_out, cache_dir)
 
 
-def _repetitions(train: Table, held_out: Mapping[str, Table], cache_dir: Path) -> list[str]:
+def _repetitions(train: ParallelCorpus, held_out: Mapping[str, ParallelCorpus], cache_dir: Path) -> list[str]:
     """Duplicates within the training pairs, and sentences that stand in training and elsewhere too.
 
     One pass over the training pairs with 8 bytes of memory for each; its result is cached.
@@ -61,7 +63,7 @@ def _repetitions(train: Table, held_out: Mapping[str, Table], cache_dir: Path) -
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def _find_repetitions(train: Table, held_out: Mapping[str, Table]) -> list[str]:
+def _find_repetitions(train: ParallelCorpus, held_out: Mapping[str, ParallelCorpus]) -> list[str]:
     sentences = {name: table.column("src") for name, table in held_out.items()}
     wanted = {text for column in sentences.values() for text in column if text.strip()}
     met: set[str] = set()

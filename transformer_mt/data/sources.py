@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, NamedTuple, cast
 
 from pydantic import BeforeValidator, WithJsonSchema, model_validator
 
-from transformer_mt.config.section import PathName, Section, refusal
+from transformer_mt.config.section import PathName, Section, section_error
 from transformer_mt.data.languages import primary_language
 from transformer_mt.data.text_files import Pair, read_lines, read_pairs
 from transformer_mt.errors import UserError
@@ -69,16 +69,18 @@ class Source(Section):
         named = [key for key, value in {**found, "dataset": self.dataset}.items() if value]
         if named not in (["builtin"], ["src", "tgt"], ["table"], ["dataset"]):
             what = f"found {' and '.join(named) or 'none'}"
-            raise refusal(
+            raise section_error(
                 named[-1] if named else "",
                 f"a source is exactly one of builtin, src with tgt, table, dataset; {what}"
                 + (" (null takes a key away)" if len(named) > 1 else ""),
             )
         if len(self.src) != len(self.tgt):
-            raise refusal("tgt", f"as many target files as source files are needed ({len(self.src)}, {len(self.tgt)})")
+            raise section_error(
+                "tgt", f"as many target files as source files are needed ({len(self.src)}, {len(self.tgt)})"
+            )
         for key, kinds in GOES_WITH.items():
             if getattr(self, key) is not None and named[0] not in kinds:
-                raise refusal(
+                raise section_error(
                     key, f"goes with {' or '.join(kinds)}, not with {named[0]}: leave it out (null takes it away)"
                 )
         return self

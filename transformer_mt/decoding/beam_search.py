@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from transformer_mt.decoding.beam_state import NONE, Beams, Candidates, Hypothesis
+from transformer_mt.decoding.beam_state import NEG_INF, BeamState, Candidates, Hypothesis
 
 CHUNK = 32  # tokens of the vocabulary of which the best is looked at first
 
@@ -24,7 +24,7 @@ CHUNK = 32  # tokens of the vocabulary of which the best is looked at first
 class State(Protocol):
     """What the step function remembers of each sentence."""
 
-    def follow(self, parents: Tensor) -> None:
+    def reorder(self, parents: Tensor) -> None:
         """From now on branch k goes on from what was branch parents[:, k]. [B, K]"""
         ...
 
@@ -33,14 +33,14 @@ class State(Protocol):
         ...
 
 
-class Rule(Protocol):
+class LogitsProcessor(Protocol):
     """Forbids tokens, forces them, or makes them less likely."""
 
     def apply(self, scores: Tensor, part: slice, position: int) -> Tensor:
         """New scores of what may stand at this position, from 0, in a part of the sentences. [b, K, V]"""
         ...
 
-    def follow(self, parents: Tensor, tokens: Tensor) -> None:
+    def reorder(self, parents: Tensor, tokens: Tensor) -> None:
         """Branch k goes on from what was branch parents[:, k], with these tokens. [B, K]"""
         ...
 
@@ -53,12 +53,12 @@ StateT = TypeVar("StateT", bound=State)
 StepFunction = Callable[[Tensor, StateT], Iterable[Tensor]]
 """Newest token of each branch [B, K], state -> log-probabilities of the next [B, K, V], by parts of few sentences, so
 that they need not all be in memory; the state moves on."""
-Choose = Callable[[Beams, Tensor, slice], Candidates]
+Choose = Callable[[BeamState, Tensor, slice], Candidates]
 """The branches, and the scores of a part of the sentences [b, K, V] -> what these are continued with, N >= K each."""
 
 
 def search(
-    step: StepFunction[StateT], state: StateT, beams: Beams, choose: Choose, rules: Sequence[Rule] = ()
+    step: StepFunction[StateT], state: StateT, beams: BeamState, choose: Choose, rules: Sequence[LogitsProcessor] = ()
 ) -> list[list[Hypothesis]]:
     """Up to K hypotheses of each sentence: first those that came to their end, each kind sorted as the beams compare.
 
@@ -74,9 +74,9 @@ def search(
             found.append(choose(beams, scores, part))
             first = part.stop
         parents = beams.advance(Candidates.joined(found))
-        state.follow(parents)
+        state.reorder(parents)
         for rule in rules:
-            rule.follow(parents, beams.tokens)
+            rule.reorder(parents, beams.tokens)
         staying = beams.retire()
         if staying is not None:
             for one in (state, *rules):
@@ -84,7 +84,7 @@ def search(
     return beams.hypotheses()
 
 
-def likeliest(beams: Beams, scores: Tensor, part: slice) -> Candidates:
+def beam_candidates(beams: BeamState, scores: Tensor, part: slice) -> Candidates:
     """The 2K best continuations of all branches together, so that K are left when each branch ends. [b, K, V] -> [b, N]
 
     With one branch the best alone is enough.
@@ -92,7 +92,7 @@ def likeliest(beams: Beams, scores: Tensor, part: slice) -> Candidates:
     wanted = 2 * beams.n_branches if beams.n_branches > 1 else 1
     log_probs, tokens = best(scores, min(wanted, scores.size(-1)))  # [b, K, n] of each branch
     each, missing = log_probs.size(2), max(0, wanted - log_probs[0].numel())
-    totals = F.pad((beams.totals[part, :, None] + log_probs).flatten(1), (0, missing), value=NONE)
+    totals = F.pad((beams.totals[part, :, None] + log_probs).flatten(1), (0, missing), value=NEG_INF)
     totals, places = totals.topk(wanted)
     log_probs, tokens = (F.pad(one.flatten(1), (0, missing)).gather(1, places) for one in (log_probs, tokens))
     return Candidates(totals, log_probs, (places // each).clamp(max=scores.size(1) - 1), tokens)

@@ -17,7 +17,7 @@ from torch import Tensor
 SPARE = 0.85  # share of the sentences in the batch: when so few are left to be searched, the others leave
 LOOK = 8  # positions after which a GPU is asked how many are left
 
-NONE = -math.inf  # log-probability of what does not exist
+NEG_INF = -math.inf  # log-probability of what does not exist
 
 Normalise = Callable[[Tensor, int], Tensor]
 """Log-probabilities of hypotheses, and their length in tokens -> what they are ranked by."""
@@ -35,7 +35,7 @@ class Hypothesis:
     @property
     def score(self) -> float:
         """Log-probability of the whole; NONE where a model whose scores are no numbers has found nothing."""
-        return sum(self.log_probs) if self.rank > NONE else NONE
+        return sum(self.log_probs) if self.rank > NEG_INF else NEG_INF
 
 
 class Candidates(NamedTuple):
@@ -71,7 +71,7 @@ class Ended(NamedTuple):
     finished: Tensor  # whether there is one
 
 
-class Beams:
+class BeamState:
     """What a search knows of its sentences. Every position is an `advance` and a `retire`."""
 
     def __init__(self, limits: Tensor, n_branches: int, bos: int, eos: int, normalise: Normalise) -> None:
@@ -90,26 +90,26 @@ class Beams:
 
     def advance(self, candidates: Candidates) -> Tensor:
         """Keep translations that end, and take the best of the rest as branches. Returns what each continues. [B, K]"""
-        is_end = (candidates.tokens == self.eos) & (candidates.totals > NONE)  # [B, N]
+        is_end = (candidates.tokens == self.eos) & (candidates.totals > NEG_INF)  # [B, N]
         new = Candidates(*(part[:, : self.n_branches] for part in candidates))
         if self._answers_late or is_end.any():
             self.ended = _best_of(self.ended, self._ends_among(candidates, is_end))
             places = is_end.long().argsort(dim=1, stable=True)[:, : self.n_branches]
             new = Candidates(*(part.gather(1, places) for part in candidates))
-            new = new._replace(totals=new.totals.masked_fill(is_end.gather(1, places), NONE))
+            new = new._replace(totals=new.totals.masked_fill(is_end.gather(1, places), NEG_INF))
         self._continuations.append(Continuation(self.rows, new.tokens, new.parents, new.log_probs))
         self.tokens, self.totals = new.tokens, new.totals
         self.position += 1
         if self.position in self._ends_at:
             self._end_at_limits()
-        self.totals = self.totals.masked_fill((self.ended.ranks > NONE).all(1, keepdim=True), NONE)
+        self.totals = self.totals.masked_fill((self.ended.ranks > NEG_INF).all(1, keepdim=True), NEG_INF)
         return new.parents
 
     def retire(self) -> Tensor | None:
         """Let sentences leave that have no branch any more, if that is worth the copying; the places of the others."""
         if self._answers_late and self.position % LOOK and self.position < self.last:
             return None
-        staying = (self.totals > NONE).any(1).nonzero().squeeze(1)
+        staying = (self.totals > NEG_INF).any(1).nonzero().squeeze(1)
         if len(staying) > SPARE * len(self.rows):
             return None
         for found, ended in zip(self._left, self.ended, strict=True):
@@ -142,8 +142,8 @@ class Beams:
                 of_tokens.append(float(last_log_probs[i, k]))
             return Hypothesis(ids[i, k, :length].tolist(), of_tokens, bool(finished[i, k]), float(ranks[i, k]))
 
-        found = [[hypothesis(i, k) for k in range(self.n_branches) if ranks[i, k] > NONE] for i in range(len(ranks))]
-        return [of_one or [Hypothesis([], [], finished=False, rank=NONE)] for of_one in found]
+        found = [[hypothesis(i, k) for k in range(self.n_branches) if ranks[i, k] > NEG_INF] for i in range(len(ranks))]
+        return [of_one or [Hypothesis([], [], finished=False, rank=NEG_INF)] for of_one in found]
 
     def _laid_out(self) -> Iterator[Tensor]:
         """Tokens, parents and log-probabilities of all positions, of all sentences. [positions, n, K] each"""
@@ -158,18 +158,18 @@ class Beams:
         """Those of the best K candidates that end."""
         totals, log_probs, parents, _ = (part[:, : self.n_branches] for part in candidates)
         is_end = is_end[:, : self.n_branches]
-        ranks = self.normalise(totals, self.position + 1).masked_fill(~is_end, NONE)
+        ranks = self.normalise(totals, self.position + 1).masked_fill(~is_end, NEG_INF)
         return Ended(ranks, torch.full_like(parents, self.position), parents, log_probs, is_end)
 
     def _end_at_limits(self) -> None:
         """Sentences that have come to their limit keep what has not ended behind what has."""
         is_over = (self.limits == self.position)[:, None]  # [B, 1]
-        ranks = self.normalise(self.totals, self.position).masked_fill(~is_over, NONE)
+        ranks = self.normalise(self.totals, self.position).masked_fill(~is_over, NEG_INF)
         branches = torch.arange(self.n_branches, device=ranks.device).expand_as(ranks)
         nothing = torch.zeros_like(ranks)
         unfinished = Ended(ranks, torch.full_like(branches, self.position), branches, nothing, nothing.bool())
         self.ended = _best_of(self.ended, unfinished)
-        self.totals = self.totals.masked_fill(is_over, NONE)
+        self.totals = self.totals.masked_fill(is_over, NEG_INF)
 
 
 def _nothing(n: int, n_branches: int, device: torch.device) -> Ended:
@@ -177,7 +177,7 @@ def _nothing(n: int, n_branches: int, device: torch.device) -> Ended:
         torch.zeros(n, n_branches, dtype=dtype, device=device)
         for dtype in (torch.long,) * 2 + (torch.float, torch.bool)
     )
-    return Ended(torch.full((n, n_branches), NONE, device=device), *zeros)
+    return Ended(torch.full((n, n_branches), NEG_INF, device=device), *zeros)
 
 
 def _best_of(these: Ended, others: Ended) -> Ended:

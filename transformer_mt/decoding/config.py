@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from pydantic import Field, ValidationError, model_validator
 
-from transformer_mt.config.section import MAY_CHANGE, Section, complaint, refusal
+from transformer_mt.config.section import MAY_CHANGE, Section, describe_error, section_error
 from transformer_mt.errors import UserError
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class DecodingConfig(Section):
     @model_validator(mode="after")
     def _has_as_many(self) -> DecodingConfig:
         if not self.sample and self.n_best > self.beam:
-            raise refusal(
+            raise section_error(
                 "n_best", f"{self.n_best} translations out of a beam of {self.beam}: raise decoding.beam (--beam)"
             )
         return self
@@ -73,7 +73,7 @@ class DecodingConfig(Section):
         except ValidationError as error:
             first = cast(dict[str, Any], error.errors()[0])
             key = first["loc"][0] if first["loc"] else first["ctx"]["key"]  # of a check of the section as a whole
-            raise UserError(f"decoding.{key}: {complaint(first, list(DecodingConfig.model_fields))}") from None
+            raise UserError(f"decoding.{key}: {describe_error(first, list(DecodingConfig.model_fields))}") from None
 
     def deciding(self) -> dict[str, Any]:
         """What decides what a sentence becomes, as JSON has it."""

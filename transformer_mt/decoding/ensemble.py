@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from transformer_mt.model.kv_cache import Cache
+from transformer_mt.model.kv_cache import KVCache
 from transformer_mt.model.transformer import Transformer
 
 ROWS = 256  # of scores that are worked out together on a CPU
@@ -24,12 +24,12 @@ ROWS = 256  # of scores that are worked out together on a CPU
 class Caches:
     """What each model remembers of the sentences that are searched."""
 
-    each: list[Cache]
+    each: list[KVCache]
 
-    def follow(self, parents: Tensor) -> None:
+    def reorder(self, parents: Tensor) -> None:
         """From now on branch k goes on from what was branch parents[:, k]. [B, K]"""
         for cache in self.each:
-            cache.follow(parents)
+            cache.reorder(parents)
 
     def select(self, rows: Tensor) -> None:
         """Keep these sentences, in this order. rows: [B']"""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from transformer_mt.decoding.beam_state import NONE
+from transformer_mt.decoding.beam_state import NEG_INF
 
 FREE = -1  # where nothing is forced
 
@@ -21,10 +21,10 @@ class MinLength:
 
     def apply(self, scores: Tensor, part: slice, position: int) -> Tensor:
         if position < self.least:
-            scores[:, :, self.eos] = NONE
+            scores[:, :, self.eos] = NEG_INF
         return scores
 
-    def follow(self, parents: Tensor, tokens: Tensor) -> None:
+    def reorder(self, parents: Tensor, tokens: Tensor) -> None:
         pass
 
     def select(self, rows: Tensor) -> None:
@@ -44,9 +44,9 @@ class Prefixes:
             return scores
         wanted = self.forced[part, position, None, None]  # [b, 1, 1]
         others = torch.arange(scores.size(-1), device=scores.device) != wanted
-        return scores.masked_fill_(others & (wanted != FREE), NONE)
+        return scores.masked_fill_(others & (wanted != FREE), NEG_INF)
 
-    def follow(self, parents: Tensor, tokens: Tensor) -> None:
+    def reorder(self, parents: Tensor, tokens: Tensor) -> None:
         pass
 
     def select(self, rows: Tensor) -> None:
@@ -59,7 +59,7 @@ class Written:
     def __init__(self) -> None:
         self.written: Tensor | None = None  # [B, K, t]
 
-    def follow(self, parents: Tensor, tokens: Tensor) -> None:
+    def reorder(self, parents: Tensor, tokens: Tensor) -> None:
         new = tokens[:, :, None]
         if self.written is None:
             self.written = new
@@ -86,8 +86,8 @@ class NoRepeatNgram(Written):
         newest = self.written[part, :, None, position - self.n + 1 :]  # [b, K, 1, n - 1]
         is_again = (windows[..., :-1] == newest).all(-1)  # [b, K, t - n + 1]
         banned = torch.zeros_like(scores).scatter_add_(2, windows[..., -1], is_again.to(scores.dtype))
-        left = scores.masked_fill(banned > 0, NONE)
-        return torch.where((left > NONE).any(-1, keepdim=True), left, scores)
+        left = scores.masked_fill(banned > 0, NEG_INF)
+        return torch.where((left > NEG_INF).any(-1, keepdim=True), left, scores)
 
 
 class RepetitionPenalty(Written):

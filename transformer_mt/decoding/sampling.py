@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from transformer_mt.decoding.beam_state import NONE, Beams, Candidates
+from transformer_mt.decoding.beam_state import NEG_INF, BeamState, Candidates
 
 BITS = 23  # of a random number: with one half added, it still is an exact fp32 number, and never 0 or 1
 
@@ -25,7 +25,7 @@ class Sampler:
         self.temperature, self.top_k, self.top_p = temperature, top_k, top_p
         self.seed, self.lines = seed, lines
 
-    def __call__(self, beams: Beams, scores: Tensor, part: slice) -> Candidates:
+    def __call__(self, beams: BeamState, scores: Tensor, part: slice) -> Candidates:
         """[b, K, V] -> [b, K]"""
         branches = torch.arange(beams.n_branches, device=scores.device).expand(len(scores), -1)  # [b, K]
         parents = branches if beams.position else torch.zeros_like(branches)
@@ -41,12 +41,12 @@ class Sampler:
         """Scores of the tokens that may be drawn; NONE for the others. [b, K, V]"""
         if 0 < self.top_k < scores.size(-1):
             least = scores.topk(self.top_k).values[..., -1:]
-            scores = scores.masked_fill(scores < least, NONE)
+            scores = scores.masked_fill(scores < least, NEG_INF)
         if self.top_p < 1:
             ordered, places = scores.softmax(-1).sort(descending=True, stable=True)
             is_behind = ordered.cumsum(-1) - ordered >= self.top_p  # those before it have enough together
             is_behind[..., 0] = False  # however small top_p is: in fp32, it may be 0
-            scores = scores.masked_fill(torch.zeros_like(is_behind).scatter(-1, places, is_behind), NONE)
+            scores = scores.masked_fill(torch.zeros_like(is_behind).scatter(-1, places, is_behind), NEG_INF)
         return scores
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from transformer_mt.data.batches import Batch, pair_batch
-from transformer_mt.data.bucketing import Cuts
+from transformer_mt.data.bucketing import BucketedBatches
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.ensemble import Ensemble, mean
 from transformer_mt.model.chunked_logits import chunk_rows
@@ -35,7 +35,7 @@ def forced_log_probs(
     if not targets:
         return []
     lengths = [np.array([len(ids) for ids in side], np.int32) for side in (sources, targets)]
-    cuts = Cuts(lengths[0] + tokenizers.source_controls, lengths[1] + 1, tokens)
+    cuts = BucketedBatches(lengths[0] + tokenizers.source_controls, lengths[1] + 1, tokens)
     found: list[list[float]] = [[] for _ in targets]
     for rows in cuts.in_order():
         numbers = cast("list[int]", rows.tolist())

@@ -13,8 +13,8 @@ import torch
 from transformer_mt.data.batches import source_batch
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.alignment import Links, align
-from transformer_mt.decoding.beam_search import Rule, likeliest, search
-from transformer_mt.decoding.beam_state import Beams, Hypothesis
+from transformer_mt.decoding.beam_search import LogitsProcessor, beam_candidates, search
+from transformer_mt.decoding.beam_state import BeamState, Hypothesis
 from transformer_mt.decoding.config import DecodingConfig
 from transformer_mt.decoding.ensemble import Ensemble
 from transformer_mt.decoding.loading import Member, read_members, ready
@@ -103,14 +103,14 @@ class Translator(TextTranslator):
         device, tokenizer = self.ensemble.device, self.tokenizers.tgt
         given = [len(ids) for ids in prefixes] if prefixes is not None else [0] * len(sentences)
         limits = [min(config.limit(len(ids)) + n, self.longest) for ids, n in zip(sentences, given, strict=True)]
-        beams = Beams(
+        beams = BeamState(
             torch.tensor(limits, device=device),
             config.branches,
             tokenizer.bos_id,
             tokenizer.eos_id,
             config.normalise,
         )
-        rules: list[Rule] = [MinLength(config.min_length, tokenizer.eos_id)]
+        rules: list[LogitsProcessor] = [MinLength(config.min_length, tokenizer.eos_id)]
         if prefixes is not None:
             rules.append(Prefixes(prefixes, device))
         if config.no_repeat_ngram:
@@ -119,7 +119,7 @@ class Translator(TextTranslator):
             rules.append(RepetitionPenalty(config.repetition_penalty))
         numbers = torch.tensor(lines or range(1, len(sentences) + 1), device=device)
         drawn = config.temperature, config.top_k, config.top_p, config.seed
-        choose = Sampler(*drawn, numbers) if config.sample else likeliest
+        choose = Sampler(*drawn, numbers) if config.sample else beam_candidates
         caches = self.ensemble.start(source_batch(sentences, self.tokenizers).to(device))
         return search(self.ensemble.step, caches, beams, choose, rules)
 

@@ -17,7 +17,7 @@ from sacrebleu.metrics.ter import TER
 
 from transformer_mt.data.languages import primary_language
 from transformer_mt.evaluation.bleu_tokenizers import TER_OF_CHARACTERS, TER_OF_NO_WORDS
-from transformer_mt.evaluation.metrics import Score, Standard
+from transformer_mt.evaluation.metrics import Score, Scorer
 
 RESAMPLES = 1000  # of the test set, drawn with replacement; from them the interval
 MOST_PAIRS = 10_000  # with an interval: of so many, the resamples of chrF++ take 1 GB at once
@@ -60,7 +60,7 @@ class PapersMeasure(Measure):
         )
 
 
-def make_metrics(standard: Standard) -> dict[str, Metric]:
+def make_metrics(standard: Scorer) -> dict[str, Metric]:
     """sacreBLEU's metrics by name, as they fit the language and the text."""
     lowercase, language = standard.lowercase, primary_language(standard.tgt_lang)
     metrics: dict[str, Metric] = {
@@ -74,14 +74,14 @@ def make_metrics(standard: Standard) -> dict[str, Metric]:
     return metrics
 
 
-def measure(hypotheses: Sequence[str], references: Sequence[str], standard: Standard) -> dict[str, Measure]:
+def measure(hypotheses: Sequence[str], references: Sequence[str], standard: Scorer) -> dict[str, Measure]:
     """All but P, by name."""
     metrics = make_metrics(standard)
     hypotheses, references = standard.plain(hypotheses), standard.plain(references)
     return {name: _take(metric, hypotheses, references) for name, metric in metrics.items()}
 
 
-def measure_as_papers(hypotheses: Sequence[str], references: Sequence[str], standard: Standard) -> PapersMeasure:
+def measure_as_papers(hypotheses: Sequence[str], references: Sequence[str], standard: Scorer) -> PapersMeasure:
     """P: BLEU of the papers' text, whose tokens are taken as they are. Moses text is only lower-cased."""
     from transformer_mt.evaluation import moses
 

@@ -62,7 +62,7 @@ class Scores:
 
 
 @dataclass(frozen=True)
-class Standard:
+class Scorer:
     """By what translations into a language are judged: sacreBLEU's tokeniser, and what kind of text they are."""
 
     tokenize: str
@@ -70,7 +70,7 @@ class Standard:
     text: TextKind = "raw"
 
     @classmethod
-    def of(cls, config: ScoringConfig, tgt_lang: str) -> Standard:
+    def of(cls, config: ScoringConfig, tgt_lang: str) -> Scorer:
         """As a configuration has it. Raises `UserError` for Moses text in a language of which Moses knows no rules."""
         if config.text == "moses":
             from transformer_mt.evaluation import moses

@@ -20,7 +20,7 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.significance import PairedTest, Result
 
 from transformer_mt.evaluation.measures import MOST_PAIRS, make_metrics
-from transformer_mt.evaluation.metrics import Standard
+from transformer_mt.evaluation.metrics import Scorer
 
 LENGTHS = (10, 20, 30, 40, 50, 60)  # words of a reference, where a bucket ends
 FREQUENCIES = (0, 1, 5, 20, 100)  # of a word in training, where a bucket ends
@@ -86,7 +86,7 @@ class FrequencyBucket:
     f1: list[float]  # from 0 to 100
 
 
-def contests(systems: Sequence[Texts], references: Texts, standard: Standard) -> dict[str, Contest]:
+def contests(systems: Sequence[Texts], references: Texts, standard: Scorer) -> dict[str, Contest]:
     """By every metric, with the tests that `sacrebleu --paired-bs` and `--paired-ar` make, and their seed; but shuffles
     that make a difference just as large are counted, too."""
     references, systems = standard.plain(references), [standard.plain(texts) for texts in systems]
@@ -149,7 +149,7 @@ def _standing(score: float, first: float, *p_values: float | None) -> Standing:
 
 
 def most_different(
-    systems: Sequence[Texts], sources: Texts | None, references: Texts, standard: Standard, count: int
+    systems: Sequence[Texts], sources: Texts | None, references: Texts, standard: Scorer, count: int
 ) -> list[Sentence]:
     """The sentences between whose translations chrF differs most."""
     metric = CHRF(lowercase=standard.lowercase)
@@ -165,7 +165,7 @@ def most_different(
 # --- where ------------------------------------------------------------------------------------------------------------
 
 
-def words_of(standard: Standard) -> Callable[[Texts], list[list[str]]]:
+def words_of(standard: Scorer) -> Callable[[Texts], list[list[str]]]:
     """What cuts texts into words."""
     tokenizer = BLEU(tokenize=standard.tokenize).tokenizer
 
@@ -176,7 +176,7 @@ def words_of(standard: Standard) -> Callable[[Texts], list[list[str]]]:
     return words
 
 
-def by_length(systems: Sequence[Texts], references: Texts, standard: Standard) -> list[LengthBucket]:
+def by_length(systems: Sequence[Texts], references: Texts, standard: Scorer) -> list[LengthBucket]:
     """Scores by the length of the reference."""
     lengths = [len(words) for words in words_of(standard)(references)]
     metrics = make_metrics(standard)
@@ -194,7 +194,7 @@ def by_length(systems: Sequence[Texts], references: Texts, standard: Standard) -
     return found
 
 
-def count_words(texts: Iterable[Texts], wanted: set[str], standard: Standard) -> Counter[str]:
+def count_words(texts: Iterable[Texts], wanted: set[str], standard: Scorer) -> Counter[str]:
     """How often words are met in windows of training text; what is not wanted takes no memory."""
     words, found = words_of(standard), Counter[str]()
     for window in texts:
@@ -203,7 +203,7 @@ def count_words(texts: Iterable[Texts], wanted: set[str], standard: Standard) ->
 
 
 def by_frequency(
-    systems: Sequence[Texts], references: Texts, training: Iterable[Texts], standard: Standard
+    systems: Sequence[Texts], references: Texts, training: Iterable[Texts], standard: Scorer
 ) -> list[FrequencyBucket]:
     """F1 of the occurrences of words, by how often training met them: twice in a translation and once in its
     reference is right once."""

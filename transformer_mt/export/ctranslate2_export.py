@@ -72,7 +72,7 @@ def to_ctranslate2(
     lines: list[str] = []
     if texts is None:
         texts = validation_texts(config, lines)
-    with files.new_folder(output) as beside:
+    with files.atomic_new_folder(output) as beside:
         ctranslate2_model.save(translator, limits.positions, quantization, beside)
         for side, tokenizer in (("src", translator.tokenizers.src), ("tgt", translator.tokenizers.tgt)):
             files.write_text(beside / f"{side}_tokenizer.json", tokenizer.to_json())

@@ -43,7 +43,7 @@ def write(
         record = {key: value for key, value in record.items() if key not in run_metadata.OF_THE_TESTS}
     created = datetime.now(timezone.utc).isoformat(timespec="seconds")
     record["exported"] = {**exported, "run": str(source.path), "created": created}
-    with files.new_folder(output) as beside:
+    with files.atomic_new_folder(output) as beside:
         run = RunFolder(beside)
         shutil.copyfile(source.config, run.config)
         shutil.copyfile(source.tokenizer, run.tokenizer)

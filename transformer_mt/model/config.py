@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from transformer_mt.config.section import Section, refusal
+from transformer_mt.config.section import Section, section_error
 
 OWN_KEYS = ("n_heads", "n_kv_heads", "d_ff", "layer_drop")
 
@@ -138,7 +138,7 @@ class ModelConfig(Section):
     def _heads_fit(self) -> ModelConfig:
         for name, stack in (("encoder.", self.encoder), ("decoder.", self.decoder)):
             for key, what in self.of(stack)._misfits():
-                raise refusal(f"{name}{key}" if getattr(stack, key) is not None else key, what)
+                raise section_error(f"{name}{key}" if getattr(stack, key) is not None else key, what)
         return self
 
     def _misfits(self) -> Iterator[tuple[str, str]]:

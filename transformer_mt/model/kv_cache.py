@@ -24,7 +24,7 @@ def room_for(columns: int) -> int:
     return -(-columns // BLOCK) * BLOCK
 
 
-class Past:
+class LayerKVCache:
     """Keys and values of the target so far, of one layer, with room for some more."""
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class Past:
         self._room = room
 
 
-class Cache:
+class KVCache:
     """The state of a step-by-step decoder: the source, projected once, and the branches so far."""
 
     def __init__(self, memory: list[KeysValues], memory_mask: Tensor) -> None:
@@ -66,12 +66,12 @@ class Cache:
             KeysValues(keys.contiguous(), values.contiguous()) for keys, values in memory
         ]  # 2 x [B, G, S, E]
         self.memory_mask = memory_mask  # [B, 1, 1, S]
-        self.past = [Past() for _ in memory]  # of each layer's self-attention
+        self.past = [LayerKVCache() for _ in memory]  # of each layer's self-attention
         self.path = memory_mask.new_zeros(len(memory_mask), 1, 1, 0)  # the columns on each branch's path. [B, 1, K, C]
         self.position = 0  # of the next token of every branch
         self.columns = 0  # that are taken
 
-    def admit(self, n_branches: int) -> tuple[slice, Tensor]:
+    def append_step(self, n_branches: int) -> tuple[slice, Tensor]:
         """Open a column for the next token of each branch; its position, and what each may see. [B, 1, K, C]"""
         at, new = slice(self.position, self.position + 1), torch.arange(n_branches, device=self.path.device)
         if self.columns + n_branches > self.path.size(3):
@@ -80,7 +80,7 @@ class Cache:
         self.position, self.columns = at.stop, self.columns + n_branches
         return at, self.path
 
-    def follow(self, parents: Tensor) -> None:
+    def reorder(self, parents: Tensor) -> None:
         """From now on branch k goes on from what was branch parents[:, k]. [B, K]"""
         places = parents[:, None, :, None].expand(-1, -1, -1, self.path.size(3))
         self.path = self.path.gather(2, places)

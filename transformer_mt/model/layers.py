@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformer_mt.model.attention import KeysValues, MultiHeadAttention
 from transformer_mt.model.config import ModelConfig
 from transformer_mt.model.dropout import Dropout
-from transformer_mt.model.kv_cache import Past
+from transformer_mt.model.kv_cache import LayerKVCache
 from transformer_mt.model.linear import Linear, PackedLinear
 from transformer_mt.model.norms import make_norm
 
@@ -136,7 +136,7 @@ class DecoderLayer(nn.Module):
         mask: Tensor,
         memory: KeysValues,
         memory_mask: Tensor,
-        past: Past | None = None,
+        past: LayerKVCache | None = None,
         at: slice | None = None,
     ) -> Tensor:
         """[B, T, D] -> [B, T, D]; with a past, x holds what is new, and the mask says what it sees of all there is."""

@@ -38,7 +38,7 @@ def compiles_by_shape(device: torch.device, dtype: torch.dtype) -> bool:
 def fill_up(rows: Tensor, dtype: torch.dtype) -> Tensor:
     """Rows in this precision, and zeros behind them where each shape would be compiled. [N, ...] -> [N or more, ...]"""
     count = len(rows)
-    wanted = common_count(count) if compiles_by_shape(rows.device, dtype) else count
+    wanted = bucket_size(count) if compiles_by_shape(rows.device, dtype) else count
     if wanted == count:
         return rows.to(dtype)
     filled = rows.new_empty(wanted, *rows.shape[1:], dtype=dtype)
@@ -49,10 +49,10 @@ def fill_up(rows: Tensor, dtype: torch.dtype) -> Tensor:
 
 def is_common(count: int) -> bool:
     """Whether so many rows stay as they are: up to 16 do."""
-    return common_count(count) == count
+    return bucket_size(count) == count
 
 
-def common_count(count: int) -> int:
+def bucket_size(count: int) -> int:
     """The next of few numbers of rows, `PER_OCTAVE` between a power of two and the next."""
     step = max(1, (1 << max(0, count - 1).bit_length()) // (2 * PER_OCTAVE))
     return -(-count // step) * step

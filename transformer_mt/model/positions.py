@@ -41,7 +41,7 @@ def rotary_table(length: int, width: int) -> Tensor:
     return torch.stack([angles.cos(), angles.sin()])
 
 
-class GrowingTable(nn.Module):
+class PositionTable(nn.Module):
     """Positions `compute(length, width)` [..., length, _], made longer where a sequence needs it; no checkpoint holds
     what can be computed."""
 
@@ -65,7 +65,7 @@ class GrowingTable(nn.Module):
 # --- added to the embeddings ------------------------------------------------------------------------------------------
 
 
-class SinusoidalPositions(GrowingTable):
+class SinusoidalPositions(PositionTable):
     """Adds the table [length, D]."""
 
     def __init__(self, d_model: int, length: int = LENGTH) -> None:
@@ -115,7 +115,7 @@ def make_positions(config: ModelConfig) -> nn.Module:
 # --- in the attention -------------------------------------------------------------------------------------------------
 
 
-class Rotary(GrowingTable):
+class Rotary(PositionTable):
     """Turns pairs of a vector by angles that grow with its position (Su et al. 2021), so that the product of a query
     and a key depends on their distance alone. Pair i is made of the elements i and i + E / 2."""
 

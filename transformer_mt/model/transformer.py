@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformer_mt.model.attention import KeysValues, causal_mask, padding_mask
 from transformer_mt.model.config import ModelConfig
 from transformer_mt.model.dropout import Dropout
-from transformer_mt.model.kv_cache import Cache
+from transformer_mt.model.kv_cache import KVCache
 from transformer_mt.model.layers import DecoderLayer, EncoderLayer, make_final_norm
 from transformer_mt.model.linear import Linear, initialise
 from transformer_mt.model.norms import make_norm
@@ -81,7 +81,7 @@ class Stack(nn.Module):
             ids = ids.masked_fill(dropped, self.embedding.pad_id)
         return self.dropout(self.embedding(ids, at))
 
-    def survivors(self) -> Iterator[tuple[int, nn.Module]]:
+    def active_layers(self) -> Iterator[tuple[int, nn.Module]]:
         """The layers that take part, with their numbers: in training each may be left out (Fan et al. 2020)."""
         for i, layer in enumerate(self.layers):
             if not (self.training and self.layer_drop and torch.rand(()).item() < self.layer_drop):
@@ -99,7 +99,7 @@ class Encoder(Stack):
         if mask is None:
             mask = padding_mask(src, self.embedding.pad_id)
         x = self.embed(src)
-        for _, layer in self.survivors():
+        for _, layer in self.active_layers():
             x = layer(x, mask)
         return self.norm(x)
 
@@ -120,13 +120,13 @@ class Decoder(Stack):
         The causal mask alone serves: padding stands on the right, behind every position that counts.
         """
         x, mask = self.embed(tgt_in), causal_mask(tgt_in.size(1), tgt_in.device)
-        for i, layer in self.survivors():
+        for i, layer in self.active_layers():
             x = layer(x, mask, memory[i], memory_mask)
         return self.norm(x)
 
-    def step(self, tokens: Tensor, cache: Cache) -> Tensor:
+    def step(self, tokens: Tensor, cache: KVCache) -> Tensor:
         """One position more, for each branch. [B, K] -> [B, K, D]"""
-        at, mask = cache.admit(tokens.size(1))
+        at, mask = cache.append_step(tokens.size(1))
         x = self.embed(tokens, at)
         for layer, memory, past in zip(self.layers, cache.memory, cache.past, strict=True):
             x = layer(x, mask, memory, cache.memory_mask, past, at)
@@ -172,12 +172,12 @@ class Transformer(nn.Module):
         logits[..., self.tgt_pad] = -math.inf
         return logits
 
-    def start(self, src: Tensor) -> Cache:
+    def start(self, src: Tensor) -> KVCache:
         """What step-by-step decoding begins with. [B, S]"""
         memory, mask = self.encode(src)
-        return Cache(self.decoder.project(memory), mask)
+        return KVCache(self.decoder.project(memory), mask)
 
-    def step(self, tokens: Tensor, cache: Cache) -> Tensor:
+    def step(self, tokens: Tensor, cache: KVCache) -> Tensor:
         """The decoder's states behind `tokens`, the newest of each branch, which the cache takes in.
 
         [B, K] -> [B, K, D]

@@ -8,7 +8,7 @@ from pathlib import Path
 from transformer_mt.config.root import Config
 from transformer_mt.data import corpus
 from transformer_mt.data.batches import BatchStream
-from transformer_mt.data.corpus import Table
+from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.encoding import EncodedCorpus, LengthLimit, encode
 from transformer_mt.data.sources import Source
 from transformer_mt.data.tokenizers import tokenizer
@@ -17,19 +17,19 @@ from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
 from transformer_mt.pipeline import warm_start
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.system.files import clear_abandoned
-from transformer_mt.system.logging import say
+from transformer_mt.system.files import remove_abandoned
+from transformer_mt.system.logging import log_rank0
 
 
 @dataclass(frozen=True)
 class Tables:
     """The sentence pairs of a run, as text."""
 
-    train: Table
-    validation: Table
-    test: dict[str, Table]
+    train: ParallelCorpus
+    validation: ParallelCorpus
+    test: dict[str, ParallelCorpus]
 
-    def held_out(self) -> dict[str, Table]:
+    def held_out(self) -> dict[str, ParallelCorpus]:
         """All that is not trained on, by name."""
         return {"validation": self.validation, **self.test}
 
@@ -47,7 +47,7 @@ class Corpora:
 
 
 @dataclass(frozen=True)
-class Material:
+class TrainingData:
     """The text, the tokenizers and the ids of a run."""
 
     tables: Tables
@@ -55,18 +55,18 @@ class Material:
     corpora: Corpora
 
 
-def gather(run: RunFolder, config: Config, is_first: bool) -> Material:
+def gather(run: RunFolder, config: Config, is_rank0: bool) -> TrainingData:
     """Read, learn and encode whatever the cache and the run folder do not hold yet.
 
     Of several processes only the first learns the tokenizers: not all kinds are learnt alike to the bit.
     """
-    if is_first:
-        clear_abandoned(Path(config.data.cache_dir))
+    if is_rank0:
+        remove_abandoned(Path(config.data.cache_dir))
     tables = load_tables(config)
-    if is_first and not run.exists():
+    if is_rank0 and not run.exists():
         new_tokenizers(config, tables.train).save(run.tokenizer)
     tokenizers = TokenizerPair.load(run.tokenizer)
-    return Material(tables, tokenizers, encode_tables(config, tables, tokenizers))
+    return TrainingData(tables, tokenizers, encode_tables(config, tables, tokenizers))
 
 
 # --- text -------------------------------------------------------------------------------------------------------------
@@ -78,27 +78,27 @@ def load_tables(config: Config) -> Tables:
     return Tables(train_table, validation, {name: load(config, source) for name, source in config.data.test.items()})
 
 
-def load_pairs(config: Config) -> tuple[Table, Table]:
+def load_pairs(config: Config) -> tuple[ParallelCorpus, ParallelCorpus]:
     """Training and validation pairs; the latter are cut from the former where none are named."""
     data, train_table = config.data, load(config, config.data.train)
     if data.validation is not None:
         return train_table, load(config, data.validation)
     train_table, validation = corpus.cut_validation(train_table, data.validation_size, config.seed)
-    say(f"data: data.validation is missing: {len(validation):,} random pairs are cut from the training pairs")
+    log_rank0(f"data: data.validation is missing: {len(validation):,} random pairs are cut from the training pairs")
     return train_table, validation
 
 
-def load_training(config: Config) -> Table:
+def load_training(config: Config) -> ParallelCorpus:
     """The training pairs alone, without what is cut from them."""
     return load_pairs(config)[0] if config.data.validation is None else load(config, config.data.train)
 
 
-def load_validation(config: Config) -> Table:
+def load_validation(config: Config) -> ParallelCorpus:
     """The validation pairs alone; the training pairs are read only where those are cut from them."""
     return load_pairs(config)[1] if config.data.validation is None else load(config, config.data.validation)
 
 
-def load(config: Config, source: Source) -> Table:
+def load(config: Config, source: Source) -> ParallelCorpus:
     """One source, in the configuration's languages."""
     return corpus.load(source, config.data.src_lang, config.data.tgt_lang, Path(config.data.cache_dir))
 
@@ -106,7 +106,7 @@ def load(config: Config, source: Source) -> Table:
 # --- ids --------------------------------------------------------------------------------------------------------------
 
 
-def new_tokenizers(config: Config, table: Table) -> TokenizerPair:
+def new_tokenizers(config: Config, table: ParallelCorpus) -> TokenizerPair:
     """Learnt from the training pairs, or taken over from the run to begin with."""
     if config.train.init_from is not None:
         return warm_start.tokenizers(config)
@@ -138,7 +138,7 @@ def encode_tables(config: Config, tables: Tables, tokenizers: TokenizerPair) -> 
     return corpora
 
 
-def encode_validation(config: Config, table: Table, tokenizers: TokenizerPair) -> EncodedCorpus:
+def encode_validation(config: Config, table: ParallelCorpus, tokenizers: TokenizerPair) -> EncodedCorpus:
     """Validation pairs as they are, but cut where the model, or its search, reads no further: a line of rubbish is not
     to take all memory at the first validation."""
     longest = max(config.data.max_length, config.decoding.max_source_length + 1)  # the end symbol, which this counts
@@ -148,7 +148,7 @@ def encode_validation(config: Config, table: Table, tokenizers: TokenizerPair) -
     return encode(table, tokenizers, limit, Path(config.data.cache_dir))
 
 
-def make_stream(config: Config, material: Material, tokens: int) -> BatchStream:
+def make_stream(config: Config, material: TrainingData, tokens: int) -> BatchStream:
     """The training pairs in batches of so many tokens."""
     tokenizers = material.tokenizers
     return BatchStream(material.corpora.train, tokenizers, tokens, config.seed, make_resamplers(config, tokenizers))

@@ -14,18 +14,18 @@ from transformer_mt.config.root import Config
 from transformer_mt.data.batches import BatchStream
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.pipeline.data import Material, make_stream
+from transformer_mt.pipeline.data import TrainingData, make_stream
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system import launcher
 from transformer_mt.system.device import Machine, resolve
-from transformer_mt.system.logging import say
+from transformer_mt.system.logging import log_rank0
 from transformer_mt.training import memory
 from transformer_mt.training.loss import make_loss
 from transformer_mt.training.schedule import ENDING, make_schedule
-from transformer_mt.training.train_step import differentiate
+from transformer_mt.training.train_step import loss_and_gradients
 
 
-def settle(run: RunFolder, config: Config) -> Config:
+def resolve_config(run: RunFolder, config: Config) -> Config:
     """The configuration as the run has it: `auto` resolved once, and nothing changed that decides what is learnt.
 
     Only the threads are counted anew where another number of processes shares them.
@@ -34,7 +34,7 @@ def settle(run: RunFolder, config: Config) -> Config:
     old = None
     if run.exists():
         refuse_exported(run)
-        is_shared_alike = run.read_record().get("processes") == launcher.processes_here()
+        is_shared_alike = run.read_record().get("processes") == launcher.local_world_size()
         old = configuration.load(run.config)
         kept = ("device", "precision", "threads") if is_shared_alike else ("device", "precision")
         unchanged = {key: getattr(old, key) for key in kept if getattr(config, key) == "auto"}
@@ -71,7 +71,7 @@ def check_the_end(run: RunFolder, config: Config, is_new: bool) -> None:
             f"further;\n{of_new if is_new else of_old}"
         )
     rate = make_schedule(config.schedule, config.model.d_model)(total)
-    say(
+    log_rank0(
         f"schedule: the {config.schedule.kind} curve ends at step {total:,} (schedule.total_steps); "
         f"any step after it has a learning rate of {rate:.2g}"
     )
@@ -97,34 +97,34 @@ def compare(run: RunFolder, old: Config, new: Config) -> None:
             "name another run (name=...), or begin this one anew with --restart (the old one is moved aside)"
         )
     for key in free:
-        say(f"{key}: {_show(before.get(key))} -> {_show(after.get(key))}")
+        log_rank0(f"{key}: {_show(before.get(key))} -> {_show(after.get(key))}")
     if {"device", "threads"} & set(free):
-        say("device or threads changed: results may now differ in the last bits from those of an undisturbed run")
+        log_rank0("device or threads changed: results may now differ in the last bits from those of an undisturbed run")
 
 
-def settle_batches(config: Config, machine: Machine, model: Transformer, material: Material) -> Config:
+def resolve_batch_tokens(config: Config, machine: Machine, model: Transformer, material: TrainingData) -> Config:
     """What `batches.tokens: auto` means here, found by trying batches out."""
     if config.batches.tokens != "auto":
         return config
     streams = partial(make_stream, config, material)
     tokens, why = memory.choose_budget(streams, *_trial(config, machine, model))
-    say(f"batches.tokens: auto is {tokens:,} ({why})")
+    log_rank0(f"batches.tokens: auto is {tokens:,} ({why})")
     return config.model_copy(update={"batches": config.batches.model_copy(update={"tokens": tokens})})
 
 
-def say_memory(config: Config, machine: Machine, model: Transformer, stream: BatchStream) -> None:
+def log_memory(config: Config, machine: Machine, model: Transformer, stream: BatchStream) -> None:
     """What the largest batch needs of memory."""
-    say(f"memory: {memory.predict(stream, *_trial(config, machine, model))}")
+    log_rank0(f"memory: {memory.predict(stream, *_trial(config, machine, model))}")
 
 
-def warn_of_an_early_end(config: Config, stream: BatchStream) -> None:
+def warn_early_end(config: Config, stream: BatchStream) -> None:
     """Say so where the epochs are over before the learning rate's curve is."""
     total, epochs = config.schedule.total_steps, config.train.max_epochs
     if config.schedule.kind not in ENDING or total is None or epochs is None:
         return
     steps = math.ceil(epochs * len(stream) / config.batches.accumulate)
     if steps < total:
-        say(
+        log_rank0(
             f"warning: train.max_epochs {epochs} ends the training near step {steps:,}, and the "
             f"{config.schedule.kind} curve ends at step {total:,}; set schedule.total_steps to as many"
         )
@@ -134,7 +134,7 @@ def _trial(config: Config, machine: Machine, model: Transformer) -> tuple[memory
     """How a batch is tried out, on what, and the bytes that a step needs besides."""
     copies = config.optimizer.copies + 1  # the sum of gradients; one gradient is made by the trial
     besides = copies * sum(parameter.nbytes for parameter in model.parameters())
-    return partial(differentiate, model, machine=machine, loss=make_loss(config.loss)), machine.device, besides
+    return partial(loss_and_gradients, model, machine=machine, loss=make_loss(config.loss)), machine.device, besides
 
 
 def _show(value: object) -> str:

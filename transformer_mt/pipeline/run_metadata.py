@@ -37,7 +37,7 @@ def check_text(run: RunFolder, fingerprints: Mapping[str, str]) -> None:
 
 def is_of_this_job(run: RunFolder) -> bool:
     """Whether the last one to train a run was this job, which has been started more than once then."""
-    return run.exists() and run.read_record().get("job") == launcher.job()
+    return run.exists() and run.read_record().get("job") == launcher.job_id()
 
 
 def begin(
@@ -60,7 +60,7 @@ def begin(
         **earlier,
         "format": FORMAT,
         "provenance": {**made, "init_from": init_from} if init_from else made,
-        "processes": launcher.processes_here(),
+        "processes": launcher.local_world_size(),
         "parameters": parameters,
         "report": report,
         "sha256": {**fingerprints},
@@ -109,10 +109,10 @@ def write(run: RunFolder, record: Mapping[str, Any]) -> None:
     write_text(run.record, json.dumps(record, ensure_ascii=False, indent=1) + "\n")
 
 
-def take_up(run: RunFolder, config: Config, step: int) -> None:
+def record_resume(run: RunFolder, config: Config, step: int) -> None:
     """Write down that this job trains a run on from a step: it has done then what its options say about the start, and
     what stands there of an end at a later step is no longer so."""
-    record: dict[str, Any] = {**run.read_record(), "job": launcher.job()}
+    record: dict[str, Any] = {**run.read_record(), "job": launcher.job_id()}
     if step < record.get("last_step", math.inf):
         record = {key: value for key, value in record.items() if key not in OF_THE_END}
     write(run, record)

@@ -18,31 +18,31 @@ from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
 from transformer_mt.data import report as checks
 from transformer_mt.data.batches import Batch, BatchStream
-from transformer_mt.data.corpus import Table
+from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.encoding import EncodedCorpus
-from transformer_mt.data.prefetching import Feed
+from transformer_mt.data.prefetching import Prefetcher
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
-from transformer_mt.evaluation.metrics import Standard
+from transformer_mt.evaluation.metrics import Scorer
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.pipeline import figures, run_metadata
-from transformer_mt.pipeline.data import Material, Tables, gather, make_stream
-from transformer_mt.pipeline.resolve import say_memory, settle, settle_batches, warn_of_an_early_end
+from transformer_mt.pipeline.data import Tables, TrainingData, gather, make_stream
+from transformer_mt.pipeline.resolve import log_memory, resolve_batch_tokens, resolve_config, warn_early_end
 from transformer_mt.pipeline.validation import Validator
-from transformer_mt.pipeline.warm_start import Origin, find_origin
+from transformer_mt.pipeline.warm_start import WarmStart, find_warm_start
 from transformer_mt.runs.checkpoints import find_start, warning_of_room
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system import launcher
 from transformer_mt.system.device import Machine, resolve
-from transformer_mt.system.logging import say, say_here
+from transformer_mt.system.logging import log, log_rank0
 from transformer_mt.training import distributed
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.loss import make_loss
-from transformer_mt.training.metrics_logger import Monitor, SilentMonitor
+from transformer_mt.training.metrics_logger import MetricsLogger, SilentMetricsLogger
 from transformer_mt.training.optimizers import make_average, make_optimizers
 from transformer_mt.training.schedule import make_schedule
-from transformer_mt.training.train_step import Updater
+from transformer_mt.training.train_step import TrainStep
 from transformer_mt.training.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -55,68 +55,70 @@ def train(config: Config, *, checkpoint: str = "last", restart: bool = False) ->
     Raises `UserError` for what the user can mend, and `Interrupted` when a signal stopped it.
     """
     run = RunFolder(Path(config.runs_dir) / str(config.name), config.keep.when_full)
-    if (restart or checkpoint != "last") and launcher.restarts() and run_metadata.is_of_this_job(run):
-        say("this job was started anew: its first start has done what --restart and --checkpoint say, and it goes on")
+    if (restart or checkpoint != "last") and launcher.restart_count() and run_metadata.is_of_this_job(run):
+        log_rank0(
+            "this job was started anew: its first start has done what --restart and --checkpoint say, and it goes on"
+        )
         checkpoint, restart = "last", False
     if checkpoint != "last":
         run.checkpoint(checkpoint)  # must be there before anything is made
-    origin = find_origin(run, config, restart)
+    origin = find_warm_start(run, config, restart)
     with distributed.join(config.batches.accumulate) as ranks, hold(run, ranks, restart):
-        config = ranks.first_decides(lambda: settle(run, config))
+        config = ranks.run_on_rank0(lambda: resolve_config(run, config))
         machine = resolve(config.device, config.precision, config.threads)
-        with ranks.first_goes_ahead():
-            material = gather(run, config, ranks.is_first)
-        report = ranks.first_decides(lambda: look_at(run, config, material, origin))
+        with ranks.rank0_first():
+            material = gather(run, config, ranks.is_rank0)
+        report = ranks.run_on_rank0(lambda: report_data(run, config, material, origin))
         model = make_model(config, material, origin).to(machine.device)
-        ranks.take_over(parameter.data for parameter in model.parameters())  # the origin may be training
-        config = ranks.first_decides(lambda: settle_batches(config, machine, model, material))
+        ranks.broadcast_parameters(parameter.data for parameter in model.parameters())  # the origin may be training
+        config = ranks.run_on_rank0(lambda: resolve_batch_tokens(config, machine, model, material))
         stream = make_stream(config, material, config.batches.budget)
-        if ranks.is_first:
-            say_memory(config, machine, model, stream)
-            warn_of_an_early_end(config, stream)
+        if ranks.is_rank0:
+            log_memory(config, machine, model, stream)
+            warn_early_end(config, stream)
             begin(run, config, machine, model, origin, material, report)
         with make_monitor(run, config, ranks) as monitor:
             trainer = make_trainer(run, config, machine, ranks, model, material, stream, monitor)
-            start = ranks.first_decides(lambda: find_start(run, checkpoint))
+            start = ranks.run_on_rank0(lambda: find_start(run, checkpoint))
             if start is not None:
                 trainer.resume(start)
-                say(f"going on after step {trainer.progress.step:,}")
+                log_rank0(f"going on after step {trainer.progress.step:,}")
             else:
                 monitor.cut_back(0, is_scored=False)  # an earlier start may have ended before its first checkpoint
                 monitor.show(1, lambda: make_pictures(config, model, material))
-            if ranks.is_first:
-                run_metadata.take_up(run, config, trainer.progress.step)
+            if ranks.is_rank0:
+                run_metadata.record_resume(run, config, trainer.progress.step)
             ended = trainer.fit()
             hours = trainer.progress.seconds / 3600
-            say(f"training ended: {ended}; hours in all: {hours:.2f}")
-            if ranks.is_first:
+            log_rank0(f"training ended: {ended}; hours in all: {hours:.2f}")
+            if ranks.is_rank0:
                 finish(run, config, machine, ended, hours, material.tables, monitor)
             ranks.wait()
-    say(f"the run is in {run.path}; its README.md says what to type next")
+    log_rank0(f"the run is in {run.path}; its README.md says what to type next")
 
 
 @contextmanager
 def hold(run: RunFolder, ranks: Ranks, restart: bool) -> Generator[None]:
     """The run folder, for this training alone; moved aside first where it is to begin anew, and back where it does not
     begin."""
-    if not ranks.is_first:
+    if not ranks.is_rank0:
         yield
         return
     aside = None
     if restart and run.exists():
         with run.locked():
             aside = run.move_aside()
-        say(f"the old run is now {aside}")
+        log_rank0(f"the old run is now {aside}")
     try:
         with run.locked():
             yield
     finally:
         if aside is not None and not run.path.exists():
             aside.rename(run.path)
-            say(f"no new run was begun, and the old one is {run.path} again")
+            log_rank0(f"no new run was begun, and the old one is {run.path} again")
 
 
-def look_at(run: RunFolder, config: Config, material: Material, origin: Origin | None) -> list[str]:
+def report_data(run: RunFolder, config: Config, material: TrainingData, origin: WarmStart | None) -> list[str]:
     """What stands out in the data, said before time is spent on it.
 
     Raises `UserError` for a text from which this run, or the one whose weights it takes, cannot go on.
@@ -130,11 +132,11 @@ def look_at(run: RunFolder, config: Config, material: Material, origin: Origin |
     cache_dir = Path(config.data.cache_dir)
     report = checks.report(corpora.train, corpora.validation, tables.held_out(), cache_dir)
     for line in report:
-        say(f"data: {line}")
+        log_rank0(f"data: {line}")
     return report
 
 
-def make_model(config: Config, material: Material, origin: Origin | None) -> Transformer:
+def make_model(config: Config, material: TrainingData, origin: WarmStart | None) -> Transformer:
     """A new model, with weights from the seed, or those that another run has learnt."""
     torch.manual_seed(config.seed)
     model = Transformer(config.model, material.tokenizers.src, material.tokenizers.tgt)
@@ -148,16 +150,16 @@ def begin(
     config: Config,
     machine: Machine,
     model: Transformer,
-    origin: Origin | None,
-    material: Material,
+    origin: WarmStart | None,
+    material: TrainingData,
     report: list[str],
 ) -> None:
     """Write down what this run is."""
     if origin is not None:
         for line in origin.lines():
-            say(line)
+            log_rank0(line)
     if line := warning_of_room(run, config.keep, model, config.optimizer.copies):
-        say(line)
+        log_rank0(line)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     run_metadata.begin(
         run, config, machine, parameters, report, material.tables.fingerprints(), origin and origin.about()
@@ -167,7 +169,7 @@ def begin(
 # --- its parts -------------------------------------------------------------------------------------------------------
 
 
-def make_monitor(run: RunFolder, config: Config, ranks: Ranks) -> Monitor:
+def make_monitor(run: RunFolder, config: Config, ranks: Ranks) -> MetricsLogger:
     """What the run says; its settings make its row among TensorBoard's hyper-parameters."""
     sections = ("batches", "loss", "model", "optimizer", "schedule", "tokenizer", "seed", "precision")
     hparams = {
@@ -175,10 +177,10 @@ def make_monitor(run: RunFolder, config: Config, ranks: Ranks) -> Monitor:
         for key, value in configuration.flatten(config).items()
         if key.partition(".")[0] in sections
     }
-    return (Monitor if ranks.is_first else SilentMonitor)(run, hparams, config.train.max_steps)
+    return (MetricsLogger if ranks.is_rank0 else SilentMetricsLogger)(run, hparams, config.train.max_steps)
 
 
-def make_pictures(config: Config, model: Transformer, material: Material) -> dict[str, Figure]:
+def make_pictures(config: Config, model: Transformer, material: TrainingData) -> dict[str, Figure]:
     """What TensorBoard shows of a run from its first step on."""
     if not config.validation.probes:
         return {}
@@ -197,16 +199,16 @@ def make_trainer(
     machine: Machine,
     ranks: Ranks,
     model: Transformer,
-    material: Material,
+    material: TrainingData,
     stream: BatchStream,
-    monitor: Monitor,
+    monitor: MetricsLogger,
 ) -> Trainer:
     """The trainer with all its parts."""
     pinned = machine.device.type == "cuda"
     updater = make_updater(config, machine, ranks, model, partial(halves, stream))
     return Trainer(
         updater=updater,
-        feed=Feed(stream, config.batches.accumulate, ranks.rank, ranks.size, pinned=pinned),
+        feed=Prefetcher(stream, config.batches.accumulate, ranks.rank, ranks.size, pinned=pinned),
         schedule=make_schedule(config.schedule, config.model.d_model),
         average=make_average(config.optimizer, model, updater.optimizers),
         validate=make_validator(config, machine, ranks, model, material.tokenizers, material.corpora.validation),
@@ -221,9 +223,9 @@ def make_trainer(
 
 def make_updater(
     config: Config, machine: Machine, ranks: Ranks, model: Transformer, halve: Callable[[Batch], Sequence[Batch]]
-) -> Updater:
+) -> TrainStep:
     """What takes a step. `halve` makes two batches of one for which there is no memory."""
-    return Updater(
+    return TrainStep(
         model,
         make_optimizers(config.optimizer, model, machine.precision),
         loss=make_loss(config.loss),
@@ -253,22 +255,22 @@ def make_validator(
         machine=machine,
         ranks=ranks,
         smoothing=config.loss.label_smoothing,
-        standard=Standard.of(config.scoring, config.data.tgt_lang),
+        standard=Scorer.of(config.scoring, config.data.tgt_lang),
         probes=config.validation.probes,
     )
 
 
 def halves(stream: BatchStream, batch: Batch) -> list[Batch]:
     """Two batches of one for which there is no memory. Raises `UserError` for a single pair."""
-    lines = stream.corpus.origins(batch.rows)
+    lines = stream.corpus.describe_lines(batch.rows)
     if len(batch.rows) == 1:
         raise UserError(f"{lines}: there is no memory for this pair alone; lower data.max_length, or the model's size")
-    say_here(f"no memory for a batch of {len(batch.rows)} pairs: it is split ({lines})")
+    log(f"no memory for a batch of {len(batch.rows)} pairs: it is split ({lines})")
     return stream.halves(batch)
 
 
 def finish(
-    run: RunFolder, config: Config, machine: Machine, ended: str, hours: float, tables: Tables, monitor: Monitor
+    run: RunFolder, config: Config, machine: Machine, ended: str, hours: float, tables: Tables, monitor: MetricsLogger
 ) -> None:
     """Score the test sets, once, with the best checkpoint, and write down how the run ended.
 
@@ -286,7 +288,7 @@ def finish(
 
 
 def score_tests(
-    run: RunFolder, config: Config, machine: Machine, step: int, tables: Mapping[str, Table]
+    run: RunFolder, config: Config, machine: Machine, step: int, tables: Mapping[str, ParallelCorpus]
 ) -> dict[str, dict[str, dict[str, Any]]]:
     """What the checkpoint of a step has on each test set, as the record keeps it."""
     if not tables:
@@ -299,11 +301,11 @@ def score_tests(
         machine.precision,
         batch_tokens=config.decoding.tokens_beside_training,
     )
-    standard = Standard.of(config.scoring, config.data.tgt_lang)
+    standard = Scorer.of(config.scoring, config.data.tgt_lang)
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for name, table in tables.items():
         scores = standard.score(translator.translate(table.column("src")), table.column("tgt"))
         head = f"{name} ({len(table):,} pairs, {config.decoding.method}, step {step:,})"
-        say("\n".join([head, *scores.lines()]))
+        log_rank0("\n".join([head, *scores.lines()]))
         found[name] = asdict(scores)
     return found

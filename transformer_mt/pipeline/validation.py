@@ -14,13 +14,13 @@ from transformer_mt.decoding.config import DecodingConfig
 from transformer_mt.decoding.text_translator import CutSource
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.evaluation.degenerate import find
-from transformer_mt.evaluation.metrics import Standard
+from transformer_mt.evaluation.metrics import Scorer
 from transformer_mt.evaluation.samples import Sample
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.system.device import Machine
 from transformer_mt.training.cross_entropy import batch_loss, perplexity
 from transformer_mt.training.distributed import Ranks
-from transformer_mt.training.trainer import Verdict
+from transformer_mt.training.trainer import ValidationResult
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -40,7 +40,7 @@ class Validator:
         machine: Machine,
         ranks: Ranks,
         smoothing: float,
-        standard: Standard,
+        standard: Scorer,
         probes: int,
     ) -> None:
         self.model, self.tokenizers, self.decoding, self.stream = model, tokenizers, decoding.greedily(), stream
@@ -50,7 +50,7 @@ class Validator:
         n = min(probes, len(pairs))
         self.probes = [i * len(pairs) // n for i in range(n)]
 
-    def __call__(self) -> Verdict:
+    def __call__(self) -> ValidationResult:
         translator = Translator.of(self.model, self.tokenizers, self.decoding, self.machine.precision)
         lines = self.ranks.share(range(1, len(self.sources) + 1))
         with warnings.catch_warnings():
@@ -66,7 +66,9 @@ class Validator:
             return Sample(self.sources[i], hypotheses[i], self.references[i])
 
         failures = {kind: sample(places[0]) for kind, places in degenerate.kinds.items()}
-        return Verdict(values, [sample(i) for i in self.probes], lambda: self.draw(translator), degenerate, failures)
+        return ValidationResult(
+            values, [sample(i) for i in self.probes], lambda: self.draw(translator), degenerate, failures
+        )
 
     def draw(self, translator: Translator) -> dict[str, Figure]:
         """The last layer's cross-attention for the first probe."""
@@ -87,6 +89,6 @@ class Validator:
                 loss = batch_loss(model, batch.to(self.machine.device), self.smoothing)
             sums += torch.stack([loss.total, loss.nll, torch.full_like(loss.nll, batch.n_tgt)])
         model.train(was_training)
-        smoothed, nll, labels = map(float, self.ranks.add_up([sums])[0])
+        smoothed, nll, labels = map(float, self.ranks.all_reduce_sum([sums])[0])
         smoothed, nll = smoothed / labels, nll / labels
         return {"loss": smoothed, "nll": nll, "ppl": perplexity(nll)}

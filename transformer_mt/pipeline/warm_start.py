@@ -28,7 +28,7 @@ OF_TRAINING = ("dropout", "layer_drop", "init", "sampling")  # keys that say not
 
 
 @dataclass(frozen=True)
-class Origin:
+class WarmStart:
     """Another run's best model, read and found to fit."""
 
     run: RunFolder
@@ -38,7 +38,7 @@ class Origin:
     differences: tuple[str, ...]  # settings under which these weights were not learnt
 
     @classmethod
-    def open(cls, config: Config) -> Origin:
+    def open(cls, config: Config) -> WarmStart:
         """Read the run that `train.init_from` names. Raises `UserError` where it is none, or does not fit."""
         run, pair = _open(config), tokenizers(config)
         try:
@@ -99,13 +99,13 @@ class Origin:
         return [f"{begun}; they were learnt under other settings:", _indented(self.differences)]
 
 
-def find_origin(run: RunFolder, config: Config, restart: bool) -> Origin | None:
+def find_warm_start(run: RunFolder, config: Config, restart: bool) -> WarmStart | None:
     """What a run has to begin with, if anything. A run that has a checkpoint goes on from there."""
     if config.train.init_from is None or (not restart and run.checkpoint_folders()):
         return None
     if Path(config.train.init_from).resolve() == run.path.resolve():
         raise UserError(f"{KEY}: {run.path}: is this run itself; give the new one another name (name=...)")
-    return Origin.open(config)
+    return WarmStart.open(config)
 
 
 def tokenizers(config: Config) -> TokenizerPair:

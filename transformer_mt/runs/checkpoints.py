@@ -16,10 +16,10 @@ from torch import nn
 
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import CHECKPOINT, CheckpointInfo, RunFolder, damaged, ranked
-from transformer_mt.runs.manifest import Damage, check_seal, write_seal
+from transformer_mt.runs.manifest import CorruptFileError, verify_manifest, write_manifest
 from transformer_mt.system import files
-from transformer_mt.system.files import WhenFull, delete_folder, replaced_folder
-from transformer_mt.system.logging import say
+from transformer_mt.system.files import WhenFull, atomic_folder, delete_folder
+from transformer_mt.system.logging import log_rank0
 from transformer_mt.training.progress import KeepConfig
 
 State = dict[str, Any]
@@ -38,12 +38,12 @@ def save(info: CheckpointInfo, model: nn.Module, state: State | None, when_full:
     """
 
     def write() -> None:
-        with replaced_folder(info.path) as folder:
+        with atomic_folder(info.path) as folder:
             safetensors.torch.save_model(model, str(folder / WEIGHTS))
             if state is not None:
                 _save_state(state, folder / STATE)
             about = {"step": info.step, "metric": info.metric, "scores": info.scores, "stopped": info.stopped}
-            write_seal(folder / CHECKPOINT, about)
+            write_manifest(folder / CHECKPOINT, about)
             (folder / WEIGHTS).chmod((folder / CHECKPOINT).stat().st_mode)  # the library lets nobody else read it
 
     weights = {tensor.data_ptr(): tensor for tensor in model.state_dict().values()}  # tied ones are saved once
@@ -86,8 +86,8 @@ def prune(run: RunFolder, keep: KeepConfig) -> None:
 def verify(info: CheckpointInfo, *names: str) -> None:
     """Compare a checkpoint's files (all, or those named) with their checksums. Raises `UserError` for a damaged one."""
     try:
-        check_seal(info.path / CHECKPOINT, *names)
-    except Damage as damage:
+        verify_manifest(info.path / CHECKPOINT, *names)
+    except CorruptFileError as damage:
         raise damaged(damage) from None
 
 
@@ -162,17 +162,17 @@ def delete_later(run: RunFolder, step: int) -> None:
             delete_folder(folder)
 
 
-def _sort_out(run: RunFolder) -> tuple[CheckpointInfo, dict[Path, Damage]]:
+def _sort_out(run: RunFolder) -> tuple[CheckpointInfo, dict[Path, CorruptFileError]]:
     """The newest whole checkpoint, and what is wrong with others: those after it, and those whose score is no longer
     known. Raises `UserError` where none is whole."""
-    newest, damages = None, dict[Path, Damage]()
+    newest, damages = None, dict[Path, CorruptFileError]()
     for folder in reversed(run.checkpoint_folders().values()):
         try:
             info = CheckpointInfo.read(folder)
             if newest is None:
-                check_seal(folder / CHECKPOINT)
+                verify_manifest(folder / CHECKPOINT)
                 newest = info
-        except Damage as damage:
+        except CorruptFileError as damage:
             damages[folder] = damage
     if newest is None:
         raise UserError(
@@ -182,13 +182,13 @@ def _sort_out(run: RunFolder) -> tuple[CheckpointInfo, dict[Path, Damage]]:
     return newest, damages
 
 
-def _set_aside(folder: Path, damage: Damage) -> None:
+def _set_aside(folder: Path, damage: CorruptFileError) -> None:
     aside, n = folder.with_name(f"{folder.name}.damaged"), 1
     while aside.exists():
         n += 1
         aside = folder.with_name(f"{folder.name}.damaged-{n}")
     folder.rename(aside)
-    say(f"{damage}: this checkpoint is damaged and is passed over; it is kept as {aside.name}")
+    log_rank0(f"{damage}: this checkpoint is damaged and is passed over; it is kept as {aside.name}")
 
 
 # --- room -------------------------------------------------------------------------------------------------------------

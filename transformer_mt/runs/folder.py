@@ -32,7 +32,7 @@ from pydantic import ValidationError
 from transformer_mt.config.section import Section, read_yaml
 from transformer_mt.errors import UserError
 from transformer_mt.runs.lock import Lock
-from transformer_mt.runs.manifest import Damage, read_seal
+from transformer_mt.runs.manifest import CorruptFileError, read_manifest
 from transformer_mt.system import files as disk
 from transformer_mt.system.files import WhenFull
 
@@ -57,11 +57,11 @@ class CheckpointInfo:
 
     @classmethod
     def read(cls, folder: Path) -> CheckpointInfo:
-        """What a checkpoint says of itself. Raises `Damage` where it is not what was written."""
+        """What a checkpoint says of itself. Raises `CorruptFileError` where it is not what was written."""
         path = folder / CHECKPOINT
-        about = read_seal(path)
+        about = read_manifest(path)
         if about.get("step") != int(folder.name.removeprefix("step-")):
-            raise Damage(path, "is not this checkpoint's")
+            raise CorruptFileError(path, "is not this checkpoint's")
         return cls(folder, about["step"], about["metric"], about["scores"], about.get("stopped", False), about["files"])
 
     @property
@@ -173,7 +173,7 @@ class RunFolder:
         """Those whose step and scores are known, oldest first; a damaged description is passed over."""
         found: list[CheckpointInfo] = []
         for folder in self.checkpoint_folders().values():
-            with suppress(Damage):
+            with suppress(CorruptFileError):
                 found.append(CheckpointInfo.read(folder))
         return found
 
@@ -202,7 +202,7 @@ class RunFolder:
     def _info(self, folder: Path) -> CheckpointInfo:
         try:
             return CheckpointInfo.read(folder)
-        except Damage as damage:
+        except CorruptFileError as damage:
             if not folder.exists() and not folder.is_symlink():
                 raise Vanished from None
             raise damaged(damage) from None
@@ -252,7 +252,7 @@ class RunFolder:
         return aside
 
 
-def damaged(damage: Damage) -> UserError:
+def damaged(damage: CorruptFileError) -> UserError:
     """The answer to who asked for a checkpoint that is damaged."""
     return UserError(
         f"{damage}: this checkpoint is damaged and was not used;\n"

@@ -42,15 +42,21 @@ class Holder:
     pid: int
     started: str  # the process, since a number is given to another one later
     since: str
-    slurm_job: str | None = None
-    requeued: int = 0  # how often that job was put back into the queue before
+    slurm_job_id: str | None = None
+    slurm_restart_count: int = 0  # how often that job was put back into the queue before
 
     @classmethod
     def me(cls) -> Holder:
         since = datetime.now().astimezone().isoformat(sep=" ", timespec="milliseconds")
         started = _started(os.getpid()) or ""
         return cls(
-            socket.gethostname(), _boot(), os.getpid(), started, since, launcher.slurm_job(), launcher.requeued()
+            socket.gethostname(),
+            _boot(),
+            os.getpid(),
+            started,
+            since,
+            launcher.slurm_job_id(),
+            launcher.slurm_restart_count(),
         )
 
     @classmethod
@@ -68,7 +74,10 @@ class Holder:
 
     def was_earlier_start(self) -> bool:
         """Whether it ran in an earlier start of this SLURM job, which is over: a job runs once at a time."""
-        return None is not self.slurm_job == launcher.slurm_job() and self.requeued < launcher.requeued()
+        return (
+            None is not self.slurm_job_id == launcher.slurm_job_id()
+            and self.slurm_restart_count < launcher.slurm_restart_count()
+        )
 
     def is_alive(self) -> bool:
         """Whether the process is still there. On this machine only."""

@@ -15,7 +15,7 @@ BLOCK = 1 << 20  # bytes read at once
 END = b"\n}\n"  # of a sealed file
 
 
-class Damage(Exception):  # noqa: N818  (it is what was found, and becomes an error where it matters)
+class CorruptFileError(Exception):
     """What is wrong with a file: `path`, and why in a few words."""
 
     def __init__(self, path: Path, why: str) -> None:
@@ -23,22 +23,22 @@ class Damage(Exception):  # noqa: N818  (it is what was found, and becomes an er
         self.path, self.why = path, why
 
 
-def write_seal(path: Path, about: dict[str, Any]) -> None:
+def write_manifest(path: Path, about: dict[str, Any]) -> None:
     """Write `about`, with what tells whether a byte of this folder's files changes, this file's own included."""
     names = sorted(file.name for file in path.parent.iterdir() if file != path)
     path.write_text(_render({**about, "files": {name: _describe(path.with_name(name)) for name in names}}), "utf-8")
 
 
-def read_seal(path: Path) -> dict[str, Any]:
-    """What a sealed file says, `files` included. Raises `Damage` where it is not to the byte what was written."""
+def read_manifest(path: Path) -> dict[str, Any]:
+    """Read a manifest, `files` included. Raises `CorruptFileError` if it is not what was written."""
     if not path.is_file():
-        raise Damage(path, "is missing")
+        raise CorruptFileError(path, "is missing")
     try:
         text = path.read_bytes()
     except OSError as error:  # a bad sector
-        raise Damage(path, f"cannot be read ({error.strerror})") from None
+        raise CorruptFileError(path, f"cannot be read ({error.strerror})") from None
     if not text.endswith(END):
-        raise Damage(path, f"was truncated (it has {len(text):,} bytes and no end)")
+        raise CorruptFileError(path, f"was truncated (it has {len(text):,} bytes and no end)")
     try:
         content: dict[str, Any] = json.loads(text)
         content.pop("sha256")
@@ -46,30 +46,30 @@ def read_seal(path: Path) -> dict[str, Any]:
             return content
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         pass
-    raise Damage(path, "its checksum does not match")
+    raise CorruptFileError(path, "its checksum does not match")
 
 
-def check_seal(path: Path, *names: str) -> None:
-    """Compare the files of a sealed folder (all, or those named) with what the seal says. Raises `Damage`."""
-    files = read_seal(path)["files"]
+def verify_manifest(path: Path, *names: str) -> None:
+    """Compare the files of a sealed folder (all, or those named) with what the seal says. Raises `CorruptFileError`."""
+    files = read_manifest(path)["files"]
     for name in names or files:
         _check(path.with_name(name), files.get(name))
 
 
 def _check(path: Path, expected: dict[str, Any] | None) -> None:
     if expected is None:
-        raise Damage(path, "is not among the files that were saved")
+        raise CorruptFileError(path, "is not among the files that were saved")
     if not path.is_file():
-        raise Damage(path, "is missing")
+        raise CorruptFileError(path, "is missing")
     try:
         n_bytes = path.stat().st_size
         if n_bytes < expected["bytes"]:
-            raise Damage(path, f"was truncated ({n_bytes:,} of {expected['bytes']:,} bytes)")
+            raise CorruptFileError(path, f"was truncated ({n_bytes:,} of {expected['bytes']:,} bytes)")
         is_whole = _describe(path) == expected
     except OSError as error:
-        raise Damage(path, f"cannot be read ({error.strerror})") from None
+        raise CorruptFileError(path, f"cannot be read ({error.strerror})") from None
     if not is_whole:
-        raise Damage(path, "its checksum does not match")
+        raise CorruptFileError(path, "its checksum does not match")
 
 
 def _describe(path: Path) -> dict[str, Any]:

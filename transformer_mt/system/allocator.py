@@ -46,7 +46,7 @@ def keep_freed_memory() -> None:
         mallopt(TRIM_THRESHOLD, TRIMMED)
 
 
-def give_back_memory() -> None:
+def release_memory() -> None:
     """Let go of what is kept for the next tensors: there was too little for other ones."""
     for name, arguments in (("MallocExtension_ReleaseFreeMemory", ()), ("malloc_trim", (0,))):
         if (function := _function(name)) is not None:

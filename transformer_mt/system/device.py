@@ -86,12 +86,12 @@ def resolve(device: str, precision: str, threads: str | int) -> Machine:
     import torch
 
     device, threads = _named("device", _read_device, device), _named("threads", read_count, threads)
-    chosen, processes = torch.device(_best_device() if device == "auto" else device), launcher.processes_here()
+    chosen, processes = torch.device(_best_device() if device == "auto" else device), launcher.local_world_size()
     if processes > 1 and (chosen.type == "mps" or ":" in str(chosen)):
         raise UserError(
             f"device: {chosen} cannot serve {processes} processes: set cuda, of which each takes its own, or cpu"
         )
-    if str(chosen) == "cuda" and (number := launcher.rank_here()) is not None:  # of several, each has its own
+    if str(chosen) == "cuda" and (number := launcher.local_rank()) is not None:  # of several, each has its own
         chosen = torch.device("cuda", number)
     if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
         raise UserError(
@@ -103,7 +103,7 @@ def resolve(device: str, precision: str, threads: str | int) -> Machine:
         raise UserError(f"threads: {threads:,} are too many; auto takes one a core")
     if precision not in get_args(Precision):
         raise UserError(f"precision: {precision}: choose from {', '.join(get_args(Precision))}")
-    bf16 = precision == "bf16" or (precision == "auto" and gains_from_bf16(chosen))
+    bf16 = precision == "bf16" or (precision == "auto" and bf16_is_faster(chosen))
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(SHAPES))  # read at the first matrix product
     if chosen.type == "cpu":
         allocator.keep_freed_memory()
@@ -141,7 +141,7 @@ def _best_device() -> str:
     return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
-def give_back_memory(device: torch.device) -> None:
+def release_memory(device: torch.device) -> None:
     """Let go of what is kept for the next tensors: there was too little for other ones."""
     import torch
 
@@ -150,10 +150,10 @@ def give_back_memory(device: torch.device) -> None:
     elif device.type == "mps":
         torch.mps.empty_cache()
     else:
-        allocator.give_back_memory()
+        allocator.release_memory()
 
 
-def gains_from_bf16(device: torch.device) -> bool:
+def bf16_is_faster(device: torch.device) -> bool:
     """Whether bf16 is faster there than fp32: on NVIDIA's from Ampere on, CPUs with AMX, AMD's with AVX512-BF16.
 
     Intel's AVX512-BF16 alone does not do: on a Xeon whose virtual machine hid AMX, it had half the rate of fp32.

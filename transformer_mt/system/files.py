@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from transformer_mt.errors import Interrupted, UserError
-from transformer_mt.system.logging import say
+from transformer_mt.system.logging import log_rank0
 from transformer_mt.system.stop_signals import StopSignals
 
 WhenFull = Literal["exit", "wait"]
@@ -28,7 +28,7 @@ ABANDONED = 24 * 3600.0  # seconds
 
 
 @contextmanager
-def replaced_file(path: Path) -> Generator[Path]:
+def atomic_file(path: Path) -> Generator[Path]:
     """Yield a path beside `path` to write to; when all went well it takes `path`'s place, else it goes."""
     beside = _name_beside(path)
     try:
@@ -41,7 +41,7 @@ def replaced_file(path: Path) -> Generator[Path]:
 
 
 @contextmanager
-def replaced_folder(path: Path) -> Generator[Path]:
+def atomic_folder(path: Path) -> Generator[Path]:
     """The same for a folder and what is written into it."""
     with _folder_beside(path) as beside:
         yield beside
@@ -56,7 +56,7 @@ def replaced_folder(path: Path) -> Generator[Path]:
 
 
 @contextmanager
-def new_folder(path: Path) -> Generator[Path]:
+def atomic_new_folder(path: Path) -> Generator[Path]:
     """The same for a folder that takes nobody's place. Raises `UserError` where something has the name by then."""
     with _folder_beside(path) as beside:
         yield beside
@@ -67,7 +67,7 @@ def new_folder(path: Path) -> Generator[Path]:
 
 
 @contextmanager
-def shared_folder(path: Path) -> Generator[Path]:
+def atomic_shared_folder(path: Path) -> Generator[Path]:
     """The same for a folder that has the same content whoever makes it: the first of several processes names it. Raises
     `UserError` where the disk is full, or nothing may be written there."""
     try:
@@ -109,7 +109,7 @@ def _name_beside(path: Path) -> Path:
 
 def write_text(path: Path, text: str) -> None:
     """Replace a text file, or leave it as it was."""
-    with replaced_file(path) as beside:
+    with atomic_file(path) as beside:
         beside.write_text(text, encoding="utf-8")
 
 
@@ -145,7 +145,7 @@ def clear(folder: Path) -> None:
             leftover.unlink(missing_ok=True)
 
 
-def clear_abandoned(folder: Path) -> None:
+def remove_abandoned(folder: Path) -> None:
     """Take away what killed processes, of whatever host, had begun beside the shared folders in this one and nobody
     has touched for a day."""
     for beside in folder.glob(".*.tmp"):
@@ -195,14 +195,14 @@ def write_patiently(write: Callable[[], None], place: Path, n_bytes: int, when_f
                 "(keep.when_full=wait waits for room instead)"
             ) from None
         if not waiting:
-            say(f"{why}; waiting until there is room")
+            log_rank0(f"{why}; waiting until there is room")
         waiting = True
         if number := StopSignals.number:
             what_next = "and not saved, for want of room on the disk; the same command goes on from the last checkpoint"
             raise Interrupted(number, f" {what_next}")
         time.sleep(LOOK_AGAIN)
     if waiting:
-        say(f"{place}: there is room again; going on")
+        log_rank0(f"{place}: there is room again; going on")
 
 
 def real(path: Path) -> Path:

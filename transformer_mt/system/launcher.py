@@ -13,28 +13,28 @@ def rank() -> int:
     return int(os.environ.get("RANK", "0"))
 
 
-def processes() -> int:
+def world_size() -> int:
     """How many train together."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def processes_here() -> int:
+def local_world_size() -> int:
     """How many of them share this machine."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
-def rank_here() -> int | None:
+def local_rank() -> int | None:
     """The number of this process among these; None where nobody numbers them."""
     number = os.environ.get("LOCAL_RANK")
     return None if number is None else int(number)
 
 
-def is_watched() -> bool:
+def under_torchrun() -> bool:
     """Whether `torchrun` watches over this process."""
     return "TORCHELASTIC_RUN_ID" in os.environ
 
 
-def job() -> str | None:
+def job_id() -> str | None:
     """What names this job, in all its processes and however often SLURM or `torchrun` starts it; None where none does.
 
     A `torchrun` that was given no name has one by its process, where there is no other on another machine.
@@ -44,16 +44,16 @@ def job() -> str | None:
     return f"{socket.gethostname()}:{os.getppid()}" if name == "none" and is_here_alone else name
 
 
-def restarts() -> int:
+def restart_count() -> int:
     """How often `torchrun`, or SLURM, has started this job anew."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) + requeued()
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) + slurm_restart_count()
 
 
-def slurm_job() -> str | None:
+def slurm_job_id() -> str | None:
     """The number of this SLURM job, which runs once at a time."""
     return os.environ.get("SLURM_JOB_ID")
 
 
-def requeued() -> int:
+def slurm_restart_count() -> int:
     """How often this SLURM job was put back into the queue."""
     return int(os.environ.get("SLURM_RESTART_COUNT", "0"))

@@ -8,13 +8,13 @@ import sys
 from transformer_mt.system import launcher
 
 
-def say(text: str) -> None:
+def log_rank0(text: str) -> None:
     """Of several processes that train together, the first one speaks."""
     if launcher.rank() == 0:
-        say_here(text)
+        log(text)
 
 
-def say_here(text: str) -> None:
+def log(text: str) -> None:
     """Whichever process this is. Where nobody can hear it any more, the work goes on in silence."""
     from tqdm import tqdm
 

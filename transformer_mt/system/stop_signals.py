@@ -21,7 +21,7 @@ class StopSignals:
     number: ClassVar[int] = 0
 
     def __init__(self) -> None:
-        self._may_end_at_once = not launcher.is_watched()
+        self._may_end_at_once = not launcher.under_torchrun()
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> StopSignals:

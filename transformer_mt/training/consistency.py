@@ -46,9 +46,9 @@ def two_passes(model: Transformer, batch: Batch, cutoff: float) -> Tensor:
     """
     real = batch.src != model.src_pad
     is_last = real & ~F.pad(real[:, 1:], (0, 1))
-    is_first = torch.arange(batch.tgt_in.size(1), device=real.device) == 0
+    is_rank0 = torch.arange(batch.tgt_in.size(1), device=real.device) == 0
     src = torch.cat([batch.src, cut(batch.src, is_last, model.src_pad, cutoff)])
-    tgt_in = torch.cat([batch.tgt_in, cut(batch.tgt_in, is_first, model.tgt_pad, cutoff)])
+    tgt_in = torch.cat([batch.tgt_in, cut(batch.tgt_in, is_rank0, model.tgt_pad, cutoff)])
     mask = padding_mask(batch.src, model.src_pad).repeat(2, 1, 1, 1)
     return model.decode(tgt_in, model.encoder(src, mask), mask)
 

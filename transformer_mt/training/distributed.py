@@ -44,7 +44,7 @@ class Ranks:
     patient: dist.ProcessGroup | None = None  # in which they wait for as long as `PATIENCE`
 
     @property
-    def is_first(self) -> bool:
+    def is_rank0(self) -> bool:
         """Whether this is the one that speaks and writes."""
         return self.rank == 0
 
@@ -52,7 +52,7 @@ class Ranks:
         """Every `size`-th item, beginning with this rank's own number."""
         return items[self.rank :: self.size]
 
-    def add_up(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+    def all_reduce_sum(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """The sums over all ranks, in one exchange. The same bits on every rank.
 
         They have to come here at about the same time, see `STEP`; to all other exchanges any of them may be late.
@@ -65,7 +65,7 @@ class Ranks:
         parts = flat.split_with_sizes([tensor.numel() for tensor in tensors])
         return [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]
 
-    def take_over(self, tensors: Iterable[Tensor]) -> None:
+    def broadcast_parameters(self, tensors: Iterable[Tensor]) -> None:
         """Give them on every rank, in place, the values that they have on the first one."""
         for tensor in tensors if self.size > 1 else ():
             with _together():
@@ -90,21 +90,21 @@ class Ranks:
         rows = [list(part) for part in cast("list[list[T]]", shares)]
         return [part[i] for i in range(len(rows[0])) for part in rows if i < len(part)]
 
-    def first_decides(self, decide: Callable[[], T]) -> T:
+    def run_on_rank0(self, decide: Callable[[], T]) -> T:
         """What the first rank found; the others wait for it, and do not look themselves."""
-        found: list[Any] = [decide() if self.is_first else None]
+        found: list[Any] = [decide() if self.is_rank0 else None]
         if self.size > 1:
             with _together():
                 dist.broadcast_object_list(found, group=self.patient)
         return cast(T, found[0])
 
     @contextmanager
-    def first_goes_ahead(self) -> Generator[None]:
+    def rank0_first(self) -> Generator[None]:
         """The first rank does what stands inside, and only then the others, who find its files."""
-        if not self.is_first:
+        if not self.is_rank0:
             self.wait()
         yield
-        if self.is_first:
+        if self.is_rank0:
             self.wait()
 
     def wait(self) -> None:
@@ -120,7 +120,7 @@ def join(accumulate: int) -> Generator[Ranks]:
 
     Raises `UserError` where a step has fewer batches than there are processes.
     """
-    size = launcher.processes()
+    size = launcher.world_size()
     if size == 1:
         yield Ranks()
         return
@@ -134,11 +134,11 @@ def join(accumulate: int) -> Generator[Ranks]:
             f"batches.accumulate: {accumulate}: {size} processes cannot share so few batches a step: set it to {size}, "
             f"or a multiple (a step is then as much larger), or start {accumulate}"
         )
-    if (number := launcher.rank_here()) is not None and number < torch.cuda.device_count():
+    if (number := launcher.local_rank()) is not None and number < torch.cuda.device_count():
         torch.cuda.set_device(number)
     store, rank, _ = next(rendezvous("env://", timeout=PATIENCE))
     # torchrun keeps its store when it starts a job anew, with the addresses of those that have died
-    store = PrefixStore(f"start-{launcher.restarts()}", store)
+    store = PrefixStore(f"start-{launcher.restart_count()}", store)
     # messages between CPUs go by gloo, between GPUs by NCCL
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=STEP)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
-from transformer_mt.config.section import Section, refusal
+from transformer_mt.config.section import Section, section_error
 
 if TYPE_CHECKING:
     from transformer_mt.data.batches import Batch
@@ -36,7 +36,9 @@ class LossConfig(Section):
     @model_validator(mode="after")
     def _weight_has_its_divergence(self) -> LossConfig:
         if self.consistency_weight is not None and self.consistency == "none":
-            raise refusal("consistency_weight", "with one pass nothing diverges: set consistency, or leave this null")
+            raise section_error(
+                "consistency_weight", "with one pass nothing diverges: set consistency, or leave this null"
+            )
         return self
 
     def problem(self, is_dropping: bool) -> str | None:

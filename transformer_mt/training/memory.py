@@ -19,7 +19,7 @@ import torch
 
 from transformer_mt.data.batches import Batch, BatchStream
 from transformer_mt.errors import UserError
-from transformer_mt.system.device import give_back_memory, is_out_of_memory
+from transformer_mt.system.device import is_out_of_memory, release_memory
 from transformer_mt.system.files import size
 
 LEAST, MOST = 256, 2**18  # budgets between which `auto` chooses
@@ -72,7 +72,7 @@ def measure(batches: list[Batch], try_batch: TryBatch, device: torch.device) -> 
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-    give_back_memory(device)  # outside of the handler, whose traceback holds on to the memory
+    release_memory(device)  # outside of the handler, whose traceback holds on to the memory
     return None
 
 

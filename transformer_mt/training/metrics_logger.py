@@ -15,8 +15,8 @@ from tqdm import tqdm
 
 from transformer_mt.evaluation.samples import Sample, as_markdown
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.system.files import append_text, replaced_file
-from transformer_mt.system.logging import say
+from transformer_mt.system.files import append_text, atomic_file
+from transformer_mt.system.logging import log_rank0
 from transformer_mt.training import tensorboard
 from transformer_mt.training.tensorboard import EventWriter, Scalar
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-class Monitor:
+class MetricsLogger:
     """Writes figures down, and shows how far the run has come: a bar on a terminal, else a line at each entry.
 
     Files are opened at the first entry, so that they can be cut back to a checkpoint before.
@@ -37,7 +37,7 @@ class Monitor:
         self._began = time.perf_counter()
         self._first_step: int | None = None
 
-    def __enter__(self) -> Monitor:
+    def __enter__(self) -> MetricsLogger:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -71,7 +71,7 @@ class Monitor:
         if self._bar is not None and not self._bar.disable:
             self._bar.set_postfix_str(shown)
         else:
-            say(f"step {step:,}{self._of_all()}  {shown}{self._time_left(step)}")
+            log_rank0(f"step {step:,}{self._of_all()}  {shown}{self._time_left(step)}")
 
     def record_validation(
         self, step: int, scores: Mapping[str, float], samples: list[Sample], *, is_best: bool
@@ -82,9 +82,9 @@ class Monitor:
             figures |= {f"best/{name}": value for name, value in scores.items()}
         self.record(step, figures)
         shown = "  ".join(f"{name} {value:.3f}" for name, value in scores.items())
-        say(f"step {step:,}  validation  {shown}{'  (best so far)' if is_best else ''}")
+        log_rank0(f"step {step:,}  validation  {shown}{'  (best so far)' if is_best else ''}")
         for sample in samples:
-            say("\n".join(sample.lines()) + "\n")
+            log_rank0("\n".join(sample.lines()) + "\n")
         if samples:
             self.write("validation", as_markdown(samples), step)
             self.flush()
@@ -95,7 +95,7 @@ class Monitor:
             self.write("degenerate", as_markdown(failures), step)
             self.flush()
         if alarm:
-            say("\n".join([f"step {step:,}  {alarm[0]}", *alarm[1:]]))
+            log_rank0("\n".join([f"step {step:,}  {alarm[0]}", *alarm[1:]]))
 
     def record(self, step: int, figures: Mapping[str, float]) -> None:
         """Figures by name, to both files."""
@@ -146,7 +146,7 @@ class Monitor:
         return f"  {tqdm.format_interval(seconds)} left"
 
 
-class SilentMonitor(Monitor):
+class SilentMetricsLogger(MetricsLogger):
     """Of several processes that train together, all but the first."""
 
     def advance(self, step: int) -> None:
@@ -173,5 +173,5 @@ def _cut_metrics(path: Path, step: int, is_scored: bool) -> None:
         with suppress(ValueError, KeyError, TypeError):  # torn by a kill, or damaged
             if tensorboard.stays(json.loads(line)["step"], json.loads(line), step, is_scored):
                 kept.append(line + "\n")
-    with replaced_file(path) as beside:
+    with atomic_file(path) as beside:
         beside.write_text("".join(kept), encoding="utf-8")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 from pydantic import Field, model_validator
 
-from transformer_mt.config.section import Section, refusal
+from transformer_mt.config.section import Section, section_error
 from transformer_mt.errors import UserError
 
 if TYPE_CHECKING:
@@ -40,15 +40,19 @@ class OptimizerConfig(Section):
     @model_validator(mode="after")
     def _decay_has_its_optimizer(self) -> OptimizerConfig:
         if self.weight_decay and self.kind == "adam":
-            raise refusal("weight_decay", "adam would divide it by the gradients' size: set kind: adamw, or leave 0")
+            raise section_error(
+                "weight_decay", "adam would divide it by the gradients' size: set kind: adamw, or leave 0"
+            )
         return self
 
     @model_validator(mode="after")
     def _schedule_free_has_a_mean(self) -> OptimizerConfig:
         if self.kind == "schedule_free" and self.ema_decay is not None:
-            raise refusal("ema_decay", "schedule_free is a mean of the weights itself: set null")
+            raise section_error("ema_decay", "schedule_free is a mean of the weights itself: set null")
         if self.kind == "schedule_free" and not self.betas[0]:
-            raise refusal("betas", "the first is the mean's share of the weights in schedule_free: set it above 0")
+            raise section_error(
+                "betas", "the first is the mean's share of the weights in schedule_free: set it above 0"
+            )
         return self
 
     @property

@@ -18,7 +18,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard import SummaryWriter
 
 from transformer_mt.plotting.figures import pixels
-from transformer_mt.system.files import replaced_file
+from transformer_mt.system.files import atomic_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -75,7 +75,7 @@ def cut_back(folder: Path, step: int, is_scored: bool) -> None:
         if not any(tags[i] for i in kept):
             path.unlink()
             continue
-        with replaced_file(path) as beside, beside.open("wb") as file:
+        with atomic_file(path) as beside, beside.open("wb") as file:
             writer: Any = RecordWriter(file)
             for i in kept:
                 writer.write(records[i])

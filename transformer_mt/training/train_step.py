@@ -12,7 +12,7 @@ from torch.nn.utils import get_total_norm
 
 from transformer_mt.data.batches import Batch
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.system.device import Machine, give_back_memory, is_out_of_memory
+from transformer_mt.system.device import Machine, is_out_of_memory, release_memory
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.loss import BatchLoss
 
@@ -50,7 +50,7 @@ class Taken(NamedTuple):
     norm: Tensor  # of the mean gradient
 
 
-class Updater:
+class TrainStep:
     """Moves a model's weights, a step at a time. The result depends neither on how the micro-batches are shared out
     among processes nor on how one that does not fit into memory is split, but for rounding (and, split, for dropout).
 
@@ -84,7 +84,7 @@ class Updater:
             part = self.sum_up(batch)
             share = share.plus(part) if share else part
         assert share is not None
-        sums, *gradients = self.ranks.add_up([torch.stack(share.sums), *share.gradients])
+        sums, *gradients = self.ranks.all_reduce_sum([torch.stack(share.sums), *share.gradients])
         # copies: they are read late, and until then a part of the exchange would hold on to all gradients
         total = Sums(*sums.clone())
         taken = Taken(total, norm=get_total_norm(gradients) / total.n_tgt)
@@ -96,14 +96,14 @@ class Updater:
         return int(np.random.SeedSequence([self.seed, step, number]).generate_state(1)[0])
 
     def sum_up(self, batch: Batch) -> Part:
-        """What `differentiate` finds of a batch; one for which there is no memory is split."""
+        """What `loss_and_gradients` finds of a batch; one for which there is no memory is split."""
         try:
-            return differentiate(self.model, batch, machine=self.machine, loss=self.loss)
+            return loss_and_gradients(self.model, batch, machine=self.machine, loss=self.loss)
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
         # outside of the handler, whose traceback holds on to the memory
-        give_back_memory(self.machine.device)
+        release_memory(self.machine.device)
         left, right = (self.sum_up(half) for half in self.halve(batch))
         whole = left.plus(right)
         return whole._replace(sums=whole.sums._replace(splits=whole.sums.splits + 1))
@@ -130,7 +130,7 @@ class Updater:
             optimizer.zero_grad()
 
 
-def differentiate(model: Transformer, batch: Batch, *, machine: Machine, loss: BatchLoss) -> Part:
+def loss_and_gradients(model: Transformer, batch: Batch, *, machine: Machine, loss: BatchLoss) -> Part:
     """What a batch comes to, and the gradient of its summed loss for each parameter of the model.
 
     The model is left as it is, also where memory ends half-way: hence not `backward`, which adds up in the parameters.

@@ -13,22 +13,22 @@ import torch
 from torch import Tensor
 
 from transformer_mt.data.batches import Position
-from transformer_mt.data.prefetching import Feed
+from transformer_mt.data.prefetching import Prefetcher
 from transformer_mt.errors import Interrupted, UserError
 from transformer_mt.evaluation.degenerate import Finding, judge
 from transformer_mt.evaluation.samples import Sample
 from transformer_mt.runs import checkpoints
 from transformer_mt.runs.checkpoints import State
 from transformer_mt.runs.folder import CheckpointInfo, RunFolder
-from transformer_mt.system.logging import say
+from transformer_mt.system.logging import log_rank0
 from transformer_mt.system.stop_signals import StopSignals
 from transformer_mt.training.cross_entropy import perplexity
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.ema import Average
-from transformer_mt.training.metrics_logger import Monitor
+from transformer_mt.training.metrics_logger import MetricsLogger
 from transformer_mt.training.progress import KeepConfig, Milestone, Progress, TrainConfig, ValidationConfig
 from transformer_mt.training.schedule import Schedule
-from transformer_mt.training.train_step import Sums, Taken, Updater
+from transformer_mt.training.train_step import Sums, Taken, TrainStep
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,7 +37,7 @@ MOST_SKIPPED = 20  # steps in a row whose gradient is not finite
 MOST_RETURNS = 2  # to an earlier checkpoint
 
 
-class Verdict(NamedTuple):
+class ValidationResult(NamedTuple):
     """What one validation found."""
 
     scores: dict[str, float]  # loss, nll, ppl, bleu, chrf, and the share of degenerate output
@@ -85,13 +85,13 @@ class Trainer:
     def __init__(
         self,
         *,
-        updater: Updater,
-        feed: Feed,
+        updater: TrainStep,
+        feed: Prefetcher,
         schedule: Schedule,
         average: Average | None,
-        validate: Callable[[], Verdict],
+        validate: Callable[[], ValidationResult],
         run: RunFolder,
-        monitor: Monitor,
+        monitor: MetricsLogger,
         ranks: Ranks,
         config: TrainConfig,
         validation: ValidationConfig,
@@ -192,14 +192,14 @@ class Trainer:
             self.progress.trouble = outcome.step - MOST_SKIPPED + 1
         if self.progress.skipped_in_a_row == 1:
             what = "gradient of the loss" if loss_is_finite else "loss"
-            where = self.feed.origins(outcome.position)
-            say(f"step {outcome.step:,} skipped: the {what} is not finite ({where})")
+            where = self.feed.describe_lines(outcome.position)
+            log_rank0(f"step {outcome.step:,} skipped: the {what} is not finite ({where})")
 
     def go_back(self) -> None:
         """Go on from the last checkpoint before the trouble began, with half the learning rate; at most twice."""
         progress, returns = self.progress, self.progress.returns + 1
         trouble = f"the gradient was not finite for {MOST_SKIPPED} steps in a row from step {progress.trouble:,} on"
-        good = self.ranks.first_decides(lambda: checkpoints.last_whole(self.run, progress.trouble - 1))
+        good = self.ranks.run_on_rank0(lambda: checkpoints.last_whole(self.run, progress.trouble - 1))
         if good is None or returns > MOST_RETURNS:
             tried = "before the first checkpoint" if good is None else f"after going back {MOST_RETURNS} times"
             raise UserError(
@@ -211,7 +211,7 @@ class Trainer:
         spent = progress.seconds
         self.resume(good)
         self.progress.returns, self.progress.seconds = returns, spent
-        say(f"{trouble}: back to step {good.step:,} with half the learning rate")
+        log_rank0(f"{trouble}: back to step {good.step:,} with half the learning rate")
         self.ranks.wait()  # for the first one, which has cut back what the run has written
 
     def log(self) -> None:
@@ -257,7 +257,7 @@ class Trainer:
         """Write a checkpoint of this step, then drop those that need not stay."""
         self.read()
         self.count_time()
-        if not self.ranks.is_first:
+        if not self.ranks.is_rank0:
             return
         self.run.before_writing()
         self.monitor.flush()
@@ -300,7 +300,7 @@ class Trainer:
             optimizer.load_state_dict(its_state)
         if self.average is not None:
             self.average.load(state["raw_weights"])
-        if self.ranks.is_first:
+        if self.ranks.is_rank0:
             self.run.before_writing()
             checkpoints.delete_later(self.run, info.step)
         self.monitor.cut_back(info.step, is_scored=bool(info.scores))

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from transformer_mt.data.quickstart.lexicon import NUMBERS, Adjective, Case, Gender, Name, Noun, Person, Preposition
 
-Table = dict[str, dict[str, str]]  # case -> gender, or "p" for plural -> ending or article
+ParallelCorpus = dict[str, dict[str, str]]  # case -> gender, or "p" for plural -> ending or article
 Pairs = tuple[tuple[str, str], ...]  # English lemmas that meet in one phrase: (adjective, noun) or (verb, object)
 
 
@@ -30,7 +30,7 @@ def sequence(en: str, de: str, *parts: Text) -> Text:
     return Text(en.format(*(part.en for part in parts)), de.format(*(part.de for part in parts)), pairs)
 
 
-def _table(nominative: str, accusative: str, dative: str, genitive: str) -> Table:
+def _table(nominative: str, accusative: str, dative: str, genitive: str) -> ParallelCorpus:
     rows = {"nom": nominative, "acc": accusative, "dat": dative, "gen": genitive}
     return {
         case: dict(zip("mfnp", (cell.strip("-") for cell in row.split()), strict=True)) for case, row in rows.items()
@@ -49,16 +49,16 @@ _STRONG = _table("er e es e", "en e es e", "em er em en", "en er en er")
 class Determiner(NamedTuple):
     en: str
     en_plural: str
-    forms: Table
-    adjective_endings: Table
+    forms: ParallelCorpus
+    adjective_endings: ParallelCorpus
     definite: bool
 
 
-def _inflected(stem: str, endings: Table) -> Table:
+def _inflected(stem: str, endings: ParallelCorpus) -> ParallelCorpus:
     return {case: {column: stem + ending for column, ending in row.items()} for case, row in endings.items()}
 
 
-def _uninflected(word: str) -> Table:
+def _uninflected(word: str) -> ParallelCorpus:
     return {case: dict.fromkeys("mfnp", word) for case in ("nom", "acc", "dat", "gen")}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field, model_validator
 
-from transformer_mt.config.section import PathName, Section, refusal
+from transformer_mt.config.section import PathName, Section, section_error
 from transformer_mt.data.tokenizers.text import Cut, Kind, Step
 
 # the least `vocab_size`: control symbols, what the kind reserves (256 bytes, or the unknown), one piece of text
@@ -46,31 +46,33 @@ class TokenizerConfig(Section):
     @model_validator(mode="after")
     def _fits_the_kind(self) -> TokenizerConfig:
         if self.merges is not None and self.kind not in ("bpe", "byte_bpe"):
-            raise refusal("merges", f"{self.kind} has no merges: leave it null, or set kind: bpe or byte_bpe")
+            raise section_error("merges", f"{self.kind} has no merges: leave it null, or set kind: bpe or byte_bpe")
         if self.sampling > 0 and self.kind not in ("bpe", "byte_bpe", "unigram"):
-            raise refusal(
+            raise section_error(
                 "sampling", f"{self.kind} has one segmentation only: set 0, or kind: bpe, byte_bpe or unigram"
             )
         if "whitespace" not in self.pre_tokenization and self.kind == "word":
-            raise refusal("pre_tokenization", "word cuts at white space at least: name whitespace")
+            raise section_error("pre_tokenization", "word cuts at white space at least: name whitespace")
         if self._learnt and self.merges is None and self.vocab_size < LEAST[self.kind]:
-            raise refusal("vocab_size", f"{self.vocab_size} is too small: {self.kind} needs {LEAST[self.kind]} or more")
+            raise section_error(
+                "vocab_size", f"{self.vocab_size} is too small: {self.kind} needs {LEAST[self.kind]} or more"
+            )
         return self
 
     @model_validator(mode="after")
     def _one_file_or_two(self) -> TokenizerConfig:
         if bool(self.src_file) != bool(self.tgt_file):
-            raise refusal("src_file" if self.src_file else "tgt_file", "src_file and tgt_file go together")
+            raise section_error("src_file" if self.src_file else "tgt_file", "src_file and tgt_file go together")
         if self.file and self.src_file:
-            raise refusal("file", "give file (for both languages), or src_file and tgt_file")
+            raise section_error("file", "give file (for both languages), or src_file and tgt_file")
         for key in FIXED_BY_FILE:
             if not self._learnt and getattr(self, key) != type(self).model_fields[key].default:
-                raise refusal(key, "the file has its own: leave this out")
+                raise section_error(key, "the file has its own: leave this out")
         if not self._learnt and self.joint != bool(self.file):
             reason = (
                 "one file is one vocabulary: set true" if self.file else "two files are two vocabularies: set false"
             )
-            raise refusal("joint", reason)
+            raise section_error("joint", reason)
         return self
 
     @property
