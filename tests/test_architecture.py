@@ -37,7 +37,6 @@ PUBLIC = {"transformer_mt", "transformer_mt.__main__"}  # re-exports and entry p
 
 
 TO_REMOVE: dict[str, set[str]] = {
-    "transformer_mt.decoding.scoring": {"transformer_mt.training.cross_entropy"},
     "transformer_mt.evaluation.degenerate": {"transformer_mt.training.progress"},
     "transformer_mt.export.ctranslate2_engine": {"transformer_mt.cli.translate"},
     "transformer_mt.export.ctranslate2_export": {"transformer_mt.config.root", "transformer_mt.pipeline.data"},

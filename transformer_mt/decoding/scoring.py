@@ -16,9 +16,8 @@ from transformer_mt.data.batches import Batch, pair_batch
 from transformer_mt.data.bucketing import BucketedBatches
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.ensemble import Ensemble, mean
-from transformer_mt.model.chunked_logits import chunk_rows
+from transformer_mt.model.chunked_logits import chunk_rows, non_pad_indices
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.training.cross_entropy import places
 
 
 def forced_log_probs(
@@ -50,7 +49,7 @@ def forced_log_probs(
 @torch.inference_mode()
 def _label_log_probs(model: Transformer, batch: Batch) -> Tensor:
     """The log-probability of every label of a batch, pair by pair; logits exist only in chunks. [N]"""
-    real = places(batch.labels, model.tgt_pad, batch.n_tgt)  # [N]
+    real = non_pad_indices(batch.labels, model.tgt_pad, batch.n_tgt)  # [N]
     states = model(batch.src, batch.tgt_in).flatten(0, 1)[real]  # [N, D]
     labels = batch.labels.flatten()[real, None]  # [N, 1]
     size = chunk_rows(states.device, 4 * model.output.weight.size(0))

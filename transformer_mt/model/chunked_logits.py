@@ -18,12 +18,12 @@ CHUNK_BYTES = {"cpu": 1 << 23, "cuda": 1 << 28}
 """Logits held at once: on a CPU, about what its caches hold."""
 CHUNK_BYTES_ELSEWHERE = 1 << 25
 
-WorkOut = Callable[[Tensor, Tensor], Tensor]
+ChunkLoss = Callable[[Tensor, Tensor], Tensor]
 """Of a chunk: from logits [n, ..., V] and labels [n] to some sums, in fp32. The gradient of the first of them takes the
 place of the logits."""
 
 
-def sum_over_chunks(states: Tensor, weight: Tensor, labels: Tensor, work_out: WorkOut, tensors: int = 1) -> Tensor:
+def sum_over_chunks(states: Tensor, weight: Tensor, labels: Tensor, chunk_loss: ChunkLoss, tensors: int = 1) -> Tensor:
     """The sums of all chunks, of which the first has a gradient. [N, ..., D], [V, D], [N] -> [sums]
 
     The logits are made, used and dropped in the precision of the autocast around; working out holds so many tensors of
@@ -32,7 +32,18 @@ def sum_over_chunks(states: Tensor, weight: Tensor, labels: Tensor, work_out: Wo
     dtype, logits = compute_dtype(states), math.prod(states.shape[1:-1]) * len(weight)  # of a label
     rows = chunk_rows(states.device, tensors * logits * dtype.itemsize)
     with torch.autocast(states.device.type, enabled=False):
-        return cast(Tensor, _Chunks.apply(states, weight, labels, work_out, rows, dtype, torch.is_grad_enabled()))
+        return cast(Tensor, _Chunks.apply(states, weight, labels, chunk_loss, rows, dtype, torch.is_grad_enabled()))
+
+
+def non_pad_indices(labels: Tensor, pad_id: int, n_labels: int) -> Tensor:
+    """Return the flat indices of the `n_labels` labels that are no padding. [B, T] -> [N]
+
+    The caller knows `n_labels` beforehand, so that a GPU need not synchronise to count them.
+    """
+    is_real = labels.flatten() != pad_id  # [B * T]
+    if labels.device.type == "mps":  # MPS has `nonzero_static` only from torch 2.12 on
+        return is_real.nonzero()[:, 0]
+    return torch.nonzero_static(is_real, size=n_labels)[:, 0]
 
 
 def chunk_rows(device: torch.device, row_bytes: int) -> int:
@@ -49,7 +60,7 @@ class _Chunks(torch.autograd.Function):
         states: Tensor,
         weight: Tensor,
         labels: Tensor,
-        work_out: WorkOut,
+        chunk_loss: ChunkLoss,
         rows: int,
         dtype: torch.dtype,
         wants_gradient: bool,
@@ -63,7 +74,7 @@ class _Chunks(torch.autograd.Function):
             chunk = slice(start, start + rows)
             logits = states[chunk] @ weight.T  # [n, ..., V]; rows that fill up stay 0, which is their gradient too
             wanted = labels[chunk]
-            sums.append(work_out(logits[: len(wanted)], wanted))
+            sums.append(chunk_loss(logits[: len(wanted)], wanted))
             if grad_states is not None and grad_weight is not None:
                 gradient = logits.flatten(0, -2)
                 torch.mm(gradient, weight, out=grad_states[chunk].view(-1, weight.size(1)))

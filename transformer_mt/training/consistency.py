@@ -20,9 +20,9 @@ from torch import Tensor
 
 from transformer_mt.data.batches import Batch
 from transformer_mt.model.attention import padding_mask
-from transformer_mt.model.chunked_logits import sum_over_chunks
+from transformer_mt.model.chunked_logits import non_pad_indices, sum_over_chunks
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.training.cross_entropy import TINY, Loss, places, sum_of_logits
+from transformer_mt.training.cross_entropy import TINY, Loss, sum_of_logits
 
 
 class Shares(NamedTuple):
@@ -65,17 +65,17 @@ def consistent_cross_entropy(
 ) -> Loss:
     """The loss of the states of two passes [2 B, T, D]; otherwise see `label_smoothed_cross_entropy`. The likelihood
     that is reported is that of the first pass."""
-    real = places(labels, pad_id, n_labels)
+    real = non_pad_indices(labels, pad_id, n_labels)
     labels = labels.flatten().index_select(0, real)  # [N]
     states = states.reshape(2, -1, states.size(-1)).transpose(0, 1).index_select(0, real)  # [N, 2, D]
-    work_out = partial(_work_out, pad_id=pad_id, shares=shares, smoothing=smoothing)
-    total, nll, consistency = sum_over_chunks(states, weight, labels, work_out, tensors=2).unbind()
+    chunk_loss = partial(_chunk_loss_and_grad, pad_id=pad_id, shares=shares, smoothing=smoothing)
+    total, nll, consistency = sum_over_chunks(states, weight, labels, chunk_loss, tensors=2).unbind()
     first, second = sum_of_logits(states, weight, pad_id).unbind()
     all_logits = shares.cross_entropy[0] * first + shares.cross_entropy[1] * second
     return Loss(total - smoothing / (len(weight) - 1) * all_logits, nll.detach(), consistency.detach())
 
 
-def _work_out(logits: Tensor, labels: Tensor, pad_id: int, shares: Shares, smoothing: float) -> Tensor:
+def _chunk_loss_and_grad(logits: Tensor, labels: Tensor, pad_id: int, shares: Shares, smoothing: float) -> Tensor:
     """Sums of the loss, but for the term with all logits (see `loss._work_out`), of the first pass's plain loss, and of
     what the divergences add to the loss. [n, 2, V], [n] -> [3]
 

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from transformer_mt.data.batches import Batch
-from transformer_mt.model.chunked_logits import sum_over_chunks
+from transformer_mt.model.chunked_logits import non_pad_indices, sum_over_chunks
 from transformer_mt.model.transformer import Transformer
 
 TINY = torch.finfo(torch.float32).tiny
@@ -45,10 +45,10 @@ def label_smoothed_cross_entropy(
     states [B, T, D], weight [V, D] of the output layer, labels [B, T], of which so many are no padding: known before,
     since a GPU would have to be waited for. The logits exist only in chunks, see `sum_over_chunks`.
     """
-    real = places(labels, pad_id, n_labels)
+    real = non_pad_indices(labels, pad_id, n_labels)
     states, labels = states.flatten(0, 1).index_select(0, real), labels.flatten().index_select(0, real)  # [N, D], [N]
-    work_out = partial(_work_out, pad_id=pad_id, smoothing=smoothing)
-    total, nll = sum_over_chunks(states, weight, labels, work_out).unbind()
+    chunk_loss = partial(_chunk_loss_and_grad, pad_id=pad_id, smoothing=smoothing)
+    total, nll = sum_over_chunks(states, weight, labels, chunk_loss).unbind()
     all_logits = sum_of_logits(states, weight, pad_id)
     return Loss(total - smoothing / (len(weight) - 1) * all_logits, nll.detach(), torch.zeros_like(nll))
 
@@ -58,14 +58,6 @@ def sum_of_logits(states: Tensor, weight: Tensor, pad_id: int) -> Tensor:
     with torch.autocast(states.device.type, enabled=False):
         classes = (torch.arange(len(weight), device=weight.device) != pad_id).to(weight.dtype)  # [V]
         return states.sum(0) @ (classes @ weight)
-
-
-def places(labels: Tensor, pad_id: int, n_labels: int) -> Tensor:
-    """Where the labels stand that count. [B, T] -> [N], of B * T"""
-    is_real = labels.flatten() != pad_id
-    if labels.device.type == "mps":  # which has the other function from torch 2.12 on
-        return is_real.nonzero()[:, 0]
-    return torch.nonzero_static(is_real, size=n_labels)[:, 0]
 
 
 def plain_cross_entropy(logits: Tensor, labels: Tensor, pad_id: int, smoothing: float) -> Loss:
@@ -80,7 +72,7 @@ def plain_cross_entropy(logits: Tensor, labels: Tensor, pad_id: int, smoothing: 
     return Loss(smoothed, nll, torch.zeros_like(nll))
 
 
-def _work_out(logits: Tensor, labels: Tensor, pad_id: int, smoothing: float) -> Tensor:
+def _chunk_loss_and_grad(logits: Tensor, labels: Tensor, pad_id: int, smoothing: float) -> Tensor:
     """Sums of log_norm - (1 - e) logits[label], the smoothed loss but for one term, and of the plain loss.
     [n, V], [n] -> [2]
 
