@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import os
+import shutil
 import sys
 import warnings
 from collections.abc import Callable, Generator, Sequence
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import pytest
+from helpers import Tmt
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the workers share the cores, and tiny models are fastest so
 
@@ -23,8 +25,6 @@ if TYPE_CHECKING:
     from transformer_mt.data.encoding import EncodedCorpus
     from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
     from transformer_mt.model.transformer import Transformer
-
-Tmt = Callable[..., "CompletedProcess[str]"]
 
 
 def written(stream: io.TextIOWrapper) -> str:
@@ -121,6 +121,21 @@ def tiny_run(tiny: Path, tmt: Tmt) -> Path:
     assert done.returncode == 0, done.stderr
     (tiny / "train.log").write_text(done.stderr, encoding="utf-8")
     return tiny / "runs" / "tiny"
+
+
+@pytest.fixture
+def in_tiny(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Change to the folder of `tiny.yaml`, which tests must not modify. Return its path."""
+    monkeypatch.chdir(tiny)
+    return tiny
+
+
+@pytest.fixture
+def run_copy(tiny_run: Path, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Copy the tiny run with its texts to a folder that the test may modify, change to it, and return the run."""
+    shutil.copytree(tiny, tmp_path / "copy")
+    monkeypatch.chdir(tmp_path / "copy")
+    return tmp_path / "copy" / tiny_run.relative_to(tiny)
 
 
 @pytest.fixture(autouse=True)

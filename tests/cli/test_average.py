@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from subprocess import CompletedProcess
 
 import pytest
 import torch
+from helpers import Tmt, assert_succeeded, read_folder
 from safetensors.torch import load_file
 
 from transformer_mt import Translator
@@ -17,8 +16,6 @@ from transformer_mt.cli import average
 from transformer_mt.cli.average import Choice
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import CheckpointInfo, RunFolder
-
-Tmt = Callable[..., "CompletedProcess[str]"]
 
 
 @pytest.fixture(scope="module")
@@ -39,19 +36,10 @@ def run(longer: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
     return RunFolder.open("runs/tiny")
 
 
-def succeeded(done: CompletedProcess[str]) -> str:
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 def test_it_is_the_mean_of_the_tensors(run: RunFolder, tmt: Tmt, tmp_path: Path) -> None:
-    before = content(run.path)
-    said = succeeded(tmt("average", run.path, "--last", 3, "--output", tmp_path / "mean"))
-    assert content(run.path) == before, "the run is as it was"
+    before = read_folder(run.path)
+    said = assert_succeeded(tmt("average", run.path, "--last", 3, "--output", tmp_path / "mean"))
+    assert read_folder(run.path) == before, "the run is as it was"
     steps = [info.step for info in run.checkpoint_list()[-3:]]
     assert steps == [12, 16, 20]
     parts = [load_file(run.checkpoint(str(step)).path / "model.safetensors") for step in steps]
@@ -72,7 +60,7 @@ def test_it_is_scored_as_the_training_scores(run: RunFolder, tmt: Tmt, tmp_path:
 
         info = CheckpointInfo(twin.checkpoints / f"step-{step:06d}", step, last.metric, {})
         save(info, Translator.load(run.path, "last", precision="fp32").model, None)
-    succeeded(tmt("average", twin.path, 101, 102, "--output", tmp_path / "mean"))
+    assert_succeeded(tmt("average", twin.path, 101, 102, "--output", tmp_path / "mean"))
     scores = RunFolder.open(tmp_path / "mean").checkpoint("best").scores
     assert scores.keys() == last.scores.keys()
     for name, value in last.scores.items():
@@ -80,7 +68,7 @@ def test_it_is_scored_as_the_training_scores(run: RunFolder, tmt: Tmt, tmp_path:
 
 
 def test_scores_stand_beside_those_of_the_parts(run: RunFolder, tmt: Tmt, tmp_path: Path) -> None:
-    said = succeeded(tmt("average", run.path, "--best", 2, "--output", tmp_path / "mean")).split("\n")
+    said = assert_succeeded(tmt("average", run.path, "--best", 2, "--output", tmp_path / "mean")).split("\n")
     assert said[0].split() == ["step", "loss", "nll", "ppl", "bleu", "chrf", "degenerate"]
     rows = {line.split()[0]: line.split()[1:] for line in said[1:4]}
     best = sorted(run.checkpoint_list(), key=lambda info: info.scores["loss"])[:2]
@@ -110,20 +98,20 @@ def test_the_folder_is_read_like_a_run_and_training_goes_on_beside_it(
     shutil.copytree(longer, tmp_path / "copy")
     monkeypatch.chdir(tmp_path / "copy")
     out = Path("runs/tiny-average-12-20")
-    said = succeeded(tmt("average", "runs/tiny", 12, 20))
+    said = assert_succeeded(tmt("average", "runs/tiny", 12, 20))
     assert f"{out}: the mean of runs/tiny, steps 12, 20" in said
-    translations = succeeded(tmt("translate", out, "one two three"))
+    translations = assert_succeeded(tmt("translate", out, "one two three"))
     card = (out / "README.md").read_text(encoding="utf-8")
     assert "- Weights alone: the mean of runs/tiny, steps 12, 20" in card
     assert "- unseen, at step" not in card, "it was not tested"
     done = tmt("train", "--config", "tiny.yaml", "train.max_steps=24")
-    succeeded(done)
+    assert_succeeded(done)
     assert "going on after step 20" in done.stderr
     run = RunFolder.open("runs/tiny")
     assert run.checkpoint("last").step == 24
-    assert succeeded(tmt("translate", out, "one two three")) == translations
+    assert assert_succeeded(tmt("translate", out, "one two three")) == translations
     assert "holds weights alone" in tmt("train", "--config", "tiny.yaml", f"name={out.name}").stderr
-    succeeded(tmt("export", out, "--to", "weights", "--output", "again"))
+    assert_succeeded(tmt("export", out, "--to", "weights", "--output", "again"))
 
 
 @pytest.mark.parametrize(

@@ -5,20 +5,18 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
+from helpers import Tmt
 from sacrebleu.significance import PairedTest
 
 from transformer_mt import Translator
 from transformer_mt.evaluation.measures import NO_TER
 from transformer_mt.evaluation.metrics import Scorer
 from transformer_mt.evaluation.significance import contests
-
-Tmt = Callable[..., "CompletedProcess[str]"]
 
 
 @pytest.fixture

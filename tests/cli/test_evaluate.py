@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any, NoReturn
 
 import pytest
 import sacrebleu
+from helpers import Tmt
 
 from transformer_mt import Translator, __version__
 from transformer_mt.cli.evaluate import OF_A_RUN
@@ -20,8 +20,6 @@ from transformer_mt.evaluation.measures import NO_TER, measure
 from transformer_mt.evaluation.metrics import Scorer
 from transformer_mt.evaluation.moses import papers_texts
 from transformer_mt.runs.folder import RunFolder
-
-Tmt = Callable[..., "CompletedProcess[str]"]
 
 FILES = ("--src", "valid.en", "--ref", "valid.de")
 HYP = ("--hyp", "test.de", "--ref", "train6.de")

@@ -21,12 +21,11 @@ from subprocess import PIPE, CompletedProcess, Popen
 from typing import IO, Any, cast
 
 import pytest
+from helpers import Tmt
 
 from transformer_mt.cli import line_input, line_output
 from transformer_mt.cli.line_input import Line
 from transformer_mt.errors import UserError
-
-Tmt = Callable[..., "CompletedProcess[str]"]
 
 STUB = """
 import os, resource, sys, time

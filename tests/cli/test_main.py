@@ -20,6 +20,7 @@ from typing import IO, Any, NoReturn
 
 import pytest
 import torch
+from helpers import Tmt, assert_user_error, read_folder
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -33,47 +34,14 @@ from transformer_mt.runs.folder import FORMAT, RunFolder
 from transformer_mt.runs.manifest import read_manifest, write_manifest
 from transformer_mt.training.trainer import Trainer
 
-Tmt = Callable[..., "CompletedProcess[str]"]
-
 TRAIN = ("train", "--config", "tiny.yaml")
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
 SENTENCES = ["one two three", "three two one", "eight"]
 
 
 @pytest.fixture
-def here(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Work in the folder of `tiny.yaml`; what is written goes elsewhere."""
-    monkeypatch.chdir(tiny)
-    return tiny
-
-
-@pytest.fixture
-def copy(tiny_run: Path, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The tiny run in a folder of this test, with everything around it: to be changed."""
-    shutil.copytree(tiny, tmp_path / "copy")
-    monkeypatch.chdir(tmp_path / "copy")
-    return tmp_path / "copy" / tiny_run.relative_to(tiny)
-
-
-@pytest.fixture
 def translator(tiny_run: Path) -> Translator:
     return Translator.load(tiny_run)
-
-
-def refused(done: CompletedProcess[str], *parts: str) -> None:
-    """Exit status 2, and a few lines that say what is wrong and hold these parts."""
-    assert done.returncode == 2, done.stderr
-    assert "Traceback" not in done.stderr
-    said = re.split(r"^(?=tmt[ \w]*: )", done.stderr, maxsplit=1, flags=re.MULTILINE)[-1]
-    assert said.startswith("tmt")
-    assert 1 <= len(said.strip().split("\n")) <= 4
-    for part in parts:
-        assert part in said
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    """Every file below a folder, by its path."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def subprocess_tmt(*arguments: object, **options: Any) -> CompletedProcess[bytes]:
@@ -144,62 +112,64 @@ def test_bad_bytes_keep_the_lines_before_them(tiny_run: Path, tmt: Tmt, tmp_path
     lines = [b"one two\n"] * 2499 + [b"na\xefve\n"] + [b"three\n"] * 9
     (tmp_path / "f").write_bytes(b"".join(lines))
     done = tmt("translate", tiny_run, "--input", tmp_path / "f", "--output", tmp_path / "g")
-    refused(done, f"{tmp_path}/f:2500: not UTF-8 text (byte 0xef at position 3)")
+    assert_user_error(done, f"{tmp_path}/f:2500: not UTF-8 text (byte 0xef at position 3)")
     assert not (tmp_path / "g").exists()
     kept = (tmp_path / "g.part").read_bytes()
     assert kept == tmt("translate", tiny_run, "one two").stdout.encode() * 2499
     done = tmt("translate", tiny_run, stdin=b"".join(lines))
-    refused(done, "standard input:2500: not UTF-8 text")
+    assert_user_error(done, "standard input:2500: not UTF-8 text")
     assert done.stdout.encode() == kept
 
 
 def test_a_failed_translation_leaves_the_earlier_file(tiny_run: Path, tmt: Tmt, tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"one\n\xff\n")
     (tmp_path / "g").write_text("earlier")
-    refused(tmt("translate", tiny_run, "--input", tmp_path / "f", "--output", tmp_path / "g"), "f:2: not UTF-8")
+    assert_user_error(
+        tmt("translate", tiny_run, "--input", tmp_path / "f", "--output", tmp_path / "g"), "f:2: not UTF-8"
+    )
     assert (tmp_path / "g").read_text() == "earlier"
 
 
 @pytest.mark.filterwarnings("default::transformer_mt.decoding.texts.CutSource")
-def test_a_source_that_is_too_long_is_cut_with_a_warning(copy: Path, tmt: Tmt) -> None:
-    run = RunFolder(copy)
+def test_a_source_that_is_too_long_is_cut_with_a_warning(run_copy: Path, tmt: Tmt) -> None:
+    run = RunFolder(run_copy)
     text = run.config.read_text(encoding="utf-8")
     run.config.write_text(text.replace("max_source_length: 1024", "max_source_length: 3"), encoding="utf-8")
     text = b"one two three\n\none two three four five\n"
-    done = tmt("translate", copy, "--split-sentences", "never", stdin=text)
+    done = tmt("translate", run_copy, "--split-sentences", "never", stdin=text)
     assert done.returncode == 0
     first, blank, third, end = done.stdout.split("\n")
     assert (first, blank, end) == (third, "", "")
     assert re.fullmatch(r"tmt: warning: line 3 has \d+ tokens and was cut to 3\n", done.stderr)
 
 
-def test_a_long_line_is_translated_sentence_by_sentence(copy: Path, tmt: Tmt, translator: Translator) -> None:
-    run = RunFolder(copy)
+def test_a_long_line_is_translated_sentence_by_sentence(run_copy: Path, tmt: Tmt, translator: Translator) -> None:
+    run = RunFolder(run_copy)
     text = run.config.read_text(encoding="utf-8")
     run.config.write_text(text.replace("max_length: 256", "max_length: 40"), encoding="utf-8")
     short, long = "One. Two.  Three.", "One two three! Two. " * 9 + " Eight."
-    done = tmt("translate", copy, short, long)
+    done = tmt("translate", run_copy, short, long)
     assert (done.returncode, done.stderr) == (0, "")
     one, two, eight = translator.translate(["One two three!", "Two.", "Eight."])
     expected = [*translator.translate([short]), f"{one} {two} " * 8 + f"{one} {two}  {eight}"]
     assert done.stdout.split("\n")[:-1] == expected
-    done = tmt("translate", copy, short, "--split-sentences", "always")
+    done = tmt("translate", run_copy, short, "--split-sentences", "always")
     three = translator.translate(["One.", "Two.", "Three."])
     assert done.stdout == "{} {}  {}\n".format(*three)
 
 
-def test_nothing_of_a_long_line_is_cut_off(copy: Path, tmt: Tmt) -> None:
+def test_nothing_of_a_long_line_is_cut_off(run_copy: Path, tmt: Tmt) -> None:
     """Also where no sentence ends."""
-    run = RunFolder(copy)
+    run = RunFolder(run_copy)
     text = run.config.read_text(encoding="utf-8")
     run.config.write_text(text.replace("max_source_length: 1024", "max_source_length: 3"), encoding="utf-8")
-    done = tmt("translate", copy, "one two three four five six one two three four five six")
+    done = tmt("translate", run_copy, "one two three four five six one two three four five six")
     assert (done.returncode, done.stderr) == (0, "")
     assert len(done.stdout.split()) > 6
 
 
 @pytest.mark.filterwarnings("default::transformer_mt.decoding.texts.CutSource")
-def test_learned_positions_end_where_they_end(here: Path, tmt: Tmt) -> None:
+def test_learned_positions_end_where_they_end(in_tiny: Path, tmt: Tmt) -> None:
     """Validation pairs and sources beyond the last position are cut, and no translation grows past it."""
     settings = [
         "name=learned",
@@ -263,7 +233,7 @@ def test_standard_output_on_a_full_disk(tiny_run: Path) -> None:
 
 def test_a_file_on_a_full_disk(tiny_run: Path, tmt: Tmt, tmp_path: Path) -> None:
     (tmp_path / "g.part").symlink_to("/dev/full")
-    refused(
+    assert_user_error(
         tmt("translate", tiny_run, "one two", "--output", tmp_path / "g"),
         f"{tmp_path / 'g.part'}: No space left on device",
     )
@@ -282,17 +252,17 @@ def test_python(tiny_run: Path, tmt: Tmt) -> None:
 def test_a_run_translates_without_its_data(tiny_run: Path, tmp_path: Path, tmt: Tmt) -> None:
     moved = shutil.copytree(tiny_run, tmp_path / "elsewhere")
     assert tmt("translate", moved, *SENTENCES).stdout == tmt("translate", tiny_run, *SENTENCES).stdout
-    assert content(moved) == content(tiny_run)
+    assert read_folder(moved) == read_folder(tiny_run)
 
 
 # --- config -----------------------------------------------------------------------------------------------------------
 
 
-def test_config_prints_what_loads_again(here: Path, tmt: Tmt, tmp_path: Path) -> None:
+def test_config_prints_what_loads_again(in_tiny: Path, tmt: Tmt, tmp_path: Path) -> None:
     done = tmt("config", "tiny.yaml", "seed=7", "schedule.peak=1e-4")
     (tmp_path / "again.yaml").write_text(done.stdout, encoding="utf-8")
     again = configuration.load(tmp_path / "again.yaml")
-    assert again == configuration.load(here / "tiny.yaml", ["seed=7", "schedule.peak=1e-4"])
+    assert again == configuration.load(in_tiny / "tiny.yaml", ["seed=7", "schedule.peak=1e-4"])
     assert (again.seed, again.schedule.peak, again.name) == (7, 1e-4, "tiny")
     assert tmt("config", tmp_path / "again.yaml").stdout == done.stdout
 
@@ -336,8 +306,8 @@ def test_everything_loads_without_pickle(tiny_run: Path) -> None:
         assert torch.load(checkpoint / "training.pt", weights_only=True)["progress"]["step"]
 
 
-def test_the_saved_configuration_is_resolved_and_loads_again(here: Path, tiny_run: Path) -> None:
-    saved, given = configuration.load(tiny_run / "config.yaml"), configuration.load(here / "tiny.yaml")
+def test_the_saved_configuration_is_resolved_and_loads_again(in_tiny: Path, tiny_run: Path) -> None:
+    saved, given = configuration.load(tiny_run / "config.yaml"), configuration.load(in_tiny / "tiny.yaml")
     assert "auto" not in (saved.device, saved.precision, saved.threads)
     assert saved == given.model_copy(update={"precision": saved.precision})
 
@@ -351,7 +321,7 @@ def test_the_record_says_whence_the_run_comes(tiny_run: Path) -> None:
     assert record["ended"] == "train.max_steps 12 reached"
 
 
-def test_the_readme_is_true(tiny_run: Path, here: Path, tmt: Tmt, tmp_path: Path) -> None:
+def test_the_readme_is_true(tiny_run: Path, in_tiny: Path, tmt: Tmt, tmp_path: Path) -> None:
     text = (tiny_run / "README.md").read_text(encoding="utf-8")
     record = json.loads((tiny_run / "run.json").read_text(encoding="utf-8"))
     weights = load_file(RunFolder(tiny_run).checkpoint("best").path / "model.safetensors")
@@ -437,12 +407,12 @@ def test_the_figures_that_are_kept(tiny_run: Path) -> None:
     assert list(found["best/loss"].values()) == [one for i, one in enumerate(losses) if one <= min(losses[: i + 1])]
 
 
-def test_unknown_words_count_alike_everywhere(copy: Path, tmt: Tmt) -> None:
+def test_unknown_words_count_alike_everywhere(run_copy: Path, tmt: Tmt) -> None:
     """Trap 37: what is scored while training is what is translated."""
     longer = ("train.max_steps=40", "validation.every=20", "schedule.peak=1e-2")
     done = tmt(*TRAIN, "name=words", "tokenizer.kind=word", "tokenizer.vocab_size=6", "precision=fp32", *longer)
     assert done.returncode == 0, done.stderr
-    run = RunFolder(copy.parent / "words")
+    run = RunFolder(run_copy.parent / "words")
     greedily = ("--checkpoint", "last", "--precision", "fp32", "--beam", 1, "--min-length", 0)
     said = tmt("translate", run.path, "--input", "valid.en", *greedily).stdout
     assert "⁇" in said
@@ -451,22 +421,22 @@ def test_unknown_words_count_alike_everywhere(copy: Path, tmt: Tmt) -> None:
     assert run.checkpoint("last").scores["chrf"] == pytest.approx(wanted.chrf.value) != 0.0
 
 
-def test_the_best_checkpoint_is_what_is_used(copy: Path, tmt: Tmt) -> None:
+def test_the_best_checkpoint_is_what_is_used(run_copy: Path, tmt: Tmt) -> None:
     """Also by the test sets, and by a run that begins with it; in the run as it is, the best one is the last."""
-    last = RunFolder(copy).checkpoint("last").path / "checkpoint.json"
+    last = RunFolder(run_copy).checkpoint("last").path / "checkpoint.json"
     about = read_manifest(last)
     write_manifest(last, {**about, "scores": {**about["scores"], "loss": 99.0}})
-    assert Translator.load(copy).members[0].step == 8
-    assert "step 8" in tmt("evaluate", copy).stdout
-    record = json.loads((copy / "run.json").read_text(encoding="utf-8"))
+    assert Translator.load(run_copy).members[0].step == 8
+    assert "step 8" in tmt("evaluate", run_copy).stdout
+    record = json.loads((run_copy / "run.json").read_text(encoding="utf-8"))
     assert record["tested"]["step"] == 12
-    done = tmt("train", "--config", "tiny.yaml", "name=next", f"train.init_from={copy}", "train.max_steps=1")
+    done = tmt("train", "--config", "tiny.yaml", "name=next", f"train.init_from={run_copy}", "train.max_steps=1")
     assert done.returncode == 0, done.stderr
-    assert f"begins with the weights of {copy}, step 8" in done.stderr
+    assert f"begins with the weights of {run_copy}, step 8" in done.stderr
     assert tmt("train", "--config", "tiny.yaml").returncode == 0
-    record = json.loads((copy / "run.json").read_text(encoding="utf-8"))
+    record = json.loads((run_copy / "run.json").read_text(encoding="utf-8"))
     assert record["tested"]["step"] == 8
-    scored = json.loads(tmt("evaluate", copy, "--checkpoint", 8, "--json").stdout)
+    scored = json.loads(tmt("evaluate", run_copy, "--checkpoint", 8, "--json").stdout)
     assert record["test"]["unseen"]["bleu"]["value"] == pytest.approx(
         scored["test_sets"]["unseen"]["measures"]["bleu"]["value"]
     )
@@ -491,8 +461,8 @@ def test_tensorboard_holds_probes_and_settings(tiny_run: Path) -> None:
 # --- train ------------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_said_while_training(tiny_run: Path, here: Path) -> None:
-    said = (here / "train.log").read_text(encoding="utf-8").split("\n")
+def test_what_is_said_while_training(tiny_run: Path, in_tiny: Path) -> None:
+    said = (in_tiny / "train.log").read_text(encoding="utf-8").split("\n")
     assert said[:3] == [
         "data: 50 training pairs, 150 source and 150 target tokens (3.0 and 3.0 a sentence)",
         "data: 8 pairs in validation",
@@ -506,30 +476,30 @@ def test_what_is_said_while_training(tiny_run: Path, here: Path) -> None:
     assert said[-2] == "the run is in runs/tiny; its README.md says what to type next"
 
 
-def test_the_same_command_again_returns_at_once(copy: Path, tmt: Tmt) -> None:
-    before, curves = content(copy), events(copy)
+def test_the_same_command_again_returns_at_once(run_copy: Path, tmt: Tmt) -> None:
+    before, curves = read_folder(run_copy), events(run_copy)
     done = tmt(*TRAIN)
     assert done.returncode == 0
     assert "going on after step 12" in done.stderr
-    after = content(copy)
+    after = read_folder(run_copy)
     differing = {name for name in {**before, **after} if before.get(name) != after.get(name)}
     assert all(name.startswith("tensorboard/") for name in differing)  # the scores of test sets move to a new file
     for name in curves.Tags()["scalars"]:
-        found, kept = ([(at.step, at.value) for at in board.Scalars(name)] for board in (events(copy), curves))
+        found, kept = ([(at.step, at.value) for at in board.Scalars(name)] for board in (events(run_copy), curves))
         assert found == kept
 
 
-def test_a_longer_run_goes_on(copy: Path, tmt: Tmt) -> None:
+def test_a_longer_run_goes_on(run_copy: Path, tmt: Tmt) -> None:
     done = tmt(*TRAIN, "train.max_steps=14", "threads=2")
     assert done.returncode == 0
     assert "threads: 1 -> 2\ntrain.max_steps: 12 -> 14\n" in done.stderr
     assert "device or threads changed: results may now differ in the last bits" in done.stderr
-    assert list(figures(copy)["valid/loss"]) == [4, 8, 12, 14]
-    assert "train.max_steps 14 reached" in (copy / "README.md").read_text(encoding="utf-8")
+    assert list(figures(run_copy)["valid/loss"]) == [4, 8, 12, 14]
+    assert "train.max_steps 14 reached" in (run_copy / "README.md").read_text(encoding="utf-8")
 
 
 def test_threads_are_counted_anew_where_another_number_of_processes_shares_them(
-    copy: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
+    run_copy: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the same number they stay as they were, whatever machine it is: the bits depend on them."""
 
@@ -538,61 +508,61 @@ def test_threads_are_counted_anew_where_another_number_of_processes_shares_them(
         monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(cores), raising=False)
         done = tmt(*TRAIN, "name=shared", "threads=auto", f"train.max_steps={max_steps}")
         assert done.returncode == 0, done.stderr
-        return configuration.load(copy.with_name("shared") / "config.yaml").threads
+        return configuration.load(run_copy.with_name("shared") / "config.yaml").threads
 
     assert [go_on(2, 4, 1), go_on(2, 8, 2)] == [2, 2]
     assert [go_on(1, 8, 3), go_on(1, 4, 4)] == [1, 1]  # torch's own default, here
     assert go_on(4, 12, 5) == 3
 
 
-def test_going_on_from_an_earlier_checkpoint(copy: Path, tmt: Tmt) -> None:
-    expected = load_file(RunFolder(copy).checkpoint("12").path / "model.safetensors")
+def test_going_on_from_an_earlier_checkpoint(run_copy: Path, tmt: Tmt) -> None:
+    expected = load_file(RunFolder(run_copy).checkpoint("12").path / "model.safetensors")
     done = tmt(*TRAIN, "--checkpoint", "8")
     assert done.returncode == 0
     assert "going on after step 8\n" in done.stderr
-    assert list(figures(copy)["valid/loss"]) == [4, 8, 12]
-    again = load_file(RunFolder(copy).checkpoint("12").path / "model.safetensors")
+    assert list(figures(run_copy)["valid/loss"]) == [4, 8, 12]
+    again = load_file(RunFolder(run_copy).checkpoint("12").path / "model.safetensors")
     assert all(torch.equal(again[name], expected[name]) for name in expected)
 
 
-def test_a_run_that_has_gone_back_is_not_at_its_end(copy: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_has_gone_back_is_not_at_its_end(run_copy: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:
     """So says its README, whose scores are then of checkpoints that are there."""
 
     def fit(_: Trainer) -> NoReturn:
         raise Interrupted(15, "")
 
     monkeypatch.setattr(Trainer, "fit", fit)
-    card = (copy / "README.md").read_text(encoding="utf-8")
+    card = (run_copy / "README.md").read_text(encoding="utf-8")
     assert "Status: train.max_steps 12 reached (step 12)\n" in card and "unseen, at step " in card
     assert tmt(*TRAIN, "--checkpoint", "8").returncode == 128 + 15
-    card = (copy / "README.md").read_text(encoding="utf-8")
+    card = (run_copy / "README.md").read_text(encoding="utf-8")
     assert "Status: in training, or interrupted" in card
     assert "step 12" not in card and "unseen" not in card.partition("## Scores")[2]
 
 
-def test_an_unknown_checkpoint_deletes_nothing(copy: Path, tmt: Tmt) -> None:
-    before = content(copy / "checkpoints")
-    refused(tmt(*TRAIN, "--checkpoint", "9"), "best, last and the steps 8, 12")
-    refused(tmt(*TRAIN, "name=new", "--checkpoint", "8"), "new: has no checkpoint yet")
+def test_an_unknown_checkpoint_deletes_nothing(run_copy: Path, tmt: Tmt) -> None:
+    before = read_folder(run_copy / "checkpoints")
+    assert_user_error(tmt(*TRAIN, "--checkpoint", "9"), "best, last and the steps 8, 12")
+    assert_user_error(tmt(*TRAIN, "name=new", "--checkpoint", "8"), "new: has no checkpoint yet")
     assert not Path("runs/new").exists()
-    assert content(copy / "checkpoints") == before
+    assert read_folder(run_copy / "checkpoints") == before
 
 
-def test_going_back_to_what_cannot_be_read_deletes_nothing(copy: Path, tmt: Tmt) -> None:
+def test_going_back_to_what_cannot_be_read_deletes_nothing(run_copy: Path, tmt: Tmt) -> None:
     """A whole checkpoint whose progress is that of another version; nor is the run's end forgotten."""
-    folder = copy / "checkpoints" / "step-000008"
+    folder = run_copy / "checkpoints" / "step-000008"
     state: dict[str, Any] = torch.load(folder / "training.pt", weights_only=True)
     torch.save({**state, "progress": {"since": "another version"}}, folder / "training.pt")
     about = json.loads((folder / "checkpoint.json").read_text())
     write_manifest(folder / "checkpoint.json", {key: about[key] for key in ("step", "metric", "scores", "stopped")})
-    before = content(copy / "checkpoints"), figures(copy)
-    refused(tmt(*TRAIN, "--checkpoint", "8"), "step-000008: another version of this program has trained it")
-    assert (content(copy / "checkpoints"), figures(copy)) == before
-    assert RunFolder(copy).read_record()["ended"]
+    before = read_folder(run_copy / "checkpoints"), figures(run_copy)
+    assert_user_error(tmt(*TRAIN, "--checkpoint", "8"), "step-000008: another version of this program has trained it")
+    assert (read_folder(run_copy / "checkpoints"), figures(run_copy)) == before
+    assert RunFolder(run_copy).read_record()["ended"]
 
 
-def test_other_settings_are_refused_and_listed(copy: Path, tmt: Tmt) -> None:
-    before = content(copy)
+def test_other_settings_are_refused_and_listed(run_copy: Path, tmt: Tmt) -> None:
+    before = read_folder(run_copy)
     done = tmt(*TRAIN, "model.d_ff=64", "seed=7", "keep.last=9")
     refused_lines = done.stderr[done.stderr.index("tmt: ") :].split("\n")
     assert done.returncode == 2
@@ -603,58 +573,58 @@ def test_other_settings_are_refused_and_listed(copy: Path, tmt: Tmt) -> None:
         "name another run (name=...), or begin this one anew with --restart (the old one is moved aside)",
         "",
     ]
-    assert content(copy) == before
+    assert read_folder(run_copy) == before
 
 
-def test_other_text_is_refused(copy: Path, tmt: Tmt) -> None:
+def test_other_text_is_refused(run_copy: Path, tmt: Tmt) -> None:
     Path("train.de").write_text(Path("train.de").read_text().replace("eins", "ein"))
-    before = content(copy)
-    refused(tmt(*TRAIN), "the text of the data has changed", "--restart or name=")
-    assert content(copy) == before
+    before = read_folder(run_copy)
+    assert_user_error(tmt(*TRAIN), "the text of the data has changed", "--restart or name=")
+    assert read_folder(run_copy) == before
 
 
-def test_restart_moves_the_old_run_aside(copy: Path, tmt: Tmt) -> None:
-    before = content(copy)
+def test_restart_moves_the_old_run_aside(run_copy: Path, tmt: Tmt) -> None:
+    before = read_folder(run_copy)
     done = tmt(*TRAIN, "--restart", "train.max_steps=1", "seed=7")
     assert done.returncode == 0
-    (aside,) = copy.parent.glob("tiny.*")
+    (aside,) = run_copy.parent.glob("tiny.*")
     assert f"the old run is now {aside.relative_to(Path.cwd())}" in done.stderr
-    assert content(aside) == before
-    assert [info.step for info in RunFolder(copy).checkpoint_list()] == [1]
+    assert read_folder(aside) == before
+    assert [info.step for info in RunFolder(run_copy).checkpoint_list()] == [1]
 
 
-def test_a_restart_that_is_refused_leaves_the_old_run(copy: Path, tmt: Tmt) -> None:
-    before = content(copy)
+def test_a_restart_that_is_refused_leaves_the_old_run(run_copy: Path, tmt: Tmt) -> None:
+    before = read_folder(run_copy)
     missing = "data.train={src: missing.en, tgt: train.de}"
     for change, reason in ((missing, "missing.en: no such file"), ("device=cuda:99", "device: cuda:99 is not there")):
         done = tmt(*TRAIN, "--restart", change)
-        refused(done, reason)
+        assert_user_error(done, reason)
         assert "no new run was begun, and the old one is runs/tiny again" in done.stderr
-        assert [*copy.parent.glob("tiny*")] == [copy]
-        assert content(copy) == before
+        assert [*run_copy.parent.glob("tiny*")] == [run_copy]
+        assert read_folder(run_copy) == before
 
 
-def test_a_restart_goes_on_from_no_checkpoint(copy: Path, tmt: Tmt) -> None:
-    before = content(copy)
+def test_a_restart_goes_on_from_no_checkpoint(run_copy: Path, tmt: Tmt) -> None:
+    before = read_folder(run_copy)
     done = tmt(*TRAIN, "--restart", "--checkpoint", "8")
-    refused(done, "--checkpoint: not allowed with argument --restart")
-    assert content(copy) == before
+    assert_user_error(done, "--checkpoint: not allowed with argument --restart")
+    assert read_folder(run_copy) == before
 
 
-def test_another_search_scores_the_test_sets_anew(copy: Path, tmt: Tmt) -> None:
+def test_another_search_scores_the_test_sets_anew(run_copy: Path, tmt: Tmt) -> None:
     """Not one that translates as before."""
-    before = json.loads((copy / "run.json").read_text(encoding="utf-8"))
+    before = json.loads((run_copy / "run.json").read_text(encoding="utf-8"))
     for change in ("decoding.batch_tokens=64", "decoding.beam=1"):
         done = tmt(*TRAIN, change)
         assert done.returncode == 0, done.stderr
         assert ("unseen (" in done.stderr) == (change == "decoding.beam=1")
-    record = json.loads((copy / "run.json").read_text(encoding="utf-8"))
+    record = json.loads((run_copy / "run.json").read_text(encoding="utf-8"))
     assert record["tested"] == {"step": 12, "decoding": {**before["tested"]["decoding"], "beam": 1}}
 
 
-def test_another_process_holds_the_run(copy: Path, tmt: Tmt) -> None:
-    with RunFolder(copy).locked():
-        refused(tmt(*TRAIN), f"runs/tiny: another process is training this run (process {os.getpid()} on ")
+def test_another_process_holds_the_run(run_copy: Path, tmt: Tmt) -> None:
+    with RunFolder(run_copy).locked():
+        assert_user_error(tmt(*TRAIN), f"runs/tiny: another process is training this run (process {os.getpid()} on ")
 
 
 def set_format(run: Path, version: int) -> None:
@@ -663,10 +633,10 @@ def set_format(run: Path, version: int) -> None:
 
 
 @pytest.mark.parametrize("command", [TRAIN, ("translate", "runs/tiny", "one"), ("evaluate", "runs/tiny")])
-def test_another_run_format(command: tuple[str, ...], copy: Path, tmt: Tmt) -> None:
-    set_format(copy, FORMAT + 1)
+def test_another_run_format(command: tuple[str, ...], run_copy: Path, tmt: Tmt) -> None:
+    set_format(run_copy, FORMAT + 1)
     parts = (f"runs/tiny: was written in run format {FORMAT + 1}, and this program reads format {FORMAT}", "--restart")
-    refused(tmt(*command), *parts)
+    assert_user_error(tmt(*command), *parts)
 
 
 @pytest.mark.parametrize(
@@ -677,10 +647,10 @@ def test_another_run_format(command: tuple[str, ...], copy: Path, tmt: Tmt) -> N
     ],
 )
 def test_a_disk_that_is_full_while_saving(
-    error: Exception, said: str, copy: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
+    error: Exception, said: str, run_copy: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing half-written is left, and the same command goes on when there is room again."""
-    before = content(copy / "checkpoints")
+    before = read_folder(run_copy / "checkpoints")
 
     def save(_: object, file: IO[bytes]) -> NoReturn:
         file.write(b"half")
@@ -688,18 +658,18 @@ def test_a_disk_that_is_full_while_saving(
 
     with monkeypatch.context() as patch:
         patch.setattr(torch, "save", save)
-        refused(tmt(*TRAIN, "train.max_steps=14"), said, "the same command goes on")
-    assert content(copy / "checkpoints") == before
+        assert_user_error(tmt(*TRAIN, "train.max_steps=14"), said, "the same command goes on")
+    assert read_folder(run_copy / "checkpoints") == before
     assert tmt(*TRAIN, "train.max_steps=14").returncode == 0
-    assert list(figures(copy)["valid/loss"]) == [4, 8, 12, 14]
+    assert list(figures(run_copy)["valid/loss"]) == [4, 8, 12, 14]
 
 
-def test_a_read_only_disk(here: Path, tmt: Tmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_only_disk(in_tiny: Path, tmt: Tmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def mkdir(path: Path, *_: object, **__: object) -> NoReturn:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
 
     monkeypatch.setattr(Path, "mkdir", mkdir)
-    refused(tmt(*TRAIN, f"runs_dir={tmp_path}/runs"), f"{tmp_path}/runs/tiny: Read-only file system")
+    assert_user_error(tmt(*TRAIN, f"runs_dir={tmp_path}/runs"), f"{tmp_path}/runs/tiny: Read-only file system")
 
 
 def test_a_folder_whose_name_is_no_text(tmt: Tmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -707,12 +677,12 @@ def test_a_folder_whose_name_is_no_text(tmt: Tmt, tmp_path: Path, monkeypatch: p
     folder.mkdir()
     monkeypatch.chdir(folder)
     done = tmt("train", "--config", configuration.builtin("quickstart"), "train.max_steps=1", "model.d_model=16")
-    refused(done, "ve/runs/.cache/", "a name that is not UTF-8, which libraries here cannot open; rename it")
+    assert_user_error(done, "ve/runs/.cache/", "a name that is not UTF-8, which libraries here cannot open; rename it")
 
 
 @pytest.mark.parametrize("runs_dir", ["/proc/nowhere", "train.en", "/dev/null"])
-def test_a_place_that_cannot_hold_runs(runs_dir: str, here: Path, tmt: Tmt) -> None:
-    refused(tmt(*TRAIN, f"runs_dir={runs_dir}"), f"{runs_dir}")
+def test_a_place_that_cannot_hold_runs(runs_dir: str, in_tiny: Path, tmt: Tmt) -> None:
+    assert_user_error(tmt(*TRAIN, f"runs_dir={runs_dir}"), f"{runs_dir}")
 
 
 # --- wrong data -------------------------------------------------------------------------------------------------------
@@ -758,10 +728,10 @@ def wrong(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_wrong_training_data(
-    train: str, parts: tuple[str, ...], wrong: Path, here: Path, tmt: Tmt, tmp_path: Path
+    train: str, parts: tuple[str, ...], wrong: Path, in_tiny: Path, tmt: Tmt, tmp_path: Path
 ) -> None:
     done = tmt(*TRAIN, f"data.train={train}".replace("W", str(wrong)), f"runs_dir={tmp_path}")
-    refused(done, *(part.replace("W", str(wrong)) for part in parts))
+    assert_user_error(done, *(part.replace("W", str(wrong)) for part in parts))
     assert not RunFolder(tmp_path / "tiny").exists()
     assert not list(tmp_path.rglob("*.tmp"))
 
@@ -781,21 +751,21 @@ def test_wrong_training_data(
     ],
 )
 def test_other_wrong_settings_of_the_data(
-    overrides: tuple[str, ...], part: str, wrong: Path, here: Path, tmt: Tmt, tmp_path: Path
+    overrides: tuple[str, ...], part: str, wrong: Path, in_tiny: Path, tmt: Tmt, tmp_path: Path
 ) -> None:
     done = tmt(*TRAIN, *(override.replace("W", str(wrong)) for override in overrides), f"runs_dir={tmp_path}")
-    refused(done, part.replace("W", str(wrong)))
+    assert_user_error(done, part.replace("W", str(wrong)))
     assert not RunFolder(tmp_path / "tiny").exists()
 
 
-def test_a_hub_that_cannot_be_reached(here: Path, tmt: Tmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_that_cannot_be_reached(in_tiny: Path, tmt: Tmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def load_dataset(*_: object, **__: object) -> NoReturn:
         raise ConnectionError("Couldn't reach 'bentrevett/multi30k' on the Hub")
 
     monkeypatch.setattr("datasets.load_dataset", load_dataset)
     done = tmt(*TRAIN, "data.train={dataset: bentrevett/multi30k}", f"runs_dir={tmp_path}")
     parts = ("bentrevett/multi30k (train)", "Couldn't reach", "the network must reach the hub", "data.train='{src: ")
-    refused(done, *parts)
+    assert_user_error(done, *parts)
 
 
 # --- wrong words ------------------------------------------------------------------------------------------------------
@@ -835,41 +805,43 @@ def test_a_hub_that_cannot_be_reached(here: Path, tmt: Tmt, tmp_path: Path, monk
     ],
 )
 def test_wrong_words(
-    command: tuple[str, ...], parts: tuple[str, ...], wrong: Path, here: Path, tiny_run: Path, tmt: Tmt
+    command: tuple[str, ...], parts: tuple[str, ...], wrong: Path, in_tiny: Path, tiny_run: Path, tmt: Tmt
 ) -> None:
     names = {"W": str(wrong), "RUN": str(tiny_run)}
 
     def fill(text: str) -> str:
         return re.sub(r"\b(?:W|RUN)\b", lambda found: names[found[0]], text)
 
-    before = content(here)
-    refused(tmt(*map(fill, command)), *map(fill, parts))
-    assert content(here) == before
+    before = read_folder(in_tiny)
+    assert_user_error(tmt(*map(fill, command)), *map(fill, parts))
+    assert read_folder(in_tiny) == before
 
 
-def test_no_checkpoint_yet(copy: Path, tmt: Tmt) -> None:
-    shutil.rmtree(copy / "checkpoints")
+def test_no_checkpoint_yet(run_copy: Path, tmt: Tmt) -> None:
+    shutil.rmtree(run_copy / "checkpoints")
     for verb in ("translate", "evaluate"):
-        refused(tmt(verb, copy), f"{copy}: has no checkpoint yet; train longer")
+        assert_user_error(tmt(verb, run_copy), f"{run_copy}: has no checkpoint yet; train longer")
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "checkpoint.json"])
 @pytest.mark.parametrize("damage", [lambda old: old[:-100], lambda old: old[:100] + bytes([old[100] ^ 4]) + old[101:]])
-def test_a_damaged_checkpoint_is_never_read(name: str, damage: Callable[[bytes], bytes], copy: Path, tmt: Tmt) -> None:
+def test_a_damaged_checkpoint_is_never_read(
+    name: str, damage: Callable[[bytes], bytes], run_copy: Path, tmt: Tmt
+) -> None:
     """One bit in the middle of the weights would only make other translations."""
-    path = RunFolder(copy).checkpoint("12").path / name
+    path = RunFolder(run_copy).checkpoint("12").path / name
     path.write_bytes(damage(path.read_bytes()))
-    before = content(copy / "checkpoints")
-    for command in (("translate", copy, "one"), ("evaluate", copy), TRAIN):
+    before = read_folder(run_copy / "checkpoints")
+    for command in (("translate", run_copy, "one"), ("evaluate", run_copy), TRAIN):
         done = tmt(*command, "--checkpoint", "12")
-        refused(done, f"step-000012/{name}: ", "this checkpoint is damaged and was not used", "or delete ")
+        assert_user_error(done, f"step-000012/{name}: ", "this checkpoint is damaged and was not used", "or delete ")
         assert not done.stdout
-    assert content(copy / "checkpoints") == before
-    assert tmt("translate", copy, "one", "--checkpoint", "8").returncode == 0
+    assert read_folder(run_copy / "checkpoints") == before
+    assert tmt("translate", run_copy, "one", "--checkpoint", "8").returncode == 0
 
 
-def test_training_goes_on_from_the_checkpoint_before_a_damaged_one(copy: Path, tmt: Tmt) -> None:
-    path = RunFolder(copy).checkpoint("12").path / "training.pt"
+def test_training_goes_on_from_the_checkpoint_before_a_damaged_one(run_copy: Path, tmt: Tmt) -> None:
+    path = RunFolder(run_copy).checkpoint("12").path / "training.pt"
     expected = load_file(path.with_name("model.safetensors"))
     path.write_bytes(path.read_bytes()[:-100])
     done = tmt(*TRAIN)
@@ -877,28 +849,28 @@ def test_training_goes_on_from_the_checkpoint_before_a_damaged_one(copy: Path, t
     name = path.relative_to(Path.cwd())
     assert f"{name}: was truncated" in done.stderr and "it is kept as step-000012.damaged\n" in done.stderr
     assert "going on after step 8\n" in done.stderr
-    assert list(figures(copy)["valid/loss"]) == [4, 8, 12]
+    assert list(figures(run_copy)["valid/loss"]) == [4, 8, 12]
     again = load_file(path.with_name("model.safetensors"))
     assert all(torch.equal(again[name], expected[name]) for name in expected)
-    assert tmt("translate", copy, "one", "--checkpoint", "last").returncode == 0
+    assert tmt("translate", run_copy, "one", "--checkpoint", "last").returncode == 0
 
 
-def test_no_checkpoint_is_whole(copy: Path, tmt: Tmt) -> None:
+def test_no_checkpoint_is_whole(run_copy: Path, tmt: Tmt) -> None:
     """A run never begins from scratch unasked, however often the command is given."""
     for step in ("8", "12"):
-        (RunFolder(copy).checkpoint(step).path / "training.pt").write_bytes(b"")
-    before = content(copy)
+        (RunFolder(run_copy).checkpoint(step).path / "training.pt").write_bytes(b"")
+    before = read_folder(run_copy)
     for _ in range(2):
-        refused(tmt(*TRAIN), "step-000008/training.pt: was truncated", "no checkpoint is whole", "--restart")
-        assert {**content(copy), "run.json": b""} == {**before, "run.json": b""}
+        assert_user_error(tmt(*TRAIN), "step-000008/training.pt: was truncated", "no checkpoint is whole", "--restart")
+        assert {**read_folder(run_copy), "run.json": b""} == {**before, "run.json": b""}
 
 
 @pytest.mark.parametrize("damage", ["", "{}", '{"format": 9}', "hello"])
-def test_a_damaged_tokenizer(damage: str, copy: Path, tmt: Tmt) -> None:
-    (copy / "tokenizer.json").write_text(damage)
-    refused(tmt("translate", copy, "one"), f"{copy}/tokenizer.json: not a tokenizer of this program")
-    (copy / "tokenizer.json").unlink()
-    refused(tmt("translate", copy, "one"), "no such file; the run folder is incomplete")
+def test_a_damaged_tokenizer(damage: str, run_copy: Path, tmt: Tmt) -> None:
+    (run_copy / "tokenizer.json").write_text(damage)
+    assert_user_error(tmt("translate", run_copy, "one"), f"{run_copy}/tokenizer.json: not a tokenizer of this program")
+    (run_copy / "tokenizer.json").unlink()
+    assert_user_error(tmt("translate", run_copy, "one"), "no such file; the run folder is incomplete")
 
 
 @pytest.mark.slow
@@ -908,7 +880,7 @@ def test_the_real_command_exits_with_2_and_no_traceback(tmp_path: Path) -> None:
     assert done.stderr.decode() == f"tmt: {tmp_path}/nope.yaml: no such file\n"
 
 
-def test_a_file_for_a_text_is_pointed_out(tiny_run: Path, here: Path, tmt: Tmt) -> None:
+def test_a_file_for_a_text_is_pointed_out(tiny_run: Path, in_tiny: Path, tmt: Tmt) -> None:
     """Whoever left out --input would have the name of the file translated."""
     done = tmt("translate", tiny_run, "valid.en", "no file")
     assert done.stderr == (

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from subprocess import CompletedProcess
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from helpers import Tmt
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -20,15 +19,7 @@ from transformer_mt.cli import plot
 from transformer_mt.config import root as configuration
 from transformer_mt.decoding.attention_maps import Explanation, explain, pieces
 
-Tmt = Callable[..., "CompletedProcess[str]"]
 KINDS = ("positions", "schedule", "attention", "lengths")
-
-
-@pytest.fixture
-def here(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Work in the folder of `tiny.yaml`; what is written goes elsewhere."""
-    monkeypatch.chdir(tiny)
-    return tiny
 
 
 @pytest.fixture
@@ -40,7 +31,7 @@ def translator(tiny_run: Path) -> Translator:
 
 
 @pytest.mark.parametrize("what", KINDS)
-def test_a_run_is_drawn(what: str, tiny_run: Path, here: Path, tmt: Tmt, tmp_path: Path) -> None:
+def test_a_run_is_drawn(what: str, tiny_run: Path, in_tiny: Path, tmt: Tmt, tmp_path: Path) -> None:
     done = tmt("plot", what, tiny_run, "--output", tmp_path / "f.png")
     assert (done.returncode, done.stdout) == (0, f"{tmp_path}/f.png\n"), done.stderr
     with Image.open(tmp_path / "f.png") as picture:
@@ -52,13 +43,13 @@ def test_a_run_is_drawn(what: str, tiny_run: Path, here: Path, tmt: Tmt, tmp_pat
 
 
 @pytest.mark.parametrize(("suffix", "start"), [("svg", b"<?xml"), ("pdf", b"%PDF"), ("PNG", b"\x89PNG")])
-def test_the_suffix_decides_the_format(suffix: str, start: bytes, here: Path, tmt: Tmt, tmp_path: Path) -> None:
+def test_the_suffix_decides_the_format(suffix: str, start: bytes, in_tiny: Path, tmt: Tmt, tmp_path: Path) -> None:
     path = tmp_path / f"f.{suffix}"
     assert tmt("plot", "schedule", "tiny.yaml", "--output", path, "schedule.kind=noam").returncode == 0
     assert path.read_bytes().startswith(start)
 
 
-def test_what_a_link_points_to_is_drawn(here: Path, tmt: Tmt, tmp_path: Path) -> None:
+def test_what_a_link_points_to_is_drawn(in_tiny: Path, tmt: Tmt, tmp_path: Path) -> None:
     (tmp_path / "link.png").symlink_to(tmp_path / "there.png")
     assert tmt("plot", "schedule", "tiny.yaml", "--output", tmp_path / "link.png").returncode == 0
     assert (tmp_path / "link.png").is_symlink() and (tmp_path / "there.png").is_file()
@@ -85,7 +76,7 @@ def test_without_output_a_picture_goes_to_its_subject(
 # --- what is drawn ----------------------------------------------------------------------------------------------------
 
 
-def test_a_configuration_and_its_run_have_the_same_lengths(tiny_run: Path, here: Path) -> None:
+def test_a_configuration_and_its_run_have_the_same_lengths(tiny_run: Path, in_tiny: Path) -> None:
     titles, counts = set[str](), set[float]()
     for path in (tiny_run, Path("tiny.yaml")):
         figure = plot.draw("lengths", plot.Subject.open(path, []), plot.Choice())
@@ -96,7 +87,7 @@ def test_a_configuration_and_its_run_have_the_same_lengths(tiny_run: Path, here:
     assert titles == {"50 training pairs; 0 beyond data.max_length"}
 
 
-def test_lengths_show_what_lies_beyond_the_limit(here: Path) -> None:
+def test_lengths_show_what_lies_beyond_the_limit(in_tiny: Path) -> None:
     subject = plot.Subject.open(Path("tiny.yaml"), ["data.max_length=3"])
     figure = plot.draw("lengths", subject, plot.Choice())
     beyond = int(figure.get_suptitle().split("; ")[1].split()[0])
@@ -104,13 +95,13 @@ def test_lengths_show_what_lies_beyond_the_limit(here: Path) -> None:
     assert max(int(axes.get_title().rpartition(" ")[2]) for axes in figure.axes) > 3
 
 
-def test_overrides_are_drawn(here: Path) -> None:
+def test_overrides_are_drawn(in_tiny: Path) -> None:
     subject = plot.Subject.open(Path("tiny.yaml"), ["schedule.kind=noam", "train.max_steps=77"])
     axes = plot.draw("schedule", subject, plot.Choice()).axes[0]
     assert (axes.get_title(), axes.get_xlim()[1]) == ("learning rate: noam", 77)
 
 
-def test_a_curve_that_ends_is_drawn_to_where_the_run_does(here: Path) -> None:
+def test_a_curve_that_ends_is_drawn_to_where_the_run_does(in_tiny: Path) -> None:
     """The end that is not named is that of the training, as it would be for the run."""
     subject = plot.Subject.open(Path("tiny.yaml"), ["schedule.kind=linear", "train.max_steps=77"])
     (chosen, *_) = plot.draw("schedule", subject, plot.Choice()).axes[0].lines
@@ -190,13 +181,13 @@ def test_tensorboard_has_the_pictures(tiny_run: Path) -> None:
     assert images(tiny_run) == {"schedule": [1], "lengths": [1], "positions": [1], "attention": [4, 8, 12]}
 
 
-def test_without_probes_there_are_none(here: Path, tmt: Tmt, tmp_path: Path) -> None:
+def test_without_probes_there_are_none(in_tiny: Path, tmt: Tmt, tmp_path: Path) -> None:
     command = ("train", "--config", "tiny.yaml", f"runs_dir={tmp_path}", "validation.probes=0", "train.max_steps=4")
     assert tmt(*command).returncode == 0
     assert images(tmp_path / "tiny") == {}
 
 
-def test_pictures_are_cut_back_with_the_curves(here: Path, tmt: Tmt, tmp_path: Path) -> None:
+def test_pictures_are_cut_back_with_the_curves(in_tiny: Path, tmt: Tmt, tmp_path: Path) -> None:
     command = ("train", "--config", "tiny.yaml", f"runs_dir={tmp_path}", "model.positions=none")
     assert tmt(*command, "train.max_steps=8").returncode == 0
     assert tmt(*command, "train.max_steps=8", "--checkpoint", "4").returncode == 0
@@ -234,7 +225,7 @@ MISTAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_mistakes(mistake: str, tiny_run: Path, here: Path, tmt: Tmt, tmp_path: Path) -> None:
+def test_mistakes(mistake: str, tiny_run: Path, in_tiny: Path, tmt: Tmt, tmp_path: Path) -> None:
     arguments, said = MISTAKES[mistake]
     given = [text.replace("RUN", str(tiny_run)).replace("W", str(tmp_path), text[0] == "W") for text in arguments]
     done = tmt("plot", *given)
@@ -258,6 +249,6 @@ def test_where_the_validation_text_is_gone_the_remedy_is_named(
     assert tmt("plot", "attention", tiny_run, "--output", "g.png").returncode == 0
 
 
-def test_the_picture_is_of_the_first_validation_sentence(tiny_run: Path, here: Path) -> None:
+def test_the_picture_is_of_the_first_validation_sentence(tiny_run: Path, in_tiny: Path) -> None:
     config = configuration.load(tiny_run / "config.yaml")
-    assert plot.first_sentence(config) == (here / "valid.en").read_text(encoding="utf-8").split("\n")[0]
+    assert plot.first_sentence(config) == (in_tiny / "valid.en").read_text(encoding="utf-8").split("\n")[0]

@@ -7,18 +7,16 @@ import json
 import math
 import os
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
+from helpers import Tmt
 
 from transformer_mt import Translator
 from transformer_mt.cli.score import Job
 from transformer_mt.errors import UserError
-
-Tmt = Callable[..., "CompletedProcess[str]"]
 
 SRC = "one two three\n\nthree two one\n \ntwo\teight\nsix\u2028four\n"
 TGT = "eins zwei drei\n\ndrei\n eins\nzwei\tacht\n\n"

@@ -6,25 +6,15 @@ import gzip
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from subprocess import CompletedProcess
 
 import pytest
+from helpers import Tmt
 
 from transformer_mt.cli.tokenize import measure, split_words
 from transformer_mt.config.root import load
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair, train
 from transformer_mt.runs.folder import RunFolder
-
-Tmt = Callable[..., "CompletedProcess[str]"]
-
-
-@pytest.fixture
-def here(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Work in the folder of `tiny.yaml`."""
-    monkeypatch.chdir(tiny)
-    return tiny
 
 
 def figures(report: str) -> dict[str, str]:
@@ -60,7 +50,7 @@ def test_lines_of_standard_input(tiny_run: Path, tmt: Tmt) -> None:
 
 
 @pytest.mark.parametrize("kind", ["word", "char", "wordpiece", "bpe", "byte_bpe", "unigram"])
-def test_every_kind_by_one_word(kind: str, here: Path, tmt: Tmt) -> None:
+def test_every_kind_by_one_word(kind: str, in_tiny: Path, tmt: Tmt) -> None:
     done = tmt("tokenize", "tiny.yaml", f"tokenizer.kind={kind}", "one two", "猫")
     assert done.returncode == 0, done.stderr
     pieces, *_, unknown, _, _ = done.stdout.split("\n")
@@ -69,7 +59,7 @@ def test_every_kind_by_one_word(kind: str, here: Path, tmt: Tmt) -> None:
     assert ("<unk>" in unknown) == (kind in ("word", "wordpiece"))
 
 
-def test_a_side_of_its_own(here: Path, tmt: Tmt) -> None:
+def test_a_side_of_its_own(in_tiny: Path, tmt: Tmt) -> None:
     separate = ("tokenize", "tiny.yaml", "tokenizer.joint=no", "model.tie_embeddings=decoder", "drei")
     src, tgt = (tmt(*separate, "--side", side).stdout.split("\n")[0] for side in ("src", "tgt"))
     assert (len(src.split(" ")), tgt) == (5, "▁drei")
@@ -91,7 +81,7 @@ def test_figures_of_a_file(tiny_run: Path, tmt: Tmt, tmp_path: Path) -> None:
     assert figures(tmt("tokenize", tiny_run, "--input", tmp_path / "f.gz").stdout) == found
 
 
-def test_lines_that_do_not_come_back_are_shown_with_their_numbers(here: Path, tmt: Tmt, tmp_path: Path) -> None:
+def test_lines_that_do_not_come_back_are_shown_with_their_numbers(in_tiny: Path, tmt: Tmt, tmp_path: Path) -> None:
     (tmp_path / "f").write_text("one two\none NINE\n\n猫\nTEN\nELEVEN\n", encoding="utf-8")
     done = tmt("tokenize", "tiny.yaml", "tokenizer.kind=word", "--input", tmp_path / "f")
     found = figures(done.stdout)
@@ -104,7 +94,7 @@ def test_lines_that_do_not_come_back_are_shown_with_their_numbers(here: Path, tm
     )
 
 
-def test_figures_of_the_validation_pairs(here: Path, tmt: Tmt) -> None:
+def test_figures_of_the_validation_pairs(in_tiny: Path, tmt: Tmt) -> None:
     done = tmt("tokenize", "tiny.yaml")
     src, tgt = done.stdout.split("tgt, validation pairs\n")
     assert src.startswith("src, validation pairs\n")
@@ -115,7 +105,7 @@ def test_figures_of_the_validation_pairs(here: Path, tmt: Tmt) -> None:
 
 @pytest.mark.parametrize(("subject", "status"), [("tiny.yaml", 0), ("runs/tiny", 2)])
 def test_a_closed_standard_input_is_missed_where_it_is_read(
-    subject: str, status: int, here: Path, tiny_run: Path
+    subject: str, status: int, in_tiny: Path, tiny_run: Path
 ) -> None:
     command = [sys.executable, "-m", "transformer_mt", "tokenize", subject]
     done = subprocess.run(["bash", "-c", '"$@" <&-', "-", *command], capture_output=True, text=True, check=False)
@@ -123,7 +113,7 @@ def test_a_closed_standard_input_is_missed_where_it_is_read(
     assert ("standard input is closed" in done.stderr) is bool(status)
 
 
-def test_any_number_of_lines_is_counted_alike(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_number_of_lines_is_counted_alike(in_tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = load(Path("tiny.yaml"), ["tokenizer.kind=word"])
     tokenizer = train(config.tokenizer, [("one two", "eins zwei")] * 3).src
     lines = ["one two", "", "NINE", "two one  one"] * 9
@@ -160,7 +150,7 @@ def test_any_number_of_lines_is_counted_alike(here: Path, monkeypatch: pytest.Mo
         (("tiny.yaml", "tokenizer.src_file=train.en"), "tokenizer.src_file: src_file and tgt_file go together"),
     ],
 )  # fmt: skip
-def test_wrong_input(arguments: tuple[str, ...], message: str, here: Path, tmt: Tmt, tmp_path: Path) -> None:
+def test_wrong_input(arguments: tuple[str, ...], message: str, in_tiny: Path, tmt: Tmt, tmp_path: Path) -> None:
     done = tmt("tokenize", *(argument.replace("W", str(tmp_path)) for argument in arguments))
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
@@ -168,7 +158,7 @@ def test_wrong_input(arguments: tuple[str, ...], message: str, here: Path, tmt: 
     assert done.stdout == ""
 
 
-def test_a_file_of_another_kind_names_the_remedy(tiny_run: Path, here: Path, tmt: Tmt) -> None:
+def test_a_file_of_another_kind_names_the_remedy(tiny_run: Path, in_tiny: Path, tmt: Tmt) -> None:
     own = f"tokenizer.file={RunFolder(tiny_run).tokenizer}"
     done = tmt("tokenize", "tiny.yaml", own, "tokenizer.kind=unigram")
     assert done.returncode == 2
@@ -176,6 +166,6 @@ def test_a_file_of_another_kind_names_the_remedy(tiny_run: Path, here: Path, tmt
     assert tmt("tokenize", "tiny.yaml", own, "one").stdout == tmt("tokenize", tiny_run, "one").stdout
 
 
-def test_test_sets_are_not_needed(here: Path, tmt: Tmt) -> None:
+def test_test_sets_are_not_needed(in_tiny: Path, tmt: Tmt) -> None:
     done = tmt("tokenize", "tiny.yaml", "data.test={gone: {src: gone.en, tgt: gone.de}}")
     assert done.returncode == 0, done.stderr
