@@ -130,7 +130,7 @@ def test_a_failed_translation_leaves_the_earlier_file(tiny_run: Path, tmt: Tmt, 
     assert (tmp_path / "g").read_text() == "earlier"
 
 
-@pytest.mark.filterwarnings("default::transformer_mt.decoding.texts.CutSource")
+@pytest.mark.filterwarnings("default::transformer_mt.decoding.text_translator.CutSource")
 def test_a_source_that_is_too_long_is_cut_with_a_warning(run_copy: Path, tmt: Tmt) -> None:
     run = RunFolder(run_copy)
     text = run.config.read_text(encoding="utf-8")
@@ -168,7 +168,7 @@ def test_nothing_of_a_long_line_is_cut_off(run_copy: Path, tmt: Tmt) -> None:
     assert len(done.stdout.split()) > 6
 
 
-@pytest.mark.filterwarnings("default::transformer_mt.decoding.texts.CutSource")
+@pytest.mark.filterwarnings("default::transformer_mt.decoding.text_translator.CutSource")
 def test_learned_positions_end_where_they_end(in_tiny: Path, tmt: Tmt) -> None:
     """Validation pairs and sources beyond the last position are cut, and no translation grows past it."""
     settings = [
