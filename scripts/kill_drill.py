@@ -35,7 +35,7 @@ from tensorboard.backend.event_processing.event_file_loader import RawEventFileL
 from tensorboard.compat.proto import event_pb2
 from torch import Tensor
 
-from transformer_mt.data.quickstart.corpus import pairs
+from transformer_mt.data.quickstart import load_pairs
 from transformer_mt.runs.checkpoints import STATE, WEIGHTS
 from transformer_mt.runs.folder import CheckpointInfo, RunFolder
 
@@ -114,7 +114,7 @@ def write_work(folder: Path) -> None:
     (folder / "drill.yaml").write_text(CONFIG, encoding="utf-8")
     for split, size in SIZES.items():
         for side, language in enumerate(("en", "de")):
-            text = "".join(f"{pair[side]}\n" for pair in pairs(split)[:size])
+            text = "".join(f"{pair[side]}\n" for pair in load_pairs(split)[:size])
             (folder / f"{split}.{language}").write_text(text, encoding="utf-8")
 
 

@@ -191,11 +191,11 @@ def make_model() -> Callable[..., Transformer]:
 @pytest.fixture(scope="session")
 def small_tokenizers() -> TokenizerPair:
     """A joint vocabulary of 420 entries, from quickstart's test pairs."""
-    from transformer_mt.data.quickstart.corpus import pairs
+    from transformer_mt.data.quickstart import load_pairs
     from transformer_mt.data.tokenizers.config import TokenizerConfig
     from transformer_mt.data.tokenizers.tokenizer import train
 
-    return train(TokenizerConfig(vocab_size=420), pairs("test")[:300])
+    return train(TokenizerConfig(vocab_size=420), load_pairs("test")[:300])
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ import pytest
 
 from transformer_mt.data import corpus, sources
 from transformer_mt.data.corpus import load
-from transformer_mt.data.quickstart import corpus as quickstart
+from transformer_mt.data.quickstart import load_pairs
 from transformer_mt.data.sources import Source
 from transformer_mt.data.text_files import Pair, decode_line, read_lines
 from transformer_mt.errors import UserError
@@ -155,14 +155,14 @@ def test_another_split_of_a_folder() -> None:
 
 def test_the_built_in_corpus() -> None:
     pairs, describe_lines = table(builtin="quickstart", split="validation")
-    assert pairs == quickstart.pairs("validation")
+    assert pairs == load_pairs("validation")
     assert describe_lines[:2] == ["quickstart (validation):1", "quickstart (validation):2"]
 
 
 def test_the_built_in_corpus_goes_both_ways() -> None:
     source = Source(builtin="quickstart", split="validation")
     back = [*load(source, "de-AT", "eng", Path("cache"))]
-    assert back == [(de, en) for en, de in quickstart.pairs("validation")]
+    assert back == [(de, en) for en, de in load_pairs("validation")]
     with pytest.raises(UserError, match="the built-in corpus is English and German"):
         load(source, "en", "fr", Path("cache"))
 

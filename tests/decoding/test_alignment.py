@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from transformer_mt.data.batches import source_batch
-from transformer_mt.data.quickstart.corpus import pairs
+from transformer_mt.data.quickstart import load_pairs
 from transformer_mt.data.tokenizers.config import TokenizerConfig
 from transformer_mt.data.tokenizers.text import Step
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair, train
@@ -22,7 +22,7 @@ from transformer_mt.model.attention_weights import attention_weights
 from transformer_mt.model.transformer import Transformer
 
 MakeModel = Callable[..., Transformer]
-SENTENCES = [src for src, _ in pairs("test")[:12]]
+SENTENCES = [src for src, _ in load_pairs("test")[:12]]
 
 
 @pytest.fixture

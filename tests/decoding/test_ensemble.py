@@ -20,7 +20,7 @@ from transformer_mt import Translator
 from transformer_mt.cli.translate import Provenance
 from transformer_mt.config import root as configuration
 from transformer_mt.data.batches import source_batch
-from transformer_mt.data.quickstart.corpus import pairs
+from transformer_mt.data.quickstart import load_pairs
 from transformer_mt.decoding.alignment import align
 from transformer_mt.decoding.attention_maps import explain
 from transformer_mt.decoding.beam_state import Hypothesis
@@ -31,8 +31,8 @@ from transformer_mt.model.transformer import Transformer
 
 MakeTranslator = Callable[..., Translator]
 Tmt = Callable[..., "CompletedProcess[str]"]
-SOURCES = [src for src, _ in pairs("test")[300:324]]
-TARGETS = [tgt for _, tgt in pairs("test")[300:324]]
+SOURCES = [src for src, _ in load_pairs("test")[300:324]]
+TARGETS = [tgt for _, tgt in load_pairs("test")[300:324]]
 
 
 @pytest.fixture(scope="module")

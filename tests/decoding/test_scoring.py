@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from transformer_mt.data.quickstart.corpus import pairs
+from transformer_mt.data.quickstart import load_pairs
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding import translator
 from transformer_mt.decoding.config import DecodingConfig
@@ -23,7 +23,7 @@ from transformer_mt.model import chunked_logits
 from transformer_mt.model.transformer import Transformer
 
 MakeTranslator = Callable[..., Translator]
-PAIRS = pairs("test")[300:364]
+PAIRS = load_pairs("test")[300:364]
 SOURCES, TARGETS = [src for src, _ in PAIRS], [tgt for _, tgt in PAIRS]
 
 

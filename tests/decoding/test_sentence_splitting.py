@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transformer_mt.data.quickstart.corpus import pairs
+from transformer_mt.data.quickstart import load_pairs
 from transformer_mt.decoding.sentence_splitting import pack, spaced, split
 
 # `|` stands where a cut belongs. Where two readings are possible there is none: "4. Good." may be a list's.
@@ -200,7 +200,7 @@ def test_sentence_ends(language: str, marked: str) -> None:
 @pytest.mark.parametrize("language", ["en", "de"])
 def test_sentences_that_were_put_together_come_apart(language: str) -> None:
     """The built-in corpus, five sentences at a time."""
-    sentences = [pair[language == "de"] for pair in pairs("test")]
+    sentences = [pair[language == "de"] for pair in load_pairs("test")]
     for start in range(0, len(sentences), 5):
         together = [f"{text} " for text in sentences[start : start + 5]]
         assert split("".join(together), language) == together

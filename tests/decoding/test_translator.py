@@ -12,7 +12,7 @@ from typing import Any, Literal
 import pytest
 import torch
 
-from transformer_mt.data.quickstart.corpus import pairs
+from transformer_mt.data.quickstart import load_pairs
 from transformer_mt.data.tokenizers.config import TokenizerConfig
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair, train
 from transformer_mt.decoding.attention_maps import explain, pieces
@@ -25,7 +25,7 @@ from transformer_mt.model.positions import Rotary, SinusoidalPositions
 from transformer_mt.model.transformer import Transformer
 
 MakeModel = Callable[..., Transformer]
-SENTENCES = [src for src, _ in pairs("test")[300:364]]
+SENTENCES = [src for src, _ in load_pairs("test")[300:364]]
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +106,7 @@ def test_blank_lines_keep_their_place(translator: Translator, alone: list[str]) 
 
 def test_what_normalisation_leaves_nothing_of_is_blank(make_model: MakeModel) -> None:
     config = TokenizerConfig(vocab_size=300, normalization=("control_characters",))
-    translator = learned(make_model, train(config, pairs("test")[:100]), max_positions=40)
+    translator = learned(make_model, train(config, load_pairs("test")[:100]), max_positions=40)
     first, nothing = translator.translate(["The dog", "\x07"])
     assert first and nothing == ""
     scores = [one.score for one in translator.score(["The dog", "\x07", "The dog"], ["Der", "Der", "\x07"])]
@@ -270,7 +270,7 @@ def test_beginnings_that_cannot_be(make_model: MakeModel, small_tokenizers: Toke
 
 
 def test_a_word_of_a_beginning_that_the_vocabulary_lacks_is_told(make_model: MakeModel) -> None:
-    words = train(TokenizerConfig(kind="word", vocab_size=300), pairs("test")[:100])
+    words = train(TokenizerConfig(kind="word", vocab_size=300), load_pairs("test")[:100])
     translator = learned(make_model, words, max_positions=40)
     with pytest.warns(UnknownWord, match="^line 8: the vocabulary lacks a word of the beginning of its translation"):
         translator.translate(["The dog", "The dog"], prefixes=["Der", "Der Schnauzer"], lines=[7, 8])

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from transformer_mt.data.quickstart.corpus import pairs
+from transformer_mt.data.quickstart import load_pairs
 from transformer_mt.evaluation.degenerate import YOUNG, Finding, find, judge
 from transformer_mt.evaluation.samples import Sample
 from transformer_mt.training.progress import Health
 
-HEALTHY = pairs("test")[:100]
+HEALTHY = load_pairs("test")[:100]
 
 
 def kinds(texts: list[tuple[str, str]], finished: bool = True) -> dict[str, int]:
@@ -24,7 +24,7 @@ def kinds(texts: list[tuple[str, str]], finished: bool = True) -> dict[str, int]
 
 @pytest.mark.parametrize("split", ["test", "combinations"])
 def test_real_sentences_are_none(split: str) -> None:
-    assert kinds(pairs(split)) == {}
+    assert kinds(load_pairs(split)) == {}
 
 
 @pytest.mark.parametrize(

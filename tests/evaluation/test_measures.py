@@ -16,13 +16,13 @@ import pytest
 import sacrebleu
 from sacremoses import MosesDetokenizer, MosesPunctNormalizer, MosesTokenizer
 
-from transformer_mt.data.quickstart.corpus import pairs
+from transformer_mt.data.quickstart import load_pairs
 from transformer_mt.evaluation import measures
 from transformer_mt.evaluation.measures import Measure, measure, measure_as_papers
 from transformer_mt.evaluation.metrics import Scorer, score
 
 REFERENCES = [
-    *(tgt for _, tgt in pairs("test")[:40]),
+    *(tgt for _, tgt in load_pairs("test")[:40]),
     'Er sagt: „Nein, 3,5 % ...“ – usw. (z. B. am 3. Mai) Kids\' "Food Basket".',
     "",
     "Tom & Jerry's E.ON-Aktie <b>fiel</b>, sank | stieg.",

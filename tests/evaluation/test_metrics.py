@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from transformer_mt.data.quickstart.corpus import pairs
+from transformer_mt.data.quickstart import load_pairs
 from transformer_mt.evaluation.metrics import BleuTokenizer, Score, Scores, ScoringConfig, bleu_tokenizer, score
 
-REFERENCES = [tgt for _, tgt in pairs("test")[:40]]
+REFERENCES = [tgt for _, tgt in load_pairs("test")[:40]]
 CHINESE = ["他昨天买了两本书。", "天气很好,我们去公园吧!", "这是 GPU 吗?"]
 
 

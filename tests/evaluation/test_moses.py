@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from sacremoses import MosesTokenizer
 
-from transformer_mt.data.quickstart.corpus import pairs
+from transformer_mt.data.quickstart import load_pairs
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.metrics import Scorer, ScoringConfig
 from transformer_mt.evaluation.moses import check_moses, check_paper, detokenized, papers_texts
@@ -39,7 +39,7 @@ def test_lower_case_comes_first() -> None:
 
 def test_tokens_become_plain_text_again() -> None:
     for side, language in enumerate(("en", "de")):
-        texts = [pair[side].lower() for pair in pairs("test")[:200]]
+        texts = [pair[side].lower() for pair in load_pairs("test")[:200]]
         assert detokenized(papers_texts(texts, language), language) == texts
     assert detokenized(["", "&quot; a &amp; b &quot; , c &#93;"], "de") == ["", '"a & b", c]']
 

@@ -13,7 +13,7 @@ import pytest
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-from transformer_mt.data.quickstart.corpus import pairs
+from transformer_mt.data.quickstart import load_pairs
 from transformer_mt.evaluation import significance
 from transformer_mt.evaluation.metrics import Scorer
 from transformer_mt.evaluation.significance import (
@@ -25,7 +25,7 @@ from transformer_mt.evaluation.significance import (
     most_different,
 )
 
-REFERENCES = [tgt for _, tgt in pairs("test")[:60]]
+REFERENCES = [tgt for _, tgt in load_pairs("test")[:60]]
 GERMAN = Scorer("13a", "de")
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from transformer_mt.config import root as configuration
-from transformer_mt.data.quickstart.corpus import pairs
+from transformer_mt.data.quickstart import load_pairs
 
 Tmt = Callable[..., "CompletedProcess[str]"]
 FOLDER = Path(__file__).resolve().parents[2] / "configs" / "papers"
@@ -44,7 +44,7 @@ PER_PAPER: dict[str, list[str]] = {
 
 
 def generated(languages: tuple[str, str]) -> dict[str, list[dict[str, str]]]:
-    rows = [dict(zip(languages, pair, strict=True)) for pair in pairs("train")[:440]]
+    rows = [dict(zip(languages, pair, strict=True)) for pair in load_pairs("train")[:440]]
     return {split: rows[part] for split, part in SPLITS.items()}
 
 

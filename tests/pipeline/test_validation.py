@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from transformer_mt.data.batches import BatchStream
 from transformer_mt.data.encoding import EncodedCorpus
-from transformer_mt.data.quickstart.corpus import pairs
+from transformer_mt.data.quickstart import load_pairs
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.config import DecodingConfig
 from transformer_mt.decoding.translator import Translator
@@ -31,7 +31,7 @@ def make_validator(
     small_tokenizers: TokenizerPair,
 ) -> Callable[[int], Validator]:
     """A validator of ten pairs that shows some of them."""
-    texts, tokenizer = pairs("test")[300:310], small_tokenizers.tgt
+    texts, tokenizer = load_pairs("test")[300:310], small_tokenizers.tgt
     corpus = make_corpus(*(tokenizer.encode(side) for side in zip(*texts, strict=True)))
     words = (tokenizer.vocab_size, tokenizer.vocab_size)
     model = make_model(vocab=words, pad=(tokenizer.pad_id, tokenizer.pad_id), dropout={"embedding": 0.9})
@@ -108,7 +108,7 @@ def test_probes_stand_evenly_over_the_set(
 ) -> None:
     validator = make_validator(probes)
     samples = validator().samples
-    texts = pairs("test")[300:310]
+    texts = load_pairs("test")[300:310]
     assert [(sample.src, sample.reference) for sample in samples] == [texts[row] for row in rows]
     assert [sample.hypothesis for sample in samples] == greedy(validator, [texts[row][0] for row in rows])
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, NamedTuple, cast
 from pydantic import BeforeValidator, WithJsonSchema, model_validator
 
 from transformer_mt.config.section import PathName, Section, section_error
+from transformer_mt.data import quickstart
 from transformer_mt.data.languages import primary_language
 from transformer_mt.data.text_files import Pair, read_lines, read_pairs
 from transformer_mt.errors import UserError
@@ -268,14 +269,12 @@ def _split_of(saved: Any, split: str, name: str) -> Any:
 
 
 def _read_builtin(split: str, languages: tuple[str, str]) -> Iterator[Pair]:
-    from transformer_mt.data.quickstart import corpus
-
     primary = [*map(primary_language, languages)]
     if sorted(primary) != ["de", "en"]:
         raise UserError("the built-in corpus is English and German: set data.src_lang and data.tgt_lang to en and de")
 
-    if split not in corpus.SPLITS:
-        raise UserError(f"the built-in corpus has no split {split}; choose from: {', '.join(corpus.SPLITS)}")
-    for number, (en, de) in enumerate(corpus.pairs(split), start=1):
+    if split not in quickstart.SPLITS:
+        raise UserError(f"the built-in corpus has no split {split}; choose from: {', '.join(quickstart.SPLITS)}")
+    for number, (en, de) in enumerate(quickstart.load_pairs(split), start=1):
         src, tgt = (en, de) if primary == ["en", "de"] else (de, en)
         yield Pair(src, tgt, f"quickstart ({split})", number)

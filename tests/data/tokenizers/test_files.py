@@ -12,13 +12,13 @@ import pytest
 import tokenizers as hf
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from transformer_mt.data.quickstart.corpus import pairs
+from transformer_mt.data.quickstart import load_pairs
 from transformer_mt.data.tokenizers.config import TokenizerConfig
 from transformer_mt.data.tokenizers.subword_sampling import Resampler
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair, train
 from transformer_mt.errors import UserError
 
-PAIRS = pairs("test")[:200]
+PAIRS = load_pairs("test")[:200]
 TEXTS = [text for pair in PAIRS for text in pair]
 STRANGE = ["", " ", "  two  spaces ", "<s> </s> <pad> <0x41> [CLS]", "語 é 😀", "Der Hund, 2024!", "\ta\n"]
 
@@ -157,7 +157,7 @@ def test_text_has_the_pieces_that_sentencepiece_gives_it(options: dict[str, Any]
 
     original: Any = sentencepiece.SentencePieceProcessor(model_file=str(path))
     found = imported(path, options["model_type"])
-    held_out = [text for pair in pairs("validation")[:200] for text in pair]
+    held_out = [text for pair in load_pairs("validation")[:200] for text in pair]
     strange = ["  two  spaces ", " ", "", "语 é ﬁ 😀", "ABC abc ①", "a<sep>b", "<sep>", "a <sep>>b", "a <unk> </s>b<s>"]
     texts = [*held_out, *strange]
     assert found.encode(texts) == [original.encode(text) for text in texts]

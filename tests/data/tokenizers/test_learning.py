@@ -13,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from transformer_mt.data.quickstart.corpus import pairs
+from transformer_mt.data.quickstart import load_pairs
 from transformer_mt.data.tokenizers.config import TokenizerConfig
 from transformer_mt.data.tokenizers.text import BYTES
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, train
 from transformer_mt.errors import UserError
 
 KINDS = ("word", "char", "wordpiece", "bpe", "byte_bpe", "unigram")
-PAIRS = pairs("test")[:200]
+PAIRS = load_pairs("test")[:200]
 TEXTS = [text for pair in PAIRS for text in pair]
 
 

@@ -17,14 +17,14 @@ from tokenizers import models
 
 from transformer_mt.data.batches import Batch, BatchStream, Position
 from transformer_mt.data.encoding import EncodedCorpus
-from transformer_mt.data.quickstart.corpus import pairs
+from transformer_mt.data.quickstart import load_pairs
 from transformer_mt.data.tokenizers import subword_sampling
 from transformer_mt.data.tokenizers.config import TokenizerConfig
 from transformer_mt.data.tokenizers.subword_sampling import BpeWords, Resampler, UnigramWords, Word, make_words
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair, train
 from transformer_mt.errors import UserError
 
-PAIRS = pairs("test")[:120]
+PAIRS = load_pairs("test")[:120]
 TEXTS = [*(text for pair in PAIRS for text in pair), "語 and 語", "", " ", "  two  spaces ", "<0x41></s>", "\ufffd?"]
 DRAWS = 20_000
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transformer_mt.data.quickstart.corpus import pairs
+from transformer_mt.data.quickstart import load_pairs
 from transformer_mt.data.tokenizers.config import TokenizerConfig
 from transformer_mt.data.tokenizers.text import BYTES, CONTROLS
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair, train
@@ -27,7 +27,7 @@ ODD = [
 TEXTS = st.one_of(st.text(), st.lists(st.sampled_from(ODD) | st.text(max_size=3), max_size=9).map("".join))
 KINDS = ("word", "char", "wordpiece", "bpe", "byte_bpe", "unigram")
 LOSSLESS = ("char", "bpe", "byte_bpe", "unigram")
-GERMAN = [tgt for _, tgt in pairs("test")[:200]]
+GERMAN = [tgt for _, tgt in load_pairs("test")[:200]]
 
 
 def learn(texts: Sequence[str], vocab_size: int = 400, min_frequency: int = 2, **keys: Any) -> Tokenizer:

@@ -9,13 +9,11 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Iterator
-from functools import lru_cache
 
-from transformer_mt.data.quickstart.dice import Dice
-from transformer_mt.data.quickstart.grammar import sentence
-from transformer_mt.data.quickstart.morphology import Pairs, Text
+from .dice import Dice
+from .grammar import sentence
+from .morphology import Pairs, Text
 
-SPLITS = ("train", "validation", "test", "combinations")
 TRAIN_SIZE = 24_000
 VALIDATION_SIZE = 500
 TEST_SIZE = 500
@@ -25,11 +23,6 @@ SEED = 2017
 RESERVED_ONE_IN = 16  # the share of word pairs that only `combinations` holds
 MIN_COUNT = 5  # every word form of the held-out splits is at least so frequent in train
 MIN_WORDS, MAX_WORDS = 3, 25
-
-
-def pairs(split: str) -> list[tuple[str, str]]:
-    """The (English, German) sentence pairs of one of SPLITS."""
-    return [(text.en, text.de) for text in _splits()[split]]
 
 
 def is_reserved(pair: tuple[str, str]) -> bool:
@@ -42,8 +35,8 @@ def word_forms(sentence: str) -> list[str]:
     return re.findall(r"\w+(?:'\w+)?|[^\w\s]", sentence)
 
 
-@lru_cache(maxsize=1)
-def _splits() -> dict[str, list[Text]]:
+def generate_splits() -> dict[str, list[Text]]:
+    """Return the sentences of each split; the same on every machine."""
     stream = _distinct_sentences()
     train: list[Text] = []
     novel: list[Text] = []

@@ -1,9 +1,8 @@
 """The quickstart grammar against a reference grammar: every expected form is spelled out by hand."""
 
 import pytest
-
-from transformer_mt.data.quickstart import lexicon, verbs
-from transformer_mt.data.quickstart.clause import (
+from quickstart_corpus import lexicon, verbs
+from quickstart_corpus.clause import (
     Clause,
     after_subordinate,
     coordinated,
@@ -12,8 +11,8 @@ from transformer_mt.data.quickstart.clause import (
     question,
     subordinate,
 )
-from transformer_mt.data.quickstart.lexicon import NOUNS, Adverb
-from transformer_mt.data.quickstart.morphology import (
+from quickstart_corpus.lexicon import NOUNS, Adverb
+from quickstart_corpus.morphology import (
     BARE,
     COUNTS,
     HE,

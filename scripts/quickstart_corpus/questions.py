@@ -1,10 +1,10 @@
 """Questions: yes or no, and with a question word, whose German form shows case, gender and direction."""
 
-from transformer_mt.data.quickstart import lexicon, valency, verbs
-from transformer_mt.data.quickstart.actions import action, activity, transport
-from transformer_mt.data.quickstart.clause import Clause, main_clause, question
-from transformer_mt.data.quickstart.dice import Dice, weighted
-from transformer_mt.data.quickstart.morphology import (
+from . import lexicon, valency, verbs
+from .actions import action, activity, transport
+from .clause import Clause, main_clause, question
+from .dice import Dice, weighted
+from .morphology import (
     EMPTY,
     HOW_MANY,
     ME,
@@ -18,9 +18,9 @@ from transformer_mt.data.quickstart.morphology import (
     Text,
     is_human,
 )
-from transformer_mt.data.quickstart.phrases import human, noun_phrase
-from transformer_mt.data.quickstart.states import state
-from transformer_mt.data.quickstart.tenses import in_time, untimed
+from .phrases import human, noun_phrase
+from .states import state
+from .tenses import in_time, untimed
 
 _OF_THINGS = tuple(entry for entry in valency.TRANSITIVE if not is_human(entry.objects[0]))
 _OF_PEOPLE = tuple(entry.verb for entry in valency.TRANSITIVE if is_human(entry.objects[0]))

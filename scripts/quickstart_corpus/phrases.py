@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from transformer_mt.data.quickstart import lexicon
-from transformer_mt.data.quickstart.dice import Dice, weighted
-from transformer_mt.data.quickstart.lexicon import Adjective, Noun
-from transformer_mt.data.quickstart.morphology import (
+from . import lexicon
+from .dice import Dice, weighted
+from .lexicon import Adjective, Noun
+from .morphology import (
     BARE,
     COUNTS,
     HE,

@@ -1,8 +1,8 @@
 """Sentences of two or three clauses: reasons, conditions, object clauses, purposes, chains of events."""
 
-from transformer_mt.data.quickstart import lexicon, verbs
-from transformer_mt.data.quickstart.actions import action, deed, motion, purpose_of
-from transformer_mt.data.quickstart.clause import (
+from . import lexicon, verbs
+from .actions import action, deed, motion, purpose_of
+from .clause import (
     Clause,
     Tense,
     after_subordinate,
@@ -11,18 +11,18 @@ from transformer_mt.data.quickstart.clause import (
     purpose,
     subordinate,
 )
-from transformer_mt.data.quickstart.dice import Dice, weighted
-from transformer_mt.data.quickstart.morphology import (
+from .dice import Dice, weighted
+from .morphology import (
     EMPTY,
     Nominal,
     NounPhrase,
     Text,
     sequence,
 )
-from transformer_mt.data.quickstart.phrases import antecedent, human
-from transformer_mt.data.quickstart.questions import occasion, whereabouts
-from transformer_mt.data.quickstart.states import is_adjective, state, weather
-from transformer_mt.data.quickstart.tenses import can_be_negated, in_time, untimed
+from .phrases import antecedent, human
+from .questions import occasion, whereabouts
+from .states import is_adjective, state, weather
+from .tenses import can_be_negated, in_time, untimed
 
 # --- adverbial clauses -------------------------------------------------------------------------------------------
 

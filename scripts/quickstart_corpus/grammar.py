@@ -1,11 +1,11 @@
 """The sentences of the quickstart language: every pattern, weighted, as one English and one German sentence."""
 
-from transformer_mt.data.quickstart import lexicon, verbs
-from transformer_mt.data.quickstart.actions import action, animal_action, transport
-from transformer_mt.data.quickstart.anaphora import ANAPHORA
-from transformer_mt.data.quickstart.clause import Clause, main_clause
-from transformer_mt.data.quickstart.dice import Dice, weighted
-from transformer_mt.data.quickstart.morphology import (
+from . import lexicon, verbs
+from .actions import action, animal_action, transport
+from .anaphora import ANAPHORA
+from .clause import Clause, main_clause
+from .dice import Dice, weighted
+from .morphology import (
     COUNTS,
     NO,
     A,
@@ -13,12 +13,12 @@ from transformer_mt.data.quickstart.morphology import (
     Text,
     sequence,
 )
-from transformer_mt.data.quickstart.phrases import adjective_for, human
-from transformer_mt.data.quickstart.places import inside, location
-from transformer_mt.data.quickstart.questions import QUESTIONS
-from transformer_mt.data.quickstart.states import is_adjective, state, thing, weather
-from transformer_mt.data.quickstart.subordination import SUBORDINATION
-from transformer_mt.data.quickstart.tenses import in_time, past_time
+from .phrases import adjective_for, human
+from .places import inside, location
+from .questions import QUESTIONS
+from .states import is_adjective, state, thing, weather
+from .subordination import SUBORDINATION
+from .tenses import in_time, past_time
 
 
 def event(dice: Dice) -> Text:

@@ -1,10 +1,10 @@
 """How, where and whose things are: random clauses with sein, haben, gehören and the verbs of position."""
 
-from transformer_mt.data.quickstart import lexicon, places, valency, verbs
-from transformer_mt.data.quickstart.clause import Clause, Tense
-from transformer_mt.data.quickstart.dice import Dice, weighted
-from transformer_mt.data.quickstart.lexicon import Adjective
-from transformer_mt.data.quickstart.morphology import (
+from . import lexicon, places, valency, verbs
+from .clause import Clause, Tense
+from .dice import Dice, weighted
+from .lexicon import Adjective
+from .morphology import (
     COUNTS,
     IT,
     POSSESSIVES,
@@ -18,8 +18,8 @@ from transformer_mt.data.quickstart.morphology import (
     gender,
     is_human,
 )
-from transformer_mt.data.quickstart.phrases import adjective_for, human, human_object, noun_phrase
-from transformer_mt.data.quickstart.tenses import past_time
+from .phrases import adjective_for, human, human_object, noun_phrase
+from .tenses import past_time
 
 
 def state(dice: Dice) -> Clause:

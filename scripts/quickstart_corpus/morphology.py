@@ -7,7 +7,7 @@ without an article strong ("alte Hunde", "kalte Milch"). Every phrase knows its 
 
 from typing import NamedTuple
 
-from transformer_mt.data.quickstart.lexicon import NUMBERS, Adjective, Case, Gender, Name, Noun, Person, Preposition
+from .lexicon import NUMBERS, Adjective, Case, Gender, Name, Noun, Person, Preposition
 
 ParallelCorpus = dict[str, dict[str, str]]  # case -> gender, or "p" for plural -> ending or article
 Pairs = tuple[tuple[str, str], ...]  # English lemmas that meet in one phrase: (adjective, noun) or (verb, object)

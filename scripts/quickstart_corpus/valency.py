@@ -5,10 +5,10 @@ Doors are opened, books are read, coffee is drunk; tables do not eat.
 
 from typing import NamedTuple
 
-from transformer_mt.data.quickstart import lexicon, verbs
-from transformer_mt.data.quickstart.dice import weighted
-from transformer_mt.data.quickstart.lexicon import Adverb, Noun, Preposition, nouns
-from transformer_mt.data.quickstart.verbs import Verb
+from . import lexicon, verbs
+from .dice import weighted
+from .lexicon import Adverb, Noun, Preposition, nouns
+from .verbs import Verb
 
 
 class Transitive(NamedTuple):

@@ -1,10 +1,10 @@
 """When it happens: tense, modal verb, negation and time adverbial of an action."""
 
-from transformer_mt.data.quickstart import lexicon, verbs
-from transformer_mt.data.quickstart.clause import Clause
-from transformer_mt.data.quickstart.dice import Dice, weighted
-from transformer_mt.data.quickstart.lexicon import Adverb
-from transformer_mt.data.quickstart.morphology import COUNTS, EMPTY, NounPhrase
+from . import lexicon, verbs
+from .clause import Clause
+from .dice import Dice, weighted
+from .lexicon import Adverb
+from .morphology import COUNTS, EMPTY, NounPhrase
 
 
 def in_time(dice: Dice, clause: Clause, *, embedded: bool = False) -> Clause:

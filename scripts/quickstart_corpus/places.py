@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 
-from transformer_mt.data.quickstart import lexicon, valency
-from transformer_mt.data.quickstart.dice import Dice, weighted
-from transformer_mt.data.quickstart.lexicon import Noun, Preposition
-from transformer_mt.data.quickstart.morphology import THE, Nominal, NounPhrase, Text, prepositional
-from transformer_mt.data.quickstart.phrases import human_object, noun_phrase
+from . import lexicon, valency
+from .dice import Dice, weighted
+from .lexicon import Noun, Preposition
+from .morphology import THE, Nominal, NounPhrase, Text, prepositional
+from .phrases import human_object, noun_phrase
 
 Goal = Callable[[Dice, Nominal], Text]
 Spots = tuple[tuple[str, tuple[Noun, ...]], ...]  # what a thing can stand on, under, behind ...

@@ -3,12 +3,12 @@
 A pronoun has the gender and number of the German noun it takes up, and the case of its own clause.
 """
 
-from transformer_mt.data.quickstart import lexicon, valency, verbs
-from transformer_mt.data.quickstart.actions import action
-from transformer_mt.data.quickstart.clause import Clause, Tense, coordinated, main_clause, subordinate
-from transformer_mt.data.quickstart.dice import Dice, weighted
-from transformer_mt.data.quickstart.lexicon import Case, Noun
-from transformer_mt.data.quickstart.morphology import (
+from . import lexicon, valency, verbs
+from .actions import action
+from .clause import Clause, Tense, coordinated, main_clause, subordinate
+from .dice import Dice, weighted
+from .lexicon import Case, Noun
+from .morphology import (
     COUNTS,
     THE,
     A,
@@ -21,9 +21,9 @@ from transformer_mt.data.quickstart.morphology import (
     relative_pronoun,
     sequence,
 )
-from transformer_mt.data.quickstart.phrases import adjective_for, antecedent, human, human_object, noun_phrase, person
-from transformer_mt.data.quickstart.states import is_adjective, thing
-from transformer_mt.data.quickstart.tenses import in_time
+from .phrases import adjective_for, antecedent, human, human_object, noun_phrase, person
+from .states import is_adjective, thing
+from .tenses import in_time
 
 _GIFTS = lexicon.nouns("ball book flower picture gift hat apple glass cup bottle")
 _PETS = lexicon.nouns("dog cat bird horse cow")

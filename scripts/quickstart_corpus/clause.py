@@ -14,8 +14,8 @@ rules (Duden grammar: sentence bracket and order of the middle field):
 
 from typing import Literal, NamedTuple
 
-from transformer_mt.data.quickstart.lexicon import PROFESSIONS, Adverb
-from transformer_mt.data.quickstart.morphology import (
+from .lexicon import PROFESSIONS, Adverb
+from .morphology import (
     BARE,
     EMPTY,
     NO,
@@ -29,7 +29,7 @@ from transformer_mt.data.quickstart.morphology import (
     Pronoun,
     Text,
 )
-from transformer_mt.data.quickstart.verbs import BE, HAVE, Modal, Verb
+from .verbs import BE, HAVE, Modal, Verb
 
 Tense = Literal["present", "progressive", "past"]
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-from transformer_mt.data.quickstart import lexicon, places, valency, verbs
-from transformer_mt.data.quickstart.clause import Clause
-from transformer_mt.data.quickstart.dice import Dice, weighted
-from transformer_mt.data.quickstart.morphology import (
+from . import lexicon, places, valency, verbs
+from .clause import Clause
+from .dice import Dice, weighted
+from .morphology import (
     BARE,
     EMPTY,
     THE,
@@ -15,7 +15,7 @@ from transformer_mt.data.quickstart.morphology import (
     is_human,
     prepositional,
 )
-from transformer_mt.data.quickstart.phrases import human_object, noun_phrase
+from .phrases import human_object, noun_phrase
 
 
 def action(dice: Dice, subject: Nominal) -> Clause:

@@ -1,0 +1,30 @@
+"""The loader of the built-in quickstart corpus."""
+
+from __future__ import annotations
+
+import pytest
+
+from transformer_mt.data.quickstart import SPLITS, load_pairs
+
+
+def test_splits_have_their_documented_sizes() -> None:
+    assert {split: len(load_pairs(split)) for split in SPLITS} == {
+        "train": 24_000,
+        "validation": 500,
+        "test": 500,
+        "combinations": 400,
+    }
+
+
+def test_pairs_are_english_then_german_in_file_order() -> None:
+    en, de = load_pairs("train")[0]
+    assert en == "The farmer ran quickly to the big lake on Sunday."
+    assert de == "Der Bauer ist am Sonntag schnell zum großen See gelaufen."
+        "The farmer ran quickly to the big lake on Sunday.",
+        "Der Bauer ist am Sonntag schnell zum großen See gelaufen.",
+    )
+
+
+def test_unknown_split_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"no split dev; choose from: train, validation, test, combinations"):
+        load_pairs("dev")
