@@ -35,6 +35,7 @@ from bench_student import Step, student_machine, student_step
 from trainings import positive, run_script
 
 from transformer_mt.config import root as configuration
+from transformer_mt.config.rendering import render_yaml
 from transformer_mt.config.root import Config
 from transformer_mt.data import corpus
 from transformer_mt.data.batches import Batch, BatchStream, Position
@@ -140,7 +141,7 @@ def prepare(folder: Path, config: Config, steps: int) -> None:
     tokenizers.save(folder / "tokenizer.json")
     batches, _ = make_stream(config, tokenizers, folder).take(Position(), steps + WARM_UP)
     torch.save([(b.src, b.tgt_in, b.labels, b.n_src, b.n_tgt) for b in batches], folder / "batches.pt")
-    (folder / "config.yaml").write_text(configuration.render(config), encoding="utf-8")
+    (folder / "config.yaml").write_text(render_yaml(config), encoding="utf-8")
 
 
 def make_stream(config: Config, tokenizers: TokenizerPair, folder: Path) -> BatchStream:

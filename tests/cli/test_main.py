@@ -27,6 +27,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import transformer_mt
 from transformer_mt import Translator
 from transformer_mt.config import root as configuration
+from transformer_mt.config.rendering import render_yaml
 from transformer_mt.errors import Interrupted
 from transformer_mt.evaluation.metrics import score
 from transformer_mt.runs import folder as runs
@@ -268,9 +269,9 @@ def test_config_prints_what_loads_again(in_tiny: Path, tmt: Tmt, tmp_path: Path)
 
 
 def test_config_without_a_file_is_the_quickstart(tmt: Tmt) -> None:
-    quickstart = configuration.load(configuration.builtin("quickstart"))
-    assert tmt("config").stdout == configuration.render(quickstart)
-    assert tmt("config", "seed=7").stdout == configuration.render(quickstart.model_copy(update={"seed": 7}))
+    quickstart = configuration.load(configuration.builtin_path("quickstart"))
+    assert tmt("config").stdout == render_yaml(quickstart)
+    assert tmt("config", "seed=7").stdout == render_yaml(quickstart.model_copy(update={"seed": 7}))
 
 
 def test_an_override_may_be_longer_than_a_file_name(tmt: Tmt) -> None:
@@ -676,7 +677,7 @@ def test_a_folder_whose_name_is_no_text(tmt: Tmt, tmp_path: Path, monkeypatch: p
     folder = tmp_path / os.fsdecode(b"na\xefve")
     folder.mkdir()
     monkeypatch.chdir(folder)
-    done = tmt("train", "--config", configuration.builtin("quickstart"), "train.max_steps=1", "model.d_model=16")
+    done = tmt("train", "--config", configuration.builtin_path("quickstart"), "train.max_steps=1", "model.d_model=16")
     assert_user_error(done, "ve/runs/.cache/", "a name that is not UTF-8, which libraries here cannot open; rename it")
 
 

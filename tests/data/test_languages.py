@@ -31,7 +31,7 @@ def test_what_is_none_is_refused(code: str, remedy: str) -> None:
     with pytest.raises(ValueError, match=f"{remedy}"):
         check_language(code)
     with pytest.raises(UserError, match=r"data\.tgt_lang"):
-        configuration.load(configuration.builtin("quickstart"), [f"data.tgt_lang='{code}'"])
+        configuration.load(configuration.builtin_path("quickstart"), [f"data.tgt_lang='{code}'"])
 
 
 def test_as_an_option(tmt, tmp_path: Path) -> None:

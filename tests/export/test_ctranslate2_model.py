@@ -89,7 +89,7 @@ def make_translator(make_model: Callable[..., Transformer]) -> MakeTranslator:
         pair = TokenizerPair(src, tgt, source_bos)
         sizes, pads = (src.vocab_size, tgt.vocab_size), (src.pad_id, tgt.pad_id)
         model = make_model(vocab=sizes, pad=pads, rough=0.3, **settings)
-        return Translator([model], pair, configuration.load(configuration.builtin("quickstart")).decoding)
+        return Translator([model], pair, configuration.load(configuration.builtin_path("quickstart")).decoding)
 
     return make_translator
 

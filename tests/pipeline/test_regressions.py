@@ -18,7 +18,8 @@ from typing import Any
 import datasets
 import pytest
 
-from transformer_mt.config.root import Config, load, render
+from transformer_mt.config.rendering import render_yaml
+from transformer_mt.config.root import Config, load
 from transformer_mt.data import corpus
 from transformer_mt.data.sources import Source
 from transformer_mt.errors import UserError
@@ -57,14 +58,14 @@ def make(**sections: Any) -> Config:
 @pytest.mark.parametrize("text", ["a,b", "a]", "[a", "{a", "a}", "a?", "? a", "a: b", "no", "#"])
 def test_any_file_name_survives_rendering(text, tmp_path):
     config = make(name="run", data={"train": {"src": [text], "tgt": [text]}})
-    (tmp_path / "x.yaml").write_text(render(config), encoding="utf-8")
+    (tmp_path / "x.yaml").write_text(render_yaml(config), encoding="utf-8")
     assert load(tmp_path / "x.yaml") == config
 
 
 @pytest.mark.parametrize("text", ["a\u0085b", "a\u2028b", "a\u2029b", "\ufeffa", "a\nb", "\U0001f600"])
 def test_any_sign_survives_rendering(text, tmp_path):
     config = make(name="run", runs_dir=text, data={"train": {"src": [text], "tgt": [text]}})
-    (tmp_path / "x.yaml").write_text(render(config), encoding="utf-8")
+    (tmp_path / "x.yaml").write_text(render_yaml(config), encoding="utf-8")
     assert load(tmp_path / "x.yaml") == config
 
 

@@ -142,7 +142,7 @@ def test_a_run_in_two_goes_is_a_run_in_one(tmp_path: Path) -> None:
 
     def train(name: str, max_steps: int) -> RunFolder:
         config = configuration.load(
-            configuration.builtin("quickstart"),
+            configuration.builtin_path("quickstart"),
             [
                 *(f"runs_dir={tmp_path / name}", f"data.cache_dir={tmp_path / 'cache'}", "threads=1", "precision=fp32"),
                 *("optimizer={kind: schedule_free, weight_decay: 0.1, ema_decay: null}", "batches.tokens=256"),
@@ -170,7 +170,7 @@ def test_what_it_does_without() -> None:
     with pytest.raises(ValidationError, match="set it above 0"):
         OptimizerConfig(kind="schedule_free", betas=(0.0, 0.9))
     with pytest.raises(UserError, match=r"schedule\.kind: optimizer\.kind schedule_free needs no curve: set constant"):
-        configuration.load(configuration.builtin("quickstart"), ["optimizer.kind=schedule_free"])
+        configuration.load(configuration.builtin_path("quickstart"), ["optimizer.kind=schedule_free"])
 
 
 def test_without_its_package_the_remedy_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +178,7 @@ def test_without_its_package_the_remedy_is_named(tmp_path: Path, monkeypatch: py
     monkeypatch.setitem(sys.modules, "schedulefree", None)
     overrides = [f"runs_dir={tmp_path}", "optimizer.kind=schedule_free", "schedule.kind=constant"]
     with pytest.raises(UserError, match="needs one more package: pip install schedulefree"):
-        pipeline.train(configuration.load(configuration.builtin("quickstart"), overrides))
+        pipeline.train(configuration.load(configuration.builtin_path("quickstart"), overrides))
     assert not [*tmp_path.glob("*/config.yaml")]
 
 

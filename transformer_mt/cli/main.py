@@ -240,9 +240,10 @@ def _tokenize(args: argparse.Namespace) -> None:
 
 
 def _config(args: argparse.Namespace) -> None:
-    from transformer_mt.config import root as configuration
+    from transformer_mt.config.rendering import render_yaml
+    from transformer_mt.config.root import json_schema
 
-    print(configuration.json_schema() if args.schema else configuration.render(_load_config(args)), end="")
+    print(json_schema() if args.schema else render_yaml(_load_config(args)), end="")
 
 
 VERBS = {
@@ -268,7 +269,7 @@ def _load_config(args: argparse.Namespace) -> Config:
     is_there = args.config is not None and os.path.exists(args.config)  # noqa: PTH110  (as in `_translate`)
     if args.config is not None and not is_there and "=" in str(args.config):
         args.overrides, args.config = [str(args.config), *args.overrides], None  # tmt config key=value
-    return configuration.load(args.config or configuration.builtin("quickstart"), args.overrides)
+    return configuration.load(args.config or configuration.builtin_path("quickstart"), args.overrides)
 
 
 def _load_translator(args: argparse.Namespace, run: Path) -> Translator:

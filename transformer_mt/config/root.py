@@ -1,34 +1,27 @@
-"""The root of the configuration: sections, the checks that cross them, reading, overriding and writing YAML."""
+"""Root of the configuration: all sections, checks across sections, loading and comparison."""
 
 from __future__ import annotations
 
 import json
-import re
 import typing
 from collections.abc import Iterator, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
-import yaml
 from pydantic import BaseModel, Field, ValidationError
 
 from transformer_mt.config.section import (
     MAY_CHANGE,
     CountOrAuto,
     FolderName,
-    KeyPath,
-    Location,
     MayChange,
     PathName,
     Section,
-    Tree,
-    Value,
     describe_error,
     expand_path,
-    read_value,
-    read_yaml,
 )
+from transformer_mt.config.yaml_loader import KeyPath, Location, Tree, Value, read_value, read_yaml
 from transformer_mt.data.batches import BatchConfig
 from transformer_mt.data.corpus import DataConfig
 from transformer_mt.data.sources import Source
@@ -49,49 +42,49 @@ COMMAND_LINE = Location("command line")
 
 
 class Config(Section):
-    """Everything that decides what a run does."""
+    """All settings of a run."""
 
     name: Annotated[FolderName | None, MAY_CHANGE] = None
-    """name of the run and of its folder; null: the file's name"""
+    """name of the run and of its folder; null: the name of the file without its ending"""
     runs_dir: Annotated[PathName, MAY_CHANGE] = "runs"
-    """folder of the run folders"""
+    """folder that contains the run folders"""
     seed: int = Field(default=1, ge=0, lt=2**63)
-    """of weights, dropout and the order of batches"""
+    """random seed of weight initialisation, dropout and batch order"""
     device: Annotated[DeviceName, MAY_CHANGE] = "auto"
-    """auto (cuda, else mps, else cpu), cpu, cuda, cuda:N or mps"""
+    """cpu, cuda, cuda:N, mps, or auto (cuda if available, else mps, else cpu)"""
     precision: Precision = "auto"
-    """of the model's matrix products in training: bf16, fp32, or auto (bf16 where it is the faster one)"""
+    """dtype of matrix products in training: fp32, bf16, or auto (bf16 if the device is faster with it)"""
     threads: Annotated[CountOrAuto, MAY_CHANGE] = "auto"
-    """CPU threads of torch; auto: one a core"""
+    """number of CPU threads of PyTorch; auto: one per core"""
     export: Annotated[Literal["ctranslate2"] | None, MAY_CHANGE] = None
-    """where the model is to go: ctranslate2 refuses, before the training, what `tmt export` could not hold"""
+    """planned export format; ctranslate2: reject settings that it does not support before training; null: no check"""
     data: DataConfig
-    """the sentence pairs"""
+    """sentence pairs for training, validation and test"""
     tokenizer: TokenizerConfig = TokenizerConfig()
-    """text to ids"""
+    """conversion of text to token ids"""
     batches: BatchConfig = BatchConfig()
-    """how much is learnt from at once"""
+    """batch size and gradient accumulation"""
     model: ModelConfig = ModelConfig()
-    """the encoder-decoder Transformer"""
+    """encoder-decoder Transformer"""
     loss: LossConfig = LossConfig()
-    """label-smoothed cross-entropy"""
+    """training loss: cross-entropy with label smoothing"""
     optimizer: OptimizerConfig = OptimizerConfig()
-    """Adam, Muon or schedule-free AdamW, and a mean of the weights"""
+    """optimizer, gradient clipping and moving average of the weights"""
     schedule: ScheduleConfig = ScheduleConfig()
-    """the learning rate"""
+    """learning rate schedule"""
     train: TrainConfig = TrainConfig()
-    """how long, and how often something is said or saved"""
+    """length of the training, and intervals of checkpoints and logging"""
     validation: ValidationConfig = ValidationConfig()
-    """the loss and greedy translations of the validation pairs"""
+    """validation loss, scores of greedy translations, and early stopping"""
     scoring: ScoringConfig = ScoringConfig()
-    """BLEU and chrF"""
+    """computation of BLEU and chrF"""
     decoding: DecodingConfig = DecodingConfig()
-    """translating; of it, validation heeds the limits of length"""
+    """translation by beam search or sampling; validation uses only the length limits"""
     keep: KeepConfig = KeepConfig()
-    """which checkpoints stay"""
+    """checkpoints to keep"""
 
-    def problems(self) -> Iterator[tuple[KeyPath, str]]:
-        """What is wrong between sections: where, and what to do."""
+    def conflicts(self) -> Iterator[tuple[KeyPath, str]]:
+        """Yield each contradiction between sections: the key to blame, and a message with the remedy."""
         if self.model.tie_embeddings == "all" and not self.tokenizer.joint:
             yield (
                 ("model", "tie_embeddings"),
@@ -101,46 +94,46 @@ class Config(Section):
         if self.model.longest is not None and longest > self.model.longest:
             yield (
                 ("model", "max_positions"),
-                f"{self.model.longest} learned positions, and data.max_length lets sequences have {longest} tokens: "
-                "raise this, or lower that",
+                f"{self.model.longest} learned positions are too few: data.max_length allows sequences of {longest} "
+                "tokens; raise this, or lower data.max_length",
             )
         if (self.decoding.alignment_layer or 1) > self.model.decoder.n_layers:
             yield (
                 ("decoding", "alignment_layer"),
-                f"{self.decoding.alignment_layer}: there are {self.model.decoder.n_layers} layers in the decoder",
+                f"{self.decoding.alignment_layer}: the decoder has only {self.model.decoder.n_layers} layers",
             )
         if self.train.max_steps is None and self.train.max_epochs is None and self.validation.patience is None:
             yield (
                 ("train", "max_steps"),
-                "nothing would ever end the training: set a limit here, or validation.patience",
+                "training would never end: set this, train.max_epochs or validation.patience",
             )
-        for key, what in self.scoring.problems(self.data.tgt_lang):
-            yield ("scoring", key), what
-        if what := self.loss.problem(self.model.drops):
-            yield ("loss", "consistency"), what
-        for section, key, what in self.not_in_ctranslate2() if self.export else ():
-            yield (section, key), f"{what}, or leave out export: {self.export}"
+        for key, message in self.scoring.problems(self.data.tgt_lang):
+            yield ("scoring", key), message
+        if message := self.loss.problem(self.model.drops):
+            yield ("loss", "consistency"), message
+        for section, key, message in self.unsupported_by_ctranslate2() if self.export else ():
+            yield (section, key), f"{message}, or leave out export: {self.export}"
         if self.optimizer.kind == "schedule_free" and self.schedule.kind != "constant":
             yield (
                 ("schedule", "kind"),
                 "optimizer.kind schedule_free needs no curve: set constant, which warms up and stays",
             )
-        for key, what in self.schedule.problems(self.train.max_steps):
-            yield ("schedule", key), what
+        for key, message in self.schedule.problems(self.train.max_steps):
+            yield ("schedule", key), message
 
-    def not_in_ctranslate2(self) -> Iterator[tuple[str, str, str]]:
-        """What `tmt export --to ctranslate2` refuses: section, key, and why."""
-        yield from (("model", key, why) for key, why in unsupported_model(self.model))
-        yield from (("decoding", key, why) for key, why in unsupported_search(self.decoding))
+    def unsupported_by_ctranslate2(self) -> Iterator[tuple[str, str, str]]:
+        """Yield section, key and reason of each setting that `tmt export --to ctranslate2` rejects."""
+        yield from (("model", key, reason) for key, reason in unsupported_model(self.model))
+        yield from (("decoding", key, reason) for key, reason in unsupported_search(self.decoding))
 
 
-# --- reading ----------------------------------------------------------------------------------------------------------
+# --- loading ----------------------------------------------------------------------------------------------------------
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> Config:
-    """Read a file, what it inherits from, and the overrides of the command line (`section.key=value`).
+    """Load a YAML file with the files that it inherits from, and apply overrides (`section.key=value`).
 
-    Raises one `UserError` with every mistake, a line each: file, line, key, remedy.
+    Raises one `UserError` that lists every mistake on a line of its own: file, line, key, remedy.
     """
     tree = _read_inherited(path, ())
     for override in overrides:
@@ -148,71 +141,76 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Config:
         if not equals or not all(key.split(".")):
             remedy = "; --config names a file" if override.endswith((".yaml", ".yml")) else ""
             raise UserError(f"{COMMAND_LINE}: {override}: an override is section.key=value{remedy}")
-        tree = tree.replacing(tuple(key.split(".")), read_value(text, f"{COMMAND_LINE}: {key}"), COMMAND_LINE)
+        tree = tree.replace(tuple(key.split(".")), read_value(text, f"{COMMAND_LINE}: {key}"), COMMAND_LINE)
     if tree.values.get("name") is None:
-        tree = tree.replacing(("name",), path.stem, Location(str(path)))
+        tree = tree.replace(("name",), path.stem, Location(str(path)))
     try:
         config = Config.model_validate(tree.values)
     except ValidationError as error:
         raise UserError("\n".join(_explain(error, tree))) from None
-    problems = [_line(tree, where, what) for where, what in config.problems()]
-    if problems:
-        raise UserError("\n".join(problems))
+    conflicts = [_error_line(tree, key_path, message) for key_path, message in config.conflicts()]
+    if conflicts:
+        raise UserError("\n".join(conflicts))
     return config
 
 
-def builtin(name: str) -> Path:
-    """A configuration that comes with the program: from the installed package, or from the checkout."""
+def builtin_path(name: str) -> Path:
+    """Return the path of a configuration that ships with the program, installed or in a checkout."""
     inside = Path(str(resources.files("transformer_mt"))) / "configs" / f"{name}.yaml"
     return inside if inside.exists() else inside.parents[2] / "configs" / f"{name}.yaml"
 
 
-def _read_inherited(path: Path, heirs: tuple[Path, ...]) -> Tree:
-    files = (*heirs, real(path))
-    if files[-1] in heirs:
+def _read_inherited(path: Path, descendants: tuple[Path, ...]) -> Tree:
+    """Read a file and the files that it inherits from. `descendants` are the files that inherit from this one."""
+    files = (*descendants, real(path))
+    if files[-1] in descendants:
         chain = " -> ".join(file.name for file in files)
         raise UserError(f"{path}: base: the files inherit from each other in a circle: {chain}")
     tree = read_yaml(path)
     base = tree.values.pop("base", None)
     if base is None:
         return tree
+    where = tree.locate(("base",))
     if not isinstance(base, str):
-        raise UserError(f"{tree.place(('base',))}: base: must be the name of one YAML file")
+        raise UserError(f"{where}: base: must be the name of one YAML file")
     try:
         inherited = _read_inherited(path.parent / expand_path(base), files)
     except ValueError as error:
-        raise UserError(f"{tree.place(('base',))}: base: {error}") from None
+        raise UserError(f"{where}: base: {error}") from None
     except UserError as error:
-        raise UserError(f"{error}\n(inherited by {tree.place(('base',))})") from None
-    inherited.values.pop("name", None)  # two runs of one name would be one run
-    return tree.over(inherited, _is_merged)
+        raise UserError(f"{error}\n(inherited by {where})") from None
+    inherited.values.pop("name", None)  # a run that inherits must not share the folder of its base
+    return tree.merge_over(inherited, _is_merged)
 
 
 def _is_merged(path: KeyPath) -> bool:
-    """Whether a file adds to what it inherits there. A source is one thing, and test sets go with the sources."""
-    return _schema_of(path) not in (None, Source)
+    """Return whether an heir's section merges with that of its base. A source or `data.test` is replaced as a whole."""
+    return _section_at(path) not in (None, Source)
 
 
-def _line(tree: Tree, path: KeyPath, message: str) -> str:
+def _error_line(tree: Tree, path: KeyPath, message: str) -> str:
     dotted = ".".join(str(key) for key in path)
-    return ": ".join(part for part in (str(tree.place(path)), dotted, message) if part)
+    return ": ".join(part for part in (str(tree.locate(path)), dotted, message) if part)
 
 
 def _explain(error: ValidationError, tree: Tree) -> list[str]:
-    """A line for each mistake, in the order of the file."""
-    by_path: dict[KeyPath, list[str]] = {}
+    """Return a line for each mistake, in the order of the file."""
+    messages: dict[KeyPath, list[str]] = {}
     for detail in error.errors():
         path = _path_in_file(detail["loc"], tree)
-        if detail["type"] == "refusal":  # of a section's own check, which names one of its keys
+        if detail["type"] == "section_error":  # it names a key of the section that pydantic reports
             path = (*path, *filter(None, detail.get("ctx", {})["key"].split(".")))
-        section = _schema_of(path[:-1])
-        what = describe_error(cast(dict[str, Any], detail), list(section.model_fields) if section else [])
-        by_path.setdefault(path, []).append(what)
-    return [_line(tree, path, "; or: ".join(dict.fromkeys(by_path[path]))) for path in sorted(by_path, key=tree.place)]
+        section = _section_at(path[:-1])
+        message = describe_error(cast(dict[str, Any], detail), list(section.model_fields) if section else [])
+        messages.setdefault(path, []).append(message)
+    return [
+        _error_line(tree, path, "; or: ".join(dict.fromkeys(messages[path])))
+        for path in sorted(messages, key=tree.locate)
+    ]
 
 
 def _path_in_file(loc: KeyPath, tree: Tree) -> KeyPath:
-    """pydantic's location without the branches of unions, which are no keys."""
+    """Convert pydantic's error location to keys of the file: drop the names of union branches."""
     path: KeyPath = ()
     value: Value = tree.values
     for key in loc:
@@ -220,15 +218,15 @@ def _path_in_file(loc: KeyPath, tree: Tree) -> KeyPath:
             value = cast(dict[str | int, Value], value)[key]
         elif isinstance(value, list) and isinstance(key, int):
             items = cast(list[Value], value)
-            value = items[key] if key < len(items) else None  # one that is missing
-        elif _schema_of(path) is None or str(key) not in cast(type[Section], _schema_of(path)).model_fields:
+            value = items[key] if key < len(items) else None  # a missing item
+        elif _section_at(path) is None or str(key) not in cast(type[Section], _section_at(path)).model_fields:
             continue
         path = (*path, key)
     return path
 
 
-def _schema_of(path: KeyPath) -> type[Section] | None:
-    """The section that stands at a path, if one does."""
+def _section_at(path: KeyPath) -> type[Section] | None:
+    """Return the section class at a path of the schema, or None if the path is not a section."""
     found: Any = Config
     for key in path:
         if isinstance(found, type) and issubclass(found, BaseModel):
@@ -241,17 +239,17 @@ def _schema_of(path: KeyPath) -> type[Section] | None:
 
 
 def _section_in(annotation: Any) -> Any:
-    """A section, a dict of sections, or None, out of a field's annotation."""
+    """Find the section class, or the dict of sections, in the annotation of a field. Return None if it has none."""
     if typing.get_origin(annotation) is dict or (isinstance(annotation, type) and issubclass(annotation, Section)):
         return annotation
     return next((found for part in typing.get_args(annotation) if (found := _section_in(part))), None)
 
 
-# --- comparing --------------------------------------------------------------------------------------------------------
+# --- comparison -------------------------------------------------------------------------------------------------------
 
 
 def flatten(section: Section) -> dict[str, Any]:
-    """Every key with its dotted path and plain value."""
+    """Return every key as a dotted path, with its plain value."""
 
     def walk(values: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
         for key, value in values.items():
@@ -264,72 +262,32 @@ def flatten(section: Section) -> dict[str, Any]:
 
 
 def changed_keys(old: Config, new: Config) -> tuple[list[str], list[str]]:
-    """The keys in which two configurations differ: those that may change within a run, and those that may not."""
+    """Return the dotted keys that differ: those that may change when a run resumes, and those that may not."""
     before, after = flatten(old), flatten(new)
     differing = [key for key in {**before, **after} if before.get(key) != after.get(key)]
-    free = [key for key in differing if _may_change(key.split("."))]
-    return free, [key for key in differing if key not in free]
+    allowed = [key for key in differing if may_change(key)]
+    return allowed, [key for key in differing if key not in allowed]
 
 
-def _may_change(path: list[str]) -> bool:
-    section = _schema_of(tuple(path[:-1]))
-    if section is None or path[-1] not in section.model_fields:
+def may_change(key: str) -> bool:
+    """Return whether a dotted key may change when a run resumes."""
+    *path, name = key.split(".")
+    section = _section_at(tuple(path))
+    if section is None or name not in section.model_fields:
         return False
-    return any(isinstance(mark, MayChange) for mark in section.model_fields[path[-1]].metadata)
+    return any(isinstance(mark, MayChange) for mark in section.model_fields[name].metadata)
 
 
-# --- writing ----------------------------------------------------------------------------------------------------------
-
-
-def render(config: Config) -> str:
-    """The configuration as YAML, every key with its value and its manual. `load` reads it back.
-
-    A kind of section that stands more than once (a source) is written out in full the first time only.
-    """
-    return "\n".join(_render(config, "", set())) + "\n"
-
-
-def _render(section: Section, indent: str, seen: set[type[Section]]) -> Iterator[str]:
-    repeated = type(section) in seen
-    seen.add(type(section))
-    for key, about in type(section).model_fields.items():
-        value = getattr(section, key)
-        manual = f"  # {about.description}"
-        if repeated and value in (None, ()):
-            continue
-        if isinstance(value, Section):
-            lines = list(_render(value, indent + "  ", seen))
-            if lines:  # none where it stands again and sets nothing
-                yield ("" if indent else "\n") + f"{indent}{key}:{manual}"
-                yield from lines
-        elif isinstance(value, dict) and value:
-            yield f"{indent}{key}:{manual}"
-            for name, inner in cast(dict[str, Section], value).items():
-                yield f"{indent}  {_scalar(name)}:"
-                yield from _render(inner, indent + "    ", seen)
-        else:
-            yield f"{indent}{key}: {_scalar(cast(object, value))}{manual}"
-
-
-def _scalar(value: object) -> str:
-    if isinstance(value, tuple):
-        return f"[{', '.join(_scalar(item) for item in cast(tuple[object, ...], value))}]"
-    if isinstance(value, str):  # quoted wherever any YAML reader could take it for something else
-        bare = yaml.safe_dump(value, width=10**6).removesuffix("\n...\n").strip()
-        if bare == value and re.fullmatch(r"[\w./ -]+", value):
-            return value
-        quoted = json.dumps(value, ensure_ascii=False)
-        return "".join(letter if letter.isprintable() else f"\\U{ord(letter):08x}" for letter in quoted)
-    return "{}" if value == {} else json.dumps(value)
+# --- JSON schema ------------------------------------------------------------------------------------------------------
 
 
 def json_schema() -> str:
-    """The JSON schema by which editors complete and check the files."""
+    """Return the JSON schema that editors use to complete and check configuration files."""
     schema = Config.model_json_schema()
     schema["properties"]["base"] = {
         "type": "string",
-        "description": "a YAML file to inherit from, relative to this one",
+        "description": "YAML file to inherit from, relative to this file",
     }
     for section in (schema, *schema["$defs"].values()):
-        section.pop("required", None)  # a file may inherit what it lacks
+        section.pop("required", None)  # a file may inherit required keys
     return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"

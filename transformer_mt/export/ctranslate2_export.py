@@ -97,7 +97,7 @@ def check_engine(quantization: str) -> None:
 
 def check_model(run: RunFolder, config: Config) -> None:
     """Raise `UserError` for a model that the engine cannot hold, or would translate with otherwise."""
-    found = list(config.not_in_ctranslate2())
+    found = list(config.unsupported_by_ctranslate2())
     if not found:
         return
     lines = "\n".join(f"  {section}.{key}: {why}" for section, key, why in found)

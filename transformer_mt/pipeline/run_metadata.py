@@ -15,7 +15,7 @@ from shlex import quote
 from typing import Any
 
 from transformer_mt import __version__
-from transformer_mt.config import root as configuration
+from transformer_mt.config.rendering import render_yaml
 from transformer_mt.config.root import Config
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import FORMAT, CheckpointInfo, RunFolder, ranked
@@ -65,7 +65,7 @@ def begin(
         "report": report,
         "sha256": {**fingerprints},
     }
-    write_text(run.config, configuration.render(config))
+    write_text(run.config, render_yaml(config))
     write(run, record)
 
 

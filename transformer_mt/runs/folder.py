@@ -29,7 +29,8 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from transformer_mt.config.section import Section, read_yaml
+from transformer_mt.config.section import Section
+from transformer_mt.config.yaml_loader import read_yaml
 from transformer_mt.errors import UserError
 from transformer_mt.runs.lock import Lock
 from transformer_mt.runs.manifest import CorruptFileError, read_manifest

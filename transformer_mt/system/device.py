@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar, get_args
 
 from pydantic import BeforeValidator, WithJsonSchema
 
-from transformer_mt.config.section import read_count
+from transformer_mt.config.section import parse_count_or_auto
 from transformer_mt.errors import UserError
 from transformer_mt.system import allocator, launcher
 
@@ -85,7 +85,7 @@ def resolve(device: str, precision: str, threads: str | int) -> Machine:
     """
     import torch
 
-    device, threads = _named("device", _read_device, device), _named("threads", read_count, threads)
+    device, threads = _named("device", _read_device, device), _named("threads", parse_count_or_auto, threads)
     chosen, processes = torch.device(_best_device() if device == "auto" else device), launcher.local_world_size()
     if processes > 1 and (chosen.type == "mps" or ":" in str(chosen)):
         raise UserError(

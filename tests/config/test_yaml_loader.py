@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from transformer_mt.config.section import Location, Section, Tree, read_value, read_yaml
+from transformer_mt.config.section import Section
+from transformer_mt.config.yaml_loader import Location, Tree, read_value, read_yaml
 from transformer_mt.errors import UserError
 
 
@@ -98,8 +99,8 @@ def test_a_section_is_frozen() -> None:
 
 def test_every_value_knows_its_line(file: Path) -> None:
     tree = read(file, "# comment\na: 1\nb:\n  c: [x,\n      y]\n  d: {e: 1}\n")
-    assert {place.source for place in tree.places.values()} == {str(file)}
-    assert {path: place.line for path, place in tree.places.items()} == {
+    assert {place.source for place in tree.locations.values()} == {str(file)}
+    assert {path: place.line for path, place in tree.locations.items()} == {
         (): 2,
         ("a",): 2,
         ("b",): 3,
@@ -109,27 +110,27 @@ def test_every_value_knows_its_line(file: Path) -> None:
         ("b", "d"): 6,
         ("b", "d", "e"): 6,
     }
-    assert str(tree.place(("b", "d", "missing", "deeper"))) == f"{file}:6"
+    assert str(tree.locate(("b", "d", "missing", "deeper"))) == f"{file}:6"
 
 
 def test_over_merges_sections_and_replaces_the_rest(tmp_path: Path) -> None:
     base = read(tmp_path / "base.yaml", "a: {x: 1, y: 2}\nb: [1, 2, 3]\nc: old\nd: {x: 1}\n")
     heir = read(tmp_path / "heir.yaml", "a:\n  y: 3\nb: [4]\nc: null\nd: {y: 2}\n")
-    both = heir.over(base, lambda path: path != ("d",))
+    both = heir.merge_over(base, lambda path: path != ("d",))
     assert both.values == {"a": {"x": "1", "y": "3"}, "b": ["4"], "c": None, "d": {"y": "2"}}
-    assert both.place(("a", "x")) == (f"{tmp_path}/base.yaml", 1)
-    assert both.place(("a", "y")) == (f"{tmp_path}/heir.yaml", 2)
-    assert ("b", 1) not in both.places and ("d", "x") not in both.places
+    assert both.locate(("a", "x")) == (f"{tmp_path}/base.yaml", 1)
+    assert both.locate(("a", "y")) == (f"{tmp_path}/heir.yaml", 2)
+    assert ("b", 1) not in both.locations and ("d", "x") not in both.locations
 
 
 def test_replacing_puts_a_whole_value_in_place_and_leaves_the_tree(file: Path) -> None:
     tree, here = read(file, "a: {x: 1, y: 2}\n"), Location("here")
-    new = tree.replacing(("a", "x"), {"deep": "3"}, here)
+    new = tree.replace(("a", "x"), {"deep": "3"}, here)
     assert new.values == {"a": {"x": {"deep": "3"}, "y": "2"}}
-    assert new.place(("a", "x", "deep")) == here
-    assert new.place(("a", "y")) == (str(file), 1)
+    assert new.locate(("a", "x", "deep")) == here
+    assert new.locate(("a", "y")) == (str(file), 1)
     assert tree.values == {"a": {"x": "1", "y": "2"}}
-    assert tree.replacing(("n", "e", "w"), "1", here).place(("n", "e")) == here
+    assert tree.replace(("n", "e", "w"), "1", here).locate(("n", "e")) == here
 
 
 # --- files that cannot be read ----------------------------------------------------------------------------------------
@@ -139,14 +140,14 @@ MISTAKES: dict[str, tuple[bytes, str]] = {
     "only comments": (b"# nothing\n\n", "is empty"),
     "no mapping": (b"- a\n- b\n", "keys and values"),
     "a word": (b"hello\n", "keys and values"),
-    "duplicate": (b"a: 1\nb: 2\na: 3\n", r":3: a: stands twice \(first on line 1\)"),
-    "duplicate inside": (b"m:\n  a: 1\n  a: 2\n", r":3: m\.a: stands twice \(first on line 2\)"),
-    "duplicate in a list": (b"m:\n- {a: 1,\n   a: 2}\n", r":3: m\.0\.a: stands twice \(first on line 2\)"),
+    "duplicate": (b"a: 1\nb: 2\na: 3\n", r":3: a: duplicate key \(first on line 1\)"),
+    "duplicate inside": (b"m:\n  a: 1\n  a: 2\n", r":3: m\.a: duplicate key \(first on line 2\)"),
+    "duplicate in a list": (b"m:\n- {a: 1,\n   a: 2}\n", r":3: m\.0\.a: duplicate key \(first on line 2\)"),
     "tab": (b"m:\n\ta: 1\n", ":2: not valid YAML: .*never with tabs"),
     "unclosed": (b"a: [1, 2\nb: 3\n", ":2: not valid YAML"),
     "bad indent": (b"a:\n    b: 1\n  c: 2\n", ":3: not valid YAML"),
     "unknown alias": (b"a: *b\n", ":1: not valid YAML"),
-    "alias in its anchor": (b"a: &x\n  b: *x\n", ":2: an alias .* inside its own anchor"),
+    "alias in its anchor": (b"a: &x\n  b: *x\n", ":2: an alias .* that contains it"),
     "two documents": (b"a: 1\n---\nb: 2\n", ":2: not valid YAML"),
     "key of several words": (b"? [a, b]\n: 1\n", ":1: a key must be a single word"),
     "control character": (b"a: 1\nb: \x07\n", "not valid YAML"),
@@ -179,7 +180,7 @@ def test_byte_order_mark_and_line_ends(file: Path, end: str) -> None:
     file.write_bytes(f"\ufeffa: 1{end}b: 2".encode())
     tree = read_yaml(file)
     assert tree.values == {"a": "1", "b": "2"}
-    assert tree.place(("b",)) == (str(file), 2)
+    assert tree.locate(("b",)) == (str(file), 2)
 
 
 def test_an_alias_repeats_a_value(file: Path) -> None:

@@ -1,0 +1,55 @@
+"""Render a configuration as YAML text in which every key has its value and its documentation."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import cast
+
+import yaml
+
+from transformer_mt.config.section import Section
+
+
+def render_yaml(config: Section) -> str:
+    """Render every key with its value, and its docstring as a comment. `load` reads the text back.
+
+    If a type of section occurs more than once (a source), later occurrences show only the keys that are set.
+    """
+    return "\n".join(_render_section(config, "", set())) + "\n"
+
+
+def _render_section(section: Section, indent: str, seen: set[type[Section]]) -> Iterator[str]:
+    is_repeated = type(section) in seen
+    seen.add(type(section))
+    for key, about in type(section).model_fields.items():
+        value = getattr(section, key)
+        comment = f"  # {about.description}"
+        if is_repeated and value in (None, ()):
+            continue
+        if isinstance(value, Section):
+            lines = list(_render_section(value, indent + "  ", seen))
+            if lines:  # a repeated section that sets nothing is left out
+                yield ("" if indent else "\n") + f"{indent}{key}:{comment}"
+                yield from lines
+        elif isinstance(value, dict) and value:
+            yield f"{indent}{key}:{comment}"
+            for name, inner in cast(dict[str, Section], value).items():
+                yield f"{indent}  {_render_scalar(name)}:"
+                yield from _render_section(inner, indent + "    ", seen)
+        else:
+            yield f"{indent}{key}: {_render_scalar(cast(object, value))}{comment}"
+
+
+def _render_scalar(value: object) -> str:
+    """Render a value that is not a section. Quotes text that any YAML reader could take for another type."""
+    if isinstance(value, tuple):
+        return f"[{', '.join(_render_scalar(item) for item in cast(tuple[object, ...], value))}]"
+    if isinstance(value, str):
+        bare = yaml.safe_dump(value, width=10**6).removesuffix("\n...\n").strip()
+        if bare == value and re.fullmatch(r"[\w./ -]+", value):
+            return value
+        quoted = json.dumps(value, ensure_ascii=False)
+        return "".join(letter if letter.isprintable() else f"\\U{ord(letter):08x}" for letter in quoted)
+    return "{}" if value == {} else json.dumps(value)

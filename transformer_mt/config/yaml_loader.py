@@ -1,0 +1,162 @@
+"""YAML reader that keeps every scalar as text and records the file and line of every value.
+
+The configuration field that receives a scalar decides its type. So `no` is text in a text field and false in a boolean
+field, `1e-4` is a number, and `1:30` is never 90.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import yaml
+
+from transformer_mt.errors import UserError
+
+KeyPath = tuple[str | int, ...]  # keys and list indices from the top level down
+Value = Any  # None, str, list[Value] or dict[str, Value]
+
+
+class Location(NamedTuple):
+    """Place where a value was written, such as `file.yaml:14`. Locations sort in reading order."""
+
+    source: str = ""
+    line: int = 0  # starts at 1; 0 means that the source has no lines
+
+    def __str__(self) -> str:
+        return f"{self.source}:{self.line}" if self.line else self.source
+
+
+@dataclass(frozen=True)
+class Tree:
+    """Nested values of one or more YAML files, with the location of each."""
+
+    values: dict[str, Value] = field(default_factory=dict[str, Value])
+    locations: dict[KeyPath, Location] = field(default_factory=dict[KeyPath, Location])
+
+    def locate(self, path: KeyPath) -> Location:
+        """Return the location of a key, or that of the nearest enclosing section if the key was not written."""
+        while path and path not in self.locations:
+            path = path[:-1]
+        return self.locations.get(path, Location())
+
+    def merge_over(self, base: Tree, is_merged: Callable[[KeyPath], bool]) -> Tree:
+        """Lay this tree over `base`. Sections for which `is_merged` holds merge key by key; the rest is replaced."""
+        values = _merge(base.values, self.values, (), is_merged)
+        live = set(_paths(values))
+        locations = {**base.locations, **self.locations}
+        return Tree(values, {path: location for path, location in locations.items() if path in live})
+
+    def replace(self, path: tuple[str, ...], value: Value, location: Location) -> Tree:
+        """Return a copy in which the value at `path` is replaced as a whole."""
+        values: dict[str, Value] = {**self.values}
+        inner = values
+        for key in path[:-1]:
+            child = inner.get(key)
+            inner[key] = {**cast(dict[str, Value], child)} if isinstance(child, dict) else {}
+            inner = cast(dict[str, Value], inner[key])
+        inner[path[-1]] = value
+        kept = {old: where for old, where in self.locations.items() if old[: len(path)] != path}
+        new = [path[:i] for i in range(1, len(path))] + [path + tuple(below) for below in _paths(value)]
+        return Tree(values, {**dict.fromkeys(new, location), **kept})
+
+
+def _merge(base: Value, over: Value, path: KeyPath, is_merged: Callable[[KeyPath], bool]) -> Value:
+    if not (isinstance(base, dict) and isinstance(over, dict) and is_merged(path)):
+        return cast(Value, over)
+    base, over = cast(dict[str, Value], base), cast(dict[str, Value], over)
+    return {**base, **{key: _merge(base.get(key), value, (*path, key), is_merged) for key, value in over.items()}}
+
+
+def _paths(value: Value, path: KeyPath = ()) -> Iterator[KeyPath]:
+    yield path
+    children: list[tuple[str | int, Value]] = []
+    if isinstance(value, dict):
+        children = list(cast(dict[str, Value], value).items())
+    elif isinstance(value, list):
+        children = list(enumerate(cast(list[Value], value)))
+    for key, child in children:
+        yield from _paths(child, (*path, key))
+
+
+def read_yaml(path: Path) -> Tree:
+    """Read a YAML file whose top level is a mapping.
+
+    Raises `UserError` with file and line for a file that is missing, unreadable or not valid.
+    """
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise UserError(f"{path}: is a directory; name a YAML file") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 text (byte {error.start}); save the file as UTF-8") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+    values, locations = _parse(text, str(path))
+    if values is None:
+        raise UserError(f"{path}: is empty; configs/reference.yaml shows every key")
+    if not isinstance(values, dict):
+        raise UserError(f"{path}: must hold keys and values (`key: value`) at its top level")
+    return Tree(cast(dict[str, Value], values), locations)
+
+
+def read_value(text: str, source: str) -> Value:
+    """Parse one YAML value, such as that of a command-line override. Errors name `source`."""
+    value = _parse(text, source)[0]
+    if isinstance(value, str) and " #" in text and " #" not in value:
+        raise UserError(f'{source}: YAML reads everything after " #" as a comment; put the value in quotes')
+    return value
+
+
+def _parse(text: str, source: str) -> tuple[Value, dict[KeyPath, Location]]:
+    try:
+        root = cast("yaml.Node | None", yaml.compose(text, Loader=yaml.SafeLoader))
+    except yaml.MarkedYAMLError as error:
+        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
+        advice = " (indent with spaces, never with tabs)" if "'\\t'" in str(error.problem) else ""
+        raise UserError(f"{source}{line}: not valid YAML: {error.problem or error.context}{advice}") from None
+    except yaml.YAMLError as error:
+        raise UserError(f"{source}: not valid YAML: {str(error).splitlines()[0]}") from None
+    except RecursionError:
+        raise UserError(f"{source}: is nested too deeply") from None
+    locations: dict[KeyPath, Location] = {}
+    return _construct(root, (), source, locations, ()), locations
+
+
+def _construct(
+    node: yaml.Node | None,
+    path: KeyPath,
+    source: str,
+    locations: dict[KeyPath, Location],
+    ancestors: tuple[yaml.Node, ...],
+) -> Value:
+    """Convert a YAML node to plain values and add the locations of all values to `locations`."""
+    if node is None:
+        return None
+    here = locations.setdefault(path, Location(source, node.start_mark.line + 1))
+    if any(node is ancestor for ancestor in ancestors):
+        raise UserError(f"{here}: an alias (*) refers to an anchor (&) that contains it")
+    ancestors = (*ancestors, node)
+    if isinstance(node, yaml.ScalarNode):
+        is_null = node.style is None and node.value in ("", "~", "null", "Null", "NULL")
+        return None if is_null else cast(str, node.value)
+    if isinstance(node, yaml.SequenceNode):
+        items = cast(list[yaml.Node], node.value)
+        return [_construct(item, (*path, i), source, locations, ancestors) for i, item in enumerate(items)]
+    values: dict[str, Value] = {}
+    for key_node, value_node in cast(list[tuple[yaml.Node, yaml.Node]], node.value):
+        here = Location(source, key_node.start_mark.line + 1)
+        if not isinstance(key_node, yaml.ScalarNode):
+            raise UserError(f"{here}: a key must be a single word")
+        key = cast(str, key_node.value)
+        if key in values:
+            dotted = ".".join(map(str, (*path, key)))
+            first = locations[(*path, key)].line
+            raise UserError(f"{here}: {dotted}: duplicate key (first on line {first}); keep one")
+        locations[(*path, key)] = here
+        values[key] = _construct(value_node, (*path, key), source, locations, ancestors)
+    return values
