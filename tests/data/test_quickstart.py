@@ -20,9 +20,6 @@ def test_pairs_are_english_then_german_in_file_order() -> None:
     en, de = load_pairs("train")[0]
     assert en == "The farmer ran quickly to the big lake on Sunday."
     assert de == "Der Bauer ist am Sonntag schnell zum großen See gelaufen."
-        "The farmer ran quickly to the big lake on Sunday.",
-        "Der Bauer ist am Sonntag schnell zum großen See gelaufen.",
-    )
 
 
 def test_unknown_split_is_refused() -> None:
