@@ -58,7 +58,6 @@ LEVERS = {
     "post-norm": ("model.norm_position=post",),
     "inverse-sqrt": ("schedule.kind=inverse_sqrt",),
     "wsd": ("schedule.kind=wsd",),
-    "schedule-free": ("optimizer.kind=schedule_free", "schedule.kind=constant"),
     "ema": ("optimizer.ema_decay=0.999",),
     "peak-2e-3": ("schedule.peak=2e-3",),
     "peak-8e-3": ("schedule.peak=8e-3",),

@@ -1,4 +1,4 @@
-"""The mean of the weights against a plain loop."""
+"""The moving average against a plain loop, and its exchange with the raw weights."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.training.ema import MovingAverage
+from transformer_mt.training.ema import ExponentialMovingAverage
 
 MakeModel = Callable[..., Transformer]
 TAKEN, SKIPPED = torch.tensor(True), torch.tensor(False)
 
 
-def disturb(model: Transformer) -> None:
-    """What a step of an optimiser would do."""
+def perturb(model: Transformer) -> None:
+    """Change every weight, like an optimizer step."""
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 0.1 * torch.randn_like(parameter)
@@ -32,91 +32,90 @@ def assert_equal(left: dict[str, Tensor], right: dict[str, Tensor]) -> None:
     assert all(torch.equal(left[name], right[name]) for name in left)
 
 
-def train(model: Transformer, ema: MovingAverage, steps: range) -> None:
+def train(model: Transformer, ema: ExponentialMovingAverage, steps: range) -> None:
     for step in steps:
-        disturb(model)
+        perturb(model)
         ema.update(step, TAKEN)
 
 
 @pytest.mark.parametrize("tie", ["all", "decoder", "none"])
-@pytest.mark.parametrize("decay", [0.5, 0.9, 0.9999])
-def test_the_mean_is_that_of_a_plain_loop(make_model: MakeModel, tie: str, decay: float) -> None:
-    """Tied weights are averaged once a step, as the others are: twice would leave them with a faster mean."""
+@pytest.mark.parametrize("decay", [0.5, 0.9999])
+def test_average_equals_a_plain_loop_with_tied_weights(make_model: MakeModel, tie: str, decay: float) -> None:
     model = make_model(tie_embeddings=tie, rough=0.3)
-    ema, mean = MovingAverage(model, decay), {k: v.double() for k, v in weights(model).items()}
+    ema, average = ExponentialMovingAverage(model, decay), {k: v.double() for k, v in weights(model).items()}
     for step in range(1, 30):
-        disturb(model)
+        perturb(model)
         ema.update(step, TAKEN)
         keep = min(decay, (1 + step) / (10 + step))
-        mean = {name: keep * mean[name] + (1 - keep) * weight.double() for name, weight in weights(model).items()}
-    with ema.swapped():
+        average = {name: keep * average[name] + (1 - keep) * weight.double() for name, weight in weights(model).items()}
+    with ema.average_parameters():
         for name, weight in weights(model).items():
-            torch.testing.assert_close(weight.double(), mean[name], atol=1e-6, rtol=1e-5)
+            torch.testing.assert_close(weight.double(), average[name], atol=1e-6, rtol=1e-5)
         assert (model.output.weight is model.decoder.embedding.tokens.weight) == (tie != "none")
 
 
-def test_the_first_weights_do_not_linger(make_model: MakeModel) -> None:
-    """After 30 steps their share is the product of (1 + s) / (10 + s): 4e-8, where 0.9999 alone keeps 99.7 %."""
+def test_initial_weights_fade_within_30_steps(make_model: MakeModel) -> None:
+    """Their share is the product of (1 + s) / (10 + s), 4e-8; a constant decay of 0.9999 would leave 99.7 %."""
     model = make_model()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.fill_(1.0)
-    ema = MovingAverage(model, 0.9999)
+    ema = ExponentialMovingAverage(model, 0.9999)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.zero_()
     for step in range(1, 31):
         ema.update(step, TAKEN)
-    with ema.swapped():
+    with ema.average_parameters():
         share = math.prod((1 + step) / (10 + step) for step in range(1, 31))
         assert max(float(weight.max()) for weight in weights(model).values()) == pytest.approx(share, rel=1e-4)
 
 
-def test_a_constant_is_its_own_mean(make_model: MakeModel) -> None:
+def test_average_of_constant_weights_is_exact(make_model: MakeModel) -> None:
     model = make_model(rough=0.3)
-    ema, before = MovingAverage(model, 0.9), weights(model)
+    ema, before = ExponentialMovingAverage(model, 0.9), weights(model)
     for step in range(1, 20):
         ema.update(step, TAKEN)
-    with ema.swapped():
+    with ema.average_parameters():
         assert_equal(weights(model), before)
 
 
-def test_a_step_that_was_skipped_does_not_move_it(make_model: MakeModel) -> None:
+def test_skipped_step_leaves_the_average_unchanged(make_model: MakeModel) -> None:
     model = make_model(rough=0.3)
-    ema = MovingAverage(model, 0.9)
+    ema = ExponentialMovingAverage(model, 0.9)
     train(model, ema, range(1, 5))
-    disturb(model)  # so that there is something to take in
-    before = {name: mean.clone() for name, mean in ema.others.items()}
+    perturb(model)
+    before = {name: average.clone() for name, average in ema.shadow.items()}
     ema.update(5, SKIPPED)
-    assert_equal(ema.others, before)
+    assert_equal(ema.shadow, before)
     ema.update(5, TAKEN)
-    assert not any(torch.equal(mean, before[name]) for name, mean in ema.others.items() if mean.any())
+    assert not any(torch.equal(average, before[name]) for name, average in ema.shadow.items() if average.any())
 
 
-def test_the_raw_weights_come_back_also_after_an_exception(make_model: MakeModel) -> None:
+def test_raw_weights_return_in_place_after_an_exception(make_model: MakeModel) -> None:
     model = make_model(rough=0.3)
-    ema = MovingAverage(model, 0.9)
+    ema = ExponentialMovingAverage(model, 0.9)
     train(model, ema, range(1, 5))
-    raw, places = weights(model), [parameter.data_ptr() for parameter in model.parameters()]
-    with ema.swapped():
-        mean = weights(model)
+    raw, addresses = weights(model), [parameter.data_ptr() for parameter in model.parameters()]
+    with ema.average_parameters():
+        average = weights(model)
     assert_equal(weights(model), raw)
-    with pytest.raises(ZeroDivisionError), ema.swapped() as swapped_out:
-        assert_equal(weights(model), mean)
-        assert_equal(swapped_out, raw)
+    with pytest.raises(ZeroDivisionError), ema.average_parameters() as yielded:
+        assert_equal(weights(model), average)
+        assert_equal(yielded, raw)
         raise ZeroDivisionError
     assert_equal(weights(model), raw)
-    assert places == [parameter.data_ptr() for parameter in model.parameters()]
+    assert addresses == [parameter.data_ptr() for parameter in model.parameters()]
 
 
-def test_the_model_computes_with_what_it_has(make_model: MakeModel) -> None:
-    """Nothing that a model has worked out from the old weights survives the swap."""
+def test_model_computes_with_the_averaged_weights(make_model: MakeModel) -> None:
+    """The model caches nothing that depends on its previous weights."""
     model = make_model(rough=0.3)
-    ema = MovingAverage(model, 0.9)
+    ema = ExponentialMovingAverage(model, 0.9)
     train(model, ema, range(1, 5))
     src, tgt = torch.randint(1, 23, (2, 5)), torch.randint(1, 23, (2, 4))
     before = model(src, tgt)
-    with ema.swapped():
+    with ema.average_parameters():
         inside, twin = model(src, tgt), make_model()
         twin.load_state_dict(model.state_dict())
         assert torch.equal(inside, twin(src, tgt))
@@ -124,19 +123,19 @@ def test_the_model_computes_with_what_it_has(make_model: MakeModel) -> None:
     assert torch.equal(model(src, tgt), before)
 
 
-def test_what_a_checkpoint_holds_goes_on_to_the_bit(make_model: MakeModel) -> None:
-    """The weights file has the mean, the state the raw weights: 4 steps, save, load, 4 steps are 8."""
+def test_resumed_average_equals_an_uninterrupted_one(make_model: MakeModel) -> None:
+    """A checkpoint holds the average as the weights, and the raw weights in the training state."""
     model = make_model(rough=0.3)
-    ema = MovingAverage(model, 0.9)
+    ema = ExponentialMovingAverage(model, 0.9)
     train(model, ema, range(1, 5))
-    with ema.swapped() as swapped_out:
-        saved, raw = weights(model), {name: weight.clone() for name, weight in swapped_out.items()}
-    other = make_model()
-    fresh = MovingAverage(other, 0.9)
-    other.load_state_dict(saved, strict=False)
-    fresh.load(raw)
-    for one, its in ((model, ema), (other, fresh)):
+    with ema.average_parameters() as yielded:
+        saved, raw = weights(model), {name: weight.clone() for name, weight in yielded.items()}
+    resumed_model = make_model()
+    resumed = ExponentialMovingAverage(resumed_model, 0.9)
+    resumed_model.load_state_dict(saved, strict=False)
+    resumed.load_raw_weights(raw)
+    for each, its_ema in ((model, ema), (resumed_model, resumed)):
         torch.manual_seed(5)
-        train(one, its, range(5, 9))
-    assert_equal(weights(other), weights(model))
-    assert_equal(fresh.others, ema.others)
+        train(each, its_ema, range(5, 9))
+    assert_equal(weights(resumed_model), weights(model))
+    assert_equal(resumed.shadow, ema.shadow)

@@ -30,7 +30,6 @@ def resolve_config(run: RunFolder, config: Config) -> Config:
 
     Only the threads are counted anew where another number of processes shares them.
     """
-    config.optimizer.check_packages()
     old = None
     if run.exists():
         refuse_exported(run)
@@ -132,7 +131,7 @@ def warn_early_end(config: Config, stream: BatchStream) -> None:
 
 def _trial(config: Config, machine: Machine, model: Transformer) -> tuple[memory.TryBatch, torch.device, int]:
     """How a batch is tried out, on what, and the bytes that a step needs besides."""
-    copies = config.optimizer.copies + 1  # the sum of gradients; one gradient is made by the trial
+    copies = config.optimizer.state_copies + 1  # the sum of gradients; one gradient is made by the trial
     besides = copies * sum(parameter.nbytes for parameter in model.parameters())
     return partial(loss_and_gradients, model, machine=machine, loss=make_loss(config.loss)), machine.device, besides
 

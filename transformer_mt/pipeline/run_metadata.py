@@ -76,7 +76,7 @@ def provenance(machine: Machine) -> dict[str, Any]:
         "versions": {
             "transformer-mt": __version__,
             "python": platform.python_version(),
-            **dict(_versions("torch", "datasets", "tokenizers", "sacrebleu", "sacremoses", "numpy", "schedulefree")),
+            **dict(_versions("torch", "datasets", "tokenizers", "sacrebleu", "sacremoses", "numpy")),
         },
         "commit": commit(),
         "hardware": describe(machine.device),

@@ -38,9 +38,10 @@ from transformer_mt.system.device import Machine, resolve
 from transformer_mt.system.logging import log, log_rank0
 from transformer_mt.training import distributed
 from transformer_mt.training.distributed import Ranks
+from transformer_mt.training.ema import ExponentialMovingAverage
 from transformer_mt.training.loss import make_loss
 from transformer_mt.training.metrics_logger import MetricsLogger, SilentMetricsLogger
-from transformer_mt.training.optimizers import make_average, make_optimizers
+from transformer_mt.training.optimizers import make_optimizers
 from transformer_mt.training.schedule import make_schedule
 from transformer_mt.training.train_step import TrainStep
 from transformer_mt.training.trainer import Trainer
@@ -158,7 +159,7 @@ def begin(
     if origin is not None:
         for line in origin.lines():
             log_rank0(line)
-    if line := warning_of_room(run, config.keep, model, config.optimizer.copies):
+    if line := warning_of_room(run, config.keep, model, config.optimizer.state_copies):
         log_rank0(line)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     run_metadata.begin(
@@ -204,13 +205,14 @@ def make_trainer(
     monitor: MetricsLogger,
 ) -> Trainer:
     """The trainer with all its parts."""
+    ema_decay = config.optimizer.ema_decay
     pinned = machine.device.type == "cuda"
     updater = make_updater(config, machine, ranks, model, partial(halves, stream))
     return Trainer(
         updater=updater,
         feed=Prefetcher(stream, config.batches.accumulate, ranks.rank, ranks.size, pinned=pinned),
         schedule=make_schedule(config.schedule, config.model.d_model),
-        average=make_average(config.optimizer, model, updater.optimizers),
+        ema=ExponentialMovingAverage(model, ema_decay) if ema_decay else None,
         validate=make_validator(config, machine, ranks, model, material.tokenizers, material.corpora.validation),
         run=run,
         monitor=monitor,

@@ -24,7 +24,7 @@ from transformer_mt.system.logging import log_rank0
 from transformer_mt.system.stop_signals import StopSignals
 from transformer_mt.training.cross_entropy import perplexity
 from transformer_mt.training.distributed import Ranks
-from transformer_mt.training.ema import Average
+from transformer_mt.training.ema import ExponentialMovingAverage
 from transformer_mt.training.metrics_logger import MetricsLogger
 from transformer_mt.training.progress import KeepConfig, Milestone, Progress, TrainConfig, ValidationConfig
 from transformer_mt.training.schedule import Schedule
@@ -88,7 +88,7 @@ class Trainer:
         updater: TrainStep,
         feed: Prefetcher,
         schedule: Schedule,
-        average: Average | None,
+        ema: ExponentialMovingAverage | None,
         validate: Callable[[], ValidationResult],
         run: RunFolder,
         monitor: MetricsLogger,
@@ -97,7 +97,7 @@ class Trainer:
         validation: ValidationConfig,
         keep: KeepConfig,
     ) -> None:
-        self.updater, self.feed, self.schedule, self.average = updater, feed, schedule, average
+        self.updater, self.feed, self.schedule, self.ema = updater, feed, schedule, ema
         self.validate, self.run, self.monitor, self.ranks = validate, run, monitor, ranks
         self.config, self.validation, self.keep = config, validation, keep
         self.progress, self.window, self.unread = Progress(), Window(), list[Outcome]()
@@ -146,8 +146,8 @@ class Trainer:
         batches, after = self.feed.take(before)
         window.waited += time.perf_counter() - began
         taken = self.updater.update(step, self.learning_rate(step), batches)
-        if self.average is not None:
-            self.average.update(step, taken=taken.norm.isfinite())
+        if self.ema is not None:
+            self.ema.update(step, is_taken=taken.norm.isfinite())
         self.unread.append(Outcome(step, before, taken))
         progress.step, progress.position = step, after
         window.seconds += time.perf_counter() - began
@@ -281,7 +281,7 @@ class Trainer:
     def averaged(self) -> AbstractContextManager[dict[str, Tensor] | None]:
         """Within, the model has the weights that are to be judged and kept. Where these are a mean, the raw ones are
         yielded."""
-        return self.average.swapped() if self.average else nullcontext()
+        return self.ema.average_parameters() if self.ema else nullcontext()
 
     def resume(self, info: CheckpointInfo) -> None:
         """Go on from a checkpoint: weights, optimiser, progress. Once they are read, what the run has of later steps is
@@ -298,8 +298,8 @@ class Trainer:
         checkpoints.load_weights(self.updater.model, info)
         for optimizer, its_state in zip(self.updater.optimizers, remembered, strict=True):
             optimizer.load_state_dict(its_state)
-        if self.average is not None:
-            self.average.load(state["raw_weights"])
+        if self.ema is not None:
+            self.ema.load_raw_weights(state["raw_weights"])
         if self.ranks.is_rank0:
             self.run.before_writing()
             checkpoints.delete_later(self.run, info.step)
