@@ -38,9 +38,6 @@ PUBLIC = {"transformer_mt", "transformer_mt.__main__"}  # re-exports and entry p
 
 TO_REMOVE: dict[str, set[str]] = {
     "transformer_mt.evaluation.degenerate": {"transformer_mt.training.progress"},
-    "transformer_mt.export.ctranslate2_engine": {"transformer_mt.cli.translate"},
-    "transformer_mt.export.ctranslate2_export": {"transformer_mt.config.root", "transformer_mt.pipeline.data"},
-    "transformer_mt.export.weights": {"transformer_mt.config.root", "transformer_mt.pipeline.run_metadata"},
     "transformer_mt.runs.checkpoints": {"transformer_mt.training.progress"},
     "transformer_mt.training.metrics_logger": {"transformer_mt.evaluation.samples"},
     "transformer_mt.training.trainer": {"transformer_mt.evaluation.degenerate", "transformer_mt.evaluation.samples"},

@@ -17,7 +17,6 @@ import pytest
 import torch
 
 from transformer_mt import Translator
-from transformer_mt.cli.translate import Provenance
 from transformer_mt.config import root as configuration
 from transformer_mt.data.batches import source_batch
 from transformer_mt.data.quickstart import load_pairs
@@ -25,6 +24,7 @@ from transformer_mt.decoding.alignment import align
 from transformer_mt.decoding.attention_maps import explain
 from transformer_mt.decoding.beam_state import Hypothesis
 from transformer_mt.decoding.ensemble import Ensemble
+from transformer_mt.decoding.provenance import ModelProvenance
 from transformer_mt.errors import UserError
 from transformer_mt.model.attention_weights import attention_weights
 from transformer_mt.model.transformer import Transformer
@@ -265,7 +265,7 @@ def test_where_no_other_run_is_taken(tiny_run: Path, second: Path, tmt: Tmt, pai
 def test_long_lines_are_those_of_the_shortest_pairs(tiny_run: Path, tmp_path: Path) -> None:
     short = changed(tiny_run, tmp_path / "short", "config.yaml", "max_length: 256", "max_length: 9")
     for runs in ((tiny_run, short), (short, tiny_run)):
-        assert Provenance.of(Translator.load(runs[0], ensemble=runs[1])).max_length == 9
+        assert ModelProvenance.of_translator(Translator.load(runs[0], ensemble=runs[1])).max_length == 9
 
 
 def test_layers_are_counted_where_they_are_fewest(make_model: Callable[..., Transformer]) -> None:

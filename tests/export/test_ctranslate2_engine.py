@@ -16,9 +16,9 @@ import pytest
 import torch
 
 from transformer_mt import Translator, export
+from transformer_mt.cli.export import write_weights_folder
 from transformer_mt.config import root as configuration
 from transformer_mt.errors import UserError
-from transformer_mt.export import weights
 from transformer_mt.export.ctranslate2_engine import Engine
 from transformer_mt.runs.folder import RunFolder
 
@@ -51,7 +51,7 @@ def both(tiny_run: Path, tmt: Tmt, tmp_path_factory: pytest.TempPathFactory) -> 
     torch.manual_seed(5)
     for parameter in model.parameters():
         parameter.data += 0.4 * torch.randn_like(parameter)
-    weights.write(run, folder / "rough", model, run.checkpoint("best"), {"what": "rough", "steps": []})
+    write_weights_folder(run, folder / "rough", model, run.checkpoint("best"), "rough", [])
     done = tmt("export", folder / "rough", "--to", "ctranslate2", "--output", folder / "engine")
     assert done.returncode == 0, done.stderr
     return Both(folder / "rough", folder / "engine")

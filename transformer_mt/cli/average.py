@@ -9,11 +9,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from transformer_mt.cli.export import check_output_is_new, write_weights_folder
 from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
-from transformer_mt.export import weights
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.pipeline import data, train
 from transformer_mt.runs.checkpoints import load_weights
@@ -72,7 +72,7 @@ def average(
     choice.check()
     whole = run.path if run.path.name not in ("", "..") else run.path.resolve()
     output = output or whole.with_name(f"{whole.name}-average-{choice}")
-    weights.refuse_existing(output)
+    check_output_is_new(output)
     found = choice.of(run)
     config = configuration.load(run.config)
     tokenizers = TokenizerPair.load(run.tokenizer)
@@ -82,7 +82,7 @@ def average(
     info = replace(found[-1], scores=scores)
     steps = [info.step for info in found]
     what = f"the mean of {run.path}, steps {', '.join(f'{step:,}' for step in steps)}"
-    weights.write(run, output, model.cpu(), info, {"what": what, "steps": steps})
+    write_weights_folder(run, output, model.cpu(), info, what, steps)
     return [
         *table([(f"{info.step:,}", info.scores) for info in found], scores),
         f"{output}: {what}, {files.size(files.used(output))}; tmt translate, evaluate, export read it like a run",

@@ -23,8 +23,8 @@ from transformer_mt.system.logging import log
 if TYPE_CHECKING:
     from transformer_mt.cli.line_input import Line
     from transformer_mt.cli.line_output import Settings
-    from transformer_mt.cli.translate import Provenance
     from transformer_mt.config.root import Config
+    from transformer_mt.decoding.provenance import ModelProvenance
     from transformer_mt.decoding.text_translator import TextTranslator
     from transformer_mt.decoding.translator import Translator
 
@@ -182,25 +182,9 @@ def _compare(args: argparse.Namespace) -> None:
 
 
 def _export(args: argparse.Namespace) -> None:
-    if args.to == "weights" and (args.quantization or args.src):
-        raise UserError("export --to weights: --quantization and --src belong to ctranslate2; leave them out")
-    line_input.check_file(args.src)
-    from transformer_mt.runs.folder import RunFolder
+    from transformer_mt.cli import export
 
-    run = RunFolder.open(args.run)
-    if args.to == "weights":
-        from transformer_mt.export import weights
-
-        said = weights.export(run, args.checkpoint, args.output)
-    else:
-        from transformer_mt.data.text_files import read_lines
-        from transformer_mt.export import ctranslate2_export
-
-        texts = None if args.src is None else [*read_lines(args.src)]
-        said = ctranslate2_export.to_ctranslate2(
-            run, args.checkpoint, args.output, args.quantization or "float32", texts
-        )
-    print("\n".join(said))
+    print("\n".join(export.run(args)))
 
 
 def _average(args: argparse.Namespace) -> None:
@@ -279,14 +263,14 @@ def _load_translator(args: argparse.Namespace, run: Path) -> Translator:
     return Translator.load(run, **reading_options(args), ensemble=together, **decoding_options(args))
 
 
-def _load_run(args: argparse.Namespace) -> tuple[Provenance, TextTranslator]:
-    from transformer_mt.cli.translate import Provenance
+def _load_run(args: argparse.Namespace) -> tuple[ModelProvenance, TextTranslator]:
+    from transformer_mt.decoding.provenance import ModelProvenance
 
     translator = _load_translator(args, args.run)
-    return Provenance.of(translator), translator
+    return ModelProvenance.of_translator(translator), translator
 
 
-def _load_engine(args: argparse.Namespace) -> tuple[Provenance, TextTranslator]:
+def _load_engine(args: argparse.Namespace) -> tuple[ModelProvenance, TextTranslator]:
     """The other engine, in which scores cost something: it is told when nobody looks at them."""
     try:
         from transformer_mt.export import ctranslate2_engine
@@ -298,7 +282,7 @@ def _load_engine(args: argparse.Namespace) -> tuple[Provenance, TextTranslator]:
         raise ctranslate2_engine.no_alignments()
     scores = args.scores or args.format != "text"
     engine = ctranslate2_engine.Engine.load(args.run, **reading_options(args), scores=scores, **decoding_options(args))
-    return ctranslate2_engine.origin(args.run, engine), engine
+    return ctranslate2_engine.provenance(args.run, engine), engine
 
 
 def _answer(

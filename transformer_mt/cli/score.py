@@ -9,7 +9,7 @@ from transformer_mt import __version__
 from transformer_mt.cli.formats import Format, Kind, score_columns
 from transformer_mt.cli.line_input import Line
 from transformer_mt.cli.line_output import Settings
-from transformer_mt.cli.translate import Provenance
+from transformer_mt.decoding.provenance import ModelProvenance
 from transformer_mt.decoding.text_translator import TextTranslator, Translation
 
 
@@ -17,7 +17,7 @@ from transformer_mt.decoding.text_translator import TextTranslator, Translation
 class Job:
     """A translator, and what was asked of it."""
 
-    origin: Provenance
+    origin: ModelProvenance
     translator: TextTranslator
     kind: Kind = "text"
 
@@ -25,7 +25,7 @@ class Job:
         """What decides a score. Where any of it is another, scoring that was stopped does not go on."""
         return {
             "tmt score": __version__,
-            **self.origin.used,
+            **self.origin.identity,
             "--format": self.kind,
             "decoding.max_source_length": str(self.translator.config.max_source_length),
         }

@@ -11,37 +11,17 @@ from transformer_mt.cli.formats import Format, Kind
 from transformer_mt.cli.line_input import Line
 from transformer_mt.cli.line_output import Settings
 from transformer_mt.decoding.paragraphs import Paragraphs, SplitWhen
+from transformer_mt.decoding.provenance import ModelProvenance
 from transformer_mt.decoding.text_translator import TextTranslator
-from transformer_mt.decoding.translator import Translator
 
 PARTS = 1 << 32  # by which the numbers of a line's pieces are apart
-
-
-@dataclass(frozen=True)
-class Provenance:
-    """Where a translator is from: what it is known by, and what it was trained on."""
-
-    used: Settings
-    src_lang: str
-    tgt_lang: str
-    max_length: int  # of the training pairs in tokens, the end symbol counted
-
-    @classmethod
-    def of(cls, translator: Translator) -> Provenance:
-        """The checkpoints that were loaded, and the precision of the products."""
-        members, first = translator.members, translator.members[0].data
-        used = {
-            "run": ", ".join(member.folder.path.resolve().name for member in members),
-            "checkpoint": ", ".join([*(f"{one.step} ({one.seal})" for one in members), translator.precision]),
-        }
-        return cls(used, first.src_lang, first.tgt_lang, min(member.data.max_length for member in members))
 
 
 @dataclass(frozen=True)
 class Job:
     """A translator, and what was asked of it."""
 
-    origin: Provenance
+    origin: ModelProvenance
     translator: TextTranslator
     split_sentences: SplitWhen
     kind: Kind = "text"
@@ -66,7 +46,7 @@ class Job:
         """What decides a translation. Where any of it is another, one that was stopped does not go on."""
         return {
             "tmt": __version__,
-            **self.origin.used,
+            **self.origin.identity,
             "--split-sentences": self.split_sentences,
             "--format": self.kind,
             "--scores": str(self.scores),

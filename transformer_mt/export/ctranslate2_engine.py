@@ -19,12 +19,12 @@ import tokenizers as hf
 import torch
 from pydantic import BaseModel, PositiveInt, ValidationError
 
-from transformer_mt.cli.translate import Provenance
 from transformer_mt.data.tokenizers.text import EOS
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.decoding.alignment import Links
 from transformer_mt.decoding.beam_state import Hypothesis
 from transformer_mt.decoding.config import DecodingConfig
+from transformer_mt.decoding.provenance import ModelProvenance
 from transformer_mt.decoding.text_translator import NOTHING, TextTranslator
 from transformer_mt.errors import UserError
 from transformer_mt.export.ctranslate2_model import vocabulary
@@ -240,7 +240,7 @@ def read_about(folder: Path) -> About:
         raise UserError(f"{path}: {'; '.join(problems)}; export the run again with this version") from None
 
 
-def origin(folder: Path, engine: Engine) -> Provenance:
+def provenance(folder: Path, engine: Engine) -> ModelProvenance:
     """What `tmt translate` has to know of an exported folder."""
     about = read_about(folder)
     seal = sha256((folder / EXPORT).read_bytes()).hexdigest()  # it holds when it was exported
@@ -249,7 +249,7 @@ def origin(folder: Path, engine: Engine) -> Provenance:
         "exported": folder.resolve().name,
         "checkpoint": f"{about.step} ({seal[:12]})",
     }
-    return Provenance(used, **about.data.model_dump())
+    return ModelProvenance(used, **about.data.model_dump())
 
 
 # --- what the engine does not do --------------------------------------------------------------------------------------

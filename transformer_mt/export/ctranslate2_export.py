@@ -1,10 +1,10 @@
-"""`tmt export --to ctranslate2`: a folder that CTranslate2 loads, with tokenizers and a script that translates.
+"""Export to CTranslate2: a folder with model, tokenizers, metadata and a translation script.
 
 DIR/
-  model.bin  config.json  *vocabulary.json   as the engine reads them
-  src_tokenizer.json  tgt_tokenizer.json     as the tokenizers library reads them
-  export.json                                where it came from; how it translates; how it compares
-  translate.py                               text to text, with ctranslate2 and tokenizers alone
+  model.bin  config.json  *vocabulary.json   read by CTranslate2
+  src_tokenizer.json  tgt_tokenizer.json     read by the tokenizers library
+  export.json                                source run, decoding settings and parity check
+  translate.py                               translates text with only ctranslate2 and tokenizers installed
 """
 
 from __future__ import annotations
@@ -16,77 +16,42 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from transformer_mt import __version__
-from transformer_mt.config import root as configuration
-from transformer_mt.config.root import Config
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
-from transformer_mt.export.weights import refuse_existing
-from transformer_mt.pipeline import data as material
-from transformer_mt.runs.folder import EXPORT, RunFolder
+from transformer_mt.runs.folder import EXPORT
 from transformer_mt.system import files
 
 if TYPE_CHECKING:
     from transformer_mt.export.parity import Parity
 
-COMPARED = 100  # sentences
-MOST_POSITIONS = 8192
+PARITY_SENTENCES = 100
+MAX_POSITIONS = 8192
 SCRIPT = Path(__file__).with_name("translate_script.py")
 
 
 @dataclass(frozen=True)
-class Limits:
-    """How long sequences may be, as `tmt translate` has it, within a table of positions."""
+class LengthLimits:
+    """Sequence lengths that the exported model supports."""
 
     positions: int
-    source: int  # tokens without control symbols; longer sources are cut
+    """Size of the position table."""
+    source: int
+    """Maximum source tokens without control symbols. Longer sources are truncated."""
 
     @classmethod
-    def of(cls, translator: Translator) -> Limits:
-        """Room for the longest source with its control symbols, and for the longest translation."""
+    def of_translator(cls, translator: Translator) -> LengthLimits:
+        """Fit the longest source with its control symbols, and the longest translation."""
         controls, config = translator.tokenizers.source_controls, translator.config
         longest = max(config.max_source_length + controls, config.limit(config.max_source_length))
-        most = translator.model.config.longest or min(MOST_POSITIONS, longest)
-        return cls(most, min(config.max_source_length, most - controls))
+        positions = translator.model.config.longest or min(MAX_POSITIONS, longest)
+        return cls(positions, min(config.max_source_length, positions - controls))
 
 
-def to_ctranslate2(
-    run: RunFolder, which: str, output: Path, quantization: str, texts: Sequence[str] | None
-) -> list[str]:
-    """Write a checkpoint into a new folder, compare the two engines, and say what was found.
-
-    Without texts, validation sentences are compared. Raises `UserError` for a model that the engine cannot hold.
-    """
-    refuse_existing(output)
-    check_engine(quantization)
-    from transformer_mt.export import ctranslate2_model
-
-    config = configuration.load(run.config)
-    check_model(run, config)
-    step = run.checkpoint(which).step
-    translator = Translator.load(run.path, str(step), "cpu", precision="fp32")
-    limits = Limits.of(translator)
-    lines: list[str] = []
-    if texts is None:
-        texts = validation_texts(config, lines)
-    with files.atomic_new_folder(output) as beside:
-        ctranslate2_model.save(translator, limits.positions, quantization, beside)
-        for side, tokenizer in (("src", translator.tokenizers.src), ("tgt", translator.tokenizers.tgt)):
-            files.write_text(beside / f"{side}_tokenizer.json", tokenizer.to_json())
-        shutil.copyfile(SCRIPT, beside / "translate.py")
-        found = compare(translator, beside, limits, texts)
-        about = describe(run, config, step, quantization, limits, translator, found)
-        files.write_text(beside / EXPORT, json.dumps(about, ensure_ascii=False, indent=1) + "\n")
-    lines.append(f"{output}: {run.path}, step {step:,}, {quantization}, {files.size(files.used(output))}")
-    lines += report(found, quantization)
-    return [*lines, f"python {quote(str(output / 'translate.py'))} < F > G translates lines"]
-
-
-def check_engine(quantization: str) -> None:
-    """Raise `UserError` where the engine is not installed, or does not know the quantization."""
+def check_quantization(quantization: str) -> None:
+    """Raise `UserError` if CTranslate2 is not installed or does not have this quantization."""
     try:
         from ctranslate2.specs.model_spec import ACCEPTED_MODEL_TYPES
     except ImportError:
@@ -95,37 +60,34 @@ def check_engine(quantization: str) -> None:
         raise UserError(f"--quantization {quantization}: CTranslate2 has {', '.join(ACCEPTED_MODEL_TYPES)}")
 
 
-def check_model(run: RunFolder, config: Config) -> None:
-    """Raise `UserError` for a model that the engine cannot hold, or would translate with otherwise."""
-    found = list(config.unsupported_by_ctranslate2())
-    if not found:
-        return
-    lines = "\n".join(f"  {section}.{key}: {why}" for section, key, why in found)
-    remedy = (
-        "(for a new run; with export: ctranslate2 in its YAML it is checked before the training)"
-        if any(section == "model" for section, *_ in found)
-        else f"(it may be changed in {run.config})"
-    )
-    raise UserError(f"{run.path}: CTranslate2 cannot hold this model:\n{lines}\n{remedy}")
+def write_folder(translator: Translator, output: Path, quantization: str, texts: Sequence[str]) -> Parity | None:
+    """Write the folder atomically and compare its translations of `texts` with those of `translator`.
+
+    `translator` holds one model in fp32 on the CPU. Returns None if `texts` has no sentence to translate.
+    """
+    from transformer_mt.export import ctranslate2_model
+
+    limits = LengthLimits.of_translator(translator)
+    with files.atomic_new_folder(output) as folder:
+        ctranslate2_model.save(translator, limits.positions, quantization, folder)
+        for side, tokenizer in (("src", translator.tokenizers.src), ("tgt", translator.tokenizers.tgt)):
+            files.write_text(folder / f"{side}_tokenizer.json", tokenizer.to_json())
+        shutil.copyfile(SCRIPT, folder / "translate.py")
+        parity = check_parity(translator, folder, limits, texts)
+        about = _metadata(translator, quantization, limits, parity)
+        files.write_text(folder / EXPORT, json.dumps(about, ensure_ascii=False, indent=1) + "\n")
+    return parity
 
 
-def validation_texts(config: Config, lines: list[str]) -> list[str]:
-    """The run's validation sentences; none where they cannot be read any more, which is added to the lines."""
-    try:
-        return material.load_validation(config).column("src")
-    except (UserError, OSError) as error:
-        lines.append(
-            f"the validation sentences cannot be read: {error}\n--src F has the engines compared on the lines of a file"
-        )
-        return []
+def check_parity(translator: Translator, folder: Path, limits: LengthLimits, texts: Sequence[str]) -> Parity | None:
+    """Compare both engines on the first `PARITY_SENTENCES` texts that are not blank.
 
-
-def compare(translator: Translator, folder: Path, limits: Limits, texts: Sequence[str]) -> Parity | None:
-    """The two engines on the first sentences that are not blank, if there are any; an empty source is none for one."""
+    Returns None if no text is left. CTranslate2 gives no score to an empty source, so these are skipped.
+    """
     from transformer_mt.export import parity
     from transformer_mt.export.ctranslate2_engine import Engine
 
-    chosen = [text for text in texts if text.strip()][:COMPARED]
+    chosen = [text for text in texts if text.strip()][:PARITY_SENTENCES]
     sources = [ids[: limits.source] for ids in translator.tokenizers.src.encode(chosen) if ids]
     if not sources:
         return None
@@ -133,37 +95,29 @@ def compare(translator: Translator, folder: Path, limits: Limits, texts: Sequenc
     return parity.compare(translator, engine, sources)
 
 
-def report(found: Parity | None, quantization: str) -> list[str]:
-    """The figures of the comparison, and a warning where they should be better."""
-    if found is None:
+def parity_lines(parity: Parity | None, quantization: str) -> list[str]:
+    """Return the result of the parity check for the terminal, with a warning if a float32 model differs too much."""
+    if parity is None:
         return ["the two engines were not compared: there was no sentence to translate"]
-    if quantization == "float32" and not found.is_close:
-        return [str(found), "warning: the two differ more than rounding explains: do not rely on this export"]
-    return [str(found)]
+    if quantization == "float32" and not parity.is_close:
+        return [str(parity), "warning: the two differ more than rounding explains: do not rely on this export"]
+    return [str(parity)]
 
 
-def describe(
-    run: RunFolder,
-    config: Config,
-    step: int,
-    quantization: str,
-    limits: Limits,
-    translator: Translator,
-    found: Parity | None,
-) -> dict[str, Any]:
-    """What export.json says."""
-    data = {key: getattr(config.data, key) for key in ("src_lang", "tgt_lang", "max_length")}
+def _metadata(translator: Translator, quantization: str, limits: LengthLimits, parity: Parity | None) -> dict[str, Any]:
+    """Return the content of `export.json`."""
+    member = translator.members[0]
     packages = ("ctranslate2", "tokenizers", "torch")
     return {
-        "run": str(run.path),
-        "step": step,
+        "run": str(member.folder.path),
+        "step": member.step,
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "versions": {"transformer-mt": __version__, **{package: metadata.version(package) for package in packages}},
         "quantization": quantization,
-        "data": data,
+        "data": {key: getattr(member.data, key) for key in ("src_lang", "tgt_lang", "max_length")},
         "source_bos": translator.tokenizers.source_bos,
         "positions": limits.positions,
         "longest_source": limits.source,
         "decoding": translator.config.model_dump(mode="json"),
-        "compared": found and asdict(found),
+        "compared": parity and asdict(parity),
     }

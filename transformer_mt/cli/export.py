@@ -1,0 +1,117 @@
+"""`tmt export`: write a run's model as a CTranslate2 folder, or as a run folder with weights only."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from shlex import quote
+
+from transformer_mt.cli import line_input
+from transformer_mt.config import root as configuration
+from transformer_mt.config.root import Config
+from transformer_mt.data.text_files import read_lines
+from transformer_mt.decoding.translator import Translator
+from transformer_mt.errors import UserError
+from transformer_mt.export import ctranslate2_export, weights
+from transformer_mt.model.transformer import Transformer
+from transformer_mt.pipeline import data, run_metadata
+from transformer_mt.runs.folder import CheckpointInfo, RunFolder
+from transformer_mt.system import files
+
+
+def run(args: argparse.Namespace) -> list[str]:
+    """Execute the command and return the lines to print. Raises `UserError` for arguments that do not fit."""
+    if args.to == "weights" and (args.quantization or args.src):
+        raise UserError("export --to weights: --quantization and --src belong to ctranslate2; leave them out")
+    line_input.check_file(args.src)
+    source = RunFolder.open(args.run)
+    check_output_is_new(args.output)
+    if args.to == "weights":
+        return export_weights(source, args.checkpoint, args.output)
+    return export_ctranslate2(source, args.checkpoint, args.output, args.quantization or "float32", args.src)
+
+
+def check_output_is_new(output: Path) -> None:
+    """Raise `UserError` if a file or folder with this name exists."""
+    if output.exists() or output.is_symlink():
+        raise UserError(f"{output}: exists already; name a new folder (--output)")
+
+
+# --- weights only -----------------------------------------------------------------------------------------------------
+
+
+def export_weights(source: RunFolder, checkpoint: str, output: Path) -> list[str]:
+    """Write the weights of one checkpoint into a new run folder. Return the lines to print."""
+    info = source.checkpoint(checkpoint)
+    model = Translator.load(source.path, str(info.step), "cpu", precision="fp32").model
+    write_weights_folder(source, output, model, info, f"from {source.path}, step {info.step:,}", [info.step])
+    return [
+        f"{output}: the weights of {source.path}, step {info.step:,}, {files.size(files.used(output))}; in place of a "
+        "run, tmt translate, score, evaluate, compare, tokenize, plot and export read it, and train.init_from begins "
+        "with it"
+    ]
+
+
+def write_weights_folder(
+    source: RunFolder, output: Path, model: Transformer, checkpoint: CheckpointInfo, what: str, steps: list[int]
+) -> None:
+    """Write a weights-only run folder with its record and README.
+
+    `checkpoint` gives step and validation scores of the weights, `what` describes them, and `steps` lists the training
+    steps that they come from.
+    """
+    record = weights.exported_record(source, what, steps)
+    scored = checkpoint if checkpoint.scores else None
+    readme = run_metadata.card(RunFolder(output), configuration.load(source.config), record, scored)
+    weights.write_folder(source, output, model, checkpoint, record, readme)
+
+
+# --- CTranslate2 ------------------------------------------------------------------------------------------------------
+
+
+def export_ctranslate2(
+    source: RunFolder, checkpoint: str, output: Path, quantization: str, src: Path | None
+) -> list[str]:
+    """Write a CTranslate2 folder and compare both engines. Return the lines to print.
+
+    The engines translate the lines of `src`, or the run's validation sentences.
+    """
+    ctranslate2_export.check_quantization(quantization)
+    config = configuration.load(source.config)
+    check_supported(source, config)
+    translator = Translator.load(source.path, checkpoint, "cpu", precision="fp32")
+    notes: list[str] = []
+    texts = list(read_lines(src)) if src else validation_sources(config, notes)
+    parity = ctranslate2_export.write_folder(translator, output, quantization, texts)
+    step, size = translator.members[0].step, files.size(files.used(output))
+    return [
+        *notes,
+        f"{output}: {source.path}, step {step:,}, {quantization}, {size}",
+        *ctranslate2_export.parity_lines(parity, quantization),
+        f"python {quote(str(output / 'translate.py'))} < F > G translates lines",
+    ]
+
+
+def check_supported(source: RunFolder, config: Config) -> None:
+    """Raise `UserError` if CTranslate2 does not support the run's model or decoding settings."""
+    problems = list(config.unsupported_by_ctranslate2())
+    if not problems:
+        return
+    lines = "\n".join(f"  {section}.{key}: {reason}" for section, key, reason in problems)
+    remedy = (
+        "(for a new run; with export: ctranslate2 in its YAML it is checked before the training)"
+        if any(section == "model" for section, *_ in problems)
+        else f"(it may be changed in {source.config})"
+    )
+    raise UserError(f"{source.path}: CTranslate2 cannot hold this model:\n{lines}\n{remedy}")
+
+
+def validation_sources(config: Config, notes: list[str]) -> list[str]:
+    """Return the run's validation sources. If they cannot be read, add a note and return an empty list."""
+    try:
+        return data.load_validation(config).column("src")
+    except (UserError, OSError) as error:
+        notes.append(
+            f"the validation sentences cannot be read: {error}\n--src F has the engines compared on the lines of a file"
+        )
+        return []

@@ -1,0 +1,29 @@
+"""Identity of a loaded model, and the facts about its training data that affect translation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from transformer_mt.decoding.translator import Translator
+
+
+@dataclass(frozen=True)
+class ModelProvenance:
+    """Where a loaded model comes from, and which data it was trained on."""
+
+    identity: dict[str, str]
+    """Names and checksums. Output may be resumed only with a model that has the same ones."""
+    src_lang: str
+    tgt_lang: str
+    max_length: int
+    """Longest training sequence in tokens, including EOS."""
+
+    @classmethod
+    def of_translator(cls, translator: Translator) -> ModelProvenance:
+        """Describe the loaded checkpoints and the precision of the matrix products."""
+        members, first = translator.members, translator.members[0].data
+        identity = {
+            "run": ", ".join(member.folder.path.resolve().name for member in members),
+            "checkpoint": ", ".join([*(f"{one.step} ({one.seal})" for one in members), translator.precision]),
+        }
+        return cls(identity, first.src_lang, first.tgt_lang, min(member.data.max_length for member in members))
