@@ -113,11 +113,6 @@ class Config(Section):
             yield ("loss", "consistency"), message
         for section, key, message in self.unsupported_by_ctranslate2() if self.export else ():
             yield (section, key), f"{message}, or leave out export: {self.export}"
-        if self.optimizer.kind == "schedule_free" and self.schedule.kind != "constant":
-            yield (
-                ("schedule", "kind"),
-                "optimizer.kind schedule_free needs no curve: set constant, which warms up and stays",
-            )
         for key, message in self.schedule.problems(self.train.max_steps):
             yield ("schedule", key), message
 
