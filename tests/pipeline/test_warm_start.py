@@ -22,8 +22,8 @@ from transformer_mt.data.encoding import LengthLimit, encode
 from transformer_mt.data.sources import Source
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.pipeline import run_metadata
 from transformer_mt.pipeline.warm_start import WarmStart
+from transformer_mt.runs import metadata
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.training.cross_entropy import plain_cross_entropy
 
@@ -95,7 +95,7 @@ def test_a_run_begins_where_another_stands_and_goes_on_without_it(copy: Path, tm
     digest = hashlib.sha256((best.path / "model.safetensors").read_bytes()).hexdigest()
     about = {"path": "runs/tiny", "step": best.step, "sha256": digest}
     assert run.read_record()["provenance"]["init_from"] == about
-    assert f"Begun with the weights of runs/tiny, step {best.step}" in run.readme.read_text(encoding="utf-8")
+    assert f"Started from the weights of runs/tiny, step {best.step}" in run.readme.read_text(encoding="utf-8")
     (adam,) = torch.load(run.checkpoint("last").path / "training.pt", weights_only=True)["optimizers"]
     assert {float(of["step"]) for of in adam["state"].values()} == {1.0}  # a fresh optimiser
 
@@ -291,7 +291,7 @@ def test_nothing_is_cut_for_validation_that_the_other_has_learnt(copy: Path) -> 
         begun.check_cut({"train": "another-rest-seed1-5"})
     with pytest.raises(UserError, match=r"runs/tiny: has learnt from pairs that are cut for validation here"):
         begun.check_cut({"train": f"{text}-rest-seed1-5"})
-    run_metadata.write(begun.run, {**record, "sha256": {"train": f"{text}-rest-seed1-5"}})
+    metadata.write_metadata(begun.run, {**record, "sha256": {"train": f"{text}-rest-seed1-5"}})
     begun.check_cut({"train": f"{text}-rest-seed1-5"})
     with pytest.raises(UserError, match=r"set seed and data\.validation_size as there, or name data\.validation"):
         begun.check_cut({"train": f"{text}-rest-seed2-5"})

@@ -20,9 +20,8 @@ import torch
 
 from transformer_mt.config.root import Config
 from transformer_mt.errors import UserError
-from transformer_mt.pipeline import run_metadata
 from transformer_mt.pipeline import train as pipeline
-from transformer_mt.runs import checkpoints
+from transformer_mt.runs import checkpoints, metadata
 from transformer_mt.runs.folder import CheckpointInfo, RunFolder
 from transformer_mt.runs.manifest import write_manifest
 from transformer_mt.training.metrics_logger import MetricsLogger
@@ -142,7 +141,7 @@ def test_a_run_that_another_training_has_taken_over_stays_its(
     for is_late in (False, True):
         with monkeypatch.context() as patch:
             if is_late:
-                patch.setattr(run_metadata, "begin", lambda *_: patch.setattr(RunFolder, "before_writing", look))
+                patch.setattr(metadata, "record_start", lambda *_: patch.setattr(RunFolder, "before_writing", look))
             else:
                 patch.setattr(RunFolder, "before_writing", look)
             with pytest.raises(UserError, match="has taken this run over"):
@@ -284,7 +283,7 @@ class Killed(BaseException):
 
 def kill_at(moment: int, patch: pytest.MonkeyPatch) -> None:
     """End the process, as it were, at one of the moments of `finish`."""
-    write, record, recorded = run_metadata.write, MetricsLogger.record, list[str]()
+    write, record, recorded = metadata.write_metadata, MetricsLogger.record, list[str]()
 
     def killed_write(run: RunFolder, about: dict[str, Any]) -> None:
         if moment == 2 and "ended" in about:
@@ -300,7 +299,7 @@ def kill_at(moment: int, patch: pytest.MonkeyPatch) -> None:
         recorded.extend(tests[:1])
         record(self, step, figures)
 
-    patch.setattr(run_metadata, "write", killed_write)
+    patch.setattr(metadata, "write_metadata", killed_write)
     patch.setattr(MetricsLogger, "record", killed_record)
 
 

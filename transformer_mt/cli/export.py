@@ -14,7 +14,7 @@ from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.export import ctranslate2_export, weights
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.pipeline import data, run_metadata
+from transformer_mt.pipeline import data
 from transformer_mt.runs.folder import CheckpointInfo, RunFolder
 from transformer_mt.system import files
 
@@ -62,7 +62,7 @@ def write_weights_folder(
     """
     record = weights.exported_record(source, what, steps)
     scored = checkpoint if checkpoint.scores else None
-    readme = run_metadata.card(RunFolder(output), configuration.load(source.config), record, scored)
+    readme = render_card(RunFolder(output), configuration.load(source.config), record, scored)
     weights.write_folder(source, output, model, checkpoint, record, readme)
 
 

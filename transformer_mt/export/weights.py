@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping
 from datetime import datetime, timezone
@@ -12,9 +11,8 @@ from typing import Any
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs import checkpoints
 from transformer_mt.runs.folder import CheckpointInfo, RunFolder
+from transformer_mt.runs.metadata import TEST_KEYS, write_metadata
 from transformer_mt.system import files
-
-TEST_SCORE_KEYS = ("tested", "test")
 
 
 def exported_record(source: RunFolder, what: str, steps: list[int]) -> dict[str, Any]:
@@ -25,7 +23,7 @@ def exported_record(source: RunFolder, what: str, steps: list[int]) -> dict[str,
     """
     record = source.read_record()
     if steps != [record.get("tested", {}).get("step")]:
-        record = {key: value for key, value in record.items() if key not in TEST_SCORE_KEYS}
+        record = {key: value for key, value in record.items() if key not in TEST_KEYS}
     created = datetime.now(timezone.utc).isoformat(timespec="seconds")
     return {**record, "exported": {"what": what, "steps": steps, "run": str(source.path), "created": created}}
 
@@ -47,7 +45,7 @@ def write_folder(
         run = RunFolder(folder)
         shutil.copyfile(source.config, run.config)
         shutil.copyfile(source.tokenizer, run.tokenizer)
-        files.write_text(run.record, json.dumps(record, ensure_ascii=False, indent=1) + "\n")
+        write_metadata(run, record)
         path = run.checkpoints / checkpoint.path.name
         checkpoints.save(CheckpointInfo(path, checkpoint.step, checkpoint.metric, checkpoint.scores), model, None)
         files.write_text(run.readme, readme)

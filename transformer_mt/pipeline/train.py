@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from transformer_mt.config import root as configuration
+from transformer_mt.config.rendering import render_yaml
 from transformer_mt.config.root import Config
 from transformer_mt.data import report as checks
 from transformer_mt.data.batches import Batch, BatchStream
@@ -26,15 +27,17 @@ from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.metrics import Scorer
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.pipeline import figures, run_metadata
+from transformer_mt.pipeline import figures
 from transformer_mt.pipeline.data import Tables, TrainingData, gather, make_stream
 from transformer_mt.pipeline.resolve import log_memory, resolve_batch_tokens, resolve_config, warn_early_end
+from transformer_mt.pipeline.run_card import write_card
 from transformer_mt.pipeline.validation import Validator
 from transformer_mt.pipeline.warm_start import WarmStart, find_warm_start
+from transformer_mt.runs import metadata
 from transformer_mt.runs.checkpoints import find_start, warning_of_room
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system import launcher
-from transformer_mt.system.device import Machine, resolve
+from transformer_mt.system.device import Machine, describe, resolve
 from transformer_mt.system.logging import log, log_rank0
 from transformer_mt.training import distributed
 from transformer_mt.training.distributed import Ranks
@@ -56,7 +59,7 @@ def train(config: Config, *, checkpoint: str = "last", restart: bool = False) ->
     Raises `UserError` for what the user can mend, and `Interrupted` when a signal stopped it.
     """
     run = RunFolder(Path(config.runs_dir) / str(config.name), config.keep.when_full)
-    if (restart or checkpoint != "last") and launcher.restart_count() and run_metadata.is_of_this_job(run):
+    if (restart or checkpoint != "last") and launcher.restart_count() and metadata.was_started_by_this_job(run):
         log_rank0(
             "this job was started anew: its first start has done what --restart and --checkpoint say, and it goes on"
         )
@@ -88,7 +91,8 @@ def train(config: Config, *, checkpoint: str = "last", restart: bool = False) ->
                 monitor.cut_back(0, is_scored=False)  # an earlier start may have ended before its first checkpoint
                 monitor.show(1, lambda: make_pictures(config, model, material))
             if ranks.is_rank0:
-                run_metadata.record_resume(run, config, trainer.progress.step)
+                metadata.record_resume(run, trainer.progress.step)
+                write_card(run, config)
             ended = trainer.fit()
             hours = trainer.progress.seconds / 3600
             log_rank0(f"training ended: {ended}; hours in all: {hours:.2f}")
@@ -126,7 +130,7 @@ def report_data(run: RunFolder, config: Config, material: TrainingData, origin: 
     """
     tables, corpora = material.tables, material.corpora
     fingerprints = tables.fingerprints()
-    run_metadata.check_text(run, fingerprints)
+    metadata.check_fingerprints(run, fingerprints)
     if origin is not None:
         origin.check_tokenizers(material.tokenizers)
         origin.check_cut(fingerprints)
@@ -162,8 +166,14 @@ def begin(
     if line := warning_of_room(run, config.keep, model, config.optimizer.state_copies):
         log_rank0(line)
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    run_metadata.begin(
-        run, config, machine, parameters, report, material.tables.fingerprints(), origin and origin.about()
+    metadata.record_start(
+        run,
+        render_yaml(config),
+        hardware=describe(machine.device),
+        parameters=parameters,
+        report=report,
+        fingerprints=material.tables.fingerprints(),
+        warm_start=origin and origin.about(),
     )
 
 
@@ -280,13 +290,13 @@ def finish(
     """
     best, last = run.checkpoint("best"), run.checkpoint("last")
     tested = {"step": best.step, "decoding": config.decoding.deciding()}
-    test = run_metadata.known_scores(run, tested)
+    test = metadata.known_test_scores(run, tested)
     if test is None:
         test = score_tests(run, config, machine, best.step, tables.test)
-    run_metadata.end(run, ended, last.step, hours, tested, test)
+    metadata.record_end(run, ended=ended, last_step=last.step, hours=hours, tested=tested, test=test)
     for name, found in test.items():
         monitor.record(last.step, {f"test/{name}/{metric}": score["value"] for metric, score in found.items()})
-    run_metadata.write_card(run, config)
+    write_card(run, config)
 
 
 def score_tests(

@@ -1,0 +1,88 @@
+"""The README of a run folder: what the run is, its data, its scores, and the commands to continue with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from shlex import quote
+from typing import Any
+
+from transformer_mt.config.root import Config
+from transformer_mt.runs.folder import CheckpointInfo, RunFolder, ranked
+from transformer_mt.system.files import write_text
+
+
+def write_card(run: RunFolder, config: Config) -> None:
+    """Replace the README of a run folder."""
+    best = next(iter(ranked(run.readable_checkpoints())), None)
+    write_text(run.readme, render_card(run, config, run.read_record(), best))
+
+
+def render_card(run: RunFolder, config: Config, record: Mapping[str, Any], best: CheckpointInfo | None) -> str:
+    """Return the Markdown text.
+
+    Args:
+        run: The run folder; only its path is used.
+        config: The resolved configuration.
+        record: The content of `run.json`.
+        best: The best checkpoint, or None before the first validation.
+    """
+    model, provenance = config.model, record["provenance"]
+    folder, parent = quote(str(run.path)), quote(str(run.path.parent))
+    stacks = [model.of(stack) for stack in (model.encoder, model.decoder)]
+    d_ff, heads = (
+        " + ".join(dict.fromkeys(str(getattr(stack, key)) for stack in stacks)) for key in ("d_ff", "n_heads")
+    )
+    lines = [
+        f"# {config.name}",
+        "",
+        f"A Transformer that translates {config.data.src_lang} into {config.data.tgt_lang}, trained from scratch with "
+        f"transformer-mt {provenance['versions']['transformer-mt']}.",
+        "",
+        f"- Model: {model.encoder.n_layers} + {model.decoder.n_layers} layers, width {model.d_model}, feed-forward "
+        f"{d_ff}, {heads} heads, {model.norm_position}-norm, {record['parameters']:,} parameters",
+        f"- Trained on {provenance['hardware']}, {config.precision}, seed {config.seed}",
+        *(f"- {fact}" for fact in _status(record)),
+        "",
+        "## Data",
+        *(f"- {line}" for line in record["report"]),
+        *(f"- Fingerprint of {name}: `{digest}`" for name, digest in record["sha256"].items()),
+        "",
+        "## Scores",
+        *_scores(record, best),
+        "",
+        "## Next commands",
+        "",
+        "```bash",
+        f"tmt translate {folder}                # a prompt, or standard input",
+        f"tmt translate {folder} --input F --output G",
+        f"tmt evaluate {folder} --src F --ref G",
+        f"tensorboard --logdir {parent}",
+        "```",
+        "",
+        "`config.yaml` holds every setting; `run.json` holds the versions and the machine.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _status(record: Mapping[str, Any]) -> Iterator[str]:
+    if warm_start := record["provenance"].get("init_from"):
+        yield f"Started from the weights of {warm_start['path']}, step {warm_start['step']:,}"
+    step = f" (step {record['last_step']:,})" if "last_step" in record else ""
+    yield f"Status: {record.get('ended', 'in training, or interrupted')}{step}"
+    if "hours" in record:
+        yield f"Hours of training: {record['hours']:.2f}"
+    if exported := record.get("exported"):
+        yield f"Weights only: {exported['what']}"
+
+
+def _scores(record: Mapping[str, Any], best: CheckpointInfo | None) -> Iterator[str]:
+    if best is None:
+        yield "Not validated yet."
+    else:
+        scores = ", ".join(f"{name} {value:.3f}" for name, value in best.scores.items())
+        chosen = "" if "exported" in record else f"the best by {best.metric}, "
+        yield f"- validation, at step {best.step:,} ({chosen}greedy): {scores}"
+    for name, scores in record.get("test", {}).items():
+        for metric, score in scores.items():
+            step = record["tested"]["step"]
+            yield f"- {name}, at step {step:,}: {metric} {score['value']:.2f} (`{score['signature']}`)"

@@ -1,0 +1,149 @@
+"""Run metadata (`run.json`): provenance, fingerprints of the data, the job that trains, and how the training ended."""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from datetime import datetime, timezone
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from transformer_mt import __version__
+from transformer_mt.errors import UserError
+from transformer_mt.runs.folder import FORMAT, RunFolder
+from transformer_mt.system import launcher
+from transformer_mt.system.files import write_text
+
+TEST_KEYS = ("tested", "test")
+"""Keys of the test scores and of the checkpoint that they belong to."""
+END_KEYS = ("ended", "last_step", "hours", *TEST_KEYS)
+"""Keys that describe the end of a training."""
+PACKAGES = ("torch", "datasets", "tokenizers", "sacrebleu", "sacremoses", "numpy")
+
+
+def write_metadata(run: RunFolder, record: Mapping[str, Any]) -> None:
+    """Replace `run.json`."""
+    write_text(run.record, json.dumps(record, ensure_ascii=False, indent=1) + "\n")
+
+
+def was_started_by_this_job(run: RunFolder) -> bool:
+    """Return whether the last job that trained this run is the current one, restarted."""
+    return run.exists() and run.read_record().get("job") == launcher.job_id()
+
+
+def check_fingerprints(run: RunFolder, fingerprints: Mapping[str, str]) -> None:
+    """Raise `UserError` if the text of a corpus changed since the run was created."""
+    if run.exists() and run.read_record()["sha256"] != fingerprints:
+        raise UserError(
+            f"{run.path}: the text of the data has changed since the run was created; restore it, "
+            "use --restart, or choose another name="
+        )
+
+
+def record_start(
+    run: RunFolder,
+    config_yaml: str,
+    *,
+    hardware: str,
+    parameters: int,
+    report: list[str],
+    fingerprints: Mapping[str, str],
+    warm_start: Mapping[str, Any] | None,
+) -> None:
+    """Write `config.yaml` and the part of `run.json` that describes the run.
+
+    Keys of an earlier end of training are kept until training ends again.
+
+    Args:
+        run: The run folder.
+        config_yaml: The resolved configuration.
+        hardware: Name of the device.
+        parameters: Number of model parameters.
+        report: Lines of the data report.
+        fingerprints: Hash of the text of each corpus, by name.
+        warm_start: The run and step whose weights this run starts from, or None.
+    """
+    earlier = run.read_record() if run.exists() else {}
+    origin = earlier.get("provenance") or provenance(hardware)
+    record = {
+        **earlier,
+        "format": FORMAT,
+        "provenance": {**origin, "init_from": warm_start} if warm_start else origin,
+        "processes": launcher.local_world_size(),
+        "parameters": parameters,
+        "report": report,
+        "sha256": {**fingerprints},
+    }
+    write_text(run.config, config_yaml)
+    write_metadata(run, record)
+
+
+def record_resume(run: RunFolder, step: int) -> None:
+    """Record that this job continues at `step`, and clear end-of-run fields of a later step."""
+    record: dict[str, Any] = {**run.read_record(), "job": launcher.job_id()}
+    if step < record.get("last_step", math.inf):
+        record = {key: value for key, value in record.items() if key not in END_KEYS}
+    write_metadata(run, record)
+
+
+def known_test_scores(run: RunFolder, tested: Mapping[str, Any]) -> dict[str, dict[str, dict[str, Any]]] | None:
+    """Return the recorded test scores by test set and metric, or None.
+
+    Args:
+        run: The run folder.
+        tested: Step and decoding settings; scores of other settings do not count.
+    """
+    record = run.read_record()
+    return record["test"] if record.get("tested") == tested else None
+
+
+def record_end(
+    run: RunFolder,
+    *,
+    ended: str,
+    last_step: int,
+    hours: float,
+    tested: Mapping[str, Any],
+    test: Mapping[str, Mapping[str, Any]],
+) -> None:
+    """Record why the training ended (`ended`), and the scores `test` of the checkpoint `tested`."""
+    end = zip(END_KEYS, (ended, last_step, hours, tested, test), strict=True)
+    write_metadata(run, {**run.read_record(), **dict(end)})
+
+
+def provenance(hardware: str) -> dict[str, Any]:
+    """Return the time, package versions, commit, hardware and operating system."""
+    return {
+        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "versions": {
+            "transformer-mt": __version__,
+            "python": platform.python_version(),
+            **dict(_installed_versions()),
+        },
+        "commit": code_commit(),
+        "hardware": hardware,
+        "system": platform.platform(),
+    }
+
+
+def code_commit() -> str | None:
+    """Return the commit of this program, or None if it does not run from a Git checkout."""
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():
+        return None
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def _installed_versions() -> Iterator[tuple[str, str]]:
+    for package in PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            yield package, metadata.version(package)
