@@ -15,6 +15,7 @@ from transformer_mt.errors import UserError
 from transformer_mt.export import ctranslate2_export, weights
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.pipeline import data
+from transformer_mt.pipeline.run_card import render_card
 from transformer_mt.runs.folder import CheckpointInfo, RunFolder
 from transformer_mt.system import files
 
