@@ -137,7 +137,7 @@ def prepare(folder: Path, config: Config, steps: int) -> None:
     """Write the configuration, the tokenizer and the batches that all sides are to use."""
     folder.mkdir(exist_ok=True)
     table = corpus.load(config.data.train, "en", "de", folder)
-    tokenizers = tokenizer.train(config.tokenizer, table)
+    tokenizers = tokenizer.build_tokenizers(config.tokenizer, table)
     tokenizers.save(folder / "tokenizer.json")
     batches, _ = make_stream(config, tokenizers, folder).take(Position(), steps + WARM_UP)
     torch.save([(b.src, b.tgt_in, b.labels, b.n_src, b.n_tgt) for b in batches], folder / "batches.pt")

@@ -193,9 +193,9 @@ def small_tokenizers() -> TokenizerPair:
     """A joint vocabulary of 420 entries, from quickstart's test pairs."""
     from transformer_mt.data.quickstart import load_pairs
     from transformer_mt.data.tokenizers.config import TokenizerConfig
-    from transformer_mt.data.tokenizers.tokenizer import train
+    from transformer_mt.data.tokenizers.tokenizer import build_tokenizers
 
-    return train(TokenizerConfig(vocab_size=420), load_pairs("test")[:300])
+    return build_tokenizers(TokenizerConfig(vocab_size=420), load_pairs("test")[:300])
 
 
 @pytest.fixture(scope="session")

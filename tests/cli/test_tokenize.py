@@ -13,7 +13,7 @@ from helpers import Tmt
 
 from transformer_mt.cli.tokenize import measure, split_words
 from transformer_mt.config.root import load
-from transformer_mt.data.tokenizers.tokenizer import TokenizerPair, train
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair, build_tokenizers
 from transformer_mt.runs.folder import RunFolder
 
 
@@ -115,11 +115,11 @@ def test_a_closed_standard_input_is_missed_where_it_is_read(
 
 def test_any_number_of_lines_is_counted_alike(in_tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = load(Path("tiny.yaml"), ["tokenizer.kind=word"])
-    tokenizer = train(config.tokenizer, [("one two", "eins zwei")] * 3).src
+    tokenizer = build_tokenizers(config.tokenizer, [("one two", "eins zwei")] * 3).src
     lines = ["one two", "", "NINE", "two one  one"] * 9
     whole = measure(tokenizer, iter(lines))
     assert whole.lines == 36
-    assert whole.unknown == sum(ids.count(tokenizer.unknown_id) for ids in tokenizer.encode(lines))
+    assert whole.unknown == sum(ids.count(tokenizer.unk_id) for ids in tokenizer.encode(lines))
     monkeypatch.setattr("transformer_mt.cli.tokenize.WINDOW", 5)
     assert measure(tokenizer, iter(lines)) == whole
 

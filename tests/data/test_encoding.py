@@ -16,7 +16,7 @@ from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.encoding import EncodedCorpus, Filtered, LengthLimit, Side, encode
 from transformer_mt.data.sources import Source
 from transformer_mt.data.tokenizers.config import TokenizerConfig
-from transformer_mt.data.tokenizers.tokenizer import TokenizerPair, train
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair, build_tokenizers
 from transformer_mt.errors import UserError
 from transformer_mt.pipeline import data as material
 
@@ -41,7 +41,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def tokenizers() -> TokenizerPair:
     """A letter, with the space before it, is one token."""
-    pairs = train(TokenizerConfig(vocab_size=300, joint=False, min_frequency=1), [("a b c d e" * 9, "x y z" * 9)])
+    pairs = build_tokenizers(
+        TokenizerConfig(vocab_size=300, joint=False, min_frequency=1), [("a b c d e" * 9, "x y z" * 9)]
+    )
     assert [len(ids) for ids in pairs.src.encode(["a b c d e", "a"])] == [5, 1]
     return pairs
 
@@ -105,7 +107,9 @@ def test_held_out_pairs_are_kept_as_they_are(tokenizers: TokenizerPair) -> None:
 
 def test_what_normalisation_leaves_nothing_of_is_empty() -> None:
     config = TokenizerConfig(vocab_size=300, min_frequency=1, normalization=("control_characters",))
-    found = encode(make_table([("a", "x"), ("\x07", "x"), ("a", "\x07")]), train(config, PAIRS), LIMIT, Path("cache"))
+    found = encode(
+        make_table([("a", "x"), ("\x07", "x"), ("a", "\x07")]), build_tokenizers(config, PAIRS), LIMIT, Path("cache")
+    )
     assert (len(found), found.filtered) == (1, Filtered(empty=2, examples={"empty": [1, 2]}))
 
 
@@ -147,7 +151,7 @@ def test_a_side() -> None:
 
 def test_an_unchanged_corpus_is_encoded_once(tokenizers: TokenizerPair, monkeypatch: pytest.MonkeyPatch) -> None:
     table, other_table = make_table(), make_table(PAIRS[::-1])
-    other_tokenizers = train(TokenizerConfig(vocab_size=300), PAIRS)
+    other_tokenizers = build_tokenizers(TokenizerConfig(vocab_size=300), PAIRS)
     written: list[object] = []
     write = encoded._write
 

@@ -12,7 +12,7 @@ import torch
 from transformer_mt.data.batches import Batch, BatchStream, Position
 from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.data.prefetching import AHEAD, Prefetcher, Step
-from transformer_mt.data.tokenizers.subword_sampling import Resampler
+from transformer_mt.data.tokenizers.subword_sampling import SubwordSampler
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
 
@@ -28,7 +28,7 @@ def make_stream(
     corpus = make_corpus(ids, ids[::-1])
 
     def make() -> BatchStream:
-        resampler = Resampler(small_tokenizers.src, request.param, 1, 99)
+        resampler = SubwordSampler(small_tokenizers.src, request.param, 1, 99)
         return BatchStream(corpus, small_tokenizers, 80, 1, (resampler, resampler) if request.param else None)
 
     return make

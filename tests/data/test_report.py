@@ -13,7 +13,7 @@ from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.encoding import LengthLimit, encode
 from transformer_mt.data.sources import Source
 from transformer_mt.data.tokenizers.config import TokenizerConfig
-from transformer_mt.data.tokenizers.tokenizer import train
+from transformer_mt.data.tokenizers.tokenizer import build_tokenizers
 
 Pairs = list[tuple[str, str]]
 
@@ -31,7 +31,7 @@ def make_table(name: str, pairs: Pairs) -> ParallelCorpus:
 
 def report(pairs: Pairs, *, max_length: int = 9, truncate: bool = False, **held_out: Pairs) -> list[str]:
     """The report on these training and held-out pairs; a letter of `a b c x y z` is a token."""
-    tokenizers = train(TokenizerConfig(vocab_size=300, min_frequency=1), [("a b c " * 9, "x y z " * 9)])
+    tokenizers = build_tokenizers(TokenizerConfig(vocab_size=300, min_frequency=1), [("a b c " * 9, "x y z " * 9)])
     table = make_table("train", pairs)
     limit = LengthLimit(max_length, "truncate" if truncate else "drop")
     found = encode(table, tokenizers, limit, Path("cache"))

@@ -10,9 +10,9 @@ import torch
 
 from transformer_mt.data.batches import source_batch
 from transformer_mt.data.quickstart import load_pairs
+from transformer_mt.data.tokenizers.components import NormalizationStep
 from transformer_mt.data.tokenizers.config import TokenizerConfig
-from transformer_mt.data.tokenizers.text import Step
-from transformer_mt.data.tokenizers.tokenizer import TokenizerPair, train
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair, build_tokenizers
 from transformer_mt.decoding.alignment import align, link, words
 from transformer_mt.decoding.config import DecodingConfig
 from transformer_mt.decoding.text_translator import CutSource
@@ -47,7 +47,7 @@ def test_a_word_gets_what_its_tokens_get() -> None:
 
 def test_tokens_belong_to_the_word_in_which_the_text_ends_with_them(small_tokenizers: TokenizerPair) -> None:
     tokenizer = small_tokenizers.src
-    coded, numbers = tokenizer.encode(SENTENCES), tokenizer.word_numbers(SENTENCES)
+    coded, numbers = tokenizer.encode(SENTENCES), tokenizer.word_indices(SENTENCES)
     for text, ids, found in zip(SENTENCES, coded, numbers, strict=True):
         assert found == words(tokenizer, ids), "from the text, or from what its ids are decoded to"
         assert sorted(set(found)) == list(range(len(text.split()))) and found == sorted(found)
@@ -62,19 +62,19 @@ def test_tokens_belong_to_the_word_in_which_the_text_ends_with_them(small_tokeni
 )
 def test_words_are_those_that_python_splits_at(text: str, small_tokenizers: TokenizerPair) -> None:
     tokenizer = small_tokenizers.src
-    ends = [end for _, end in tokenizer.inner.encode(text, add_special_tokens=False).offsets]
-    assert tokenizer.word_numbers([text]) == [[max(0, len(text[:end].split()) - 1) for end in ends]]
+    ends = [end for _, end in tokenizer.backend.encode(text, add_special_tokens=False).offsets]
+    assert tokenizer.word_indices([text]) == [[max(0, len(text[:end].split()) - 1) for end in ends]]
 
 
 @pytest.mark.parametrize("kind", ["word", "wordpiece"])
 @pytest.mark.parametrize("normalization", [(), ("NFKC", "spaces", "lowercase")])
 def test_what_is_unknown_within_a_word_is_no_word_of_its_own(
-    kind: Literal["word", "wordpiece"], normalization: tuple[Step, ...]
+    kind: Literal["word", "wordpiece"], normalization: tuple[NormalizationStep, ...]
 ) -> None:
     config = TokenizerConfig(kind=kind, vocab_size=60, normalization=normalization, min_frequency=1)
-    tokenizer = train(config, [("a dog's bone", "ein Knochen")]).src
+    tokenizer = build_tokenizers(config, [("a dog's bone", "ein Knochen")]).src
     text = "  a \u00a7dog\u2192\u00a7's  bone\u00a7 a"
-    ((ids,), (found,)) = tokenizer.encode([text]), tokenizer.word_numbers([text])
+    ((ids,), (found,)) = tokenizer.encode([text]), tokenizer.word_indices([text])
     pieces = [piece for piece in tokenizer.tokens(ids) if piece.strip()]
     assert pieces.count("<unk>") >= 3 and len(found) == len(ids)
     assert sorted(set(found)) == [0, 1, 2, 3] and found == sorted(found)
@@ -87,7 +87,7 @@ def test_a_source_that_was_cut_has_links_to_what_was_read(make_translator: Calla
         ((cut,),) = translator.n_best(SENTENCES[:1], alignments=True, max_source_length=4)
     assert (
         cut.alignment
-        and max(source for source, _ in cut.alignment) <= translator.tokenizers.src.word_numbers(SENTENCES)[0][3]
+        and max(source for source, _ in cut.alignment) <= translator.tokenizers.src.word_indices(SENTENCES)[0][3]
     )
 
 
@@ -103,7 +103,7 @@ def test_links_are_of_the_position_that_writes_the_word(
         read = torch.tensor([[pair.tgt.bos_id, *target[:-1]]])
         cross = attention_weights(model, source_batch([source], pair), read).cross
         weights = torch.stack(cross if layer is None else [cross[layer - 1]]).mean((0, 2))[0]  # [T, S + 1]
-        (src_words,), tgt_words = pair.src.word_numbers([text]), words(pair.tgt, target)
+        (src_words,), tgt_words = pair.src.word_indices([text]), words(pair.tgt, target)
         wanted: list[tuple[int, int]] = []
         for tgt_word in sorted(set(tgt_words)):
             rows = [t for t, word in enumerate(tgt_words) if word == tgt_word]

@@ -145,7 +145,7 @@ def test_alignments_are_of_the_mean_of_the_weights(
         weights.append(torch.stack(cross if layer is None else [cross[layer - 1]]).mean((0, 2))[0])
     linked: list[torch.Tensor] = []
     monkeypatch.setattr("transformer_mt.decoding.alignment.link", lambda given, *_: linked.append(given))
-    align(Ensemble(models), pair, [source], pair.src.word_numbers(SOURCES[:1]), [target], layer)
+    align(Ensemble(models), pair, [source], pair.src.word_indices(SOURCES[:1]), [target], layer)
     wanted = torch.stack(weights).mean(0)[:, : len(source)]
     assert linked[0] == pytest.approx(wanted, abs=1e-5)
 

@@ -14,7 +14,7 @@ import torch
 
 from transformer_mt.data.quickstart import load_pairs
 from transformer_mt.data.tokenizers.config import TokenizerConfig
-from transformer_mt.data.tokenizers.tokenizer import TokenizerPair, train
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair, build_tokenizers
 from transformer_mt.decoding.attention_maps import explain, pieces
 from transformer_mt.decoding.beam_state import Hypothesis
 from transformer_mt.decoding.config import DecodingConfig
@@ -106,7 +106,7 @@ def test_blank_lines_keep_their_place(translator: Translator, alone: list[str]) 
 
 def test_what_normalisation_leaves_nothing_of_is_blank(make_model: MakeModel) -> None:
     config = TokenizerConfig(vocab_size=300, normalization=("control_characters",))
-    translator = learned(make_model, train(config, load_pairs("test")[:100]), max_positions=40)
+    translator = learned(make_model, build_tokenizers(config, load_pairs("test")[:100]), max_positions=40)
     first, nothing = translator.translate(["The dog", "\x07"])
     assert first and nothing == ""
     scores = [one.score for one in translator.score(["The dog", "\x07", "The dog"], ["Der", "Der", "\x07"])]
@@ -228,7 +228,7 @@ def test_what_is_drawn_is_explained(make_translator: Callable[..., Translator]) 
 
 def ids_of(translator: Translator, translation: Translation) -> list[int]:
     tokenizer = translator.tokenizers.tgt
-    vocabulary = tokenizer.inner.get_vocab()
+    vocabulary = tokenizer.backend.get_vocab()
     return [vocabulary[token] for token in translation.tokens] + [tokenizer.eos_id] * translation.finished
 
 
@@ -270,7 +270,7 @@ def test_beginnings_that_cannot_be(make_model: MakeModel, small_tokenizers: Toke
 
 
 def test_a_word_of_a_beginning_that_the_vocabulary_lacks_is_told(make_model: MakeModel) -> None:
-    words = train(TokenizerConfig(kind="word", vocab_size=300), load_pairs("test")[:100])
+    words = build_tokenizers(TokenizerConfig(kind="word", vocab_size=300), load_pairs("test")[:100])
     translator = learned(make_model, words, max_positions=40)
     with pytest.warns(UnknownWord, match="^line 8: the vocabulary lacks a word of the beginning of its translation"):
         translator.translate(["The dog", "The dog"], prefixes=["Der", "Der Schnauzer"], lines=[7, 8])

@@ -12,7 +12,7 @@ from transformer_mt.data import corpus
 from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.sources import Source
 from transformer_mt.data.tokenizers import tokenizer as tokenizers
-from transformer_mt.data.tokenizers.tokenizer import TokenizerPair, train
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair, build_tokenizers
 from transformer_mt.pipeline.data import encode_validation, gather
 from transformer_mt.runs.folder import RunFolder
 
@@ -47,8 +47,8 @@ def test_validation_pairs_are_cut_where_nobody_reads_on(
     tokenizer = {"kind": "char", "min_frequency": 1} | settings.get("tokenizer", {})
     sections = {**settings, "data": data, "tokenizer": tokenizer, "decoding": {"max_source_length": 5}}
     config = Config.model_validate(sections)
-    assert not [*config.problems()]
-    pair: TokenizerPair = train(config.tokenizer, [("a" * 9, "x" * 9)])
+    assert not [*config.conflicts()]
+    pair: TokenizerPair = build_tokenizers(config.tokenizer, [("a" * 9, "x" * 9)])
     found = encode_validation(config, table, pair)
     assert found.src.lengths.tolist() == [min(n, longest) for n in LENGTHS]
     assert found.filtered.truncated == sum(n > longest for n in LENGTHS)
@@ -63,13 +63,13 @@ def test_what_is_cut_for_validation_is_not_learnt_from(tmp_path: Path, monkeypat
     data = {"src_lang": "en", "tgt_lang": "de", "train": source, "validation_size": 8, "cache_dir": str(tmp_path)}
     config = Config.model_validate({"data": data, "tokenizer": {"vocab_size": 300}})
     learnt_from: list[tuple[str, str]] = []
-    learn = tokenizers.train
+    learn = tokenizers.build_tokenizers
 
     def watched(config: Any, pairs: Any, seed: int) -> TokenizerPair:
         learnt_from.extend(pairs)
         return learn(config, pairs, seed)
 
-    monkeypatch.setattr(tokenizers, "train", watched)
+    monkeypatch.setattr(tokenizers, "build_tokenizers", watched)
     run = RunFolder(tmp_path / "run")
     run.path.mkdir()
     tables = gather(run, config, is_rank0=True).tables

@@ -273,7 +273,7 @@ from pathlib import Path
 from transformer_mt.pipeline import train as pipeline
 from transformer_mt.data.tokenizers import tokenizer
 
-gather, learn = pipeline.gather, tokenizer.train
+gather, learn = pipeline.gather, tokenizer.build_tokenizers
 
 def watched_learn(*arguments):
     Path(f"learnt-{os.environ['RANK']}").touch()
@@ -286,7 +286,7 @@ def watched_gather(*arguments):
     Path(f"has-{os.environ['RANK']}").write_text(vocabulary + sha256(ids).hexdigest())
     return material
 
-pipeline.gather, tokenizer.train = watched_gather, watched_learn
+pipeline.gather, tokenizer.build_tokenizers = watched_gather, watched_learn
 """
 
 

@@ -106,7 +106,7 @@ class Fit:
 
 def measure(tokenizer: Tokenizer, lines: Iterable[str]) -> Fit:
     """Count over any number of lines, in constant memory."""
-    fit, unknown = Fit(tokenizer.vocab_size), tokenizer.unknown_id
+    fit, unknown = Fit(tokenizer.vocab_size), tokenizer.unk_id
     stream = iter(lines)
     while window := list(islice(stream, WINDOW)):
         coded = tokenizer.encode(window)

@@ -20,7 +20,7 @@ from pydantic import Field
 from transformer_mt.config.section import CountOrAuto, Section
 from transformer_mt.data.bucketing import BucketedBatches, Plan, Rows
 from transformer_mt.data.encoding import EncodedCorpus, Ids
-from transformer_mt.data.tokenizers.subword_sampling import Resamplers
+from transformer_mt.data.tokenizers.subword_sampling import SubwordSamplers
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 
 if TYPE_CHECKING:
@@ -87,12 +87,12 @@ class BatchStream:
         tokenizers: TokenizerPair,
         tokens: int,
         seed: int,
-        resample: Resamplers | None = None,
+        resample: SubwordSamplers | None = None,
     ) -> None:
         self.corpus, self.tokenizers = corpus, tokenizers
         self.seed, self.resample = seed, resample
         # every sequence carries one control symbol more than its text, or two
-        self.cuts = BucketedBatches(self._expected(0) + tokenizers.source_controls, self._expected(1) + 1, tokens)
+        self.cuts = BucketedBatches(self._expected(0) + tokenizers.n_source_controls, self._expected(1) + 1, tokens)
         self.plan = lru_cache(maxsize=2)(self._plan)
 
     def __len__(self) -> int:
@@ -161,7 +161,7 @@ def pair_batch(src: Sentences, tgt: Sentences, tokenizers: TokenizerPair) -> Bat
         src=source_batch(src, tokenizers),
         tgt_in=_pad(tgt, tokenizer.pad_id, first=tokenizer.bos_id),
         labels=_pad(tgt, tokenizer.pad_id, last=tokenizer.eos_id),
-        n_src=sum(map(len, src)) + len(src) * tokenizers.source_controls,
+        n_src=sum(map(len, src)) + len(src) * tokenizers.n_source_controls,
         n_tgt=sum(map(len, tgt)) + len(tgt),
     )
 

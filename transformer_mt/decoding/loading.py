@@ -11,7 +11,7 @@ import torch
 
 from transformer_mt.data.corpus import DataConfig
 from transformer_mt.data.tokenizers.config import TokenizerConfig
-from transformer_mt.data.tokenizers.files import kind_of
+from transformer_mt.data.tokenizers.pretrained import kind_of
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
 from transformer_mt.model.config import ModelConfig
@@ -64,12 +64,12 @@ def _check_together(first: Member, other: Member) -> None:
         raise UserError(f"{here} translates {' to '.join(ours)}, and {there.path} {' to '.join(theirs)}")
     if other.tokenizers.source_bos != first.tokenizers.source_bos:
         raise UserError(f"{here} differs from {there.path} in tokenizer.source_bos; train one of them anew")
-    if other.tokenizers.content() != first.tokenizers.content():
+    if other.tokenizers.to_dict() != first.tokenizers.to_dict():
         keys = ("file",) if first.tokenizers.joint else ("src_file", "tgt_file")
         own = other.folder.section("tokenizer", TokenizerConfig)
         section = {
             **own.model_dump(include={"sampling", "source_bos"}, exclude_defaults=True),
-            "kind": kind_of(first.tokenizers.src.inner),
+            "kind": kind_of(first.tokenizers.src.backend),
             "joint": first.tokenizers.joint,
             **dict.fromkeys(keys, str(there.tokenizer)),
         }

@@ -34,7 +34,7 @@ def forced_log_probs(
     if not targets:
         return []
     lengths = [np.array([len(ids) for ids in side], np.int32) for side in (sources, targets)]
-    cuts = BucketedBatches(lengths[0] + tokenizers.source_controls, lengths[1] + 1, tokens)
+    cuts = BucketedBatches(lengths[0] + tokenizers.n_source_controls, lengths[1] + 1, tokens)
     found: list[list[float]] = [[] for _ in targets]
     for rows in cuts.in_order():
         numbers = cast("list[int]", rows.tolist())

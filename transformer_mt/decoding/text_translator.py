@@ -65,7 +65,7 @@ class TextTranslator(ABC):
     @property
     def longest_source(self) -> int:
         """Tokens of a source, control symbols not counted."""
-        return min(self.config.max_source_length, self.longest - self.tokenizers.source_controls)
+        return min(self.config.max_source_length, self.longest - self.tokenizers.n_source_controls)
 
     def changed(self, options: dict[str, Any]) -> Self:
         """The same translator with other options. Raises `UserError` for what they cannot be."""
@@ -158,7 +158,7 @@ class TextTranslator(ABC):
             raise UserError(f"{len(lines)} texts and {len(prefixes)} prefixes: give one for each, empty or not")
         coded = self.tokenizers.tgt.encode([prefix.rstrip() for prefix in prefixes])
         for line, ids in zip(lines, coded, strict=True):
-            if self.tokenizers.tgt.unknown_id in ids:
+            if self.tokenizers.tgt.unk_id in ids:
                 words = "a word of the beginning of its translation, which is unknown there"
                 warnings.warn(UnknownWord(f"line {line}: the vocabulary lacks {words}"), stacklevel=3)
             if len(ids) >= self.longest:

@@ -135,7 +135,7 @@ class Translator(TextTranslator):
         layer, n_layers = self.config.alignment_layer, self.ensemble.n_decoder_layers
         if (layer or 1) > n_layers:
             raise UserError(f"decoding.alignment_layer: {layer}: there are {n_layers} layers in the decoder")
-        numbers = self.tokenizers.src.word_numbers(texts)
+        numbers = self.tokenizers.src.word_indices(texts)
         pairs = [
             (source, words[: len(source)], one.ids)  # a long source was cut
             for source, words, hypotheses in zip(sources, numbers, found, strict=True)

@@ -19,7 +19,7 @@ import tokenizers as hf
 import torch
 from pydantic import BaseModel, PositiveInt, ValidationError
 
-from transformer_mt.data.tokenizers.text import EOS
+from transformer_mt.data.tokenizers.components import EOS
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.decoding.alignment import Links
 from transformer_mt.decoding.beam_state import Hypothesis

@@ -44,7 +44,7 @@ class LengthLimits:
     @classmethod
     def of_translator(cls, translator: Translator) -> LengthLimits:
         """Fit the longest source with its control symbols, and the longest translation."""
-        controls, config = translator.tokenizers.source_controls, translator.config
+        controls, config = translator.tokenizers.n_source_controls, translator.config
         longest = max(config.max_source_length + controls, config.limit(config.max_source_length))
         positions = translator.model.config.longest or min(MAX_POSITIONS, longest)
         return cls(positions, min(config.max_source_length, positions - controls))

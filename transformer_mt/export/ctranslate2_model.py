@@ -19,7 +19,7 @@ import torch
 from ctranslate2.specs import common_spec, transformer_spec
 from torch import Tensor, nn
 
-from transformer_mt.data.tokenizers.text import BOS, CONTROLS, EOS, PAD
+from transformer_mt.data.tokenizers.components import BOS, CONTROL_SYMBOLS, EOS, PAD
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.model.attention import MultiHeadAttention
 from transformer_mt.model.config import ModelConfig
@@ -43,7 +43,7 @@ def save(translator: Translator, n_positions: int, quantization: str, folder: Pa
 
 def vocabulary(pad_id: int) -> list[str]:
     """The tokens of a language; the control symbols stand behind the others, as in our tokenizers."""
-    return [*map(str, range(pad_id)), *CONTROLS]
+    return [*map(str, range(pad_id)), *CONTROL_SYMBOLS]
 
 
 def make_spec(model: Transformer, n_positions: int) -> Spec:

@@ -12,7 +12,7 @@ from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.encoding import EncodedCorpus, LengthLimit, encode
 from transformer_mt.data.sources import Source
 from transformer_mt.data.tokenizers import tokenizer
-from transformer_mt.data.tokenizers.subword_sampling import Resampler, Resamplers
+from transformer_mt.data.tokenizers.subword_sampling import SubwordSampler, SubwordSamplers
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
 from transformer_mt.pipeline import warm_start
@@ -110,16 +110,16 @@ def new_tokenizers(config: Config, table: ParallelCorpus) -> TokenizerPair:
     """Learnt from the training pairs, or taken over from the run to begin with."""
     if config.train.init_from is not None:
         return warm_start.tokenizers(config)
-    return tokenizer.train(config.tokenizer, table, config.seed)
+    return tokenizer.build_tokenizers(config.tokenizer, table, config.seed)
 
 
-def make_resamplers(config: Config, tokenizers: TokenizerPair) -> Resamplers | None:
+def make_subword_samplers(config: Config, tokenizers: TokenizerPair) -> SubwordSamplers | None:
     """What cuts the training pairs into other pieces in each epoch, where that is asked for."""
     rate, longest = config.tokenizer.sampling, config.data.max_length - 1  # the end symbol takes one place
     if rate == 0.0:
         return None
-    src = Resampler(tokenizers.src, rate, config.seed, longest)
-    return src, src if tokenizers.joint else Resampler(tokenizers.tgt, rate, config.seed, longest)
+    src = SubwordSampler(tokenizers.src, rate, config.seed, longest)
+    return src, src if tokenizers.joint else SubwordSampler(tokenizers.tgt, rate, config.seed, longest)
 
 
 def encode_tables(config: Config, tables: Tables, tokenizers: TokenizerPair) -> Corpora:
@@ -151,4 +151,6 @@ def encode_validation(config: Config, table: ParallelCorpus, tokenizers: Tokeniz
 def make_stream(config: Config, material: TrainingData, tokens: int) -> BatchStream:
     """The training pairs in batches of so many tokens."""
     tokenizers = material.tokenizers
-    return BatchStream(material.corpora.train, tokenizers, tokens, config.seed, make_resamplers(config, tokenizers))
+    return BatchStream(
+        material.corpora.train, tokenizers, tokens, config.seed, make_subword_samplers(config, tokenizers)
+    )

@@ -61,7 +61,7 @@ class WarmStart:
 
     def check_tokenizers(self, ours: TokenizerPair) -> None:
         """Raise `UserError` where this run already has tokenizers, and the other one was trained anew with others."""
-        if ours.content() != TokenizerPair.load(self.run.tokenizer).content():
+        if ours.to_dict() != TokenizerPair.load(self.run.tokenizer).to_dict():
             raise UserError(
                 f"{KEY}: {self.run.path}: has other tokenizers than when this run began; begin it anew with --restart"
             )

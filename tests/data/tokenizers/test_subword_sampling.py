@@ -20,8 +20,8 @@ from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.data.quickstart import load_pairs
 from transformer_mt.data.tokenizers import subword_sampling
 from transformer_mt.data.tokenizers.config import TokenizerConfig
-from transformer_mt.data.tokenizers.subword_sampling import BpeWords, Resampler, UnigramWords, Word, make_words
-from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair, train
+from transformer_mt.data.tokenizers.subword_sampling import BpeWords, SubwordSampler, UnigramWords, Word, make_words
+from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair, build_tokenizers
 from transformer_mt.errors import UserError
 
 PAIRS = load_pairs("test")[:120]
@@ -31,11 +31,11 @@ DRAWS = 20_000
 
 @pytest.fixture(scope="module", params=["bpe", "byte_bpe", "unigram"])
 def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
-    return train(TokenizerConfig(kind=request.param, vocab_size=480), PAIRS).src
+    return build_tokenizers(TokenizerConfig(kind=request.param, vocab_size=480), PAIRS).src
 
 
 def segmented(tokenizer: Tokenizer, rate: float, epoch: int = 0, seed: int = 1, longest: int = 999) -> list[list[int]]:
-    resample = Resampler(tokenizer, rate, seed, longest)
+    resample = SubwordSampler(tokenizer, rate, seed, longest)
     return [resample(ids, epoch, 0, row) for row, ids in enumerate(tokenizer.encode(TEXTS))]
 
 
@@ -61,7 +61,7 @@ def test_a_small_rate_is_close_to_it_and_a_larger_one_further(tokenizer: Tokeniz
 
 @pytest.mark.parametrize("kind", ["bpe", "byte_bpe"])
 def test_bpe_dropout_at_rate_1_is_characters(kind: str) -> None:
-    tokenizer = train(TokenizerConfig.model_validate({"kind": kind, "vocab_size": 480}), PAIRS).src
+    tokenizer = build_tokenizers(TokenizerConfig.model_validate({"kind": kind, "vocab_size": 480}), PAIRS).src
     symbols = [len(f" {text}".encode()) if kind == "byte_bpe" else None for text in TEXTS if text]
     drawn = [ids for ids in segmented(tokenizer, 1.0) if ids]
     if kind == "byte_bpe":
@@ -152,7 +152,7 @@ def test_a_long_word_is_drawn_without_overflow() -> None:
 
 def test_the_same_seed_epoch_and_row_give_the_same(tokenizer: Tokenizer) -> None:
     """Trap 42: whatever was asked for before, and whatever is remembered of words."""
-    first, second = Resampler(tokenizer, 0.5, 1, 999), Resampler(tokenizer, 0.5, 1, 999)
+    first, second = SubwordSampler(tokenizer, 0.5, 1, 999), SubwordSampler(tokenizer, 0.5, 1, 999)
     coded = tokenizer.encode(TEXTS)
     wanted = {(e, row): first(ids, e, 0, row) for e in (0, 1) for row, ids in enumerate(coded)}
     for (epoch, row), expected in reversed(wanted.items()):
@@ -162,7 +162,7 @@ def test_the_same_seed_epoch_and_row_give_the_same(tokenizer: Tokenizer) -> None
 def test_another_seed_epoch_side_or_row_gives_another(tokenizer: Tokenizer) -> None:
     (ids,) = tokenizer.encode([" ".join(TEXTS[:5])])
     found = [
-        Resampler(tokenizer, 0.5, seed, 9999)(ids, epoch, side, row)
+        SubwordSampler(tokenizer, 0.5, seed, 9999)(ids, epoch, side, row)
         for seed, epoch, side, row in ((1, 0, 0, 0), (2, 0, 0, 0), (1, 1, 0, 0), (1, 0, 1, 0), (1, 0, 0, 1))
     ]
     assert len(set(map(tuple, found))) == len(found)
@@ -181,13 +181,13 @@ def test_what_was_cut_in_the_middle_of_a_character_stays(tokenizer: Tokenizer) -
     """As `data.too_long: truncate` may do."""
     (ids,) = tokenizer.encode(["a\U0001f600"])
     for end in (len(ids) - 1, len(ids) - 2):
-        assert Resampler(tokenizer, 1.0, 1, 999)(ids[:end], 0, 0, 0) == ids[:end]
+        assert SubwordSampler(tokenizer, 1.0, 1, 999)(ids[:end], 0, 0, 0) == ids[:end]
 
 
 @pytest.mark.parametrize("space", [" ", "\u2581"])
 def test_words_are_drawn_one_by_one_where_the_file_does_not_cut_them(space: str) -> None:
     """As SentencePiece's does not: in a whole sentence, what one merge leaves out, one of many next makes up for."""
-    ours = train(TokenizerConfig(vocab_size=480), PAIRS).src
+    ours = build_tokenizers(TokenizerConfig(vocab_size=480), PAIRS).src
     texts = [src for src, _ in PAIRS]
     about = json.loads(ours.to_json().replace(" ", space) if space != " " else ours.to_json())
     steps = [{"type": "Replace", "pattern": {"String": " "}, "content": space}] if space != " " else []
@@ -199,7 +199,7 @@ def test_words_are_drawn_one_by_one_where_the_file_does_not_cut_them(space: str)
     canonical = ours.encode(texts)
     assert whole.encode(texts) == canonical
     found, wanted = (
-        [Resampler(tokenizer, 0.1, 1, 999)(ids, 0, 0, row) for row, ids in enumerate(canonical)]
+        [SubwordSampler(tokenizer, 0.1, 1, 999)(ids, 0, 0, row) for row, ids in enumerate(canonical)]
         for tokenizer in (whole, ours)
     )
     assert found == wanted
@@ -210,7 +210,7 @@ def test_a_word_that_cannot_be_spelt_stays() -> None:
     model = models.BPE({"a": 0, "b": 1, "ab": 2, "?": 3}, [("a", "b")], unk_token="?")
     tokenizer = Tokenizer(hf.Tokenizer(model))
     (ids,) = tokenizer.encode(["abcab"])
-    assert Resampler(tokenizer, 1.0, 1, 999)(ids, 0, 0, 0) == ids == [2, 3, 2]
+    assert SubwordSampler(tokenizer, 1.0, 1, 999)(ids, 0, 0, 0) == ids == [2, 3, 2]
 
 
 def test_pieces_that_mark_the_end_of_words_are_refused() -> None:
@@ -224,7 +224,7 @@ def test_pieces_that_mark_the_end_of_words_are_refused() -> None:
 
 @pytest.fixture(scope="module", params=["bpe", "unigram"])
 def both(request: pytest.FixtureRequest) -> TokenizerPair:
-    return train(TokenizerConfig(kind=request.param, vocab_size=480, joint=False), PAIRS)
+    return build_tokenizers(TokenizerConfig(kind=request.param, vocab_size=480, joint=False), PAIRS)
 
 
 @pytest.fixture
@@ -233,7 +233,7 @@ def corpus(both: TokenizerPair, make_corpus: Callable[..., EncodedCorpus]) -> En
 
 
 def make_stream(corpus: EncodedCorpus, both: TokenizerPair, rate: float) -> BatchStream:
-    resample = (Resampler(both.src, rate, 1, 255), Resampler(both.tgt, rate, 1, 255))
+    resample = (SubwordSampler(both.src, rate, 1, 255), SubwordSampler(both.tgt, rate, 1, 255))
     return BatchStream(corpus, both, 600, 1, resample)
 
 

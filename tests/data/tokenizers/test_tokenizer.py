@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transformer_mt.data.quickstart import load_pairs
+from transformer_mt.data.tokenizers.components import BYTE_TOKENS, CONTROL_SYMBOLS
 from transformer_mt.data.tokenizers.config import TokenizerConfig
-from transformer_mt.data.tokenizers.text import BYTES, CONTROLS
-from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair, train
+from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair, build_tokenizers
 from transformer_mt.errors import UserError
 
 ODD = [
@@ -32,7 +32,7 @@ GERMAN = [tgt for _, tgt in load_pairs("test")[:200]]
 
 def learn(texts: Sequence[str], vocab_size: int = 400, min_frequency: int = 2, **keys: Any) -> Tokenizer:
     config = TokenizerConfig(vocab_size=vocab_size, min_frequency=min_frequency, **keys)
-    return train(config, [(text, "") for text in texts]).src
+    return build_tokenizers(config, [(text, "") for text in texts]).src
 
 
 def reloaded(tokenizer: Tokenizer, folder: Path) -> Tokenizer:
@@ -42,7 +42,7 @@ def reloaded(tokenizer: Tokenizer, folder: Path) -> Tokenizer:
 
 def vocabulary(tokenizer: Tokenizer) -> list[str]:
     """The entries that the library knows."""
-    return tokenizer.tokens(range(tokenizer.vocab_size))[: -len(CONTROLS)]
+    return tokenizer.tokens(range(tokenizer.vocab_size))[: -len(CONTROL_SYMBOLS)]
 
 
 def round_trip(tokenizer: Tokenizer, texts: Sequence[str]) -> list[str]:
@@ -186,7 +186,7 @@ def test_literal_special_tokens_are_text(kind: str, trained_on: str, cuts: list[
     for found in (tokenizer, reloaded(tokenizer, tmp_path)):
         coded = found.encode(LITERAL)
         assert max(itertools.chain(*coded)) < found.pad_id
-        assert not {*BYTES} & {*found.tokens(itertools.chain(*coded))}
+        assert not {*BYTE_TOKENS} & {*found.tokens(itertools.chain(*coded))}
         if kind in LOSSLESS or trained_on == "the literals":
             assert found.decode(coded) == LITERAL
 
@@ -194,9 +194,9 @@ def test_literal_special_tokens_are_text(kind: str, trained_on: str, cuts: list[
 @pytest.mark.parametrize(("kind", "cuts"), WITH_CUTS)
 def test_no_piece_is_a_reserved_entry(kind: str, cuts: list[str]) -> None:
     """Trap 30, at its root: reserved entries stand once, at the head of the vocabulary."""
-    text = LITERAL * 50 + [" ".join([*CONTROLS, *BYTES, "<unk>"])] * 50
+    text = LITERAL * 50 + [" ".join([*CONTROL_SYMBOLS, *BYTE_TOKENS, "<unk>"])] * 50
     entries = vocabulary(learn(text, vocab_size=700, kind=kind, pre_tokenization=cuts))
-    reserved = {"byte_bpe": [], "word": ["<unk>"], "wordpiece": ["<unk>"]}.get(kind, [*BYTES])
+    reserved = {"byte_bpe": [], "word": ["<unk>"], "wordpiece": ["<unk>"]}.get(kind, [*BYTE_TOKENS])
     assert entries[: len(reserved)] == reserved
     assert len(set(entries)) == len(entries)
 
@@ -205,7 +205,7 @@ def test_no_piece_is_a_reserved_entry(kind: str, cuts: list[str]) -> None:
 def test_control_symbols_stand_behind_the_vocabulary(kind: str) -> None:
     tokenizer = learn(GERMAN, kind=kind)
     n = len(vocabulary(tokenizer))
-    assert n == tokenizer.inner.get_vocab_size()
+    assert n == tokenizer.backend.get_vocab_size()
     assert (tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id, tokenizer.vocab_size) == (n, n + 1, n + 2, n + 3)
 
 
@@ -227,7 +227,7 @@ def test_one_vocabulary_or_two(kind: str, tmp_path: Path) -> None:
     texts = [("aaa bbb aaa bbb", "xxx yyy xxx yyy")] * 9
     for joint in (True, False):
         config = TokenizerConfig.model_validate({"kind": kind, "vocab_size": 300, "joint": joint, "source_bos": joint})
-        train(config, texts).save(tmp_path / "tokenizer.json")
+        build_tokenizers(config, texts).save(tmp_path / "tokenizer.json")
         pair = TokenizerPair.load(tmp_path / "tokenizer.json")
         assert (pair.joint, pair.source_bos) == (joint, joint)
         src, tgt = ("".join(vocabulary(side)[1:]) for side in (pair.src, pair.tgt))
@@ -238,10 +238,12 @@ def test_one_vocabulary_or_two(kind: str, tmp_path: Path) -> None:
 def test_the_json_is_what_decides_on_ids_and_nothing_else() -> None:
     """The encoded corpus is cached under it."""
     texts = [(text, "") for text in GERMAN]
-    plain = train(TokenizerConfig(vocab_size=400), texts).src.to_json()
-    assert train(TokenizerConfig(vocab_size=400, source_bos=True, sampling=0.5), texts).src.to_json() == plain
-    assert train(TokenizerConfig(vocab_size=400, normalization=("NFC",)), texts).src.to_json() != plain
-    assert train(TokenizerConfig(vocab_size=401), texts).src.to_json() != plain
+    plain = build_tokenizers(TokenizerConfig(vocab_size=400), texts).src.to_json()
+    assert (
+        build_tokenizers(TokenizerConfig(vocab_size=400, source_bos=True, sampling=0.5), texts).src.to_json() == plain
+    )
+    assert build_tokenizers(TokenizerConfig(vocab_size=400, normalization=("NFC",)), texts).src.to_json() != plain
+    assert build_tokenizers(TokenizerConfig(vocab_size=401), texts).src.to_json() != plain
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field, model_validator
 
 from transformer_mt.config.section import PathName, Section, section_error
-from transformer_mt.data.tokenizers.text import Cut, Kind, Step
+from transformer_mt.data.tokenizers.components import Boundary, NormalizationStep, TokenizerKind
 
 # the least `vocab_size`: control symbols, what the kind reserves (256 bytes, or the unknown), one piece of text
 LEAST = {"word": 5, "char": 260, "wordpiece": 6, "bpe": 260, "byte_bpe": 259, "unigram": 260}
@@ -16,7 +16,7 @@ FIXED_BY_FILE = ("merges", "normalization", "pre_tokenization")
 class TokenizerConfig(Section):
     """How text becomes ids; learnt from the training pairs alone."""
 
-    kind: Kind = "bpe"
+    kind: TokenizerKind = "bpe"
     """word, char, wordpiece, bpe (rare characters in bytes), byte_bpe, unigram; with a file, the kind that it holds"""
     vocab_size: int = Field(default=8000, ge=1, le=MOST)
     """entries of the vocabulary (of each, where they are separate), control symbols included"""
@@ -26,9 +26,9 @@ class TokenizerConfig(Section):
     """one vocabulary for both languages"""
     min_frequency: int = Field(default=2, ge=1)
     """how often a word, a character (char, bpe, unigram) or a pair of pieces (bpe, byte_bpe, wordpiece) must be met"""
-    normalization: tuple[Step, ...] = ()
+    normalization: tuple[NormalizationStep, ...] = ()
     """steps in order: NFC, NFD, NFKC, NFKD, lowercase, strip_accents, quotes, spaces, control_characters"""
-    pre_tokenization: tuple[Cut, ...] = ("whitespace", "punctuation", "digits")
+    pre_tokenization: tuple[Boundary, ...] = ("whitespace", "punctuation", "digits")
     """cuts that no piece crosses: whitespace, punctuation, scripts, digits; []: none, pieces may cross words"""
     sample_size: int = Field(default=2_000_000, ge=1)
     """training pairs that the vocabulary is learnt from, chosen at random where there are more"""

@@ -26,8 +26,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from transformer_mt.data.tokenizers.files import kind_of
-from transformer_mt.data.tokenizers.text import BYTES
+from transformer_mt.data.tokenizers.components import BYTE_TOKENS
+from transformer_mt.data.tokenizers.pretrained import kind_of
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer
 from transformer_mt.errors import UserError
 
@@ -46,17 +46,17 @@ class Word(Protocol):
     def draw(self, dice: Dice) -> list[int]: ...
 
 
-class Resampler:
+class SubwordSampler:
     """Segmentations for one language: ids in, other ids of the same text out."""
 
     def __init__(self, tokenizer: Tokenizer, rate: float, seed: int, longest: int) -> None:
         self.tokenizer, self.seed = tokenizer, seed
         self.longest = longest  # a sentence that would have more ids stays as it was
-        self._prepare = tokenizer.inner.normalizer
-        self._cut = tokenizer.inner.pre_tokenizer
-        self._model: Any = tokenizer.inner.model
+        self._prepare = tokenizer.backend.normalizer
+        self._cut = tokenizer.backend.pre_tokenizer
+        self._model: Any = tokenizer.backend.model
         self._make = make_words(tokenizer, rate)
-        crosses = any(re.search(f".{SPACE}", piece) for piece in tokenizer.inner.get_vocab())
+        crosses = any(re.search(f".{SPACE}", piece) for piece in tokenizer.backend.get_vocab())
         self._spaces = None if crosses else re.compile(f"(?={SPACE})")
         self._remembered = lru_cache(maxsize=WORDS)(self._look_up)
 
@@ -84,13 +84,13 @@ class Resampler:
         return canonical, self._make(word) or Fixed(canonical)
 
 
-Resamplers = tuple[Resampler, Resampler]  # of the source and of the target
+SubwordSamplers = tuple[SubwordSampler, SubwordSampler]  # of the source and of the target
 
 
 def make_words(tokenizer: Tokenizer, rate: float) -> Callable[[str], Word | None]:
     """What makes words of text; None for a word that the vocabulary cannot spell, which keeps its one segmentation."""
     model: dict[str, Any] = json.loads(tokenizer.to_json())["model"]
-    if kind_of(tokenizer.inner) == "unigram":
+    if kind_of(tokenizer.backend) == "unigram":
         return UnigramWords(model, rate).make
     if model["continuing_subword_prefix"] or model["end_of_word_suffix"]:
         raise UserError("tokenizer.sampling: this tokenizer's file marks the ends of words in its pieces; set 0")
@@ -111,7 +111,7 @@ def _spell(character: str, vocabulary: dict[str, int], fallback: bool) -> list[i
     """A character's ids: its entry, or its bytes, or none."""
     if character in vocabulary:
         return [vocabulary[character]]
-    names = [BYTES[byte] for byte in character.encode()] if fallback else []
+    names = [BYTE_TOKENS[byte] for byte in character.encode()] if fallback else []
     return [vocabulary[name] for name in names] if all(name in vocabulary for name in names) else []
 
 

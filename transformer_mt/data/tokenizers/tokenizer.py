@@ -21,9 +21,9 @@ from typing import Any, Protocol
 
 import tokenizers as hf
 
-from transformer_mt.data.tokenizers import files, learning
+from transformer_mt.data.tokenizers import pretrained, trainers
+from transformer_mt.data.tokenizers.components import CONTROL_SYMBOLS
 from transformer_mt.data.tokenizers.config import TokenizerConfig
-from transformer_mt.data.tokenizers.text import CONTROLS
 from transformer_mt.errors import UserError
 from transformer_mt.system.files import write_text
 
@@ -33,14 +33,14 @@ FORMAT = 2
 class Tokenizer:
     """Text to ids and back, for one language or for both."""
 
-    def __init__(self, inner: hf.Tokenizer) -> None:
-        self.inner = inner
-        n = max(inner.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+    def __init__(self, backend: hf.Tokenizer) -> None:
+        self.backend = backend
+        n = max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         self.pad_id, self.bos_id, self.eos_id = n, n + 1, n + 2
-        self.vocab_size = n + len(CONTROLS)
+        self.vocab_size = n + len(CONTROL_SYMBOLS)
 
     @cached_property
-    def unknown_id(self) -> int:
+    def unk_id(self) -> int:
         """The id of what stands for unknown text; -1 where bytes spell it."""
         model: dict[str, Any] = json.loads(self.to_json())["model"]
         if model["type"] == "Unigram":
@@ -50,11 +50,11 @@ class Tokenizer:
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text, without control symbols."""
-        return [coded.ids for coded in self.inner.encode_batch_fast(texts, add_special_tokens=False)]
+        return [coded.ids for coded in self.backend.encode_batch_fast(texts, add_special_tokens=False)]
 
-    def word_numbers(self, texts: Sequence[str]) -> list[list[int]]:
+    def word_indices(self, texts: Sequence[str]) -> list[list[int]]:
         """For each token of `encode` the number of the word, between white space, in which the text ends with it."""
-        each = self.inner.encode_batch(texts, add_special_tokens=False)
+        each = self.backend.encode_batch(texts, add_special_tokens=False)
         starts = [[word.start() for word in re.finditer(r"\S+", text)] for text in texts]
         return [
             [max(0, bisect_left(begun, end) - 1) for _, end in coded.offsets]
@@ -63,17 +63,17 @@ class Tokenizer:
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """The vocabulary's entries, to look at."""
-        controls = dict(zip((self.pad_id, self.bos_id, self.eos_id), CONTROLS, strict=True))
-        return [controls.get(i) or self.inner.id_to_token(i) or "" for i in ids]
+        controls = dict(zip((self.pad_id, self.bos_id, self.eos_id), CONTROL_SYMBOLS, strict=True))
+        return [controls.get(i) or self.backend.id_to_token(i) or "" for i in ids]
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """The text of each sequence; control symbols are left out, bytes that are no UTF-8 become U+FFFD."""
         texts = [[i for i in sequence if i < self.pad_id] for sequence in ids]
-        return self.inner.decode_batch(texts, skip_special_tokens=False)
+        return self.backend.decode_batch(texts, skip_special_tokens=False)
 
     def to_json(self) -> str:
         """The library's own JSON: all that decides what the ids of a text are."""
-        return self.inner.to_str()
+        return self.backend.to_str()
 
 
 @dataclass(frozen=True)
@@ -89,18 +89,18 @@ class TokenizerPair:
         return self.src is self.tgt
 
     @property
-    def source_controls(self) -> int:
+    def n_source_controls(self) -> int:
         """How many control symbols a source has: EOS, and with `source_bos` BOS."""
         return 1 + self.source_bos
 
-    def content(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """All that decides which ids a text has. Pairs with the same content are alike."""
         tgt = None if self.joint else json.loads(self.tgt.to_json())
         return {"format": FORMAT, "source_bos": self.source_bos, "src": json.loads(self.src.to_json()), "tgt": tgt}
 
     def save(self, path: Path) -> None:
         """Both tokenizers in one JSON file."""
-        write_text(path, json.dumps(self.content(), ensure_ascii=False, indent=1))
+        write_text(path, json.dumps(self.to_dict(), ensure_ascii=False, indent=1))
 
     @classmethod
     def load(cls, path: Path) -> TokenizerPair:
@@ -126,24 +126,24 @@ class Pairs(Protocol):
     def __iter__(self) -> Iterator[tuple[str, str]]: ...
 
 
-def train(config: TokenizerConfig, pairs: Pairs, seed: int = 1) -> TokenizerPair:
+def build_tokenizers(config: TokenizerConfig, pairs: Pairs, seed: int = 1) -> TokenizerPair:
     """Learn the tokenizers from the training pairs, or read them from the files that the configuration names.
 
     The pairs are streamed, once or twice for each vocabulary.
     """
     if config.file:
-        both = Tokenizer(files.read(Path(config.file), "file", config.kind))
+        both = Tokenizer(pretrained.load(Path(config.file), "file", config.kind))
         return TokenizerPair(both, both, config.source_bos)
     if config.src_file and config.tgt_file:
-        src = files.read(Path(config.src_file), "src_file", config.kind)
-        tgt = files.read(Path(config.tgt_file), "tgt_file", config.kind)
+        src = pretrained.load(Path(config.src_file), "src_file", config.kind)
+        tgt = pretrained.load(Path(config.tgt_file), "tgt_file", config.kind)
         return TokenizerPair(Tokenizer(src), Tokenizer(tgt), config.source_bos)
 
     def learn(*sides: int) -> Tokenizer:
         def texts() -> Iterator[str]:
             return (pair[side] for pair in _sample(pairs, config.sample_size, seed) for side in sides)
 
-        return Tokenizer(learning.learn(config, texts))
+        return Tokenizer(trainers.train(config, texts))
 
     if config.joint:
         both = learn(0, 1)

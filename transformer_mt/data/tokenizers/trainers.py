@@ -24,8 +24,16 @@ from typing import Any
 import tokenizers as hf
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
+from transformer_mt.data.tokenizers.components import (
+    BYTE_TOKENS,
+    CONTROL_SYMBOLS,
+    PREFIX,
+    UNK,
+    decoder,
+    normalizer,
+    pre_tokenizer,
+)
 from transformer_mt.data.tokenizers.config import TokenizerConfig
-from transformer_mt.data.tokenizers.text import BYTES, CONTROLS, PREFIX, UNKNOWN, decoder, normalizer, pre_tokenizer
 from transformer_mt.errors import UserError
 
 Texts = Callable[[], Iterator[str]]  # the training text of a vocabulary, to be read as often as it takes
@@ -34,29 +42,29 @@ LONGEST_WORD = 1000  # characters of a word that `wordpiece` looks at
 COVERAGE = 0.9995  # of the text: as much as its more frequent characters make up, as SentencePiece has it
 
 
-def learn(config: TokenizerConfig, texts: Texts) -> hf.Tokenizer:
+def train(config: TokenizerConfig, texts: Texts) -> hf.Tokenizer:
     """The library's tokenizer, learnt from the texts. Raises `UserError` where `vocab_size` is too small."""
-    inner = _LEARN[config.kind](config, texts)
+    backend = _LEARN[config.kind](config, texts)
     # what the trainers reserve stays in the vocabulary, and is not looked for in text
-    return _changed(inner, added_tokens=[])
+    return _changed(backend, added_tokens=[])
 
 
 def _learn_word(config: TokenizerConfig, texts: Texts) -> hf.Tokenizer:
-    inner = _make(config, models.WordLevel(unk_token=UNKNOWN))
+    backend = _make(config, models.WordLevel(unk_token=UNK))
     trainer = trainers.WordLevelTrainer(
-        vocab_size=config.vocab_size - len(CONTROLS),
+        vocab_size=config.vocab_size - len(CONTROL_SYMBOLS),
         min_frequency=config.min_frequency,
-        special_tokens=[UNKNOWN],
+        special_tokens=[UNK],
         show_progress=False,
     )
-    inner.train_from_iterator(texts(), trainer)
-    return inner
+    backend.train_from_iterator(texts(), trainer)
+    return backend
 
 
 def _learn_char(config: TokenizerConfig, texts: Texts) -> hf.Tokenizer:
     frequent, _ = _characters(config, texts)
-    most = config.vocab_size - len(CONTROLS) - len(BYTES)
-    vocabulary = {entry: i for i, entry in enumerate([*BYTES, *frequent[:most]])}
+    most = config.vocab_size - len(CONTROL_SYMBOLS) - len(BYTE_TOKENS)
+    vocabulary = {entry: i for i, entry in enumerate([*BYTE_TOKENS, *frequent[:most]])}
     return _make(config, models.BPE(vocabulary, [], byte_fallback=True))
 
 
@@ -65,35 +73,35 @@ def _learn_wordpiece(config: TokenizerConfig, texts: Texts) -> hf.Tokenizer:
     # the trainer would number the characters inside words in the order of a hash table
     inside = sorted({PREFIX + sign for word in words for at, sign in enumerate(word) if at or not sign.isspace()})
     least = 1 + len(inside) + len(set[str]().union(*words))
-    if least > config.vocab_size - len(CONTROLS):
+    if least > config.vocab_size - len(CONTROL_SYMBOLS):
         raise UserError(
             f"tokenizer.vocab_size: {config.vocab_size:,} is too small: wordpiece needs "
-            f"{least + len(CONTROLS):,} entries for the characters of this text alone;\n"
+            f"{least + len(CONTROL_SYMBOLS):,} entries for the characters of this text alone;\n"
             "set more, or kind: bpe, which spells rare characters in bytes"
         )
-    inner = _make(config, models.WordPiece(unk_token=UNKNOWN))
+    backend = _make(config, models.WordPiece(unk_token=UNK))
     trainer = trainers.WordPieceTrainer(
-        vocab_size=config.vocab_size - len(CONTROLS),
+        vocab_size=config.vocab_size - len(CONTROL_SYMBOLS),
         min_frequency=config.min_frequency,
-        special_tokens=[UNKNOWN, *inside],
+        special_tokens=[UNK, *inside],
         continuing_subword_prefix=PREFIX,
         show_progress=False,
     )
-    inner.train_from_iterator(texts(), trainer)
-    model = json.loads(inner.to_str())["model"]
-    return _changed(inner, model={**model, "max_input_chars_per_word": LONGEST_WORD})
+    backend.train_from_iterator(texts(), trainer)
+    model = json.loads(backend.to_str())["model"]
+    return _changed(backend, model={**model, "max_input_chars_per_word": LONGEST_WORD})
 
 
 def _learn_bpe(config: TokenizerConfig, texts: Texts) -> hf.Tokenizer:
-    size = config.vocab_size - len(CONTROLS)
+    size = config.vocab_size - len(CONTROL_SYMBOLS)
     if config.kind == "byte_bpe":
         reserved, alphabet = [], sorted(pre_tokenizers.ByteLevel.alphabet())
     else:
-        reserved = [*BYTES]
+        reserved = [*BYTE_TOKENS]
         alphabet = _alphabet(config, texts, size - len(reserved) if config.merges is None else None)
     if config.merges is not None:
         size = len(reserved) + len(alphabet) + config.merges
-    inner = _make(config, models.BPE(byte_fallback=config.kind == "bpe"))
+    backend = _make(config, models.BPE(byte_fallback=config.kind == "bpe"))
     trainer = trainers.BpeTrainer(
         vocab_size=size,
         min_frequency=config.min_frequency,
@@ -102,41 +110,43 @@ def _learn_bpe(config: TokenizerConfig, texts: Texts) -> hf.Tokenizer:
         limit_alphabet=len(alphabet),
         show_progress=False,
     )
-    inner.train_from_iterator(texts(), trainer)
-    return inner if config.merges is None else _cut_merges(inner, config.merges)
+    backend.train_from_iterator(texts(), trainer)
+    return backend if config.merges is None else _cut_merges(backend, config.merges)
 
 
-def _cut_merges(inner: hf.Tokenizer, merges: int) -> hf.Tokenizer:
+def _cut_merges(backend: hf.Tokenizer, merges: int) -> hf.Tokenizer:
     """Without the merges beyond that number: two merges may make the same piece, and so not fill a vocabulary."""
-    model = json.loads(inner.to_str())["model"]
+    model = json.loads(backend.to_str())["model"]
     late = {left + right for left, right in model["merges"][merges:]}
     kept: list[list[str]] = model["merges"][:merges]
     late -= {left + right for left, right in kept}
     entries = [entry for entry in sorted(model["vocab"], key=model["vocab"].__getitem__) if entry not in late]
-    return _changed(inner, model={**model, "merges": kept, "vocab": {entry: i for i, entry in enumerate(entries)}})
+    return _changed(backend, model={**model, "merges": kept, "vocab": {entry: i for i, entry in enumerate(entries)}})
 
 
 def _learn_unigram(config: TokenizerConfig, texts: Texts) -> hf.Tokenizer:
     words = _distinct_words(config, texts)
-    size = config.vocab_size - len(CONTROLS) - len(BYTES)
+    size = config.vocab_size - len(CONTROL_SYMBOLS) - len(BYTE_TOKENS)
     alphabet = {*_alphabet(config, texts, size)}
     rare = str.maketrans(dict.fromkeys(set[str]().union(*words) - alphabet))
-    inner = _make(config, models.Unigram())
-    inner.normalizer = normalizers.Sequence([])  # is done before what is rare is taken out
+    backend = _make(config, models.Unigram())
+    backend.normalizer = normalizers.Sequence([])  # is done before what is rare is taken out
     pieces: list[tuple[str, float]] = []
     if alphabet:
         trainer = trainers.UnigramTrainer(vocab_size=max(size, len(alphabet) + 1), show_progress=False)
         # the trainer starts from what stands in two different words at least: so a frequent word stands in one more
         frequent = words[:size] if "whitespace" in config.pre_tokenization else []
         again = (f" {2 * word.strip()}" for word in frequent)
-        inner.train_from_iterator((text.translate(rare) for text in chain(_normalised(config, texts), again)), trainer)
+        backend.train_from_iterator(
+            (text.translate(rare) for text in chain(_normalised(config, texts), again)), trainer
+        )
         seen = "\n".join(words) if frequent else ""
-        found: list[tuple[str, float]] = json.loads(inner.to_str())["model"]["vocab"]
+        found: list[tuple[str, float]] = json.loads(backend.to_str())["model"]["vocab"]
         pieces = [(piece, score) for piece, score in found if not seen or piece in seen]
     # of pieces that are too many, the likeliest stay; bytes have the lowest score, and only they can be unknown
     ranked = sorted(pieces, key=lambda entry: (-entry[1], entry[0]))[:size]
     lowest = min((score for _, score in ranked), default=0.0)
-    vocabulary = [*((byte, lowest - 1.0) for byte in BYTES), *ranked]
+    vocabulary = [*((byte, lowest - 1.0) for byte in BYTE_TOKENS), *ranked]
     return _make(config, models.Unigram(vocabulary, unk_id=0, byte_fallback=True))
 
 
@@ -151,11 +161,11 @@ _LEARN: dict[str, Callable[[TokenizerConfig, Texts], hf.Tokenizer]] = {
 
 
 def _make(config: TokenizerConfig, model: models.Model) -> hf.Tokenizer:
-    inner = hf.Tokenizer(model)
-    inner.normalizer = normalizer(config.normalization)
-    inner.pre_tokenizer = pre_tokenizer(config.kind, config.pre_tokenization)
-    inner.decoder = decoder(config.kind)
-    return inner
+    backend = hf.Tokenizer(model)
+    backend.normalizer = normalizer(config.normalization)
+    backend.pre_tokenizer = pre_tokenizer(config.kind, config.pre_tokenization)
+    backend.decoder = decoder(config.kind)
+    return backend
 
 
 def _normalised(config: TokenizerConfig, texts: Texts) -> Iterator[str]:
@@ -187,14 +197,14 @@ def _alphabet(config: TokenizerConfig, texts: Texts, room: int | None) -> list[s
 
 def _distinct_words(config: TokenizerConfig, texts: Texts) -> list[str]:
     """Every stretch of text that pre-tokenisation leaves whole, once, the most frequent first."""
-    inner = _make(config, models.WordLevel(unk_token=UNKNOWN))
-    inner.train_from_iterator(
+    backend = _make(config, models.WordLevel(unk_token=UNK))
+    backend.train_from_iterator(
         texts(), trainers.WordLevelTrainer(vocab_size=2**31, min_frequency=0, show_progress=False)
     )
-    found = inner.get_vocab()
+    found = backend.get_vocab()
     return sorted(found, key=found.__getitem__)
 
 
-def _changed(inner: hf.Tokenizer, **parts: Any) -> hf.Tokenizer:
+def _changed(backend: hf.Tokenizer, **parts: Any) -> hf.Tokenizer:
     """The same with some parts of its JSON replaced."""
-    return hf.Tokenizer.from_str(json.dumps({**json.loads(inner.to_str()), **parts}))
+    return hf.Tokenizer.from_str(json.dumps({**json.loads(backend.to_str()), **parts}))

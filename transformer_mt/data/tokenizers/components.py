@@ -13,16 +13,16 @@ from typing import Literal
 import tokenizers as hf
 from tokenizers import decoders, normalizers, pre_tokenizers
 
-Kind = Literal["word", "char", "wordpiece", "bpe", "byte_bpe", "unigram"]
-Step = Literal[
+TokenizerKind = Literal["word", "char", "wordpiece", "bpe", "byte_bpe", "unigram"]
+NormalizationStep = Literal[
     "NFC", "NFD", "NFKC", "NFKD", "lowercase", "strip_accents", "quotes", "spaces", "control_characters"
 ]  # fmt: skip
-Cut = Literal["whitespace", "punctuation", "scripts", "digits"]
+Boundary = Literal["whitespace", "punctuation", "scripts", "digits"]
 
-PAD, BOS, EOS = CONTROLS = ("<pad>", "<s>", "</s>")  # which the library does not know; they are never text
-BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
-UNKNOWN = "<unk>"
-UNKNOWN_SHOWN = " ⁇"
+PAD, BOS, EOS = CONTROL_SYMBOLS = ("<pad>", "<s>", "</s>")  # which the library does not know; they are never text
+BYTE_TOKENS = tuple(f"<0x{byte:02X}>" for byte in range(256))
+UNK = "<unk>"
+UNK_SURFACE = " ⁇"
 PREFIX = "##"  # of a WordPiece entry that goes on with a word
 
 _ACCENTS = "[\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]"  # the blocks of combining diacritics
@@ -36,12 +36,12 @@ _SCRIPTS = (
 # --- normalisation ----------------------------------------------------------------------------------------------------
 
 
-def normalizer(steps: Sequence[Step]) -> normalizers.Normalizer:
+def normalizer(steps: Sequence[NormalizationStep]) -> normalizers.Normalizer:
     """The steps in order, then the space before the text."""
     return normalizers.Sequence([part for step in steps for part in _normalizers(step)] + [normalizers.Prepend(" ")])
 
 
-def _normalizers(step: Step) -> list[normalizers.Normalizer]:
+def _normalizers(step: NormalizationStep) -> list[normalizers.Normalizer]:
     replace = normalizers.Replace
     if step == "lowercase":
         return [normalizers.Lowercase()]
@@ -59,7 +59,7 @@ def _normalizers(step: Step) -> list[normalizers.Normalizer]:
 # --- pre-tokenisation -------------------------------------------------------------------------------------------------
 
 
-def pre_tokenizer(kind: Kind, cuts: Sequence[Cut]) -> pre_tokenizers.PreTokenizer:
+def pre_tokenizer(kind: TokenizerKind, cuts: Sequence[Boundary]) -> pre_tokenizers.PreTokenizer:
     """Cuts that no piece crosses: those that are asked for, and the kind's own.
 
     The kind's own keep text from the entries that are no text: `<0x41>` spells a byte, `<unk>` stands for what is
@@ -77,7 +77,7 @@ def pre_tokenizer(kind: Kind, cuts: Sequence[Cut]) -> pre_tokenizers.PreTokenize
     return pre_tokenizers.Sequence(parts)
 
 
-def _runs(cuts: Sequence[Cut]) -> str:
+def _runs(cuts: Sequence[Boundary]) -> str:
     """A pattern of what is kept together; without `whitespace`, runs go on across spaces."""
     if not {"whitespace", "punctuation", "digits"} & {*cuts}:
         return ""
@@ -101,12 +101,12 @@ def _scripts() -> str:
 # --- pieces to text ---------------------------------------------------------------------------------------------------
 
 
-def decoder(kind: Kind) -> decoders.Decoder:
+def decoder(kind: TokenizerKind) -> decoders.Decoder:
     """Pieces joined, bytes read as UTF-8, the unknown shown, the first space taken away."""
     if kind == "byte_bpe":
         parts: list[decoders.Decoder] = [decoders.ByteLevel()]
     elif kind in ("word", "wordpiece"):
-        parts = [decoders.Replace(UNKNOWN, UNKNOWN_SHOWN), decoders.Fuse()]
+        parts = [decoders.Replace(UNK, UNK_SURFACE), decoders.Fuse()]
         if kind == "wordpiece":
             parts.insert(0, decoders.Replace(hf.Regex(rf"\A{PREFIX}"), ""))
     else:

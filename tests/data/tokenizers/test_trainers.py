@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from transformer_mt.data.quickstart import load_pairs
+from transformer_mt.data.tokenizers.components import BYTE_TOKENS
 from transformer_mt.data.tokenizers.config import TokenizerConfig
-from transformer_mt.data.tokenizers.text import BYTES
-from transformer_mt.data.tokenizers.tokenizer import Tokenizer, train
+from transformer_mt.data.tokenizers.tokenizer import Tokenizer, build_tokenizers
 from transformer_mt.errors import UserError
 
 KINDS = ("word", "char", "wordpiece", "bpe", "byte_bpe", "unigram")
@@ -26,13 +26,13 @@ TEXTS = [text for pair in PAIRS for text in pair]
 
 def learn(texts: list[str], **keys: Any) -> Tokenizer:
     config = TokenizerConfig.model_validate({"vocab_size": 400, "min_frequency": 1, **keys})
-    return train(config, [(text, "") for text in texts]).src
+    return build_tokenizers(config, [(text, "") for text in texts]).src
 
 
 def entries(tokenizer: Tokenizer) -> list[str]:
     """What was learnt: neither control symbols nor what is reserved."""
     known = tokenizer.tokens(range(tokenizer.vocab_size - 3))
-    return [entry for entry in known if entry not in BYTES and entry != "<unk>"]
+    return [entry for entry in known if entry not in BYTE_TOKENS and entry != "<unk>"]
 
 
 def pieces(tokenizer: Tokenizer, text: str) -> list[str]:
@@ -47,7 +47,7 @@ def test_learning_twice_makes_the_same_file(kind: str, tmp_path: Path) -> None:
     contents = set[bytes]()
     for joint in (True, True, False, False):
         config = TokenizerConfig.model_validate({"kind": kind, "vocab_size": 500, "joint": joint})
-        train(config, PAIRS).save(tmp_path / "tokenizer.json")
+        build_tokenizers(config, PAIRS).save(tmp_path / "tokenizer.json")
         contents.add((tmp_path / "tokenizer.json").read_bytes())
     assert len(contents) == 2
 
@@ -175,7 +175,7 @@ def test_a_sample_of_the_pairs_is_even_and_always_the_same() -> None:
 
     def chosen(seed: int) -> set[str]:
         config = TokenizerConfig(kind="char", vocab_size=400, min_frequency=1, sample_size=10)
-        return set(entries(train(config, texts, seed).src)) - {" "}
+        return set(entries(build_tokenizers(config, texts, seed).src)) - {" "}
 
     assert chosen(1) == chosen(1)
     assert {len(chosen(seed)) for seed in range(200)} == {10}

@@ -24,35 +24,35 @@ UNIGRAM, BPE = 1, 2  # SentencePiece's types of models
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED = 1, 2, 3, 4, 5  # and of pieces
 
 
-def read(path: Path, key: str, kind: str) -> hf.Tokenizer:
+def load(path: Path, key: str, kind: str) -> hf.Tokenizer:
     """The tokenizer of a file. Raises `UserError` for another file, and where it holds another kind than `kind`."""
     place = f"tokenizer.{key}: {path}"
     if path.is_dir():
         raise UserError(f"{place}: is a directory; name {WHAT}")
     if not path.exists():
         raise UserError(f"{place}: no such file (looked in {Path.cwd()}); name {WHAT}")
-    inner = _read_sentencepiece(path, place) if path.suffix in (".model", ".spm") else _read_json(path, place, key)
-    found = kind_of(inner)
+    backend = _read_sentencepiece(path, place) if path.suffix in (".model", ".spm") else _read_json(path, place, key)
+    found = kind_of(backend)
     if found != kind:
         raise UserError(f"{place}: holds {found}, and tokenizer.kind is {kind}; set tokenizer.kind: {found}")
-    if not _try(inner, place):
+    if not _try(backend, place):
         raise UserError(f"{place}: leaves out characters that it does not know; it needs an entry for the unknown")
-    return inner
+    return backend
 
 
-def _try(inner: hf.Tokenizer, place: str) -> list[int]:
+def _try(backend: hf.Tokenizer, place: str) -> list[int]:
     """The ids of a character that no vocabulary knows: the library finds some mistakes of a file only now."""
     try:
-        return inner.encode(UNHEARD_OF, add_special_tokens=False).ids
+        return backend.encode(UNHEARD_OF, add_special_tokens=False).ids
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # the library panics, too
         raise UserError(f"{place}: cannot encode text ({str(error).strip() or type(error).__name__})") from None
 
 
-def kind_of(inner: hf.Tokenizer) -> str:
+def kind_of(backend: hf.Tokenizer) -> str:
     """The kind that a tokenizer is."""
-    content = json.loads(inner.to_str())
+    content = json.loads(backend.to_str())
     model = content["model"]
     if model["type"] != "BPE":
         return KINDS[model["type"]]
@@ -74,12 +74,12 @@ def _read_json(path: Path, place: str, key: str) -> hf.Tokenizer:
         content["added_tokens"] = [token for token in added if not token["special"]]
         if content["model"].get("dropout"):
             content["model"]["dropout"] = None
-        inner = hf.Tokenizer.from_str(json.dumps(content))
+        backend = hf.Tokenizer.from_str(json.dumps(content))
         if content["model"]["type"] == "Unigram":  # whose search takes whatever piece there is
-            before = [inner.pre_tokenizer] if inner.pre_tokenizer else []
+            before = [backend.pre_tokenizer] if backend.pre_tokenizer else []
             cuts = [_cut(token["content"]) for token in added if token["special"]]
-            inner.pre_tokenizer = pre_tokenizers.Sequence([*before, *_splits(cuts)])
-        return inner
+            backend.pre_tokenizer = pre_tokenizers.Sequence([*before, *_splits(cuts)])
+        return backend
     except (UserError, KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # the library raises bare Exceptions, and panics
@@ -110,15 +110,15 @@ def _read_sentencepiece(path: Path, place: str) -> hf.Tokenizer:
         raise UserError(f"{place}: is no SentencePiece model (it holds no pieces); name {WHAT}")
     if found.trainer_spec.model_type not in (UNIGRAM, BPE) or found.trainer_spec.treat_whitespace_as_suffix:
         raise UserError(f"{place}: is a SentencePiece model of a type that cannot be read; unigram and bpe can")
-    inner = hf.Tokenizer(_model(found))
-    inner.normalizer = _normalizer(found.normalizer_spec)
+    backend = hf.Tokenizer(_model(found))
+    backend.normalizer = _normalizer(found.normalizer_spec)
     own = sorted((piece.piece for piece in found.pieces if piece.type == USER_DEFINED), key=len, reverse=True)
     reserved = [_cut(piece.piece) for piece in found.pieces if piece.type in (UNKNOWN, CONTROL)]
     bytes_ = r"(?<=<0)(?=x)"  # `<0x41>` in a text spells no byte
-    inner.pre_tokenizer = pre_tokenizers.Sequence(_splits(["|".join(map(re.escape, own)), bytes_, *reserved]))
+    backend.pre_tokenizer = pre_tokenizers.Sequence(_splits(["|".join(map(re.escape, own)), bytes_, *reserved]))
     first_space = [decoders.Strip(" ", 1, 0)] if found.normalizer_spec.add_dummy_prefix else []
     unknown = next((piece.piece for piece in found.pieces if piece.type == UNKNOWN), "<unk>")
-    inner.decoder = decoders.Sequence(
+    backend.decoder = decoders.Sequence(
         [
             decoders.Replace(unknown, found.trainer_spec.unk_surface),
             decoders.Replace("▁", " "),
@@ -127,7 +127,7 @@ def _read_sentencepiece(path: Path, place: str) -> hf.Tokenizer:
             *first_space,
         ]
     )
-    return inner
+    return backend
 
 
 def _cut(piece: str) -> str:

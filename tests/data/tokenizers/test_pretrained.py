@@ -14,8 +14,8 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
 from transformer_mt.data.quickstart import load_pairs
 from transformer_mt.data.tokenizers.config import TokenizerConfig
-from transformer_mt.data.tokenizers.subword_sampling import Resampler
-from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair, train
+from transformer_mt.data.tokenizers.subword_sampling import SubwordSampler
+from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair, build_tokenizers
 from transformer_mt.errors import UserError
 
 PAIRS = load_pairs("test")[:200]
@@ -24,7 +24,7 @@ STRANGE = ["", " ", "  two  spaces ", "<s> </s> <pad> <0x41> [CLS]", "語 é �
 
 
 def imported(path: Path, kind: str = "bpe") -> Tokenizer:
-    return train(TokenizerConfig.model_validate({"file": str(path), "kind": kind}), PAIRS).src
+    return build_tokenizers(TokenizerConfig.model_validate({"file": str(path), "kind": kind}), PAIRS).src
 
 
 def make_hugging_face(model: str, normalizer: normalizers.Normalizer | None = None) -> hf.Tokenizer:
@@ -104,7 +104,7 @@ def test_the_normalisation_of_bert(tmp_path: Path) -> None:
 def test_an_imported_vocabulary_can_be_sampled_from(kind: str, tmp_path: Path) -> None:
     make_hugging_face(kind).save(str(tmp_path / "other.json"))
     found = imported(tmp_path / "other.json", kind)
-    resample, coded = Resampler(found, 0.5, 1, 999), found.encode([text.lower() for text in TEXTS])
+    resample, coded = SubwordSampler(found, 0.5, 1, 999), found.encode([text.lower() for text in TEXTS])
     drawn = [resample(ids, 0, 0, row) for row, ids in enumerate(coded)]
     assert found.decode(drawn) == found.decode(coded)
     assert sum(map(len, drawn)) > sum(map(len, coded))
@@ -115,11 +115,11 @@ def test_an_imported_vocabulary_can_be_sampled_from(kind: str, tmp_path: Path) -
 
 def test_the_tokenizers_of_a_run_are_taken_again(tmp_path: Path) -> None:
     for joint in (True, False):
-        first = train(TokenizerConfig(joint=joint, vocab_size=400), PAIRS)
+        first = build_tokenizers(TokenizerConfig(joint=joint, vocab_size=400), PAIRS)
         first.save(tmp_path / "tokenizer.json")
         name = str(tmp_path / "tokenizer.json")
         files = {"file": name} if joint else {"src_file": name, "tgt_file": name}
-        again = train(TokenizerConfig.model_validate({"joint": joint, "source_bos": True, **files}), [])
+        again = build_tokenizers(TokenizerConfig.model_validate({"joint": joint, "source_bos": True, **files}), [])
         assert (again.joint, again.source_bos) == (joint, True)
         for old, new in ((first.src, again.src), (first.tgt, again.tgt)):
             assert new.encode([*TEXTS, *STRANGE]) == old.encode([*TEXTS, *STRANGE])
@@ -218,7 +218,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
         imported(tmp_path)
     config = TokenizerConfig(src_file=str(tmp_path), tgt_file="no.json", joint=False)
     with pytest.raises(UserError, match=r"tokenizer\.src_file: .*: is a directory"):
-        train(config, PAIRS)
+        build_tokenizers(config, PAIRS)
 
 
 def test_another_kind_is_refused(kind: str, tmp_path: Path) -> None:
