@@ -37,9 +37,9 @@ from trainings import positive, run_script
 from transformer_mt.config import root as configuration
 from transformer_mt.config.rendering import render_yaml
 from transformer_mt.config.root import Config
-from transformer_mt.data import corpus
-from transformer_mt.data.batches import Batch, BatchStream, Position
-from transformer_mt.data.encoding import LengthLimit, encode
+from transformer_mt.data.batches import Batch, BatchStream, StreamPosition
+from transformer_mt.data.corpus import load_corpus
+from transformer_mt.data.encoding import LengthLimit, encode_corpus
 from transformer_mt.data.tokenizers import tokenizer
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.model.transformer import Transformer
@@ -136,18 +136,18 @@ def work(folder: Path, src: str | None, tgt: str | None, overrides: list[str]) -
 def prepare(folder: Path, config: Config, steps: int) -> None:
     """Write the configuration, the tokenizer and the batches that all sides are to use."""
     folder.mkdir(exist_ok=True)
-    table = corpus.load(config.data.train, "en", "de", folder)
+    table = load_corpus(config.data.train, "en", "de", folder)
     tokenizers = tokenizer.build_tokenizers(config.tokenizer, table)
     tokenizers.save(folder / "tokenizer.json")
-    batches, _ = make_stream(config, tokenizers, folder).take(Position(), steps + WARM_UP)
+    batches, _ = make_stream(config, tokenizers, folder).take(StreamPosition(), steps + WARM_UP)
     torch.save([(b.src, b.tgt_in, b.labels, b.n_src, b.n_tgt) for b in batches], folder / "batches.pt")
     (folder / "config.yaml").write_text(render_yaml(config), encoding="utf-8")
 
 
 def make_stream(config: Config, tokenizers: TokenizerPair, folder: Path) -> BatchStream:
     """The batches of the work, as training has them."""
-    table = corpus.load(config.data.train, "en", "de", folder)
-    encoded = encode(table, tokenizers, LengthLimit(config.data.max_length, "drop"), folder)
+    table = load_corpus(config.data.train, "en", "de", folder)
+    encoded = encode_corpus(table, tokenizers, LengthLimit(config.data.max_length, "drop"), folder)
     return BatchStream(encoded, tokenizers, config.batches.budget, config.seed)
 
 
@@ -190,7 +190,7 @@ def watch_memory(folder: Path, precision: str, steps: int) -> None:
     """Take steps, and print resident memory at some of them and the speed by the thousand."""
     config, tokenizers, _ = read(folder)
     stream, step = make_stream(config, tokenizers, folder), our_step(config, tokenizers, precision)
-    position, shapes, resident = Position(), set[tuple[int, ...]](), dict[int, int]()
+    position, shapes, resident = StreamPosition(), set[tuple[int, ...]](), dict[int, int]()
     tokens, began = 0, time.perf_counter()
     for number in range(1, steps + 1):
         (batch,), position = stream.take(position, 1)

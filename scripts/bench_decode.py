@@ -26,7 +26,7 @@ from typing import Any
 from trainings import positive, tmt
 
 from transformer_mt.config.root import load as load_config
-from transformer_mt.data.text_files import read_columns, read_lines
+from transformer_mt.data.text_files import read_aligned_files, read_lines
 from transformer_mt.decoding.text_translator import TextTranslator
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str]) -> None:
     if args.side:
         measure(args)
         return
-    list(read_columns(args.src, *([args.ref] if args.ref else [])))  # as many lines in both, or it ends here
+    list(read_aligned_files(args.src, *([args.ref] if args.ref else [])))  # as many lines in both, or it ends here
     with tempfile.TemporaryDirectory() as name:
         args.exported = Path(name) / "exported"
         print(tmt("export", args.run, "--to", "ctranslate2", "--output", args.exported), end="", flush=True)

@@ -205,16 +205,16 @@ def make_corpus() -> Callable[..., EncodedCorpus]:
     from datasets import Dataset
 
     from transformer_mt.data.corpus import ParallelCorpus
-    from transformer_mt.data.encoding import EncodedCorpus, Filtered, Side
+    from transformer_mt.data.encoding import EncodedCorpus, EncodedSide, FilterCounts
 
     untold = ParallelCorpus(Dataset.from_dict({}), [], "", "")  # of no text: nobody asks where they were read
 
-    def make_side(sentences: Sequence[Sequence[int]]) -> Side:
+    def make_side(sentences: Sequence[Sequence[int]]) -> EncodedSide:
         flat = [i for sentence in sentences for i in sentence]
-        return Side(np.array(flat, np.int32), np.cumsum([0, *map(len, sentences)]))
+        return EncodedSide(np.array(flat, np.int32), np.cumsum([0, *map(len, sentences)]))
 
     def make_corpus(src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> EncodedCorpus:
         rows = np.arange(len(src), dtype=np.int32)
-        return EncodedCorpus(make_side(src), make_side(tgt), untold, rows, Filtered())
+        return EncodedCorpus(make_side(src), make_side(tgt), untold, rows, FilterCounts())
 
     return make_corpus

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from transformer_mt.data.batches import Batch, BatchStream, Position, source_batch
+from transformer_mt.data.batches import Batch, BatchStream, StreamPosition, collate_sources
 from transformer_mt.data.bucketing import BucketedBatches
 from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
@@ -91,9 +91,9 @@ def test_sources_begin_with_bos_where_the_tokenizers_say_so(make_corpus: MakeCor
     assert batch.src.tolist() == [[41, 7, 8, 42], [41, 5, 42, 40], [41, 42, 40, 40]]
     assert batch.tgt_in.tolist() == [[51, 6, 50], [51, 11, 12], [51, 9, 50]]
     assert batch.n_src == (batch.src != 40).sum() == 9
-    assert torch.equal(source_batch([[7, 8], [5], []], tokenizers), batch.src)
+    assert torch.equal(collate_sources([[7, 8], [5], []], tokenizers), batch.src)
     long = BatchStream(make_corpus([[7] * 9] * 4, [[6]] * 4), tokenizers, 11, 1)
-    assert [len(batch.src) for batch in long.in_order()] == [2, 2]  # two of 9 + 2 are within 2 * 11
+    assert [len(batch.src) for batch in long.shortest_first()] == [2, 2]  # two of 9 + 2 are within 2 * 11
 
 
 def test_an_empty_sentence(make_corpus: MakeCorpus) -> None:
@@ -107,11 +107,11 @@ def test_what_the_translator_encodes_is_what_training_encoded(corpus: EncodedCor
     symbols = pair_of(Symbols(), Symbols())
     chosen = np.array([3, 1, 4])
     sources = [corpus.src[row].tolist() for row in chosen]
-    assert torch.equal(source_batch(sources, symbols), make_stream(corpus).collate(chosen).src)
+    assert torch.equal(collate_sources(sources, symbols), make_stream(corpus).collate(chosen).src)
 
 
 def test_numbers_of_what_is_not_padding(corpus: EncodedCorpus) -> None:
-    for batch in make_stream(corpus).in_order():
+    for batch in make_stream(corpus).shortest_first():
         assert batch.n_src == (batch.src != 0).sum()
         assert batch.n_tgt == (batch.labels != 0).sum() == (batch.tgt_in != 0).sum()
 
@@ -131,7 +131,7 @@ def test_a_batch_moves_as_a_whole(corpus: EncodedCorpus) -> None:
 @pytest.mark.parametrize("tokens", [1, 20, 21, 60, 200, 10**6])
 def test_budgets(corpus: EncodedCorpus, tokens: int) -> None:
     """Padded targets within the budget, padded sources within twice as much; only a row alone may be longer."""
-    batches = list(make_stream(corpus, tokens).in_order())
+    batches = list(make_stream(corpus, tokens).shortest_first())
     for batch in batches:
         assert len(batch.src) == 1 or (batch.labels.numel() <= tokens and batch.src.numel() <= 2 * tokens)
     assert (len(batches) == 1) == (tokens == 10**6)
@@ -142,28 +142,28 @@ def test_shapes_are_those_of_every_epoch(corpus: EncodedCorpus) -> None:
     """So the largest batch is known before the first."""
     stream = make_stream(corpus)
     for epoch in (0, 3):
-        batches, _ = stream.take(Position(epoch), len(stream))
+        batches, _ = stream.take(StreamPosition(epoch), len(stream))
         found = sorted((len(batch.src), batch.src.size(1), batch.labels.size(1)) for batch in batches)
-        assert found == sorted(map(tuple, stream.cuts.shapes.tolist()))
+        assert found == sorted(map(tuple, stream.bucketed.shapes.tolist()))
 
 
 def test_sentences_beyond_sixteen_bits(make_corpus: MakeCorpus) -> None:
     """The sort of short lengths is another than that of long ones."""
     lengths = [70_000, 3, 65_536, 1, 65_535]
     stream = make_stream(make_corpus([[5] * n for n in lengths], [[6]] * 5), tokens=1)
-    assert [batch.rows.tolist() for batch in stream.in_order()] == [[3], [1], [4], [2], [0]]
+    assert [batch.rows.tolist() for batch in stream.shortest_first()] == [[3], [1], [4], [2], [0]]
 
 
 def test_long_sources_make_small_batches() -> None:
     """The source's budget binds where targets are short, also behind a longer one of a shorter target."""
-    cuts = BucketedBatches(np.array([10, 3, 3, 3, 3], np.int32), np.array([1, 2, 2, 2, 2], np.int32), 20)
-    assert [batch.tolist() for batch in cuts.in_order()] == [[0, 1, 2, 3], [4]]
-    assert cuts.shapes.tolist() == [[4, 10, 2], [1, 3, 2]]
+    bucketed = BucketedBatches(np.array([10, 3, 3, 3, 3], np.int32), np.array([1, 2, 2, 2, 2], np.int32), 20)
+    assert [batch.tolist() for batch in bucketed.shortest_first()] == [[0, 1, 2, 3], [4]]
+    assert bucketed.shapes.tolist() == [[4, 10, 2], [1, 3, 2]]
 
 
 def test_a_batch_takes_what_it_can(corpus: EncodedCorpus) -> None:
     """No batch could have taken the first row of the next one."""
-    batches = list(make_stream(corpus, 60).in_order())
+    batches = list(make_stream(corpus, 60).shortest_first())
     for batch, following in itertools.pairwise(batches):
         size = len(batch.src) + 1
         tgt = 1 + int((following.labels[0] != 0).sum()) - 1
@@ -172,13 +172,13 @@ def test_a_batch_takes_what_it_can(corpus: EncodedCorpus) -> None:
 
 
 def test_like_lengths_stand_together(corpus: EncodedCorpus) -> None:
-    padded = sum(batch.labels.numel() for batch in make_stream(corpus).in_order())
-    assert padded < 1.1 * sum(batch.n_tgt for batch in make_stream(corpus).in_order())
+    padded = sum(batch.labels.numel() for batch in make_stream(corpus).shortest_first())
+    assert padded < 1.1 * sum(batch.n_tgt for batch in make_stream(corpus).shortest_first())
 
 
 def test_one_very_long_row_is_a_batch_of_its_own(make_corpus: MakeCorpus) -> None:
     stream = make_stream(make_corpus([[5], [5] * 999, [5]], [[6] * 50, [6], [6]]), tokens=10)
-    assert sorted(batch.src.shape + batch.labels.shape for batch in stream.in_order()) == [
+    assert sorted(batch.src.shape + batch.labels.shape for batch in stream.shortest_first()) == [
         (1, 2, 1, 2),
         (1, 2, 1, 51),
         (1, 1000, 1, 2),
@@ -186,7 +186,7 @@ def test_one_very_long_row_is_a_batch_of_its_own(make_corpus: MakeCorpus) -> Non
 
 
 def test_validation_sees_every_pair_once_and_always_alike(corpus: EncodedCorpus) -> None:
-    first, again = (list(make_stream(corpus, seed=seed).in_order()) for seed in (1, 2))
+    first, again = (list(make_stream(corpus, seed=seed).shortest_first()) for seed in (1, 2))
     assert sorted(row for batch in first for row in rows(batch)) == list(range(len(corpus)))
     assert plain(first) == plain(again)
 
@@ -195,8 +195,8 @@ def test_validation_sees_every_pair_once_and_always_alike(corpus: EncodedCorpus)
 
 
 def epoch_rows(stream: BatchStream, epoch: int) -> list[int]:
-    batches, after = stream.take(Position(epoch), len(stream.plan(epoch)))
-    assert after == Position(epoch + 1, 0)
+    batches, after = stream.take(StreamPosition(epoch), len(stream.plan(epoch)))
+    assert after == StreamPosition(epoch + 1, 0)
     return [row for batch in batches for row in rows(batch)]
 
 
@@ -236,33 +236,33 @@ def test_lengths_come_in_any_order(corpus: EncodedCorpus) -> None:
 def test_taking_three_is_three_times_taking_one(corpus: EncodedCorpus, from_end: int) -> None:
     """Trap 42: inside an epoch, up to its end, and across it."""
     stream = make_stream(corpus)
-    position = start = Position(1, len(stream.plan(1)) - from_end)
+    position = start = StreamPosition(1, len(stream.plan(1)) - from_end)
     together, end = stream.take(start, 3)
     single: list[Batch] = []
     for _ in range(3):
         batches, position = make_stream(corpus).take(position, 1)
         single += batches
     assert plain(single) == plain(together)
-    assert position == end == (Position(1, start.index + 3) if from_end > 3 else Position(2, 3 - from_end))
+    assert position == end == (StreamPosition(1, start.index + 3) if from_end > 3 else StreamPosition(2, 3 - from_end))
 
 
 def test_the_stream_is_its_epochs_one_after_another(corpus: EncodedCorpus) -> None:
     stream = make_stream(corpus)
     first, second = (len(stream.plan(epoch)) for epoch in (0, 1))
-    taken, end = stream.take(Position(), first + second + 1)
-    assert end == Position(2, 1)
+    taken, end = stream.take(StreamPosition(), first + second + 1)
+    assert end == StreamPosition(2, 1)
     wanted = [*stream.plan(0), *stream.plan(1), stream.plan(2)[0]]
     assert [rows(batch) for batch in taken] == [batch.tolist() for batch in wanted]
 
 
 def test_taking_nothing_moves_nothing(corpus: EncodedCorpus) -> None:
-    assert make_stream(corpus).take(Position(3, 2), 0) == ([], Position(3, 2))
+    assert make_stream(corpus).take(StreamPosition(3, 2), 0) == ([], StreamPosition(3, 2))
 
 
 def test_a_corpus_of_one_pair(make_corpus: MakeCorpus) -> None:
-    batches, end = make_stream(make_corpus([[5]], [[6]])).take(Position(), 3)
+    batches, end = make_stream(make_corpus([[5]], [[6]])).take(StreamPosition(), 3)
     assert [batch.src.tolist() for batch in batches] == [[[5, 2]]] * 3
-    assert end == Position(3, 0)
+    assert end == StreamPosition(3, 0)
 
 
 # --- what a batch knows of itself -------------------------------------------------------------------------------------
@@ -270,12 +270,12 @@ def test_a_corpus_of_one_pair(make_corpus: MakeCorpus) -> None:
 
 def test_a_batch_knows_its_rows_and_its_epoch(corpus: EncodedCorpus) -> None:
     stream = make_stream(corpus)
-    batches, _ = stream.take(Position(2, len(stream) - 2), 4)
+    batches, _ = stream.take(StreamPosition(2, len(stream) - 2), 4)
     assert [batch.epoch for batch in batches] == [2, 2, 3, 3]
     assert all(rows(batch) == batch.rows.tolist() for batch in batches)
     (moved,) = (batch.to(torch.device("meta")) for batch in batches[:1])
     assert (moved.rows.tolist(), moved.epoch) == (batches[0].rows.tolist(), 2)
-    assert {batch.epoch for batch in stream.in_order()} == {None}
+    assert {batch.epoch for batch in stream.shortest_first()} == {None}
 
 
 def pairs_of(batch: Batch) -> list[tuple[list[int], ...]]:
@@ -291,7 +291,7 @@ def test_halves_hold_exactly_the_pairs_of_the_whole(corpus: EncodedCorpus, epoch
         whole = stream.collate(picked, epoch)
         if len(picked) < 2:
             continue
-        halves = stream.halves(whole)
+        halves = stream.halve(whole)
         assert pairs_of(halves[0]) + pairs_of(halves[1]) == pairs_of(whole)
         assert [*halves[0].rows, *halves[1].rows] == whole.rows.tolist()
         assert abs(len(halves[0].rows) - len(halves[1].rows)) <= 1
@@ -311,7 +311,7 @@ def test_halves_hold_exactly_the_pairs_of_the_whole(corpus: EncodedCorpus, epoch
 def test_processes_share_the_batches_of_a_step(corpus: EncodedCorpus, count: int, size: int) -> None:
     """What all of them get is what one would get, in turn, whatever their number, also across the ends of epochs."""
     stream = make_stream(corpus)
-    position = Position(0, len(stream) - 5)
+    position = StreamPosition(0, len(stream) - 5)
     for _ in range(4):
         whole, after = stream.take(position, count)
         shares = [make_stream(corpus).take(position, count, rank, size) for rank in range(size)]

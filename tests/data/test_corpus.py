@@ -13,9 +13,9 @@ import pytest
 from pydantic import ValidationError
 
 from transformer_mt.data import corpus
-from transformer_mt.data.corpus import DataConfig, ParallelCorpus, cut_validation, load
+from transformer_mt.data.corpus import DataConfig, ParallelCorpus, load_corpus, split_off_validation
 from transformer_mt.data.sources import Source
-from transformer_mt.data.text_files import Pair
+from transformer_mt.data.text_files import SentencePair
 from transformer_mt.errors import UserError
 
 
@@ -28,13 +28,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[Source]:
     """Which sources were really read, and not taken from the cache."""
     found: list[Source] = []
-    read = corpus.read
+    read = corpus.read_source
 
-    def spy(source: Source, columns: tuple[str, str]) -> Iterator[Pair]:
+    def spy(source: Source, columns: tuple[str, str]) -> Iterator[SentencePair]:
         found.append(source)
         return read(source, columns)
 
-    monkeypatch.setattr(corpus, "read", spy)
+    monkeypatch.setattr(corpus, "read_source", spy)
     return found
 
 
@@ -50,7 +50,7 @@ def source(n: int = 5, **more: Any) -> Source:
 
 
 def read(source: Source, src_lang: str = "en", tgt_lang: str = "de", cache: str = "cache") -> ParallelCorpus:
-    return load(source, src_lang, tgt_lang, Path(cache))
+    return load_corpus(source, src_lang, tgt_lang, Path(cache))
 
 
 # --- the cache --------------------------------------------------------------------------------------------------------
@@ -61,7 +61,7 @@ def test_an_unchanged_source_is_read_once(reads: list[Source]) -> None:
     second = read(Source(src=("t.en",), tgt=("t.de",)))
     assert len(reads) == 1
     assert (list(second), second.key, second.fingerprint) == (pairs(5), first.key, first.fingerprint)
-    assert [second.origin(row) for row in (0, 4)] == ["t.en:1", "t.en:5"]
+    assert [second.describe_line(row) for row in (0, 4)] == ["t.en:1", "t.en:5"]
 
 
 def touch(path: str) -> None:
@@ -138,25 +138,25 @@ def test_a_table_of_many_blocks(n: int, monkeypatch: pytest.MonkeyPatch) -> None
     assert blocks.fingerprint == whole.fingerprint
     assert blocks.column("src") == [src for src, _ in pairs(n)]
     assert blocks.column("tgt") == [tgt for _, tgt in pairs(n)]
-    assert [blocks.origin(row) for row in range(n)] == [f"t.en:{row + 1}" for row in range(n)]
+    assert [blocks.describe_line(row) for row in range(n)] == [f"t.en:{row + 1}" for row in range(n)]
 
 
 def test_a_selection_keeps_order_and_origin(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(corpus, "BLOCK", 2)
     table = read(source(8))
-    chosen = table.select(np.array([1, 4, 5, 7]), "odd")
-    assert list(chosen) == [pairs(8)[row] for row in (1, 4, 5, 7)]
-    assert [chosen.origin(row) for row in range(4)] == ["t.en:2", "t.en:5", "t.en:6", "t.en:8"]
-    assert chosen.key != table.key
-    assert chosen.fingerprint != table.fingerprint
-    again = chosen.select(np.array([0, 3]), "ends")
+    selection = table.select(np.array([1, 4, 5, 7]), "odd")
+    assert list(selection) == [pairs(8)[row] for row in (1, 4, 5, 7)]
+    assert [selection.describe_line(row) for row in range(4)] == ["t.en:2", "t.en:5", "t.en:6", "t.en:8"]
+    assert selection.key != table.key
+    assert selection.fingerprint != table.fingerprint
+    again = selection.select(np.array([0, 3]), "ends")
     assert list(again) == [pairs(8)[row] for row in (1, 7)]
-    assert (len(again), again.origin(1)) == (2, "t.en:8")
+    assert (len(again), again.describe_line(1)) == (2, "t.en:8")
 
 
 def test_the_table_is_mapped_and_not_held() -> None:
     found = read(source())
-    assert found.rows.cache_files == [{"filename": str(Path.cwd() / "cache" / found.key / "pairs.arrow")}]
+    assert found.table.cache_files == [{"filename": str(Path.cwd() / "cache" / found.key / "pairs.arrow")}]
 
 
 # --- a validation set where none is named (trap 34) -------------------------------------------------------------------
@@ -164,7 +164,7 @@ def test_the_table_is_mapped_and_not_held() -> None:
 
 def test_cut_validation_splits_at_random_and_keeps_the_order() -> None:
     table = read(source(100))
-    rest, cut = cut_validation(table, size=7, seed=1)
+    rest, cut = split_off_validation(table, size=7, seed=1)
     assert (len(rest), len(cut)) == (93, 7)
     assert set(rest) | set(cut) == set(table)
     for part in (rest, cut):
@@ -175,21 +175,21 @@ def test_cut_validation_splits_at_random_and_keeps_the_order() -> None:
 
 def test_cut_validation_is_seeded() -> None:
     table = read(source(100))
-    cuts = [cut_validation(table, 10, seed)[1] for seed in (1, 1, 2)]
+    cuts = [split_off_validation(table, 10, seed)[1] for seed in (1, 1, 2)]
     assert list(cuts[0]) == list(cuts[1]) != list(cuts[2])
     assert cuts[0].key == cuts[1].key != cuts[2].key
-    assert len({cut_validation(table, size, 1)[part].fingerprint for size in (5, 10) for part in (0, 1)}) == 4
+    assert len({split_off_validation(table, size, 1)[part].fingerprint for size in (5, 10) for part in (0, 1)}) == 4
 
 
 @pytest.mark.parametrize(("n", "size", "cut"), [(10, 1, 1), (10, 1000, 1), (39, 1000, 3), (100, 5, 5)])
 def test_at_most_a_tenth_is_cut(n: int, size: int, cut: int) -> None:
-    rest, held_out = cut_validation(read(source(n)), size, seed=1)
+    rest, held_out = split_off_validation(read(source(n)), size, seed=1)
     assert (len(rest), len(held_out)) == (n - cut, cut)
 
 
 def test_too_few_pairs_to_cut() -> None:
     with pytest.raises(UserError, match=r"data.validation: missing, and 9 training pairs are too few to cut some"):
-        cut_validation(read(source(9)), 1, seed=1)
+        split_off_validation(read(source(9)), 1, seed=1)
 
 
 # --- the schema -------------------------------------------------------------------------------------------------------

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from transformer_mt.data.batches import Batch, BatchStream, Position
+from transformer_mt.data.batches import Batch, BatchStream, StreamPosition
 from transformer_mt.data.encoding import EncodedCorpus
-from transformer_mt.data.prefetching import AHEAD, Prefetcher, Step
+from transformer_mt.data.prefetching import PREFETCHED_STEPS, Prefetcher, StepBatches
 from transformer_mt.data.tokenizers.subword_sampling import SubwordSampler
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
@@ -46,7 +46,7 @@ def same(left: Batch, right: Batch) -> bool:
     return all(torch.equal(*pair) for pair in parts) and left.rows.tolist() == right.rows.tolist()
 
 
-def steps(feed: Prefetcher, position: Position, count: int) -> Iterator[Step]:
+def steps(feed: Prefetcher, position: StreamPosition, count: int) -> Iterator[StepBatches]:
     """That many steps, each from where the one before ended."""
     for _ in range(count):
         step = feed.take(position)
@@ -57,7 +57,7 @@ def steps(feed: Prefetcher, position: Position, count: int) -> Iterator[Step]:
 @pytest.mark.parametrize("share", [(1,), (3,), (4, 1, 2), (3, 2, 3)])
 def test_what_is_built_ahead_is_what_is_taken(make_stream: Callable[[], BatchStream], share: tuple[int, ...]) -> None:
     stream = make_stream()
-    position = Position(1, len(stream) - 4)
+    position = StreamPosition(1, len(stream) - 4)
     with Prefetcher(make_stream(), *share) as feed:
         for batches, after in steps(feed, position, 12):
             wanted, position = stream.take(position, *share)
@@ -70,12 +70,12 @@ def test_what_is_built_ahead_is_what_is_taken(make_stream: Callable[[], BatchStr
 def test_a_resume_goes_on_behind_what_was_handed_out(make_stream: Callable[[], BatchStream]) -> None:
     """And not behind what was built by then; also on the same feed, after going back."""
     with Prefetcher(make_stream(), 2) as feed:
-        whole = list(steps(feed, Position(), 9))
+        whole = list(steps(feed, StreamPosition(), 9))
     with Prefetcher(make_stream(), 2) as feed:
-        first = list(steps(feed, Position(), 4))
+        first = list(steps(feed, StreamPosition(), 4))
     with Prefetcher(make_stream(), 2) as feed:
         second = list(steps(feed, first[-1].position, 5))
-        again = list(steps(feed, Position(), 9))
+        again = list(steps(feed, StreamPosition(), 9))
     for wanted, *found in zip(whole, first + second, again, strict=True):
         for step in found:
             assert step.position == wanted.position
@@ -85,17 +85,17 @@ def test_a_resume_goes_on_behind_what_was_handed_out(make_stream: Callable[[], B
 def test_no_more_is_built_than_is_wanted_soon(
     make_stream: Callable[[], BatchStream], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stream, taken = make_stream(), list[Position]()
+    stream, taken = make_stream(), list[StreamPosition]()
     take: Any = stream.take
 
-    def spy(position: Position, *arguments: Any) -> Any:
+    def spy(position: StreamPosition, *arguments: Any) -> Any:
         taken.append(position)
         return take(position, *arguments)
 
     monkeypatch.setattr(stream, "take", spy)
     with Prefetcher(stream, 1) as feed:
-        list(steps(feed, Position(), 3))
-    assert 3 <= len(taken) <= 3 + AHEAD
+        list(steps(feed, StreamPosition(), 3))
+    assert 3 <= len(taken) <= 3 + PREFETCHED_STEPS
 
 
 def test_building_goes_on_while_the_consumer_computes(
@@ -111,8 +111,8 @@ def test_building_goes_on_while_the_consumer_computes(
 
     monkeypatch.setattr(stream, "take", spy)
     with Prefetcher(stream, 1) as feed:
-        feed.take(Position())
-        assert all(built.acquire(timeout=60) for _ in range(1 + AHEAD))
+        feed.take(StreamPosition())
+        assert all(built.acquire(timeout=60) for _ in range(1 + PREFETCHED_STEPS))
 
 
 class Broken(BatchStream):
@@ -128,10 +128,12 @@ def test_an_error_arrives_where_its_step_is_asked_for(make_stream: Callable[[], 
     stream = make_stream()
     stream.__class__ = Broken
     with Prefetcher(stream, 1) as feed:
-        assert [step.position for step in steps(feed, Position(0, len(stream) - 3), 3)][-1] == Position(1, 0)
+        assert [step.position for step in steps(feed, StreamPosition(0, len(stream) - 3), 3)][-1] == StreamPosition(
+            1, 0
+        )
         for _ in range(2):
             with pytest.raises(UserError, match="are damaged"):
-                feed.take(Position(1, 0))
+                feed.take(StreamPosition(1, 0))
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, UserError])
@@ -140,7 +142,7 @@ def test_the_thread_ends_when_the_consumer_fails(
 ) -> None:
     """`no_thread_stays` looks."""
     with pytest.raises(error), Prefetcher(make_stream(), 2) as feed:
-        feed.take(Position())
+        feed.take(StreamPosition())
         raise error
 
 

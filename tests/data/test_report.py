@@ -9,8 +9,8 @@ import pytest
 
 from transformer_mt.data import corpus
 from transformer_mt.data import report as checks
-from transformer_mt.data.corpus import ParallelCorpus
-from transformer_mt.data.encoding import LengthLimit, encode
+from transformer_mt.data.corpus import ParallelCorpus, load_corpus
+from transformer_mt.data.encoding import LengthLimit, encode_corpus
 from transformer_mt.data.sources import Source
 from transformer_mt.data.tokenizers.config import TokenizerConfig
 from transformer_mt.data.tokenizers.tokenizer import build_tokenizers
@@ -26,7 +26,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def make_table(name: str, pairs: Pairs) -> ParallelCorpus:
     Path(f"{name}.en").write_text("".join(src + "\n" for src, _ in pairs), encoding="utf-8")
     Path(f"{name}.de").write_text("".join(tgt + "\n" for _, tgt in pairs), encoding="utf-8")
-    return corpus.load(Source(src=(f"{name}.en",), tgt=(f"{name}.de",)), "en", "de", Path("cache"))
+    return load_corpus(Source(src=(f"{name}.en",), tgt=(f"{name}.de",)), "en", "de", Path("cache"))
 
 
 def report(pairs: Pairs, *, max_length: int = 9, truncate: bool = False, **held_out: Pairs) -> list[str]:
@@ -34,11 +34,11 @@ def report(pairs: Pairs, *, max_length: int = 9, truncate: bool = False, **held_
     tokenizers = build_tokenizers(TokenizerConfig(vocab_size=300, min_frequency=1), [("a b c " * 9, "x y z " * 9)])
     table = make_table("train", pairs)
     limit = LengthLimit(max_length, "truncate" if truncate else "drop")
-    found = encode(table, tokenizers, limit, Path("cache"))
+    found = encode_corpus(table, tokenizers, limit, Path("cache"))
     others = {name: make_table(name, those) for name, those in held_out.items()}
     readable = LengthLimit(12, "truncate", keep_empty=True) if "validation" in others else None
-    validation = encode(others.get("validation", table), tokenizers, readable, Path("cache"))
-    return checks.report(found, validation, others, Path("cache"))
+    validation = encode_corpus(others.get("validation", table), tokenizers, readable, Path("cache"))
+    return checks.build_report(found, validation, others, Path("cache"))
 
 
 DISTINCT: Pairs = [("a", "x"), ("a b", "x y"), ("a b c", "x y z")]

@@ -16,10 +16,10 @@ import pyarrow.parquet
 import pytest
 
 from transformer_mt.data import corpus, sources
-from transformer_mt.data.corpus import load
+from transformer_mt.data.corpus import load_corpus
 from transformer_mt.data.quickstart import load_pairs
 from transformer_mt.data.sources import Source
-from transformer_mt.data.text_files import Pair, decode_line, read_lines
+from transformer_mt.data.text_files import SentencePair, decode_line, read_lines
 from transformer_mt.errors import UserError
 
 PAIRS = [
@@ -53,8 +53,8 @@ def side(index: int) -> str:
 
 def table(**source: Any) -> tuple[list[tuple[str, str]], list[str]]:
     """The pairs of a source, and the origin of each."""
-    found = load(Source(**source), "en", "de", Path("cache"))
-    return list(found), [found.origin(row) for row in range(len(found))]
+    found = load_corpus(Source(**source), "en", "de", Path("cache"))
+    return list(found), [found.describe_line(row) for row in range(len(found))]
 
 
 def section_error(**source: Any) -> str:
@@ -161,10 +161,10 @@ def test_the_built_in_corpus() -> None:
 
 def test_the_built_in_corpus_goes_both_ways() -> None:
     source = Source(builtin="quickstart", split="validation")
-    back = [*load(source, "de-AT", "eng", Path("cache"))]
+    back = [*load_corpus(source, "de-AT", "eng", Path("cache"))]
     assert back == [(de, en) for en, de in load_pairs("validation")]
     with pytest.raises(UserError, match="the built-in corpus is English and German"):
-        load(source, "en", "fr", Path("cache"))
+        load_corpus(source, "en", "fr", Path("cache"))
 
 
 def test_several_files_follow_each_other() -> None:
@@ -366,7 +366,7 @@ def test_the_cache_may_lie_in_the_folder_of_a_data_set() -> None:
     saved("here", ROWS)
     Path("here/again").symlink_to(".")  # which would never end
     for _ in range(2):
-        loaded = corpus.load(Source(dataset="here"), "en", "de", Path("here/runs/.cache"))
+        loaded = load_corpus(Source(dataset="here"), "en", "de", Path("here/runs/.cache"))
         assert list(loaded) == PAIRS
 
 
@@ -378,18 +378,18 @@ def test_a_change_behind_a_link_is_seen() -> None:
     found: list[list[tuple[str, str]]] = []
     for text in ("first", "second text"):
         write("elsewhere/train-00000-of-00001.jsonl", json.dumps({"en": text, "de": "x"}) + "\n")
-        found.append(list(corpus.load(Source(dataset="here"), "en", "de", Path("cache"))))
+        found.append(list(load_corpus(Source(dataset="here"), "en", "de", Path("cache"))))
     assert found == [[("first", "x")], [("second text", "x")]]
 
 
 def test_a_file_that_changes_while_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the old file, when it comes back with its old time, would have the new one's text."""
 
-    def read(*arguments: Any) -> Iterator[Pair]:
-        yield from sources.read(*arguments)
+    def read(*arguments: Any) -> Iterator[SentencePair]:
+        yield from sources.read_source(*arguments)
         write("t.en", side(0) + "one more\n")
 
-    monkeypatch.setattr(corpus, "read", read)
+    monkeypatch.setattr(corpus, "read_source", read)
     assert section_error(**text()) == "t.en, t.de: has changed while it was read; begin again"
 
 

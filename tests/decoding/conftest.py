@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from transformer_mt.data.batches import BatchStream, Position
+from transformer_mt.data.batches import BatchStream, StreamPosition
 from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.data.quickstart import load_pairs
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
@@ -140,7 +140,7 @@ def make_translator(
     model = make_model(vocab=sizes, pad=(src.pad_id, tgt.pad_id), d_model=32, d_ff=64, encoder=one, decoder=one)
     (optimizer,) = make_optimizers(OptimizerConfig(), model)
     corpus = make_corpus(*(src.encode(texts) for texts in zip(*load_pairs("test")[:300], strict=True)))
-    batches, _ = BatchStream(corpus, small_tokenizers, tokens=400, seed=1).take(Position(), 200)
+    batches, _ = BatchStream(corpus, small_tokenizers, tokens=400, seed=1).take(StreamPosition(), 200)
     for step, batch in enumerate(batches, start=1):
         optimizer.param_groups[0]["lr"] = inverse_sqrt(step, peak=0.01, warmup_steps=20)
         optimizer.zero_grad()

@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 import torch
 
-from transformer_mt.data.batches import source_batch
+from transformer_mt.data.batches import collate_sources
 from transformer_mt.data.quickstart import load_pairs
 from transformer_mt.data.tokenizers.components import NormalizationStep
 from transformer_mt.data.tokenizers.config import TokenizerConfig
@@ -101,7 +101,7 @@ def test_links_are_of_the_position_that_writes_the_word(
     for text in SENTENCES[:4]:
         (source,), (target,) = pair.src.encode([text]), pair.tgt.encode([text[::-1]])
         read = torch.tensor([[pair.tgt.bos_id, *target[:-1]]])
-        cross = attention_weights(model, source_batch([source], pair), read).cross
+        cross = attention_weights(model, collate_sources([source], pair), read).cross
         weights = torch.stack(cross if layer is None else [cross[layer - 1]]).mean((0, 2))[0]  # [T, S + 1]
         (src_words,), tgt_words = pair.src.word_indices([text]), words(pair.tgt, target)
         wanted: list[tuple[int, int]] = []

@@ -18,7 +18,7 @@ import torch
 
 from transformer_mt import Translator
 from transformer_mt.config import root as configuration
-from transformer_mt.data.batches import source_batch
+from transformer_mt.data.batches import collate_sources
 from transformer_mt.data.quickstart import load_pairs
 from transformer_mt.decoding.alignment import align
 from transformer_mt.decoding.attention_maps import explain
@@ -77,7 +77,7 @@ def test_the_search_is_that_over_the_mean_of_the_probabilities(
 
         @torch.no_grad()
         def scores(prefixes: list[list[int]], ids: list[int] = ids) -> list[list[float]]:
-            src = source_batch([ids] * len(prefixes), tokenizers)
+            src = collate_sources([ids] * len(prefixes), tokenizers)
             tgt_in = torch.tensor([[tokenizers.tgt.bos_id, *written] for written in prefixes])
             each = [model.logits(model(src, tgt_in)[:, -1]).double().softmax(-1) for model in models]
             return cast("list[list[float]]", torch.stack(each).mean(0).log().tolist())
@@ -141,7 +141,7 @@ def test_alignments_are_of_the_mean_of_the_weights(
     read = torch.tensor([[pair.tgt.bos_id, *target[:-1]]])
     weights: list[torch.Tensor] = []
     for model in models:
-        cross = attention_weights(model, source_batch([source], pair), read).cross
+        cross = attention_weights(model, collate_sources([source], pair), read).cross
         weights.append(torch.stack(cross if layer is None else [cross[layer - 1]]).mean((0, 2))[0])
     linked: list[torch.Tensor] = []
     monkeypatch.setattr("transformer_mt.decoding.alignment.link", lambda given, *_: linked.append(given))

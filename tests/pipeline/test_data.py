@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from transformer_mt.config.root import Config
-from transformer_mt.data import corpus
-from transformer_mt.data.corpus import ParallelCorpus
+from transformer_mt.data.corpus import ParallelCorpus, load_corpus
 from transformer_mt.data.sources import Source
 from transformer_mt.data.tokenizers import tokenizer as tokenizers
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair, build_tokenizers
@@ -25,7 +24,7 @@ def table(tmp_path: Path) -> ParallelCorpus:
         lines = [letter * (n - 1 if lang == "en" else 1) for n in LENGTHS]
         (tmp_path / f"t.{lang}").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     source = Source(src=(str(tmp_path / "t.en"),), tgt=(str(tmp_path / "t.de"),))
-    return corpus.load(source, "en", "de", tmp_path / "cache")
+    return load_corpus(source, "en", "de", tmp_path / "cache")
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ import pytest
 
 from transformer_mt.config.rendering import render_yaml
 from transformer_mt.config.root import Config, load
-from transformer_mt.data import corpus
+from transformer_mt.data.corpus import load_corpus
 from transformer_mt.data.sources import Source
 from transformer_mt.errors import UserError
 from transformer_mt.pipeline.validation import Validator
@@ -226,8 +226,8 @@ def test_the_weights_are_readable_like_everything_else(tiny_run):
 
 # ---- data/test_sources.py
 def table(tmp_path, **source):
-    found = corpus.load(Source(**source), "en", "de", tmp_path / "cache")
-    return list(found), [found.origin(row) for row in range(len(found))]
+    found = load_corpus(Source(**source), "en", "de", tmp_path / "cache")
+    return list(found), [found.describe_line(row) for row in range(len(found))]
 
 
 def test_a_lone_surrogate_in_json(tmp_path):

@@ -16,9 +16,9 @@ import torch
 from transformer_mt import Translator
 from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
-from transformer_mt.data.batches import BatchStream, Position
-from transformer_mt.data.corpus import load
-from transformer_mt.data.encoding import LengthLimit, encode
+from transformer_mt.data.batches import BatchStream, StreamPosition
+from transformer_mt.data.corpus import load_corpus
+from transformer_mt.data.encoding import LengthLimit, encode_corpus
 from transformer_mt.data.sources import Source
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer
@@ -53,9 +53,9 @@ def entries(run: RunFolder) -> list[dict[str, Any]]:
 def loss_of(translator: Translator) -> float:
     """The mean loss of a model on all training pairs, in one batch, with torch's own functions."""
     model, pair = translator.model, translator.tokenizers
-    table = load(Source(src=("train.en",), tgt=("train.de",)), "en", "de", Path("cache"))
-    corpus = encode(table, pair, LengthLimit(256, "drop"), Path("cache"))
-    (batch,), after = BatchStream(corpus, pair, 4096, 1).take(Position(), 1)
+    table = load_corpus(Source(src=("train.en",), tgt=("train.de",)), "en", "de", Path("cache"))
+    corpus = encode_corpus(table, pair, LengthLimit(256, "drop"), Path("cache"))
+    (batch,), after = BatchStream(corpus, pair, 4096, 1).take(StreamPosition(), 1)
     assert after.epoch == 1, "all pairs are in one batch"
     with torch.no_grad():
         logits = model.logits(model(batch.src, batch.tgt_in))

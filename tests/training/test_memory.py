@@ -14,7 +14,7 @@ import torch
 
 from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
-from transformer_mt.data.batches import Batch, BatchStream, Position
+from transformer_mt.data.batches import Batch, BatchStream, StreamPosition
 from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
@@ -59,7 +59,7 @@ def attended(batch: Batch) -> int:
 
 
 def most_cells(stream: BatchStream) -> int:
-    batches, _ = stream.take(Position(3), len(stream))
+    batches, _ = stream.take(StreamPosition(3), len(stream))
     return max(map(cells, batches))
 
 
@@ -74,7 +74,7 @@ def fits(make_stream: MakeStream, device: Device) -> Callable[[int], bool]:
 def test_no_batch_of_any_epoch_is_heavier(make_stream: MakeStream, tokens: int) -> None:
     stream = make_stream(tokens)
     worst = memory.heaviest(stream)
-    batches, _ = stream.take(Position(5), 2 * len(stream))
+    batches, _ = stream.take(StreamPosition(5), 2 * len(stream))
     for cost in (cells, attended):
         assert max(map(cost, worst)) == max(map(cost, batches))
 
@@ -140,7 +140,7 @@ def test_a_trial_leaves_no_trace(trial: str, make_stream: MakeStream, small_toke
         assert torch.equal(torch.get_rng_state(), drawn)
         assert all(parameter.grad is None for parameter in model.parameters())
         optimizer = torch.optim.Adam(model.parameters())
-        for batch in make_stream(300).take(Position(), 3)[0]:
+        for batch in make_stream(300).take(StreamPosition(), 3)[0]:
             optimizer.zero_grad()
             batch_loss(model, batch, 0.1).total.backward()
             optimizer.step()

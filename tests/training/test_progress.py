@@ -7,7 +7,7 @@ from math import nan
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from transformer_mt.data.batches import Position
+from transformer_mt.data.batches import StreamPosition
 from transformer_mt.training.progress import Interval, Milestone, Progress, TrainConfig, ValidationConfig
 
 
@@ -102,6 +102,6 @@ def test_no_patience_is_lost_while_the_learning_rate_rises() -> None:
     ],
 )
 def test_what_ends_a_training(limits: dict[str, int | None], patience: int | None, reason: str | None) -> None:
-    progress = Progress(step=7, position=Position(epoch=3), not_better=2)
+    progress = Progress(step=7, position=StreamPosition(epoch=3), not_better=2)
     config, validation = TrainConfig.model_validate(limits), ValidationConfig(patience=patience)
     assert progress.reason_to_stop(config, validation) == reason

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from transformer_mt.data.batches import Batch, BatchStream, Position
+from transformer_mt.data.batches import Batch, BatchStream, StreamPosition
 from transformer_mt.system.device import Machine
 from transformer_mt.training.cross_entropy import plain_cross_entropy
 from transformer_mt.training.distributed import Ranks
@@ -40,7 +40,7 @@ def make_updater(make_model, small_tokenizers, stream) -> Callable[..., TrainSte
             "machine": CPU,
             "ranks": Ranks(),
         }
-        return TrainStep(model.train(), [optimizer], halve=stream.halves, **(plain | settings))
+        return TrainStep(model.train(), [optimizer], halve=stream.halve, **(plain | settings))
 
     return make_updater
 
@@ -58,7 +58,7 @@ def assert_alike(left: Taken, right: Taken) -> None:
 
 
 def batches(stream: BatchStream, count: int) -> list[Batch]:
-    return stream.take(Position(), count)[0]
+    return stream.take(StreamPosition(), count)[0]
 
 
 @pytest.mark.parametrize("clip_norm", [None, 100.0, 0.01])
@@ -68,7 +68,7 @@ def test_it_is_adam_on_the_clipped_gradient_of_the_mean_loss(clip_norm, stream, 
     model = copy.deepcopy(updater.model)
     adam = torch.optim.Adam(model.parameters(), lr=0.01, betas=(0.9, 0.98), eps=1e-2)
     for step in (1, 2, 3):
-        taken = stream.take(Position(0, 3 * step), 3)[0]
+        taken = stream.take(StreamPosition(0, 3 * step), 3)[0]
         sums, its_norm = updater.update(step, 0.01, taken)
         smoothed, nll = torch.zeros(()), torch.zeros(())
         for batch in taken:

@@ -15,7 +15,7 @@ from transformer_mt.cli import line_input
 from transformer_mt.cli.parser import READING, SEARCHING, option
 from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
-from transformer_mt.data.text_files import read_columns, read_lines
+from transformer_mt.data.text_files import read_aligned_files, read_lines
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation import significance
 from transformer_mt.evaluation.measures import NO_TER
@@ -130,7 +130,7 @@ def compare(question: Question, load: Callable[[Path], Translator]) -> Compariso
     standard = _standard(question, configs)
     files = [path for path in question.systems if path not in runs]
     named = [question.ref, *([question.src] if question.src else []), *files]
-    texts = dict(zip(named, read_columns(*named), strict=True))
+    texts = dict(zip(named, read_aligned_files(*named), strict=True))
     references, sources = texts[question.ref], texts[question.src] if question.src else None
     found: list[Texts] = []
     names: list[str] = []

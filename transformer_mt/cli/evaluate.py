@@ -15,7 +15,7 @@ from transformer_mt import __version__
 from transformer_mt.cli import line_output
 from transformer_mt.cli.line_input import Line
 from transformer_mt.cli.parser import READING, SEARCHING, option
-from transformer_mt.data.text_files import read_columns
+from transformer_mt.data.text_files import read_aligned_files
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.measures import NO_TER, Measure, PapersMeasure, measure, measure_as_papers
 from transformer_mt.evaluation.metrics import Scorer, ScoringConfig, TextKind
@@ -101,7 +101,7 @@ def of_file(
 ) -> tuple[dict[str, Any], list[Evaluation]]:
     """What is said of a file, and its lines measured. Raises `UserError` where they cannot be those of the other."""
     standard = _standard(ScoringConfig(text=text), tgt_lang or "", paper)
-    hypotheses, references = read_columns(hyp, ref)
+    hypotheses, references = read_aligned_files(hyp, ref)
     about = {"hypotheses": str(hyp), "tgt_lang": tgt_lang, "text": text}
     return about, [Evaluation(str(ref), len(references), _measures(hypotheses, references, standard, paper))]
 
@@ -115,7 +115,7 @@ class TestSet(NamedTuple):
     @classmethod
     def of_files(cls, src: Path, ref: Path) -> TestSet:
         """Two files, line by line."""
-        sources, references = read_columns(src, ref)
+        sources, references = read_aligned_files(src, ref)
         return cls(sources, references)
 
     @classmethod

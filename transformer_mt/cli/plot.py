@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from transformer_mt.cli.subject import read
 from transformer_mt.config.root import Config
-from transformer_mt.data.encoding import encode
+from transformer_mt.data.encoding import encode_corpus
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.attention_maps import AttentionKind, explain
 from transformer_mt.decoding.translator import Translator
@@ -104,7 +104,7 @@ def draw_lengths(subject: Subject) -> Figure:
     table = data.load_training(config)
     run = subject.run
     tokenizers = TokenizerPair.load(run.tokenizer) if run else data.new_tokenizers(config, table)
-    return figures.lengths(encode(table, tokenizers, None, Path(config.data.cache_dir)), config.data)
+    return figures.lengths(encode_corpus(table, tokenizers, None, Path(config.data.cache_dir)), config.data)
 
 
 def draw_attention(subject: Subject, choice: Choice) -> Figure:

@@ -2,8 +2,8 @@
 
 `B` sentences, `S` source length, `T` target length.
 
-The order of an epoch depends on (seed, epoch) alone, and the place in the stream is a small value, `Position`: so a run
-that resumes, on any number of processes, sees what it would have seen.
+The order of an epoch depends only on (seed, epoch), and the position in the stream is a small value, `StreamPosition`.
+A resumed run therefore sees the same batches, on any number of processes.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class BatchConfig(Section):
 
 
 @dataclass(frozen=True)
-class Position:
+class StreamPosition:
     """The place in the stream of batches: the next batch is number `index` of epoch `epoch`, both from 0."""
 
     epoch: int = 0
@@ -72,7 +72,7 @@ class Batch:
         src, tgt_in, labels = (part.to(device, non_blocking=goes_on) for part in (self.src, self.tgt_in, self.labels))
         return replace(self, src=src, tgt_in=tgt_in, labels=labels)
 
-    def pinned(self) -> Batch:
+    def pin_memory(self) -> Batch:
         """The same batch in memory that a GPU can read while the CPU goes on."""
         src, tgt_in, labels = (part.pin_memory() for part in (self.src, self.tgt_in, self.labels))
         return replace(self, src=src, tgt_in=tgt_in, labels=labels)
@@ -87,45 +87,47 @@ class BatchStream:
         tokenizers: TokenizerPair,
         tokens: int,
         seed: int,
-        resample: SubwordSamplers | None = None,
+        subword_samplers: SubwordSamplers | None = None,
     ) -> None:
         self.corpus, self.tokenizers = corpus, tokenizers
-        self.seed, self.resample = seed, resample
+        self.seed, self.subword_samplers = seed, subword_samplers
         # every sequence carries one control symbol more than its text, or two
-        self.cuts = BucketedBatches(self._expected(0) + tokenizers.n_source_controls, self._expected(1) + 1, tokens)
+        self.bucketed = BucketedBatches(self._expected(0) + tokenizers.n_source_controls, self._expected(1) + 1, tokens)
         self.plan = lru_cache(maxsize=2)(self._plan)
 
     def __len__(self) -> int:
         """Batches of an epoch."""
-        return len(self.cuts)
+        return len(self.bucketed)
 
-    def take(self, position: Position, count: int, rank: int = 0, size: int = 1) -> tuple[list[Batch], Position]:
+    def take(
+        self, position: StreamPosition, count: int, rank: int = 0, size: int = 1
+    ) -> tuple[list[Batch], StreamPosition]:
         """The next `count` batches from a position, across the ends of epochs, and the position after them.
 
         Of `size` processes that share them, number `rank` gets those numbered rank, rank + size, ... of them, and the
         position moves by all: so the order does not depend on the number of processes.
         """
-        taken = [self.after(position, i) for i in range(rank, count, size)]
+        taken = [self.advance(position, i) for i in range(rank, count, size)]
         batches = [self.collate(self.plan(place.epoch)[place.index], place.epoch) for place in taken]
-        return batches, self.after(position, count)
+        return batches, self.advance(position, count)
 
-    def rows(self, position: Position, count: int) -> Rows:
+    def rows_at(self, position: StreamPosition, count: int) -> Rows:
         """The pairs of the next `count` batches from a position."""
-        places = [self.after(position, i) for i in range(count)]
+        places = [self.advance(position, i) for i in range(count)]
         return np.concatenate([self.plan(place.epoch)[place.index] for place in places])
 
-    def after(self, position: Position, count: int) -> Position:
+    def advance(self, position: StreamPosition, count: int) -> StreamPosition:
         """The position `count` batches on."""
         epochs, index = divmod(position.index + count, len(self))
-        return Position(position.epoch + epochs, index)
+        return StreamPosition(position.epoch + epochs, index)
 
-    def in_order(self, share: slice = slice(None)) -> Iterator[Batch]:
+    def shortest_first(self, share: slice = slice(None)) -> Iterator[Batch]:
         """Every pair once, shortest first, without shuffling: for validation. Of several processes, each has a share of
         the batches."""
-        plan = self.cuts.in_order()
+        plan = self.bucketed.shortest_first()
         return (self.collate(plan[i]) for i in range(len(plan))[share])
 
-    def halves(self, batch: Batch) -> list[Batch]:
+    def halve(self, batch: Batch) -> list[Batch]:
         """The pairs of a batch, of two at least, in two batches, each padded no more than it must be."""
         middle = (len(batch.rows) + 1) // 2
         return [self.collate(rows, batch.epoch) for rows in (batch.rows[:middle], batch.rows[middle:])]
@@ -133,32 +135,32 @@ class BatchStream:
     def collate(self, rows: Rows, epoch: int | None = None) -> Batch:
         """Pad the pairs of these rows to one batch; of an epoch of training, in that epoch's segmentation."""
         src, tgt = (self._sentences(side, rows, epoch) for side in (0, 1))
-        return replace(pair_batch(src, tgt, self.tokenizers), rows=rows, epoch=epoch)
+        return replace(collate_pairs(src, tgt, self.tokenizers), rows=rows, epoch=epoch)
 
     def _sentences(self, side: int, rows: Rows, epoch: int | None) -> Sentences:
         held = self.corpus.tgt if side else self.corpus.src
-        if self.resample is None or epoch is None:
+        if self.subword_samplers is None or epoch is None:
             return [held[row] for row in rows.tolist()]
-        return [self.resample[side](held[row].tolist(), epoch, side, row) for row in rows.tolist()]
+        return [self.subword_samplers[side](held[row].tolist(), epoch, side, row) for row in rows.tolist()]
 
     def _expected(self, side: int) -> NDArray[np.int32]:
         """The lengths by which batches are cut: with sampling, longer by as much as some rows have become. [N]"""
         held = self.corpus.tgt if side else self.corpus.src
-        if self.resample is None:
+        if self.subword_samplers is None:
             return held.lengths
         rows = np.unique(np.linspace(0, len(held) - 1, PROBED, dtype=np.int32))
         before, after = int(held.lengths[rows].sum()), sum(map(len, self._sentences(side, rows, 0)))
         return np.ceil(held.lengths * (after / max(1, before))).astype(np.int32)
 
     def _plan(self, epoch: int) -> Plan:
-        return self.cuts.shuffled(self.seed, epoch)
+        return self.bucketed.shuffled(self.seed, epoch)
 
 
-def pair_batch(src: Sentences, tgt: Sentences, tokenizers: TokenizerPair) -> Batch:
+def collate_pairs(src: Sentences, tgt: Sentences, tokenizers: TokenizerPair) -> Batch:
     """Pairs of ids with their control symbols, right-padded."""
     tokenizer = tokenizers.tgt
     return Batch(
-        src=source_batch(src, tokenizers),
+        src=collate_sources(src, tokenizers),
         tgt_in=_pad(tgt, tokenizer.pad_id, first=tokenizer.bos_id),
         labels=_pad(tgt, tokenizer.pad_id, last=tokenizer.eos_id),
         n_src=sum(map(len, src)) + len(src) * tokenizers.n_source_controls,
@@ -166,7 +168,7 @@ def pair_batch(src: Sentences, tgt: Sentences, tokenizers: TokenizerPair) -> Bat
     )
 
 
-def source_batch(sentences: Sentences, tokenizers: TokenizerPair) -> torch.Tensor:
+def collate_sources(sentences: Sentences, tokenizers: TokenizerPair) -> torch.Tensor:
     """Source ids as the encoder wants them: with EOS, and BOS where the tokenizers say so, right-padded. [B, S]"""
     tokenizer = tokenizers.src
     first = tokenizer.bos_id if tokenizers.source_bos else None

@@ -61,7 +61,7 @@ class BucketedBatches:
     def __len__(self) -> int:
         return len(self.bounds) - 1
 
-    def in_order(self) -> Plan:
+    def shortest_first(self) -> Plan:
         """The shortest first."""
         return Plan(self.rows, self.bounds, np.arange(len(self)))
 

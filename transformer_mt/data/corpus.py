@@ -22,8 +22,8 @@ from transformer_mt import __version__
 from transformer_mt.config.section import MAY_CHANGE, PathName, Section, section_error
 from transformer_mt.data.languages import check_language
 from transformer_mt.data.progress import blocks
-from transformer_mt.data.sources import Source, read
-from transformer_mt.data.text_files import Pair
+from transformer_mt.data.sources import Source, read_source
+from transformer_mt.data.text_files import SentencePair
 from transformer_mt.errors import UserError
 from transformer_mt.system.files import atomic_shared_folder, real
 
@@ -87,14 +87,14 @@ class DataConfig(Section):
 class ParallelCorpus:
     """An Arrow table `src | tgt | file | line`, and the key under which it is cached."""
 
-    rows: Dataset
+    table: Dataset
     files: list[str]
     key: str
     fingerprint: str  # SHA-256 of the text that was read, and behind a hyphen what was chosen of it
-    chosen: NDArray[np.int64] | None = None  # which of the rows, ascending; None: all
+    selected: NDArray[np.int64] | None = None  # which of the rows, ascending; None: all
 
     def __len__(self) -> int:
-        return len(self.rows if self.chosen is None else self.chosen)
+        return len(self.table if self.selected is None else self.selected)
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         """The sentence pairs in order, read in blocks: not through the map, whose pages would stay in memory."""
@@ -102,12 +102,12 @@ class ParallelCorpus:
 
         pa: Any = pyarrow
         start = 0
-        with pa.OSFile(self.rows.cache_files[0]["filename"]) as file:
+        with pa.OSFile(self.table.cache_files[0]["filename"]) as file:
             for block in pa.ipc.open_stream(file):
                 end = start + len(block)
-                if self.chosen is not None:
+                if self.selected is not None:
                     block = block.take(
-                        pa.array(self.chosen[slice(*np.searchsorted(self.chosen, (start, end)))] - start)
+                        pa.array(self.selected[slice(*np.searchsorted(self.selected, (start, end)))] - start)
                     )
                 yield from zip(block["src"].to_pylist(), block["tgt"].to_pylist(), strict=True)
                 start = end
@@ -116,23 +116,23 @@ class ParallelCorpus:
         """One side, in memory; for validation and test sets."""
         return [pair[name == "tgt"] for pair in self]
 
-    def origin(self, row: int) -> str:
+    def describe_line(self, row: int) -> str:
         """Where a pair was read: `file:line`."""
-        found = cast(dict[str, Any], self.rows[row if self.chosen is None else int(self.chosen[row])])
+        found = cast(dict[str, Any], self.table[row if self.selected is None else int(self.selected[row])])
         return f"{self.files[found['file']]}:{found['line']}"
 
     def describe_lines(self, rows: Sequence[int], count: int | None = None) -> str:
         """Where the first few of some rows were read, and how many more there are (`count` in all)."""
         more = (len(rows) if count is None else count) - NAMED
-        return ", ".join(map(self.origin, rows[:NAMED])) + (f", ... and {more:,} more" if more > 0 else "")
+        return ", ".join(map(self.describe_line, rows[:NAMED])) + (f", ... and {more:,} more" if more > 0 else "")
 
     def select(self, rows: NDArray[np.int64], name: str) -> ParallelCorpus:
         """The table of some of its rows, ascending; `name` tells the selection's key and fingerprint from others'."""
-        chosen = rows if self.chosen is None else self.chosen[rows]
-        return ParallelCorpus(self.rows, self.files, f"{self.key}-{name}", f"{self.fingerprint}-{name}", chosen)
+        chosen = rows if self.selected is None else self.selected[rows]
+        return ParallelCorpus(self.table, self.files, f"{self.key}-{name}", f"{self.fingerprint}-{name}", chosen)
 
 
-def load(source: Source, src_lang: str, tgt_lang: str, cache_dir: Path) -> ParallelCorpus:
+def load_corpus(source: Source, src_lang: str, tgt_lang: str, cache_dir: Path) -> ParallelCorpus:
     """Read a source into its table, or take the table from the cache.
 
     Raises `UserError` for whatever cannot be read, naming file, line and remedy.
@@ -144,7 +144,7 @@ def load(source: Source, src_lang: str, tgt_lang: str, cache_dir: Path) -> Paral
     folder = cache_dir / f"table-{key}"
     if not folder.exists():
         with atomic_shared_folder(folder) as beside:
-            if _write(read(source, columns), beside) == 0:
+            if _write(read_source(source, columns), beside) == 0:
                 raise UserError(f"{_describe(source)}: holds no sentence pairs; is it the right file?")
             if _key(source, columns) != key:  # else another text would be found under its name
                 raise UserError(f"{_describe(source)}: has changed while it was read; begin again")
@@ -152,7 +152,7 @@ def load(source: Source, src_lang: str, tgt_lang: str, cache_dir: Path) -> Paral
     return ParallelCorpus(Dataset.from_file(str(folder / "pairs.arrow")), about["files"], folder.name, about["sha256"])
 
 
-def cut_validation(table: ParallelCorpus, size: int, seed: int) -> tuple[ParallelCorpus, ParallelCorpus]:
+def split_off_validation(table: ParallelCorpus, size: int, seed: int) -> tuple[ParallelCorpus, ParallelCorpus]:
     """Split a table into training and validation pairs, at random but always alike for one seed.
 
     The order of the training pairs stays; at most a tenth of the pairs is cut. Raises `UserError` below 10 pairs.
@@ -166,16 +166,16 @@ def cut_validation(table: ParallelCorpus, size: int, seed: int) -> tuple[Paralle
     return table.select(kept, f"{REST}{name}"), table.select(held_out, f"cut-{name}")
 
 
-def is_cut(fingerprint: str) -> bool:
+def has_split_off_validation(fingerprint: str) -> bool:
     """Whether validation pairs were cut out of a table's text."""
     return f"-{REST}" in fingerprint
 
 
-def is_cut_otherwise(fingerprint: str, other: str) -> bool:
+def is_split_differently(fingerprint: str, other: str) -> bool:
     """Whether validation pairs were cut out of the text of the first table, and of the other, of the same text, were
     not, or other ones."""
     text = fingerprint.partition(f"-{REST}")[0]
-    return is_cut(fingerprint) and other.partition(f"-{REST}")[0] == text and other != fingerprint
+    return has_split_off_validation(fingerprint) and other.partition(f"-{REST}")[0] == text and other != fingerprint
 
 
 def _describe(source: Source) -> str:
@@ -212,7 +212,7 @@ def _size_and_time(path: Path) -> tuple[int, int]:
     return path.stat().st_size, path.stat().st_mtime_ns
 
 
-def _write(pairs: Iterator[Pair], folder: Path) -> int:
+def _write(pairs: Iterator[SentencePair], folder: Path) -> int:
     """Write a table, and return the number of its pairs."""
     import pyarrow
 

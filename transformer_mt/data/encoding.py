@@ -30,7 +30,7 @@ TableRows = NDArray[np.int32]
 
 
 @dataclass(frozen=True)
-class Side:
+class EncodedSide:
     """The ids of one language: sentence `i` is `ids[offsets[i]:offsets[i + 1]]`, without control symbols."""
 
     ids: Ids
@@ -49,7 +49,7 @@ class Side:
 
 
 @dataclass
-class Filtered:
+class FilterCounts:
     """What was done to pairs on the way, and the table rows of the first few."""
 
     empty: int = 0
@@ -68,18 +68,18 @@ class Filtered:
 class EncodedCorpus:
     """Both sides of the pairs that are kept, in the table's order."""
 
-    src: Side
-    tgt: Side
-    table: ParallelCorpus
-    table_rows: TableRows  # from which each pair comes. [N]
-    filtered: Filtered
+    src: EncodedSide
+    tgt: EncodedSide
+    text: ParallelCorpus
+    text_rows: TableRows  # from which each pair comes. [N]
+    filtered: FilterCounts
 
     def __len__(self) -> int:
         return len(self.src)
 
     def describe_lines(self, rows: Rows) -> str:
         """Where pairs were read, for a person: the first few `file:line`, and how many more."""
-        return self.table.describe_lines(self.table_rows[rows].tolist())
+        return self.text.describe_lines(self.text_rows[rows].tolist())
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class LengthLimit:
     keep_empty: bool = False
 
 
-def encode(
+def encode_corpus(
     table: ParallelCorpus, tokenizers: TokenizerPair, limit: LengthLimit | None, cache_dir: Path
 ) -> EncodedCorpus:
     """Encode a table, or take the arrays from the cache.
@@ -105,20 +105,20 @@ def encode(
         with atomic_shared_folder(folder) as beside:
             filtered = _write(table, tokenizers, limit, beside)
             (beside / "filtered.json").write_text(json.dumps(asdict(filtered)), encoding="utf-8")
-    filtered = Filtered(**json.loads((folder / "filtered.json").read_text(encoding="utf-8")))
-    table_rows = np.load(folder / "rows.npy", mmap_mode="r")
-    return EncodedCorpus(_load_side(folder, "src"), _load_side(folder, "tgt"), table, table_rows, filtered)
+    filtered = FilterCounts(**json.loads((folder / "filtered.json").read_text(encoding="utf-8")))
+    text_rows = np.load(folder / "rows.npy", mmap_mode="r")
+    return EncodedCorpus(_load_side(folder, "src"), _load_side(folder, "tgt"), table, text_rows, filtered)
 
 
-def _load_side(folder: Path, name: str) -> Side:
+def _load_side(folder: Path, name: str) -> EncodedSide:
     offsets = np.load(folder / f"{name}.offsets.npy", mmap_mode="r")
     path = folder / f"{name}.ids"
     ids: Any = np.memmap(path, np.int32, mode="r") if path.stat().st_size else np.empty(0, np.int32)
-    return Side(ids, offsets)
+    return EncodedSide(ids, offsets)
 
 
-def _write(table: ParallelCorpus, tokenizers: TokenizerPair, limit: LengthLimit | None, folder: Path) -> Filtered:
-    filtered = Filtered()
+def _write(table: ParallelCorpus, tokenizers: TokenizerPair, limit: LengthLimit | None, folder: Path) -> FilterCounts:
+    filtered = FilterCounts()
     lengths: tuple[list[Offsets], list[Offsets]] = ([np.zeros(1, np.int64)], [np.zeros(1, np.int64)])
     rows = [np.empty(0, np.int32)]
     row = 0
@@ -143,7 +143,7 @@ def _keep(
     texts: list[tuple[str, str]],
     coded: list[tuple[list[int], list[int]]],
     limit: LengthLimit,
-    filtered: Filtered,
+    filtered: FilterCounts,
     first_row: int,
 ) -> list[int]:
     """Which pairs of a block are trained on; long ones are cut in place, and all that is lost is counted."""

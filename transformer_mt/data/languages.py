@@ -10,7 +10,7 @@ _NAMES = (
 _SHORT = {name: names.split()[0] for names in _NAMES.split(",") for name in names.split()}
 
 
-MISTAKEN = {
+COUNTRY_CODES = {
     "jp": "ja",
     "cn": "zh",
     "kr": "ko (kau is Kanuri)",
@@ -27,8 +27,8 @@ LENGTHS = 2, 3  # of a code, as ISO 639 has it
 def check_language(code: str) -> str:
     """A code as it is. Raises `ValueError` for what cannot be one: under it, BLEU would take the wrong tokeniser."""
     primary = code.lower().replace("_", "-").partition("-")[0]
-    if primary in MISTAKEN:
-        raise ValueError(f'"{code}" is the code of a country; for its language write {MISTAKEN[primary]}')
+    if primary in COUNTRY_CODES:
+        raise ValueError(f'"{code}" is the code of a country; for its language write {COUNTRY_CODES[primary]}')
     if len(primary) not in LENGTHS or not primary.isalpha():
         raise ValueError(f'"{code}" is no code of a language; write one such as en, de or zh-Hant')
     return code

@@ -5,16 +5,16 @@ from __future__ import annotations
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
-from transformer_mt.data.batches import Batch, BatchStream, Position
+from transformer_mt.data.batches import Batch, BatchStream, StreamPosition
 
-AHEAD = 2  # steps whose batches are ready, or being built, while one is computed
+PREFETCHED_STEPS = 2  # steps whose batches are ready, or being built, while one is computed
 
 
-class Step(NamedTuple):
+class StepBatches(NamedTuple):
     """The batches of one step of the optimiser, and the position in the stream behind them."""
 
     batches: list[Batch]
-    position: Position
+    position: StreamPosition
 
 
 class Prefetcher:
@@ -24,10 +24,12 @@ class Prefetcher:
     for.
     """
 
-    def __init__(self, stream: BatchStream, count: int, rank: int = 0, size: int = 1, *, pinned: bool = False) -> None:
-        self.stream, self.count, self.rank, self.size, self.pinned = stream, count, rank, size, pinned
+    def __init__(
+        self, stream: BatchStream, count: int, rank: int = 0, size: int = 1, *, pin_memory: bool = False
+    ) -> None:
+        self.stream, self.count, self.rank, self.size, self.pin_memory = stream, count, rank, size, pin_memory
         self._pool = ThreadPoolExecutor(1, "batches")
-        self._steps: dict[Position, Future[Step]] = {}  # by the position before
+        self._steps: dict[StreamPosition, Future[StepBatches]] = {}  # by the position before
 
     def __enter__(self) -> Prefetcher:
         return self
@@ -35,16 +37,16 @@ class Prefetcher:
     def __exit__(self, *_: object) -> None:
         self._pool.shutdown(cancel_futures=True)
 
-    def take(self, position: Position) -> Step:
+    def take(self, position: StreamPosition) -> StepBatches:
         """The step that begins at a position. The ones behind it are built meanwhile."""
-        places = [self.stream.after(position, i * self.count) for i in range(AHEAD + 1)]
+        places = [self.stream.advance(position, i * self.count) for i in range(PREFETCHED_STEPS + 1)]
         self._steps = {place: self._steps.get(place) or self._pool.submit(self._build, place) for place in places}
         return self._steps[position].result()
 
-    def describe_lines(self, position: Position) -> str:
+    def describe_lines(self, position: StreamPosition) -> str:
         """Where the pairs of the step that begins at a position were read, for a person."""
-        return self.stream.corpus.describe_lines(self.stream.rows(position, self.count))
+        return self.stream.corpus.describe_lines(self.stream.rows_at(position, self.count))
 
-    def _build(self, position: Position) -> Step:
+    def _build(self, position: StreamPosition) -> StepBatches:
         batches, after = self.stream.take(position, self.count, self.rank, self.size)
-        return Step([batch.pinned() for batch in batches] if self.pinned else batches, after)
+        return StepBatches([batch.pin_memory() for batch in batches] if self.pin_memory else batches, after)

@@ -22,7 +22,7 @@ _REASONS = {
 }
 
 
-def report(
+def build_report(
     train: EncodedCorpus, validation: EncodedCorpus, held_out: Mapping[str, ParallelCorpus], cache_dir: Path
 ) -> list[str]:
     """The report, a sentence a line; what begins with `warning:` should be read before going on."""
@@ -37,14 +37,14 @@ def report(
         count = getattr(train.filtered, reason)
         if count:
             lines.append(
-                f"{sentence.format(n=count)} ({train.table.describe_lines(train.filtered.examples[reason], count)})"
+                f"{sentence.format(n=count)} ({train.text.describe_lines(train.filtered.examples[reason], count)})"
             )
     if count := validation.filtered.truncated:
-        describe_lines = validation.table.describe_lines(validation.filtered.examples["truncated"], count)
+        describe_lines = validation.text.describe_lines(validation.filtered.examples["truncated"], count)
         lines.append(
             f"{count:,} validation pairs are too long to be read whole: their loss is that of a part ({describe_lines})"
         )
-    return lines + _repetitions(train.table, held_out, cache_dir)
+    return lines + _repetitions(train.text, held_out, cache_dir)
 
 
 def _repetitions(train: ParallelCorpus, held_out: Mapping[str, ParallelCorpus], cache_dir: Path) -> list[str]:

@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, WithJsonSchema, model_validator
 from transformer_mt.config.section import PathName, Section, section_error
 from transformer_mt.data import quickstart
 from transformer_mt.data.languages import primary_language
-from transformer_mt.data.text_files import Pair, read_lines, read_pairs
+from transformer_mt.data.text_files import SentencePair, read_lines, read_pairs
 from transformer_mt.errors import UserError
 
 
@@ -87,7 +87,7 @@ class Source(Section):
         return self
 
 
-def read(source: Source, columns: tuple[str, str]) -> Iterator[Pair]:
+def read_source(source: Source, columns: tuple[str, str]) -> Iterator[SentencePair]:
     """The pairs of any source, in order; `columns` name source and target in tables and data sets.
 
     Raises `UserError` for what cannot be read, with file and line.
@@ -116,7 +116,7 @@ class Row(NamedTuple):
     columns: Mapping[str, object]
 
 
-def _read_table(path: Path, columns: tuple[str, str]) -> Iterator[Pair]:
+def _read_table(path: Path, columns: tuple[str, str]) -> Iterator[SentencePair]:
     kind = path.name.removesuffix(".gz").rpartition(".")[2]
     if kind not in (*_TABLES, PARQUET):
         raise UserError(
@@ -124,7 +124,7 @@ def _read_table(path: Path, columns: tuple[str, str]) -> Iterator[Pair]:
             "three)"
         )
     for row in _read_parquet(path, columns) if kind == PARQUET else _TABLES[kind](path):
-        yield Pair(*_pick(row.columns, columns, f"{path}:{row.line}"), str(path), row.line)
+        yield SentencePair(*_pick(row.columns, columns, f"{path}:{row.line}"), str(path), row.line)
 
 
 def _pick(row: Mapping[str, object], columns: tuple[str, str], where: str) -> tuple[str, str]:
@@ -226,7 +226,7 @@ _TABLES: dict[str, Callable[[Path], Iterable[Row]]] = {
 # --- data sets and the built-in corpus --------------------------------------------------------------------------------
 
 
-def _read_dataset(source: Source, columns: tuple[str, str]) -> Iterator[Pair]:
+def _read_dataset(source: Source, columns: tuple[str, str]) -> Iterator[SentencePair]:
     import datasets
 
     datasets.disable_progress_bars()
@@ -255,7 +255,7 @@ def _read_dataset(source: Source, columns: tuple[str, str]) -> Iterator[Pair]:
     if wanted := _of_text(rows.column_names, columns):
         rows = rows.select_columns(wanted)
     for number, row in enumerate(rows, start=1):
-        yield Pair(*_pick(row, columns, f"{name} ({split}):{number}"), f"{name} ({split})", number)
+        yield SentencePair(*_pick(row, columns, f"{name} ({split}):{number}"), f"{name} ({split})", number)
 
 
 def _split_of(saved: Any, split: str, name: str) -> Any:
@@ -268,7 +268,7 @@ def _split_of(saved: Any, split: str, name: str) -> Any:
     return splits[split]
 
 
-def _read_builtin(split: str, languages: tuple[str, str]) -> Iterator[Pair]:
+def _read_builtin(split: str, languages: tuple[str, str]) -> Iterator[SentencePair]:
     primary = [*map(primary_language, languages)]
     if sorted(primary) != ["de", "en"]:
         raise UserError("the built-in corpus is English and German: set data.src_lang and data.tgt_lang to en and de")
@@ -277,4 +277,4 @@ def _read_builtin(split: str, languages: tuple[str, str]) -> Iterator[Pair]:
         raise UserError(f"the built-in corpus has no split {split}; choose from: {', '.join(quickstart.SPLITS)}")
     for number, (en, de) in enumerate(quickstart.load_pairs(split), start=1):
         src, tgt = (en, de) if primary == ["en", "de"] else (de, en)
-        yield Pair(src, tgt, f"quickstart ({split})", number)
+        yield SentencePair(src, tgt, f"quickstart ({split})", number)

@@ -18,7 +18,7 @@ from transformer_mt.errors import UserError
 Errors = Literal["strict", "replace"]
 
 
-class Pair(NamedTuple):
+class SentencePair(NamedTuple):
     """One sentence pair and where it was read."""
 
     src: str
@@ -59,7 +59,7 @@ def _open(path: Path) -> IO[bytes]:
     return cast(IO[bytes], gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb"))
 
 
-def read_rows(*paths: Path, errors: Errors = "strict") -> Iterator[tuple[str, ...]]:
+def zip_lines(*paths: Path, errors: Errors = "strict") -> Iterator[tuple[str, ...]]:
     """Line N of every file, for each N. Raises `UserError` where one of them has more lines than another."""
     files = [read_lines(path, errors) for path in paths]
     for number, row in enumerate(zip_longest(*files), start=1):
@@ -72,15 +72,15 @@ def read_rows(*paths: Path, errors: Errors = "strict") -> Iterator[tuple[str, ..
         yield row
 
 
-def read_columns(*paths: Path) -> list[list[str]]:
+def read_aligned_files(*paths: Path) -> list[list[str]]:
     """The lines of each file. Raises `UserError` unless all have as many, one at least."""
-    rows = [*read_rows(*paths)]
+    rows = [*zip_lines(*paths)]
     if not rows:
         raise UserError(f"{paths[0]}: holds no lines; is it the right file?")
     return [list(column) for column in zip(*rows, strict=True)]
 
 
-def read_pairs(src: Path, tgt: Path, errors: Errors = "strict") -> Iterator[Pair]:
-    """The pairs of two files. Raises `UserError` as `read_rows` does."""
-    for number, (one, other) in enumerate(read_rows(src, tgt, errors=errors), start=1):
-        yield Pair(one, other, str(src), number)
+def read_pairs(src: Path, tgt: Path, errors: Errors = "strict") -> Iterator[SentencePair]:
+    """The pairs of two files. Raises `UserError` as `zip_lines` does."""
+    for number, (one, other) in enumerate(zip_lines(src, tgt, errors=errors), start=1):
+        yield SentencePair(one, other, str(src), number)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from transformer_mt.data.batches import pair_batch
+from transformer_mt.data.batches import collate_pairs
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.decoding.ensemble import Ensemble
 from transformer_mt.model.attention_weights import attention_weights
@@ -35,7 +35,7 @@ def align(
     """
     if not targets:
         return []
-    batch = pair_batch(sources, [ids[:-1] for ids in targets], tokenizers).to(ensemble.device)
+    batch = collate_pairs(sources, [ids[:-1] for ids in targets], tokenizers).to(ensemble.device)
     each: list[Tensor] = []
     for model in ensemble.models:
         cross = attention_weights(model, batch.src, batch.tgt_in).cross  # n_layers x [n, H, T, S]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
-from transformer_mt.data.batches import pair_batch
+from transformer_mt.data.batches import collate_pairs
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
@@ -50,7 +50,7 @@ def explain(translator: Translator, text: str) -> Explanation:
     hypothesis = translator.search(source, translator.config)[0][0]
     is_whole = hypothesis.finished or not hypothesis.ids  # without either, the model's scores are no numbers
     written = hypothesis.ids + [tokenizers.tgt.eos_id] * is_whole
-    batch = pair_batch(source, [written[:-1]], tokenizers).to(model.output.weight.device)
+    batch = collate_pairs(source, [written[:-1]], tokenizers).to(model.output.weight.device)
     return Explanation(
         src=pieces(tokenizers.src, cast(list[int], batch.src[0].tolist())),
         read=pieces(tokenizers.tgt, cast(list[int], batch.tgt_in[0].tolist())),

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transformer_mt.data.batches import Batch, pair_batch
+from transformer_mt.data.batches import Batch, collate_pairs
 from transformer_mt.data.bucketing import BucketedBatches
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.ensemble import Ensemble, mean
@@ -36,9 +36,9 @@ def forced_log_probs(
     lengths = [np.array([len(ids) for ids in side], np.int32) for side in (sources, targets)]
     cuts = BucketedBatches(lengths[0] + tokenizers.n_source_controls, lengths[1] + 1, tokens)
     found: list[list[float]] = [[] for _ in targets]
-    for rows in cuts.in_order():
+    for rows in cuts.shortest_first():
         numbers = cast("list[int]", rows.tolist())
-        batch = pair_batch([sources[i] for i in numbers], [targets[i] for i in numbers], tokenizers)
+        batch = collate_pairs([sources[i] for i in numbers], [targets[i] for i in numbers], tokenizers)
         batch = batch.to(ensemble.device)
         each = iter(cast("list[float]", mean([_label_log_probs(model, batch) for model in ensemble.models]).tolist()))
         for i in numbers:

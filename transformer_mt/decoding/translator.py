@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import torch
 
-from transformer_mt.data.batches import source_batch
+from transformer_mt.data.batches import collate_sources
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.alignment import Links, align
 from transformer_mt.decoding.beam_search import LogitsProcessor, beam_candidates, search
@@ -120,7 +120,7 @@ class Translator(TextTranslator):
         numbers = torch.tensor(lines or range(1, len(sentences) + 1), device=device)
         drawn = config.temperature, config.top_k, config.top_p, config.seed
         choose = Sampler(*drawn, numbers) if config.sample else beam_candidates
-        caches = self.ensemble.start(source_batch(sentences, self.tokenizers).to(device))
+        caches = self.ensemble.start(collate_sources(sentences, self.tokenizers).to(device))
         return search(self.ensemble.step, caches, beams, choose, rules)
 
     def log_probs(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:

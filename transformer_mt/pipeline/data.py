@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from transformer_mt.config.root import Config
-from transformer_mt.data import corpus
 from transformer_mt.data.batches import BatchStream
-from transformer_mt.data.corpus import ParallelCorpus
-from transformer_mt.data.encoding import EncodedCorpus, LengthLimit, encode
+from transformer_mt.data.corpus import ParallelCorpus, load_corpus, split_off_validation
+from transformer_mt.data.encoding import EncodedCorpus, LengthLimit, encode_corpus
 from transformer_mt.data.sources import Source
 from transformer_mt.data.tokenizers import tokenizer
 from transformer_mt.data.tokenizers.subword_sampling import SubwordSampler, SubwordSamplers
@@ -83,7 +82,7 @@ def load_pairs(config: Config) -> tuple[ParallelCorpus, ParallelCorpus]:
     data, train_table = config.data, load(config, config.data.train)
     if data.validation is not None:
         return train_table, load(config, data.validation)
-    train_table, validation = corpus.cut_validation(train_table, data.validation_size, config.seed)
+    train_table, validation = split_off_validation(train_table, data.validation_size, config.seed)
     log_rank0(f"data: data.validation is missing: {len(validation):,} random pairs are cut from the training pairs")
     return train_table, validation
 
@@ -100,7 +99,7 @@ def load_validation(config: Config) -> ParallelCorpus:
 
 def load(config: Config, source: Source) -> ParallelCorpus:
     """One source, in the configuration's languages."""
-    return corpus.load(source, config.data.src_lang, config.data.tgt_lang, Path(config.data.cache_dir))
+    return load_corpus(source, config.data.src_lang, config.data.tgt_lang, Path(config.data.cache_dir))
 
 
 # --- ids --------------------------------------------------------------------------------------------------------------
@@ -126,7 +125,7 @@ def encode_tables(config: Config, tables: Tables, tokenizers: TokenizerPair) -> 
     """Training pairs within the length limit, validation pairs as they are, but for what the model cannot read."""
     limit = LengthLimit(config.data.max_length, config.data.too_long)
     corpora = Corpora(
-        encode(tables.train, tokenizers, limit, Path(config.data.cache_dir)),
+        encode_corpus(tables.train, tokenizers, limit, Path(config.data.cache_dir)),
         encode_validation(config, tables.validation, tokenizers),
     )
     if not len(corpora.train):
@@ -145,7 +144,7 @@ def encode_validation(config: Config, table: ParallelCorpus, tokenizers: Tokeniz
     if config.model.longest is not None:
         longest = min(longest, config.model.longest - config.tokenizer.source_bos)
     limit = LengthLimit(longest, "truncate", keep_empty=True)
-    return encode(table, tokenizers, limit, Path(config.data.cache_dir))
+    return encode_corpus(table, tokenizers, limit, Path(config.data.cache_dir))
 
 
 def make_stream(config: Config, material: TrainingData, tokens: int) -> BatchStream:

@@ -17,11 +17,11 @@ import torch
 from transformer_mt.config import root as configuration
 from transformer_mt.config.rendering import render_yaml
 from transformer_mt.config.root import Config
-from transformer_mt.data import report as checks
 from transformer_mt.data.batches import Batch, BatchStream
 from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.data.prefetching import Prefetcher
+from transformer_mt.data.report import build_report
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
@@ -135,7 +135,7 @@ def report_data(run: RunFolder, config: Config, material: TrainingData, origin: 
         origin.check_tokenizers(material.tokenizers)
         origin.check_cut(fingerprints)
     cache_dir = Path(config.data.cache_dir)
-    report = checks.report(corpora.train, corpora.validation, tables.held_out(), cache_dir)
+    report = build_report(corpora.train, corpora.validation, tables.held_out(), cache_dir)
     for line in report:
         log_rank0(f"data: {line}")
     return report
@@ -216,11 +216,11 @@ def make_trainer(
 ) -> Trainer:
     """The trainer with all its parts."""
     ema_decay = config.optimizer.ema_decay
-    pinned = machine.device.type == "cuda"
+    pin_memory = machine.device.type == "cuda"
     updater = make_updater(config, machine, ranks, model, partial(halves, stream))
     return Trainer(
         updater=updater,
-        feed=Prefetcher(stream, config.batches.accumulate, ranks.rank, ranks.size, pinned=pinned),
+        feed=Prefetcher(stream, config.batches.accumulate, ranks.rank, ranks.size, pin_memory=pin_memory),
         schedule=make_schedule(config.schedule, config.model.d_model),
         ema=ExponentialMovingAverage(model, ema_decay) if ema_decay else None,
         validate=make_validator(config, machine, ranks, model, material.tokenizers, material.corpora.validation),
@@ -263,7 +263,7 @@ def make_validator(
         tokenizers,
         config.decoding,
         BatchStream(corpus, tokenizers, config.batches.budget, config.seed),
-        list(corpus.table),
+        list(corpus.text),
         machine=machine,
         ranks=ranks,
         smoothing=config.loss.label_smoothing,
@@ -278,7 +278,7 @@ def halves(stream: BatchStream, batch: Batch) -> list[Batch]:
     if len(batch.rows) == 1:
         raise UserError(f"{lines}: there is no memory for this pair alone; lower data.max_length, or the model's size")
     log(f"no memory for a batch of {len(batch.rows)} pairs: it is split ({lines})")
-    return stream.halves(batch)
+    return stream.halve(batch)
 
 
 def finish(

@@ -13,7 +13,7 @@ import torch
 from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
 from transformer_mt.config.section import Section
-from transformer_mt.data.corpus import is_cut, is_cut_otherwise
+from transformer_mt.data.corpus import has_split_off_validation, is_split_differently
 from transformer_mt.data.tokenizers.config import TokenizerConfig
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
@@ -71,12 +71,15 @@ class WarmStart:
 
         `fingerprints`: of the text of each table here.
         """
-        if is_cut_otherwise(fingerprints["train"], self.run.read_record()["sha256"]["train"]):
+        if is_split_differently(fingerprints["train"], self.run.read_record()["sha256"]["train"]):
             raise UserError(
                 f"{KEY}: {self.run.path}: has learnt from pairs that are cut for validation here;\n"
                 "set seed and data.validation_size as there, or name data.validation"
             )
-        if is_cut(fingerprints["train"]) and fingerprints["train"] != self.run.read_record()["sha256"]["train"]:
+        if (
+            has_split_off_validation(fingerprints["train"])
+            and fingerprints["train"] != self.run.read_record()["sha256"]["train"]
+        ):
             warnings.warn(
                 f"{KEY}: validation pairs are cut out of data.train, and {self.run.path} has learnt from other text: "
                 "where that holds some of them, their scores are too good; name data.validation to be sure",

@@ -52,9 +52,9 @@ def heaviest(stream: BatchStream) -> list[Batch]:
 
     Of all epochs; with subword sampling a batch may become somewhat larger.
     """
-    b, s, t = (stream.cuts.shapes[:, i] for i in range(3))
+    b, s, t = (stream.bucketed.shapes[:, i] for i in range(3))
     costs = b * (s + t), b * (s * s + s * t + t * t)
-    plan = stream.cuts.in_order()
+    plan = stream.bucketed.shortest_first()
     return [stream.collate(plan[i], 0) for i in dict.fromkeys(int(np.argmax(cost)) for cost in costs)]
 
 
@@ -163,7 +163,7 @@ def fastest(rate: Callable[[int], float], least: int, most: int) -> int:
 def rate(stream: BatchStream, try_batch: TryBatch) -> float:
     """Target tokens per second over batches of short, middling and long sentences; each is computed twice, and the
     second time counts."""
-    plan, labels, seconds = stream.cuts.in_order(), 0, 0.0
+    plan, labels, seconds = stream.bucketed.shortest_first(), 0, 0.0
     with torch.random.fork_rng([]):
         for i in {len(plan) * quarter // 4 for quarter in (1, 2, 3)}:
             batch = stream.collate(plan[i], 0)

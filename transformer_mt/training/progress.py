@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from transformer_mt.config.section import MAY_CHANGE, PathName, Section
-from transformer_mt.data.batches import Position
+from transformer_mt.data.batches import StreamPosition
 from transformer_mt.runs.folder import is_better
 from transformer_mt.system.files import WhenFull
 
@@ -101,7 +101,7 @@ class Progress:
     """How far a run has come. With weights, optimiser and settings it is all that the next step depends on."""
 
     step: int = 0
-    position: Position = field(default_factory=Position)
+    position: StreamPosition = field(default_factory=StreamPosition)
     validated: int = 0  # last step that was validated
     best_step: int = 0
     best_score: float | None = None
@@ -117,7 +117,7 @@ class Progress:
     @classmethod
     def of(cls, saved: dict[str, Any]) -> Progress:
         """The progress that a checkpoint holds. Raises `KeyError` or `TypeError` for one of another version."""
-        parts: dict[str, Any] = {"position": Position(**saved["position"]), "health": Health(**saved["health"])}
+        parts: dict[str, Any] = {"position": StreamPosition(**saved["position"]), "health": Health(**saved["health"])}
         return cls(**{**saved, **parts})
 
     def take_score(self, metric: str, score: float, warming_up: bool = False) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from transformer_mt.data.batches import Position
+from transformer_mt.data.batches import StreamPosition
 from transformer_mt.data.prefetching import Prefetcher
 from transformer_mt.errors import Interrupted, UserError
 from transformer_mt.evaluation.degenerate import Finding, judge
@@ -75,7 +75,7 @@ class Outcome(NamedTuple):
     """A step that nobody has read yet."""
 
     step: int
-    position: Position  # of its first batch
+    position: StreamPosition  # of its first batch
     taken: Taken
 
 

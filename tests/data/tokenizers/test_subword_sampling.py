@@ -15,7 +15,7 @@ import tokenizers as hf
 import torch
 from tokenizers import models
 
-from transformer_mt.data.batches import Batch, BatchStream, Position
+from transformer_mt.data.batches import Batch, BatchStream, StreamPosition
 from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.data.quickstart import load_pairs
 from transformer_mt.data.tokenizers import subword_sampling
@@ -247,7 +247,7 @@ def texts(batches: Sequence[Batch], tokenizers: TokenizerPair) -> list[tuple[str
 def test_an_epoch_holds_every_pair_in_other_pieces(corpus: EncodedCorpus, both: TokenizerPair) -> None:
     """The decoder's input stays in step with its labels (trap 18), and the counts are those of what was drawn."""
     stream, pads = make_stream(corpus, both, 0.5), (both.src.pad_id, both.tgt.pad_id)
-    first, second = (stream.take(Position(epoch), len(stream.plan(epoch)))[0] for epoch in (0, 1))
+    first, second = (stream.take(StreamPosition(epoch), len(stream.plan(epoch)))[0] for epoch in (0, 1))
     for batches in (first, second):
         assert sorted(texts(batches, stream.tokenizers)) == sorted(PAIRS)
         for batch in batches:
@@ -260,8 +260,8 @@ def test_an_epoch_holds_every_pair_in_other_pieces(corpus: EncodedCorpus, both: 
 
 def test_a_stream_that_resumes_sees_the_same_batches(corpus: EncodedCorpus, both: TokenizerPair) -> None:
     """Trap 42."""
-    whole, _ = make_stream(corpus, both, 0.3).take(Position(), 30)
-    _, middle = make_stream(corpus, both, 0.3).take(Position(), 25)
+    whole, _ = make_stream(corpus, both, 0.3).take(StreamPosition(), 30)
+    _, middle = make_stream(corpus, both, 0.3).take(StreamPosition(), 25)
     rest, _ = make_stream(corpus, both, 0.3).take(middle, 5)
     for left, right in zip(whole[25:], rest, strict=True):
         assert torch.equal(left.src, right.src)
@@ -270,15 +270,17 @@ def test_a_stream_that_resumes_sees_the_same_batches(corpus: EncodedCorpus, both
 
 def test_validation_is_never_sampled(corpus: EncodedCorpus, both: TokenizerPair) -> None:
     stream, canonical = make_stream(corpus, both, 0.9), BatchStream(corpus, both, 600, 1)
-    seen = [text for batch in stream.in_order() for text in batch.labels.tolist()]
-    assert sum(batch.n_tgt for batch in stream.in_order()) == sum(batch.n_tgt for batch in canonical.in_order())
+    seen = [text for batch in stream.shortest_first() for text in batch.labels.tolist()]
+    assert sum(batch.n_tgt for batch in stream.shortest_first()) == sum(
+        batch.n_tgt for batch in canonical.shortest_first()
+    )
     assert len(seen) == len(corpus)
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 1.0])
 def test_batches_keep_their_budget_about(corpus: EncodedCorpus, both: TokenizerPair, rate: float) -> None:
     stream = make_stream(corpus, both, rate)
-    batches, _ = stream.take(Position(), len(stream.plan(0)))
+    batches, _ = stream.take(StreamPosition(), len(stream.plan(0)))
     cells = [batch.labels.numel() for batch in batches]
     assert 400 < np.mean(cells) < 720  # by canonical lengths, up to seven times the budget
 
