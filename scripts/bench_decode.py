@@ -77,7 +77,7 @@ def compare(args: argparse.Namespace, beam: int) -> None:
             rates[side].append(done["rates"][0])
             texts[side] = done["texts"]
     config = load_config(RunFolder.open(Path(args.run)).config)
-    standard = Scorer.of(config.scoring, config.data.tgt_lang)
+    standard = Scorer.from_config(config.scoring, config.data.tgt_lang)
     for side in SIDES:
         ratios = [ours / theirs for ours, theirs in zip(rates[side], rates["ctranslate2"], strict=True)]
         bleu = f"  BLEU {standard.score(texts[side], list(read_lines(args.ref))).bleu.value:.2f}" if args.ref else ""

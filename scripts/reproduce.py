@@ -40,7 +40,7 @@ from reproduce_work import (
 )
 from trainings import do_all, folder, positive, refuse_own, run_script, spread
 
-from transformer_mt.evaluation.moses import MULTI30K
+from transformer_mt.evaluation import paper_bleu
 
 TINY = System("tiny", "papers/multi30k_tiny.yaml", averaged=10)
 FAST = System("fast", "papers/multi30k_fast.yaml", averaged=3)
@@ -130,8 +130,8 @@ def read_arguments() -> argparse.Namespace:
 def pair(text: str) -> tuple[str, str]:
     """Two of the languages of Multi30k."""
     src_lang, hyphen, tgt_lang = text.partition("-")
-    if not hyphen or src_lang == tgt_lang or not {src_lang, tgt_lang} <= set(MULTI30K):
-        raise argparse.ArgumentTypeError(f"{text}: two of {', '.join(MULTI30K)}, such as en-de")
+    if not hyphen or src_lang == tgt_lang or not {src_lang, tgt_lang} <= set(paper_bleu.LANGUAGES):
+        raise argparse.ArgumentTypeError(f"{text}: two of {', '.join(paper_bleu.LANGUAGES)}, such as en-de")
     return src_lang, tgt_lang
 
 

@@ -12,7 +12,7 @@ from trainings import CONFIGS, Doable, as_source, tmt
 
 from transformer_mt.config.root import load
 from transformer_mt.data.text_files import read_lines
-from transformer_mt.evaluation.moses import papers_texts
+from transformer_mt.evaluation import paper_bleu
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.files import delete_folder, write_text
 
@@ -190,7 +190,7 @@ def write_papers_texts(data: Path, lang: str) -> None:
     """The corpus in one language, prepared as the papers have it. Where it has changed, its scores are deleted."""
     TEXT.mkdir(parents=True, exist_ok=True)
     for part in PARTS:
-        lines = papers_texts(list(read_lines(data / f"{part}.{lang}")), lang)
+        lines = paper_bleu.preprocess(list(read_lines(data / f"{part}.{lang}")), lang)
         text, file = "".join(f"{line}\n" for line in lines), TEXT / f"{part}.{lang}"
         if not file.exists() or file.read_text(encoding="utf-8") != text:
             for scores in RUNS.glob(f"*/scores-{part}.json"):
@@ -224,4 +224,4 @@ def is_newer(made: Path, sources: Sequence[Path]) -> bool:
 def measured(scores: Path, name: str) -> float:
     """A score, as `tmt evaluate` found it."""
     (found,) = json.loads(scores.read_text(encoding="utf-8"))["test_sets"].values()
-    return found["measures"][name]["value"]
+    return found["metrics"][name]["value"]

@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 from helpers import Tmt
-from sacrebleu.significance import PairedTest
 
 from transformer_mt import Translator
-from transformer_mt.evaluation.measures import NO_TER
-from transformer_mt.evaluation.metrics import Scorer
-from transformer_mt.evaluation.significance import contests
+from transformer_mt.evaluation import significance
+from transformer_mt.evaluation.metrics import NO_TER, Scorer
+from transformer_mt.evaluation.significance import compare_systems
 
 
 @pytest.fixture
@@ -37,7 +36,8 @@ def here(tiny: Path, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
 @pytest.fixture(autouse=True)
 def few_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     """What significance is, other tests look at."""
-    monkeypatch.setattr(PairedTest, "_DEFAULT_SAMPLES", {"ar": 200, "bs": 100})
+    monkeypatch.setattr(significance, "RANDOMISATION_TRIALS", 200)
+    monkeypatch.setattr(significance, "BOOTSTRAP_SAMPLES", 100)
 
 
 def lines(name: str) -> list[str]:
@@ -52,9 +52,9 @@ def found(done: CompletedProcess[str]) -> dict[str, Any]:
 def test_two_files(here: Path, tmt: Tmt) -> None:
     done = tmt("compare", "a.de", "b.de", "--ref", "valid.de", "--show", 2)
     assert (done.returncode, done.stderr) == (0, "")
-    wanted = contests([lines("a.de"), lines("b.de")], lines("valid.de"), Scorer("13a", ""))
+    wanted = compare_systems([lines("a.de"), lines("b.de")], lines("valid.de"), Scorer("13a", ""))
     for name, contest in wanted.items():
-        a, b = contest.standings
+        a, b = contest.systems
         assert re.search(rf"^{re.escape(name)} +A +{a.score:.2f}\n", done.stdout, re.MULTILINE)
         p = rf"{b.p_bootstrap:.4f} +{b.p_randomisation:.4f}"
         assert re.search(rf"^ +B +{b.score:.2f} +{re.escape(f'{b.difference:+.2f}')} +{p}$", done.stdout, re.MULTILINE)
@@ -79,11 +79,11 @@ def test_a_run_and_a_file(here: Path, tmt: Tmt) -> None:
     files = ("--src", "valid.en", "--ref", "valid.de", "--json", "--beam", 2)
     one = found(tmt("compare", "runs/tiny", "a.de", *files))
     hypotheses = Translator.load("runs/tiny", beam=2).translate(lines("valid.en"))
-    wanted = contests([hypotheses, lines("a.de")], lines("valid.de"), Scorer("13a", "de"))
+    wanted = compare_systems([hypotheses, lines("a.de")], lines("valid.de"), Scorer("13a", "de"))
     assert one["systems"] == {"A": "runs/tiny (beam 2, step 12)", "B": "a.de"}
     assert one["pairs"] == 8
     for name, contest in wanted.items():
-        for ours, theirs in zip(one["contests"][name]["standings"], contest.standings, strict=True):
+        for ours, theirs in zip(one["metrics"][name]["systems"], contest.systems, strict=True):
             assert ours["score"] == theirs.score
             assert ours["p_bootstrap"] == theirs.p_bootstrap
     assert [bucket["words"] for bucket in one["lengths"]] == ["0-10"]
@@ -112,8 +112,8 @@ def test_held_out_pairs_are_not_counted_as_learnt(here: Path, tmt: Tmt) -> None:
 def test_three_systems_and_one_twice(here: Path, tmt: Tmt) -> None:
     one = found(tmt("compare", "a.de", "b.de", "a.de", "--ref", "valid.de", "--json", "--show", 0))
     assert list(one["systems"].values()) == ["a.de", "b.de", "a.de"]
-    for contest in one["contests"].values():
-        first, _, third = contest["standings"]
+    for contest in one["metrics"].values():
+        first, _, third = contest["systems"]
         assert (third["score"], third["difference"], third["p_randomisation"]) == (first["score"], 0, 1)
     assert one["sentences"] == one["frequencies"] == []
 
@@ -125,8 +125,8 @@ def test_another_checkpoint(here: Path, tmt: Tmt) -> None:
 
 def test_a_language_without_spaces(here: Path, tmt: Tmt) -> None:
     one = found(tmt("compare", "a.de", "b.de", "--ref", "valid.de", "--json", "--tgt-lang", "ja"))
-    assert "|tok:char|" in one["contests"]["BLEU"]["signature"]
-    assert "|norm:yes|" in one["contests"]["TER"]["signature"]
+    assert "|tok:char|" in one["metrics"]["BLEU"]["signature"]
+    assert "|norm:yes|" in one["metrics"]["TER"]["signature"]
     done = tmt("compare", "a.de", "b.de", "--ref", "valid.de", "--tgt-lang", "th", "--show", 0)
     assert NO_TER in done.stdout.split("\n") and "\nTER   " not in done.stdout
 

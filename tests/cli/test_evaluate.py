@@ -16,9 +16,9 @@ from helpers import Tmt
 from transformer_mt import Translator, __version__
 from transformer_mt.cli.evaluate import OF_A_RUN
 from transformer_mt.decoding import loading
-from transformer_mt.evaluation.measures import NO_TER, measure
-from transformer_mt.evaluation.metrics import Scorer
-from transformer_mt.evaluation.moses import papers_texts
+from transformer_mt.evaluation.confidence import score_with_intervals
+from transformer_mt.evaluation.metrics import NO_TER, Scorer
+from transformer_mt.evaluation.paper_bleu import preprocess
 from transformer_mt.runs.folder import RunFolder
 
 FILES = ("--src", "valid.en", "--ref", "valid.de")
@@ -64,7 +64,8 @@ def refused(done: CompletedProcess[str], *parts: str) -> None:
 
 def rows(hypotheses: list[str], references: list[str]) -> list[str]:
     """The table's, below its title."""
-    return [found.line(name) for name, found in measure(hypotheses, references, Scorer("13a", "de")).items()]
+    scores = score_with_intervals(hypotheses, references, Scorer("13a", "de"))
+    return [found.line(name) for name, found in scores.items()]
 
 
 # --- a run ------------------------------------------------------------------------------------------------------------
@@ -127,16 +128,16 @@ def test_for_programs(here: Path, tiny_run: Path, tmt: Tmt) -> None:
     assert (found["step"], found["search"], found["decoding"]["beam"], found["text"]) == (12, "greedy", 1, "raw")
     assert (found["precision"] in ("fp32", "bf16"), found["tgt_lang"]) == (True, "de")
     assert (found_set["pairs"], found_set["seconds"] > 0) == (8, True)
-    assert list(found_set["measures"]) == ["bleu", "chrf", "chrf++", "ter", "p"]
+    assert list(found_set["metrics"]) == ["bleu", "chrf", "chrf++", "ter", "p"]
     assert lines_of("out") == tmt("translate", tiny_run, "--input", "valid.en", "--beam", 1).stdout.split("\n")[:-1]
     ter = sacrebleu.TER()
     by_hand = ter.corpus_score(lines_of("out"), [lines_of("valid.de")], n_bootstrap=1000)
-    measured = found_set["measures"]["ter"]
+    measured = found_set["metrics"]["ter"]
     low, high = measured["interval"]
     assert (measured["value"], measured["signature"]) == (by_hand.score, str(ter.get_signature()))
     assert high - low == pytest.approx(2 * by_hand._ci, abs=1e-4)
-    assert found_set["measures"]["p"]["reference_tokens"] == 24
-    assert found_set["measures"]["p"]["papers_reference_tokens"] is None
+    assert found_set["metrics"]["p"]["reference_tokens"] == 24
+    assert found_set["metrics"]["p"]["papers_reference_tokens"] is None
     # the translations that were written have the same scores
     again = in_json(tmt, "--hyp", "out", "--ref", "valid.de", "--tgt-lang", "de", "--paper", "multi30k")
     assert again["test_sets"]["valid.de"] == {**found_set, "seconds": None}
@@ -150,7 +151,7 @@ def test_a_run_on_moses_text(copy: Path, tiny_run: Path, here: Path, tmt: Tmt) -
     found = in_json(tmt, copy, "--src", "valid.en", "--ref", "ref", "--paper", "multi30k", "--output", "out")
     bleu = sacrebleu.BLEU(lowercase=True)
     by_hand = bleu.corpus_score(lines_of("out"), [[f'{text}, "eins"' for text in lines_of("valid.de")]], n_bootstrap=9)
-    measured = found["test_sets"]["valid.en"]["measures"]
+    measured = found["test_sets"]["valid.en"]["metrics"]
     assert (found["text"], measured["bleu"]["value"]) == ("moses", by_hand.score)
     assert "|case:lc|" in measured["bleu"]["signature"] and "|case:lc|" in measured["chrf"]["signature"]
     assert measured["p"]["reference_tokens"] == 8 * 7
@@ -169,14 +170,14 @@ def test_a_file_of_translations(here: Path, tmt: Tmt) -> None:
 def test_the_language_of_a_file_chooses_the_tokeniser(here: Path, tmt: Tmt) -> None:
     for language, tokenizer in (("zh-CN", "zh"), ("ja", "char"), ("de", "13a")):
         found = in_json(tmt, *HYP, "--tgt-lang", language)
-        assert f"|tok:{tokenizer}|" in found["test_sets"]["train6.de"]["measures"]["bleu"]["signature"]
+        assert f"|tok:{tokenizer}|" in found["test_sets"]["train6.de"]["metrics"]["bleu"]["signature"]
         assert found["tgt_lang"] == language
 
 
 def test_a_file_as_in_the_papers(here: Path, tmt: Tmt) -> None:
     done = tmt("evaluate", *HYP, "--tgt-lang", "de", "--paper", "multi30k")
     *_, p, account, end = done.stdout.split("\n")
-    files = [papers_texts(lines_of(name), "de") for name in ("test.de", "train6.de")]
+    files = [preprocess(lines_of(name), "de") for name in ("test.de", "train6.de")]
     bleu = sacrebleu.BLEU(tokenize="none")
     assert p.split()[:2] == ["P", f"{bleu.corpus_score(files[0], [files[1]]).score:.2f}"]
     assert account.startswith("P: BLEU of text lower-cased, with punctuation and tokens by sacremoses ")
@@ -187,10 +188,10 @@ def test_a_file_of_moses_tokens(here: Path, tmt: Tmt) -> None:
     Path("hyp").write_text("&quot; Eins , zwei ! &quot;\n")
     Path("ref").write_text("&quot; eins , zwei ! &quot;\n")
     options = ("--hyp", "hyp", "--ref", "ref", "--tgt-lang", "de")
-    found = in_json(tmt, *options, "--text", "moses")["test_sets"]["ref"]["measures"]
+    found = in_json(tmt, *options, "--text", "moses")["test_sets"]["ref"]["metrics"]
     assert found["bleu"]["value"] == pytest.approx(100)
     assert "|case:lc|" in found["bleu"]["signature"]
-    assert in_json(tmt, *options)["test_sets"]["ref"]["measures"]["bleu"]["value"] < 100
+    assert in_json(tmt, *options)["test_sets"]["ref"]["metrics"]["bleu"]["value"] < 100
 
 
 # --- mistakes ---------------------------------------------------------------------------------------------------------
@@ -302,7 +303,7 @@ def test_a_language_without_words(here: Path, tmt: Tmt) -> None:
     done = tmt("evaluate", *HYP, "--tgt-lang", "th")
     assert done.stdout.split("\n")[-3:-1] == [done.stdout.split("\n")[4], NO_TER]
     assert done.stdout.split("\n")[4].startswith("chrF++ ")
-    assert "ter" not in in_json(tmt, *HYP, "--tgt-lang", "th")["test_sets"]["train6.de"]["measures"]
+    assert "ter" not in in_json(tmt, *HYP, "--tgt-lang", "th")["test_sets"]["train6.de"]["metrics"]
 
 
 def test_the_step_is_that_of_the_weights(here: Path, tiny_run: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:

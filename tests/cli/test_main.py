@@ -29,7 +29,7 @@ from transformer_mt import Translator
 from transformer_mt.config import root as configuration
 from transformer_mt.config.rendering import render_yaml
 from transformer_mt.errors import Interrupted
-from transformer_mt.evaluation.metrics import score
+from transformer_mt.evaluation.metrics import Scorer
 from transformer_mt.runs import folder as runs
 from transformer_mt.runs.folder import FORMAT, RunFolder
 from transformer_mt.runs.manifest import read_manifest, write_manifest
@@ -418,7 +418,7 @@ def test_unknown_words_count_alike_everywhere(run_copy: Path, tmt: Tmt) -> None:
     said = tmt("translate", run.path, "--input", "valid.en", *greedily).stdout
     assert "⁇" in said
     references = Path("valid.de").read_text(encoding="utf-8").splitlines()
-    wanted = score(said.splitlines(), references, "13a")
+    wanted = Scorer("13a", "de").score(said.splitlines(), references)
     assert run.checkpoint("last").scores["chrf"] == pytest.approx(wanted.chrf.value) != 0.0
 
 
@@ -439,7 +439,7 @@ def test_the_best_checkpoint_is_what_is_used(run_copy: Path, tmt: Tmt) -> None:
     assert record["tested"]["step"] == 8
     scored = json.loads(tmt("evaluate", run_copy, "--checkpoint", 8, "--json").stdout)
     assert record["test"]["unseen"]["bleu"]["value"] == pytest.approx(
-        scored["test_sets"]["unseen"]["measures"]["bleu"]["value"]
+        scored["test_sets"]["unseen"]["metrics"]["bleu"]["value"]
     )
 
 

@@ -17,7 +17,7 @@ from transformer_mt.data.quickstart import load_pairs
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.config import DecodingConfig
 from transformer_mt.decoding.translator import Translator
-from transformer_mt.evaluation.metrics import Scorer, score
+from transformer_mt.evaluation.metrics import Scorer
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.pipeline.validation import Validator
 from transformer_mt.system.device import Machine
@@ -94,7 +94,7 @@ def test_scores_are_of_free_translations(make_validator: Callable[[int], Validat
     """Trap 36: the reference is not an input."""
     validator = make_validator(0)
     scores, samples, draw, *_ = validator()
-    wanted = score(greedy(validator, validator.sources), validator.references, "13a")
+    wanted = Scorer("13a", "de").score(greedy(validator, validator.sources), validator.references)
     assert (scores["bleu"], scores["chrf"]) == (wanted.bleu.value, wanted.chrf.value)
     assert not samples
     assert not draw()

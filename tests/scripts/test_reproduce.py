@@ -111,7 +111,7 @@ def test_screening(data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     def do(work: reproduce_work.Work) -> None:
         assert (work.scored, work.threads) == (("val",), 1)
         done[work.system.name] = work.system.changes
-        scores = {"test_sets": {"val": {"measures": {"p": {"value": found[work.system.name]}}}}}
+        scores = {"test_sets": {"val": {"metrics": {"p": {"value": found[work.system.name]}}}}}
         work.judged.path.mkdir(parents=True)
         work.scores_file("val").write_text(json.dumps(scores), encoding="utf-8")
         work.run.path.mkdir()
@@ -134,7 +134,7 @@ def test_students(data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     """They begin behind those who teach them, and learn from what these translate; anew where that is."""
     happened: list[object] = []
     learnt: dict[str, object] = {}
-    scores = {"test_sets": {"val": {"measures": {name: {"value": 40.0} for name in ("p", "bleu", "chrf++", "ter")}}}}
+    scores = {"test_sets": {"val": {"metrics": {name: {"value": 40.0} for name in ("p", "bleu", "chrf++", "ter")}}}}
 
     def do(work: reproduce_work.Work) -> None:
         happened.append((work.run.path.name, work.scored, work.is_outdated()))

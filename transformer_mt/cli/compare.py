@@ -17,10 +17,10 @@ from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
 from transformer_mt.data.text_files import read_aligned_files, read_lines
 from transformer_mt.errors import UserError
-from transformer_mt.evaluation import significance
-from transformer_mt.evaluation.measures import NO_TER
-from transformer_mt.evaluation.metrics import Scorer, ScoringConfig, TextKind
-from transformer_mt.evaluation.significance import Contest, FrequencyBucket, LengthBucket, Sentence, Texts
+from transformer_mt.evaluation import breakdown
+from transformer_mt.evaluation.breakdown import FrequencyBucket, LengthBucket, SentenceComparison
+from transformer_mt.evaluation.metrics import NO_TER, Scorer, ScoringConfig, TextKind
+from transformer_mt.evaluation.significance import MetricComparison, Texts, compare_systems
 from transformer_mt.pipeline import data
 from transformer_mt.runs.folder import RunFolder
 
@@ -76,10 +76,10 @@ class Comparison:
 
     systems: Mapping[str, str]
     pairs: int
-    contests: Mapping[str, Contest]
+    metrics: Mapping[str, MetricComparison]
     lengths: Sequence[LengthBucket]
     frequencies: Sequence[FrequencyBucket]
-    sentences: Sequence[Sentence]
+    sentences: Sequence[SentenceComparison]
 
     def record(self) -> str:
         """For programs, as one JSON object."""
@@ -91,9 +91,9 @@ class Comparison:
             yield f"{letter}  {name}"
         yield f"\n{self.pairs:,} pairs; p of the difference to A, by paired bootstrap and approximate randomisation"
         yield from _table(["", "", "score", "to A", "p bootstrap", "p randomisation"], self._standings())
-        for name, contest in self.contests.items():
-            yield f"{name:<6}  {contest.signature}"
-        if "TER" not in self.contests:
+        for name, comparison in self.metrics.items():
+            yield f"{name:<6}  {comparison.signature}"
+        if "TER" not in self.metrics:
             yield NO_TER
         letters = list(self.systems)
         yield "\nby words of the reference"
@@ -113,8 +113,8 @@ class Comparison:
                 yield f"  {letter} {chrf:8.2f}  {text}"
 
     def _standings(self) -> Iterator[list[str]]:
-        for metric, contest in self.contests.items():
-            for letter, one in zip(self.systems, contest.standings, strict=True):
+        for metric, comparison in self.metrics.items():
+            for letter, one in zip(self.systems, comparison.systems, strict=True):
                 difference = "" if one.difference is None else f"{one.difference:+.2f}"
                 p_values = ("" if p is None else f"{p:.4f}" for p in (one.p_bootstrap, one.p_randomisation))
                 yield [metric if letter == "A" else "", letter, f"{one.score:.2f}", difference, *p_values]
@@ -146,20 +146,20 @@ def compare(question: Question, load: Callable[[Path], Translator]) -> Compariso
     return Comparison(
         dict(zip(ascii_uppercase, names, strict=False)),
         len(references),
-        significance.contests(found, references, standard),
-        significance.by_length(found, references, standard),
-        significance.by_frequency(found, references, training, standard) if training else [],
-        significance.most_different(found, sources, references, standard, question.show),
+        compare_systems(found, references, standard),
+        breakdown.scores_by_length(found, references, standard),
+        breakdown.f1_by_frequency(found, references, training, standard) if training else [],
+        breakdown.most_different(found, sources, references, standard, question.show),
     )
 
 
 def _standard(question: Question, configs: Mapping[Path, Config]) -> Scorer:
     """What the runs are judged by; of files alone, what was asked for."""
     if not configs:
-        return Scorer.of(ScoringConfig(text=question.text or "raw"), question.tgt_lang or "")
+        return Scorer.from_config(ScoringConfig(text=question.text or "raw"), question.tgt_lang or "")
     if question.tgt_lang or question.text:
         raise UserError("compare: --tgt-lang and --text go with files alone; a run says it itself (config.yaml)")
-    standards = {path: Scorer.of(config.scoring, config.data.tgt_lang) for path, config in configs.items()}
+    standards = {path: Scorer.from_config(config.scoring, config.data.tgt_lang) for path, config in configs.items()}
     first, *others = standards
     for other in others:
         if standards[other] != standards[first]:

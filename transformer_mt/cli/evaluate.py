@@ -17,8 +17,9 @@ from transformer_mt.cli.line_input import Line
 from transformer_mt.cli.parser import READING, SEARCHING, option
 from transformer_mt.data.text_files import read_aligned_files
 from transformer_mt.errors import UserError
-from transformer_mt.evaluation.measures import NO_TER, Measure, PapersMeasure, measure, measure_as_papers
-from transformer_mt.evaluation.metrics import Scorer, ScoringConfig, TextKind
+from transformer_mt.evaluation.confidence import IntervalScore, score_with_intervals
+from transformer_mt.evaluation.metrics import NO_TER, Scorer, ScoringConfig, TextKind
+from transformer_mt.evaluation.paper_bleu import PaperBleu, check_language, paper_bleu
 from transformer_mt.evaluation.samples import Sample
 from transformer_mt.runs.folder import RunFolder
 
@@ -64,7 +65,7 @@ class Evaluation:
 
     name: str
     pairs: int
-    measures: dict[str, Measure]
+    scores: dict[str, IntervalScore]
     samples: Sequence[Sample] = ()  # of a run's
     method: str = ""  # of a run's
     seconds: float | None = None  # of translating
@@ -76,18 +77,18 @@ class Evaluation:
         took = "" if self.seconds is None else f"{self.seconds:.1f} s"
         yield f"{self.name} ({', '.join(filter(None, (f'{self.pairs:,} pairs', self.method, took)))})"
         yield f"{'':<6}  score  {'95 % interval':<16}  signature"
-        for name, found in self.measures.items():
+        for name, found in self.scores.items():
             yield found.line(name)
-        if "TER" not in self.measures:
+        if "TER" not in self.scores:
             yield NO_TER
-        for found in self.measures.values():
-            if isinstance(found, PapersMeasure):
-                yield found.account()
+        for found in self.scores.values():
+            if isinstance(found, PaperBleu):
+                yield found.explanation()
 
     def record(self) -> dict[str, Any]:
         """For programs."""
-        measures = {name.lower(): asdict(found) for name, found in self.measures.items()}
-        return {"pairs": self.pairs, "seconds": self.seconds, "measures": measures}
+        metrics = {name.lower(): asdict(found) for name, found in self.scores.items()}
+        return {"pairs": self.pairs, "seconds": self.seconds, "metrics": metrics}
 
 
 def render(about: Mapping[str, Any], found: Sequence[Evaluation]) -> str:
@@ -103,7 +104,7 @@ def of_file(
     standard = _standard(ScoringConfig(text=text), tgt_lang or "", paper)
     hypotheses, references = read_aligned_files(hyp, ref)
     about = {"hypotheses": str(hyp), "tgt_lang": tgt_lang, "text": text}
-    return about, [Evaluation(str(ref), len(references), _measures(hypotheses, references, standard, paper))]
+    return about, [Evaluation(str(ref), len(references), _score(hypotheses, references, standard, paper))]
 
 
 class TestSet(NamedTuple):
@@ -192,23 +193,21 @@ class RunEvaluation:
                 seconds = time.perf_counter() - begun
                 if file:
                     file.write([Line(text) for text in sources], "".join(f"{text}\n" for text in hypotheses))
-            measures = _measures(hypotheses, references, self.standard, self.paper)
+            scores = _score(hypotheses, references, self.standard, self.paper)
             samples = [Sample(*parts) for parts in zip(sources, hypotheses, references, strict=True)]
             steps = " + ".join(f"{member.step:,}" for member in translator.members)
             method = f"{translator.config.method}, step {steps}"
-            yield Evaluation(name, len(sources), measures, samples, method, seconds)
+            yield Evaluation(name, len(sources), scores, samples, method, seconds)
 
 
 def _standard(config: ScoringConfig, tgt_lang: str, paper: str | None) -> Scorer:
     if paper:
-        from transformer_mt.evaluation import moses
-
-        moses.check_paper(tgt_lang)
-    return Scorer.of(config, tgt_lang)
+        check_language(tgt_lang)
+    return Scorer.from_config(config, tgt_lang)
 
 
-def _measures(
+def _score(
     hypotheses: Sequence[str], references: Sequence[str], standard: Scorer, paper: str | None
-) -> dict[str, Measure]:
-    measures = measure(hypotheses, references, standard)
-    return {**measures, "P": measure_as_papers(hypotheses, references, standard)} if paper else measures
+) -> dict[str, IntervalScore]:
+    scores = score_with_intervals(hypotheses, references, standard)
+    return {**scores, "P": paper_bleu(hypotheses, references, standard)} if paper else scores

@@ -1,4 +1,4 @@
-"""BLEU and chrF by sacreBLEU (Post 2018), on plain text, with signatures."""
+"""Corpus metrics of sacreBLEU (Post 2018) on plain text, with signatures: BLEU, chrF, chrF++ and TER."""
 
 from __future__ import annotations
 
@@ -6,55 +6,68 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from sacrebleu.metrics.base import Metric
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.metrics.ter import TER
 
 from transformer_mt.config.section import Section
 from transformer_mt.data.languages import primary_language
-from transformer_mt.evaluation.bleu_tokenizers import BLEU_TOKENIZERS
 
 BleuTokenizer = Literal["auto", "13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none"]
 TextKind = Literal["raw", "moses"]
+
+# 13a splits at spaces, which these languages do not put between words. The default is characters and not MeCab words,
+# because scores must not depend on which dictionaries are installed.
+BLEU_TOKENIZERS = {"zh": "zh"} | dict.fromkeys(["ja", "ko", "th", "lo", "km", "my", "bo"], "char")
+TER_ON_CHARACTERS = ("zh", "ja")
+TER_UNDEFINED = ("th", "lo", "km", "my", "bo")  # no spaces, and TER does not split these scripts into characters
+NO_TER = "TER is left out: it counts words, and the text has no spaces between them"
 
 
 class ScoringConfig(Section):
     """How translations are scored."""
 
     tokenize: BleuTokenizer = "auto"
-    """sacreBLEU's tokeniser for BLEU; auto: zh for Chinese, char for Japanese, Korean, Thai and kin, else 13a"""
+    """sacreBLEU's tokenizer for BLEU; auto: zh for Chinese, char for Japanese, Korean, Thai and similar, else 13a"""
     text: TextKind = "raw"
-    """what the texts of all sets are: raw, or moses: Moses tokens, detokenised first, and scored without case"""
+    """format of all sets: raw text, or moses: Moses tokens, which are detokenized and scored case-insensitively"""
 
     def problems(self, tgt_lang: str) -> Iterator[tuple[str, str]]:
-        """Which key does not fit the language, or what is installed, and what to do."""
+        """Yield each key that does not fit the target language or the installed packages, and the remedy."""
         if self.text == "moses":
             from transformer_mt.evaluation.moses import moses_problem
 
-            if what := moses_problem(tgt_lang):
-                yield "text", what
+            if problem := moses_problem(tgt_lang):
+                yield "text", problem
         try:
             BLEU(tokenize=bleu_tokenizer(self.tokenize, tgt_lang))
-        except (ImportError, RuntimeError):  # without MeCab
+        except (ImportError, RuntimeError):  # MeCab is not installed
             yield "tokenize", f"{self.tokenize} needs one more package: pip install 'sacrebleu[{self.tokenize[:2]}]'"
+
+
+def bleu_tokenizer(tokenize: BleuTokenizer, tgt_lang: str) -> str:
+    """Return the name of sacreBLEU's tokenizer, and resolve `auto` by the target language."""
+    return BLEU_TOKENIZERS.get(primary_language(tgt_lang), "13a") if tokenize == "auto" else tokenize
 
 
 @dataclass(frozen=True)
 class Score:
-    """A corpus score from 0 to 100 and the signature that says how it was made."""
+    """A corpus score with its sacreBLEU signature. All metrics but TER range from 0 to 100."""
 
     value: float
     signature: str
 
 
 @dataclass(frozen=True)
-class Scores:
-    """The scores of one set of translations."""
+class BleuChrf:
+    """BLEU and chrF of one set of translations."""
 
     bleu: Score
     chrf: Score
 
     def lines(self) -> list[str]:
-        """For the terminal."""
+        """Return the scores as text for the terminal."""
         return [
             f"BLEU {self.bleu.value:.2f}  {self.bleu.signature}",
             f"chrF {self.chrf.value:.2f}  {self.chrf.signature}",
@@ -63,15 +76,16 @@ class Scores:
 
 @dataclass(frozen=True)
 class Scorer:
-    """By what translations into a language are judged: sacreBLEU's tokeniser, and what kind of text they are."""
+    """Settings of the metrics for one target language."""
 
     tokenize: str
+    """sacreBLEU's tokenizer for BLEU."""
     tgt_lang: str
     text: TextKind = "raw"
 
     @classmethod
-    def of(cls, config: ScoringConfig, tgt_lang: str) -> Scorer:
-        """As a configuration has it. Raises `UserError` for Moses text in a language of which Moses knows no rules."""
+    def from_config(cls, config: ScoringConfig, tgt_lang: str) -> Scorer:
+        """Resolve a configuration. Raises `UserError` for Moses text in a language that Moses does not support."""
         if config.text == "moses":
             from transformer_mt.evaluation import moses
 
@@ -80,30 +94,38 @@ class Scorer:
 
     @property
     def lowercase(self) -> bool:
-        """Moses text is lower-cased as a rule, so case is not looked at, and signatures say `case:lc`."""
+        """Ignore case in Moses text, which is usually lower-cased. Signatures then contain `case:lc`."""
         return self.text == "moses"
 
-    def plain(self, texts: Sequence[str]) -> list[str]:
-        """As a reader would have them."""
+    def detokenize(self, texts: Sequence[str]) -> list[str]:
+        """Return plain text: raw text unchanged, Moses tokens joined."""
         if self.text == "raw":
             return list(texts)
-        from transformer_mt.evaluation.moses import detokenized
+        from transformer_mt.evaluation.moses import detokenize
 
-        return detokenized(texts, self.tgt_lang)
+        return detokenize(texts, self.tgt_lang)
 
-    def score(self, hypotheses: Sequence[str], references: Sequence[str]) -> Scores:
-        """BLEU and chrF: what is cheap enough to be looked at again and again."""
-        return score(self.plain(hypotheses), self.plain(references), self.tokenize, self.lowercase)
+    def score(self, hypotheses: Sequence[str], references: Sequence[str]) -> BleuChrf:
+        """Compute BLEU and chrF without intervals. This is fast enough for every validation."""
+        hypotheses, references = self.detokenize(hypotheses), self.detokenize(references)
+        bleu, chrf = BLEU(tokenize=self.tokenize, lowercase=self.lowercase), CHRF(lowercase=self.lowercase)
+        return BleuChrf(*(corpus_score(metric, hypotheses, references) for metric in (bleu, chrf)))
+
+    def all_metrics(self) -> dict[str, Metric]:
+        """Create BLEU, chrF, chrF++ and, if the language has words, TER. Keys are their names."""
+        language = primary_language(self.tgt_lang)
+        metrics: dict[str, Metric] = {
+            "BLEU": BLEU(tokenize=self.tokenize, lowercase=self.lowercase),
+            "chrF": CHRF(lowercase=self.lowercase),
+            "chrF++": CHRF(word_order=2, lowercase=self.lowercase),
+        }
+        if language not in TER_UNDEFINED:
+            on_characters = language in TER_ON_CHARACTERS
+            metrics["TER"] = TER(normalized=on_characters, asian_support=on_characters)
+        return metrics
 
 
-def bleu_tokenizer(tokenize: BleuTokenizer, tgt_lang: str) -> str:
-    """The tokeniser that fits the target language, where none is named."""
-    return BLEU_TOKENIZERS.get(primary_language(tgt_lang), "13a") if tokenize == "auto" else tokenize
-
-
-def score(hypotheses: Sequence[str], references: Sequence[str], tokenize: str, lowercase: bool = False) -> Scores:
-    """Corpus BLEU and chrF of detokenised translations against one reference each."""
-    bleu, chrf = BLEU(tokenize=tokenize, lowercase=lowercase), CHRF(lowercase=lowercase)
-    values = (metric.corpus_score(list(hypotheses), [list(references)]).score for metric in (bleu, chrf))
-    signatures = (str(metric.get_signature()) for metric in (bleu, chrf))
-    return Scores(*(Score(value, signature) for value, signature in zip(values, signatures, strict=True)))
+def corpus_score(metric: Metric, hypotheses: Sequence[str], references: Sequence[str]) -> Score:
+    """Score plain text against one reference per line."""
+    value = metric.corpus_score(hypotheses, [references]).score
+    return Score(value, str(metric.get_signature()))

@@ -267,7 +267,7 @@ def make_validator(
         machine=machine,
         ranks=ranks,
         smoothing=config.loss.label_smoothing,
-        standard=Scorer.of(config.scoring, config.data.tgt_lang),
+        standard=Scorer.from_config(config.scoring, config.data.tgt_lang),
         probes=config.validation.probes,
     )
 
@@ -313,7 +313,7 @@ def score_tests(
         machine.precision,
         batch_tokens=config.decoding.tokens_beside_training,
     )
-    standard = Scorer.of(config.scoring, config.data.tgt_lang)
+    standard = Scorer.from_config(config.scoring, config.data.tgt_lang)
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for name, table in tables.items():
         scores = standard.score(translator.translate(table.column("src")), table.column("tgt"))

@@ -1,0 +1,134 @@
+"""Scores and confidence intervals equal those of the `sacrebleu` command (trap 36)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from sacremoses import MosesDetokenizer, MosesTokenizer
+
+from transformer_mt.data.quickstart import load_pairs
+from transformer_mt.evaluation import confidence
+from transformer_mt.evaluation.confidence import IntervalScore, score_with_intervals
+from transformer_mt.evaluation.metrics import Scorer
+
+Damage = Callable[[list[str], int], list[str]]
+Sacrebleu = Callable[..., list[dict[str, Any]]]
+
+REFERENCES = [
+    *(tgt for _, tgt in load_pairs("test")[:40]),
+    'Er sagt: „Nein, 3,5 % ...“ – usw. (z. B. am 3. Mai) Kids\' "Food Basket".',
+    "",
+    "Tom & Jerry's E.ON-Aktie <b>fiel</b>, sank | stieg.",
+]
+CHINESE = ["他昨天买了两本书。", "天气很好,我们去公园吧!", "这是 GPU 吗?", "她明天写三封信。"]
+GERMAN = Scorer("13a", "de")
+ASIAN_TER = ("--ter-normalized", "--ter-asian-support")
+
+
+def assert_equal(score: IntervalScore, record: dict[str, Any]) -> None:
+    assert score.signature == record["signature"]
+    assert score.value == pytest.approx(float(record["score"]), abs=1e-6)
+    mean, half_width = record["confidence_mean"], record["confidence_var"]
+    assert score.interval == pytest.approx((mean - half_width, mean + half_width), abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("scorer", "references", "ter_options"),
+    [
+        (GERMAN, REFERENCES, ()),
+        pytest.param(Scorer("zh", "zh_TW"), CHINESE, ASIAN_TER, marks=pytest.mark.slow),
+        pytest.param(Scorer("char", "ja"), CHINESE, ASIAN_TER, marks=pytest.mark.slow),
+        pytest.param(Scorer("intl", "ko"), REFERENCES, (), marks=pytest.mark.slow),
+    ],
+)
+def test_scores_and_intervals_equal_the_sacrebleu_command(
+    scorer: Scorer, references: list[str], ter_options: tuple[str, ...], damage: Damage, sacrebleu_command: Sacrebleu
+) -> None:
+    """Trap 36."""
+    hypotheses = damage(references, 1)
+    scores = score_with_intervals(hypotheses, references, scorer)
+    assert list(scores) == ["BLEU", "chrF", "chrF++", "TER"]
+    options = ("--confidence", "-m", "bleu", "chrf", "ter", "-tok", scorer.tokenize, *ter_options)
+    records = sacrebleu_command(hypotheses, references, *options)
+    options = ("--confidence", "-m", "chrf", "--chrf-word-order", "2")
+    records.insert(2, *sacrebleu_command(hypotheses, references, *options))
+    for score, record in zip(scores.values(), records, strict=True):
+        assert_equal(score, record)
+        assert score.interval and score.interval[0] < score.value < score.interval[1]
+
+
+def test_moses_text_is_detokenized_and_scored_without_case(damage: Damage, sacrebleu_command: Sacrebleu) -> None:
+    tokenizer, detokenizer = MosesTokenizer("de"), MosesDetokenizer("de")
+    tokens = [[" ".join(tokenizer.tokenize(text)) for text in texts] for texts in (damage(REFERENCES, 1), REFERENCES)]
+    plain = [[detokenizer.detokenize(text.split()) for text in texts] for texts in tokens]
+    assert plain[1][3] == REFERENCES[3]
+    scorer = Scorer("13a", "de", "moses")
+    scores = score_with_intervals(tokens[0], tokens[1], scorer)
+    options = ("--confidence", "-m", "bleu", "chrf", "ter", "--lowercase", "--chrf-lowercase")
+    records = sacrebleu_command(*plain, *options)
+    for name, record in zip(("BLEU", "chrF", "TER"), records, strict=True):
+        assert_equal(scores[name], record)
+        assert "|case:lc|" in record["signature"]
+    quick = scorer.score(tokens[0], tokens[1])
+    assert (quick.bleu.value, quick.chrf.value) == (scores["BLEU"].value, scores["chrF"].value)
+
+
+def test_quick_scores_equal_the_scores_with_intervals(damage: Damage) -> None:
+    hypotheses = damage(REFERENCES, 1)
+    scores, quick = score_with_intervals(hypotheses, REFERENCES, GERMAN), GERMAN.score(hypotheses, REFERENCES)
+    assert (scores["BLEU"].value, scores["chrF"].value) == (quick.bleu.value, quick.chrf.value)
+
+
+def test_interval_is_the_central_95_percent_of_the_resamples() -> None:
+    """TER with one very long translation depends on how often that line is drawn, so the distribution is known."""
+    references, n = ["eins zwei drei vier"] * 100, 100
+    score = score_with_intervals(["nie " * 400, *["eins zwei drei fünf"] * 99], references, GERMAN)["TER"]
+    edits = np.array([400.0, *[1.0] * 99])
+    draws = np.random.default_rng(5).integers(n, size=(20_000, n))
+    samples = np.sort(edits[draws].sum(1)) / (4 * n) * 100
+    mean, half_width = samples.mean(), (samples[-501] - samples[500]) / 2
+    assert score.value == pytest.approx(edits.sum() / (4 * n) * 100)
+    low, high = score.interval or (0, 0)
+    assert high - low == pytest.approx(2 * half_width, abs=1e-3)
+    assert (low + high) / 2 == pytest.approx(mean, abs=5 * samples.std() / np.sqrt(1000))
+
+
+def test_perfect_and_empty_translations() -> None:
+    perfect = score_with_intervals(REFERENCES, REFERENCES, GERMAN)
+    empty = score_with_intervals([""] * len(REFERENCES), REFERENCES, GERMAN)
+    for name, best, worst in (("BLEU", 100, 0), ("chrF", 100, 0), ("chrF++", 100, 0), ("TER", 0, 100)):
+        assert (perfect[name].value, empty[name].value) == pytest.approx((best, worst))
+        assert perfect[name].interval == pytest.approx((best, best), abs=1e-4)
+        assert empty[name].interval == pytest.approx((worst, worst), abs=1e-4)
+
+
+def test_resamples_may_score_zero() -> None:
+    """`Metric.corpus_score` of sacreBLEU 2.6.0 fails if only some resamples score 0."""
+    scores = score_with_intervals(["ein Satz", "x", "y", ""], ["ein Satz", "eins", "zwei", ""], GERMAN)
+    for name in ("chrF", "chrF++", "TER"):
+        low, high = scores[name].interval or (0, 0)
+        assert low < scores[name].value < high
+
+
+@pytest.mark.parametrize("text", ["", "Satz"])
+def test_a_single_pair_has_an_interval_without_width(text: str) -> None:
+    assert score_with_intervals([text], [text], GERMAN)["TER"].interval == (0, 0)
+
+
+def test_large_test_sets_have_no_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The resamples would need too much memory."""
+    scorer = Scorer("zh", "zh")
+    small = score_with_intervals(CHINESE, CHINESE, scorer)
+    monkeypatch.setattr(confidence, "MAX_RESAMPLED_PAIRS", len(CHINESE) - 1)
+    large = score_with_intervals(CHINESE, CHINESE, scorer)
+    for name, score in large.items():
+        assert (score.value, score.interval) == (small[name].value, None)
+        assert "bs:" in small[name].signature and "bs:" not in score.signature
+    assert large["TER"].line("TER").startswith("TER      0.00  -    ")
+
+
+def test_line_for_the_terminal() -> None:
+    assert IntervalScore(31.416, "a|b", (30.0, 32.5)).line("chrF++") == "chrF++  31.42  30.00 to 32.50    a|b"

@@ -1,0 +1,151 @@
+"""Breakdown of the scores of several systems: by sentence length, by word frequency (Neubig et al. 2019), by sentence.
+
+Words are the tokens of BLEU.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+
+from transformer_mt.evaluation.metrics import Scorer, corpus_score
+from transformer_mt.evaluation.significance import Texts
+
+LENGTH_BOUNDS = (10, 20, 30, 40, 50, 60)  # longest reference of each bucket in words; the last bucket is open
+FREQUENCY_BOUNDS = (0, 1, 5, 20, 100)  # highest frequency of each bucket in the training text; the last one is open
+
+
+@dataclass(frozen=True)
+class LengthBucket:
+    """Scores of all systems on the sentences whose reference length is in one range."""
+
+    words: str
+    """The range, such as "11-20"."""
+    pairs: int
+    bleu: list[float]
+    chrf: list[float]
+
+
+@dataclass(frozen=True)
+class FrequencyBucket:
+    """F1 of all systems on the words whose training frequency is in one range."""
+
+    frequency: str
+    """The range, such as "2-5"."""
+    words: int
+    """Number of occurrences in the references."""
+    f1: list[float]
+    """From 0 to 100."""
+
+
+@dataclass(frozen=True)
+class SentenceComparison:
+    """The translations of one sentence by all systems, with their sentence-level chrF."""
+
+    line: int
+    source: str | None
+    reference: str
+    translations: list[str]
+    chrf: list[float]
+
+    @property
+    def chrf_range(self) -> float:
+        """Difference between the best and the worst translation."""
+        return max(self.chrf) - min(self.chrf)
+
+
+def scores_by_length(systems: Sequence[Texts], references: Texts, scorer: Scorer) -> list[LengthBucket]:
+    """Compute BLEU and chrF for each range of reference lengths. Empty ranges are left out."""
+    lengths = [len(words) for words in word_splitter(scorer)(references)]
+    metrics = scorer.all_metrics()
+    systems, references = [scorer.detokenize(texts) for texts in systems], scorer.detokenize(references)
+    found: list[LengthBucket] = []
+    for bucket, label in enumerate(_labels(LENGTH_BOUNDS)):
+        rows = [i for i, length in enumerate(lengths) if bisect_left(LENGTH_BOUNDS, length) == bucket]
+        if rows:
+            chosen = [references[i] for i in rows]
+            bleu, chrf = (
+                [corpus_score(metrics[name], [texts[i] for i in rows], chosen).value for texts in systems]
+                for name in ("BLEU", "chrF")
+            )
+            found.append(LengthBucket(label, len(rows), bleu, chrf))
+    return found
+
+
+def f1_by_frequency(
+    systems: Sequence[Texts], references: Texts, training: Iterable[Texts], scorer: Scorer
+) -> list[FrequencyBucket]:
+    """Compute the F1 of word occurrences for each range of training frequencies. Empty ranges are left out.
+
+    Matches are clipped: a word that a translation has twice and its reference once counts as one match. `training`
+    yields chunks of target text.
+    """
+    split = word_splitter(scorer)
+    reference_words, system_words = split(references), [split(texts) for texts in systems]
+    vocabulary = {word for texts in (reference_words, *system_words) for words in texts for word in words}
+    frequencies = count_words(training, vocabulary, scorer)
+    n_reference = _sum_by_frequency(Counter(word for words in reference_words for word in words), frequencies)
+    f1: list[list[float]] = []
+    for texts in system_words:
+        matches = Counter[str]()
+        for words, reference in zip(texts, reference_words, strict=True):
+            matches.update(Counter(words) & Counter(reference))
+        n_system = _sum_by_frequency(Counter(word for words in texts for word in words), frequencies)
+        totals = zip(_sum_by_frequency(matches, frequencies), n_system, n_reference, strict=True)
+        f1.append([200 * n_matches / max(1, n_ours + n_theirs) for n_matches, n_ours, n_theirs in totals])
+    buckets = zip(_labels(FREQUENCY_BOUNDS), n_reference, zip(*f1, strict=True), strict=True)
+    return [FrequencyBucket(label, n_words, list(scores)) for label, n_words, scores in buckets if n_words]
+
+
+def most_different(
+    systems: Sequence[Texts], sources: Texts | None, references: Texts, scorer: Scorer, count: int
+) -> list[SentenceComparison]:
+    """Return up to `count` sentences with the largest range of chrF. Equal translations are left out."""
+    metric = CHRF(lowercase=scorer.lowercase)
+    plain_systems, plain_references = [scorer.detokenize(texts) for texts in systems], scorer.detokenize(references)
+    found: list[SentenceComparison] = []
+    for i, reference in enumerate(references):
+        chrf = [metric.sentence_score(texts[i], [plain_references[i]]).score for texts in plain_systems]
+        source = None if sources is None else sources[i]
+        found.append(SentenceComparison(i + 1, source, reference, [texts[i] for texts in systems], chrf))
+    found = sorted(found, key=lambda sentence: -sentence.chrf_range)[:count]
+    return [sentence for sentence in found if sentence.chrf_range > 0]
+
+
+def word_splitter(scorer: Scorer) -> Callable[[Texts], list[list[str]]]:
+    """Return a function that splits texts into the tokens of BLEU."""
+    tokenizer = BLEU(tokenize=scorer.tokenize).tokenizer
+
+    def split(texts: Texts) -> list[list[str]]:
+        plain = scorer.detokenize(texts)
+        return [tokenizer(text.lower() if scorer.lowercase else text).split() for text in plain]
+
+    return split
+
+
+def count_words(texts: Iterable[Texts], vocabulary: set[str], scorer: Scorer) -> Counter[str]:
+    """Count the words of `vocabulary` in chunks of text. Other words are skipped to save memory."""
+    split, counts = word_splitter(scorer), Counter[str]()
+    for chunk in texts:
+        counts.update(word for words in split(chunk) for word in words if word in vocabulary)
+    return counts
+
+
+def _sum_by_frequency(counts: Counter[str], frequencies: Counter[str]) -> list[int]:
+    """Sum the counts of the words in each range of frequencies."""
+    totals = [0] * (len(FREQUENCY_BOUNDS) + 1)
+    for word, n in counts.items():
+        totals[bisect_left(FREQUENCY_BOUNDS, frequencies[word])] += n
+    return totals
+
+
+def _labels(bounds: Sequence[int]) -> list[str]:
+    """Name the ranges between the bounds: (0, 1, 5) -> 0, 1, 2-5, >5."""
+    starts = [0, *(bound + 1 for bound in bounds[:-1])]
+    labels = [str(last) if first == last else f"{first}-{last}" for first, last in zip(starts, bounds, strict=True)]
+    return [*labels, f">{bounds[-1]}"]
