@@ -131,7 +131,7 @@ def test_a_failed_translation_leaves_the_earlier_file(tiny_run: Path, tmt: Tmt, 
     assert (tmp_path / "g").read_text() == "earlier"
 
 
-@pytest.mark.filterwarnings("default::transformer_mt.decoding.text_translator.CutSource")
+@pytest.mark.filterwarnings("default::transformer_mt.decoding.text_translator.TruncatedSourceWarning")
 def test_a_source_that_is_too_long_is_cut_with_a_warning(run_copy: Path, tmt: Tmt) -> None:
     run = RunFolder(run_copy)
     text = run.config.read_text(encoding="utf-8")
@@ -169,7 +169,7 @@ def test_nothing_of_a_long_line_is_cut_off(run_copy: Path, tmt: Tmt) -> None:
     assert len(done.stdout.split()) > 6
 
 
-@pytest.mark.filterwarnings("default::transformer_mt.decoding.text_translator.CutSource")
+@pytest.mark.filterwarnings("default::transformer_mt.decoding.text_translator.TruncatedSourceWarning")
 def test_learned_positions_end_where_they_end(in_tiny: Path, tmt: Tmt) -> None:
     """Validation pairs and sources beyond the last position are cut, and no translation grows past it."""
     settings = [
@@ -414,8 +414,8 @@ def test_unknown_words_count_alike_everywhere(run_copy: Path, tmt: Tmt) -> None:
     done = tmt(*TRAIN, "name=words", "tokenizer.kind=word", "tokenizer.vocab_size=6", "precision=fp32", *longer)
     assert done.returncode == 0, done.stderr
     run = RunFolder(run_copy.parent / "words")
-    greedily = ("--checkpoint", "last", "--precision", "fp32", "--beam", 1, "--min-length", 0)
-    said = tmt("translate", run.path, "--input", "valid.en", *greedily).stdout
+    for_validation = ("--checkpoint", "last", "--precision", "fp32", "--beam", 1, "--min-length", 0)
+    said = tmt("translate", run.path, "--input", "valid.en", *for_validation).stdout
     assert "⁇" in said
     references = Path("valid.de").read_text(encoding="utf-8").splitlines()
     wanted = Scorer("13a", "de").score(said.splitlines(), references)

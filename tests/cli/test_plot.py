@@ -116,7 +116,7 @@ def explanation(translator: Translator) -> Explanation:
 
 def test_an_explanation_is_of_the_models_own_translation(translator: Translator, explanation: Explanation) -> None:
     assert "".join(explanation.src) == "one two three</s>"
-    ((hypothesis, *_),) = translator.search(translator.encode(["one two three"], [1]), translator.config)
+    ((hypothesis, *_),) = translator.translate_ids(translator.encode(["one two three"], [1]), translator.config)
     end = [translator.tokenizers.tgt.eos_id] * hypothesis.finished
     assert explanation.written == pieces(translator.tokenizers.tgt, hypothesis.ids + end)
     assert explanation.read == ["<s>", *pieces(translator.tokenizers.tgt, (hypothesis.ids + end)[:-1])]

@@ -177,7 +177,7 @@ def test_a_run_that_is_none(files: Path, tmt: Tmt) -> None:
     refused(tmt("score", "nope", "--src", "f", "--tgt", "g"), "nope: no such run folder")
 
 
-@pytest.mark.filterwarnings("default::transformer_mt.decoding.texts.Unscored")
+@pytest.mark.filterwarnings("default::transformer_mt.decoding.text_translator.UnscoredPairWarning")
 def test_a_line_that_is_too_long_is_named(tmt: Tmt, tiny_run: Path, tmp_path: Path) -> None:
     Path(tmp_path / "f").write_text("one\n" + "one " * 3000 + "\n", encoding="utf-8")
     done = tmt("score", tiny_run, "--src", tmp_path / "f", "--tgt", tmp_path / "f")

@@ -15,7 +15,7 @@ from transformer_mt.data.tokenizers.config import TokenizerConfig
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair, build_tokenizers
 from transformer_mt.decoding.alignment import align, link, words
 from transformer_mt.decoding.config import DecodingConfig
-from transformer_mt.decoding.text_translator import CutSource
+from transformer_mt.decoding.text_translator import TruncatedSourceWarning
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.model.attention_weights import attention_weights
@@ -83,7 +83,7 @@ def test_what_is_unknown_within_a_word_is_no_word_of_its_own(
 
 def test_a_source_that_was_cut_has_links_to_what_was_read(make_translator: Callable[..., Translator]) -> None:
     translator = make_translator()
-    with pytest.warns(CutSource):
+    with pytest.warns(TruncatedSourceWarning):
         ((cut,),) = translator.n_best(SENTENCES[:1], alignments=True, max_source_length=4)
     assert (
         cut.alignment

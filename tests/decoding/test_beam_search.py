@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
-from transformer_mt.decoding.beam_search import CHUNK, beam_candidates, best, search
+from transformer_mt.decoding.beam_search import CHUNK, beam_candidates, beam_search, best
 from transformer_mt.decoding.beam_state import BeamState, Hypothesis
 from transformer_mt.decoding.config import DecodingConfig
 from transformer_mt.decoding.logits_processors import MinLength
@@ -36,9 +36,9 @@ def options(**settings: Any) -> DecodingConfig:
 
 def searched(toy: Any, limits: list[int], config: DecodingConfig, late: bool = False) -> list[list[Hypothesis]]:
     """late: as on a GPU, which is asked only now and then who is done."""
-    beams = BeamState(torch.tensor(limits), config.beam, BOS, EOS, config.normalise)
+    beams = BeamState(torch.tensor(limits), config.beam, BOS, EOS, config.length_normalise)
     beams._answers_late = late
-    return search(toy.step, toy, beams, beam_candidates, [MinLength(config.min_length, EOS)])
+    return beam_search(toy.step, toy, beams, beam_candidates, [MinLength(config.min_length, EOS)])
 
 
 def everything(scores: Scores, limit: int, vocab: int, config: DecodingConfig) -> list[Hypothesis]:
@@ -214,9 +214,9 @@ def test_search_with_a_cache_equals_a_slow_one_without(
     texts: set[tuple[int, ...]] = set()
     for beam in range(1, 6):
         config = options(beam=beam, max_length_factor=0.5, max_length_offset=6)
-        together = translator_of(model, eos=9).search(SOURCES, config)
+        together = translator_of(model, eos=9).translate_ids(SOURCES, config)
         for source, found in zip(SOURCES, together, strict=True):
-            alike(found, slow(scores_of(model, source, 9), config.limit(len(source)), config, 9))
+            alike(found, slow(scores_of(model, source, 9), config.max_target_tokens(len(source)), config, 9))
             texts |= {tuple(one.ids) for one in found}
     assert len(texts) >= 10, "what is compared differs"
 
@@ -239,7 +239,7 @@ def test_a_wide_beam_over_a_model_finds_everything(
         length_penalty_exponent=exponent,
         min_length=0,
     )
-    (found,) = translator_of(model).search([[4, 7]], config)
+    (found,) = translator_of(model).translate_ids([[4, 7]], config)
     scores = scores_of(model, [4, 7])
 
     def swapped(prefixes: list[list[int]]) -> list[list[float]]:
@@ -261,7 +261,7 @@ def test_scores_are_what_the_model_gives_the_translation(make_model: MakeModel, 
     config = options(beam=beam, max_length_factor=0.5, max_length_offset=6)
     flags: set[bool] = set()
     for eos, (i, source) in itertools.product((5, 9, 12), enumerate(SOURCES)):
-        for one in translator_of(model, eos).search(SOURCES, config)[i]:
+        for one in translator_of(model, eos).translate_ids(SOURCES, config)[i]:
             tokens = one.ids + [eos] * one.finished
             states = model(torch.tensor([[*source, eos]]), torch.tensor([[1, *tokens[:-1]]]))
             log_probs = model.logits(states)[0].log_softmax(-1).gather(1, torch.tensor(tokens)[:, None])
@@ -279,7 +279,7 @@ def tokens_of(hypotheses: list[list[Hypothesis]]) -> Iterator[list[int]]:
 def test_two_searches_in_a_row_are_equal(make_model: MakeModel) -> None:
     """Trap 26: nothing stays behind."""
     translator = translator_of(make_model(rough=0.6), 9)
-    first, other, again = (translator.search(s, options(beam=4)) for s in (SOURCES, SOURCES[::-1][:2], SOURCES))
+    first, other, again = (translator.translate_ids(s, options(beam=4)) for s in (SOURCES, SOURCES[::-1][:2], SOURCES))
     assert first == again
     assert list(tokens_of(other)) != list(tokens_of(first[:2]))
 
@@ -290,7 +290,7 @@ def test_a_model_whose_scores_are_no_numbers(make_model: MakeModel) -> None:
     for parameter in model.parameters():
         parameter.data.fill_(math.nan)
     for settings in ({"beam": 1}, {"beam": 4}, {"sample": True, "n_best": 2, "top_p": 0.9, "top_k": 3}):
-        found = translator_of(model).search(SOURCES, options(**settings))
+        found = translator_of(model).translate_ids(SOURCES, options(**settings))
         assert [[(one.ids, one.finished) for one in each] for each in found] == [[([], False)]] * len(SOURCES)
 
 
@@ -298,7 +298,7 @@ def test_beams_wider_than_the_vocabulary(make_model: MakeModel, slow: Slow, alik
     model = make_model(vocab=(8, 5), tie_embeddings="decoder", rough=0.5)
     for beam in (4, 5, 6, 11, 30):
         config = options(beam=beam, max_length_factor=0, max_length_offset=6)
-        (found,) = translator_of(model).search([[4, 7]], config)
+        (found,) = translator_of(model).translate_ids([[4, 7]], config)
         alike(found, slow(scores_of(model, [4, 7]), 6, config, 2))
 
 
@@ -307,7 +307,7 @@ def test_a_limit_of_one_token(make_model: MakeModel, settings: dict[str, Any]) -
     """There is room for the end, or for one token without it."""
     for least in (0, 1, 9):
         config = options(**settings, max_length_factor=0, max_length_offset=1, min_length=least)
-        for found in translator_of(make_model(rough=0.5)).search(SOURCES, config):
+        for found in translator_of(make_model(rough=0.5)).translate_ids(SOURCES, config):
             assert found
             assert all(len(one.ids) == (0 if one.finished else 1) for one in found)
             assert least == 0 or not any(one.finished for one in found)

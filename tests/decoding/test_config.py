@@ -24,18 +24,18 @@ from transformer_mt.errors import UserError
 )
 def test_examples_of_the_length_penalty(settings: dict[str, Any], total: float, length: int, rank: float) -> None:
     """Trap 28: worked out by hand from the manual."""
-    found = DecodingConfig.model_validate(settings).normalise(torch.tensor([total, -torch.inf]), length)
+    found = DecodingConfig.model_validate(settings).length_normalise(torch.tensor([total, -torch.inf]), length)
     assert found.tolist() == pytest.approx([rank, -torch.inf])
 
 
 def test_the_largest_exponent_and_the_longest_translation() -> None:
-    found = DecodingConfig(length_penalty_exponent=10).normalise(torch.tensor([-100.0, -200.0]), 2058)
+    found = DecodingConfig(length_penalty_exponent=10).length_normalise(torch.tensor([-100.0, -200.0]), 2058)
     assert found[0] > found[1]
 
 
 def test_the_limit_of_a_translation() -> None:
     config = DecodingConfig(max_length_factor=1.5, max_length_offset=3)
-    assert [config.limit(tokens) for tokens in (0, 1, 2, 7)] == [3, 4, 6, 13]
+    assert [config.max_target_tokens(tokens) for tokens in (0, 1, 2, 7)] == [3, 4, 6, 13]
 
 
 def test_the_method_in_words() -> None:
@@ -46,7 +46,7 @@ def test_the_method_in_words() -> None:
 def test_validation_keeps_to_the_limits_alone() -> None:
     limits = {"max_length_factor": 1.5, "max_length_offset": 3, "max_source_length": 99, "batch_tokens": 77}
     ours = {"beam": 7, "n_best": 3, "min_length": 4, "no_repeat_ngram": 3, "repetition_penalty": 1.5, "sample": True}
-    config = DecodingConfig.model_validate({**limits, **ours}).greedily()
+    config = DecodingConfig.model_validate({**limits, **ours}).for_validation()
     assert config == DecodingConfig.model_validate({**limits, "beam": 1, "min_length": 0})
 
 
@@ -71,15 +71,15 @@ def test_validation_keeps_to_the_limits_alone() -> None:
 )
 def test_what_cannot_be_is_refused_in_a_sentence(change: dict[str, Any], said: str) -> None:
     with pytest.raises(UserError, match=f"^{said.replace('?', '[?]')}$"):
-        DecodingConfig().changed(change)
+        DecodingConfig().with_options(change)
 
 
 def test_more_samples_than_the_beam_may_be_drawn() -> None:
-    config = DecodingConfig().changed({"sample": True, "n_best": 9})
-    assert (config.branches, DecodingConfig(beam=3).branches) == (9, 3)
+    config = DecodingConfig().with_options({"sample": True, "n_best": 9})
+    assert (config.n_beams, DecodingConfig(beam=3).n_beams) == (9, 3)
 
 
 def test_a_change_leaves_the_rest() -> None:
     config = DecodingConfig(min_length=3, n_best=2)
-    assert config.changed({"beam": 9}) == DecodingConfig(min_length=3, n_best=2, beam=9)
-    assert config.changed({}) == config
+    assert config.with_options({"beam": 9}) == DecodingConfig(min_length=3, n_best=2, beam=9)
+    assert config.with_options({}) == config

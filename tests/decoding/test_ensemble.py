@@ -72,7 +72,7 @@ def test_the_search_is_that_over_the_mean_of_the_probabilities(
     translator = make_ensemble(beam=beam)
     tokenizers, config = translator.tokenizers, translator.config
     coded = tokenizers.src.encode(SOURCES)
-    found = translator.search(coded, config)
+    found = translator.translate_ids(coded, config)
     for ids, hypotheses in zip(coded, found, strict=True):
 
         @torch.no_grad()
@@ -82,7 +82,7 @@ def test_the_search_is_that_over_the_mean_of_the_probabilities(
             each = [model.logits(model(src, tgt_in)[:, -1]).double().softmax(-1) for model in models]
             return cast("list[list[float]]", torch.stack(each).mean(0).log().tolist())
 
-        alike(hypotheses, slow(scores, config.limit(len(ids)), config, tokenizers.tgt.eos_id))
+        alike(hypotheses, slow(scores, config.max_target_tokens(len(ids)), config, tokenizers.tgt.eos_id))
 
 
 def test_no_member_alone_finds_the_same(make_ensemble: MakeTranslator, models: list[Transformer]) -> None:
@@ -128,8 +128,8 @@ def test_any_company(make_ensemble: MakeTranslator, size: int) -> None:
 
 
 def test_the_shortest_positions_are_the_limit(make_ensemble: MakeTranslator) -> None:
-    assert make_ensemble().longest_source == 99
-    assert make_ensemble(2).longest_source == make_ensemble(2).config.max_source_length
+    assert make_ensemble().max_source_tokens == 99
+    assert make_ensemble(2).max_source_tokens == make_ensemble(2).config.max_source_length
 
 
 @pytest.mark.parametrize("layer", [None, 1])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from transformer_mt.decoding.beam_search import LogitsProcessor, beam_candidates, search
+from transformer_mt.decoding.beam_search import LogitsProcessor, beam_candidates, beam_search
 from transformer_mt.decoding.beam_state import BeamState, Hypothesis
 from transformer_mt.decoding.config import DecodingConfig
 from transformer_mt.decoding.logits_processors import MinLength, NoRepeatNgram, Prefixes, RepetitionPenalty
@@ -25,8 +25,8 @@ BEAMS = pytest.mark.parametrize("beam", [1, 2, 5])
 def searched(
     toy: Any, config: DecodingConfig, *rules: LogitsProcessor, limits: Sequence[int] = LIMITS
 ) -> list[list[Hypothesis]]:
-    beams = BeamState(torch.tensor(limits), config.beam, BOS, EOS, config.normalise)
-    return search(toy.step, toy, beams, beam_candidates, [MinLength(config.min_length, EOS), *rules])
+    beams = BeamState(torch.tensor(limits), config.beam, BOS, EOS, config.length_normalise)
+    return beam_search(toy.step, toy, beams, beam_candidates, [MinLength(config.min_length, EOS), *rules])
 
 
 def ruled(scores: Scores, rule: Callable[[list[int], list[float]], list[float]]) -> Scores:

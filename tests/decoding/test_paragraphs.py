@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from transformer_mt.decoding.alignment import Links
+from transformer_mt.decoding.alignment import WordAlignment
 from transformer_mt.decoding.paragraphs import Paragraphs, words_before
 from transformer_mt.decoding.text_translator import Translation
 
@@ -52,7 +52,7 @@ def test_what_is_cut(when: str, pieces: list[list[str]]) -> None:
     assert make(when).cut(LINES) == pieces
 
 
-def capitals(text: str, score: float = -1.0, links: Links | None = None) -> Translation:
+def capitals(text: str, score: float = -1.0, links: WordAlignment | None = None) -> Translation:
     words = text.upper().split()
     return Translation(text.upper(), score * len(words), words, [score] * len(words), finished=True, alignment=links)
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from transformer_mt.decoding.beam_search import search
+from transformer_mt.decoding.beam_search import beam_search
 from transformer_mt.decoding.beam_state import BeamState, Candidates, Hypothesis
 from transformer_mt.decoding.config import DecodingConfig
 from transformer_mt.decoding.logits_processors import MinLength
@@ -30,20 +30,20 @@ def sampler(config: DecodingConfig, lines: list[int]) -> Sampler:
 
 
 def beams_of(n: int, n_branches: int) -> BeamState:
-    return BeamState(torch.full((n,), 9), n_branches, BOS, EOS, DecodingConfig().normalise)
+    return BeamState(torch.full((n,), 9), n_branches, BOS, EOS, DecodingConfig().length_normalise)
 
 
 def first_draws(scores: Tensor, config: DecodingConfig, lines: list[int] = LINES) -> Candidates:
     """The first token of one sentence for each line, all with the same scores."""
-    beams = beams_of(len(lines), config.branches)
+    beams = beams_of(len(lines), config.n_beams)
     return sampler(config, lines)(beams, scores.expand(len(lines), 1, -1), slice(0, len(lines)))
 
 
 def searched(toy: Any, lines: list[int], config: DecodingConfig, limit: int = 8) -> list[list[Hypothesis]]:
     """The toy's sentences are told apart by their lines."""
     state = toy(lines, 7)
-    beams = BeamState(torch.full((len(lines),), limit), config.branches, BOS, EOS, config.normalise)
-    return search(state.step, state, beams, sampler(config, lines), [MinLength(config.min_length, EOS)])
+    beams = BeamState(torch.full((len(lines),), limit), config.n_beams, BOS, EOS, config.length_normalise)
+    return beam_search(state.step, state, beams, sampler(config, lines), [MinLength(config.min_length, EOS)])
 
 
 def assert_drawn_from(tokens: Tensor, probabilities: Tensor) -> None:
@@ -137,7 +137,7 @@ def test_a_draw_depends_on_seed_and_line_alone(toy: Any, n_best: int) -> None:
     together = searched(toy, lines, config)
     assert together == [searched(toy, [line], config)[0] for line in lines]
     assert searched(toy, lines[::-1], config) == together[::-1]
-    assert together != searched(toy, lines, config.changed({"seed": 6}))
+    assert together != searched(toy, lines, config.with_options({"seed": 6}))
 
 
 def test_lines_with_the_same_text_are_drawn_apart() -> None:

@@ -15,8 +15,8 @@ from transformer_mt.data.quickstart import load_pairs
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding import translator
 from transformer_mt.decoding.config import DecodingConfig
-from transformer_mt.decoding.scoring import forced_log_probs
-from transformer_mt.decoding.text_translator import Unscored
+from transformer_mt.decoding.scoring import target_log_probs
+from transformer_mt.decoding.text_translator import UnscoredPairWarning
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.model import chunked_logits
@@ -121,7 +121,7 @@ def test_what_may_come_first_has_probability_one(one: Translator) -> None:
     tgt = one.tokenizers.tgt
     source = one.tokenizers.src.encode(SOURCES[:1])[0]
     others = [[i] for i in range(tgt.vocab_size) if i not in (tgt.pad_id, tgt.eos_id)]
-    found = one.log_probs([source] * (len(others) + 1), [*others, []])
+    found = one.target_log_probs([source] * (len(others) + 1), [*others, []])
     assert sum(math.exp(log_probs[0]) for log_probs in found) == pytest.approx(1, abs=1e-4)
 
 
@@ -130,7 +130,7 @@ def test_what_may_come_first_has_probability_one(one: Translator) -> None:
 
 def test_nothing_to_score(one: Translator) -> None:
     assert one.score([], []) == []
-    assert forced_log_probs(one.ensemble, one.tokenizers, [], [], 100) == []
+    assert target_log_probs(one.ensemble, one.tokenizers, [], [], 100) == []
 
 
 def test_blank_texts(one: Translator) -> None:
@@ -153,7 +153,7 @@ def test_what_is_longer_than_the_model_reads_has_no_score(
     long = next(text for text in TARGETS if len(tgt.encode([text])[0]) > 8)
     full = tgt.decode([tgt.encode([long])[0][:7]])[0]
     assert len(tgt.encode([full])[0]) == 7
-    with pytest.warns(Unscored) as warned:
+    with pytest.warns(UnscoredPairWarning) as warned:
         found = one.score([full, long, full, full], [full, full, long, full], lines=[11, 12, 13, 14])
     assert [math.isfinite(one.score) for one in found] == [True, False, False, True]
     assert found[0].token_scores == pytest.approx(plainly(one, full, full), abs=2e-5)
@@ -166,14 +166,16 @@ def test_what_is_longer_than_the_model_reads_has_no_score(
 
 def test_the_longest_source_is_the_longest_target(make_translator: MakeTranslator) -> None:
     one = make_translator(max_source_length=5)
-    with pytest.warns(Unscored, match="at most 5 source and 5 target tokens"):
+    with pytest.warns(UnscoredPairWarning, match="at most 5 source and 5 target tokens"):
         assert one.score(["a"], [TARGETS[0]])[0].score == -math.inf
 
 
 def test_what_is_no_number_is_not_scored(make_translator: MakeTranslator, monkeypatch: pytest.MonkeyPatch) -> None:
     """JSON has no word for it."""
     one = make_translator()
-    monkeypatch.setattr(one, "log_probs", lambda sources, targets: [[math.nan] * (len(ids) + 1) for ids in targets])
+    monkeypatch.setattr(
+        one, "target_log_probs", lambda sources, targets: [[math.nan] * (len(ids) + 1) for ids in targets]
+    )
     (found,) = one.score(["a"], [TARGETS[0]])
     assert (found.score, found.token_scores) == (-math.inf, [])
 

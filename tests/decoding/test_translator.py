@@ -18,7 +18,7 @@ from transformer_mt.data.tokenizers.tokenizer import TokenizerPair, build_tokeni
 from transformer_mt.decoding.attention_maps import explain, pieces
 from transformer_mt.decoding.beam_state import Hypothesis
 from transformer_mt.decoding.config import DecodingConfig
-from transformer_mt.decoding.text_translator import CutSource, Translation, UnknownWord
+from transformer_mt.decoding.text_translator import Translation, TruncatedSourceWarning, UnknownWordWarning
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.model.positions import Rotary, SinusoidalPositions
@@ -128,15 +128,15 @@ def test_a_long_line_is_cut_with_a_warning(make_translator: Callable[..., Transl
     """What is behind the cut makes no difference, nor does the long line to its neighbours."""
     translator = make_translator(max_source_length=50)
     long = " ".join(SENTENCES[:10])
-    with pytest.warns(CutSource, match=r"^line 2 has \d+ tokens and was cut to 50$"):
+    with pytest.warns(TruncatedSourceWarning, match=r"^line 2 has \d+ tokens and was cut to 50$"):
         found = translator.translate([SENTENCES[0], long, SENTENCES[1]])
-    with pytest.warns(CutSource, match="line 8 "):
+    with pytest.warns(TruncatedSourceWarning, match="line 8 "):
         assert translator.translate([long + " the dog" * 100], lines=[8]) == [found[1]]
     assert [found[0], found[2]] == alone[:2]
 
 
 def test_a_limit_of_one_call_is_of_that_call_alone(translator: Translator, alone: list[str]) -> None:
-    with pytest.warns(CutSource, match="was cut to 3$"):
+    with pytest.warns(TruncatedSourceWarning, match="was cut to 3$"):
         translator.translate(SENTENCES[:1], max_source_length=3)
     assert translator.translate(SENTENCES[:1]) == alone[:1]
 
@@ -156,7 +156,9 @@ def test_a_very_long_line(make_translator: Callable[..., Translator]) -> None:
 
 def test_a_newline_in_a_translation_splits_no_line(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     (ids,) = translator.tokenizers.tgt.encode(["one\ntwo\n"])
-    monkeypatch.setattr(translator, "search", lambda *_arguments: [[Hypothesis(ids, [0.0] * len(ids), finished=True)]])
+    monkeypatch.setattr(
+        translator, "translate_ids", lambda *_arguments: [[Hypothesis(ids, [0.0] * len(ids), finished=True)]]
+    )
     assert translator.translate(["x"]) == ["one two "]
 
 
@@ -272,7 +274,9 @@ def test_beginnings_that_cannot_be(make_model: MakeModel, small_tokenizers: Toke
 def test_a_word_of_a_beginning_that_the_vocabulary_lacks_is_told(make_model: MakeModel) -> None:
     words = build_tokenizers(TokenizerConfig(kind="word", vocab_size=300), load_pairs("test")[:100])
     translator = learned(make_model, words, max_positions=40)
-    with pytest.warns(UnknownWord, match="^line 8: the vocabulary lacks a word of the beginning of its translation"):
+    with pytest.warns(
+        UnknownWordWarning, match="^line 8: the vocabulary lacks a word of the beginning of its translation"
+    ):
         translator.translate(["The dog", "The dog"], prefixes=["Der", "Der Schnauzer"], lines=[7, 8])
 
 
@@ -294,7 +298,7 @@ def learned(make_model: MakeModel, tokenizers: TokenizerPair, max_positions: int
 def test_the_longest_that_the_positions_allow(make_model: MakeModel, small_tokenizers: TokenizerPair) -> None:
     """Trap 10: a source is cut to them with its end symbol, and a translation ends with them."""
     translator = learned(make_model, small_tokenizers, max_positions=40)
-    with pytest.warns(CutSource, match="cut to 39$"):
+    with pytest.warns(TruncatedSourceWarning, match="cut to 39$"):
         ((found,),) = translator.n_best(["the dog " * 100], min_length=99)
     assert (len(found.tokens), found.finished) == (40, False)
 
@@ -302,7 +306,7 @@ def test_the_longest_that_the_positions_allow(make_model: MakeModel, small_token
 def test_the_longest_that_the_configuration_allows(make_translator: Callable[..., Translator]) -> None:
     """Past the first table of positions, on both sides."""
     translator = make_translator(max_source_length=600, max_length_factor=0, max_length_offset=530)
-    with pytest.warns(CutSource, match="cut to 600$"):
+    with pytest.warns(TruncatedSourceWarning, match="cut to 600$"):
         ((found,),) = translator.n_best(["the dog " * 400], min_length=999, beam=1)
     assert len(found.tokens) == 530
 
@@ -351,7 +355,7 @@ def test_a_training_model_is_copied(
     model = make_model(vocab=(src.vocab_size, tgt.vocab_size), pad=(src.pad_id, tgt.pad_id), dropout=rates).train()
     before = {name: parameter.clone() for name, parameter in model.named_parameters()}
     config, dice = DecodingConfig(max_length_factor=0, max_length_offset=5), torch.get_rng_state()
-    translator = Translator.of(model, small_tokenizers, config, precision)
+    translator = Translator.from_model(model, small_tokenizers, config, precision)
     found = translator.translate(SENTENCES[:5])
     assert torch.equal(torch.get_rng_state(), dice)
     assert all(module.training for module in model.modules())

@@ -140,13 +140,13 @@ def test_scores_are_ours(both: Both) -> None:
 
 def test_scores_cost_nothing_where_nobody_looks_at_them(both: Both, tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:
     counted: list[int] = []
-    log_probs = Engine.log_probs
+    log_probs = Engine.target_log_probs
 
     def count(self: Engine, sources: Any, targets: Any) -> list[list[float]]:
         counted.append(len(targets))
         return log_probs(self, sources, targets)
 
-    monkeypatch.setattr(Engine, "log_probs", count)
+    monkeypatch.setattr(Engine, "target_log_probs", count)
     command = ("translate", both.engine, "one two", "--engine", "ctranslate2", "--beam", 4)
     assert tmt(*command).returncode == 0
     assert counted == []
@@ -171,7 +171,7 @@ def test_the_length_counts_the_end_symbol(both: Both) -> None:
     options = {"beam_size": 4, "num_hypotheses": 4, "length_penalty": 1, "max_decoding_length": 40}
     found = engine.inner.translate_batch([[engine.src[i] for i in ids]], return_scores=True, **options)[0]
     for tokens, mean in zip(found.hypotheses, found.scores, strict=True):
-        scores = engine.log_probs([ids], [[engine.ids[token] for token in tokens]])[0]
+        scores = engine.target_log_probs([ids], [[engine.ids[token] for token in tokens]])[0]
         if len(tokens) < 40:
             assert mean == pytest.approx(sum(scores) / (len(tokens) + 1), abs=1e-4)
 
@@ -190,7 +190,7 @@ def test_a_translation_that_was_stopped_goes_on(both: Both, tmt: Tmt, tmp_path: 
     whole = tmt(*command).stdout
     monkeypatch.setattr("transformer_mt.cli.main.WINDOW", 4)
     calls: list[int] = []
-    search = Engine.search
+    search = Engine.translate_ids
 
     def stop(self: Engine, *arguments: Any) -> Any:
         calls.append(1)
@@ -199,7 +199,7 @@ def test_a_translation_that_was_stopped_goes_on(both: Both, tmt: Tmt, tmp_path: 
         return search(self, *arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Engine, "search", stop)
+        patch.setattr(Engine, "translate_ids", stop)
         assert tmt(*command, "--output", tmp_path / "g").returncode == 2
     resume = ("--output", tmp_path / "g", "--resume")
     refused(tmt("translate", both.run, "--input", tmp_path / "f", *resume), "--engine ctranslate2", "nothing now")

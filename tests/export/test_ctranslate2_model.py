@@ -115,7 +115,7 @@ def engine_of(folder: Path, translator: Translator) -> Engine:
 def test_ids_and_scores_are_ours(name: str, make_translator: MakeTranslator, tmp_path: Path) -> None:
     translator = make_translator(**VARIANTS[name])
     assert not list(unsupported_model(translator.model.config))
-    outputs = {tuple(best.ids) for best, *_ in translator.search(sources(), translator.config.greedily())}
+    outputs = {tuple(best.ids) for best, *_ in translator.translate_ids(sources(), translator.config.for_validation())}
     assert len(outputs) > 3, "the outputs differ, or nothing was compared"
     found = compare(translator, export(translator, tmp_path / "model"), sources())
     assert found.identical == found.sentences == 42
@@ -193,10 +193,10 @@ def test_the_pad_symbol_is_out_of_reach(make_translator: MakeTranslator, tmp_pat
     engine = export(translator, tmp_path / "model")
     model, tgt = translator.model, translator.tokenizers.tgt
     others = [i for i in range(tgt.vocab_size) if i not in (tgt.pad_id, tgt.eos_id)]
-    scores = engine.log_probs([[1, 2]] * len(others), [[i] for i in others])
-    ends = engine.log_probs([[1, 2]], [[]])[0]
+    scores = engine.target_log_probs([[1, 2]] * len(others), [[i] for i in others])
+    ends = engine.target_log_probs([[1, 2]], [[]])[0]
     assert sum(torch.tensor([first for first, _ in scores] + ends).exp()) == pytest.approx(1, abs=1e-5)
-    assert engine.log_probs([[1, 2]], [[tgt.pad_id]])[0][0] < -80
+    assert engine.target_log_probs([[1, 2]], [[tgt.pad_id]])[0][0] < -80
     assert model.tgt_pad == tgt.pad_id
 
 

@@ -117,7 +117,7 @@ def test_what_the_data_report_has_told_is_not_told_again(
     make_validator: Callable[[int], Validator],
 ) -> None:
     validator = make_validator(0)
-    validator.decoding = validator.decoding.changed({"max_source_length": 2})
+    validator.decoding = validator.decoding.with_options({"max_source_length": 2})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         validator()

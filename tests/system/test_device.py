@@ -102,7 +102,7 @@ def test_test_sets_are_scored_where_the_run_was_trained(tiny_run: Path, monkeypa
     run, tables = RunFolder(tiny_run), SimpleNamespace(test={"unseen": None})
     config = configuration.load(run.config)
     for name in ("cuda", "cuda:1"):
-        again = config.model_copy(update={"device": name, "decoding": config.decoding.changed({"beam": 3})})
+        again = config.model_copy(update={"device": name, "decoding": config.decoding.with_options({"beam": 3})})
         with pytest.raises(UserError, match="loading"):
             train.finish(run, again, Machine(torch.device("cuda:0"), "fp32", 1), "", 0.0, *cast(Any, (tables, None)))
     assert asked == ["cuda", "cuda:1"]

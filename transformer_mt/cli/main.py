@@ -59,13 +59,14 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
     except (MemoryError, RuntimeError) as error:
-        from transformer_mt.decoding.config import BESIDE_TRAINING
+        from transformer_mt.decoding.config import MAX_VALIDATION_TOKENS
         from transformer_mt.system.device import is_out_of_memory
 
         if not is_out_of_memory(error):
             raise
         remedy = (
-            f"decoding.batch_tokens (below {BESIDE_TRAINING:,}); or, with --restart, batches.tokens or the model's size"
+            f"decoding.batch_tokens (below {MAX_VALIDATION_TOKENS:,}); or, with --restart, batches.tokens or the "
+            "model's size"
             if args.verb == "train"
             else "--batch-tokens (decoding.batch_tokens in config.yaml)"
         )

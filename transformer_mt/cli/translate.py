@@ -36,7 +36,7 @@ class Job:
     def paragraphs(self) -> Paragraphs:
         """Lines with more tokens than the training pairs could have come apart."""
         origin = self.origin
-        limit = min(origin.max_length - 1, self.translator.longest_source)  # the end symbol takes one place
+        limit = min(origin.max_length - 1, self.translator.max_source_tokens)  # the end symbol takes one place
         return Paragraphs(origin.src_lang, origin.tgt_lang, self._lengths, limit, self.split_sentences)
 
     def _lengths(self, texts: Sequence[str]) -> list[int]:
@@ -51,7 +51,7 @@ class Job:
             "--format": self.kind,
             "--scores": str(self.scores),
             "--alignments": str(self.alignments),
-            **{f"decoding.{key}": str(value) for key, value in self.translator.config.deciding().items()},
+            **{f"decoding.{key}": str(value) for key, value in self.translator.config.output_options().items()},
         }
 
     def translate(self, window: Sequence[Line], first_line: int) -> str:

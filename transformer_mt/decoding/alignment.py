@@ -15,7 +15,7 @@ from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.decoding.ensemble import Ensemble
 from transformer_mt.model.attention_weights import attention_weights
 
-Links = list[tuple[int, int]]
+WordAlignment = list[tuple[int, int]]
 """(source word, target word), both counted from 0, by target word."""
 
 
@@ -26,7 +26,7 @@ def align(
     src_words: list[list[int]],
     targets: list[list[int]],
     layer: int | None,
-) -> list[Links]:
+) -> list[WordAlignment]:
     """Link each word of each translation to the source word that it attends to most.
 
     `src_words`: the word that each source token belongs to (`Tokenizer.word_numbers`). The weights are those of the
@@ -43,7 +43,7 @@ def align(
         each.append(torch.stack([one.float().mean(1) for one in looked_at]).mean(0))
     weights = torch.stack(each).mean(0).cpu()  # [n, T, S]
     first = int(tokenizers.source_bos)
-    links: list[Links] = []
+    links: list[WordAlignment] = []
     for one, belongs_to, target in zip(weights, src_words, targets, strict=True):
         of_text = one[: len(target), first : first + len(belongs_to)]
         links.append(link(of_text, belongs_to, words(tokenizers.tgt, target)))
@@ -55,7 +55,7 @@ def words(tokenizer: Tokenizer, ids: Sequence[int]) -> list[int]:
     return [max(0, len(text.split()) - 1) for text in tokenizer.decode([ids[: end + 1] for end in range(len(ids))])]
 
 
-def link(weights: Tensor, src_words: list[int], tgt_words: list[int]) -> Links:
+def link(weights: Tensor, src_words: list[int], tgt_words: list[int]) -> WordAlignment:
     """Each target word to its best source word. [T, S]"""
     if not src_words or not tgt_words:
         return []

@@ -47,7 +47,7 @@ def explain(translator: Translator, text: str) -> Explanation:
     """Translate a text, and read it with its translation once more to see the weights."""
     model, tokenizers = translator.model, translator.tokenizers
     source = translator.encode([text], lines=[1])
-    hypothesis = translator.search(source, translator.config)[0][0]
+    hypothesis = translator.translate_ids(source, translator.config)[0][0]
     is_whole = hypothesis.finished or not hypothesis.ids  # without either, the model's scores are no numbers
     written = hypothesis.ids + [tokenizers.tgt.eos_id] * is_whole
     batch = collate_pairs(source, [written[:-1]], tokenizers).to(model.output.weight.device)

@@ -57,7 +57,7 @@ Choose = Callable[[BeamState, Tensor, slice], Candidates]
 """The branches, and the scores of a part of the sentences [b, K, V] -> what these are continued with, N >= K each."""
 
 
-def search(
+def beam_search(
     step: StepFunction[StateT], state: StateT, beams: BeamState, choose: Choose, rules: Sequence[LogitsProcessor] = ()
 ) -> list[list[Hypothesis]]:
     """Up to K hypotheses of each sentence: first those that came to their end, each kind sorted as the beams compare.

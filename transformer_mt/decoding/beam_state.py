@@ -77,7 +77,7 @@ class BeamState:
     def __init__(self, limits: Tensor, n_branches: int, bos: int, eos: int, normalise: Normalise) -> None:
         """limits: [n], the tokens that a translation has at most, the end symbol counted."""
         n, device = len(limits), limits.device
-        self.n_branches, self.eos, self.normalise = n_branches, eos, normalise
+        self.n_branches, self.eos, self.length_normalise = n_branches, eos, normalise
         self.position, self.last = 0, int(limits.max())
         self._answers_late = device.type != "cpu"  # so it is asked seldom
         self.rows, self.limits = torch.arange(n, device=device), limits  # [B]
@@ -158,13 +158,13 @@ class BeamState:
         """Those of the best K candidates that end."""
         totals, log_probs, parents, _ = (part[:, : self.n_branches] for part in candidates)
         is_end = is_end[:, : self.n_branches]
-        ranks = self.normalise(totals, self.position + 1).masked_fill(~is_end, NEG_INF)
+        ranks = self.length_normalise(totals, self.position + 1).masked_fill(~is_end, NEG_INF)
         return Ended(ranks, torch.full_like(parents, self.position), parents, log_probs, is_end)
 
     def _end_at_limits(self) -> None:
         """Sentences that have come to their limit keep what has not ended behind what has."""
         is_over = (self.limits == self.position)[:, None]  # [B, 1]
-        ranks = self.normalise(self.totals, self.position).masked_fill(~is_over, NEG_INF)
+        ranks = self.length_normalise(self.totals, self.position).masked_fill(~is_over, NEG_INF)
         branches = torch.arange(self.n_branches, device=ranks.device).expand_as(ranks)
         nothing = torch.zeros_like(ranks)
         unfinished = Ended(ranks, torch.full_like(branches, self.position), branches, nothing, nothing.bool())

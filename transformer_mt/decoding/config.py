@@ -12,7 +12,7 @@ from transformer_mt.errors import UserError
 if TYPE_CHECKING:
     from torch import Tensor
 
-BESIDE_TRAINING = 4096  # tokens translated at once, at most
+MAX_VALIDATION_TOKENS = 4096  # tokens translated at once, at most
 
 
 class DecodingConfig(Section):
@@ -62,11 +62,11 @@ class DecodingConfig(Section):
         return self
 
     @property
-    def branches(self) -> int:
+    def n_beams(self) -> int:
         """Hypotheses of a sentence at once."""
         return self.n_best if self.sample else self.beam
 
-    def changed(self, options: dict[str, Any]) -> DecodingConfig:
+    def with_options(self, options: dict[str, Any]) -> DecodingConfig:
         """With other values for some keys. Raises `UserError` for a key or a value that cannot be."""
         try:
             return DecodingConfig.model_validate({**self.model_dump(), **options})
@@ -75,32 +75,32 @@ class DecodingConfig(Section):
             key = first["loc"][0] if first["loc"] else first["ctx"]["key"]  # of a check of the section as a whole
             raise UserError(f"decoding.{key}: {describe_error(first, list(DecodingConfig.model_fields))}") from None
 
-    def deciding(self) -> dict[str, Any]:
+    def output_options(self) -> dict[str, Any]:
         """What decides what a sentence becomes, as JSON has it."""
         return self.model_dump(mode="json", exclude={"batch_tokens"})
 
-    def greedily(self) -> DecodingConfig:
+    def for_validation(self) -> DecodingConfig:
         """As validation translates: it shows the model as it is."""
         limits = {"max_length_factor", "max_length_offset", "max_source_length"}
         return DecodingConfig(
-            beam=1, min_length=0, batch_tokens=self.tokens_beside_training, **self.model_dump(include=limits)
+            beam=1, min_length=0, batch_tokens=self.validation_batch_tokens, **self.model_dump(include=limits)
         )
 
     @property
-    def tokens_beside_training(self) -> int:
+    def validation_batch_tokens(self) -> int:
         """Tokens translated at once where a training needs the memory too."""
-        return min(self.batch_tokens, BESIDE_TRAINING)
+        return min(self.batch_tokens, MAX_VALIDATION_TOKENS)
 
     @property
     def method(self) -> str:
         """The search in words."""
         return "sampled" if self.sample else "greedy" if self.beam == 1 else f"beam {self.beam}"
 
-    def limit(self, source_tokens: int) -> int:
+    def max_target_tokens(self, source_tokens: int) -> int:
         """Tokens that a translation has at most, the end symbol counted."""
         return int(self.max_length_factor * source_tokens) + self.max_length_offset
 
-    def normalise(self, totals: Tensor, length: int) -> Tensor:
+    def length_normalise(self, totals: Tensor, length: int) -> Tensor:
         """Log-probabilities of hypotheses of this length, the end symbol counted, as they are compared with others.
 
         average: total / length^A; gnmt: total / ((5 + length) / 6)^A (Wu et al. 2016, equation 14).

@@ -46,7 +46,7 @@ class Ensemble:
         self.precision: Literal["fp32", "bf16"] = "bf16" if models[0].output.weight.dtype == torch.bfloat16 else "fp32"
 
     @property
-    def longest(self) -> int | None:
+    def max_positions(self) -> int | None:
         """The longest sequence that all of them can read; None: any."""
         return min((model.config.longest for model in self.models if model.config.longest is not None), default=None)
 

@@ -41,7 +41,7 @@ class Member(NamedTuple):
         return cls(folder, folder.section("data", DataConfig), tokenizers, model, info.step, seal)
 
 
-def read_members(runs: Sequence[RunFolder], which: str) -> list[Member]:
+def load_members(runs: Sequence[RunFolder], which: str) -> list[Member]:
     """Of each run the checkpoint best, last, or a step's number. Raises `UserError` for runs that have other languages
     or other ids than the first."""
     first, *others = (Member.read(run, which) for run in runs)

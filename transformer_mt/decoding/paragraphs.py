@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from transformer_mt.decoding import sentence_splitting
-from transformer_mt.decoding.alignment import Links
+from transformer_mt.decoding.alignment import WordAlignment
 from transformer_mt.decoding.sentence_splitting import Lengths
 from transformer_mt.decoding.text_translator import Translation
 
@@ -57,9 +57,11 @@ class Paragraphs:
         )
 
 
-def shifted(parts: Sequence[Links | None], sources: Sequence[str], targets: Sequence[str]) -> Links | None:
+def shifted(
+    parts: Sequence[WordAlignment | None], sources: Sequence[str], targets: Sequence[str]
+) -> WordAlignment | None:
     """The links between the words of consecutive texts, from those within each pair of them."""
-    links: Links = []
+    links: WordAlignment = []
     for of_part, src_words, tgt_words in zip(parts, words_before(sources), words_before(targets), strict=True):
         if of_part is None:
             return None

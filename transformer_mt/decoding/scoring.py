@@ -20,7 +20,7 @@ from transformer_mt.model.chunked_logits import chunk_rows, non_pad_indices
 from transformer_mt.model.transformer import Transformer
 
 
-def forced_log_probs(
+def target_log_probs(
     ensemble: Ensemble,
     tokenizers: TokenizerPair,
     sources: Sequence[Sequence[int]],

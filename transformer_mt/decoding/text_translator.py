@@ -12,12 +12,12 @@ from itertools import repeat
 from typing import Any, Self
 
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
-from transformer_mt.decoding.alignment import Links
+from transformer_mt.decoding.alignment import WordAlignment
 from transformer_mt.decoding.beam_state import Hypothesis
 from transformer_mt.decoding.config import DecodingConfig
 from transformer_mt.errors import UserError
 
-NOTHING = Hypothesis([], [], finished=True)  # the translation of nothing
+EMPTY_HYPOTHESIS = Hypothesis([], [], finished=True)  # the translation of nothing
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Translation:
     tokens: list[str]
     token_scores: list[float]  # of each token, and of the end symbol where it was found
     finished: bool  # False: it was cut at the longest that is allowed
-    alignment: Links | None = None  # source word, target word; where it was asked for
+    alignment: WordAlignment | None = None  # source word, target word; where it was asked for
 
     @property
     def score_per_token(self) -> float:
@@ -40,12 +40,12 @@ class Translation:
 class TextTranslator(ABC):
     """What translates texts, by way of ids; how these are searched is its heirs' affair."""
 
-    def __init__(self, tokenizers: TokenizerPair, config: DecodingConfig, longest: int) -> None:
+    def __init__(self, tokenizers: TokenizerPair, config: DecodingConfig, max_positions: int) -> None:
         """longest: the tokens of the longest sequence that can be read."""
-        self.tokenizers, self.config, self.longest = tokenizers, config, longest
+        self.tokenizers, self.config, self.max_positions = tokenizers, config, max_positions
 
     @abstractmethod
-    def search(
+    def translate_ids(
         self,
         sentences: list[list[int]],
         config: DecodingConfig,
@@ -55,22 +55,24 @@ class TextTranslator(ABC):
         """A batch of source ids -> their hypotheses, the best first; lines: without them, 1, 2, ..."""
 
     @abstractmethod
-    def log_probs(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
+    def target_log_probs(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
         """The log-probability of each token of given translations, end symbol included."""
 
     @abstractmethod
-    def links(self, texts: Sequence[str], sources: list[list[int]], found: list[list[Hypothesis]]) -> Iterator[Links]:
+    def word_alignments(
+        self, texts: Sequence[str], sources: list[list[int]], found: list[list[Hypothesis]]
+    ) -> Iterator[WordAlignment]:
         """Of each hypothesis, in order: which of its words belongs to which of the text, whose ids are a source."""
 
     @property
-    def longest_source(self) -> int:
+    def max_source_tokens(self) -> int:
         """Tokens of a source, control symbols not counted."""
-        return min(self.config.max_source_length, self.longest - self.tokenizers.n_source_controls)
+        return min(self.config.max_source_length, self.max_positions - self.tokenizers.n_source_controls)
 
-    def changed(self, options: dict[str, Any]) -> Self:
+    def with_options(self, options: dict[str, Any]) -> Self:
         """The same translator with other options. Raises `UserError` for what they cannot be."""
         twin = copy.copy(self)
-        twin.config = self.config.changed(options)
+        twin.config = self.config.with_options(options)
         return twin
 
     def translate(
@@ -85,7 +87,7 @@ class TextTranslator(ABC):
         The translation of a text begins with its beginning, where there are some. Options are the keys of the
         configuration's section `decoding`, such as `beam=1`. `lines` are the texts' numbers, which warnings name and on
         which sampling depends; by default they count from 1. A text that is longer than `max_source_length`, or than
-        the model's positions, is cut, with a warning (`CutSource`).
+        the model's positions, is cut, with a warning (`TruncatedSourceWarning`).
         """
         one_each: dict[str, Any] = {**options, "n_best": 1}
         found = self.n_best(texts, prefixes, lines, **one_each)
@@ -102,20 +104,20 @@ class TextTranslator(ABC):
     ) -> list[list[Translation]]:
         """Up to `n_best` translations of each text, the best first; one at least."""
         if options:
-            return self.changed(options).n_best(texts, prefixes, lines, alignments=alignments)
+            return self.with_options(options).n_best(texts, prefixes, lines, alignments=alignments)
         _check_several(texts, prefixes)
         config = self.config
         lines = _numbers(texts, lines)
         coded = self.encode(texts, lines)
         forced = self._encode_prefixes(prefixes, lines) if prefixes is not None else None
-        found = [[NOTHING] for _ in texts]
+        found = [[EMPTY_HYPOTHESIS] for _ in texts]
         worth = {i: len(coded[i]) for i, text in enumerate(texts) if text.strip() and coded[i]}
-        for batch in batches(worth, config.batch_tokens // config.branches):
+        for batch in batches(worth, config.batch_tokens // config.n_beams):
             sources, numbers = [coded[i] for i in batch], [lines[i] for i in batch]
             of_batch = [forced[i] for i in batch] if forced is not None else None
-            for i, hypotheses in zip(batch, self.search(sources, config, numbers, of_batch), strict=True):
+            for i, hypotheses in zip(batch, self.translate_ids(sources, config, numbers, of_batch), strict=True):
                 found[i] = hypotheses[: config.n_best]
-        links = self.links(texts, coded, found) if alignments else repeat(None)
+        links = self.word_alignments(texts, coded, found) if alignments else repeat(None)
         outputs = self.tokenizers.tgt.decode([one.ids for hypotheses in found for one in hypotheses])
         each = iter(zip(outputs, links, strict=False))
         return [[self._translation(one, *next(each)) for one in hypotheses] for hypotheses in found]
@@ -126,7 +128,7 @@ class TextTranslator(ABC):
         """Each target as a translation of its source, with the log-probabilities that the model gives it.
 
         A pair with a blank side, or one of which normalisation leaves nothing, is no translation, and has minus
-        infinity; so has, with a warning (`Unscored`), a pair with a side that is longer than `max_source_length`, or
+        infinity; so has, with a warning (`UnscoredPairWarning`), a pair with a side longer than `max_source_length` or
         than the model's positions. `lines` are the pairs' numbers, which warnings name.
         """
         _check_several(sources, targets)
@@ -137,15 +139,17 @@ class TextTranslator(ABC):
         sides = zip(sources, targets, src, tgt, strict=True)
         whole = [bool(source.strip() and target.strip() and ids and other) for source, target, ids, other in sides]
         read = [i for i, line in enumerate(numbers) if whole[i] and self._has_room(line, src[i], tgt[i])]
-        log_probs = dict(zip(read, self.log_probs([src[i] for i in read], [tgt[i] for i in read]), strict=True))
+        log_probs = dict(zip(read, self.target_log_probs([src[i] for i in read], [tgt[i] for i in read]), strict=True))
         return [self._given(target, tgt[i], log_probs.get(i)) for i, target in enumerate(targets)]
 
     def encode(self, texts: Sequence[str], lines: Sequence[int]) -> list[list[int]]:
         """The ids of texts, cut where they are too long, with a warning."""
-        coded, limit = self.tokenizers.src.encode(texts), self.longest_source
+        coded, limit = self.tokenizers.src.encode(texts), self.max_source_tokens
         for line, ids in zip(lines, coded, strict=True):
             if len(ids) > limit:
-                warnings.warn(CutSource(f"line {line} has {len(ids)} tokens and was cut to {limit}"), stacklevel=3)
+                warnings.warn(
+                    TruncatedSourceWarning(f"line {line} has {len(ids)} tokens and was cut to {limit}"), stacklevel=3
+                )
                 del ids[limit:]
         return coded
 
@@ -160,21 +164,21 @@ class TextTranslator(ABC):
         for line, ids in zip(lines, coded, strict=True):
             if self.tokenizers.tgt.unk_id in ids:
                 words = "a word of the beginning of its translation, which is unknown there"
-                warnings.warn(UnknownWord(f"line {line}: the vocabulary lacks {words}"), stacklevel=3)
-            if len(ids) >= self.longest:
+                warnings.warn(UnknownWordWarning(f"line {line}: the vocabulary lacks {words}"), stacklevel=3)
+            if len(ids) >= self.max_positions:
                 raise UserError(
                     f"line {line}: the beginning of its translation has {len(ids)} tokens, and the model has learnt "
-                    f"{self.longest} positions: shorten it"
+                    f"{self.max_positions} positions: shorten it"
                 )
         return coded
 
     def _has_room(self, line: int, src: list[int], tgt: list[int]) -> bool:
         """Whether the model reads that many tokens; with a warning where it does not."""
-        limits = self.longest_source, min(self.config.max_source_length, self.longest - 1)
+        limits = self.max_source_tokens, min(self.config.max_source_length, self.max_positions - 1)
         if len(src) <= limits[0] and len(tgt) <= limits[1]:
             return True
         has, read = (f"{one} source and {other} target tokens" for one, other in ((len(src), len(tgt)), limits))
-        warnings.warn(Unscored(f"line {line} has {has}, and at most {read} are scored"), stacklevel=3)
+        warnings.warn(UnscoredPairWarning(f"line {line} has {has}, and at most {read} are scored"), stacklevel=3)
         return False
 
     def _given(self, text: str, ids: list[int], log_probs: list[float] | None) -> Translation:
@@ -182,20 +186,20 @@ class TextTranslator(ABC):
             return Translation(text, -math.inf, self.tokenizers.tgt.tokens(ids), [], finished=True)
         return Translation(text, sum(log_probs), self.tokenizers.tgt.tokens(ids), log_probs, finished=True)
 
-    def _translation(self, found: Hypothesis, text: str, alignment: Links | None) -> Translation:
+    def _translation(self, found: Hypothesis, text: str, alignment: WordAlignment | None) -> Translation:
         tokens = self.tokenizers.tgt.tokens(found.ids)
         return Translation(text.replace("\n", " "), found.score, tokens, found.log_probs, found.finished, alignment)
 
 
-class UnknownWord(UserWarning):
+class UnknownWordWarning(UserWarning):
     """The vocabulary lacks a word of a prefix."""
 
 
-class CutSource(UserWarning):
+class TruncatedSourceWarning(UserWarning):
     """A source was longer than `decoding.max_source_length`, or than the positions that the model has learnt."""
 
 
-class Unscored(UserWarning):
+class UnscoredPairWarning(UserWarning):
     """A given translation, or its source, was longer than the model reads."""
 
 

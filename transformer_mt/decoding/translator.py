@@ -12,15 +12,15 @@ import torch
 
 from transformer_mt.data.batches import collate_sources
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
-from transformer_mt.decoding.alignment import Links, align
-from transformer_mt.decoding.beam_search import LogitsProcessor, beam_candidates, search
+from transformer_mt.decoding.alignment import WordAlignment, align
+from transformer_mt.decoding.beam_search import LogitsProcessor, beam_candidates, beam_search
 from transformer_mt.decoding.beam_state import BeamState, Hypothesis
 from transformer_mt.decoding.config import DecodingConfig
 from transformer_mt.decoding.ensemble import Ensemble
-from transformer_mt.decoding.loading import Member, read_members, ready
+from transformer_mt.decoding.loading import Member, load_members, ready
 from transformer_mt.decoding.logits_processors import MinLength, NoRepeatNgram, Prefixes, RepetitionPenalty
 from transformer_mt.decoding.sampling import Sampler
-from transformer_mt.decoding.scoring import forced_log_probs
+from transformer_mt.decoding.scoring import target_log_probs
 from transformer_mt.decoding.text_translator import TextTranslator, batches
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer
@@ -48,10 +48,10 @@ class Translator(TextTranslator):
         """The models do not train (`Transformer.eval`); several translate together. `members`: where they are from."""
         self.ensemble, self.members = Ensemble(models), members
         self.precision = self.ensemble.precision
-        super().__init__(tokenizers, config, self.ensemble.longest or sys.maxsize)
+        super().__init__(tokenizers, config, self.ensemble.max_positions or sys.maxsize)
 
     @classmethod
-    def of(
+    def from_model(
         cls, model: Transformer, tokenizers: TokenizerPair, config: DecodingConfig, precision: Literal["fp32", "bf16"]
     ) -> Translator:
         """For a model that goes on training: with a copy of it as it is now."""
@@ -78,9 +78,9 @@ class Translator(TextTranslator):
         """
         others = [ensemble] if isinstance(ensemble, str | Path) else ensemble
         folders = [RunFolder.open(each) for each in (run, *others)]
-        config = folders[0].section("decoding", DecodingConfig).changed(options)
+        config = folders[0].section("decoding", DecodingConfig).with_options(options)
         machine = resolve(device, precision, threads)
-        members = read_members(folders, checkpoint)
+        members = load_members(folders, checkpoint)
         models = [ready(member.model.to(machine.device), machine.precision) for member in members]
         return cls(models, members[0].tokenizers, config, members)
 
@@ -92,7 +92,7 @@ class Translator(TextTranslator):
         return self.ensemble.models[0]
 
     @torch.inference_mode()
-    def search(
+    def translate_ids(
         self,
         sentences: list[list[int]],
         config: DecodingConfig,
@@ -102,13 +102,16 @@ class Translator(TextTranslator):
         """A batch of source ids -> their hypotheses, the best first; lines: without them, 1, 2, ..."""
         device, tokenizer = self.ensemble.device, self.tokenizers.tgt
         given = [len(ids) for ids in prefixes] if prefixes is not None else [0] * len(sentences)
-        limits = [min(config.limit(len(ids)) + n, self.longest) for ids, n in zip(sentences, given, strict=True)]
+        limits = [
+            min(config.max_target_tokens(len(ids)) + n, self.max_positions)
+            for ids, n in zip(sentences, given, strict=True)
+        ]
         beams = BeamState(
             torch.tensor(limits, device=device),
-            config.branches,
+            config.n_beams,
             tokenizer.bos_id,
             tokenizer.eos_id,
-            config.normalise,
+            config.length_normalise,
         )
         rules: list[LogitsProcessor] = [MinLength(config.min_length, tokenizer.eos_id)]
         if prefixes is not None:
@@ -121,16 +124,18 @@ class Translator(TextTranslator):
         drawn = config.temperature, config.top_k, config.top_p, config.seed
         choose = Sampler(*drawn, numbers) if config.sample else beam_candidates
         caches = self.ensemble.start(collate_sources(sentences, self.tokenizers).to(device))
-        return search(self.ensemble.step, caches, beams, choose, rules)
+        return beam_search(self.ensemble.step, caches, beams, choose, rules)
 
-    def log_probs(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
+    def target_log_probs(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
         """The log-probability of each token of given translations, end symbol included."""
         tokens = self.config.batch_tokens
         if self.ensemble.device.type == "cpu":
             tokens = min(tokens, READ)
-        return forced_log_probs(self.ensemble, self.tokenizers, sources, targets, tokens)
+        return target_log_probs(self.ensemble, self.tokenizers, sources, targets, tokens)
 
-    def links(self, texts: Sequence[str], sources: list[list[int]], found: list[list[Hypothesis]]) -> Iterator[Links]:
+    def word_alignments(
+        self, texts: Sequence[str], sources: list[list[int]], found: list[list[Hypothesis]]
+    ) -> Iterator[WordAlignment]:
         """Of each hypothesis, in order: which of its words belongs to which of the text, whose ids are a source."""
         layer, n_layers = self.config.alignment_layer, self.ensemble.n_decoder_layers
         if (layer or 1) > n_layers:
@@ -141,7 +146,7 @@ class Translator(TextTranslator):
             for source, words, hypotheses in zip(sources, numbers, found, strict=True)
             for one in hypotheses
         ]
-        links: dict[int, Links] = {}
+        links: dict[int, WordAlignment] = {}
         for batch in batches({i: len(src) + len(tgt) for i, (src, _, tgt) in enumerate(pairs)}, ALIGNED):
             src, words, tgt = ([pairs[i][part] for i in batch] for part in (0, 1, 2))
             links.update(zip(batch, align(self.ensemble, self.tokenizers, src, words, tgt, layer), strict=True))

@@ -21,11 +21,11 @@ from pydantic import BaseModel, PositiveInt, ValidationError
 
 from transformer_mt.data.tokenizers.components import EOS
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
-from transformer_mt.decoding.alignment import Links
+from transformer_mt.decoding.alignment import WordAlignment
 from transformer_mt.decoding.beam_state import Hypothesis
 from transformer_mt.decoding.config import DecodingConfig
 from transformer_mt.decoding.provenance import ModelProvenance
-from transformer_mt.decoding.text_translator import NOTHING, TextTranslator
+from transformer_mt.decoding.text_translator import EMPTY_HYPOTHESIS, TextTranslator
 from transformer_mt.errors import UserError
 from transformer_mt.export.ctranslate2_model import vocabulary
 from transformer_mt.export.ctranslate2_support import unsupported_search
@@ -53,7 +53,7 @@ class Engine(TextTranslator):
         scores: bool = True,
     ) -> None:
         """Without `scores`, translations have none; they cost one more reading of each."""
-        super().__init__(tokenizers, config, longest=positions)
+        super().__init__(tokenizers, config, max_positions=positions)
         self.has_scores = scores
         self.src, self.tgt = (vocabulary(side.pad_id) for side in (tokenizers.src, tokenizers.tgt))
         self.ids = {token: i for i, token in enumerate(self.tgt)}
@@ -89,7 +89,7 @@ class Engine(TextTranslator):
             files = (str(folder / f"{side}_tokenizer.json") for side in ("src", "tgt"))
             src, tgt = (Tokenizer(hf.Tokenizer.from_file(file)) for file in files)
             pair = TokenizerPair(src, tgt, about.source_bos)
-            config = about.decoding.changed(options)
+            config = about.decoding.with_options(options)
             refuse(config)
             engine = cls(folder, pair, config, about.positions, device, scores)
         except UserError:
@@ -105,7 +105,7 @@ class Engine(TextTranslator):
             )
         return engine
 
-    def search(
+    def translate_ids(
         self,
         sentences: list[list[int]],
         config: DecodingConfig,
@@ -115,12 +115,12 @@ class Engine(TextTranslator):
         """A batch of source ids -> their hypotheses, the best first."""
         refuse(config)
         begun = prefixes or [[] for _ in sentences]
-        limits = [config.limit(len(ids)) + len(first) for ids, first in zip(sentences, begun, strict=True)]
+        limits = [config.max_target_tokens(len(ids)) + len(first) for ids, first in zip(sentences, begun, strict=True)]
         found = self._within(limits, sentences, begun, config)
         if prefixes is not None:  # whose log-probabilities the engine leaves out
 
             def worth(one: Hypothesis) -> tuple[bool, float]:
-                return one.finished, float(config.normalise(torch.tensor(one.score), max(1, len(one.log_probs))))
+                return one.finished, float(config.length_normalise(torch.tensor(one.score), max(1, len(one.log_probs))))
 
             return [sorted(of_one, key=worth, reverse=True) for of_one in self._scored(sentences, found)]
         if self.has_scores:
@@ -135,8 +135,8 @@ class Engine(TextTranslator):
         The engine has one limit for a batch. A sentence all whose translations end within its own has found what it
         would have found under that; the others are translated again, and give back all that they found.
         """
-        limits = [min(limit, self.longest) for limit in limits]
-        found = [[NOTHING] for _ in sentences]
+        limits = [min(limit, self.max_positions) for limit in limits]
+        found = [[EMPTY_HYPOTHESIS] for _ in sentences]
         cut: dict[int, list[int]] = {}
 
         def translate(places: list[int], limit: int, n: int) -> Iterator[tuple[int, list[Hypothesis]]]:
@@ -178,7 +178,9 @@ class Engine(TextTranslator):
     def _scored(self, sentences: list[list[int]], found: list[list[Hypothesis]]) -> list[list[Hypothesis]]:
         """The same with log-probabilities; the last token of one that fills all positions of the model has none."""
         pairs = [(ids, one.ids) for ids, of_one in zip(sentences, found, strict=True) if ids for one in of_one]
-        scores = iter(self.log_probs([src for src, _ in pairs], [tgt[: self.longest - 1] for _, tgt in pairs]))
+        scores = iter(
+            self.target_log_probs([src for src, _ in pairs], [tgt[: self.max_positions - 1] for _, tgt in pairs])
+        )
 
         def scored(one: Hypothesis) -> Hypothesis:
             log_probs = next(scores)
@@ -188,13 +190,15 @@ class Engine(TextTranslator):
             [scored(one) for one in of_one] if ids else of_one for ids, of_one in zip(sentences, found, strict=True)
         ]
 
-    def log_probs(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
+    def target_log_probs(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
         """The log-probability of each token of given translations, end symbol included."""
         tokens = [[self.tgt[i] for i in ids] for ids in targets]
         found = self.inner.score_batch(self._sources(sources), tokens, max_input_length=0)
         return [result.log_probs for result in found]
 
-    def links(self, texts: Sequence[str], sources: list[list[int]], found: list[list[Hypothesis]]) -> Iterator[Links]:
+    def word_alignments(
+        self, texts: Sequence[str], sources: list[list[int]], found: list[list[Hypothesis]]
+    ) -> Iterator[WordAlignment]:
         raise no_alignments()
 
     def _sources(self, sources: Sequence[Sequence[int]]) -> list[list[str]]:

@@ -39,15 +39,17 @@ def compare(translator: Translator, engine: Engine, sources: Sequence[Sequence[i
     """Translate source ids with both, and let both score our translations. Raises `UserError` for scores that are no
     numbers."""
     identical, difference = 0, 0.0
-    greedily = translator.config.greedily()
+    greedy = translator.config.for_validation()
     for start in range(0, len(sources), BATCH):
         batch = [list(ids) for ids in sources[start : start + BATCH]]
-        ours = [best for best, *_ in translator.search(batch, greedily)]
-        theirs = [best for best, *_ in engine.search(batch, greedily)]
+        ours = [best for best, *_ in translator.translate_ids(batch, greedy)]
+        theirs = [best for best, *_ in engine.translate_ids(batch, greedy)]
         identical += sum(found.ids == other.ids for found, other in zip(ours, theirs, strict=True))
         # one that reached the limit has no end symbol, and stands where the learned positions may end
         targets = [found.ids if found.finished else found.ids[:-1] for found in ours]
-        for one, other in zip(translator.log_probs(batch, targets), engine.log_probs(batch, targets), strict=True):
+        for one, other in zip(
+            translator.target_log_probs(batch, targets), engine.target_log_probs(batch, targets), strict=True
+        ):
             gaps = [abs(a - b) for a, b in zip(one, other, strict=True)]
             if any(map(math.isnan, gaps)):
                 raise UserError(

@@ -289,7 +289,7 @@ def finish(
     The scores stand in `run.json` first: a run that is killed afterwards records them in the curves when it goes on.
     """
     best, last = run.checkpoint("best"), run.checkpoint("last")
-    tested = {"step": best.step, "decoding": config.decoding.deciding()}
+    tested = {"step": best.step, "decoding": config.decoding.output_options()}
     test = metadata.known_test_scores(run, tested)
     if test is None:
         test = score_tests(run, config, machine, best.step, tables.test)
@@ -311,7 +311,7 @@ def score_tests(
         config.device,
         machine.threads,
         machine.precision,
-        batch_tokens=config.decoding.tokens_beside_training,
+        batch_tokens=config.decoding.validation_batch_tokens,
     )
     standard = Scorer.from_config(config.scoring, config.data.tgt_lang)
     found: dict[str, dict[str, dict[str, Any]]] = {}

@@ -11,7 +11,7 @@ from transformer_mt.data.batches import BatchStream
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.attention_maps import explain
 from transformer_mt.decoding.config import DecodingConfig
-from transformer_mt.decoding.text_translator import CutSource
+from transformer_mt.decoding.text_translator import TruncatedSourceWarning
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.evaluation.degenerate import find
 from transformer_mt.evaluation.metrics import Scorer
@@ -43,7 +43,7 @@ class Validator:
         standard: Scorer,
         probes: int,
     ) -> None:
-        self.model, self.tokenizers, self.decoding, self.stream = model, tokenizers, decoding.greedily(), stream
+        self.model, self.tokenizers, self.decoding, self.stream = model, tokenizers, decoding.for_validation(), stream
         self.sources, self.references = [src for src, _ in pairs], [tgt for _, tgt in pairs]
         self.machine, self.ranks, self.smoothing, self.standard = machine, ranks, smoothing, standard
         # probes stand evenly spread over the set, so that they differ as the set does
@@ -51,10 +51,10 @@ class Validator:
         self.probes = [i * len(pairs) // n for i in range(n)]
 
     def __call__(self) -> ValidationResult:
-        translator = Translator.of(self.model, self.tokenizers, self.decoding, self.machine.precision)
+        translator = Translator.from_model(self.model, self.tokenizers, self.decoding, self.machine.precision)
         lines = self.ranks.share(range(1, len(self.sources) + 1))
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", CutSource)  # the data report has told of them
+            warnings.simplefilter("ignore", TruncatedSourceWarning)  # the data report has told of them
             own = translator.n_best(self.ranks.share(self.sources), lines=lines)
         found = self.ranks.gather([best for best, *_ in own])
         hypotheses, finished = [one.text for one in found], [one.finished for one in found]
