@@ -18,7 +18,7 @@ from transformer_mt.data.sources import Source
 from transformer_mt.data.tokenizers.config import TokenizerConfig
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair, build_tokenizers
 from transformer_mt.errors import UserError
-from transformer_mt.pipeline import data as material
+from transformer_mt.pipeline.data import encode_training
 
 PAIRS = [
     ("a b c", "x y"),
@@ -189,7 +189,6 @@ def test_nothing_left_to_train_on(
 ) -> None:
     data = {"src_lang": "en", "tgt_lang": "de", "cache_dir": "cache", "max_length": max_length}
     config = Config.model_validate({"data": {**data, "train": {"builtin": "quickstart"}}})
-    tables = material.Tables(make_table(pairs), make_table([("a", "x")]), {})
     with pytest.raises(UserError) as caught:
-        material.encode_tables(config, tables, tokenizers)
+        encode_training(config, make_table(pairs), tokenizers)
     assert str(caught.value) == f"data.train: none of 2 pairs is left: {reason}"

@@ -12,7 +12,7 @@ from transformer_mt.data.corpus import ParallelCorpus, load_corpus
 from transformer_mt.data.sources import Source
 from transformer_mt.data.tokenizers import tokenizer as tokenizers
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair, build_tokenizers
-from transformer_mt.pipeline.data import encode_validation, gather
+from transformer_mt.pipeline.data import encode_validation, load_split, prepare_data
 from transformer_mt.runs.folder import RunFolder
 
 LENGTHS = [3, 4, 5, 6, 7, 8]  # of the sources, in tokens: letters, and the space before them
@@ -71,7 +71,9 @@ def test_what_is_cut_for_validation_is_not_learnt_from(tmp_path: Path, monkeypat
     monkeypatch.setattr(tokenizers, "build_tokenizers", watched)
     run = RunFolder(tmp_path / "run")
     run.path.mkdir()
-    tables = gather(run, config, is_rank0=True).tables
-    assert sorted([*tables.train, *tables.validation]) == sorted((line, line) for line in lines)
-    assert len(tables.validation) == 8
-    assert learnt_from == [*tables.train]
+    prepared = prepare_data(run, config, is_rank0=True)
+    train, validation = load_split(config, "train"), load_split(config, "validation")
+    assert [*prepared.train.text] == [*train] and [*prepared.validation.text] == [*validation]
+    assert sorted([*train, *validation]) == sorted((line, line) for line in lines)
+    assert len(validation) == 8
+    assert learnt_from == [*train]

@@ -1,4 +1,4 @@
-"""A run that begins with the weights and tokenizers of another."""
+"""Warm start: a run that starts from the weights and tokenizers of another run."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ SAME = ("precision=fp32", "loss.label_smoothing=0", "model.dropout={embedding: 0
 
 
 @pytest.fixture
-def copy(tiny_run: Path, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of the tiny run with everything around it, to work in and to change."""
-    shutil.copytree(tiny, tmp_path / "copy")
-    monkeypatch.chdir(tmp_path / "copy")
-    return tmp_path / "copy"
+def workspace(tiny_run: Path, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Copy the tiny run and its data into a working directory that the test may change."""
+    shutil.copytree(tiny, tmp_path / "workspace")
+    monkeypatch.chdir(tmp_path / "workspace")
+    return tmp_path / "workspace"
 
 
 def run_of(done: CompletedProcess[str], name: str = "new") -> RunFolder:
@@ -51,7 +51,7 @@ def entries(run: RunFolder) -> list[dict[str, Any]]:
 
 
 def loss_of(translator: Translator) -> float:
-    """The mean loss of a model on all training pairs, in one batch, with torch's own functions."""
+    """Return the mean loss of a model on all training pairs, computed with torch's own functions."""
     model, pair = translator.model, translator.tokenizers
     table = load_corpus(Source(src=("train.en",), tgt=("train.de",)), "en", "de", Path("cache"))
     corpus = encode_corpus(table, pair, LengthLimit(256, "drop"), Path("cache"))
@@ -78,14 +78,14 @@ def section_error(*overrides: str) -> list[str]:
     return str(caught.value).split("\n")
 
 
-# --- beginning --------------------------------------------------------------------------------------------------------
+# --- the start --------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_begins_where_another_stands_and_goes_on_without_it(copy: Path, tmt: Tmt) -> None:
+def test_first_loss_equals_the_loss_of_the_other_run_and_resume_does_not_need_it(workspace: Path, tmt: Tmt) -> None:
     done = tmt(*NEW, *SAME, "train.max_steps=1", "train.log_every=1")
     run, old = run_of(done), RunFolder(Path("runs/tiny"))
     best = old.checkpoint("best")
-    assert f"begins with the weights of runs/tiny, step {best.step}" in done.stderr
+    assert f"starting from the weights of runs/tiny, step {best.step}" in done.stderr
     expected = loss_of(Translator.load(old.path, precision="fp32"))
     first = next(entry for entry in entries(run) if "train/loss" in entry)
     assert first["train/loss"] == pytest.approx(expected, rel=1e-5)
@@ -93,27 +93,27 @@ def test_a_run_begins_where_another_stands_and_goes_on_without_it(copy: Path, tm
 
     assert run.tokenizer.read_bytes() == old.tokenizer.read_bytes()
     digest = hashlib.sha256((best.path / "model.safetensors").read_bytes()).hexdigest()
-    about = {"path": "runs/tiny", "step": best.step, "sha256": digest}
-    assert run.read_record()["provenance"]["init_from"] == about
+    provenance = {"path": "runs/tiny", "step": best.step, "sha256": digest}
+    assert run.read_record()["provenance"]["init_from"] == provenance
     assert f"Started from the weights of runs/tiny, step {best.step}" in run.readme.read_text(encoding="utf-8")
     (adam,) = torch.load(run.checkpoint("last").path / "training.pt", weights_only=True)["optimizers"]
-    assert {float(of["step"]) for of in adam["state"].values()} == {1.0}  # a fresh optimiser
+    assert {float(of["step"]) for of in adam["state"].values()} == {1.0}  # a new optimizer
 
     shutil.rmtree(old.path)
     again = tmt(*NEW, *SAME, "train.max_steps=2", "train.log_every=1")
     assert run_of(again).checkpoint("last").step == 2
-    assert "begins with" not in again.stderr
-    assert run.read_record()["provenance"]["init_from"] == about
+    assert "starting from" not in again.stderr
+    assert run.read_record()["provenance"]["init_from"] == provenance
 
 
 def untrained(run: RunFolder) -> Translator:
-    """A model as it comes, with the tokenizers of a run."""
+    """Return a newly initialised model with the tokenizers of a run."""
     translator = Translator.load(run.path, precision="fp32")
     pair = translator.tokenizers
     return Translator([Transformer(translator.model.config, pair.src, pair.tgt).eval()], pair, translator.config)
 
 
-def test_a_run_that_was_killed_before_its_first_checkpoint_begins_there_again(copy: Path, tmt: Tmt) -> None:
+def test_run_killed_before_its_first_checkpoint_repeats_the_warm_start(workspace: Path, tmt: Tmt) -> None:
     run = run_of(tmt(*NEW, "train.max_steps=1"))
     ended = weights(Translator.load(run.path, precision="fp32").model)
     shutil.rmtree(run.checkpoints)
@@ -124,19 +124,19 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_begins_there_again(co
     )
 
 
-def test_a_run_that_has_tokenizers_begins_with_no_others(copy: Path, tmt: Tmt) -> None:
-    """The other run was trained anew, and its pieces have other numbers."""
+def test_warm_start_refuses_tokenizers_that_changed_after_they_were_copied(workspace: Path, tmt: Tmt) -> None:
+    """A retrained run assigns other ids to the same pieces."""
     run = run_of(tmt(*NEW, "train.max_steps=1"))
     shutil.rmtree(run.checkpoints)
-    other = copy / "runs" / "tiny" / "tokenizer.json"
-    about = json.loads(other.read_text(encoding="utf-8"))
-    other.write_text(json.dumps({**about, "source_bos": not about["source_bos"]}), encoding="utf-8")
+    other = workspace / "runs" / "tiny" / "tokenizer.json"
+    provenance = json.loads(other.read_text(encoding="utf-8"))
+    other.write_text(json.dumps({**provenance, "source_bos": not provenance["source_bos"]}), encoding="utf-8")
     done = tmt(*NEW, "train.max_steps=1")
     assert done.returncode == 2
-    assert "train.init_from: runs/tiny: has other tokenizers than when this run began" in done.stderr
+    assert "train.init_from: runs/tiny: its tokenizers have changed since this run was created" in done.stderr
 
 
-def test_a_vocabulary_is_shown_as_it_would_be(copy: Path, tmt: Tmt) -> None:
+def test_tokenize_uses_the_tokenizers_of_the_warm_start(workspace: Path, tmt: Tmt) -> None:
     settings = ("tokenizer.sampling=0.1", "train.init_from=runs/tiny")
     new, old = (tmt("tokenize", *subject, "one two") for subject in (("tiny.yaml", *settings), ("runs/tiny",)))
     assert new.stdout == old.stdout != ""
@@ -145,32 +145,32 @@ def test_a_vocabulary_is_shown_as_it_would_be(copy: Path, tmt: Tmt) -> None:
 # --- what fits --------------------------------------------------------------------------------------------------------
 
 
-def test_every_weight_is_given(copy: Path) -> None:
+def test_every_weight_is_copied(workspace: Path) -> None:
     old = Translator.load("runs/tiny", precision="fp32")
     model = Transformer(old.model.config, old.tokenizers.src, old.tokenizers.tgt)
     state = torch.get_rng_state()
-    origin = WarmStart.open(config_of("model.dropout.residual=0.5"))
-    origin.give(model)
-    assert torch.equal(state, torch.get_rng_state())  # what the seed decides does not move
+    warm_start = WarmStart.open(config_of("model.dropout.residual=0.5"))
+    warm_start.copy_weights_to(model)
+    assert torch.equal(state, torch.get_rng_state())  # the warm start draws no random numbers
     expected = weights(old.model)
     assert all(torch.equal(expected[name], weight) for name, weight in weights(model).items())
-    assert origin.differences == ()
+    assert warm_start.differences == ()
 
 
-def test_an_output_projection_of_its_own_begins_as_the_shared_one(copy: Path) -> None:
+def test_untied_output_projection_starts_as_a_copy_of_the_tied_one(workspace: Path) -> None:
     config = config_of("model.tie_embeddings=none")
-    origin, old = WarmStart.open(config), Translator.load("runs/tiny", precision="fp32")
+    warm_start, old = WarmStart.open(config), Translator.load("runs/tiny", precision="fp32")
     model = Transformer(config.model, old.tokenizers.src, old.tokenizers.tgt)
-    origin.give(model)
+    warm_start.copy_weights_to(model)
     assert model.output.weight is not model.decoder.embedding.tokens.weight
     assert torch.equal(model.output.weight, old.model.output.weight)
-    assert origin.differences == ("model.tie_embeddings: ours none, theirs all",)
+    assert warm_start.differences == ("model.tie_embeddings: none here, all there",)
 
 
-def test_other_heads_fit_and_are_named(copy: Path) -> None:
-    origin = WarmStart.open(config_of("model.n_heads=4"))
-    assert origin.differences == ("model.n_heads: ours 4, theirs 2",)
-    assert origin.lines()[1].strip() == origin.differences[0]
+def test_settings_that_keep_all_shapes_are_reported_as_differences(workspace: Path) -> None:
+    warm_start = WarmStart.open(config_of("model.n_heads=4"))
+    assert warm_start.differences == ("model.n_heads: 4 here, 2 there",)
+    assert warm_start.describe().splitlines()[1].strip() == warm_start.differences[0]
 
 
 ENCODER = "  encoder.layers.0.feed_forward"
@@ -179,25 +179,27 @@ ENCODER = "  encoder.layers.0.feed_forward"
 @pytest.mark.parametrize(
     ("override", "parameters", "key"),
     [
-        ("model.d_ff=48", [f"{ENCODER}.inner.weight: ours [48, 16], theirs [32, 16]"], "d_ff: ours 48, theirs 32"),
+        ("model.d_ff=48", [f"{ENCODER}.inner.weight: [48, 16] here, [32, 16] there"], "d_ff: 48 here, 32 there"),
         (
             "model.encoder.n_layers=2",
-            ["  encoder.layers.1.self_attention.output.weight: ours [16, 16], theirs none"],
-            "encoder.n_layers: ours 2, theirs 1",
+            ["  encoder.layers.1.self_attention.output.weight: [16, 16] here, none there"],
+            "encoder.n_layers: 2 here, 1 there",
         ),
         (
             "model.feed_forward_bias=false",
-            [f"{ENCODER}.inner.bias: ours none, theirs [32]", f"{ENCODER}.outer.bias: ours none, theirs [16]"],
-            "feed_forward_bias: ours False, theirs True",
+            [f"{ENCODER}.inner.bias: none here, [32] there", f"{ENCODER}.outer.bias: none here, [16] there"],
+            "feed_forward_bias: False here, True there",
         ),
         (
             "model.positions=learned",
-            ["  encoder.embedding.positions.table: ours [512, 16], theirs none"],
-            "positions: ours learned, theirs sinusoidal",
+            ["  encoder.embedding.positions.table: [512, 16] here, none there"],
+            "positions: learned here, sinusoidal there",
         ),
     ],
 )
-def test_what_does_not_fit_is_named(copy: Path, override: str, parameters: list[str], key: str) -> None:
+def test_parameters_that_do_not_fit_are_listed_with_the_key_to_change(
+    workspace: Path, override: str, parameters: list[str], key: str
+) -> None:
     lines = section_error(override)
     assert lines[0] == "train.init_from: runs/tiny: its weights do not fit this model:"
     assert set(parameters) <= set(lines)
@@ -205,33 +207,33 @@ def test_what_does_not_fit_is_named(copy: Path, override: str, parameters: list[
     assert "(base: runs/tiny/config.yaml)" in lines[-2]
 
 
-def test_only_some_of_many_misfits_are_named(copy: Path) -> None:
+def test_a_long_list_of_misfits_is_shortened(workspace: Path) -> None:
     lines = section_error("model.d_model=32")
-    names = [line for line in lines if "ours [" in line]
+    names = [line for line in lines if "] here, " in line]
     (more,) = (line for line in lines if " more" in line)
     assert len(names) + int(more.split()[1]) == len(
         list(Translator.load("runs/tiny", precision="fp32").model.parameters())
     )
 
 
-def test_matrices_that_were_learnt_apart_cannot_become_one(copy: Path, tmt: Tmt) -> None:
+def test_untied_matrices_do_not_fit_a_model_that_ties_them(workspace: Path, tmt: Tmt) -> None:
     run_of(
         tmt("train", "--config", "tiny.yaml", "name=apart", "model.tie_embeddings=none", "train.max_steps=1"), "apart"
     )
     lines = section_error("train.init_from=runs/apart")
-    assert "  output.weight: ours is encoder.embedding.tokens.weight, theirs another matrix" in lines
-    assert lines[-1] == "  model.tie_embeddings: ours all, theirs none"
+    assert "  output.weight: tied to encoder.embedding.tokens.weight here, a matrix of its own there" in lines
+    assert lines[-1] == "  model.tie_embeddings: all here, none there"
 
 
-def test_settings_of_other_tokenizers_are_named(copy: Path) -> None:
+def test_differing_tokenizer_settings_are_listed(workspace: Path) -> None:
     lines = section_error("tokenizer.vocab_size=400", "tokenizer.source_bos=true")
     assert lines[2:] == [
-        "  tokenizer.vocab_size: ours 400, theirs 340",
-        "  tokenizer.source_bos: ours True, theirs False",
+        "  tokenizer.vocab_size: 400 here, 340 there",
+        "  tokenizer.source_bos: True here, False there",
     ]
 
 
-# --- a refused start --------------------------------------------------------------------------------------------------
+# --- refusals --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -243,7 +245,9 @@ def test_settings_of_other_tokenizers_are_named(copy: Path) -> None:
         (("tokenizer.vocab_size=400",), "train.init_from: runs/tiny: its tokenizers come with its weights"),
     ],
 )
-def test_a_refused_start_leaves_nothing(copy: Path, tmt: Tmt, settings: tuple[str, ...], message: str) -> None:
+def test_refused_warm_start_creates_no_run_folder(
+    workspace: Path, tmt: Tmt, settings: tuple[str, ...], message: str
+) -> None:
     before = sorted(Path("runs").iterdir())
     done = tmt(*NEW, *settings)
     assert (done.returncode, message in done.stderr) == (2, True), done.stderr
@@ -267,31 +271,31 @@ def damage(run: RunFolder, how: str) -> None:
         ("format", "train.init_from: runs/tiny: was written in run format 99"),
     ],
 )
-def test_a_run_that_cannot_be_begun_with(copy: Path, tmt: Tmt, how: str, message: str) -> None:
+def test_warm_start_refuses_an_unusable_run(workspace: Path, tmt: Tmt, how: str, message: str) -> None:
     damage(RunFolder(Path("runs/tiny")), how)
     done = tmt(*NEW)
     assert (done.returncode, message in done.stderr) == (2, True), done.stderr
     assert not Path("runs/new").exists()
 
 
-def test_a_run_does_not_begin_with_itself(copy: Path, tmt: Tmt) -> None:
+def test_warm_start_refuses_the_run_itself(workspace: Path, tmt: Tmt) -> None:
     before = sorted(Path("runs").iterdir())
     done = tmt("train", "--config", "tiny.yaml", "--restart", "train.init_from=runs/tiny")
     assert (done.returncode, "is this run itself" in done.stderr) == (2, True), done.stderr
     assert sorted(Path("runs").iterdir()) == before
 
 
-def test_nothing_is_cut_for_validation_that_the_other_has_learnt(copy: Path) -> None:
-    """Its scores would flatter the model (trap 34)."""
-    begun = WarmStart.open(configuration.load(Path("tiny.yaml"), ["train.init_from=runs/tiny"]))
-    record = begun.run.read_record()
+def test_warm_start_refuses_validation_pairs_that_the_other_run_was_trained_on(workspace: Path) -> None:
+    """Trap 34."""
+    warm_start = WarmStart.open(configuration.load(Path("tiny.yaml"), ["train.init_from=runs/tiny"]))
+    record = warm_start.run.read_record()
     text = record["sha256"]["train"]
-    begun.check_cut({"train": text})
-    with pytest.warns(match=r"runs/tiny has learnt from other text: .* name data\.validation to be sure"):
-        begun.check_cut({"train": "another-rest-seed1-5"})
-    with pytest.raises(UserError, match=r"runs/tiny: has learnt from pairs that are cut for validation here"):
-        begun.check_cut({"train": f"{text}-rest-seed1-5"})
-    metadata.write_metadata(begun.run, {**record, "sha256": {"train": f"{text}-rest-seed1-5"}})
-    begun.check_cut({"train": f"{text}-rest-seed1-5"})
-    with pytest.raises(UserError, match=r"set seed and data\.validation_size as there, or name data\.validation"):
-        begun.check_cut({"train": f"{text}-rest-seed2-5"})
+    warm_start.check_validation_split({"train": text})
+    with pytest.warns(match=r"runs/tiny was trained on other text; .* Set data\.validation to be sure"):
+        warm_start.check_validation_split({"train": "another-rest-seed1-5"})
+    with pytest.raises(UserError, match=r"runs/tiny: was trained on pairs that are validation pairs here"):
+        warm_start.check_validation_split({"train": f"{text}-rest-seed1-5"})
+    metadata.write_metadata(warm_start.run, {**record, "sha256": {"train": f"{text}-rest-seed1-5"}})
+    warm_start.check_validation_split({"train": f"{text}-rest-seed1-5"})
+    with pytest.raises(UserError, match=r"use its seed and data\.validation_size, or set data\.validation"):
+        warm_start.check_validation_split({"train": f"{text}-rest-seed2-5"})

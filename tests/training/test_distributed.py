@@ -273,20 +273,20 @@ from pathlib import Path
 from transformer_mt.pipeline import train as pipeline
 from transformer_mt.data.tokenizers import tokenizer
 
-gather, learn = pipeline.gather, tokenizer.build_tokenizers
+prepare, learn = pipeline.prepare_data, tokenizer.build_tokenizers
 
 def watched_learn(*arguments):
     Path(f"learnt-{os.environ['RANK']}").touch()
     return learn(*arguments)
 
-def watched_gather(*arguments):
-    material = gather(*arguments)
-    ids = material.corpora.train.src.ids.tobytes() + material.corpora.train.tgt.ids.tobytes()
+def watched_prepare(*arguments, **options):
+    material = prepare(*arguments, **options)
+    ids = material.train.src.ids.tobytes() + material.train.tgt.ids.tobytes()
     vocabulary = str(material.tokenizers.src.encode(["one two three four", "eight"]))
     Path(f"has-{os.environ['RANK']}").write_text(vocabulary + sha256(ids).hexdigest())
     return material
 
-pipeline.gather, tokenizer.build_tokenizers = watched_gather, watched_learn
+pipeline.prepare_data, tokenizer.build_tokenizers = watched_prepare, watched_learn
 """
 
 

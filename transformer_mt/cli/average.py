@@ -116,7 +116,7 @@ def validate(
     Raises `UserError` where there is other text by now: from pairs that are cut out of more text, the run has learnt.
     """
     try:
-        pairs = data.load_validation(config)
+        pairs = data.load_split(config, "validation")
     except UserError as error:
         raise UserError(f"average: the validation pairs, on which it is scored, cannot be read:\n{error}") from None
     if pairs.fingerprint != run.read_record()["sha256"]["validation"]:

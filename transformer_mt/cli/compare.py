@@ -181,7 +181,7 @@ def _training(question: Question, configs: Mapping[Path, Config]) -> Iterator[Te
         return None
     path, config = next(iter(configs.items()))
     try:
-        pairs = data.load_training(config)
+        pairs = data.load_split(config, "train")
     except (UserError, OSError) as error:
         warnings.warn(
             f"{path}: its training text cannot be read, so words are not told by frequency: {error}\n"

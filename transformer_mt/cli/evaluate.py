@@ -129,7 +129,7 @@ class TestSet(NamedTuple):
             raise UserError("evaluate: this run has no test sets (data.test); give --src and --ref")
         if only is not None and only not in sets:
             raise UserError(f"evaluate: --set {only}: this run has {', '.join(sets)}")
-        tables = {name: data.load(config, source) for name, source in sets.items() if only in (None, name)}
+        tables = {name: data.load_split(config, name) for name in sets if only in (None, name)}
         known = run.read_record()["sha256"]
         for name in [name for name, table in tables.items() if table.fingerprint != known.get(name, table.fingerprint)]:
             warnings.warn(

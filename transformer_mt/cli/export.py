@@ -110,7 +110,7 @@ def check_supported(source: RunFolder, config: Config) -> None:
 def validation_sources(config: Config, notes: list[str]) -> list[str]:
     """Return the run's validation sources. If they cannot be read, add a note and return an empty list."""
     try:
-        return data.load_validation(config).column("src")
+        return data.load_split(config, "validation").column("src")
     except (UserError, OSError) as error:
         notes.append(
             f"the validation sentences cannot be read: {error}\n--src F has the engines compared on the lines of a file"

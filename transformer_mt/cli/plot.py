@@ -90,9 +90,9 @@ def draw(what: What, subject: Subject, choice: Choice) -> Figure:
         raise UserError(f"plot {what}: --checkpoint {subject.checkpoint}: no weights are drawn here; leave it out")
     if what == "positions":
         translator = subject.translator() if is_of_weights else None
-        return figures.positions(config.model, translator and translator.model)
+        return figures.plot_positions(config.model, translator and translator.model)
     if what == "schedule":
-        return figures.schedule(config.schedule, config.model.d_model, config.train.max_steps)
+        return figures.plot_schedule(config.schedule, config.model.d_model, config.train.max_steps)
     if what == "lengths":
         return draw_lengths(subject)
     return draw_attention(subject, choice)
@@ -101,10 +101,10 @@ def draw(what: What, subject: Subject, choice: Choice) -> Figure:
 def draw_lengths(subject: Subject) -> Figure:
     """Of all training pairs, also those beyond the limit. A configuration's tokenizers are learnt for the purpose."""
     config = subject.config
-    table = data.load_training(config)
+    table = data.load_split(config, "train")
     run = subject.run
-    tokenizers = TokenizerPair.load(run.tokenizer) if run else data.new_tokenizers(config, table)
-    return figures.lengths(encode_corpus(table, tokenizers, None, Path(config.data.cache_dir)), config.data)
+    tokenizers = TokenizerPair.load(run.tokenizer) if run else data.make_tokenizers(config, table)
+    return figures.plot_lengths(encode_corpus(table, tokenizers, None, Path(config.data.cache_dir)), config.data)
 
 
 def draw_attention(subject: Subject, choice: Choice) -> Figure:
@@ -121,6 +121,6 @@ def draw_attention(subject: Subject, choice: Choice) -> Figure:
 def first_sentence(config: Config) -> str:
     """Of the validation pairs."""
     try:
-        return next(iter(data.load_validation(config)))[0]
+        return next(iter(data.load_split(config, "validation")))[0]
     except UserError as error:
         raise UserError(f"{error}\n(without --text, the first validation sentence is drawn)") from None

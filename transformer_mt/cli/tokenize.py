@@ -35,8 +35,8 @@ class Subject:
         config, run = read(path, overrides)
         if run is not None:
             return cls(TokenizerPair.load(run.tokenizer), None)
-        train, validation = data.load_pairs(config)
-        return cls(data.new_tokenizers(config, train), validation)
+        tokenizers = data.make_tokenizers(config, data.load_split(config, "train"))
+        return cls(tokenizers, data.load_split(config, "validation"))
 
     def of(self, side: Side) -> Tokenizer:
         """The tokenizer of one language."""

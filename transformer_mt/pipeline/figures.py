@@ -1,4 +1,4 @@
-"""What can be drawn of a configuration, a model and a corpus, for TensorBoard and for `tmt plot`."""
+"""Figures of a configuration, a model or a corpus, for TensorBoard and for `tmt plot`."""
 
 from __future__ import annotations
 
@@ -19,15 +19,17 @@ if TYPE_CHECKING:
     from transformer_mt.model.config import ModelConfig
     from transformer_mt.model.transformer import Transformer
 
-POSITIONS = 128  # that are drawn, at most
-POINTS = 1000  # of a curve
+MAX_POSITIONS = 128  # drawn positions
+CURVE_POINTS = 1000
 
 
-def positions(config: ModelConfig, model: Transformer | None) -> Figure:
-    """The table of positions: computed, or as a model has learnt it.
+def plot_positions(config: ModelConfig, model: Transformer | None) -> Figure:
+    """Draw the table of positions: computed from the configuration, or learned by `model`.
 
-    That of rotary positions is a vector of ones, then zeros, turned as the encoder's queries and keys at each position
-    are.
+    Rotary positions are drawn as the cosines and sines of the encoder's rotation angles.
+
+    Raises:
+        UserError: The model has no positions, or learned positions but no `model` is given.
     """
     from transformer_mt.model.positions import LearnedPositions, rotary_table, sinusoidal_table
 
@@ -38,37 +40,39 @@ def positions(config: ModelConfig, model: Transformer | None) -> Figure:
     if config.positions == "learned":
         learned = model and model.encoder.embedding.positions
         if not isinstance(learned, LearnedPositions):
-            raise UserError("model.positions is learned: there is no table before training; name a run that learnt one")
+            raise UserError("model.positions is learned: there is no table before training; name a trained run")
         table = learned.table.detach().cpu()
     elif config.positions == "rotary":
         width = config.of(config.encoder).d_head
-        table = rotary_table(POSITIONS, width).transpose(0, 1).flatten(1)  # [P, E]: cosines, then sines
+        table = rotary_table(MAX_POSITIONS, width).transpose(0, 1).flatten(1)  # [P, E]: cosines, then sines
     else:
-        table = sinusoidal_table(POSITIONS, config.d_model)
-    shown = table[:POSITIONS].numpy()
+        table = sinusoidal_table(MAX_POSITIONS, config.d_model)
+    shown = table[:MAX_POSITIONS].numpy()
     return figures.positions_figure(shown, f"{config.positions} positions, {len(shown)} of them")
 
 
-def schedule(config: ScheduleConfig, d_model: int, max_steps: int | None) -> Figure:
-    """The learning rate up to the last step; where none is set, to the end of the curve, or through ten times the
-    warm-up or 1,000 steps."""
+def plot_schedule(config: ScheduleConfig, d_model: int, max_steps: int | None) -> Figure:
+    """Draw the learning rate of every schedule, the configured one highlighted.
+
+    The x axis ends at `max_steps`, else at `schedule.total_steps`, else after ten warm-ups (at least 1,000 steps).
+    """
     end = max_steps or config.total_steps or max(1000, 10 * config.warmup_steps)
-    steps = np.unique(np.r_[np.linspace(1, end, POINTS, dtype=int), min(config.warmup_steps, end)])
+    steps = np.unique(np.r_[np.linspace(1, end, CURVE_POINTS, dtype=int), min(config.warmup_steps, end)])
     rates: dict[str, NDArray[Any]] = {}
     for kind in get_args(ScheduleConfig.model_fields["kind"].annotation):
-        rate = make_schedule(config.model_copy(update={"kind": kind}).ending(end), d_model)
-        rates[kind] = np.array([rate(int(step)) for step in steps])
+        schedule = make_schedule(config.model_copy(update={"kind": kind}).ending(end), d_model)
+        rates[kind] = np.array([schedule(int(step)) for step in steps])
     return figures.schedule_figure(steps, rates, config.kind, config.warmup_steps)
 
 
-def lengths(corpus: EncodedCorpus, data: DataConfig) -> Figure:
-    """The lengths of training pairs in tokens, and how many pairs are beyond the limit: drawn, or left out before."""
-    src, tgt = corpus.src.lengths + 1, corpus.tgt.lengths + 1  # with the end symbol
+def plot_lengths(corpus: EncodedCorpus, data: DataConfig) -> Figure:
+    """Draw the lengths of the training pairs in tokens, with the number of pairs beyond `data.max_length`."""
+    src, tgt = corpus.src.lengths + 1, corpus.tgt.lengths + 1  # + 1: end symbol
     filtered = corpus.filtered
     beyond = int((np.maximum(src, tgt) > data.max_length).sum()) + filtered.too_long + filtered.truncated
     title = f"{len(corpus):,} training pairs; {beyond:,} beyond data.max_length"
     if filtered.too_long:
-        title += f", {filtered.too_long:,} of them left out here"
+        title += f", {filtered.too_long:,} of them dropped"
     if filtered.truncated:
-        title += f", {filtered.truncated:,} of them cut"
+        title += f", {filtered.truncated:,} of them truncated"
     return figures.lengths_figure(src, tgt, (data.src_lang, data.tgt_lang), data.max_length, title)

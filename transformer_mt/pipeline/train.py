@@ -28,7 +28,7 @@ from transformer_mt.errors import UserError
 from transformer_mt.evaluation.metrics import Scorer
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.pipeline import figures
-from transformer_mt.pipeline.data import Tables, TrainingData, gather, make_stream
+from transformer_mt.pipeline.data import TrainingData, make_stream, prepare_data
 from transformer_mt.pipeline.resolve import log_memory, resolve_batch_tokens, resolve_config, warn_early_end
 from transformer_mt.pipeline.run_card import write_card
 from transformer_mt.pipeline.validation import Validator
@@ -66,12 +66,12 @@ def train(config: Config, *, checkpoint: str = "last", restart: bool = False) ->
         checkpoint, restart = "last", False
     if checkpoint != "last":
         run.checkpoint(checkpoint)  # must be there before anything is made
-    origin = find_warm_start(run, config, restart)
+    origin = find_warm_start(run, config, restart=restart)
     with distributed.join(config.batches.accumulate) as ranks, hold(run, ranks, restart):
         config = ranks.run_on_rank0(lambda: resolve_config(run, config))
         machine = resolve(config.device, config.precision, config.threads)
         with ranks.rank0_first():
-            material = gather(run, config, ranks.is_rank0)
+            material = prepare_data(run, config, is_rank0=ranks.is_rank0)
         report = ranks.run_on_rank0(lambda: report_data(run, config, material, origin))
         model = make_model(config, material, origin).to(machine.device)
         ranks.broadcast_parameters(parameter.data for parameter in model.parameters())  # the origin may be training
@@ -97,7 +97,7 @@ def train(config: Config, *, checkpoint: str = "last", restart: bool = False) ->
             hours = trainer.progress.seconds / 3600
             log_rank0(f"training ended: {ended}; hours in all: {hours:.2f}")
             if ranks.is_rank0:
-                finish(run, config, machine, ended, hours, material.tables, monitor)
+                finish(run, config, machine, ended, hours, material.test, monitor)
             ranks.wait()
     log_rank0(f"the run is in {run.path}; its README.md says what to type next")
 
@@ -128,14 +128,13 @@ def report_data(run: RunFolder, config: Config, material: TrainingData, origin: 
 
     Raises `UserError` for a text from which this run, or the one whose weights it takes, cannot go on.
     """
-    tables, corpora = material.tables, material.corpora
-    fingerprints = tables.fingerprints()
+    fingerprints = material.fingerprints()
     metadata.check_fingerprints(run, fingerprints)
     if origin is not None:
         origin.check_tokenizers(material.tokenizers)
-        origin.check_cut(fingerprints)
+        origin.check_validation_split(fingerprints)
     cache_dir = Path(config.data.cache_dir)
-    report = build_report(corpora.train, corpora.validation, tables.held_out(), cache_dir)
+    report = build_report(material.train, material.validation, material.held_out(), cache_dir)
     for line in report:
         log_rank0(f"data: {line}")
     return report
@@ -146,7 +145,7 @@ def make_model(config: Config, material: TrainingData, origin: WarmStart | None)
     torch.manual_seed(config.seed)
     model = Transformer(config.model, material.tokenizers.src, material.tokenizers.tgt)
     if origin is not None:
-        origin.give(model)
+        origin.copy_weights_to(model)
     return model
 
 
@@ -161,8 +160,7 @@ def begin(
 ) -> None:
     """Write down what this run is."""
     if origin is not None:
-        for line in origin.lines():
-            log_rank0(line)
+        log_rank0(origin.describe())
     if line := warning_of_room(run, config.keep, model, config.optimizer.state_copies):
         log_rank0(line)
     parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -172,8 +170,8 @@ def begin(
         hardware=describe(machine.device),
         parameters=parameters,
         report=report,
-        fingerprints=material.tables.fingerprints(),
-        warm_start=origin and origin.about(),
+        fingerprints=material.fingerprints(),
+        warm_start=origin and origin.provenance(),
     )
 
 
@@ -196,11 +194,11 @@ def make_pictures(config: Config, model: Transformer, material: TrainingData) ->
     if not config.validation.probes:
         return {}
     shown = {
-        "schedule": figures.schedule(config.schedule, config.model.d_model, config.train.max_steps),
-        "lengths": figures.lengths(material.corpora.train, config.data),
+        "schedule": figures.plot_schedule(config.schedule, config.model.d_model, config.train.max_steps),
+        "lengths": figures.plot_lengths(material.train, config.data),
     }
     if config.model.positions != "none":
-        shown["positions"] = figures.positions(config.model, model)
+        shown["positions"] = figures.plot_positions(config.model, model)
     return shown
 
 
@@ -223,7 +221,7 @@ def make_trainer(
         feed=Prefetcher(stream, config.batches.accumulate, ranks.rank, ranks.size, pin_memory=pin_memory),
         schedule=make_schedule(config.schedule, config.model.d_model),
         ema=ExponentialMovingAverage(model, ema_decay) if ema_decay else None,
-        validate=make_validator(config, machine, ranks, model, material.tokenizers, material.corpora.validation),
+        validate=make_validator(config, machine, ranks, model, material.tokenizers, material.validation),
         run=run,
         monitor=monitor,
         ranks=ranks,
@@ -282,7 +280,13 @@ def halves(stream: BatchStream, batch: Batch) -> list[Batch]:
 
 
 def finish(
-    run: RunFolder, config: Config, machine: Machine, ended: str, hours: float, tables: Tables, monitor: MetricsLogger
+    run: RunFolder,
+    config: Config,
+    machine: Machine,
+    ended: str,
+    hours: float,
+    test_sets: Mapping[str, ParallelCorpus],
+    monitor: MetricsLogger,
 ) -> None:
     """Score the test sets, once, with the best checkpoint, and write down how the run ended.
 
@@ -292,7 +296,7 @@ def finish(
     tested = {"step": best.step, "decoding": config.decoding.output_options()}
     test = metadata.known_test_scores(run, tested)
     if test is None:
-        test = score_tests(run, config, machine, best.step, tables.test)
+        test = score_tests(run, config, machine, best.step, test_sets)
     metadata.record_end(run, ended=ended, last_step=last.step, hours=hours, tested=tested, test=test)
     for name, found in test.items():
         monitor.record(last.step, {f"test/{name}/{metric}": score["value"] for metric, score in found.items()})
@@ -300,10 +304,10 @@ def finish(
 
 
 def score_tests(
-    run: RunFolder, config: Config, machine: Machine, step: int, tables: Mapping[str, ParallelCorpus]
+    run: RunFolder, config: Config, machine: Machine, step: int, test_sets: Mapping[str, ParallelCorpus]
 ) -> dict[str, dict[str, dict[str, Any]]]:
     """What the checkpoint of a step has on each test set, as the record keeps it."""
-    if not tables:
+    if not test_sets:
         return {}
     translator = Translator.load(
         run.path,
@@ -315,7 +319,7 @@ def score_tests(
     )
     standard = Scorer.from_config(config.scoring, config.data.tgt_lang)
     found: dict[str, dict[str, dict[str, Any]]] = {}
-    for name, table in tables.items():
+    for name, table in test_sets.items():
         scores = standard.score(translator.translate(table.column("src")), table.column("tgt"))
         head = f"{name} ({len(table):,} pairs, {config.decoding.method}, step {step:,})"
         log_rank0("\n".join([head, *scores.lines()]))

@@ -1,4 +1,4 @@
-"""What a run begins with that another has learnt (`train.init_from`): its tokenizers, and its best weights."""
+"""Warm start (`train.init_from`): a new run takes the tokenizers and the best weights of another run."""
 
 from __future__ import annotations
 
@@ -23,145 +23,156 @@ from transformer_mt.runs.checkpoints import WEIGHTS, load_chosen
 from transformer_mt.runs.folder import RunFolder
 
 KEY = "train.init_from"
-SHOWN = 6  # parameters that do not fit
-OF_TRAINING = ("dropout", "layer_drop", "init", "sampling")  # keys that say nothing about what was learnt
+MAX_LISTED = 6  # parameters that do not fit, in an error message
+TRAINING_KEYS = ("dropout", "layer_drop", "init", "sampling")  # keys that do not change what the weights mean
 
 
 @dataclass(frozen=True)
 class WarmStart:
-    """Another run's best model, read and found to fit."""
+    """The best model of another run, checked against the configuration of this one."""
 
     run: RunFolder
     step: int
     sha256: str  # of the weights file
     model: Transformer
-    differences: tuple[str, ...]  # settings under which these weights were not learnt
+    differences: tuple[str, ...]  # model settings that differ without changing the shape of any parameter
 
     @classmethod
     def open(cls, config: Config) -> WarmStart:
-        """Read the run that `train.init_from` names. Raises `UserError` where it is none, or does not fit."""
-        run, pair = _open(config), tokenizers(config)
+        """Load the run that `train.init_from` names.
+
+        Raises:
+            UserError: It is not a run, or its tokenizers or weights do not fit this configuration.
+        """
+        run, tokenizers = _open_run(config), load_tokenizers(config)
         try:
             with torch.random.fork_rng(devices=[]):
-                theirs = Transformer(run.section("model", ModelConfig), pair.src, pair.tgt)
-            info = load_chosen(theirs, run, "best")
+                theirs = Transformer(run.section("model", ModelConfig), tokenizers.src, tokenizers.tgt)
+            checkpoint = load_chosen(theirs, run, "best")
         except UserError as error:
             raise UserError(f"{KEY}: {error}") from None
         with torch.device("meta"):
-            ours = Transformer(config.model, pair.src, pair.tgt)
-        differences = tuple(_differences("model", config.model, theirs.config))
+            ours = Transformer(config.model, tokenizers.src, tokenizers.tgt)
+        differences = tuple(_differing_keys("model", config.model, theirs.config))
         if misfits := list(_misfits(ours, theirs)):
-            if len(misfits) > SHOWN:
-                misfits[SHOWN:] = [f"and {len(misfits) - SHOWN:,} more"]
-            lines = _indented(misfits)
+            if len(misfits) > MAX_LISTED:
+                misfits[MAX_LISTED:] = [f"and {len(misfits) - MAX_LISTED:,} more"]
             raise UserError(
-                f"{KEY}: {run.path}: its weights do not fit this model:\n{lines}\n{_mend(run, differences)}"
+                f"{KEY}: {run.path}: its weights do not fit this model:\n{_indent(misfits)}\n"
+                f"{_remedy(run, differences)}"
             )
-        return cls(run, info.step, info.files[WEIGHTS]["sha256"], theirs, differences)
+        return cls(run, checkpoint.step, checkpoint.files[WEIGHTS]["sha256"], theirs, differences)
 
-    def check_tokenizers(self, ours: TokenizerPair) -> None:
-        """Raise `UserError` where this run already has tokenizers, and the other one was trained anew with others."""
-        if ours.to_dict() != TokenizerPair.load(self.run.tokenizer).to_dict():
+    def check_tokenizers(self, tokenizers: TokenizerPair) -> None:
+        """Raise `UserError` if the other run was retrained with new tokenizers after this run copied the old ones."""
+        if tokenizers.to_dict() != TokenizerPair.load(self.run.tokenizer).to_dict():
             raise UserError(
-                f"{KEY}: {self.run.path}: has other tokenizers than when this run began; begin it anew with --restart"
+                f"{KEY}: {self.run.path}: its tokenizers have changed since this run was created; "
+                "start over with --restart"
             )
 
-    def check_cut(self, fingerprints: Mapping[str, str]) -> None:
-        """Raise `UserError` where validation pairs are cut out of a text, and this run has learnt from them.
+    def check_validation_split(self, fingerprints: Mapping[str, str]) -> None:
+        """Check that the other run did not train on this run's validation pairs.
 
-        `fingerprints`: of the text of each table here.
+        Args:
+            fingerprints: Hash of each corpus' text of this run, by name.
+
+        Raises:
+            UserError: Both runs split validation pairs off the same text, but different ones.
         """
-        if is_split_differently(fingerprints["train"], self.run.read_record()["sha256"]["train"]):
+        ours, theirs = fingerprints["train"], self.run.read_record()["sha256"]["train"]
+        if is_split_differently(ours, theirs):
             raise UserError(
-                f"{KEY}: {self.run.path}: has learnt from pairs that are cut for validation here;\n"
-                "set seed and data.validation_size as there, or name data.validation"
+                f"{KEY}: {self.run.path}: was trained on pairs that are validation pairs here;\n"
+                "use its seed and data.validation_size, or set data.validation"
             )
-        if (
-            has_split_off_validation(fingerprints["train"])
-            and fingerprints["train"] != self.run.read_record()["sha256"]["train"]
-        ):
+        if has_split_off_validation(ours) and ours != theirs:
             warnings.warn(
-                f"{KEY}: validation pairs are cut out of data.train, and {self.run.path} has learnt from other text: "
-                "where that holds some of them, their scores are too good; name data.validation to be sure",
+                f"{KEY}: validation pairs are split off data.train, but {self.run.path} was trained on other text; "
+                "if it contains these pairs, the validation scores are too high. Set data.validation to be sure",
                 stacklevel=1,
             )
 
-    def give(self, model: Transformer) -> None:
-        """The model gets these weights."""
+    def copy_weights_to(self, model: Transformer) -> None:
+        """Copy the weights into a model of the same shape."""
         model.load_state_dict(self.model.state_dict())
 
-    def about(self) -> dict[str, Any]:
-        """For the records of the run that begins."""
+    def provenance(self) -> dict[str, Any]:
+        """Return the entry of `run.json`."""
         return {"path": str(self.run.path), "step": self.step, "sha256": self.sha256}
 
-    def lines(self) -> list[str]:
-        """For the person who watches."""
-        begun = f"{KEY}: the run begins with the weights of {self.run.path}, step {self.step:,}"
+    def describe(self) -> str:
+        """Return the log message."""
+        message = f"{KEY}: starting from the weights of {self.run.path}, step {self.step:,}"
         if not self.differences:
-            return [begun]
-        return [f"{begun}; they were learnt under other settings:", _indented(self.differences)]
+            return message
+        return f"{message}; they were trained with other settings:\n{_indent(self.differences)}"
 
 
-def find_warm_start(run: RunFolder, config: Config, restart: bool) -> WarmStart | None:
-    """What a run has to begin with, if anything. A run that has a checkpoint goes on from there."""
+def find_warm_start(run: RunFolder, config: Config, *, restart: bool) -> WarmStart | None:
+    """Return the warm start of a run, or None if none is configured or the run resumes from its own checkpoint."""
     if config.train.init_from is None or (not restart and run.checkpoint_folders()):
         return None
     if Path(config.train.init_from).resolve() == run.path.resolve():
-        raise UserError(f"{KEY}: {run.path}: is this run itself; give the new one another name (name=...)")
+        raise UserError(f"{KEY}: {run.path}: is this run itself; give the new run another name (name=...)")
     return WarmStart.open(config)
 
 
-def tokenizers(config: Config) -> TokenizerPair:
-    """Those of the run that `train.init_from` names. Raises `UserError` where `tokenizer` asks for others."""
-    run = _open(config)
+def load_tokenizers(config: Config) -> TokenizerPair:
+    """Return the tokenizers of the run in `train.init_from`.
+
+    Raises:
+        UserError: Section `tokenizer` asks for other ones.
+    """
+    run = _open_run(config)
     try:
-        differences = list(_differences("tokenizer", config.tokenizer, run.section("tokenizer", TokenizerConfig)))
+        differences = list(_differing_keys("tokenizer", config.tokenizer, run.section("tokenizer", TokenizerConfig)))
         pair = TokenizerPair.load(run.tokenizer)
     except UserError as error:
         raise UserError(f"{KEY}: {error}") from None
     if differences:
         raise UserError(
-            f"{KEY}: {run.path}: its tokenizers come with its weights, and here others are asked for;\n"
-            f"{_mend(run, differences)}"
+            f"{KEY}: {run.path}: its tokenizers come with its weights, but this configuration asks for others;\n"
+            f"{_remedy(run, differences)}"
         )
     return pair
 
 
-def _open(config: Config) -> RunFolder:
+def _open_run(config: Config) -> RunFolder:
     try:
         return RunFolder.open(str(config.train.init_from))
     except UserError as error:
         raise UserError(f"{KEY}: {error}") from None
 
 
-def _differences(name: str, ours: Section, theirs: Section) -> Iterator[str]:
+def _differing_keys(name: str, ours: Section, theirs: Section) -> Iterator[str]:
     here, there = configuration.flatten(ours), configuration.flatten(theirs)
     for key in here:
-        if here[key] != there[key] and not set(OF_TRAINING) & set(key.split(".")):
-            yield f"{name}.{key}: ours {here[key]}, theirs {there[key]}"
+        if here[key] != there[key] and not set(TRAINING_KEYS) & set(key.split(".")):
+            yield f"{name}.{key}: {here[key]} here, {there[key]} there"
 
 
-def _mend(run: RunFolder, differences: Sequence[str]) -> str:
-    return f"set these keys as there, or inherit them all (base: {run.config}):\n{_indented(differences)}"
+def _remedy(run: RunFolder, differences: Sequence[str]) -> str:
+    return f"use the values of that run, or inherit all of them (base: {run.config}):\n{_indent(differences)}"
 
 
-def _indented(lines: Sequence[str]) -> str:
+def _indent(lines: Sequence[str]) -> str:
     return "\n".join(f"  {line}" for line in lines)
 
 
 def _misfits(ours: Transformer, theirs: Transformer) -> Iterator[str]:
-    """The parameters that only one has, that differ in shape, or that ours shares and theirs does not."""
-    here, there = _parameters(ours), _parameters(theirs)
+    """Yield the parameters that exist in one model only, differ in shape, or are tied in only one of the models."""
+    here, there = _shapes_and_ties(ours), _shapes_and_ties(theirs)
     for name in {**here, **there}:
-        shapes = [list(own[name][0]) if name in own else "none" for own in (here, there)]
+        shapes = [list(model[name][0]) if name in model else "none" for model in (here, there)]
         if shapes[0] != shapes[1]:
-            yield f"{name}: ours {shapes[0]}, theirs {shapes[1]}"
+            yield f"{name}: {shapes[0]} here, {shapes[1]} there"
         elif there[name][1] != there[here[name][1]][1]:
-            yield f"{name}: ours is {here[name][1]}, theirs another matrix"
+            yield f"{name}: tied to {here[name][1]} here, a matrix of its own there"
 
 
-def _parameters(model: Transformer) -> dict[str, tuple[torch.Size, str]]:
-    """The shape of each parameter by name, and the first name of the same one."""
-    first: dict[int, str] = {}
+def _shapes_and_ties(model: Transformer) -> dict[str, tuple[torch.Size, str]]:
+    """Return by parameter name: the shape, and the first name under which the same tensor is registered."""
+    first_names: dict[int, str] = {}
     named = model.named_parameters(remove_duplicate=False)
-    return {name: (parameter.shape, first.setdefault(id(parameter), name)) for name, parameter in named}
+    return {name: (parameter.shape, first_names.setdefault(id(parameter), name)) for name, parameter in named}
