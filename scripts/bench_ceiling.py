@@ -30,7 +30,7 @@ def model_flops(model: ModelConfig, vocab: int, src: list[int], tgt: list[int]) 
     gated = 3 if model.activation.endswith("glu") else 2
     total = wide * vocab * n_tgt
     for stack, n in ((model.encoder, n_src), (model.decoder, n_tgt)):
-        own = model.of(stack)
+        own = model.for_stack(stack)
         outer, inner = 2 * wide * wide, 2 * wide * own.kv_heads * own.d_head
         layer = n * (outer + inner + gated * wide * own.d_ff)
         if stack is model.encoder:

@@ -80,12 +80,15 @@ def mistakes(path: Path, *overrides: str) -> list[str]:
         ("model: {d_model: 1:30}\n", "x.yaml:2: model.d_model: Input should be a valid integer"),
         ("seed: -1\n", 'x.yaml:2: seed: Input should be greater than or equal to 0, not "-1"'),
         ("name: a/b\n", "x.yaml:2: name: "),
-        ("model:\n  d_model: 10\n  n_heads: 3\n", "x.yaml:4: model.n_heads: 3 does not divide d_model 10; 1, 2, 5, 10"),
+        (
+            "model:\n  d_model: 10\n  n_heads: 3\n",
+            "x.yaml:4: model.n_heads: 3 does not divide d_model 10; use 1, 2, 5, 10",
+        ),
         (
             "model:\n  encoder:\n    n_heads: 3\n",
-            "x.yaml:4: model.encoder.n_heads: 3 does not divide d_model 256; 1, 2, 4, 8, 16, 32, 64 would",
+            "x.yaml:4: model.encoder.n_heads: 3 does not divide d_model 256; use 1, 2, 4, 8, 16, 32, 64",
         ),
-        ("model: {n_kv_heads: 3}\n", "x.yaml:2: model.n_kv_heads: 3 does not divide n_heads 4; 1, 2, 4 would"),
+        ("model: {n_kv_heads: 3}\n", "x.yaml:2: model.n_kv_heads: 3 does not divide n_heads 4; use 1, 2, 4"),
         ("export: onnx\n", 'x.yaml:2: export: "onnx" is not allowed, choose from: ctranslate2'),
         (
             "export: ctranslate2\nmodel:\n  norm_position: sublayer\n",

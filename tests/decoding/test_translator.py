@@ -326,14 +326,14 @@ def test_several_threads_use_one_translator(make_translator: Callable[..., Trans
 def test_a_table_that_another_thread_replaces(kind: Callable[..., Any]) -> None:
     """Whoever grows it last may have needed less: each reads the table that it was given."""
     positions, x = kind(8, length=1), torch.randn((1, 600, 8) if kind is SinusoidalPositions else (1, 1, 600, 8))
-    grow = positions.reaching
+    grow = positions.get
 
     def interrupted(length: int) -> torch.Tensor:
         found = grow(length)
         positions.table = kind(8, length=1).table
         return found
 
-    positions.reaching = interrupted
+    positions.get = interrupted
     assert torch.equal(positions(x), kind(8, length=600)(x))
 
 

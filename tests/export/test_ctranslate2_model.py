@@ -107,7 +107,7 @@ def export(translator: Translator, folder: Path, quantization: str = "float32") 
 
 
 def engine_of(folder: Path, translator: Translator) -> Engine:
-    positions = translator.model.config.longest or POSITIONS
+    positions = translator.model.config.max_sequence_length or POSITIONS
     return Engine(folder, translator.tokenizers, translator.config, positions)
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from typing import cast
 
 import pytest
 import torch
@@ -14,17 +13,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transformer_mt.model.attention import (
-    SHORT,
     KeysValues,
     MultiHeadAttention,
     attend,
-    attend_explicitly,
-    attend_fused,
     causal_mask,
-    masked_softmax,
+    explicit_attention,
+    fused_attention,
     padding_mask,
 )
 from transformer_mt.model.config import DropoutConfig, ModelConfig
+from transformer_mt.model.cpu_kernels import SHORT_KEYS
 
 B, H, T, S, E = 2, 3, 4, 5, 8
 D = H * E
@@ -32,10 +30,10 @@ Attend = Callable[[Tensor, KeysValues, "Tensor | None"], Tensor]
 
 
 def explicitly(queries: Tensor, memory: KeysValues, mask: Tensor | None) -> Tensor:
-    return attend_explicitly(queries, memory, mask)[0]
+    return explicit_attention(queries, memory, mask)[0]
 
 
-PATHS = pytest.mark.parametrize("path", [attend_fused, explicitly])
+PATHS = pytest.mark.parametrize("path", [fused_attention, explicitly])
 
 
 def random_heads(length: int) -> Tensor:
@@ -100,7 +98,7 @@ def test_both_paths_have_the_same_gradient(shape: str) -> None:
     mask, pull = MASKS[shape](), random_heads(T)
     fused, explicit = (
         torch.autograd.grad((path(inputs[0], KeysValues(*inputs[1:]), mask) * pull).sum(), inputs)
-        for path in (attend_fused, explicitly)
+        for path in (fused_attention, explicitly)
     )
     torch.testing.assert_close(fused, explicit)
 
@@ -110,10 +108,12 @@ def test_both_paths_with_as_many_queries_as_keys(shape: tuple[int, ...]) -> None
     """Where the one that is fused could take a mask for a causal one."""
     queries, memory, mask = random_heads(S), KeysValues(random_heads(S), random_heads(S)), random_mask(*shape)
     for allowed in (None, mask):
-        torch.testing.assert_close(attend_fused(queries, memory, allowed), explicitly(queries, memory, allowed))
+        torch.testing.assert_close(fused_attention(queries, memory, allowed), explicitly(queries, memory, allowed))
 
 
-@pytest.mark.parametrize("path", [attend_fused, lambda *given: attend_explicitly(*given)[0]], ids=["fused", "steps"])
+@pytest.mark.parametrize(
+    "path", [fused_attention, lambda *given: explicit_attention(*given)[0]], ids=["fused", "steps"]
+)
 def test_dropout_takes_weights_and_makes_up_for_them(path: Callable[..., Tensor]) -> None:
     """Where the values are the unit vectors, what comes out are the weights."""
     queries, keys = torch.randn(B, H, 200, E), torch.randn(B, H, E, E)
@@ -124,17 +124,17 @@ def test_dropout_takes_weights_and_makes_up_for_them(path: Callable[..., Tensor]
     assert kept.float().mean() == pytest.approx(0.75, abs=0.03)
 
 
-@pytest.mark.parametrize("length", [SHORT, SHORT + 1])
+@pytest.mark.parametrize("length", [SHORT_KEYS, SHORT_KEYS + 1])
 def test_what_is_chosen_by_length_is_the_same(length: int) -> None:
     queries, memory = random_heads(T), KeysValues(random_heads(length), random_heads(length))
     mask = random_mask(B, 1, 1, length)
-    torch.testing.assert_close(attend(queries, memory, mask), attend_fused(queries, memory, mask))
+    torch.testing.assert_close(attend(queries, memory, mask), fused_attention(queries, memory, mask))
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(
-    "path", [attend_fused, lambda *arguments: attend_explicitly(*arguments)[0]], ids=["fused", "steps"]
+    "path", [fused_attention, lambda *arguments: explicit_attention(*arguments)[0]], ids=["fused", "steps"]
 )
 def test_a_query_without_keys_gets_zeros_and_poisons_nothing(
     path: Callable[..., Tensor], dtype: torch.dtype, dropout: float
@@ -169,30 +169,9 @@ def test_the_weights_of_the_explicit_path(dtype: torch.dtype) -> None:
     """Trap 15: each row sums to 1 over what may be attended, in fp32, and is 0 elsewhere, also with dropout."""
     queries, keys, values = (random_heads(length).to(dtype) for length in (T, S, S))
     mask = random_mask(B, H, T, S)
-    _, weights = attend_explicitly(queries, KeysValues(keys, values), mask, dropout_rate=0.5)
+    _, weights = explicit_attention(queries, KeysValues(keys, values), mask, dropout_rate=0.5)
     assert torch.all(weights[~mask] == 0)
     torch.testing.assert_close(weights.sum(-1), mask.any(-1).float())
-
-
-@pytest.mark.parametrize("keys", [1, 5, 16, 33])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("masked", [False, True])
-def test_the_masked_softmax(keys: int, dtype: torch.dtype, masked: bool) -> None:
-    """Value and gradient are torch's own in double precision; scores and mask stay as they are."""
-    scores = (30 * torch.randn(B, H, T, keys)).to(dtype).requires_grad_()
-    mask = random_mask(B, 1, T, keys) if masked else None
-    pull, before = torch.randn(B, H, T, keys), (scores.detach().clone(), None if mask is None else mask.clone())
-    found = masked_softmax(scores, mask, 0.25)
-    exact = 0.25 * scores.double()
-    if mask is not None:
-        exact = exact.masked_fill(~mask, -1e4)
-    wanted = exact.softmax(-1) * (1.0 if mask is None else mask)
-    assert found.dtype == torch.float32
-    torch.testing.assert_close(found, wanted.float())
-    gradients = [torch.autograd.grad((weights * pull).sum(), scores)[0] for weights in (found, wanted)]
-    assert gradients[0].dtype == dtype
-    torch.testing.assert_close(*gradients, atol=1e-5 if dtype == torch.float32 else 1e-3, rtol=1e-2)
-    assert torch.equal(scores, before[0]) and (mask is None or torch.equal(mask, cast(Tensor, before[1])))
 
 
 def test_padding_mask() -> None:
@@ -236,9 +215,9 @@ def test_equals_torch_in_cross_attention(attention: MultiHeadAttention) -> None:
     wanted, weights = in_torch(attention)(
         x, states, states, key_padding_mask=~mask[:, 0, 0], average_attn_weights=False
     )
-    queries, memory = attention.queries(x), attention.keys_values(states)
+    queries, memory = attention.project_queries(x), attention.project_keys_values(states)
     torch.testing.assert_close(attention(queries, memory, mask), wanted)
-    torch.testing.assert_close(attend_explicitly(queries, memory, mask)[1], weights)
+    torch.testing.assert_close(explicit_attention(queries, memory, mask)[1], weights)
 
 
 def test_equals_torch_in_self_attention(attention: MultiHeadAttention) -> None:
@@ -256,7 +235,9 @@ def test_the_packed_projection_is_three_apart(attention: MultiHeadAttention) -> 
         wanted = F.linear(x, weight, bias)
         for head in range(H):
             torch.testing.assert_close(found[:, head], wanted[..., head * E : (head + 1) * E])
-    torch.testing.assert_close((attention.queries(x), attention.keys_values(x)), (queries, KeysValues(keys, values)))
+    torch.testing.assert_close(
+        (attention.project_queries(x), attention.project_keys_values(x)), (queries, KeysValues(keys, values))
+    )
 
 
 def test_dropout_is_for_training_only(attention: MultiHeadAttention) -> None:
@@ -274,7 +255,7 @@ def test_inputs_stay_as_they_are(attention: MultiHeadAttention, dtype: torch.dty
     queries, memory = attention.project(x)
     before = [part.clone() for part in (x, queries, *memory, mask)]
     attention(queries, memory, mask)
-    attend_explicitly(queries, memory, mask)
+    explicit_attention(queries, memory, mask)
     assert all(map(torch.equal, (x, queries, *memory, mask), before))
 
 

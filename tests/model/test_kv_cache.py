@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from transformer_mt.model.kv_cache import BLOCK
-from transformer_mt.model.linear import convert
+from transformer_mt.model.linear import convert_linears
 from transformer_mt.model.positions import SinusoidalPositions
 from transformer_mt.model.transformer import Transformer
 
@@ -109,10 +109,9 @@ def test_a_branch_sees_neither_its_neighbours_nor_empty_room(make_model: MakeMod
     for _ in range(3):
         walk.step()
         walk.reorder(3)
-    for past in walk.cache.past:
-        room, path = cast(Tensor, past._room), walk.cache.path
-        on_a_path = path.any(2)[:, :, :, None]  # [B, 1, C, 1]
-        room.copy_(torch.where(on_a_path, room, torch.full_like(room, 1e4)))
+    for layer in walk.cache.layers:
+        buffer, is_used = cast(Tensor, layer.buffer), walk.cache.mask.any(2)[:, :, :, None]  # [B, 1, C, 1]
+        buffer.copy_(torch.where(is_used, buffer, torch.full_like(buffer, 1e4)))
     torch.testing.assert_close(walk.step(), walk.whole(), atol=1e-4, rtol=1e-4)
 
 
@@ -124,7 +123,7 @@ def test_a_branch_sees_neither_its_neighbours_nor_empty_room(make_model: MakeMod
 def test_converted_weights(make_model: MakeModel, tie_embeddings: str) -> None:
     """Near fp32; embeddings and norms stay as they are, and a tied output projection gets weights of its own."""
     model, converted = (make_model(rough=0.1, tie_embeddings=tie_embeddings) for _ in range(2))
-    convert(converted, torch.bfloat16)
+    convert_linears(converted, torch.bfloat16)
     before = dict(model.named_parameters(remove_duplicate=False))
     for name, parameter in converted.named_parameters(remove_duplicate=False):
         is_product = not ("norm" in name or "tokens" in name)
@@ -142,7 +141,7 @@ def test_converted_weights(make_model: MakeModel, tie_embeddings: str) -> None:
 @pytest.mark.parametrize("settings", VARIANTS, ids=str)
 def test_steps_with_converted_weights(make_model: MakeModel, settings: dict[str, Any]) -> None:
     model = make_model(rough=0.1, **settings)
-    convert(model, torch.bfloat16)
+    convert_linears(model, torch.bfloat16)
     walk = Walk(model, SRC)
     for _ in range(4):
         torch.testing.assert_close(walk.step(), walk.whole(), atol=0.1, rtol=0.1)

@@ -150,9 +150,9 @@ def silence(layer: nn.Module) -> None:
 def run_decoder(layer: DecoderLayer, x: Tensor, past: LayerKVCache | None = None) -> Tensor:
     """With a past, x is one column more: it sees those that are taken, and nothing of the room behind them."""
     states = torch.linspace(-1, 1, B * 3 * D).view(B, 3, D)
-    mask = causal_mask(x.size(1)) if past is None else (torch.arange(BLOCK) <= past.length)[None, None, None]
+    mask = causal_mask(x.size(1)) if past is None else (torch.arange(BLOCK) <= past.n_used)[None, None, None]
     memory_mask = torch.tensor([[True, True, False], [True, True, True]])[:, None, None]
-    return layer(x, mask, layer.cross_attention.keys_values(states), memory_mask, past)
+    return layer(x, mask, layer.cross_attention.project_keys_values(states), memory_mask, past)
 
 
 def test_silent_sublayers_are_the_identity_under_pre_norm(x: Tensor) -> None:

@@ -81,7 +81,7 @@ def test_positions_stay_apart_under_autocast() -> None:
 def test_learned_positions_are_added_up_to_their_maximum() -> None:
     positions, x = LearnedPositions(8, 5), torch.randn(2, 3, 8)
     torch.testing.assert_close(positions(x, slice(2, 5)), x + positions.table[2:5])
-    with pytest.raises(UserError, match=r"a sequence of 6 tokens, .* learnt 5 positions: .*model\.max_positions"):
+    with pytest.raises(UserError, match=r"sequence has 6 tokens, .* learned 5 positions: .*model\.max_positions"):
         positions(x, slice(3, 6))
 
 

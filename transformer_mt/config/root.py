@@ -90,11 +90,11 @@ class Config(Section):
                 ("model", "tie_embeddings"),
                 "all needs one vocabulary for both languages: set tokenizer.joint: true, or decoder or none here",
             )
-        longest = self.data.max_length + self.tokenizer.source_bos
-        if self.model.longest is not None and longest > self.model.longest:
+        longest, max_positions = self.data.max_length + self.tokenizer.source_bos, self.model.max_sequence_length
+        if max_positions is not None and longest > max_positions:
             yield (
                 ("model", "max_positions"),
-                f"{self.model.longest} learned positions are too few: data.max_length allows sequences of {longest} "
+                f"{max_positions} learned positions are too few: data.max_length allows sequences of {longest} "
                 "tokens; raise this, or lower data.max_length",
             )
         if (self.decoding.alignment_layer or 1) > self.model.decoder.n_layers:
@@ -109,7 +109,7 @@ class Config(Section):
             )
         for key, message in self.scoring.problems(self.data.tgt_lang):
             yield ("scoring", key), message
-        if message := self.loss.problem(self.model.drops):
+        if message := self.loss.problem(self.model.has_dropout):
             yield ("loss", "consistency"), message
         for section, key, message in self.unsupported_by_ctranslate2() if self.export else ():
             yield (section, key), f"{message}, or leave out export: {self.export}"

@@ -48,7 +48,10 @@ class Ensemble:
     @property
     def max_positions(self) -> int | None:
         """The longest sequence that all of them can read; None: any."""
-        return min((model.config.longest for model in self.models if model.config.longest is not None), default=None)
+        return min(
+            (model.config.max_sequence_length for model in self.models if model.config.max_sequence_length is not None),
+            default=None,
+        )
 
     @property
     def n_decoder_layers(self) -> int:

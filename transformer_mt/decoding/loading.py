@@ -15,7 +15,7 @@ from transformer_mt.data.tokenizers.pretrained import kind_of
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
 from transformer_mt.model.config import ModelConfig
-from transformer_mt.model.linear import convert
+from transformer_mt.model.linear import convert_linears
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs.checkpoints import WEIGHTS, load_chosen
 from transformer_mt.runs.folder import RunFolder
@@ -53,7 +53,7 @@ def load_members(runs: Sequence[RunFolder], which: str) -> list[Member]:
 def ready(model: Transformer, precision: Literal["fp32", "bf16"]) -> Transformer:
     """The model itself, which does not train any more, with matrix products in that precision."""
     if precision == "bf16":
-        convert(model, torch.bfloat16)
+        convert_linears(model, torch.bfloat16)
     return model.eval()
 
 

@@ -46,7 +46,7 @@ class LengthLimits:
         """Fit the longest source with its control symbols, and the longest translation."""
         controls, config = translator.tokenizers.n_source_controls, translator.config
         longest = max(config.max_source_length + controls, config.max_target_tokens(config.max_source_length))
-        positions = translator.model.config.longest or min(MAX_POSITIONS, longest)
+        positions = translator.model.config.max_sequence_length or min(MAX_POSITIONS, longest)
         return cls(positions, min(config.max_source_length, positions - controls))
 
 

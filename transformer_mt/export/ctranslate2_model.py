@@ -49,10 +49,14 @@ def vocabulary(pad_id: int) -> list[str]:
 def make_spec(model: Transformer, n_positions: int) -> Spec:
     """The specification with copies of the model's weights: when they are quantised, it is in place."""
     config = model.config
-    encoder = _make_stack(transformer_spec.TransformerEncoderSpec, config.of(config.encoder), config.encoder.n_layers)
-    decoder = _make_stack(transformer_spec.TransformerDecoderSpec, config.of(config.decoder), config.decoder.n_layers)
-    _fill_stack(encoder, encoder.embeddings[0], model.encoder, config.of(config.encoder), n_positions)
-    _fill_stack(decoder, decoder.embeddings, model.decoder, config.of(config.decoder), n_positions)
+    encoder = _make_stack(
+        transformer_spec.TransformerEncoderSpec, config.for_stack(config.encoder), config.encoder.n_layers
+    )
+    decoder = _make_stack(
+        transformer_spec.TransformerDecoderSpec, config.for_stack(config.decoder), config.decoder.n_layers
+    )
+    _fill_stack(encoder, encoder.embeddings[0], model.encoder, config.for_stack(config.encoder), n_positions)
+    _fill_stack(decoder, decoder.embeddings, model.decoder, config.for_stack(config.decoder), n_positions)
     bias = torch.zeros(model.output.out_features)  # [V]
     bias[model.tgt_pad] = -math.inf
     _fill_linear(decoder.projection, model.output.weight, bias)

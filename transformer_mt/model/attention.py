@@ -1,56 +1,57 @@
 """Multi-head attention (Vaswani et al. 2017, section 3.2), one class for self- and cross-attention.
 
-With fewer heads of keys and values than of queries it is multi-query (Shazeer 2019) or grouped-query attention
-(Ainslie et al. 2023): query head h reads the keys and values of head h * G / H.
+With fewer key/value heads than query heads it is multi-query (Shazeer 2019) or grouped-query attention (Ainslie et al.
+2023): query head h uses key/value head h * G // H.
 
-`B` batch, `T` queries, `S` keys, `D` width, `H` heads, `G` heads of keys and values, `E` = D / H width of a head.
-A mask is bool, True means "may be attended", and its shape broadcasts to [B, H, T, S].
+`B` batch, `T` queries, `S` keys, `L` either, `D` model width, `H` query heads, `G` key/value heads, `E` = D / H head
+width. A mask is bool, True means "may be attended", and its shape broadcasts to [B, H, T, S].
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transformer_mt.model.config import ModelConfig
+from transformer_mt.model.cpu_kernels import (
+    MASKED_SCORE,
+    explicit_attention_is_faster,
+    masked_softmax_cpu,
+    use_cpu_kernels,
+)
 from transformer_mt.model.dropout import dropout
 from transformer_mt.model.linear import Linear, PackedLinear
 from transformer_mt.model.norms import make_norm
-from transformer_mt.model.positions import NoRotation, make_rotation
-
-TINY = torch.finfo(torch.float32).tiny
-SHORT = 128  # keys up to which in fp32, too, a CPU takes less time for the products one by one
-FLOOR = -80.0  # of a score below the highest: exp takes ten times as long for what comes out as 0
-LOWEST = torch.finfo(torch.float32).min / 2  # half, so that a score may be added
+from transformer_mt.model.positions import NoPositions, make_rotation
 
 
 def padding_mask(ids: Tensor, pad_id: int) -> Tensor:
-    """Which keys are real. [B, S] -> [B, 1, 1, S]"""
+    """Return the mask that hides padding. [B, S] -> [B, 1, 1, S]"""
     return (ids != pad_id)[:, None, None, :]
 
 
 def causal_mask(length: int, device: torch.device | None = None) -> Tensor:
-    """Position t sees positions up to t. [1, 1, T, T]"""
+    """Return the mask that shows position t the positions up to t. [1, 1, T, T]"""
     return torch.ones(length, length, dtype=torch.bool, device=device).tril()[None, None]
 
 
 class KeysValues(NamedTuple):
-    """What is attended to, split into heads."""
+    """Keys and values, split into heads."""
 
     keys: Tensor  # [B, G, S, E]
     values: Tensor  # [B, G, S, E]
 
 
 class MultiHeadAttention(nn.Module):
-    """Attention of queries over keys and values; both are projected apart from it, because they come from elsewhere.
+    """Attention with its projections.
 
-    Self-attention projects all three from one input in one product. Cross-attention projects the queries from the
-    target and the keys and values from the encoder's output, once for each source; a decoder that works step by step
-    keeps them and passes them in again.
+    Projections and attention are separate calls, because queries and keys have different origins. Self-attention
+    projects all three from one input (`project`). Cross-attention projects the queries from the target and the keys and
+    values from the encoder output, and a step-by-step decoder projects the latter only once per source.
     """
 
     def __init__(self, config: ModelConfig, *, is_self: bool) -> None:
@@ -63,114 +64,93 @@ class MultiHeadAttention(nn.Module):
         self.output = Linear(d_model, d_model, config.attention_output_bias)
         self.query_norm = make_norm(config, d_head) if config.qk_norm else nn.Identity()
         self.key_norm = make_norm(config, d_head) if config.qk_norm else nn.Identity()
-        self.rotation = make_rotation(config) if is_self else NoRotation()
+        self.rotation = make_rotation(config) if is_self else NoPositions()
 
-    def project(self, x: Tensor, at: slice | None = None) -> tuple[Tensor, KeysValues]:
-        """Queries, keys and values of one input, which stands at these positions.
+    def project(self, x: Tensor, positions: slice | None = None) -> tuple[Tensor, KeysValues]:
+        """Project one input to queries, keys and values. [B, L, D] -> [B, H, L, E], 2 x [B, G, L, E]
 
-        [B, L, D] -> [B, H, L, E], 2 x [B, G, L, E]
+        `positions` are the positions of the columns of `x`, see positions.py.
         """
         queries, keys, values = self.queries_keys_values.project(x)
-        return self._queries(queries, at), self._keys_values(keys, values, at)
+        return self._make_queries(queries, positions), self._make_keys_values(keys, values, positions)
 
-    def queries(self, x: Tensor) -> Tensor:
-        """Queries alone. [B, T, D] -> [B, H, T, E]"""
+    def project_queries(self, x: Tensor) -> Tensor:
+        """Project only queries. [B, T, D] -> [B, H, T, E]"""
         (queries,) = self.queries_keys_values.project(x, 0, 1)
-        return self._queries(queries)
+        return self._make_queries(queries)
 
-    def keys_values(self, memory: Tensor) -> KeysValues:
-        """Keys and values alone. [B, S, D] -> 2 x [B, G, S, E]"""
-        keys, values = self.queries_keys_values.project(memory, 1, 3)
-        return self._keys_values(keys, values)
+    def project_keys_values(self, states: Tensor) -> KeysValues:
+        """Project only keys and values. [B, S, D] -> 2 x [B, G, S, E]"""
+        keys, values = self.queries_keys_values.project(states, 1, 3)
+        return self._make_keys_values(keys, values)
 
-    def forward(self, queries: Tensor, memory: KeysValues, mask: Tensor | None) -> Tensor:
-        """[B, H, T, E] -> [B, T, D]"""
-        context = attend(queries, memory, mask, self.dropout if self.training else 0.0)
-        return self.output(context.transpose(1, 2).flatten(2))
+    def forward(self, queries: Tensor, keys_values: KeysValues, mask: Tensor | None) -> Tensor:
+        """Attend and project the output. [B, H, T, E], 2 x [B, G, S, E] -> [B, T, D]"""
+        context = attend(queries, keys_values, mask, self.dropout if self.training else 0.0)  # [B, H, T, E]
+        return self.output(context.transpose(1, 2).flatten(2))  # [B, T, D]
 
-    def _queries(self, queries: Tensor, at: slice | None = None) -> Tensor:
-        normalised = self.query_norm(self._split(queries)).to(queries.dtype)
-        return self.rotation(normalised, at)
+    def _make_queries(self, queries: Tensor, positions: slice | None = None) -> Tensor:
+        normalised = self.query_norm(self._split_heads(queries)).to(queries.dtype)
+        return self.rotation(normalised, positions)
 
-    def _keys_values(self, keys: Tensor, values: Tensor, at: slice | None = None) -> KeysValues:
-        normalised = self.key_norm(self._split(keys)).to(keys.dtype)
-        return KeysValues(self.rotation(normalised, at), self._split(values))
+    def _make_keys_values(self, keys: Tensor, values: Tensor, positions: slice | None = None) -> KeysValues:
+        normalised = self.key_norm(self._split_heads(keys)).to(keys.dtype)
+        return KeysValues(self.rotation(normalised, positions), self._split_heads(values))
 
-    def _split(self, x: Tensor) -> Tensor:
+    def _split_heads(self, x: Tensor) -> Tensor:
         return x.view(*x.shape[:2], -1, self.d_head).transpose(1, 2)  # [B, L, H * E] -> [B, H, L, E]
 
 
-def attend(queries: Tensor, memory: KeysValues, mask: Tensor | None, dropout_rate: float = 0.0) -> Tensor:
-    """softmax(Q K^T / sqrt(E)) V by the fastest way there is. [B, H, T, E] -> [B, H, T, E]"""
-    if queries.device.type == "cpu" and (queries.dtype == torch.bfloat16 or memory.keys.size(2) <= SHORT):
-        # for sentences, torch's fused kernel takes longer here than the products one by one: in bf16 2 to 7 times
-        return attend_explicitly(queries, memory, mask, dropout_rate)[0]
-    return attend_fused(queries, memory, mask, dropout_rate)
+def attend(queries: Tensor, keys_values: KeysValues, mask: Tensor | None, dropout_rate: float = 0.0) -> Tensor:
+    """Compute softmax(Q K^T / sqrt(E)) V. [B, H, T, E], 2 x [B, G, S, E] -> [B, H, T, E]
 
-
-def attend_fused(queries: Tensor, memory: KeysValues, mask: Tensor | None, dropout_rate: float = 0.0) -> Tensor:
-    """The same by torch's kernel, which never holds all weights. [B, H, T, E] -> [B, H, T, E]
-
-    The queries that share a head of keys are laid one behind the other: the kernel for GPUs that takes a mask knows no
-    groups.
+    A query that may attend to nothing gets zeros.
     """
-    batch, groups = memory.keys.shape[:2]
+    if explicit_attention_is_faster(queries, n_keys=keys_values.keys.size(2)):
+        return explicit_attention(queries, keys_values, mask, dropout_rate)[0]
+    return fused_attention(queries, keys_values, mask, dropout_rate)
+
+
+def fused_attention(queries: Tensor, keys_values: KeysValues, mask: Tensor | None, dropout_rate: float = 0.0) -> Tensor:
+    """Compute `attend` with PyTorch's fused kernel, which never holds all attention weights.
+
+    The CUDA kernel that accepts a mask does not support grouped queries. So the R = H / G query heads that share a
+    key/value head become one head with R * T queries.
+    """
+    batch, groups = keys_values.keys.shape[:2]
     shape, is_grouped = queries.shape, groups < queries.size(1)
     if is_grouped and mask is not None and mask.shape[1:3] != (1, 1):
         mask = mask.expand(-1, *shape[1:3], -1).reshape(len(mask), groups, -1, mask.size(3))  # [B, G, R * T, S]
-    together = queries.reshape(batch, groups, -1, shape[3]) if is_grouped else queries
-    return F.scaled_dot_product_attention(together, *memory, attn_mask=mask, dropout_p=dropout_rate).reshape(shape)
+    grouped = queries.reshape(batch, groups, -1, shape[3]) if is_grouped else queries  # [B, G, R * T, E]
+    context = F.scaled_dot_product_attention(grouped, *keys_values, attn_mask=mask, dropout_p=dropout_rate)
+    return context.reshape(shape)  # [B, H, T, E]
 
 
-def attend_explicitly(
-    queries: Tensor, memory: KeysValues, mask: Tensor | None, dropout_rate: float = 0.0
+def explicit_attention(
+    queries: Tensor, keys_values: KeysValues, mask: Tensor | None, dropout_rate: float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """The same step by step, with the weights. [B, H, T, E] -> [B, H, T, E], [B, H, T, S]
+    """Compute `attend` step by step; also return the weights before dropout. [B, H, T, E], [B, H, T, S]
 
-    A query that may attend to nothing gets zeros, as from the fused kernel. The queries that share a head of keys are
-    laid one behind the other, R = H / G for each position.
+    The R = H / G query heads that share a key/value head become one head with R * T queries.
     """
-    keys, values = memory[0].contiguous(), memory[1].contiguous()  # what is not takes the products twice as long
-    batch, groups, length, width = keys.shape
-    together = queries.reshape(batch, groups, -1, width).contiguous()  # [B, G, R * T, E]
-    scores = (together @ keys.transpose(-2, -1)).view(*queries.shape[:3], length)  # [B, H, T, S]
+    keys, values = keys_values.keys.contiguous(), keys_values.values.contiguous()  # strided products take twice as long
+    batch, groups, n_keys, width = keys.shape
+    grouped = queries.reshape(batch, groups, -1, width).contiguous()  # [B, G, R * T, E]
+    scores = (grouped @ keys.transpose(-2, -1)).view(*queries.shape[:3], n_keys)  # [B, H, T, S]
     weights = masked_softmax(scores, mask, scale=1 / math.sqrt(width))
-    kept = dropout(weights, dropout_rate).to(values.dtype).view(batch, groups, -1, length)  # [B, G, R * T, S]
-    return (kept @ values).view_as(queries), weights
+    dropped = dropout(weights, dropout_rate).to(values.dtype).view(batch, groups, -1, n_keys)  # [B, G, R * T, S]
+    return (dropped @ values).view_as(queries), weights
 
 
 def masked_softmax(scores: Tensor, mask: Tensor | None, scale: float) -> Tensor:
-    """softmax(scale * scores) over the last dimension, in fp32; 0 where the mask is False. [B, H, T, S] -> the same"""
-    if not torch.is_grad_enabled():
-        return _softmax_by_passes(scores, mask, scale)
-    return cast(Tensor, _MaskedSoftmax.apply(scores, mask, scale))
+    """Return softmax(scale * scores) over the last dimension in fp32, and 0 where `mask` is False.
 
-
-def _softmax_by_passes(scores: Tensor, mask: Tensor | None, scale: float) -> Tensor:
-    """In place: torch's own kernel on a CPU takes ten times as long for rows shorter than a vector of 16 numbers."""
-    weights = scores.float() * scale
-    if mask is not None:
-        weights += torch.zeros(mask.shape, device=mask.device).masked_fill_(~mask, LOWEST)
-    weights.sub_(weights.amax(-1, keepdim=True)).clamp_(min=FLOOR).exp_()
-    if mask is not None:
-        weights *= mask.float()  # where nothing may be attended, all have been lowest, and alike
-    weights /= weights.sum(-1, keepdim=True).clamp_(min=TINY)
-    return weights
-
-
-class _MaskedSoftmax(torch.autograd.Function):
-    """The same with its gradient written out: w (g - sum(g w))."""
-
-    @staticmethod
-    def forward(ctx: Any, scores: Tensor, mask: Tensor | None, scale: float) -> Tensor:
-        weights = _softmax_by_passes(scores, mask, scale)
-        ctx.save_for_backward(weights)
-        ctx.scale, ctx.dtype = scale, scores.dtype
-        return weights
-
-    @staticmethod
-    def backward(ctx: Any, *grad_outputs: Any) -> Any:
-        (weights,) = ctx.saved_tensors
-        products = grad_outputs[0] * weights
-        gradient = products.sub_(weights * products.sum(-1, keepdim=True)).mul_(ctx.scale)
-        return gradient.to(ctx.dtype), None, None
+    [B, H, T, S] -> [B, H, T, S]
+    """
+    if use_cpu_kernels(scores.device):
+        return masked_softmax_cpu(scores, mask, scale)
+    scores = scores.float() * scale
+    if mask is None:
+        return scores.softmax(-1)
+    # The fill value is finite, so a row that is masked completely is not NaN; the product sets it to 0.
+    return scores.masked_fill(~mask, MASKED_SCORE).softmax(-1) * mask

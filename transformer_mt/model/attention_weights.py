@@ -1,4 +1,4 @@
-"""The attention weights of a model at work, to look at.
+"""Attention weights of a model, for inspection.
 
 `B` batch, `S` source length, `T` target length, `H` heads.
 """
@@ -11,39 +11,39 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from transformer_mt.model.attention import MultiHeadAttention, attend_explicitly
+from transformer_mt.model.attention import MultiHeadAttention, explicit_attention
 from transformer_mt.model.transformer import Transformer
 
 
 class AttentionWeights(NamedTuple):
-    """What attends to what, layer by layer. A row of the last two dimensions sums to 1."""
+    """The attention weights of each layer; the last dimension sums to 1."""
 
     encoder: list[Tensor]  # [B, H, S, S] each
-    decoder: list[Tensor]  # [B, H, T, T]
-    cross: list[Tensor]  # [B, H, T, S]
+    decoder: list[Tensor]  # [B, H, T, T] each
+    cross: list[Tensor]  # [B, H, T, S] each
 
 
 @torch.no_grad()
 def attention_weights(model: Transformer, src: Tensor, tgt_in: Tensor) -> AttentionWeights:
-    """The weights with which a model reads these ids, without dropout. [B, S], [B, T]
+    """Compute the attention weights of one forward pass without dropout. [B, S], [B, T]
 
-    What is watched is a twin that shares the model's tensors, so the model itself may be at work in other threads.
+    The hooks go on a copy that shares the model's tensors, because other threads may be using the model.
     """
     tensors = (*model.parameters(), *model.buffers())
-    twin = copy.deepcopy(model, {id(tensor): tensor for tensor in tensors}).eval()
-    found: dict[MultiHeadAttention, Tensor] = {}
+    model_copy = copy.deepcopy(model, {id(tensor): tensor for tensor in tensors}).eval()
+    weights: dict[MultiHeadAttention, Tensor] = {}
 
-    def watch(attention: Any, inputs: Any) -> None:
-        queries, memory, mask = inputs
-        found[attention] = attend_explicitly(queries, memory, mask)[1]
+    def record(attention: Any, inputs: Any) -> None:
+        queries, keys_values, mask = inputs
+        weights[attention] = explicit_attention(queries, keys_values, mask)[1]
 
-    for module in twin.modules():
+    for module in model_copy.modules():
         if isinstance(module, MultiHeadAttention):
-            module.register_forward_pre_hook(watch)
-    twin(src, tgt_in)
-    layers = cast(Any, twin.decoder.layers)
+            module.register_forward_pre_hook(record)
+    model_copy(src, tgt_in)
+    encoder_layers, decoder_layers = cast(Any, (model_copy.encoder.layers, model_copy.decoder.layers))
     return AttentionWeights(
-        encoder=[found[layer.self_attention] for layer in cast(Any, twin.encoder.layers)],
-        decoder=[found[layer.self_attention] for layer in layers],
-        cross=[found[layer.cross_attention] for layer in layers],
+        encoder=[weights[layer.self_attention] for layer in encoder_layers],
+        decoder=[weights[layer.self_attention] for layer in decoder_layers],
+        cross=[weights[layer.cross_attention] for layer in decoder_layers],
     )

@@ -1,22 +1,18 @@
-"""The schema of the model's section.
-
-`D` is d_model.
-"""
+"""Configuration section `model`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Literal
 
 from pydantic import Field, model_validator
 
 from transformer_mt.config.section import Section, section_error
 
-OWN_KEYS = ("n_heads", "n_kv_heads", "d_ff", "layer_drop")
+STACK_KEYS = ("n_heads", "n_kv_heads", "d_ff", "layer_drop")
 
 
 class DropoutConfig(Section):
-    """Dropout rates while training."""
+    """Dropout rates in training."""
 
     embedding: float = Field(default=0.1, ge=0, lt=1)
     """on the sum of embeddings and positions"""
@@ -27,14 +23,14 @@ class DropoutConfig(Section):
     activation: float = Field(default=0.0, ge=0, lt=1)
     """on the inner layer of the feed-forward"""
     word: float = Field(default=0.0, ge=0, lt=1)
-    """on tokens as a whole: each keeps its embedding or has none; not rescaled"""
+    """word dropout: rate at which whole tokens lose their embedding; the others are not rescaled"""
 
 
-class OwnDropoutConfig(Section):
-    """Dropout rates of one stack, where they are not the model's."""
+class StackDropoutConfig(Section):
+    """Dropout rates of one stack, where they differ from `model.dropout`."""
 
     embedding: float | None = Field(default=None, ge=0, lt=1)
-    """null: as model.dropout; so with the others"""
+    """null: as in model.dropout; the same holds for the rates below"""
     residual: float | None = Field(default=None, ge=0, lt=1)
     """on the output of each sub-layer"""
     attention: float | None = Field(default=None, ge=0, lt=1)
@@ -42,23 +38,23 @@ class OwnDropoutConfig(Section):
     activation: float | None = Field(default=None, ge=0, lt=1)
     """on the inner layer of the feed-forward"""
     word: float | None = Field(default=None, ge=0, lt=1)
-    """on whole words"""
+    """word dropout"""
 
 
 class StackConfig(Section):
-    """One stack of layers, and in what it differs from the other."""
+    """One stack of layers. Null values are taken from the model section."""
 
     n_layers: int = Field(default=3, ge=1, le=1000)
-    """layers of this stack"""
+    """number of layers"""
     n_heads: int | None = Field(default=None, ge=1)
-    """null: as model.n_heads; so with the keys below"""
+    """attention heads; null: as model.n_heads, and the same holds for the keys below"""
     n_kv_heads: int | None = Field(default=None, ge=1)
-    """heads of keys and values"""
+    """key/value heads"""
     d_ff: int | None = Field(default=None, ge=1, le=1048576)
     """width of the feed-forward's inner layer"""
     layer_drop: float | None = Field(default=None, ge=0, lt=1)
-    """rate at which whole layers are left out"""
-    dropout: OwnDropoutConfig = OwnDropoutConfig()
+    """LayerDrop: rate at which whole layers are skipped in training"""
+    dropout: StackDropoutConfig = StackDropoutConfig()
     """dropout rates"""
 
 
@@ -68,91 +64,95 @@ class ModelConfig(Section):
     d_model: int = Field(default=256, ge=2, le=65536)
     """width of embeddings and layers"""
     d_ff: int = Field(default=1024, ge=1, le=1048576)
-    """width of the feed-forward's inner layer; of each of the two halves where it is gated"""
+    """width of the feed-forward's inner layer; of each half if it is gated"""
     n_heads: int = Field(default=4, ge=1)
-    """attention heads; they share d_model"""
+    """attention heads; each has width d_model / n_heads"""
     n_kv_heads: int | None = Field(default=None, ge=1)
-    """heads of keys and values, each shared by n_heads / n_kv_heads queries; 1: multi-query; null: as n_heads"""
+    """key/value heads, each shared by n_heads / n_kv_heads query heads; 1: multi-query; null: as n_heads"""
     encoder: StackConfig = StackConfig()
-    """the source's stack"""
+    """stack that reads the source"""
     decoder: StackConfig = StackConfig()
-    """the target's stack"""
+    """stack that writes the target"""
     positions: Literal["sinusoidal", "learned", "rotary", "none"] = "sinusoidal"
-    """sinusoidal or learned: added to the embeddings; rotary: turns queries and keys of self-attention; none"""
+    """sinusoidal, learned: added to the embeddings; rotary: rotates queries and keys of self-attention; none"""
     max_positions: int = Field(default=512, ge=2, le=1048576)
-    """of learned positions: the longest sequence there is"""
+    """learned positions: the maximum sequence length"""
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
-    """layernorm; rmsnorm: without mean and bias"""
+    """layernorm, or rmsnorm (without mean and bias)"""
     norm_position: Literal["pre", "post", "sublayer"] = "pre"
-    """pre: before each sub-layer; post: after each sum, as in the paper; sublayer: on its output, before the sum"""
+    """pre: before each sub-layer; post: after the sum, as in the paper; sublayer: between sub-layer and sum"""
     norm_eps: float = Field(default=1e-5, gt=0)
     """added to the variance (or mean square) in normalisation"""
     qk_norm: bool = False
-    """normalise the queries and keys of each head"""
+    """normalise queries and keys in each head"""
     embedding_norm: bool = False
     """normalise the sum of embeddings and positions"""
     scale_embeddings: bool = True
     """multiply token embeddings by sqrt(d_model)"""
     tie_embeddings: Literal["all", "decoder", "none"] = "all"
-    """one matrix for source, target and output (all; needs a joint vocabulary), for the last two (decoder), or none"""
+    """matrices to share: source, target and output (all; needs a joint vocabulary), or the last two (decoder)"""
     activation: Literal["relu", "gelu", "silu", "geglu", "swiglu"] = "relu"
-    """of the feed-forward: relu, gelu, silu; geglu and swiglu are gated: activation(x W) * (x V)"""
+    """of the feed-forward: relu, gelu, silu, or gated, activation(x W) * (x V): geglu, swiglu"""
     feed_forward_bias: bool = True
     """biases in the feed-forward"""
     attention_bias: bool = True
-    """biases of queries, keys and values"""
+    """biases of the query, key and value projections"""
     attention_output_bias: bool = True
-    """bias of the projection after the heads"""
+    """bias of the output projection"""
     init: Literal["xavier", "depth_scaled", "normal"] = "xavier"
-    """of matrices: xavier, Glorot uniform; depth_scaled, that over the root of the layer's depth; normal, N(0, 0.02)"""
+    """xavier: Glorot uniform; depth_scaled: xavier divided by sqrt(depth of the layer); normal: N(0, 0.02)"""
     dropout: DropoutConfig = DropoutConfig()
     """dropout rates"""
     layer_drop: float = Field(default=0.0, ge=0, lt=1)
-    """rate at which whole layers are left out while training"""
+    """LayerDrop: rate at which whole layers are skipped in training"""
 
     @property
     def kv_heads(self) -> int:
+        """Number of key/value heads."""
         return self.n_kv_heads or self.n_heads
 
     @property
     def d_head(self) -> int:
+        """Width of a head."""
         return self.d_model // self.n_heads
 
     @property
-    def longest(self) -> int | None:
-        """The longest sequence the model can read; None: any."""
+    def max_sequence_length(self) -> int | None:
+        """Maximum sequence length that learned positions allow; None: no limit."""
         return self.max_positions if self.positions == "learned" else None
 
     @property
-    def drops(self) -> bool:
-        """Whether dropout makes two passes differ; layers are left out of whole batches alike."""
-        return any(rate for stack in (self.encoder, self.decoder) for _, rate in self.of(stack).dropout)
+    def has_dropout(self) -> bool:
+        """Whether two passes of one batch differ by dropout. LayerDrop does not count: it is the same in both."""
+        return any(rate for stack in (self.encoder, self.decoder) for _, rate in self.for_stack(stack).dropout)
 
-    def of(self, stack: StackConfig) -> ModelConfig:
-        """The configuration as one stack has it: what it sets itself stands in place of what both share."""
-        own = {key: value for key in OWN_KEYS if (value := getattr(stack, key)) is not None}
+    def for_stack(self, stack: StackConfig) -> ModelConfig:
+        """Return the configuration of one stack: its own values replace the shared ones."""
+        own = {key: value for key in STACK_KEYS if (value := getattr(stack, key)) is not None}
         dropout = self.dropout.model_copy(update=stack.dropout.model_dump(exclude_none=True))
         return self.model_copy(update={**own, "dropout": dropout})
 
     @model_validator(mode="after")
-    def _heads_fit(self) -> ModelConfig:
+    def _check_heads(self) -> ModelConfig:
         for name, stack in (("encoder.", self.encoder), ("decoder.", self.decoder)):
-            for key, what in self.of(stack)._misfits():
-                raise section_error(f"{name}{key}" if getattr(stack, key) is not None else key, what)
+            if error := self.for_stack(stack)._head_error():
+                key, message = error
+                raise section_error(f"{name}{key}" if getattr(stack, key) is not None else key, message)
         return self
 
-    def _misfits(self) -> Iterator[tuple[str, str]]:
-        """Which number of heads does not fit, and which would."""
-        heads, kv_heads, rotary = self.n_heads, self.kv_heads, self.positions == "rotary"
-        fits = [n for n in _divisors(self.d_model) if n <= 64 and (not rotary or self.d_model // n % 2 == 0)]
-        would = f"; {', '.join(map(str, fits))} would" if fits else "; an even d_model is needed"
-        if self.d_model % heads:
-            yield "n_heads", f"{heads} does not divide d_model {self.d_model}{would}"
-        elif rotary and self.d_head % 2:
-            yield "n_heads", f"rotary positions turn pairs, and a head of {self.d_head} is of odd width{would}"
-        elif heads % kv_heads:
-            fits = ", ".join(map(str, _divisors(heads)))
-            yield "n_kv_heads", f"{kv_heads} does not divide n_heads {heads}; {fits} would"
+    def _head_error(self) -> tuple[str, str] | None:
+        """Return the key and the message of a number of heads that does not fit, or None."""
+        is_rotary = self.positions == "rotary"
+        allowed = [n for n in _divisors(self.d_model) if n <= 64 and (not is_rotary or self.d_model // n % 2 == 0)]
+        hint = f"use {', '.join(map(str, allowed))}" if allowed else "use an even d_model"
+        if self.d_model % self.n_heads:
+            return "n_heads", f"{self.n_heads} does not divide d_model {self.d_model}; {hint}"
+        if is_rotary and self.d_head % 2:
+            return "n_heads", f"rotary positions need heads of even width, not {self.d_head}; {hint}"
+        if self.n_heads % self.kv_heads:
+            hint = f"use {', '.join(map(str, _divisors(self.n_heads)))}"
+            return "n_kv_heads", f"{self.kv_heads} does not divide n_heads {self.n_heads}; {hint}"
+        return None
 
 
 def _divisors(number: int) -> list[int]:

@@ -1,11 +1,11 @@
-"""What a decoder that works step by step remembers.
+"""Key/value cache of a step-by-step decoder.
 
-The translations of a sentence that a search follows at once are the branches of a tree: they share their beginnings. So
-each token is kept once, in the column in which it came, and each branch has a mask of the columns that lie on its path.
-A branch that goes on from another one takes over its mask, and no key is ever moved.
+The K hypotheses of a sentence share prefixes. So the cache is a tree: each token's keys and values are written once,
+into the next free slot, and each hypothesis has a mask of the slots that hold its own tokens. When beam search replaces
+one hypothesis by the continuation of another, it copies masks, and no key or value moves.
 
-`B` sentences, `K` branches of each, `G` heads of keys and values, `S` source length, `C` columns there is room for,
-`E` width of a head.
+`B` sentences, `K` hypotheses per sentence, `G` key/value heads, `S` source length, `C` slots (allocated in blocks), `E`
+head width.
 """
 
 from __future__ import annotations
@@ -16,78 +16,82 @@ from torch import Tensor
 
 from transformer_mt.model.attention import KeysValues
 
-BLOCK = 32  # columns by which the room grows
+BLOCK = 32
+"""Slots are allocated in multiples of this number."""
 
 
-def room_for(columns: int) -> int:
-    """Columns in whole blocks."""
-    return -(-columns // BLOCK) * BLOCK
+def whole_blocks(n_slots: int) -> int:
+    """Round a number of slots up to whole blocks."""
+    return -(-n_slots // BLOCK) * BLOCK
 
 
 class LayerKVCache:
-    """Keys and values of the target so far, of one layer, with room for some more."""
+    """Keys and values of the target so far, for the self-attention of one layer."""
 
     def __init__(self) -> None:
-        self.length = 0
-        self._room: Tensor | None = None  # keys and values. [2, B, G, C, E]
+        self.n_used = 0
+        self.buffer: Tensor | None = None  # keys and values [2, B, G, C, E]; None before the first token
 
     def append(self, new: KeysValues) -> KeysValues:
-        """Add columns and return the whole room, of which the mask knows what is taken.
+        """Write the keys and values of one step, and return all slots. 2 x [B, G, K, E] -> 2 x [B, G, C, E]
 
-        2 x [B, G, K, E] -> 2 x [B, G, C, E]
+        Slots without a token hold zeros; the mask of `KVCache.append_step` hides them.
         """
-        end = self.length + new.keys.size(2)
-        if self._room is None or end > self._room.size(3):
-            self._grow(new.keys, room_for(end))
-        assert self._room is not None
-        for kept, added in zip(self._room, new, strict=True):
-            kept[:, :, self.length : end] = added
-        self.length = end
-        return KeysValues(*self._room)
+        end = self.n_used + new.keys.size(2)
+        if self.buffer is None or end > self.buffer.size(3):
+            self.buffer = self._allocate(new.keys, whole_blocks(end))
+        for stored, added in zip(self.buffer, new, strict=True):
+            stored[:, :, self.n_used : end] = added
+        self.n_used = end
+        return KeysValues(*self.buffer)
 
     def select(self, rows: Tensor) -> None:
-        """Keep these sentences, in this order."""
-        if self._room is not None:
-            self._room = self._room[:, rows]
+        """Keep only these sentences, in this order. rows: [B']"""
+        if self.buffer is not None:
+            self.buffer = self.buffer[:, rows]
 
-    def _grow(self, like: Tensor, columns: int) -> None:
+    def _allocate(self, like: Tensor, n_slots: int) -> Tensor:
         batch, heads, _, width = like.shape
-        room = like.new_zeros(2, batch, heads, columns, width)
-        if self._room is not None:
-            room[:, :, :, : self.length] = self._room[:, :, :, : self.length]
-        self._room = room
+        buffer = like.new_zeros(2, batch, heads, n_slots, width)
+        if self.buffer is not None:
+            buffer[:, :, :, : self.n_used] = self.buffer[:, :, :, : self.n_used]
+        return buffer
 
 
 class KVCache:
-    """The state of a step-by-step decoder: the source, projected once, and the branches so far."""
+    """State of a step-by-step decoder: the projected source, and the target tokens so far of each hypothesis."""
 
     def __init__(self, memory: list[KeysValues], memory_mask: Tensor) -> None:
-        self.memory = [
-            KeysValues(keys.contiguous(), values.contiguous()) for keys, values in memory
-        ]  # 2 x [B, G, S, E]
+        # of each layer's cross-attention, 2 x [B, G, S, E]
+        self.memory = [KeysValues(keys.contiguous(), values.contiguous()) for keys, values in memory]
         self.memory_mask = memory_mask  # [B, 1, 1, S]
-        self.past = [LayerKVCache() for _ in memory]  # of each layer's self-attention
-        self.path = memory_mask.new_zeros(len(memory_mask), 1, 1, 0)  # the columns on each branch's path. [B, 1, K, C]
-        self.position = 0  # of the next token of every branch
-        self.columns = 0  # that are taken
+        self.layers = [LayerKVCache() for _ in memory]
+        self.mask = memory_mask.new_zeros(len(memory_mask), 1, 1, 0)  # slots of each hypothesis [B, 1, K, C]
+        self.position = 0  # of the next token, the same for all hypotheses
+        self.n_used = 0  # slots
 
-    def append_step(self, n_branches: int) -> tuple[slice, Tensor]:
-        """Open a column for the next token of each branch; its position, and what each may see. [B, 1, K, C]"""
-        at, new = slice(self.position, self.position + 1), torch.arange(n_branches, device=self.path.device)
-        if self.columns + n_branches > self.path.size(3):
-            self.path = F.pad(self.path, (0, room_for(self.columns + n_branches) - self.path.size(3)))
-        self.path[:, :, new, self.columns + new] = True
-        self.position, self.columns = at.stop, self.columns + n_branches
-        return at, self.path
+    def append_step(self, n_hypotheses: int) -> tuple[slice, Tensor]:
+        """Reserve a slot for the next token of each hypothesis.
+
+        Return the position of that token, and the self-attention mask [B, 1, K, C].
+        """
+        new = torch.arange(n_hypotheses, device=self.mask.device)
+        missing = whole_blocks(self.n_used + n_hypotheses) - self.mask.size(3)
+        if missing > 0:
+            self.mask = F.pad(self.mask, (0, missing))
+        self.mask[:, :, new, self.n_used + new] = True
+        position = slice(self.position, self.position + 1)
+        self.position, self.n_used = self.position + 1, self.n_used + n_hypotheses
+        return position, self.mask
 
     def reorder(self, parents: Tensor) -> None:
-        """From now on branch k goes on from what was branch parents[:, k]. [B, K]"""
-        places = parents[:, None, :, None].expand(-1, -1, -1, self.path.size(3))
-        self.path = self.path.gather(2, places)
+        """Replace hypothesis k of each sentence by what was hypothesis parents[:, k]. [B, K]"""
+        index = parents[:, None, :, None].expand(-1, -1, -1, self.mask.size(3))  # [B, 1, K, C]
+        self.mask = self.mask.gather(2, index)
 
     def select(self, rows: Tensor) -> None:
-        """Keep these sentences, in this order. rows: [B']"""
+        """Keep only these sentences, in this order. rows: [B']"""
         self.memory = [KeysValues(keys[rows], values[rows]) for keys, values in self.memory]
-        self.memory_mask, self.path = self.memory_mask[rows], self.path[rows]
-        for past in self.past:
-            past.select(rows)
+        self.memory_mask, self.mask = self.memory_mask[rows], self.mask[rows]
+        for layer in self.layers:
+            layer.select(rows)

@@ -1,6 +1,6 @@
 """The layers of encoder and decoder (Vaswani et al. 2017, section 3).
 
-`B` batch, `S` source length, `T` target length, `D` width.
+`B` batch, `S` source length, `T` target length, `L` either, `D` model width.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from transformer_mt.model.kv_cache import LayerKVCache
 from transformer_mt.model.linear import Linear, PackedLinear
 from transformer_mt.model.norms import make_norm
 
-# --- the feed-forward -------------------------------------------------------------------------------------------------
+Sublayer = Callable[[Tensor], Tensor]
+"""Self-attention, cross-attention or feed-forward. [B, L, D] -> [B, L, D]"""
+
+# --- feed-forward -----------------------------------------------------------------------------------------------------
 
 
 class Gated(nn.Module):
@@ -27,11 +30,12 @@ class Gated(nn.Module):
         self.activation = activation
 
     def forward(self, gate: Tensor, value: Tensor) -> Tensor:
+        """Multiply the value by the activated gate."""
         return self.activation(gate) * value
 
 
 class FeedForward(nn.Module):
-    """activation(x W1 + b1) W2 + b2, at each position alone. [B, L, D] -> [B, L, D]"""
+    """activation(x W1 + b1) W2 + b2, at each position independently."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -41,11 +45,12 @@ class FeedForward(nn.Module):
         self.outer = Linear(config.d_ff, config.d_model, config.feed_forward_bias)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Transform each position. [B, L, D] -> [B, L, D]"""
         return self.outer(self.dropout(self.activation(*self.inner.project(x))))
 
 
 def make_activation(name: str) -> tuple[nn.Module, int]:
-    """The function that `activation` names, and how many projections of the input it takes."""
+    """Build the activation `name`; also return how many projections of the input it takes."""
     plain = {"relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU}
     gated = {"geglu": nn.GELU, "swiglu": nn.SiLU}
     return (plain[name](), 1) if name in plain else (Gated(gated[name]()), 2)
@@ -55,45 +60,49 @@ def make_activation(name: str) -> tuple[nn.Module, int]:
 
 
 class Residual(nn.Module):
-    """A residual connection around a sub-layer; its kinds own the order of norm, sub-layer and sum."""
+    """A residual connection around a sub-layer. Subclasses define the order of norm, sub-layer and sum."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.norm = make_norm(config)
         self.dropout = Dropout(config.dropout.residual)
 
-    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+    def forward(self, x: Tensor, sublayer: Sublayer) -> Tensor:
+        """Apply the sub-layer and add its input. [B, L, D] -> [B, L, D]"""
         raise NotImplementedError
 
 
 class PreNorm(Residual):
-    """x + sublayer(norm(x)) (Xiong et al. 2020): the sum stays as it is, so a stack ends with a norm of its own."""
+    """x + sublayer(norm(x)) (Xiong et al. 2020). The sum is not normalised, so a final norm follows the stack."""
 
-    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+    def forward(self, x: Tensor, sublayer: Sublayer) -> Tensor:
+        """Normalise the input of the sub-layer."""
         return x + self.dropout(sublayer(self.norm(x)))
 
 
 class PostNorm(Residual):
     """norm(x + sublayer(x)), as in the paper."""
 
-    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+    def forward(self, x: Tensor, sublayer: Sublayer) -> Tensor:
+        """Normalise the sum."""
         return self.norm(x + self.dropout(sublayer(x)))
 
 
 class SublayerNorm(Residual):
-    """x + norm(sublayer(x)) (OLMo 2, 2024): the sum is not normalised here either."""
+    """x + norm(sublayer(x)) (OLMo 2, 2024). The sum is not normalised, so a final norm follows the stack."""
 
-    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+    def forward(self, x: Tensor, sublayer: Sublayer) -> Tensor:
+        """Normalise the output of the sub-layer."""
         return x + self.dropout(self.norm(sublayer(x)))
 
 
 def make_residual(config: ModelConfig) -> Residual:
-    """The residual connection that `norm_position` names."""
+    """Build the residual connection that `norm_position` names."""
     return {"pre": PreNorm, "post": PostNorm, "sublayer": SublayerNorm}[config.norm_position](config)
 
 
 def make_final_norm(config: ModelConfig) -> nn.Module:
-    """The norm that ends a stack; post-norm has none to add."""
+    """Build the norm at the end of a stack. With post-norm, the last layer has already normalised."""
     return nn.Identity() if config.norm_position == "post" else make_norm(config)
 
 
@@ -110,18 +119,19 @@ class EncoderLayer(nn.Module):
         self.residuals = nn.ModuleList([make_residual(config) for _ in range(2)])
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """[B, S, D] -> [B, S, D]"""
-        around_attention, around_feed_forward = self.residuals
+        """Apply both sub-layers. [B, S, D] -> [B, S, D]"""
+        attention_residual, feed_forward_residual = self.residuals
 
         def attend_to_self(h: Tensor) -> Tensor:
-            queries, own = self.self_attention.project(h)
-            return self.self_attention(queries, own, mask)
+            queries, keys_values = self.self_attention.project(h)
+            return self.self_attention(queries, keys_values, mask)
 
-        return around_feed_forward(around_attention(x, attend_to_self), self.feed_forward)
+        x = attention_residual(x, attend_to_self)
+        return feed_forward_residual(x, self.feed_forward)
 
 
 class DecoderLayer(nn.Module):
-    """Self-attention over the target so far, cross-attention over the source, feed-forward."""
+    """Self-attention over the target so far, cross-attention over the source, and feed-forward."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -136,19 +146,22 @@ class DecoderLayer(nn.Module):
         mask: Tensor,
         memory: KeysValues,
         memory_mask: Tensor,
-        past: LayerKVCache | None = None,
-        at: slice | None = None,
+        cache: LayerKVCache | None = None,
+        positions: slice | None = None,
     ) -> Tensor:
-        """[B, T, D] -> [B, T, D]; with a past, x holds what is new, and the mask says what it sees of all there is."""
-        around_attention, around_cross_attention, around_feed_forward = self.residuals
+        """Apply the three sub-layers. [B, T, D] -> [B, T, D]
+
+        With a cache, `x` contains only the new positions, and `mask` covers all slots of the cache.
+        """
+        self_residual, cross_residual, feed_forward_residual = self.residuals
 
         def attend_to_self(h: Tensor) -> Tensor:
-            queries, new = self.self_attention.project(h, at)
-            return self.self_attention(queries, past.append(new) if past else new, mask)
+            queries, keys_values = self.self_attention.project(h, positions)
+            return self.self_attention(queries, cache.append(keys_values) if cache else keys_values, mask)
 
         def attend_to_source(h: Tensor) -> Tensor:
-            return self.cross_attention(self.cross_attention.queries(h), memory, memory_mask)
+            return self.cross_attention(self.cross_attention.project_queries(h), memory, memory_mask)
 
-        x = around_attention(x, attend_to_self)
-        x = around_cross_attention(x, attend_to_source)
-        return around_feed_forward(x, self.feed_forward)
+        x = self_residual(x, attend_to_self)
+        x = cross_residual(x, attend_to_source)
+        return feed_forward_residual(x, self.feed_forward)

@@ -1,4 +1,7 @@
-"""Projections: one, or several of one input in one matrix; how they begin, and how they are made ready to translate."""
+"""Linear projections: single or packed into one matrix, their initialisation, and their conversion to bf16.
+
+`D` input width, `O` output width.
+"""
 
 from __future__ import annotations
 
@@ -6,66 +9,87 @@ from collections.abc import Sequence
 from typing import cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transformer_mt.model.config import ModelConfig
-from transformer_mt.model.padded_linear import product
+from transformer_mt.model.cpu_kernels import needs_padded_rows, padded_linear
 
 NORMAL_STD = 0.02  # of `init: normal`, as in BERT (Devlin et al. 2019)
 
 
+def compute_dtype(x: Tensor) -> torch.dtype:
+    """Return the dtype of products with `x`: under autocast that of autocast for fp32, else its own."""
+    device = x.device.type
+    if x.dtype == torch.float32 and torch.is_autocast_enabled(device):
+        return torch.get_autocast_dtype(device)
+    return x.dtype
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return x W^T + b. [..., D], [O, D], [O] -> [..., O]
+
+    If the weights were converted (see `convert_linears`), the input is converted to their dtype.
+    """
+    dtype = compute_dtype(weight)
+    if needs_padded_rows(x.device, dtype):
+        return padded_linear(x, weight, bias, dtype)
+    return F.linear(x if weight.dtype == torch.float32 else x.to(weight.dtype), weight, bias)
+
+
 class Linear(nn.Linear):
-    """x W^T + b; where the weights were converted, the input is converted too, and the output is of their precision."""
+    """x W^T + b. [..., D] -> [..., O]"""
 
     def forward(self, input: Tensor) -> Tensor:
-        return product(input, self.weight, self.bias)
-
-
-def convert(module: nn.Module, dtype: torch.dtype) -> None:
-    """Give each projection inside a module weights of another precision, of its own where they were shared."""
-    for linear in module.modules():
-        if isinstance(linear, Linear):
-            for name, parameter in list(linear.named_parameters()):
-                setattr(linear, name, nn.Parameter(parameter.detach().to(dtype), requires_grad=False))
+        """Project the last dimension, see `linear`."""
+        return linear(input, self.weight, self.bias)
 
 
 class PackedLinear(Linear):
-    """Projections of one input that are worked out in one product."""
+    """Several projections of one input, packed into one weight matrix and computed in one product."""
 
     def __init__(self, d_in: int, widths: Sequence[int], bias: bool) -> None:
         super().__init__(d_in, sum(widths), bias)
         self.widths = list(widths)
 
     def project(self, x: Tensor, first: int = 0, last: int | None = None) -> list[Tensor]:
-        """The projections first .. last - 1. [..., D] -> [..., width] each"""
+        """Compute the projections `first` to `last - 1`, by default all. [..., D] -> [..., width] each"""
         widths = self.widths[first:last]
         start = sum(self.widths[:first])
         rows = slice(start, start + sum(widths))
         bias = self.bias if self.bias is None else self.bias[rows]  # pyright: ignore[reportUnnecessaryComparison]
-        projected = product(x, self.weight[rows], bias)
+        y = linear(x, self.weight[rows], bias)  # [..., sum(widths)]
         if len(widths) == 1:
-            return [projected]  # as the one part of a split, its gradient would be copied
-        return cast("list[Tensor]", projected.split_with_sizes(widths, dim=-1))
+            return [y]  # splitting into one part would copy the gradient
+        return cast("list[Tensor]", y.split_with_sizes(widths, dim=-1))
 
 
-def rows(linear: nn.Linear) -> list[int]:
-    """Of its weight matrix, for each of the projections in it."""
-    return linear.widths if isinstance(linear, PackedLinear) else [linear.out_features]
+def projection_widths(module: nn.Linear) -> list[int]:
+    """Return the output widths of the projections that share the weight matrix of `module`."""
+    return module.widths if isinstance(module, PackedLinear) else [module.out_features]
+
+
+def convert_linears(module: nn.Module, dtype: torch.dtype) -> None:
+    """Convert the weights of each projection inside `module` to `dtype`; a tied weight gets a copy of its own."""
+    for submodule in module.modules():
+        if isinstance(submodule, Linear):
+            for name, parameter in list(submodule.named_parameters()):
+                setattr(submodule, name, nn.Parameter(parameter.detach().to(dtype), requires_grad=False))
 
 
 def initialise(module: nn.Module, config: ModelConfig, depth: int = 1) -> None:
-    """Give each projection inside a module its first values, as `init` says; biases are zero.
+    """Initialise each projection inside `module` as `config.init` says, and set biases to zero.
 
-    `xavier`: Glorot & Bengio 2010, uniform; `depth_scaled`: the same over sqrt(depth) (Zhang et al. 2019), the first
-    layer of a stack having depth 1; `normal`: N(0, 0.02).
+    `xavier`: uniform (Glorot & Bengio 2010); `depth_scaled`: the same divided by sqrt(depth) (Zhang et al. 2019), where
+    the first layer of a stack has depth 1; `normal`: N(0, 0.02).
     """
-    for linear in module.modules():
-        if not isinstance(linear, nn.Linear):
+    for submodule in module.modules():
+        if not isinstance(submodule, nn.Linear):
             continue
-        for weight in linear.weight.data.split_with_sizes(rows(linear)):
+        for weight in submodule.weight.data.split_with_sizes(projection_widths(submodule)):
             if config.init == "normal":
                 nn.init.normal_(weight, std=NORMAL_STD)
             else:
                 nn.init.xavier_uniform_(weight, gain=depth**-0.5 if config.init == "depth_scaled" else 1.0)
-        if linear.bias is not None:  # pyright: ignore[reportUnnecessaryComparison]
-            nn.init.zeros_(linear.bias)
+        if submodule.bias is not None:  # pyright: ignore[reportUnnecessaryComparison]
+            nn.init.zeros_(submodule.bias)

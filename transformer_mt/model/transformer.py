@@ -1,6 +1,7 @@
 """The encoder-decoder Transformer (Vaswani et al. 2017).
 
-`B` batch, `S` source length, `T` target length, `L` either, `D` width, `V` vocabulary.
+`B` batch, `S` source length, `T` target length, `L` either, `K` hypotheses per sentence, `D` model width, `V`
+vocabulary.
 """
 
 from __future__ import annotations
@@ -23,19 +24,24 @@ from transformer_mt.model.positions import make_positions
 
 
 class Vocabulary(Protocol):
-    """What the model has to know of a language."""
+    """The two numbers that the model needs to know about the vocabulary of a language."""
 
     @property
-    def vocab_size(self) -> int: ...
+    def vocab_size(self) -> int:
+        """Number of ids."""
+        ...
 
     @property
-    def pad_id(self) -> int: ...
+    def pad_id(self) -> int:
+        """Id of the padding symbol."""
+        ...
 
 
 class Embedding(nn.Module):
-    """Token embeddings and positions. [B, L] -> [B, L, D]
+    """Token embeddings plus positions.
 
-    Embeddings begin as N(0, 1 / D); that of padding is zero and stays zero. `tokens` shares those of another language.
+    Token embeddings are initialised to N(0, 1 / D), and the one of padding is always zero. `tokens` are those of the
+    other language, to share them.
     """
 
     def __init__(self, vocabulary: Vocabulary, config: ModelConfig, tokens: nn.Embedding | None = None) -> None:
@@ -46,13 +52,13 @@ class Embedding(nn.Module):
         self.positions = make_positions(config)
         self.norm = make_norm(config) if config.embedding_norm else nn.Identity()
 
-    def forward(self, ids: Tensor, at: slice | None = None) -> Tensor:
-        """`at` are the positions of the columns (see positions.py)."""
-        return self.norm(self.positions(self.tokens(ids) * self.scale, at))
+    def forward(self, ids: Tensor, positions: slice | None = None) -> Tensor:
+        """Embed ids that are at `positions` (by default from 0 on). [B, L] -> [B, L, D]"""
+        return self.norm(self.positions(self.tokens(ids) * self.scale, positions))
 
 
 def make_token_embedding(vocabulary: Vocabulary, d_model: int) -> nn.Embedding:
-    """A vector for each entry of the vocabulary."""
+    """Build and initialise the token embeddings of a language."""
     tokens = nn.Embedding(vocabulary.vocab_size, d_model, vocabulary.pad_id)
     nn.init.normal_(tokens.weight, std=d_model**-0.5)
     tokens.weight.data[vocabulary.pad_id] = 0
@@ -60,7 +66,7 @@ def make_token_embedding(vocabulary: Vocabulary, d_model: int) -> nn.Embedding:
 
 
 class Stack(nn.Module):
-    """What encoder and decoder share: embedded ids, layers of which some may be left out, a norm at the end."""
+    """The parts that encoder and decoder share: embedding, layers, and a final norm."""
 
     def __init__(
         self, config: ModelConfig, n_layers: int, make_layer: Callable[[ModelConfig], nn.Module], embedding: Embedding
@@ -74,28 +80,31 @@ class Stack(nn.Module):
             initialise(layer, config, depth)
         self.norm = make_final_norm(config)
 
-    def embed(self, ids: Tensor, at: slice | None = None) -> Tensor:
-        """[B, L] -> [B, L, D]; of a word that is dropped the position is left, and the others are not rescaled."""
+    def embed(self, ids: Tensor, positions: slice | None = None) -> Tensor:
+        """Embed ids with dropout. [B, L] -> [B, L, D]
+
+        Word dropout replaces whole words by padding: their position remains, and other words are not rescaled.
+        """
         if self.training and self.word_dropout:
             dropped = torch.rand(ids.shape, device=ids.device) < self.word_dropout
             ids = ids.masked_fill(dropped, self.embedding.pad_id)
-        return self.dropout(self.embedding(ids, at))
+        return self.dropout(self.embedding(ids, positions))
 
     def active_layers(self) -> Iterator[tuple[int, nn.Module]]:
-        """The layers that take part, with their numbers: in training each may be left out (Fan et al. 2020)."""
+        """Yield index and layer of the layers to run. LayerDrop skips some in training (Fan et al. 2020)."""
         for i, layer in enumerate(self.layers):
             if not (self.training and self.layer_drop and torch.rand(()).item() < self.layer_drop):
                 yield i, layer
 
 
 class Encoder(Stack):
-    """Source ids to states."""
+    """The encoder, from source ids to states."""
 
     def __init__(self, config: ModelConfig, embedding: Embedding) -> None:
-        super().__init__(config.of(config.encoder), config.encoder.n_layers, EncoderLayer, embedding)
+        super().__init__(config.for_stack(config.encoder), config.encoder.n_layers, EncoderLayer, embedding)
 
     def forward(self, src: Tensor, mask: Tensor | None = None) -> Tensor:
-        """[B, S] -> [B, S, D]; without a mask, padding is masked."""
+        """Encode; without a mask, mask the padding. [B, S] -> [B, S, D]"""
         if mask is None:
             mask = padding_mask(src, self.embedding.pad_id)
         x = self.embed(src)
@@ -105,19 +114,23 @@ class Encoder(Stack):
 
 
 class Decoder(Stack):
-    """Target ids so far, and the source's states, to states."""
+    """The decoder, from target ids and the encoded source to states."""
 
     def __init__(self, config: ModelConfig, embedding: Embedding) -> None:
-        super().__init__(config.of(config.decoder), config.decoder.n_layers, DecoderLayer, embedding)
+        super().__init__(config.for_stack(config.decoder), config.decoder.n_layers, DecoderLayer, embedding)
 
-    def project(self, memory: Tensor) -> list[KeysValues]:
-        """Keys and values of the source's states for each layer's cross-attention. [B, S, D]"""
-        return [layer.cross_attention.keys_values(memory) for layer in self.layers if isinstance(layer, DecoderLayer)]
+    def project_memory(self, states: Tensor) -> list[KeysValues]:
+        """Project the encoder states to keys and values for each layer's cross-attention. [B, S, D]"""
+        return [
+            layer.cross_attention.project_keys_values(states)
+            for layer in self.layers
+            if isinstance(layer, DecoderLayer)
+        ]
 
     def forward(self, tgt_in: Tensor, memory: Sequence[KeysValues], memory_mask: Tensor) -> Tensor:
-        """[B, T] -> [B, T, D]
+        """Decode all positions at once (teacher forcing). [B, T] -> [B, T, D]
 
-        The causal mask alone serves: padding stands on the right, behind every position that counts.
+        The causal mask also hides padding from real tokens, because padding is on the right.
         """
         x, mask = self.embed(tgt_in), causal_mask(tgt_in.size(1), tgt_in.device)
         for i, layer in self.active_layers():
@@ -125,19 +138,19 @@ class Decoder(Stack):
         return self.norm(x)
 
     def step(self, tokens: Tensor, cache: KVCache) -> Tensor:
-        """One position more, for each branch. [B, K] -> [B, K, D]"""
-        at, mask = cache.append_step(tokens.size(1))
-        x = self.embed(tokens, at)
-        for layer, memory, past in zip(self.layers, cache.memory, cache.past, strict=True):
-            x = layer(x, mask, memory, cache.memory_mask, past, at)
+        """Decode the next position of each hypothesis. [B, K] -> [B, K, D]"""
+        position, mask = cache.append_step(tokens.size(1))
+        x = self.embed(tokens, position)
+        for layer, memory, layer_cache in zip(self.layers, cache.memory, cache.layers, strict=True):
+            x = layer(x, mask, memory, cache.memory_mask, layer_cache, position)
         return self.norm(x)
 
 
 class Transformer(nn.Module):
-    """`decode(encode(src))`.
+    """The encoder-decoder model with its output projection.
 
-    `forward` ends with the decoder's states [B, T, D]; `logits` projects states on the vocabulary. They are apart
-    because the training loss never needs all logits at once.
+    `forward` returns decoder states [B, T, D], and `logits` projects states to the vocabulary. They are separate
+    because the training loss never holds all logits at once.
     """
 
     def __init__(self, config: ModelConfig, src: Vocabulary, tgt: Vocabulary) -> None:
@@ -154,31 +167,31 @@ class Transformer(nn.Module):
             self.output.weight = tgt_embedding.tokens.weight
 
     def forward(self, src: Tensor, tgt_in: Tensor) -> Tensor:
-        """[B, S], [B, T] -> [B, T, D]"""
+        """Compute decoder states with teacher forcing. [B, S], [B, T] -> [B, T, D]"""
         return self.decode(tgt_in, *self.encode(src))
 
     def encode(self, src: Tensor) -> tuple[Tensor, Tensor]:
-        """The source's states and their mask. [B, S] -> [B, S, D], [B, 1, 1, S]"""
+        """Return encoder states and padding mask of the source. [B, S] -> [B, S, D], [B, 1, 1, S]"""
         mask = padding_mask(src, self.src_pad)
         return self.encoder(src, mask), mask
 
-    def decode(self, tgt_in: Tensor, memory: Tensor, memory_mask: Tensor) -> Tensor:
-        """[B, T], [B, S, D], [B, 1, 1, S] -> [B, T, D]"""
-        return self.decoder(tgt_in, self.decoder.project(memory), memory_mask)
+    def decode(self, tgt_in: Tensor, src_states: Tensor, src_mask: Tensor) -> Tensor:
+        """Compute decoder states from encoder states. [B, T], [B, S, D], [B, 1, 1, S] -> [B, T, D]"""
+        return self.decoder(tgt_in, self.decoder.project_memory(src_states), src_mask)
 
     def logits(self, states: Tensor) -> Tensor:
-        """Scores of the vocabulary; the pad symbol can never be chosen. [..., D] -> [..., V]"""
+        """Project decoder states to fp32 logits; the one of padding is -inf. [..., D] -> [..., V]"""
         logits = self.output(states).float()
         logits[..., self.tgt_pad] = -math.inf
         return logits
 
     def start(self, src: Tensor) -> KVCache:
-        """What step-by-step decoding begins with. [B, S]"""
-        memory, mask = self.encode(src)
-        return KVCache(self.decoder.project(memory), mask)
+        """Encode the source and return the cache for step-by-step decoding. [B, S]"""
+        src_states, src_mask = self.encode(src)
+        return KVCache(self.decoder.project_memory(src_states), src_mask)
 
     def step(self, tokens: Tensor, cache: KVCache) -> Tensor:
-        """The decoder's states behind `tokens`, the newest of each branch, which the cache takes in.
+        """Append the newest token of each hypothesis to the cache, and return the decoder states after it.
 
         [B, K] -> [B, K, D]
         """

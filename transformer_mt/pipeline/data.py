@@ -107,8 +107,8 @@ def encode_validation(config: Config, corpus: ParallelCorpus, tokenizers: Tokeni
     exhaust the memory at the first validation.
     """
     longest = max(config.data.max_length, config.decoding.max_source_length + 1)  # + 1: end symbol
-    if config.model.longest is not None:
-        longest = min(longest, config.model.longest - config.tokenizer.source_bos)
+    if config.model.max_sequence_length is not None:
+        longest = min(longest, config.model.max_sequence_length - config.tokenizer.source_bos)
     limit = LengthLimit(longest, "truncate", keep_empty=True)
     return encode_corpus(corpus, tokenizers, limit, Path(config.data.cache_dir))
 

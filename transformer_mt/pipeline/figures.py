@@ -43,7 +43,7 @@ def plot_positions(config: ModelConfig, model: Transformer | None) -> Figure:
             raise UserError("model.positions is learned: there is no table before training; name a trained run")
         table = learned.table.detach().cpu()
     elif config.positions == "rotary":
-        width = config.of(config.encoder).d_head
+        width = config.for_stack(config.encoder).d_head
         table = rotary_table(MAX_POSITIONS, width).transpose(0, 1).flatten(1)  # [P, E]: cosines, then sines
     else:
         table = sinusoidal_table(MAX_POSITIONS, config.d_model)

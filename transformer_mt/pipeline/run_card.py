@@ -28,7 +28,7 @@ def render_card(run: RunFolder, config: Config, record: Mapping[str, Any], best:
     """
     model, provenance = config.model, record["provenance"]
     folder, parent = quote(str(run.path)), quote(str(run.path.parent))
-    stacks = [model.of(stack) for stack in (model.encoder, model.decoder)]
+    stacks = [model.for_stack(stack) for stack in (model.encoder, model.decoder)]
     d_ff, heads = (
         " + ".join(dict.fromkeys(str(getattr(stack, key)) for stack in stacks)) for key in ("d_ff", "n_heads")
     )

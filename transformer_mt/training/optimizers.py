@@ -67,12 +67,12 @@ def make_optimizers(
 
 def layer_matrices(model: nn.Module) -> dict[torch.Tensor, list[int]]:
     """Return the weight matrices of the layers, each with the number of rows of every projection packed into it."""
-    from transformer_mt.model.linear import Linear, rows
+    from transformer_mt.model.linear import Linear, projection_widths
 
     found: dict[torch.Tensor, list[int]] = {}
     for name, module in cast("Iterator[tuple[str, nn.Module]]", model.named_modules()):
         if ".layers." in name and isinstance(module, Linear):
-            found[module.weight] = rows(module)
+            found[module.weight] = projection_widths(module)
     return found
 
 
