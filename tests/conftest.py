@@ -13,6 +13,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import CompletedProcess
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -53,13 +54,16 @@ def tmt() -> Tmt:
     def tmt(*arguments: object, stdin: bytes = b"") -> CompletedProcess[str]:
         command = [str(argument) for argument in arguments]
         with (
-            patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), "utf-8")),
+            io.TextIOWrapper(TemporaryFile(), "utf-8") as stdin_file,
+            patch.object(sys, "stdin", stdin_file),
             redirect_stdout(io.TextIOWrapper(io.BytesIO(), "utf-8", newline="", write_through=True)) as stdout,
             redirect_stderr(io.TextIOWrapper(io.BytesIO(), "utf-8", newline="", write_through=True)) as stderr,
             warnings.catch_warnings(),
             one_thread(),
             pytest.raises(SystemExit) as end,
         ):
+            stdin_file.buffer.write(stdin)
+            stdin_file.buffer.seek(0)
             main(command)
         return CompletedProcess(command, int(end.value.code or 0), written(stdout), written(stderr))
 

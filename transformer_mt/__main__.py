@@ -1,4 +1,4 @@
-"""`python -m transformer_mt` is `tmt`."""
+"""Entry point of `python -m transformer_mt`, which is the same as `tmt`."""
 
 from transformer_mt.cli.main import main
 

@@ -1,16 +1,15 @@
-"""What ends the program early: a user's mistake, which the command line prints with exit status 2, or a signal."""
+"""Exceptions that end the program with a message instead of a traceback."""
 
 
 class UserError(Exception):
-    """Something the user can mend.
+    """A mistake that the user can fix. The command line prints the message and exits with status 2.
 
-    The message is one to three lines that name the file, the line or key where there is one, and the remedy. It is
-    printed as it stands, without a traceback.
+    The message has one to three lines. It names the file, line or key, and what to do.
     """
 
 
-class Interrupted(Exception):  # noqa: N818  (it is no error)
-    """A signal asked the program to stop; `what` says what has been saved, and how it goes on."""
+class Interrupted(Exception):  # noqa: N818  (it is not an error)
+    """A signal stopped the program. `what` says what was saved, and how to resume."""
 
     def __init__(self, signal: int, what: str) -> None:
         super().__init__(signal, what)

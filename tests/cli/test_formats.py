@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from transformer_mt.cli.formats import Format, Kind
+from transformer_mt.cli.formats import Format, OutputKind
 from transformer_mt.decoding.text_translator import Translation
 
 ONE = Translation("ein\tHund", -1.5, [" ein", "\t", "Hund"], [-0.5, -0.25, -0.5, -0.25], True, [(0, 0), (2, 1)])
@@ -32,7 +32,7 @@ def test_columns_stand_around_the_text() -> None:
 
 @pytest.mark.parametrize("alignments", [False, True])
 def test_json_holds_all_there_is(alignments: bool) -> None:
-    kind: Kind = "json"
+    kind: OutputKind = "json"
     (line,) = Format(kind, n_best=2, alignments=alignments).lines(7, "a\u2028dog ä", [ONE, TWO])
     assert "\n" not in line and "ä" in line
     found = json.loads(line)

@@ -72,8 +72,6 @@ def test_every_way_in_and_out_is_the_same(tiny_run: Path, tmt: Tmt, tmp_path: Pa
     assert tmt("translate", tiny_run, "--input", tmp_path / "f.gz").stdout == expected
     assert tmt("translate", tiny_run, *SENTENCES, "--output", tmp_path / "g").stdout == ""
     assert (tmp_path / "g").read_text(encoding="utf-8") == expected
-    assert tmt("translate", tiny_run, "--input", tmp_path / "f", "--output", tmp_path / "f").returncode == 0
-    assert (tmp_path / "f").read_text(encoding="utf-8") == expected
     assert sorted(path.name for path in tmp_path.iterdir()) == ["f", "f.gz", "g"]
 
 
@@ -230,15 +228,6 @@ def test_standard_output_on_a_full_disk(tiny_run: Path) -> None:
     assert done.returncode == 2
     assert done.stderr.decode().startswith("tmt: <stdout>: No space left on device")
     assert done.stderr.count(b"\n") == 1
-
-
-def test_a_file_on_a_full_disk(tiny_run: Path, tmt: Tmt, tmp_path: Path) -> None:
-    (tmp_path / "g.part").symlink_to("/dev/full")
-    assert_user_error(
-        tmt("translate", tiny_run, "one two", "--output", tmp_path / "g"),
-        f"{tmp_path / 'g.part'}: No space left on device",
-    )
-    assert not (tmp_path / "g").exists()
 
 
 def test_python(tiny_run: Path, tmt: Tmt) -> None:
@@ -673,14 +662,6 @@ def test_a_read_only_disk(in_tiny: Path, tmt: Tmt, tmp_path: Path, monkeypatch: 
     assert_user_error(tmt(*TRAIN, f"runs_dir={tmp_path}/runs"), f"{tmp_path}/runs/tiny: Read-only file system")
 
 
-def test_a_folder_whose_name_is_no_text(tmt: Tmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / os.fsdecode(b"na\xefve")
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    done = tmt("train", "--config", configuration.builtin_path("quickstart"), "train.max_steps=1", "model.d_model=16")
-    assert_user_error(done, "ve/runs/.cache/", "a name that is not UTF-8, which libraries here cannot open; rename it")
-
-
 @pytest.mark.parametrize("runs_dir", ["/proc/nowhere", "train.en", "/dev/null"])
 def test_a_place_that_cannot_hold_runs(runs_dir: str, in_tiny: Path, tmt: Tmt) -> None:
     assert_user_error(tmt(*TRAIN, f"runs_dir={runs_dir}"), f"{runs_dir}")
@@ -775,7 +756,7 @@ def test_a_hub_that_cannot_be_reached(in_tiny: Path, tmt: Tmt, tmp_path: Path, m
 @pytest.mark.parametrize(
     ("command", "parts"),
     [
-        ((), ("the following arguments are required: VERB",)),
+        ((), ("the following arguments are required: COMMAND",)),
         (("trian",), ("invalid choice: 'trian'", "translate")),
         (("train", "--confg", "tiny.yaml"), ("unrecognized arguments",)),
         (("train", "tiny.yaml"), ("tiny.yaml: an override is section.key=value; --config names a file",)),
@@ -801,7 +782,7 @@ def test_a_hub_that_cannot_be_reached(in_tiny: Path, tmt: Tmt, tmp_path: Path, m
         (("translate", "RUN", "one", "--output", "tiny.yaml/g"), ("tiny.yaml/g: there is no folder ",)),
         (("translate", "RUN", "one", "--checkpoint", "999"), ("RUN has best, last and the steps 8, 12",)),
         (("translate", "RUN", "one", "--device", "cuda:99"), ("device: cuda:99 is not there",)),
-        (("translate", "RUN", os.fsdecode(b"na\xefve")), ("an argument or a typed line is not UTF-8 text",)),
+        (("translate", "RUN", os.fsdecode(b"na\xefve")), ("an argument is not UTF-8 text",)),
         (("evaluate", "W/folder"), ("W/folder: is not a run folder",)),
     ],
 )
@@ -885,7 +866,7 @@ def test_a_file_for_a_text_is_pointed_out(tiny_run: Path, in_tiny: Path, tmt: Tm
     """Whoever left out --input would have the name of the file translated."""
     done = tmt("translate", tiny_run, "valid.en", "no file")
     assert done.stderr == (
-        "tmt: warning: valid.en is a file, and was taken for a text; translate --input valid.en reads its lines\n"
+        "tmt: warning: valid.en is a file, but was read as a text; translate --input valid.en reads its lines\n"
     )
     assert (done.returncode, done.stdout.count("\n")) == (0, 2)
 
@@ -902,7 +883,7 @@ def test_texts_may_stand_behind_options_and_begin_with_a_dash(tiny_run: Path, tm
 
 def test_options_of_drawing_are_refused_where_nothing_is_drawn(tiny_run: Path, tmt: Tmt) -> None:
     done = tmt("translate", tiny_run, "one", "--top-k", 3)
-    assert (done.returncode, done.stdout) == (2, "") and "--top-k is of drawing at random; add --sample" in done.stderr
+    assert (done.returncode, done.stdout) == (2, "") and "--top-k needs --sample" in done.stderr
     assert tmt("translate", tiny_run, "one", "--top-k", 3, "--sample").returncode == 0
     done = tmt("translate", tiny_run, "one", "--beam", 3, "--sample")
-    assert (done.returncode, done.stdout) == (2, "") and "--beam is of the search" in done.stderr
+    assert (done.returncode, done.stdout) == (2, "") and "sampling has no beam" in done.stderr

@@ -16,6 +16,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from transformer_mt import Translator
 from transformer_mt.cli import plot
+from transformer_mt.cli.run_or_config import load_run_or_config
 from transformer_mt.config import root as configuration
 from transformer_mt.decoding.attention_maps import Explanation, explain, pieces
 
@@ -79,7 +80,7 @@ def test_without_output_a_picture_goes_to_its_subject(
 def test_a_configuration_and_its_run_have_the_same_lengths(tiny_run: Path, in_tiny: Path) -> None:
     titles, counts = set[str](), set[float]()
     for path in (tiny_run, Path("tiny.yaml")):
-        figure = plot.draw("lengths", plot.Subject.open(path, []), plot.Choice())
+        figure = plot.draw_lengths(*load_run_or_config(path, []))
         for axes in figure.axes:
             counts.add(sum(bar.get_height() for bar in axes.patches))  # pyright: ignore[reportAttributeAccessIssue]
         titles.add(figure.get_suptitle())
@@ -88,23 +89,22 @@ def test_a_configuration_and_its_run_have_the_same_lengths(tiny_run: Path, in_ti
 
 
 def test_lengths_show_what_lies_beyond_the_limit(in_tiny: Path) -> None:
-    subject = plot.Subject.open(Path("tiny.yaml"), ["data.max_length=3"])
-    figure = plot.draw("lengths", subject, plot.Choice())
+    figure = plot.draw_lengths(*load_run_or_config(Path("tiny.yaml"), ["data.max_length=3"]))
     beyond = int(figure.get_suptitle().split("; ")[1].split()[0])
     assert 0 < beyond <= 50
     assert max(int(axes.get_title().rpartition(" ")[2]) for axes in figure.axes) > 3
 
 
 def test_overrides_are_drawn(in_tiny: Path) -> None:
-    subject = plot.Subject.open(Path("tiny.yaml"), ["schedule.kind=noam", "train.max_steps=77"])
-    axes = plot.draw("schedule", subject, plot.Choice()).axes[0]
+    config = configuration.load(Path("tiny.yaml"), ["schedule.kind=noam", "train.max_steps=77"])
+    axes = plot.draw_schedule(config).axes[0]
     assert (axes.get_title(), axes.get_xlim()[1]) == ("learning rate: noam", 77)
 
 
 def test_a_curve_that_ends_is_drawn_to_where_the_run_does(in_tiny: Path) -> None:
     """The end that is not named is that of the training, as it would be for the run."""
-    subject = plot.Subject.open(Path("tiny.yaml"), ["schedule.kind=linear", "train.max_steps=77"])
-    (chosen, *_) = plot.draw("schedule", subject, plot.Choice()).axes[0].lines
+    config = configuration.load(Path("tiny.yaml"), ["schedule.kind=linear", "train.max_steps=77"])
+    (chosen, *_) = plot.draw_schedule(config).axes[0].lines
     rates = list(np.asarray(chosen.get_ydata()))
     assert (rates.index(max(rates)), rates[-1]) == (4, 0.0)
 
@@ -207,12 +207,12 @@ MISTAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "positions not learnt": (("positions", "tiny.yaml", "model.positions=learned"), ("name a run",)),
     "another model than the run's": (
         ("positions", "RUN", "model.positions=learned"),
-        ("has its model", "leave it out"),
+        ("the model and tokenizers of a run cannot be changed", "leave it out"),
     ),
     "no text": (("attention", "RUN", "--text", " \t"), ("the text is empty", "--text")),
     "no such layer": (("attention", "RUN", "--layer", "2"), ("--layer 2: there are 1",)),
     "heads count from 1": (("attention", "RUN", "--head", "0"), ("--head 0: there are 2; name one from 1 to 2",)),
-    "overrides of attention": (("attention", "RUN", "model.d_model=8"), ("model.d_model=8", "leave overrides out")),
+    "overrides of attention": (("attention", "RUN", "model.d_model=8"), ("model.d_model=8", "leave it out")),
     "text for a schedule": (("schedule", "tiny.yaml", "--text", "one"), ("belong to attention",)),
     "no such picture": (("losses", "RUN"), ("choose from",)),
     "a word too many": (("schedule", "tiny.yaml", "--output", "W/f.png", "noam"), ("unrecognized arguments: noam",)),
@@ -251,4 +251,4 @@ def test_where_the_validation_text_is_gone_the_remedy_is_named(
 
 def test_the_picture_is_of_the_first_validation_sentence(tiny_run: Path, in_tiny: Path) -> None:
     config = configuration.load(tiny_run / "config.yaml")
-    assert plot.first_sentence(config) == (in_tiny / "valid.en").read_text(encoding="utf-8").split("\n")[0]
+    assert plot.first_validation_sentence(config) == (in_tiny / "valid.en").read_text(encoding="utf-8").split("\n")[0]

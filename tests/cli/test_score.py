@@ -15,7 +15,7 @@ import pytest
 from helpers import Tmt
 
 from transformer_mt import Translator
-from transformer_mt.cli.score import Job
+from transformer_mt.cli.score import PairScorer
 from transformer_mt.errors import UserError
 
 SRC = "one two three\n\nthree two one\n \ntwo\teight\nsix\u2028four\n"
@@ -71,7 +71,7 @@ def test_every_way_in_and_out_is_the_same(
     wanted = tmt("score", tiny_run, "--src", "f", "--tgt", "g", "--precision", "fp32").stdout
     assert wanted.count("\n") == 6
     Path("g.gz").write_bytes(gzip.compress(TGT.encode()))
-    monkeypatch.setattr("transformer_mt.cli.main.WINDOW", 2)
+    monkeypatch.setattr("transformer_mt.cli.process_lines.WINDOW_LINES", 2)
     command = ("score", tiny_run, "--src", "f", "--tgt", "g.gz", "--precision", "fp32", "--batch-tokens", 1)
     assert near(tmt(*command).stdout, wanted)
     assert tmt(*command, "--output", "h").stdout == ""
@@ -109,26 +109,26 @@ def test_other_bytes_are_replaced_where_that_is_asked_for(files: Path, tiny_run:
 
 
 def test_what_was_stopped_goes_on(files: Path, tiny_run: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("transformer_mt.cli.main.WINDOW", 2)
+    monkeypatch.setattr("transformer_mt.cli.process_lines.WINDOW_LINES", 2)
     command = ("score", tiny_run, "--src", "f", "--tgt", "g", "--output", "h")
     assert tmt(*command).returncode == 0
     wanted = Path("h").read_text(encoding="utf-8")
-    score = Job.score
+    score = PairScorer.score
 
-    def stop(self: Job, window: Any, first_line: int) -> str:
+    def stop(self: PairScorer, window: Any, first_line: int) -> str:
         if first_line > 2:
             raise UserError("stopped")
         return score(self, window, first_line)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Job, "score", stop)
+        patch.setattr(PairScorer, "score", stop)
         assert tmt(*command).returncode == 2
     assert Path("h").read_text(encoding="utf-8") == wanted
     assert Path("h.part").read_text(encoding="utf-8").count("\n") == 2
-    refused(tmt(*command, "--resume", "--checkpoint", "8"), "h.part: was begun with checkpoint")
-    refused(tmt(*command, "--resume", "--format", "tsv"), "h.part: was begun with --format text, where it is tsv now")
+    refused(tmt(*command, "--resume", "--checkpoint", "8"), "h.part: was started with other settings: checkpoint 12 (")
+    refused(tmt(*command, "--resume", "--format", "tsv"), "other settings: --format text (now tsv)")
     Path("g").write_text(TGT.replace("eins zwei", "eins"), encoding="utf-8")
-    refused(tmt(*command, "--resume"), "h.part: was made from other text")
+    refused(tmt(*command, "--resume"), "h.part: the first 2 lines of the input have changed")
     Path("g").write_text(TGT, encoding="utf-8")
     assert tmt(*command, "--resume").returncode == 0
     assert Path("h").read_text(encoding="utf-8") == wanted
@@ -157,9 +157,9 @@ def refused(done: CompletedProcess[str], *parts: str) -> None:
         ("--src cut.gz --tgt g --errors replace", "cut.gz:"),
         ("--src f --tgt g --output nowhere/h", "nowhere/h: there is no folder"),
         ("--src f --tgt g --output folder", "folder: is a directory; name a file"),
-        ("--src f --tgt g --output g", "g: is read, and --output g would write over it; choose another name"),
-        ("--src f --tgt g --output folder/../f", "f: is read, and --output folder/../f would write over it"),
-        ("--src f --tgt g --resume", "--resume goes with --output"),
+        ("--src f --tgt g --output g", "g: is an input, and --output g would overwrite it; choose another name"),
+        ("--src f --tgt g --output folder/../f", "f: is an input, and --output folder/../f would overwrite it"),
+        ("--src f --tgt g --resume", "--resume needs --output"),
         ("--src f --tgt g --checkpoint 999", "best, last and the steps 8, 12"),
         ("--src f --tgt g --device cuda:99", "device: cuda:99 is not there"),
         ("--src f --tgt g --batch-tokens 0", "decoding.batch_tokens"),

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import gzip
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from helpers import Tmt
 
-from transformer_mt.cli.tokenize import measure, split_words
+from transformer_mt.cli.tokenize import measure, split_arguments
 from transformer_mt.config.root import load
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair, build_tokenizers
 from transformer_mt.runs.folder import RunFolder
@@ -39,7 +37,7 @@ def test_the_pieces_and_ids_of_texts(tiny_run: Path, tmt: Tmt) -> None:
 
 def test_an_override_of_a_set_of_any_name() -> None:
     overrides = ["data.test.flickr-2016={src: a, tgt: b}", "model={}", "seed=1"]
-    assert split_words(Path("x.yaml"), ["one = 1", *overrides, "n=e"]) == (["one = 1", "n=e"], overrides)
+    assert split_arguments(Path("x.yaml"), ["one = 1", *overrides, "n=e"]) == (["one = 1", "n=e"], overrides)
 
 
 def test_lines_of_standard_input(tiny_run: Path, tmt: Tmt) -> None:
@@ -103,16 +101,6 @@ def test_figures_of_the_validation_pairs(in_tiny: Path, tmt: Tmt) -> None:
     assert "src, validation" not in tmt("tokenize", "tiny.yaml", "--side", "tgt").stdout
 
 
-@pytest.mark.parametrize(("subject", "status"), [("tiny.yaml", 0), ("runs/tiny", 2)])
-def test_a_closed_standard_input_is_missed_where_it_is_read(
-    subject: str, status: int, in_tiny: Path, tiny_run: Path
-) -> None:
-    command = [sys.executable, "-m", "transformer_mt", "tokenize", subject]
-    done = subprocess.run(["bash", "-c", '"$@" <&-', "-", *command], capture_output=True, text=True, check=False)
-    assert done.returncode == status, done.stderr
-    assert ("standard input is closed" in done.stderr) is bool(status)
-
-
 def test_any_number_of_lines_is_counted_alike(in_tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = load(Path("tiny.yaml"), ["tokenizer.kind=word"])
     tokenizer = build_tokenizers(config.tokenizer, [("one two", "eins zwei")] * 3).src
@@ -120,7 +108,7 @@ def test_any_number_of_lines_is_counted_alike(in_tiny: Path, monkeypatch: pytest
     whole = measure(tokenizer, iter(lines))
     assert whole.lines == 36
     assert whole.unknown == sum(ids.count(tokenizer.unk_id) for ids in tokenizer.encode(lines))
-    monkeypatch.setattr("transformer_mt.cli.tokenize.WINDOW", 5)
+    monkeypatch.setattr("transformer_mt.cli.tokenize.WINDOW_LINES", 5)
     assert measure(tokenizer, iter(lines)) == whole
 
 

@@ -208,7 +208,7 @@ def test_only_the_same_ensemble_goes_on(
         assert (done.returncode, Path("out").read_bytes().count(b"\n")) == (0, 1501)
     else:
         assert done.returncode == 2
-        assert "out.part: was begun with run tiny, mean, where it is tiny" in done.stderr
+        assert "out.part: was started with other settings: run tiny, mean (now tiny" in done.stderr
 
 
 def changed(run: Path, folder: Path, file: str, old: str, new: str) -> Path:
@@ -258,7 +258,7 @@ def test_where_no_other_run_is_taken(tiny_run: Path, second: Path, tmt: Tmt, pai
     assert "leave out --ensemble" in done.stderr
     done = tmt("translate", tiny_run, "--ensemble", second, tiny_run)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "is a folder, taken for a text" in done.stderr
+    assert "is a folder, but was read as a text" in done.stderr
     assert tmt("translate", tiny_run, "--ensemble", second, "one two " * 1000).returncode == 0  # no path is so long
 
 

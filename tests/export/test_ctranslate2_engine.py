@@ -188,7 +188,7 @@ def test_a_translation_that_was_stopped_goes_on(both: Both, tmt: Tmt, tmp_path: 
     (tmp_path / "f").write_bytes(TEXT)
     command = ("translate", "--engine", "ctranslate2", both.engine, "--input", tmp_path / "f")
     whole = tmt(*command).stdout
-    monkeypatch.setattr("transformer_mt.cli.main.WINDOW", 4)
+    monkeypatch.setattr("transformer_mt.cli.process_lines.WINDOW_LINES", 4)
     calls: list[int] = []
     search = Engine.translate_ids
 
@@ -217,7 +217,7 @@ def test_a_translation_that_was_stopped_goes_on(both: Both, tmt: Tmt, tmp_path: 
         (["--sample"], ["decoding.sample: true: CTranslate2"]),
         (["--repetition-penalty", "1.2"], ["decoding.repetition_penalty: 1.2: CTranslate2"]),
         (["--alignments"], ["--alignments"]),
-        (["--ensemble", "runs/other"], ["one model alone; leave out --ensemble"]),
+        (["--ensemble", "runs/other"], ["it translates with one model; leave out --ensemble"]),
         (["--checkpoint", "last"], ["--checkpoint last", "holds one checkpoint"]),
         (["--precision", "bf16"], ["--precision bf16", "holds float32", "--quantization bfloat16"]),
         (["--device", "mps"], ["--device mps", "cpu, cuda and cuda:N"]),

@@ -11,7 +11,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from transformer_mt.cli.main import main
 from transformer_mt.system import allocator
 
 ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no library is put before the others so")
@@ -58,24 +57,8 @@ def test_whoever_has_chosen_is_heard(chosen: str, monkeypatch: pytest.MonkeyPatc
     assert not machine.begun
 
 
-@pytest.mark.parametrize(("verb", "is_asked"), [("train", True), ("config", False)])
-def test_a_training_begins_so(verb: str, is_asked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """But not one that another program begins within itself: that program would be begun anew."""
-    asked: list[str] = []
-    monkeypatch.setattr(allocator, "prefer_tcmalloc", lambda: asked.append(verb))
-    monkeypatch.setitem(main.VERBS, verb, lambda _: None)
-    monkeypatch.setattr(sys, "argv", ["tmt", verb])
-    with pytest.raises(SystemExit):
-        main.main([verb])
-    assert not asked
-    with pytest.raises(SystemExit):
-        main.main()
-    assert bool(asked) == is_asked
-
-
 WHOSE = """
 from pathlib import Path
-from transformer_mt.cli.main import main
 from transformer_mt.system import allocator
 allocator.prefer_tcmalloc()
 print("tcmalloc" in Path("/proc/self/maps").read_text())

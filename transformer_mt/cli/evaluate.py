@@ -1,24 +1,26 @@
-"""`tmt evaluate`: the translations of a run, or a file of them, measured against references."""
+"""`tmt evaluate`: compute BLEU, chrF, chrF++ and TER of a run, or of a file of translations."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from transformer_mt import __version__
-from transformer_mt.cli import line_output
 from transformer_mt.cli.line_input import Line
-from transformer_mt.cli.parser import READING, SEARCHING, option
+from transformer_mt.cli.line_output import check_output, open_output
+from transformer_mt.cli.options import LOADING_OPTIONS, SEARCH_OPTIONS, flag, load_translator
+from transformer_mt.config import root as configuration
 from transformer_mt.data.text_files import read_aligned_files
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.confidence import IntervalScore, score_with_intervals
-from transformer_mt.evaluation.metrics import NO_TER, Scorer, ScoringConfig, TextKind
+from transformer_mt.evaluation.metrics import NO_TER, Scorer, ScoringConfig
 from transformer_mt.evaluation.paper_bleu import PaperBleu, check_language, paper_bleu
 from transformer_mt.evaluation.samples import Sample
 from transformer_mt.runs.folder import RunFolder
@@ -27,55 +29,69 @@ if TYPE_CHECKING:
     from transformer_mt.config.root import Config
     from transformer_mt.decoding.translator import Translator
 
-OF_A_FILE = ("tgt_lang", "text")
-OF_A_RUN = ("run", "src", "set", "output", "show", *READING, "ensemble", "max_length", *SEARCHING)
+FILE_OPTIONS = ("tgt_lang", "text")
+RUN_OPTIONS = ("run", "src", "set", "output", "show", "ensemble", *LOADING_OPTIONS, *SEARCH_OPTIONS)
 
 
-def check(given: Mapping[str, object]) -> None:
-    """Refuse arguments that do not go together, before anything is loaded."""
-
-    def names(keys: Sequence[str]) -> str:
-        return ", ".join("RUN" if key == "run" else option(key) for key in keys)
-
-    if given["hyp"] is None:
-        if needless := [key for key in OF_A_FILE if given[key] is not None]:
-            raise UserError(f"evaluate: {names(needless)} goes with --hyp; a run says it itself (config.yaml)")
-        if given["run"] is None:
-            raise UserError("evaluate: name a run, or a file of translations and its references: --hyp F --ref G")
-        if bool(given["src"]) != bool(given["ref"]):
-            raise UserError("evaluate: --src and --ref go together")
-        if given["set"] is not None and given["src"]:
-            raise UserError("evaluate: --set names one of the run's own test sets; leave it out, or --src and --ref")
+def run(args: argparse.Namespace) -> None:
+    """Run the command."""
+    _check_arguments(args)
+    header, evaluations = _evaluate_file(args) if args.hyp else _evaluate_run(args)
+    if args.json:
+        test_sets = {evaluation.name: evaluation.to_json() for evaluation in evaluations}
+        print(json.dumps({"tmt": __version__, **header, "test_sets": test_sets}, ensure_ascii=False, indent=1))
     else:
-        if needless := [key for key in OF_A_RUN if given[key] is not None]:
-            raise UserError(f"evaluate: --hyp scores translations that are there; leave out {names(needless)}")
-        if given["ref"] is None:
+        for evaluation in evaluations:
+            print(*evaluation.lines(args.show or 0), sep="\n")
+
+
+def _check_arguments(args: argparse.Namespace) -> None:
+    check_output(args.output, args.src, args.ref)
+    if args.hyp is None:
+        if given := _given_options(args, FILE_OPTIONS):
+            raise UserError(f"evaluate: {given} needs --hyp; a run has it in its config.yaml")
+        if args.run is None:
+            raise UserError("evaluate: name a run, or a file of translations and its references: --hyp F --ref G")
+        if bool(args.src) != bool(args.ref):
+            raise UserError("evaluate: --src and --ref go together")
+        if args.set is not None and args.src:
+            raise UserError("evaluate: --set names a test set of the run; leave it out, or --src and --ref")
+    else:
+        if given := _given_options(args, RUN_OPTIONS):
+            raise UserError(f"evaluate: --hyp scores existing translations; leave out {given}")
+        if args.ref is None:
             raise UserError("evaluate: --hyp and --ref go together")
-        if not given["tgt_lang"] and (given["paper"] or given["text"] == "moses"):
-            raise UserError("evaluate: Moses tokens differ by language: name it, --tgt-lang de for one")
-    if isinstance(show := given["show"], int) and show < 0:
-        raise UserError(f"evaluate: --show {show}: a number of translations, 0 for none")
-    if given["json"] and given["show"]:
-        raise UserError("evaluate: --show is for people, --json for programs; --output G writes the translations")
+        if not args.tgt_lang and (args.paper or args.text == "moses"):
+            raise UserError("evaluate: Moses tokens depend on the language; name it, for example --tgt-lang de")
+    if args.show is not None and args.show < 0:
+        raise UserError(f"evaluate: --show {args.show}: give a number of translations, 0 for none")
+    if args.json and args.show:
+        raise UserError("evaluate: --show and --json do not go together; --output G writes the translations")
+
+
+def _given_options(args: argparse.Namespace, options: Sequence[str]) -> str:
+    given = [option for option in options if getattr(args, option) is not None]
+    return ", ".join("RUN" if option == "run" else flag(option) for option in given)
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The translations of one test set, and what they were measured at."""
+    """The scores of one test set. The last three fields are known only for a run."""
 
     name: str
     pairs: int
     scores: dict[str, IntervalScore]
-    samples: Sequence[Sample] = ()  # of a run's
-    method: str = ""  # of a run's
-    seconds: float | None = None  # of translating
+    samples: Sequence[Sample] = ()
+    method: str = ""
+    seconds: float | None = None
+    """Time to translate the test set."""
 
     def lines(self, show: int) -> Iterator[str]:
-        """For people: so many of the translations, then the scores."""
+        """Yield the lines to print: the first `show` translations, then a table of the scores."""
         for sample in self.samples[:show]:
             yield "\n".join([*sample.lines(), ""])
-        took = "" if self.seconds is None else f"{self.seconds:.1f} s"
-        yield f"{self.name} ({', '.join(filter(None, (f'{self.pairs:,} pairs', self.method, took)))})"
+        seconds = "" if self.seconds is None else f"{self.seconds:.1f} s"
+        yield f"{self.name} ({', '.join(filter(None, (f'{self.pairs:,} pairs', self.method, seconds)))})"
         yield f"{'':<6}  score  {'95 % interval':<16}  signature"
         for name, found in self.scores.items():
             yield found.line(name)
@@ -85,129 +101,107 @@ class Evaluation:
             if isinstance(found, PaperBleu):
                 yield found.explanation()
 
-    def record(self) -> dict[str, Any]:
-        """For programs."""
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON object."""
         metrics = {name.lower(): asdict(found) for name, found in self.scores.items()}
         return {"pairs": self.pairs, "seconds": self.seconds, "metrics": metrics}
 
 
-def render(about: Mapping[str, Any], found: Sequence[Evaluation]) -> str:
-    """All of it as one JSON object."""
-    record = {"tmt": __version__, **about, "test_sets": {one.name: one.record() for one in found}}
-    return json.dumps(record, ensure_ascii=False, indent=1)
+def _evaluate_file(args: argparse.Namespace) -> tuple[dict[str, Any], list[Evaluation]]:
+    """Score a file of translations. Return a header for JSON, and the scores."""
+    text = args.text or "raw"
+    scorer = _make_scorer(ScoringConfig(text=text), args.tgt_lang or "", args.paper)
+    hypotheses, references = read_aligned_files(args.hyp, args.ref)
+    scores = _score(hypotheses, references, scorer, args.paper)
+    header = {"hypotheses": str(args.hyp), "tgt_lang": args.tgt_lang, "text": text}
+    return header, [Evaluation(str(args.ref), len(references), scores)]
 
 
-def of_file(
-    hyp: Path, ref: Path, tgt_lang: str | None, text: TextKind, paper: str | None
-) -> tuple[dict[str, Any], list[Evaluation]]:
-    """What is said of a file, and its lines measured. Raises `UserError` where they cannot be those of the other."""
-    standard = _standard(ScoringConfig(text=text), tgt_lang or "", paper)
-    hypotheses, references = read_aligned_files(hyp, ref)
-    about = {"hypotheses": str(hyp), "tgt_lang": tgt_lang, "text": text}
-    return about, [Evaluation(str(ref), len(references), _score(hypotheses, references, standard, paper))]
+def _evaluate_run(args: argparse.Namespace) -> tuple[dict[str, Any], Iterator[Evaluation]]:
+    """Translate and score test sets with a run. Return a header for JSON, and the scores of each set in turn."""
+    run = RunFolder.open(args.run)
+    config = configuration.load(run.config)
+    scorer = _make_scorer(config.scoring, config.data.tgt_lang, args.paper)
+    test_sets = _read_test_sets(args, run, config)
+    translator = load_translator(args, args.run)
+    first, *others = translator.members
+    header = {
+        "run": str(run.path),
+        "checkpoint": args.checkpoint or "best",
+        "step": first.step,
+        "ensemble": [{"run": str(other.folder.path), "step": other.step} for other in others],
+        "search": translator.config.method,
+        "decoding": translator.config.model_dump(mode="json"),
+        "precision": translator.precision,
+        "tgt_lang": scorer.tgt_lang,
+        "text": scorer.text,
+    }
+    evaluations = (
+        _evaluate_test_set(name, columns, translator, scorer, args.output, args.paper)
+        for name, columns in test_sets.items()
+    )
+    return header, evaluations
 
 
-class TestSet(NamedTuple):
-    """Sentences, and what they are to be translated to."""
+def _read_test_sets(args: argparse.Namespace, run: RunFolder, config: Config) -> dict[str, list[list[str]]]:
+    """Read sources and references of --src and --ref, or of test sets of the run. Warn if their text has changed."""
+    if args.src:
+        return {str(args.src): read_aligned_files(args.src, args.ref)}
+    from transformer_mt.pipeline import data
 
-    sources: Sequence[str]
-    references: Sequence[str]
-
-    @classmethod
-    def of_files(cls, src: Path, ref: Path) -> TestSet:
-        """Two files, line by line."""
-        sources, references = read_aligned_files(src, ref)
-        return cls(sources, references)
-
-    @classmethod
-    def of_run(cls, run: RunFolder, config: Config, only: str | None) -> dict[str, TestSet]:
-        """The run's own test sets by name, or one of these; with a warning where there is other text by now."""
-        from transformer_mt.pipeline import data
-
-        sets = config.data.test
-        if not sets:
-            raise UserError("evaluate: this run has no test sets (data.test); give --src and --ref")
-        if only is not None and only not in sets:
-            raise UserError(f"evaluate: --set {only}: this run has {', '.join(sets)}")
-        tables = {name: data.load_split(config, name) for name in sets if only in (None, name)}
-        known = run.read_record()["sha256"]
-        for name in [name for name, table in tables.items() if table.fingerprint != known.get(name, table.fingerprint)]:
+    sources = config.data.test
+    if not sources:
+        raise UserError("evaluate: this run has no test sets (data.test); give --src and --ref")
+    if args.set is not None and args.set not in sources:
+        raise UserError(f"evaluate: --set {args.set}: the test sets of this run are {', '.join(sources)}")
+    sources = {name: source for name, source in sources.items() if args.set in (None, name)}
+    if args.output and len(sources) > 1:
+        raise UserError(
+            f"evaluate: --output needs a single test set; choose one with --set (this run has {', '.join(sources)})"
+        )
+    for source in sources.values():
+        check_output(args.output, *map(Path, (*source.src, *source.tgt, *source.table)))
+    tables = {name: data.load_split(config, name) for name in sources}
+    saved_fingerprints = run.read_record()["sha256"]
+    for name, table in tables.items():
+        if saved_fingerprints.get(name, table.fingerprint) != table.fingerprint:
             warnings.warn(
-                f"evaluate: the text of {name} is another than when {run.path} was trained, and so are its scores",
+                f"evaluate: the text of {name} has changed since {run.path} was trained; its scores are not comparable",
                 stacklevel=1,
             )
-        return {name: cls(table.column("src"), table.column("tgt")) for name, table in tables.items()}
+    return {name: [table.column("src"), table.column("tgt")] for name, table in tables.items()}
 
 
-@dataclass(frozen=True)
-class RunEvaluation:
-    """A run, and the test sets that its translations are measured on."""
-
-    path: Path
-    sets: Mapping[str, TestSet]
-    standard: Scorer
-    output: Path | None
-    paper: str | None
-
-    @classmethod
-    def open(
-        cls, path: Path, src: Path | None, ref: Path | None, only: str | None, output: Path | None, paper: str | None
-    ) -> RunEvaluation:
-        """Two files, or else the run's own test sets, or only one of these."""
-        from transformer_mt.config import root as configuration
-
-        run = RunFolder.open(path)
-        config = configuration.load(run.config)
-        standard = _standard(config.scoring, config.data.tgt_lang, paper)
-        sets = {str(src): TestSet.of_files(src, ref)} if src and ref else TestSet.of_run(run, config, only)
-        for source in (config.data.test[name] for name in sets if src is None):
-            line_output.check(output, *map(Path, (*source.src, *source.tgt, *source.table)))
-        if output and len(sets) > 1:
-            raise UserError(
-                f"evaluate: --output takes the translations of one test set, and this run has {', '.join(sets)}; "
-                "choose one with --set"
-            )
-        return cls(run.path, sets, standard, output, paper)
-
-    def of(self, translator: Translator, checkpoint: str) -> tuple[dict[str, Any], Iterator[Evaluation]]:
-        """Whose translations, and how they are found; and they themselves measured, set by set."""
-        first, *others = translator.members
-        about = {
-            "run": str(self.path),
-            "checkpoint": checkpoint,
-            "step": first.step,
-            "ensemble": [{"run": str(other.folder.path), "step": other.step} for other in others],
-            "search": translator.config.method,
-            "decoding": translator.config.model_dump(mode="json"),
-            "precision": translator.precision,
-            "tgt_lang": self.standard.tgt_lang,
-            "text": self.standard.text,
-        }
-        return about, self._sets(translator)
-
-    def _sets(self, translator: Translator) -> Iterator[Evaluation]:
-        for name, (sources, references) in self.sets.items():
-            with line_output.opened(self.output) if self.output else nullcontext() as file:
-                begun = time.perf_counter()
-                hypotheses = translator.translate(sources)
-                seconds = time.perf_counter() - begun
-                if file:
-                    file.write([Line(text) for text in sources], "".join(f"{text}\n" for text in hypotheses))
-            scores = _score(hypotheses, references, self.standard, self.paper)
-            samples = [Sample(*parts) for parts in zip(sources, hypotheses, references, strict=True)]
-            steps = " + ".join(f"{member.step:,}" for member in translator.members)
-            method = f"{translator.config.method}, step {steps}"
-            yield Evaluation(name, len(sources), scores, samples, method, seconds)
+def _evaluate_test_set(
+    name: str,
+    columns: Sequence[Sequence[str]],
+    translator: Translator,
+    scorer: Scorer,
+    output: Path | None,
+    paper: str | None,
+) -> Evaluation:
+    sources, references = columns
+    with open_output(output) if output else nullcontext() as file:
+        start = time.perf_counter()
+        hypotheses = translator.translate(sources)
+        seconds = time.perf_counter() - start
+        if file:
+            file.write([Line(text) for text in sources], "".join(f"{text}\n" for text in hypotheses))
+    scores = _score(hypotheses, references, scorer, paper)
+    samples = [Sample(*texts) for texts in zip(sources, hypotheses, references, strict=True)]
+    steps = " + ".join(f"{member.step:,}" for member in translator.members)
+    method = f"{translator.config.method}, step {steps}"
+    return Evaluation(name, len(sources), scores, samples, method, seconds)
 
 
-def _standard(config: ScoringConfig, tgt_lang: str, paper: str | None) -> Scorer:
+def _make_scorer(config: ScoringConfig, tgt_lang: str, paper: str | None) -> Scorer:
     if paper:
         check_language(tgt_lang)
     return Scorer.from_config(config, tgt_lang)
 
 
 def _score(
-    hypotheses: Sequence[str], references: Sequence[str], standard: Scorer, paper: str | None
+    hypotheses: Sequence[str], references: Sequence[str], scorer: Scorer, paper: str | None
 ) -> dict[str, IntervalScore]:
-    scores = score_with_intervals(hypotheses, references, standard)
-    return {**scores, "P": paper_bleu(hypotheses, references, standard)} if paper else scores
+    scores = score_with_intervals(hypotheses, references, scorer)
+    return {**scores, "P": paper_bleu(hypotheses, references, scorer)} if paper else scores

@@ -20,16 +20,18 @@ from transformer_mt.runs.folder import CheckpointInfo, RunFolder
 from transformer_mt.system import files
 
 
-def run(args: argparse.Namespace) -> list[str]:
-    """Execute the command and return the lines to print. Raises `UserError` for arguments that do not fit."""
+def run(args: argparse.Namespace) -> None:
+    """Run the command."""
     if args.to == "weights" and (args.quantization or args.src):
         raise UserError("export --to weights: --quantization and --src belong to ctranslate2; leave them out")
     line_input.check_file(args.src)
     source = RunFolder.open(args.run)
     check_output_is_new(args.output)
     if args.to == "weights":
-        return export_weights(source, args.checkpoint, args.output)
-    return export_ctranslate2(source, args.checkpoint, args.output, args.quantization or "float32", args.src)
+        report = export_weights(source, args.checkpoint, args.output)
+    else:
+        report = export_ctranslate2(source, args.checkpoint, args.output, args.quantization or "float32", args.src)
+    print("\n".join(report))
 
 
 def check_output_is_new(output: Path) -> None:

@@ -1,4 +1,4 @@
-"""Translations as lines: plain text, tab-separated values, or JSON."""
+"""Output formats of translations: plain text, tab-separated values, or JSON."""
 
 from __future__ import annotations
 
@@ -6,68 +6,75 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from transformer_mt.decoding.text_translator import Translation
+if TYPE_CHECKING:
+    from transformer_mt.decoding.text_translator import Translation
 
-Kind = Literal["text", "tsv", "json"]
+OutputKind = Literal["text", "tsv", "json"]
 
 
 @dataclass(frozen=True)
 class Format:
-    """How the translations of a line are written.
+    """The output format for the translations of one line.
 
-    text: `n_best` lines for each line, empty ones where fewer were found; in front, with `scores`, log-probability and
-    its mean per token, and behind, with alignments, these; tabs between.
-    tsv: a line for each translation: line, rank, log-probability, its mean per token, text, alignment.
-    json: an object for each line.
+    text: `n_best` lines, padded with empty lines. With `scores`, the log-probability and its mean per token come
+    first; with `alignments`, these come last; tabs separate the columns.
+    tsv: one line per translation with line number, rank, log-probability, its mean per token, text and alignment.
+    json: one object.
     """
 
-    kind: Kind = "text"
+    kind: OutputKind = "text"
     n_best: int = 1
     scores: bool = False
     alignments: bool = False
 
-    def lines(self, number: int, source: str, found: Sequence[Translation]) -> list[str]:
-        """What is written for line `number` of the input."""
+    def lines(self, number: int, source: str, translations: Sequence[Translation]) -> list[str]:
+        """Return the output lines for line `number` of the input. `translations` are sorted, the best first."""
         if self.kind == "json":
-            return [json.dumps(self._object(number, source, found), ensure_ascii=False)]
+            return [json.dumps(self._to_object(number, source, translations), ensure_ascii=False)]
         if self.kind == "tsv":
-            ranked = enumerate(found, start=1)
-            return ["\t".join([str(number), str(rank), *score_columns(one), *self._text(one)]) for rank, one in ranked]
-        lines = ["\t".join([*(score_columns(one) if self.scores else []), *self._text(one)]) for one in found]
+            return [
+                "\t".join([str(number), str(rank), *score_columns(translation), *self._text_columns(translation)])
+                for rank, translation in enumerate(translations, start=1)
+            ]
+        lines = [
+            "\t".join([*(score_columns(translation) if self.scores else []), *self._text_columns(translation)])
+            for translation in translations
+        ]
         return lines + [""] * (self.n_best - len(lines))
 
-    def _text(self, one: Translation) -> list[str]:
-        text = one.text if self.kind == "text" and not (self.scores or self.alignments) else one.text.replace("\t", " ")
-        return [text, pharaoh(one)] if self.alignments else [text]
+    def _text_columns(self, translation: Translation) -> list[str]:
+        has_columns = self.kind == "tsv" or self.scores or self.alignments
+        text = translation.text.replace("\t", " ") if has_columns else translation.text
+        return [text, pharaoh(translation)] if self.alignments else [text]
 
-    def _object(self, number: int, source: str, found: Sequence[Translation]) -> dict[str, object]:
-        translations = [
+    def _to_object(self, number: int, source: str, translations: Sequence[Translation]) -> dict[str, object]:
+        objects = [
             {
-                "text": one.text,
-                "score": _finite(one.score),
-                "score_per_token": _finite(one.score_per_token),
-                "finished": one.finished,
-                "tokens": one.tokens,
-                "token_scores": one.token_scores,
-                **({"alignment": pharaoh(one)} if self.alignments else {}),
+                "text": translation.text,
+                "score": _finite_or_none(translation.score),
+                "score_per_token": _finite_or_none(translation.score_per_token),
+                "finished": translation.finished,
+                "tokens": translation.tokens,
+                "token_scores": translation.token_scores,
+                **({"alignment": pharaoh(translation)} if self.alignments else {}),
             }
-            for one in found
+            for translation in translations
         ]
-        return {"line": number, "source": source, "translations": translations}
+        return {"line": number, "source": source, "translations": objects}
 
 
-def pharaoh(one: Translation) -> str:
-    """Word links as `0-0 1-2`, source word first, counted from 0."""
-    return " ".join(f"{source}-{target}" for source, target in one.alignment or [])
+def pharaoh(translation: Translation) -> str:
+    """Return the word alignment as `0-0 1-2`: source word, target word, counted from 0."""
+    return " ".join(f"{source}-{target}" for source, target in translation.alignment or [])
 
 
-def score_columns(one: Translation) -> list[str]:
-    """Log-probability, and its mean per token."""
-    return [f"{one.score:.4f}", f"{one.score_per_token:.4f}"]
+def score_columns(translation: Translation) -> list[str]:
+    """Return the log-probability and its mean per token."""
+    return [f"{translation.score:.4f}", f"{translation.score_per_token:.4f}"]
 
 
-def _finite(score: float) -> float | None:
-    """JSON has no word for minus infinity."""
+def _finite_or_none(score: float) -> float | None:
+    """Return None for minus infinity, which JSON cannot represent."""
     return None if score == -math.inf else score

@@ -1,45 +1,75 @@
-"""`tmt score`: a window of pairs, and all that decides which scores are written."""
+"""`tmt score`: compute the log-probability of given translations."""
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from transformer_mt import __version__
-from transformer_mt.cli.formats import Format, Kind, score_columns
+from transformer_mt.cli import line_input
+from transformer_mt.cli.formats import Format, OutputKind, score_columns
 from transformer_mt.cli.line_input import Line
-from transformer_mt.cli.line_output import Settings
-from transformer_mt.decoding.provenance import ModelProvenance
-from transformer_mt.decoding.text_translator import TextTranslator, Translation
+from transformer_mt.cli.line_output import Settings, check_output
+from transformer_mt.cli.options import load_translator
+from transformer_mt.cli.process_lines import process_lines
+from transformer_mt.data.text_files import read_pairs
+from transformer_mt.errors import UserError
+
+if TYPE_CHECKING:
+    from transformer_mt.decoding.provenance import ModelProvenance
+    from transformer_mt.decoding.text_translator import TextTranslator
+
+
+def run(args: argparse.Namespace) -> None:
+    """Run the command."""
+    _check_arguments(args)
+    from transformer_mt.decoding.provenance import ModelProvenance
+
+    translator = load_translator(args, args.run)
+    scorer = PairScorer(ModelProvenance.of_translator(translator), translator, args.format)
+    lines = (Line(pair.src, pair.tgt) for pair in read_pairs(args.src, args.tgt, args.errors))
+    process_lines(lines, scorer.score, args.output, scorer.settings(), resume=args.resume)
+
+
+def _check_arguments(args: argparse.Namespace) -> None:
+    line_input.check_file(args.src)
+    line_input.check_file(args.tgt)
+    check_output(args.output, args.src, args.tgt)
+    if args.resume and not args.output:
+        raise UserError("score: --resume needs --output; standard output cannot be continued")
+    line_input.check_same_length(args.src, args.tgt, args.errors)
 
 
 @dataclass(frozen=True)
-class Job:
-    """A translator, and what was asked of it."""
+class PairScorer:
+    """Scores windows of sentence pairs, and formats the scores."""
 
-    origin: ModelProvenance
+    provenance: ModelProvenance
     translator: TextTranslator
-    kind: Kind = "text"
+    format: OutputKind = "text"
 
     def settings(self) -> Settings:
-        """What decides a score. Where any of it is another, scoring that was stopped does not go on."""
+        """Return everything besides the input that determines a score, for `--resume`."""
         return {
             "tmt score": __version__,
-            **self.origin.identity,
-            "--format": self.kind,
+            **self.provenance.identity,
+            "--format": self.format,
             "decoding.max_source_length": str(self.translator.config.max_source_length),
         }
 
-    def score(self, window: Sequence[Line], first_line: int) -> str:
-        """What is written for the pairs of a window."""
-        sources, targets = [line.text for line in window], [line.tgt for line in window]
-        numbers = range(first_line, first_line + len(window))
-        found = self.translator.score(sources, targets, numbers)
-        written = [self._line(*one) for one in zip(numbers, sources, found, strict=True)]
-        return "".join(f"{line}\n" for line in written)
-
-    def _line(self, number: int, source: str, one: Translation) -> str:
-        """text: its log-probability, and its mean per token; otherwise as `tmt translate` writes a translation."""
-        if self.kind == "text":
-            return "\t".join(score_columns(one))
-        return "".join(Format(self.kind).lines(number, source, [one]))
+    def score(self, window: Sequence[Line], first_number: int) -> str:
+        """Return the output text for the pairs of a window, which are numbered from `first_number`."""
+        sources, targets = [line.src for line in window], [line.tgt for line in window]
+        numbers = range(first_number, first_number + len(window))
+        scored = zip(numbers, sources, self.translator.score(sources, targets, numbers), strict=True)
+        if self.format == "text":
+            output = ["\t".join(score_columns(translation)) for _, _, translation in scored]
+        else:
+            output = [
+                line
+                for number, source, translation in scored
+                for line in Format(self.format).lines(number, source, [translation])
+            ]
+        return "".join(f"{line}\n" for line in output)

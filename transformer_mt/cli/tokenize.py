@@ -1,122 +1,117 @@
-"""`tmt tokenize`: the pieces and ids of texts, and how well a vocabulary fits the lines of a file."""
+"""`tmt tokenize`: show tokens and ids of texts, or statistics of a vocabulary over a file."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Literal
 
-from transformer_mt.cli.subject import read
+from transformer_mt.cli.line_input import check_input, read_input
+from transformer_mt.cli.run_or_config import load_run_or_config
 from transformer_mt.config.root import Config
-from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.pipeline import data
 
-Side = Literal["src", "tgt"]
-
-WINDOW = 1000  # lines held in memory at a time
-EXAMPLES = 3  # lines shown that do not come back
+WINDOW_LINES = 1000  # in memory at a time
+MAX_EXAMPLES = 3  # of lines that are not restored
 
 
-@dataclass(frozen=True)
-class Subject:
-    """Tokenizers, and the validation pairs of the configuration that they were learnt under."""
-
-    tokenizers: TokenizerPair
-    validation: ParallelCorpus | None  # none where the tokenizers were read from a run
-
-    @classmethod
-    def open(cls, path: Path, overrides: Sequence[str]) -> Subject:
-        """Read a run's tokenizers, or make those of a configuration."""
-        config, run = read(path, overrides)
-        if run is not None:
-            return cls(TokenizerPair.load(run.tokenizer), None)
+def run(args: argparse.Namespace) -> None:
+    """Run the command."""
+    texts, overrides = split_arguments(args.run_or_config, args.texts)
+    check_input(texts, args.input, "tokenize")
+    config, run = load_run_or_config(args.run_or_config, overrides)
+    if run is not None:
+        tokenizers, validation = TokenizerPair.load(run.tokenizer), None
+    else:
         tokenizers = data.make_tokenizers(config, data.load_split(config, "train"))
-        return cls(tokenizers, data.load_split(config, "validation"))
+        validation = data.load_split(config, "validation")
+    if validation is not None and not texts and not args.input:
+        for side in [args.side] if args.side else ["src", "tgt"]:
+            sentences = (pair[side == "tgt"] for pair in validation)
+            report(measure(_tokenizer(tokenizers, side), sentences), f"{side}, validation pairs")
+        return
+    tokenizer = _tokenizer(tokenizers, args.side)
+    lines = (line for line in read_input(texts, args.input) if line is not None)
+    if args.input:
+        report(measure(tokenizer, lines), str(args.input))
+    else:
+        for line in lines:
+            print(*show(tokenizer, line), sep="\n")
 
-    def of(self, side: Side) -> Tokenizer:
-        """The tokenizer of one language."""
-        return self.tokenizers.src if side == "src" else self.tokenizers.tgt
 
-    def reports(self, sides: Sequence[Side]) -> Iterator[str]:
-        """How the vocabularies fit the validation pairs."""
-        for side in sides:
-            lines = (pair[side == "tgt"] for pair in self.validation or ())
-            yield from measure(self.of(side), lines).report(f"{side}, validation pairs")
-
-
-def split_words(path: Path, words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Texts and overrides: for a configuration, what begins like one of its keys, with `=` behind it, overrides."""
+def split_arguments(path: Path, arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Split arguments into texts and overrides. Only a configuration (not a run) has overrides: `section.key=value`."""
     if path.is_dir():
-        return [*words], []
-    key = re.compile(rf"({'|'.join(Config.model_fields)})(\.[^=\n]+)?=")
-    return [word for word in words if not key.match(word)], [word for word in words if key.match(word)]
+        return [*arguments], []
+    override = re.compile(rf"({'|'.join(Config.model_fields)})(\.[^=\n]+)?=")
+    texts = [argument for argument in arguments if not override.match(argument)]
+    return texts, [argument for argument in arguments if override.match(argument)]
 
 
-def look(tokenizer: Tokenizer, lines: Iterable[str], file: Path | None) -> Iterator[str]:
-    """Figures over the lines of a file, or each line's pieces and ids."""
-    return show(tokenizer, lines) if file is None else measure(tokenizer, lines).report(str(file))
+def _tokenizer(tokenizers: TokenizerPair, side: str | None) -> Tokenizer:
+    return tokenizers.tgt if side == "tgt" else tokenizers.src
 
 
-def show(tokenizer: Tokenizer, lines: Iterable[str]) -> Iterator[str]:
-    """The pieces of each line, a space shown as ▁, and below them their ids."""
-    for line in lines:
-        (ids,) = tokenizer.encode([line])
-        yield " ".join(_visible(piece) for piece in tokenizer.tokens(ids))
-        yield " ".join(map(str, ids))
+def show(tokenizer: Tokenizer, line: str) -> tuple[str, str]:
+    """Return the tokens of a line, with spaces shown as ▁, and their ids."""
+    (ids,) = tokenizer.encode([line])
+    return " ".join(_visible(token) for token in tokenizer.tokens(ids)), " ".join(map(str, ids))
 
 
-def _visible(piece: str) -> str:
-    shown = (letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in piece)
+def _visible(token: str) -> str:
+    shown = (char if char.isprintable() else char.encode("unicode_escape").decode() for char in token)
     return "".join(shown).replace(" ", "▁")
 
 
 @dataclass
-class Fit:
-    """What was counted over the lines of a text."""
+class VocabularyStatistics:
+    """Counts over the lines of a text."""
 
     vocabulary: int
     lines: int = 0
     words: int = 0
     characters: int = 0
-    pieces: int = 0
+    tokens: int = 0
     unknown: int = 0
-    returned: int = 0  # lines that came back from their ids as they were
-    lost: list[tuple[int, str, str]] = field(default_factory=list[tuple[int, str, str]])  # number, line, what came back
-
-    def report(self, name: str) -> Iterator[str]:
-        """The figures, a line each, and the first lines that did not come back."""
-        yield name
-        yield f"  vocabulary            {self.vocabulary:,}"
-        yield f"  lines                 {self.lines:,}"
-        yield f"  words                 {self.words:,} (between white space)"
-        yield f"  pieces                {self.pieces:,}"
-        yield f"  pieces per word       {self.pieces / max(1, self.words):.3f}"
-        yield f"  characters per piece  {self.characters / max(1, self.pieces):.3f}"
-        yield f"  unknown               {self.unknown / max(1, self.pieces):.2%} of the pieces"
-        yield f"  round trip            {self.returned / max(1, self.lines):.2%} of the lines come back as they were"
-        for number, line, back in self.lost:
-            yield f"    line {number}: {json.dumps(line, ensure_ascii=False)}"
-            yield f"       became {json.dumps(back, ensure_ascii=False)}"
+    restored: int = 0
+    """Lines that decoding their ids restores exactly."""
+    examples: list[tuple[int, str, str]] = field(default_factory=list[tuple[int, str, str]])
+    """Line number, line and decoded line of the first lines that are not restored."""
 
 
-def measure(tokenizer: Tokenizer, lines: Iterable[str]) -> Fit:
+def measure(tokenizer: Tokenizer, lines: Iterable[str]) -> VocabularyStatistics:
     """Count over any number of lines, in constant memory."""
-    fit, unknown = Fit(tokenizer.vocab_size), tokenizer.unk_id
-    stream = iter(lines)
-    while window := list(islice(stream, WINDOW)):
-        coded = tokenizer.encode(window)
-        for line, ids, back in zip(window, coded, tokenizer.decode(coded), strict=True):
-            fit.lines += 1
-            fit.words += len(line.split())
-            fit.characters += len(line)
-            fit.pieces += len(ids)
-            fit.unknown += ids.count(unknown)
-            fit.returned += back == line
-            if back != line and len(fit.lost) < EXAMPLES:
-                fit.lost.append((fit.lines, line, back))
-    return fit
+    counts, stream = VocabularyStatistics(tokenizer.vocab_size), iter(lines)
+    while window := list(islice(stream, WINDOW_LINES)):
+        encoded = tokenizer.encode(window)
+        for line, ids, decoded in zip(window, encoded, tokenizer.decode(encoded), strict=True):
+            counts.lines += 1
+            counts.words += len(line.split())
+            counts.characters += len(line)
+            counts.tokens += len(ids)
+            counts.unknown += ids.count(tokenizer.unk_id)
+            counts.restored += decoded == line
+            if decoded != line and len(counts.examples) < MAX_EXAMPLES:
+                counts.examples.append((counts.lines, line, decoded))
+    return counts
+
+
+def report(counts: VocabularyStatistics, title: str) -> None:
+    """Print statistics, and the first lines that are not restored."""
+    print(title)
+    print(f"  vocabulary            {counts.vocabulary:,}")
+    print(f"  lines                 {counts.lines:,}")
+    print(f"  words                 {counts.words:,} (between white space)")
+    print(f"  pieces                {counts.tokens:,}")
+    print(f"  pieces per word       {counts.tokens / max(1, counts.words):.3f}")
+    print(f"  characters per piece  {counts.characters / max(1, counts.tokens):.3f}")
+    print(f"  unknown               {counts.unknown / max(1, counts.tokens):.2%} of the pieces")
+    print(f"  round trip            {counts.restored / max(1, counts.lines):.2%} of the lines are restored exactly")
+    for number, line, decoded in counts.examples:
+        print(f"    line {number}: {json.dumps(line, ensure_ascii=False)}")
+        print(f"       became {json.dumps(decoded, ensure_ascii=False)}")

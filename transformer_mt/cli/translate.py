@@ -1,78 +1,153 @@
-"""`tmt translate`: a window of lines, and all that decides what becomes of it."""
+"""`tmt translate`: translate lines of text.
+
+Imports of torch are inside functions, so that mistakes in the arguments are reported at once.
+"""
 
 from __future__ import annotations
 
+import argparse
+import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from transformer_mt import __version__
-from transformer_mt.cli.formats import Format, Kind
+from transformer_mt.cli import line_input
+from transformer_mt.cli.formats import Format
 from transformer_mt.cli.line_input import Line
-from transformer_mt.cli.line_output import Settings
-from transformer_mt.decoding.paragraphs import Paragraphs, SplitWhen
-from transformer_mt.decoding.provenance import ModelProvenance
-from transformer_mt.decoding.text_translator import TextTranslator
+from transformer_mt.cli.line_output import Settings, check_output
+from transformer_mt.cli.options import SAMPLING_OPTIONS, decoding_options, flag, load_translator, loading_options
+from transformer_mt.cli.process_lines import process_lines
+from transformer_mt.errors import UserError
 
-PARTS = 1 << 32  # by which the numbers of a line's pieces are apart
+if TYPE_CHECKING:
+    from transformer_mt.decoding.paragraphs import Paragraphs, SplitWhen
+    from transformer_mt.decoding.provenance import ModelProvenance
+    from transformer_mt.decoding.text_translator import TextTranslator
+
+PIECE_STRIDE = 1 << 32  # between the numbers of the pieces of one line, above any line number
+
+
+def run(args: argparse.Namespace) -> None:
+    """Run the command."""
+    _check_arguments(args)
+    is_at_prompt = not args.texts and not args.input and sys.stdin.isatty() and sys.stdout.isatty()
+    texts = line_input.read_input(args.texts, args.input, is_at_prompt, args.errors)
+    lines = line_input.add_prefixes(texts, args.prefix, args.errors)
+    provenance, translator = _load_ctranslate2(args) if args.engine == "ctranslate2" else _load_run(args)
+    _check_sampling_options(args, translator.config.sample)
+    line_translator = LineTranslator(
+        provenance,
+        translator,
+        args.split_sentences,
+        Format(args.format, translator.config.n_best, args.scores, args.alignments),
+    )
+    process_lines(
+        lines,
+        line_translator.translate,
+        args.output,
+        line_translator.settings() if args.input else None,
+        resume=args.resume,
+        is_interactive=bool(args.texts) or is_at_prompt,
+    )
+
+
+def _check_arguments(args: argparse.Namespace) -> None:
+    line_input.check_input(args.texts, args.input, "translate")
+    line_input.check_file(args.prefix)
+    check_output(args.output, args.input, args.prefix)
+    if args.resume and not (args.input and args.output):
+        raise UserError("translate: --resume needs --input and --output; other input cannot be read again")
+    if args.ensemble:
+        for text in args.texts:
+            if os.path.isdir(text):  # noqa: PTH112  (Path.is_dir raises an error for a long text)
+                raise UserError(f"translate: {text} is a folder, but was read as a text; repeat --ensemble for it")
+    if args.engine == "ctranslate2" and args.ensemble:
+        raise UserError("--engine ctranslate2: it translates with one model; leave out --ensemble")
+    if args.engine == "ctranslate2" and args.alignments:
+        raise UserError("--engine ctranslate2: it has no alignments; leave out --alignments, or translate with the run")
+    line_input.check_same_length(args.input, args.prefix, args.errors)
+
+
+def _check_sampling_options(args: argparse.Namespace, is_sampling: bool) -> None:
+    """Check options that depend on `decoding.sample` of the run."""
+    for option in SAMPLING_OPTIONS:
+        if getattr(args, option) is not None and not is_sampling:
+            raise UserError(f"translate: {flag(option)} needs --sample; add it, or leave the option out")
+    if is_sampling and args.beam is not None:
+        raise UserError("translate: sampling has no beam; leave out --beam or --sample")
+
+
+def _load_run(args: argparse.Namespace) -> tuple[ModelProvenance, TextTranslator]:
+    from transformer_mt.decoding.provenance import ModelProvenance
+
+    translator = load_translator(args, args.run)
+    return ModelProvenance.of_translator(translator), translator
+
+
+def _load_ctranslate2(args: argparse.Namespace) -> tuple[ModelProvenance, TextTranslator]:
+    try:
+        from transformer_mt.export import ctranslate2_engine
+    except ImportError:
+        raise UserError("--engine ctranslate2 needs one more package: pip install ctranslate2") from None
+    scores = args.scores or args.format != "text"  # the engine computes them only if they are written
+    options = {**loading_options(args), **decoding_options(args)}
+    engine = ctranslate2_engine.Engine.load(args.run, scores=scores, **options)
+    return ctranslate2_engine.provenance(args.run, engine), engine
 
 
 @dataclass(frozen=True)
-class Job:
-    """A translator, and what was asked of it."""
+class LineTranslator:
+    """Translates windows of lines, sentence by sentence where a line is long, and formats the translations."""
 
-    origin: ModelProvenance
+    provenance: ModelProvenance
     translator: TextTranslator
     split_sentences: SplitWhen
-    kind: Kind = "text"
-    scores: bool = False
-    alignments: bool = False
-
-    @property
-    def format(self) -> Format:
-        return Format(self.kind, self.translator.config.n_best, self.scores, self.alignments)
-
-    @cached_property
-    def paragraphs(self) -> Paragraphs:
-        """Lines with more tokens than the training pairs could have come apart."""
-        origin = self.origin
-        limit = min(origin.max_length - 1, self.translator.max_source_tokens)  # the end symbol takes one place
-        return Paragraphs(origin.src_lang, origin.tgt_lang, self._lengths, limit, self.split_sentences)
-
-    def _lengths(self, texts: Sequence[str]) -> list[int]:
-        return [len(ids) for ids in self.translator.tokenizers.src.encode(texts)]
+    format: Format
 
     def settings(self) -> Settings:
-        """What decides a translation. Where any of it is another, one that was stopped does not go on."""
+        """Return everything besides the input that determines a translation, for `--resume`."""
         return {
             "tmt": __version__,
-            **self.origin.identity,
+            **self.provenance.identity,
             "--split-sentences": self.split_sentences,
-            "--format": self.kind,
-            "--scores": str(self.scores),
-            "--alignments": str(self.alignments),
+            "--format": self.format.kind,
+            "--scores": str(self.format.scores),
+            "--alignments": str(self.format.alignments),
             **{f"decoding.{key}": str(value) for key, value in self.translator.config.output_options().items()},
         }
 
-    def translate(self, window: Sequence[Line], first_line: int) -> str:
-        """What is written for the lines of a window."""
-        cut = self.paragraphs.cut([line.text for line in window])
-        # one whose translation has a beginning stays whole: nobody knows where in it that ends
-        cut = [[line.text] if line.tgt.strip() else pieces for line, pieces in zip(window, cut, strict=True)]
-        places = [(line, part) for line, pieces in enumerate(cut) for part in range(len(pieces))]
-        found = self.translator.n_best(
-            self.paragraphs.sources(cut),
-            self._prefixes(window, places),
-            lines=[first_line + line + part * PARTS for line, part in places],
-            alignments=self.alignments,
+    def translate(self, window: Sequence[Line], first_number: int) -> str:
+        """Return the output text for the lines of a window, which are numbered from `first_number`."""
+        pieces_of_line = self._paragraphs.cut([line.src for line in window])
+        for i, line in enumerate(window):
+            if line.tgt.strip():
+                pieces_of_line[i] = [line.src]  # no piece boundary of the source is known within a target prefix
+        positions = [(i, piece) for i, pieces in enumerate(pieces_of_line) for piece in range(len(pieces))]
+        has_prefixes = any(line.tgt.strip() for line in window)
+        translations = iter(
+            self.translator.n_best(
+                self._paragraphs.sources(pieces_of_line),
+                [window[i].tgt for i, _ in positions] if has_prefixes else None,
+                lines=[first_number + i + piece * PIECE_STRIDE for i, piece in positions],
+                alignments=self.format.alignments,
+            )
         )
-        left = iter(found)
-        written: list[str] = []
-        for number, (line, pieces) in enumerate(zip(window, cut, strict=True), start=first_line):
-            whole = self.paragraphs.join(pieces, [next(left) for _ in pieces])
-            written += self.format.lines(number, line.text, whole)
-        return "".join(f"{line}\n" for line in written)
+        output: list[str] = []
+        for number, (line, pieces) in enumerate(zip(window, pieces_of_line, strict=True), start=first_number):
+            n_best = self._paragraphs.join(pieces, [next(translations) for _ in pieces])
+            output += self.format.lines(number, line.src, n_best)
+        return "".join(f"{line}\n" for line in output)
 
-    def _prefixes(self, window: Sequence[Line], places: Sequence[tuple[int, int]]) -> list[str] | None:
-        """How the translation of each piece has to begin; None where no line says so."""
-        return [window[line].tgt for line, _ in places] if any(line.tgt.strip() for line in window) else None
+    @cached_property
+    def _paragraphs(self) -> Paragraphs:
+        from transformer_mt.decoding.paragraphs import Paragraphs
+
+        provenance = self.provenance
+        limit = min(provenance.max_length - 1, self.translator.max_source_tokens)  # max_length includes EOS
+        return Paragraphs(provenance.src_lang, provenance.tgt_lang, self._lengths, limit, self.split_sentences)
+
+    def _lengths(self, texts: Sequence[str]) -> list[int]:
+        return [len(ids) for ids in self.translator.tokenizers.src.encode(texts)]

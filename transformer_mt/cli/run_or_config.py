@@ -1,4 +1,4 @@
-"""What a verb that takes `RUN-or-X.yaml` is about."""
+"""The positional argument `RUN-or-X.yaml` of `tmt plot` and `tmt tokenize`."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import RunFolder
 
 
-def read(path: Path, overrides: Sequence[str]) -> tuple[Config, RunFolder | None]:
-    """A run folder with its configuration, or a YAML file; under the overrides of the command line.
+def load_run_or_config(path: Path, overrides: Sequence[str]) -> tuple[Config, RunFolder | None]:
+    """Load the configuration of a run folder, or a YAML file, with overrides. Return it and the run, if it is one.
 
-    Raises `UserError` where there is neither, and for overrides of what a run has already.
+    Raises `UserError` if the path does not exist, and for overrides of the model or tokenizer of a run.
     """
     if path.is_dir():
         run = RunFolder.open(path)
         for override in overrides:
             if override.startswith(("model", "tokenizer")):
-                raise UserError(f"{override}: the run has its model and its tokenizers already; leave it out")
+                raise UserError(f"{override}: the model and tokenizers of a run cannot be changed; leave it out")
         return configuration.load(run.config, overrides), run
     if not path.exists():
         raise UserError(f"{path}: no such run folder and no such YAML file (looked in {Path.cwd()})")

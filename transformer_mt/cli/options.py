@@ -1,0 +1,70 @@
+"""Options that several commands share: their names, their translation to configuration keys, and loading with them."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from transformer_mt.errors import UserError
+
+if TYPE_CHECKING:
+    from transformer_mt.config.root import Config
+    from transformer_mt.decoding.translator import Translator
+
+LOADING_OPTIONS = ("checkpoint", "device", "threads", "precision")
+SEARCH_OPTIONS = (
+    "beam",
+    "length_penalty",
+    "min_length",
+    "max_length",
+    "no_repeat_ngram",
+    "repetition_penalty",
+    "batch_tokens",
+)
+SAMPLING_OPTIONS = ("temperature", "top_k", "top_p", "seed")
+
+
+def flag(option: str) -> str:
+    """Return an option as it is typed: `top_k` -> `--top-k`."""
+    return f"--{option.replace('_', '-')}"
+
+
+def loading_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the given options that select a checkpoint and a device."""
+    return {option: getattr(args, option) for option in LOADING_OPTIONS if getattr(args, option) is not None}
+
+
+def decoding_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the given options as keys of the configuration section `decoding`. A command may lack some of them."""
+    names = (*SEARCH_OPTIONS, "sample", *SAMPLING_OPTIONS)
+    options: dict[str, Any] = {name: getattr(args, name, None) for name in names}
+    options["length_penalty_exponent"] = options.pop("length_penalty")
+    options["n_best"] = getattr(args, "n_best", 1)  # commands without this option need only the best translation
+    max_length = options.pop("max_length")
+    if max_length is not None:
+        match = re.fullmatch(r"(?:([0-9.]+)\*source\+)?([0-9]+)", max_length)
+        if match is None:
+            raise UserError(f"--max-length {max_length}: give a number of tokens, such as 100, or 1.5*source+10")
+        options |= {"max_length_factor": match[1] or 0, "max_length_offset": match[2]}
+    return {key: value for key, value in options.items() if value is not None}
+
+
+def load_translator(args: argparse.Namespace, run: Path) -> Translator:
+    """Load the model of a run, and of the runs of `--ensemble`, with the options of the command line."""
+    from transformer_mt.decoding.translator import Translator
+
+    ensemble = getattr(args, "ensemble", None) or ()
+    return Translator.load(run, **loading_options(args), ensemble=ensemble, **decoding_options(args))
+
+
+def load_config(args: argparse.Namespace) -> Config:
+    """Load the configuration file, or the built-in quickstart, with the overrides of the command line."""
+    from transformer_mt.config import root as configuration
+
+    path, overrides = args.config, args.overrides
+    if path is not None and "=" in str(path) and not os.path.exists(path):  # noqa: PTH110  (Path.exists raises an error for a long text)
+        path, overrides = None, [str(path), *overrides]  # tmt config key=value
+    return configuration.load(path or configuration.builtin_path("quickstart"), overrides)
