@@ -27,7 +27,7 @@ COLUMNS = ("loss", "nll", "ppl", "bleu", "chrf", "degenerate")
 
 
 def run(args: argparse.Namespace) -> None:
-    """Run the command."""
+    """Run `tmt average`."""
     _check_arguments(args)
     run = RunFolder.open(args.run)
     output = args.output or _default_output(run, args)

@@ -28,7 +28,7 @@ WINDOW_LINES = 1000  # of training text in memory
 
 
 def run(args: argparse.Namespace) -> None:
-    """Run the command."""
+    """Run `tmt compare`."""
     _check_arguments(args)
     comparison = _compare(args)
     print(comparison.to_json() if args.json else "\n".join(comparison.lines()))
@@ -161,7 +161,7 @@ def _make_scorer(args: argparse.Namespace, configs: Mapping[Path, Config]) -> Sc
 
 
 def _read_training_text(args: argparse.Namespace, configs: Mapping[Path, Config]) -> Iterator[Texts] | None:
-    """Read target sentences of --train, or of the training data of the first run, in windows. None: there are none."""
+    """Return windows of target sentences, from --train or the training data of the first run; None without both."""
     if args.train:
         return windows(read_lines(args.train), WINDOW_LINES)
     if not configs:

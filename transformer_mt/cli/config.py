@@ -10,5 +10,5 @@ from transformer_mt.config.root import json_schema
 
 
 def run(args: argparse.Namespace) -> None:
-    """Run the command."""
+    """Run `tmt config`."""
     print(json_schema() if args.schema else render_yaml(load_config(args)), end="")

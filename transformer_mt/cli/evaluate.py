@@ -34,7 +34,7 @@ RUN_OPTIONS = ("run", "src", "set", "output", "show", "ensemble", *LOADING_OPTIO
 
 
 def run(args: argparse.Namespace) -> None:
-    """Run the command."""
+    """Run `tmt evaluate`."""
     _check_arguments(args)
     header, evaluations = _evaluate_file(args) if args.hyp else _evaluate_run(args)
     if args.json:

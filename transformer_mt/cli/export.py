@@ -21,7 +21,7 @@ from transformer_mt.system import files
 
 
 def run(args: argparse.Namespace) -> None:
-    """Run the command."""
+    """Run `tmt export`."""
     if args.to == "weights" and (args.quantization or args.src):
         raise UserError("export --to weights: --quantization and --src belong to ctranslate2; leave them out")
     line_input.check_file(args.src)

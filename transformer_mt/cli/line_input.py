@@ -1,7 +1,7 @@
 """Input lines of the command line: from arguments, a file, a prompt or standard input, grouped into windows.
 
-A stream of lines contains None where no further line is available yet. The consumer then processes what it has, so
-that a program which writes one line and waits for the answer gets it at once.
+A stream of lines yields None before it waits for input. The consumer then processes the lines that it has. Thus a
+program that writes one line and waits for the answer gets it at once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class Line(NamedTuple):
-    """A source line, and the text of its target: a forced prefix for translation, all of it for scoring."""
+    """A source line with its target: for translation, the prefix to force; for scoring, the whole translation."""
 
     src: str
     tgt: str = ""

@@ -24,7 +24,7 @@ from transformer_mt.system.files import real, write_text
 from transformer_mt.system.logging import log
 
 Settings = dict[str, str]
-"""Everything besides the input that determines an output line, by name."""
+"""Names and values of all settings that affect the output lines."""
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ SAMPLING_OPTIONS = ("temperature", "top_k", "top_p", "seed")
 
 
 def flag(option: str) -> str:
-    """Return an option as it is typed: `top_k` -> `--top-k`."""
+    """Convert the name of an option to its flag: `top_k` -> `--top-k`."""
     return f"--{option.replace('_', '-')}"
 
 

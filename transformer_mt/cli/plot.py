@@ -27,7 +27,7 @@ IMAGE_FORMATS = ("png", "svg", "pdf")
 
 
 def run(args: argparse.Namespace) -> None:
-    """Run the command."""
+    """Run `tmt plot`."""
     _check_arguments(args)
     config, run = load_run_or_config(args.run_or_config, args.overrides)
     _check_model(args, config, run)

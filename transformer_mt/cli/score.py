@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Run the command."""
+    """Run `tmt score`."""
     _check_arguments(args)
     from transformer_mt.decoding.provenance import ModelProvenance
 
@@ -51,7 +51,7 @@ class PairScorer:
     format: OutputKind = "text"
 
     def settings(self) -> Settings:
-        """Return everything besides the input that determines a score, for `--resume`."""
+        """Return all settings that affect the scores. `--resume` compares them."""
         return {
             "tmt score": __version__,
             **self.provenance.identity,

@@ -21,7 +21,7 @@ MAX_EXAMPLES = 3  # of lines that are not restored
 
 
 def run(args: argparse.Namespace) -> None:
-    """Run the command."""
+    """Run `tmt tokenize`."""
     texts, overrides = split_arguments(args.run_or_config, args.texts)
     check_input(texts, args.input, "tokenize")
     config, run = load_run_or_config(args.run_or_config, overrides)

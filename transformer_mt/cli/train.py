@@ -10,7 +10,7 @@ from transformer_mt.system.logging import log
 
 
 def run(args: argparse.Namespace) -> None:
-    """Run the command."""
+    """Run `tmt train`."""
     config = load_config(args)
     from transformer_mt.pipeline import train
 
@@ -18,5 +18,5 @@ def run(args: argparse.Namespace) -> None:
         train.train(config, checkpoint=args.checkpoint, restart=args.restart)
     except Interrupted:
         if args.restart or args.checkpoint != "last":
-            log("tmt: to resume, leave out --restart and --checkpoint: they would discard what was saved")
+            log("tmt: leave out --restart and --checkpoint to resume; they would discard the saved checkpoint")
         raise

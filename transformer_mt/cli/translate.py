@@ -31,7 +31,7 @@ PIECE_STRIDE = 1 << 32  # between the numbers of the pieces of one line, above a
 
 
 def run(args: argparse.Namespace) -> None:
-    """Run the command."""
+    """Run `tmt translate`."""
     _check_arguments(args)
     is_at_prompt = not args.texts and not args.input and sys.stdin.isatty() and sys.stdout.isatty()
     texts = line_input.read_input(args.texts, args.input, is_at_prompt, args.errors)
@@ -108,7 +108,7 @@ class LineTranslator:
     format: Format
 
     def settings(self) -> Settings:
-        """Return everything besides the input that determines a translation, for `--resume`."""
+        """Return all settings that affect the translations. `--resume` compares them."""
         return {
             "tmt": __version__,
             **self.provenance.identity,
