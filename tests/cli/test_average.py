@@ -101,7 +101,7 @@ def test_the_folder_is_read_like_a_run_and_training_goes_on_beside_it(
     assert f"{out}: the mean of runs/tiny, steps 12, 20" in said
     translations = assert_succeeded(tmt("translate", out, "one two three"))
     card = (out / "README.md").read_text(encoding="utf-8")
-    assert "- Weights alone: the mean of runs/tiny, steps 12, 20" in card
+    assert "- Weights only: the mean of runs/tiny, steps 12, 20" in card
     assert "- unseen, at step" not in card, "it was not tested"
     done = tmt("train", "--config", "tiny.yaml", "train.max_steps=24")
     assert_succeeded(done)
