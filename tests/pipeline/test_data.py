@@ -1,4 +1,4 @@
-"""What a run learns from, as its settings say."""
+"""The data that a run trains and validates on."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from transformer_mt.data.tokenizers.tokenizer import TokenizerPair, build_tokeni
 from transformer_mt.pipeline.data import encode_validation, load_split, prepare_data
 from transformer_mt.runs.folder import RunFolder
 
-LENGTHS = [3, 4, 5, 6, 7, 8]  # of the sources, in tokens: letters, and the space before them
+LENGTHS = [3, 4, 5, 6, 7, 8]  # source lengths in tokens: letters, and the preceding space
 
 
 @pytest.fixture
-def table(tmp_path: Path) -> ParallelCorpus:
+def corpus(tmp_path: Path) -> ParallelCorpus:
     for lang, letter in (("en", "a"), ("de", "x")):
         lines = [letter * (n - 1 if lang == "en" else 1) for n in LENGTHS]
         (tmp_path / f"t.{lang}").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
@@ -31,15 +31,18 @@ def table(tmp_path: Path) -> ParallelCorpus:
     ("settings", "longest"),
     [
         ({}, 5),  # the search reads five tokens and the end symbol
-        ({"data": {"max_length": 8}}, 7),  # so many are learnt from, with the end symbol
-        ({"data": {"max_length": 8}, "tokenizer": {"source_bos": True}}, 7),  # which the begin symbol is not one of
+        ({"data": {"max_length": 8}}, 7),  # training pairs have at most 8 tokens, end symbol included
+        (
+            {"data": {"max_length": 8}, "tokenizer": {"source_bos": True}},
+            7,
+        ),  # max_length does not count the begin symbol
         ({"model": {"positions": "learned", "max_positions": 5}}, 4),
         ({"model": {"positions": "learned", "max_positions": 5}, "tokenizer": {"source_bos": True}}, 3),
     ],
     ids=str,
 )
-def test_validation_pairs_are_cut_where_nobody_reads_on(
-    settings: dict[str, Any], longest: int, table: ParallelCorpus, tmp_path: Path
+def test_validation_pairs_are_truncated_to_what_the_model_and_the_search_read(
+    settings: dict[str, Any], longest: int, corpus: ParallelCorpus, tmp_path: Path
 ) -> None:
     data = {"src_lang": "en", "tgt_lang": "de", "train": {"builtin": "quickstart"}, "cache_dir": str(tmp_path)}
     data |= {"max_length": 4} | settings.get("data", {})
@@ -48,24 +51,24 @@ def test_validation_pairs_are_cut_where_nobody_reads_on(
     config = Config.model_validate(sections)
     assert not [*config.conflicts()]
     pair: TokenizerPair = build_tokenizers(config.tokenizer, [("a" * 9, "x" * 9)])
-    found = encode_validation(config, table, pair)
+    found = encode_validation(config, corpus, pair)
     assert found.src.lengths.tolist() == [min(n, longest) for n in LENGTHS]
     assert found.filtered.truncated == sum(n > longest for n in LENGTHS)
 
 
-def test_what_is_cut_for_validation_is_not_learnt_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trap 34: neither by the weights nor by the vocabulary."""
+def test_held_out_validation_pairs_are_not_trained_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trap 34: neither the weights nor the vocabulary see them."""
     lines = [f"{i} {i % 7}" for i in range(80)]
     for lang in ("en", "de"):
         (tmp_path / f"t.{lang}").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     source = {"src": str(tmp_path / "t.en"), "tgt": str(tmp_path / "t.de")}
     data = {"src_lang": "en", "tgt_lang": "de", "train": source, "validation_size": 8, "cache_dir": str(tmp_path)}
     config = Config.model_validate({"data": data, "tokenizer": {"vocab_size": 300}})
-    learnt_from: list[tuple[str, str]] = []
+    training_pairs: list[tuple[str, str]] = []
     learn = tokenizers.build_tokenizers
 
     def watched(config: Any, pairs: Any, seed: int) -> TokenizerPair:
-        learnt_from.extend(pairs)
+        training_pairs.extend(pairs)
         return learn(config, pairs, seed)
 
     monkeypatch.setattr(tokenizers, "build_tokenizers", watched)
@@ -76,4 +79,4 @@ def test_what_is_cut_for_validation_is_not_learnt_from(tmp_path: Path, monkeypat
     assert [*prepared.train.text] == [*train] and [*prepared.validation.text] == [*validation]
     assert sorted([*train, *validation]) == sorted((line, line) for line in lines)
     assert len(validation) == 8
-    assert learnt_from == [*train]
+    assert training_pairs == [*train]

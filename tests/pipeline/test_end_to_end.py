@@ -1,4 +1,4 @@
-"""One task learnt through the real command line, from text files to scored translations."""
+"""A small task from text files to translations, through the real command line."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def tmt(*arguments: str, folder: Path, stdin: str = "") -> str:
 
 
 @pytest.mark.slow
-def test_a_model_learns_to_count_in_german(tmp_path: Path) -> None:
+def test_a_model_trained_on_the_command_line_translates_unseen_sentences(tmp_path: Path) -> None:
     rng = random.Random(1)
     sentences = [[rng.choice(list(DICTIONARY)) for _ in range(rng.randint(2, 7))] for _ in range(2000)]
     unseen = [" ".join(words) for words in sentences[1900:]]
@@ -54,5 +54,5 @@ def test_a_model_learns_to_count_in_german(tmp_path: Path) -> None:
     )
     tmt("train", "--config", "numbers.yaml", folder=tmp_path)
     translations = tmt("translate", "runs/numbers", folder=tmp_path, stdin="\n".join(unseen) + "\n").splitlines()
-    right = sum(ours == theirs for ours, theirs in zip(translations, expected, strict=True))
-    assert right >= 90, f"{right} of 100 sentences: {list(zip(translations, expected, strict=True))[:5]}"
+    correct = sum(found == wanted for found, wanted in zip(translations, expected, strict=True))
+    assert correct >= 90, f"{correct} of 100 sentences: {list(zip(translations, expected, strict=True))[:5]}"

@@ -1,5 +1,7 @@
-"""Each recipe of configs/papers trains, averages and scores on generated data of the shape of its own, where its own is
-out of reach: every key of the file is read, and only sizes and lengths are smaller."""
+"""Each configuration of configs/papers trains on generated data in the format of its own data.
+
+Every key of the file is used; only model sizes and training lengths are smaller.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,9 @@ from transformer_mt.data.quickstart import load_pairs
 
 Tmt = Callable[..., "CompletedProcess[str]"]
 FOLDER = Path(__file__).resolve().parents[2] / "configs" / "papers"
-AT_HAND = {"multi30k_tiny", "multi30k_fast", "multi30k_screened", "multi30k_distilled"}
-"""With text to be trained on: test_reproduce.py."""
-PAPERS = [path for path in sorted(FOLDER.glob("*.yaml")) if path.stem not in AT_HAND]
+TRAINED_ELSEWHERE = {"multi30k_tiny", "multi30k_fast", "multi30k_screened", "multi30k_distilled"}
+"""Trained by tests/scripts/test_reproduce.py."""
+PAPERS = [path for path in sorted(FOLDER.glob("*.yaml")) if path.stem not in TRAINED_ELSEWHERE]
 SPLITS = {"train": slice(0, 400), "validation": slice(400, 420), "test": slice(420, 440)}
 
 SMALL = [
@@ -43,13 +45,13 @@ PER_PAPER: dict[str, list[str]] = {
 }
 
 
-def generated(languages: tuple[str, str]) -> dict[str, list[dict[str, str]]]:
+def generate_rows(languages: tuple[str, str]) -> dict[str, list[dict[str, str]]]:
     rows = [dict(zip(languages, pair, strict=True)) for pair in load_pairs("train")[:440]]
     return {split: rows[part] for split, part in SPLITS.items()}
 
 
-def as_files(rows: dict[str, list[dict[str, str]]]) -> list[str]:
-    """What the script of IWSLT 2014 leaves."""
+def write_files(rows: dict[str, list[dict[str, str]]]) -> list[str]:
+    """Write the files that the preparation script of IWSLT 2014 produces."""
     folder = Path("iwslt14.tokenized.de-en/tmp")
     folder.mkdir(parents=True)
     for split, name in {"train": "train", "validation": "valid", "test": "test"}.items():
@@ -59,8 +61,8 @@ def as_files(rows: dict[str, list[dict[str, str]]]) -> list[str]:
     return []
 
 
-def as_data_set(rows: dict[str, list[dict[str, str]]], data: dict[str, Any]) -> list[str]:
-    """A folder that `load_dataset` takes, with the columns of the hub's, and the settings that point to it."""
+def write_data_set(rows: dict[str, list[dict[str, str]]], data: dict[str, Any]) -> list[str]:
+    """Write a folder for `load_dataset` with the columns of the original, and return the overrides that select it."""
     Path("hub").mkdir()
     for split, part in rows.items():
         text = "".join(json.dumps({"translation": row}) + "\n" for row in part)
@@ -69,22 +71,24 @@ def as_data_set(rows: dict[str, list[dict[str, str]]], data: dict[str, Any]) -> 
     return [f"data.{source}.{setting}" for source in sources for setting in ("dataset=hub", "subset=null")]
 
 
-def test_no_paper_is_forgotten() -> None:
+def test_every_paper_configuration_is_tested() -> None:
     assert {path.stem for path in PAPERS} == set(PER_PAPER)
 
 
 @pytest.mark.parametrize("path", PAPERS, ids=lambda path: path.stem)
-def test_a_paper_says_what_it_reproduces(path: Path) -> None:
+def test_a_paper_configuration_names_its_source_and_cost(path: Path) -> None:
     comment = path.read_text(encoding="utf-8")
     assert all(word in comment for word in ("# The literature", "Not verified here", "# Cost, an estimate"))
 
 
 @pytest.mark.parametrize("path", PAPERS, ids=lambda path: path.stem)
-def test_a_paper_trains(path: Path, tmt: Tmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_paper_configuration_trains_averages_and_evaluates(
+    path: Path, tmt: Tmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     data = configuration.load(path).data
-    rows = generated(("en", data.tgt_lang if data.src_lang == "en" else data.src_lang))
-    sources = as_files(rows) if data.train.src else as_data_set(rows, data.model_dump())
+    rows = generate_rows(("en", data.tgt_lang if data.src_lang == "en" else data.src_lang))
+    sources = write_files(rows) if data.train.src else write_data_set(rows, data.model_dump())
     done = tmt("train", "--config", path, *sources, *PER_PAPER[path.stem], *SMALL)
     assert done.returncode == 0, done.stderr
     run = json.loads((tmp_path / "runs" / path.stem / "run.json").read_text(encoding="utf-8"))
@@ -96,13 +100,13 @@ def test_a_paper_trains(path: Path, tmt: Tmt, tmp_path: Path, monkeypatch: pytes
         assert done.returncode == 0 and "BLEU" in done.stdout, done.stderr
 
 
-def test_bidirectional_training_comes_before(tmt: Tmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bidirectional_pretraining_and_fine_tuning(tmt: Tmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second command of configs/papers/iwslt14_de_en.yaml."""
     monkeypatch.chdir(tmp_path)
-    as_files(generated(("en", "de")))
+    write_files(generate_rows(("en", "de")))
     done = tmt("train", "--config", FOLDER / "iwslt14_bidirectional.yaml", *SMALL, *PER_PAPER["iwslt14_bidirectional"])
     assert done.returncode == 0, done.stderr
-    begin = ["name=iwslt14_bi", "train.init_from=runs/iwslt14_bidirectional"]
-    done = tmt("train", "--config", FOLDER / "iwslt14_de_en.yaml", *SMALL, *PER_PAPER["iwslt14_de_en"], *begin)
+    warm_start = ["name=iwslt14_bi", "train.init_from=runs/iwslt14_bidirectional"]
+    done = tmt("train", "--config", FOLDER / "iwslt14_de_en.yaml", *SMALL, *PER_PAPER["iwslt14_de_en"], *warm_start)
     assert done.returncode == 0, done.stderr
     assert "runs/iwslt14_bidirectional" in done.stderr

@@ -1,4 +1,4 @@
-"""What validation reports of a model: losses over all labels, scores of free translations (traps 21, 24 and 36)."""
+"""Validation: losses over all labels, and scores of greedy translations (traps 21, 24 and 36)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def make_validator(
     make_corpus: Callable[..., EncodedCorpus],
     small_tokenizers: TokenizerPair,
 ) -> Callable[[int], Validator]:
-    """A validator of ten pairs that shows some of them."""
+    """Return a factory of validators on ten pairs that show `probes` of them."""
     texts, tokenizer = load_pairs("test")[300:310], small_tokenizers.tgt
     corpus = make_corpus(*(tokenizer.encode(side) for side in zip(*texts, strict=True)))
     words = (tokenizer.vocab_size, tokenizer.vocab_size)
@@ -53,14 +53,14 @@ def make_validator(
     return make_validator
 
 
-def greedy(validator: Validator, texts: list[str]) -> list[str]:
-    """What the model says as it is, token by token."""
+def greedy_translations(validator: Validator, texts: list[str]) -> list[str]:
+    """Translate greedily with the public API."""
     translator = Translator([validator.model], validator.tokenizers, DecodingConfig())
     return translator.translate(texts, beam=1, min_length=0, max_length_factor=0, max_length_offset=5)
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_validation_looks_without_dropout_and_leaves_the_mode(
+def test_validation_disables_dropout_and_restores_the_mode(
     make_validator: Callable[[int], Validator], training: bool
 ) -> None:
     """Trap 24."""
@@ -71,8 +71,8 @@ def test_validation_looks_without_dropout_and_leaves_the_mode(
     assert all(module.training == training for module in model.modules())
 
 
-def test_losses_are_means_over_all_labels(make_validator: Callable[[int], Validator]) -> None:
-    """Trap 21: perplexity comes from the plain loss; batches of many sizes weigh by their labels."""
+def test_validation_losses_are_means_over_all_labels(make_validator: Callable[[int], Validator]) -> None:
+    """Trap 21: perplexity comes from the unsmoothed loss, and batches are weighted by their labels."""
     validator = make_validator(0)
     model, sums, labels = validator.model, [0.0, 0.0], 0
     pad = validator.tokenizers.tgt.pad_id
@@ -90,11 +90,11 @@ def test_losses_are_means_over_all_labels(make_validator: Callable[[int], Valida
     assert found["ppl"] == pytest.approx(math.exp(sums[1] / labels), rel=1e-4)
 
 
-def test_scores_are_of_free_translations(make_validator: Callable[[int], Validator]) -> None:
-    """Trap 36: the reference is not an input."""
+def test_scores_are_of_free_running_greedy_translations(make_validator: Callable[[int], Validator]) -> None:
+    """Trap 36: the references are not an input of the decoder."""
     validator = make_validator(0)
     scores, samples, draw, *_ = validator()
-    wanted = Scorer("13a", "de").score(greedy(validator, validator.sources), validator.references)
+    wanted = Scorer("13a", "de").score(greedy_translations(validator, validator.sources), validator.references)
     assert (scores["bleu"], scores["chrf"]) == (wanted.bleu.value, wanted.chrf.value)
     assert not samples
     assert not draw()
@@ -103,17 +103,17 @@ def test_scores_are_of_free_translations(make_validator: Callable[[int], Validat
 @pytest.mark.parametrize(
     ("probes", "rows"), [(1, [0]), (2, [0, 5]), (4, [0, 2, 5, 7]), (10, list(range(10))), (20, list(range(10)))]
 )
-def test_probes_stand_evenly_over_the_set(
+def test_probes_are_spread_evenly_over_the_validation_set(
     make_validator: Callable[[int], Validator], probes: int, rows: list[int]
 ) -> None:
     validator = make_validator(probes)
     samples = validator().samples
     texts = load_pairs("test")[300:310]
     assert [(sample.src, sample.reference) for sample in samples] == [texts[row] for row in rows]
-    assert [sample.hypothesis for sample in samples] == greedy(validator, [texts[row][0] for row in rows])
+    assert [sample.hypothesis for sample in samples] == greedy_translations(validator, [texts[row][0] for row in rows])
 
 
-def test_what_the_data_report_has_told_is_not_told_again(
+def test_validation_does_not_warn_about_truncated_sources(
     make_validator: Callable[[int], Validator],
 ) -> None:
     validator = make_validator(0)

@@ -1,0 +1,74 @@
+"""`tmt translate` with arguments or runs that it refuses, and its prompt."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from helpers import Tmt, assert_user_error
+
+from transformer_mt.runs.folder import RunFolder
+
+
+@pytest.mark.parametrize(
+    "option", [("--device", "tpu"), ("--device", "meta"), ("--threads", "0"), ("--threads", "many")]
+)
+def test_an_unknown_device_or_thread_count_is_refused(option: tuple[str, str], tiny_run: Path, tmt: Tmt) -> None:
+    assert_user_error(tmt("translate", tiny_run, "one", *option), option[1])
+
+
+@pytest.mark.parametrize(
+    "wrong", [("nope", "--input", "f"), ("RUN", "--input", "nope"), ("RUN", "one", "--checkpoint", "999")]
+)
+def test_a_refused_translation_neither_creates_nor_changes_a_part_file(
+    wrong: tuple[str, ...], tiny_run: Path, tmt: Tmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "f").write_text("one\n")
+    (tmp_path / "kept.part").write_text("finished lines of an earlier call\n")
+    arguments = [str(tiny_run) if word == "RUN" else word for word in wrong]
+    assert_user_error(tmt("translate", *arguments, "--output", "g"))
+    assert not (tmp_path / "g.part").exists()
+    assert_user_error(tmt("translate", *arguments, "--output", "kept"))
+    assert (tmp_path / "kept.part").read_text()
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"step": 1, "other": 2}'])
+def test_a_damaged_checkpoint_manifest_is_named(content: str, run_copy: Path, tmt: Tmt) -> None:
+    (RunFolder(run_copy).checkpoint("last").path / "checkpoint.json").write_text(content)
+    assert_user_error(tmt("translate", run_copy, "one", "--checkpoint", "last"), "checkpoint.json")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("d_model: 16", "d_model: x"),
+        ("d_model: 16", "d_modle: 16"),
+        ("\nmodel:", "\nmodle:"),
+        ("d_model: 16", "d_model: 32"),
+    ],
+)
+def test_a_run_with_an_edited_configuration_is_refused(old: str, new: str, run_copy: Path, tmt: Tmt) -> None:
+    text = (run_copy / "config.yaml").read_text()
+    assert old in text
+    (run_copy / "config.yaml").write_text(text.replace(old, new))
+    assert_user_error(tmt("translate", run_copy, "one"))
+
+
+@pytest.mark.slow
+def test_the_prompt_is_not_written_to_standard_output(tiny_run: Path) -> None:
+    keyboard, terminal = pty.openpty()
+    command = [sys.executable, "-m", "transformer_mt", "translate", str(tiny_run)]
+    with subprocess.Popen(command, stdin=terminal, stdout=subprocess.PIPE) as process:
+        os.close(terminal)
+        time.sleep(4)
+        os.write(keyboard, b"one two\n")
+        time.sleep(1)
+        os.write(keyboard, b"\x04")
+        out = process.communicate()[0]
+    assert not out.startswith(b"> ")
