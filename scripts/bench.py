@@ -44,8 +44,7 @@ from transformer_mt.data.tokenizers import tokenizer
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.pipeline.train import make_updater
-from transformer_mt.system.allocator import prefer_tcmalloc
-from transformer_mt.system.device import resolve
+from transformer_mt.system.device import configure_process, resolve_machine
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.schedule import make_schedule
 
@@ -72,8 +71,6 @@ def main() -> None:
     args = parser.parse_intermixed_args()
     if bool(args.src) != bool(args.tgt):
         parser.error("--src and --tgt go together")
-    if args.side not in (None, "student"):
-        prefer_tcmalloc()  # as `tmt train` does
     if args.side == "memory":
         watch_memory(args.folder, args.precision, args.steps)
     elif args.side:
@@ -83,7 +80,9 @@ def main() -> None:
             folder = Path(name)
             config = work(folder, args.src, args.tgt, args.overrides)
             precision = args.precision or config.precision
-            resolve(config.device, precision, config.threads)  # says what there is not, before others run into it
+            resolve_machine(
+                config.device, precision, config.threads
+            )  # says what there is not, before others run into it
             if args.what == "train":
                 prepare(folder, config, args.steps or 15)
                 compare(folder, args.rounds, precision)
@@ -170,7 +169,8 @@ def describe_work(folder: Path, precision: str) -> tuple[float, dict[str, float]
     print(f"padding  {padding[0]:.1%} of the source cells, {padding[1]:.1%} of the target cells")
     flops = model_flops(config.model, tokenizers.tgt.vocab_size, src, tgt) / sum(tgt)
     print(f"model    {flops / 1e6:,.1f} MFLOP a target token (forward and backward)")
-    machine = resolve(config.device, precision, config.threads)
+    machine = resolve_machine(config.device, precision, config.threads)
+    configure_process(machine)
     rates = {name: product_rate(machine.device, dtype) for name, dtype in DTYPES.items()}
     shape = " x ".join(map(str, PRODUCT[machine.device.type]))
     shown = ", ".join(f"{name} {rate / 1e9:,.0f}" for name, rate in rates.items())
@@ -221,22 +221,23 @@ def resident_bytes() -> int:
 def run_side(side: str, folder: Path, precision: str) -> float:
     """Non-padding target tokens per second of one side."""
     config, tokenizers, batches = read(folder)
-    device = resolve(config.device, precision, config.threads).device
+    machine = resolve_machine(config.device, precision, config.threads)
+    configure_process(machine)
     torch.manual_seed(config.seed)
     step = {"ours": our_step, "student": student_step}[side](config, tokenizers, precision)
     for batch in batches[:WARM_UP]:
         step(batch)
-    synchronise(device)
+    synchronise(machine.device)
     began = time.perf_counter()
     for batch in batches[WARM_UP:]:
         step(batch)
-    synchronise(device)
+    synchronise(machine.device)
     return sum(batch.n_tgt for batch in batches[WARM_UP:]) / (time.perf_counter() - began)
 
 
 def our_step(config: Config, tokenizers: TokenizerPair, precision: str) -> Step:
     """One update of ours, on a batch."""
-    machine = resolve(config.device, precision, config.threads)
+    machine = resolve_machine(config.device, precision, config.threads)
     model = Transformer(config.model, tokenizers.src, tokenizers.tgt).to(machine.device)
     updater = make_updater(config, machine, Ranks(), model, halve=lambda batch: [])
     schedule, steps = make_schedule(config.schedule, config.model.d_model), count(1)

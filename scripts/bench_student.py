@@ -11,7 +11,7 @@ from transformer_mt.config.root import Config
 from transformer_mt.data.batches import Batch
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.model.positions import sinusoidal_table
-from transformer_mt.system.device import Machine, resolve
+from transformer_mt.system.device import Machine, resolve_machine
 
 Step = Callable[[Batch], None]
 
@@ -52,8 +52,8 @@ class Student(nn.Module):
 
 def student_machine(config: Config, precision: str) -> Machine:
     """A student trains in fp32 on a CPU; on a GPU, in what we train in."""
-    on_gpu = resolve(config.device, precision, config.threads).device.type == "cuda"
-    return resolve(config.device, precision if on_gpu else "fp32", config.threads)
+    on_gpu = resolve_machine(config.device, precision, config.threads).device.type == "cuda"
+    return resolve_machine(config.device, precision if on_gpu else "fp32", config.threads)
 
 
 def student_step(config: Config, tokenizers: TokenizerPair, precision: str) -> Step:

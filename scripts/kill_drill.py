@@ -215,7 +215,7 @@ def outcome(run: RunFolder) -> dict[str, Any]:
     lines = run.metrics.read_text(encoding="utf-8").splitlines()
     record = run.read_record()
     return {
-        "checkpoints": {str(info.step): checkpoint(info) for info in run.checkpoint_list()},
+        "checkpoints": {str(info.step): checkpoint(info) for info in run.list_checkpoints()},
         "metrics": [without_timings(json.loads(line)) for line in lines],
         "tensorboard": curves(run.tensorboard),
         "end": {key: record.get(key) for key in ("ended", "tested", "test")},

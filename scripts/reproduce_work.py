@@ -141,7 +141,7 @@ class Work:
         """Whether the mean is there, and is of this training: neither of an earlier one nor for another search."""
         if not self.judged.exists() or load(self.judged.config).decoding != load(self.run.config).decoding:
             return False
-        return is_newer(self.judged.config, [self.run.checkpoint("last").path])
+        return is_newer(self.judged.config, [self.run.find_checkpoint("last").path])
 
     def scores_file(self, part: str) -> Path:
         return self.judged.path / f"scores-{part}.json"

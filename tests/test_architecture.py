@@ -38,7 +38,6 @@ PUBLIC = {"transformer_mt", "transformer_mt.__main__"}  # re-exports and entry p
 
 TO_REMOVE: dict[str, set[str]] = {
     "transformer_mt.evaluation.degenerate": {"transformer_mt.training.progress"},
-    "transformer_mt.runs.checkpoints": {"transformer_mt.training.progress"},
     "transformer_mt.training.metrics_logger": {"transformer_mt.evaluation.samples"},
     "transformer_mt.training.trainer": {"transformer_mt.evaluation.degenerate", "transformer_mt.evaluation.samples"},
 }  # crossings that the restructuring still has to remove

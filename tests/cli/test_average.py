@@ -39,10 +39,10 @@ def test_it_is_the_mean_of_the_tensors(run: RunFolder, tmt: Tmt, tmp_path: Path)
     before = read_folder(run.path)
     said = assert_succeeded(tmt("average", run.path, "--last", 3, "--output", tmp_path / "mean"))
     assert read_folder(run.path) == before, "the run is as it was"
-    steps = [info.step for info in run.checkpoint_list()[-3:]]
+    steps = [info.step for info in run.list_checkpoints()[-3:]]
     assert steps == [12, 16, 20]
-    parts = [load_file(run.checkpoint(str(step)).path / "model.safetensors") for step in steps]
-    found = load_file(RunFolder.open(tmp_path / "mean").checkpoint("best").path / "model.safetensors")
+    parts = [load_file(run.find_checkpoint(str(step)).path / "model.safetensors") for step in steps]
+    found = load_file(RunFolder.open(tmp_path / "mean").find_checkpoint("best").path / "model.safetensors")
     assert found.keys() == parts[0].keys()
     for name, tensor in found.items():
         assert torch.equal(tensor, torch.stack([part[name].double() for part in parts]).mean(0).float()), name
@@ -53,14 +53,14 @@ def test_it_is_scored_as_the_training_scores(run: RunFolder, tmt: Tmt, tmp_path:
     """One checkpoint twice is that checkpoint: so its scores have to come out again."""
     done = shutil.copytree(run.path, tmp_path / "twin")
     twin = RunFolder.open(done)
-    last = run.checkpoint("last")
+    last = run.find_checkpoint("last")
     for step in (101, 102):
         from transformer_mt.runs.checkpoints import save
 
         info = CheckpointInfo(twin.checkpoints / f"step-{step:06d}", step, last.metric, {})
         save(info, Translator.load(run.path, "last", precision="fp32").model, None)
     assert_succeeded(tmt("average", twin.path, 101, 102, "--output", tmp_path / "mean"))
-    scores = RunFolder.open(tmp_path / "mean").checkpoint("best").scores
+    scores = RunFolder.open(tmp_path / "mean").find_checkpoint("best").scores
     assert scores.keys() == last.scores.keys()
     for name, value in last.scores.items():
         assert scores[name] == pytest.approx(value, rel=1e-5), name
@@ -70,17 +70,17 @@ def test_scores_stand_beside_those_of_the_parts(run: RunFolder, tmt: Tmt, tmp_pa
     said = assert_succeeded(tmt("average", run.path, "--best", 2, "--output", tmp_path / "mean")).split("\n")
     assert said[0].split() == ["step", "loss", "nll", "ppl", "bleu", "chrf", "degenerate"]
     rows = {line.split()[0]: line.split()[1:] for line in said[1:4]}
-    best = sorted(run.checkpoint_list(), key=lambda info: info.scores["loss"])[:2]
+    best = sorted(run.list_checkpoints(), key=lambda info: info.scores["loss"])[:2]
     assert list(rows) == [*sorted((str(info.step) for info in best), key=int), "average"]
     for info in best:
         assert rows[str(info.step)][0] == f"{info.scores['loss']:.4f}"
-    mean = RunFolder.open(tmp_path / "mean").checkpoint("best")
+    mean = RunFolder.open(tmp_path / "mean").find_checkpoint("best")
     assert rows["average"][0] == f"{mean.scores['loss']:.4f}"
     assert mean.step == max(info.step for info in best)
 
 
 def test_a_checkpoint_that_the_training_deletes_meanwhile(run: RunFolder) -> None:
-    found = [replace(run.checkpoint("last"), path=run.checkpoints / "step-000099")]
+    found = [replace(run.find_checkpoint("last"), path=run.checkpoints / "step-000099")]
     with pytest.raises(UserError, match="step-000099: was deleted, because the run is being trained; try again"):
         average.average_weights(Translator.load(run.path).model, found)
 
@@ -107,7 +107,7 @@ def test_the_folder_is_read_like_a_run_and_training_goes_on_beside_it(
     assert_succeeded(done)
     assert "going on after step 20" in done.stderr
     run = RunFolder.open("runs/tiny")
-    assert run.checkpoint("last").step == 24
+    assert run.find_checkpoint("last").step == 24
     assert assert_succeeded(tmt("translate", out, "one two three")) == translations
     assert "holds weights alone" in tmt("train", "--config", "tiny.yaml", f"name={out.name}").stderr
     assert_succeeded(tmt("export", out, "--to", "weights", "--output", "again"))

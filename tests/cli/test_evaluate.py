@@ -309,8 +309,8 @@ def test_a_language_without_words(here: Path, tmt: Tmt) -> None:
 
 def test_the_step_is_that_of_the_weights(here: Path, tiny_run: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that trains may lose the checkpoint that was found first."""
-    load = loading.load_chosen
-    monkeypatch.setattr(loading, "load_chosen", lambda model, run, _: load(model, run, "8"))
+    load = loading.load_weights_of
+    monkeypatch.setattr(loading, "load_weights_of", lambda model, run, _: load(model, run, "8"))
     assert in_json(tmt, tiny_run, *FILES)["step"] == 8
     assert "beam 5, step 8, " in tmt("evaluate", tiny_run, *FILES).stdout
     done = tmt("compare", tiny_run, "valid.de", "--src", "valid.en", "--ref", "valid.de", "--json", "--show", 0)

@@ -161,7 +161,7 @@ def refused(done: CompletedProcess[str], *parts: str) -> None:
         ("--src f --tgt g --output folder/../f", "f: is an input, and --output folder/../f would overwrite it"),
         ("--src f --tgt g --resume", "--resume needs --output"),
         ("--src f --tgt g --checkpoint 999", "best, last and the steps 8, 12"),
-        ("--src f --tgt g --device cuda:99", "device: cuda:99 is not there"),
+        ("--src f --tgt g --device cuda:99", "device: cuda:99 is not available"),
         ("--src f --tgt g --batch-tokens 0", "decoding.batch_tokens"),
         ("--src f --tgt g more", "unrecognized arguments: more"),
     ],

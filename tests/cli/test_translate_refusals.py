@@ -40,7 +40,7 @@ def test_a_refused_translation_neither_creates_nor_changes_a_part_file(
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"step": 1, "other": 2}'])
 def test_a_damaged_checkpoint_manifest_is_named(content: str, run_copy: Path, tmt: Tmt) -> None:
-    (RunFolder(run_copy).checkpoint("last").path / "checkpoint.json").write_text(content)
+    (RunFolder(run_copy).find_checkpoint("last").path / "checkpoint.json").write_text(content)
     assert_user_error(tmt("translate", run_copy, "one", "--checkpoint", "last"), "checkpoint.json")
 
 

@@ -60,7 +60,7 @@ def mistakes(path: Path, *overrides: str) -> list[str]:
     [
         ("model:\n  d_modle: 8\n", 'x.yaml:3: model.d_modle: unknown key, did you mean "d_model"?'),
         ("modle: {}\n", 'x.yaml:2: modle: unknown key, did you mean "model"?'),
-        ("keep: {zzz: 1}\n", "x.yaml:2: keep.zzz: unknown key, choose from: best, last, when_full"),
+        ("keep: {zzz: 1}\n", "x.yaml:2: keep.zzz: unknown key, choose from: best, last"),
         (
             "model:\n  dropout: {resdual: 0.1}\n",
             'x.yaml:3: model.dropout.resdual: unknown key, did you mean "residual"?',
@@ -471,7 +471,6 @@ FREE: dict[str, Any] = {
     "decoding.batch_tokens": 7,
     "keep.best": 7,
     "keep.last": 7,
-    "keep.when_full": "wait",
 }
 FIXED: dict[str, Any] = {
     "seed": 7,

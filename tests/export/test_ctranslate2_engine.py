@@ -51,7 +51,7 @@ def both(tiny_run: Path, tmt: Tmt, tmp_path_factory: pytest.TempPathFactory) -> 
     torch.manual_seed(5)
     for parameter in model.parameters():
         parameter.data += 0.4 * torch.randn_like(parameter)
-    write_weights_folder(run, folder / "rough", model, run.checkpoint("best"), "rough", [])
+    write_weights_folder(run, folder / "rough", model, run.find_checkpoint("best"), "rough", [])
     done = tmt("export", folder / "rough", "--to", "ctranslate2", "--output", folder / "engine")
     assert done.returncode == 0, done.stderr
     return Both(folder / "rough", folder / "engine")

@@ -63,7 +63,7 @@ def rough(here: Path, tmp_path: Path) -> Path:
     model = Translator.load(here, precision="fp32").model
     for parameter in model.parameters():
         parameter.data += 0.4 * torch.randn_like(parameter)
-    write_weights_folder(run, tmp_path / "rough", model, run.checkpoint("best"), "rough", [])
+    write_weights_folder(run, tmp_path / "rough", model, run.find_checkpoint("best"), "rough", [])
     return tmp_path / "rough"
 
 
@@ -206,7 +206,7 @@ def test_a_model_whose_scores_are_no_numbers_is_not_exported(copy: Path, tmt: Tm
     model = Translator.load(copy, precision="fp32").model
     for parameter in model.parameters():
         parameter.data.fill_(torch.nan)
-    info = run.checkpoint("best")
+    info = run.find_checkpoint("best")
     checkpoints.save(info, model, None)
     refused(tmt("export", copy, "--to", "ctranslate2", "--output", "engine"), "are no numbers", "another checkpoint")
     assert not Path("engine").exists()
@@ -284,8 +284,8 @@ def test_weights_alone_take_the_place_of_the_run(here: Path, tmp_path: Path, tmt
     out = tmp_path / "weights"
     before = content(here)
     said = succeeded(tmt("export", here, "--to", "weights", "--output", out))
-    best = RunFolder.open(here).checkpoint("best")
-    assert f"{files.used(out) / 1000:.1f} kB" in said
+    best = RunFolder.open(here).find_checkpoint("best")
+    assert f"{files.folder_bytes(out) / 1000:.1f} kB" in said
     (folder,) = (out / "checkpoints").iterdir()
     assert sorted(path.name for path in folder.iterdir()) == ["checkpoint.json", "model.safetensors"]
     exported, original = (load_file(path / "model.safetensors") for path in (folder, best.path))
@@ -320,12 +320,12 @@ def test_weights_of_a_run_that_did_not_write_down_its_last_step(here: Path, tmp_
 
 def test_scores_of_other_weights_are_not_taken_along(here: Path, tmp_path: Path, tmt: Tmt) -> None:
     run = RunFolder.open(here)
-    other = next(info for info in run.checkpoint_list() if info.step != run.checkpoint("best").step)
+    other = next(info for info in run.list_checkpoints() if info.step != run.find_checkpoint("best").step)
     succeeded(tmt("export", here, "--to", "weights", "--output", tmp_path / "w", "--checkpoint", other.step))
     record = RunFolder.open(tmp_path / "w").read_record()
     assert not {"test", "tested"} & set(record)
     assert record["exported"]["steps"] == [other.step]
-    assert RunFolder.open(tmp_path / "w").checkpoint("best").scores == other.scores
+    assert RunFolder.open(tmp_path / "w").find_checkpoint("best").scores == other.scores
 
 
 def test_a_run_begins_with_exported_weights_and_none_goes_on_from_them(copy: Path, tmt: Tmt) -> None:
@@ -385,7 +385,7 @@ def test_wrong_words(here: Path, tmp_path: Path, tmt: Tmt, words: list[str], par
 
 
 def test_a_damaged_checkpoint_is_not_exported(copy: Path, tmt: Tmt) -> None:
-    path = RunFolder.open(copy).checkpoint("best").path / "model.safetensors"
+    path = RunFolder.open(copy).find_checkpoint("best").path / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-1])
     for to in ("ctranslate2", "weights"):
         refused(tmt("export", copy, "--to", to, "--output", "out"), "was truncated")

@@ -47,7 +47,8 @@ def tmt(folder: Path, *arguments: object, environment: Mapping[str, str | None] 
 
 def assert_same_weights(run: Path, tiny_run: Path) -> None:
     """Check that the final weights are those of the shared tiny run."""
-    left, right = (load_file(RunFolder(path).checkpoint("12").path / "model.safetensors") for path in (run, tiny_run))
+    checkpoints = [RunFolder(path).find_checkpoint("12").path for path in (run, tiny_run)]
+    left, right = (load_file(checkpoint / "model.safetensors") for checkpoint in checkpoints)
     assert left.keys() == right.keys()
     assert all(torch.equal(left[name], right[name]) for name in left)
 

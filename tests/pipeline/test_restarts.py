@@ -78,4 +78,4 @@ def test_a_figure_that_fails_does_not_cost_the_checkpoint(tmt: Tmt, monkeypatch:
 
     monkeypatch.setattr(Validator, "draw", fail)
     assert_user_error(tmt(*TRAIN, "name=no-figure"), "no figure")
-    assert RunFolder(Path("runs/no-figure")).checkpoint("last").step == 4
+    assert RunFolder(Path("runs/no-figure")).find_checkpoint("last").step == 4

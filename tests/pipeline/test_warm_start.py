@@ -84,7 +84,7 @@ def section_error(*overrides: str) -> list[str]:
 def test_first_loss_equals_the_loss_of_the_other_run_and_resume_does_not_need_it(workspace: Path, tmt: Tmt) -> None:
     done = tmt(*NEW, *SAME, "train.max_steps=1", "train.log_every=1")
     run, old = run_of(done), RunFolder(Path("runs/tiny"))
-    best = old.checkpoint("best")
+    best = old.find_checkpoint("best")
     assert f"starting from the weights of runs/tiny, step {best.step}" in done.stderr
     expected = loss_of(Translator.load(old.path, precision="fp32"))
     first = next(entry for entry in entries(run) if "train/loss" in entry)
@@ -96,12 +96,12 @@ def test_first_loss_equals_the_loss_of_the_other_run_and_resume_does_not_need_it
     provenance = {"path": "runs/tiny", "step": best.step, "sha256": digest}
     assert run.read_record()["provenance"]["init_from"] == provenance
     assert f"Started from the weights of runs/tiny, step {best.step}" in run.readme.read_text(encoding="utf-8")
-    (adam,) = torch.load(run.checkpoint("last").path / "training.pt", weights_only=True)["optimizers"]
+    (adam,) = torch.load(run.find_checkpoint("last").path / "training.pt", weights_only=True)["optimizers"]
     assert {float(of["step"]) for of in adam["state"].values()} == {1.0}  # a new optimizer
 
     shutil.rmtree(old.path)
     again = tmt(*NEW, *SAME, "train.max_steps=2", "train.log_every=1")
-    assert run_of(again).checkpoint("last").step == 2
+    assert run_of(again).find_checkpoint("last").step == 2
     assert "starting from" not in again.stderr
     assert run.read_record()["provenance"]["init_from"] == provenance
 
@@ -258,7 +258,7 @@ def damage(run: RunFolder, how: str) -> None:
     if how == "no checkpoint":
         shutil.rmtree(run.checkpoints)
     elif how == "damaged":
-        (run.checkpoint("best").path / "model.safetensors").write_bytes(b"no weights")
+        (run.find_checkpoint("best").path / "model.safetensors").write_bytes(b"no weights")
     else:
         run.record.write_text(json.dumps({**run.read_record(), "format": 99}), encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""Writing to disk: files and folders appear whole or not at all (trap 40), and a full disk is answered."""
+"""Atomic files and folders (trap 40), and what happens on a full disk."""
 
 from __future__ import annotations
 
@@ -14,134 +14,164 @@ from pathlib import Path
 
 import pytest
 
-from transformer_mt.errors import Interrupted, UserError
-from transformer_mt.system import files
+from transformer_mt.errors import UserError
 from transformer_mt.system.files import (
     append_text,
     atomic_file,
     atomic_folder,
     atomic_new_folder,
     atomic_shared_folder,
-    clear,
     delete_folder,
-    remove_abandoned,
-    write_patiently,
+    format_bytes,
+    remove_leftovers,
+    remove_stale_folders,
     write_text,
 )
-from transformer_mt.system.stop_signals import StopSignals
 
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def test_file_is_replaced_in_one_step(tmp_path: Path) -> None:
     path = tmp_path / "file"
     write_text(path, "old")
-    with atomic_file(path) as beside:
-        beside.write_text("new")
-        assert beside.parent == path.parent
+    with atomic_file(path) as temporary:
+        temporary.write_text("new")
+        assert temporary.parent == path.parent
         assert path.read_text() == "old"
     assert path.read_text() == "new"
     assert names(tmp_path) == ["file"]
 
 
-def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+def test_error_keeps_the_old_file_and_leaves_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "file"
+    with pytest.raises(UnicodeEncodeError):
+        write_text(path, "\ud800")
+    assert names(tmp_path) == []
     write_text(path, "old")
-    with pytest.raises(ZeroDivisionError), atomic_file(path) as beside:
-        beside.write_text("half")
+    with pytest.raises(ZeroDivisionError), atomic_file(path) as temporary:
+        temporary.write_text("half")
         raise ZeroDivisionError
     assert path.read_text() == "old"
     assert names(tmp_path) == ["file"]
 
 
-def test_a_failure_before_there_was_a_file_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(UnicodeEncodeError):
-        write_text(tmp_path / "file", "\ud800")
-    assert names(tmp_path) == []
+# --- folders ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_folder_is_replaced_whole(tmp_path: Path) -> None:
+def test_folder_is_replaced_in_one_step(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "folder"
     for content in ("old", "new"):
-        with atomic_folder(path) as beside:
-            (beside / content).write_text(content)
+        with atomic_folder(path) as temporary:
+            (temporary / content).write_text(content)
             assert not (path / content).exists()
         assert names(path) == [content]
     assert names(path.parent) == ["folder"]
 
 
-def test_a_new_folder_takes_nobodys_place(tmp_path: Path) -> None:
+def test_error_keeps_the_old_folder_and_leaves_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "folder"
-    with pytest.raises(UserError, match="exists by now; name a new folder"), atomic_new_folder(path) as beside:
-        (beside / "late").touch()
+    with atomic_folder(path) as temporary:
+        (temporary / "old").touch()
+    with pytest.raises(ZeroDivisionError), atomic_folder(path) as temporary:
+        (temporary / "half").touch()
+        raise ZeroDivisionError
+    assert names(path) == ["old"]
+    assert names(tmp_path) == ["folder"]
+
+
+def test_new_folder_never_replaces_anything(tmp_path: Path) -> None:
+    path = tmp_path / "folder"
+    with pytest.raises(UserError, match="name a new folder"), atomic_new_folder(path) as temporary:
+        (temporary / "late").touch()
         path.mkdir()
         (path / "precious").touch()
     assert names(path) == ["precious"]
     assert names(tmp_path) == ["folder"]
 
 
-def test_of_several_who_make_a_shared_folder_the_first_one_names_it(tmp_path: Path) -> None:
-    """As processes that read the same text at the same time, on whatever host."""
+def test_first_of_several_processes_makes_the_shared_folder(tmp_path: Path) -> None:
     path = tmp_path / "folder"
     with atomic_shared_folder(path) as slow, atomic_shared_folder(path) as quick:
-        for beside, content in ((slow, "slow"), (quick, "quick")):
-            (beside / content).touch()
+        (slow / "slow").touch()
+        (quick / "quick").touch()
     assert names(path) == ["quick"]
     assert names(tmp_path) == ["folder"]
 
 
-def test_a_shared_folder_on_a_full_disk(tmp_path: Path) -> None:
-    """Of what Python and its libraries say then, nothing names the place."""
-    with (
-        pytest.raises(UserError, match=f"{tmp_path}: the disk is full"),
-        atomic_shared_folder(tmp_path / "folder") as beside,
-    ):
-        (beside / "ids").symlink_to("/dev/full")
-        with (beside / "ids").open("wb", buffering=0) as file:
-            file.write(b"1")
-    assert names(tmp_path) == []
-    with pytest.raises(FileNotFoundError), atomic_shared_folder(tmp_path / "folder"):
-        (tmp_path / "missing").read_bytes()
+def test_shared_folder_that_cannot_be_written_is_a_user_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def mkdir(path: Path, *_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    message = rf"{tmp_path}: cannot be written \(Read-only file system\); name another folder"
+    with pytest.raises(UserError, match=message), atomic_shared_folder(tmp_path / "folder"):
+        pass
 
 
-def test_a_failure_leaves_the_old_folder_and_nothing_else(tmp_path: Path) -> None:
-    path = tmp_path / "folder"
-    with atomic_folder(path) as beside:
-        (beside / "old").touch()
-    with pytest.raises(ZeroDivisionError), atomic_folder(path) as beside:
-        (beside / "half").touch()
-        raise ZeroDivisionError
-    assert names(path) == ["old"]
-    assert names(tmp_path) == ["folder"]
+# --- leftovers of killed processes ------------------------------------------------------------------------------------
 
 
-def test_a_replaced_folder_that_lost_its_name_to_a_kill_gets_it_back(tmp_path: Path) -> None:
-    """Killed after the old folder was renamed and before the new one was."""
+def test_remove_leftovers_restores_a_folder_that_was_being_replaced(tmp_path: Path) -> None:
+    """The process was killed after the old folder was renamed and before the new one was."""
     (tmp_path / ".folder.old.tmp").mkdir()
     (tmp_path / ".folder.old.tmp" / "old").touch()
     (tmp_path / ".folder.77.tmp").mkdir()
-    clear(tmp_path)
+    (tmp_path / ".file.77.tmp").touch()
+    remove_leftovers(tmp_path)
     assert names(tmp_path) == ["folder"]
     assert names(tmp_path / "folder") == ["old"]
 
 
-def test_a_replaced_folder_whose_successor_is_there_goes(tmp_path: Path) -> None:
+def test_remove_leftovers_deletes_a_folder_that_was_replaced(tmp_path: Path) -> None:
     for name, content in (("folder", "new"), (".folder.old.tmp", "old")):
         (tmp_path / name).mkdir()
         (tmp_path / name / content).touch()
-    clear(tmp_path)
+    remove_leftovers(tmp_path)
     assert names(tmp_path) == ["folder"]
     assert names(tmp_path / "folder") == ["new"]
 
 
-# --- room -------------------------------------------------------------------------------------------------------------
+def test_remove_leftovers_deletes_what_nfs_could_not_delete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NFS keeps files that somebody reads; the folder's name is free at once."""
+    folder = tmp_path / "step-000001"
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", lambda *_, **__: None)
+        for _ in range(2):
+            with atomic_folder(folder) as temporary:
+                (temporary / "weights").write_text("", encoding="utf-8")
+        for _ in range(2):
+            delete_folder(folder)
+            folder.mkdir()
+        folder.rmdir()
+    assert len(list(tmp_path.iterdir())) == 3
+    remove_leftovers(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_stale_temporary_folders_are_deleted_after_a_day(tmp_path: Path) -> None:
+    """Neither younger ones nor those with other names are deleted."""
+    stale, young, other = ".ids-2.8-0123abcd.tmp", ".ids-3.9-0123abcd.tmp", ".mine.tmp"
+    for name in (stale, young, other):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "pairs.arrow").touch()
+    long_ago = time.time() - 25 * 3600
+    for path in (f"{stale}/pairs.arrow", stale, young, f"{other}/pairs.arrow", other):
+        os.utime(tmp_path / path, (long_ago, long_ago))
+    remove_stale_folders(tmp_path)
+    assert names(tmp_path) == [young, other]
+
+
+# --- full disk --------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
-def largest_file(n_bytes: int) -> Generator[None]:
-    """No file may grow beyond this: a write ends in the middle, as on a full disk, and the next one fails."""
+def file_size_limit(n_bytes: int) -> Generator[None]:
+    """Limit the size of files: a write ends early, as on a full disk, and the next one fails."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, before[0][1]))
     try:
@@ -151,143 +181,37 @@ def largest_file(n_bytes: int) -> Generator[None]:
         signal.signal(signal.SIGXFSZ, before[1])
 
 
-@pytest.mark.parametrize("room", [8, 11])
-def test_a_line_that_does_not_fit_is_not_torn(room: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("room", "error", "message"), [(8, OSError, "too large"), (11, UserError, "No space left")])
+def test_line_that_does_not_fit_is_not_torn(room: int, error: type[Exception], message: str, tmp_path: Path) -> None:
     append_text(tmp_path / "file", "größe 1\n")
     assert (tmp_path / "file").stat().st_size == 10
-    with largest_file(room), pytest.raises(OSError, match=r"No space left|too large"):
+    with file_size_limit(room), pytest.raises(error, match=message):
         append_text(tmp_path / "file", "größe 2\n")
     append_text(tmp_path / "file", "größe 3\n")
     assert (tmp_path / "file").read_text("utf-8").splitlines()[1:] == ["größe 3"]
 
 
-def test_a_file_that_does_not_fit_leaves_the_old_one(tmp_path: Path) -> None:
+def test_file_that_does_not_fit_keeps_the_old_one(tmp_path: Path) -> None:
     write_text(tmp_path / "file", "old")
-    with largest_file(1000), pytest.raises(OSError, match="too large"):
+    with file_size_limit(1000), pytest.raises(OSError, match="too large"):
         write_text(tmp_path / "file", "x" * 10_000)
     assert (tmp_path / "file").read_text() == "old"
     assert names(tmp_path) == ["file"]
 
 
-@pytest.fixture
-def rooms(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The bytes that are free whenever somebody looks, and then for ever the last of them; nobody sleeps."""
-    rooms = [10**9]
-    monkeypatch.setattr(files, "free", lambda _: rooms.pop(0) if len(rooms) > 1 else rooms[0])
-    monkeypatch.setattr("time.sleep", lambda _: None)
-    return rooms
-
-
-def test_a_full_disk_is_an_error_that_counts_the_bytes(rooms: list[int], tmp_path: Path) -> None:
-    rooms[:] = [1_000_000]
-    with pytest.raises(UserError) as caught:
-        write_patiently(lambda: pytest.fail("no room"), tmp_path, 3_500_000, "exit", "the thing")
-    assert str(caught.value).startswith(
-        f"{tmp_path}: the disk is full: the thing needs 3.5 MB, and 2.5 MB (2,500,000 bytes) are missing\n"
-    )
-
-
-def test_room_is_waited_for_and_that_is_said_once(
-    rooms: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rooms[:] = [*[1_000_000] * 10, 4_000_000]
-    written: list[int] = []
-    write_patiently(lambda: written.append(rooms[0]), tmp_path, 3_500_000, "wait", "the thing")
-    assert written == [4_000_000]
-    first, second = capsys.readouterr().err.splitlines()
-    assert first.endswith("2.5 MB (2,500,000 bytes) are missing; waiting until there is room")
-    assert second == f"{tmp_path}: there is room again; going on"
-
-
-@pytest.mark.parametrize("when", ["before", "meanwhile"])
-def test_a_signal_ends_the_wait(when: str, rooms: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stop(_: float = 0) -> None:
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    rooms[:] = [0]
-    monkeypatch.setattr("time.sleep", stop)
-    with StopSignals(), pytest.raises(Interrupted) as caught:
-        if when == "before":
-            stop()
-        write_patiently(lambda: pytest.fail("no room"), tmp_path, 1, "wait", "the thing")
-    assert caught.value.signal == signal.SIGTERM and "not saved" in caught.value.what
-    assert StopSignals.number == 0
-
-
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-def test_a_quota_that_only_the_write_itself_finds(number: int, rooms: list[int], tmp_path: Path) -> None:
-    tries: list[int] = []
-
-    def write() -> None:
-        tries.append(1)
-        if len(tries) < 3:
-            raise OSError(number, os.strerror(number))
-
-    with pytest.raises(UserError, match="a quota of bytes or of files is used up"):
-        write_patiently(write, tmp_path, 1, "exit", "the thing")
-    write_patiently(write, tmp_path, 1, "wait", "the thing")
-    assert len(tries) == 3
+@pytest.mark.parametrize("write", [atomic_file, atomic_new_folder, atomic_shared_folder])
+def test_full_disk_is_a_user_error_that_names_the_path(write, number: int, tmp_path: Path) -> None:
+    message = f"{tmp_path / 'new'}: cannot be written: {os.strerror(number)}; make room on the disk"
+    with pytest.raises(UserError, match=message), write(tmp_path / "new"):
+        raise OSError(number, os.strerror(number))
+    assert names(tmp_path) == []
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-def test_a_quota_that_a_library_tells_of(number: int, rooms: list[int], tmp_path: Path) -> None:
-    def write() -> None:
-        raise RuntimeError(f"I/O error: {os.strerror(number)} (os error {number})")
-
-    with pytest.raises(UserError, match="a quota of bytes or of files is used up"):
-        write_patiently(write, tmp_path, 1, "exit", "the thing")
+def test_other_errors_are_raised_unchanged(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError), atomic_shared_folder(tmp_path / "folder"):
+        (tmp_path / "missing").read_bytes()
 
 
-def test_a_library_s_error_counts_where_there_is_no_room(rooms: list[int], tmp_path: Path) -> None:
-    rooms[:] = [100, 1]
-
-    def write() -> None:
-        raise RuntimeError("unexpected pos 704 vs 662")
-
-    with pytest.raises(UserError, match=r"49 bytes\) are missing"):
-        write_patiently(write, tmp_path, 50, "exit", "the thing")
-
-
-@pytest.mark.parametrize("when_full", ["exit", "wait"])
-def test_other_errors_are_raised(when_full: files.WhenFull, rooms: list[int], tmp_path: Path) -> None:
-    def write() -> None:
-        raise PermissionError(errno.EACCES, "no")
-
-    with pytest.raises(PermissionError):
-        write_patiently(write, tmp_path, 1, when_full, "the thing")
-    assert files.size(999) == "1.0 kB" and files.size(2.5e12) == "2.5 TB"
-
-
-def test_what_cannot_be_deleted_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on NFS, where someone reads it: its name is free at once, nothing comes back, and `clear` takes the rest."""
-    folder = tmp_path / "step-000001"
-    with monkeypatch.context() as held:
-        held.setattr(shutil, "rmtree", lambda *_, **__: None)
-        for _ in range(2):
-            with atomic_folder(folder) as beside:
-                (beside / "weights").write_text("", encoding="utf-8")
-        for _ in range(2):
-            delete_folder(folder)
-            folder.mkdir()
-        folder.rmdir()
-    assert len(list(tmp_path.iterdir())) == 3
-    clear(tmp_path)
-    assert not list(tmp_path.iterdir())
-
-
-def test_what_killed_processes_have_left_beside_a_shared_folder_goes_after_a_day(tmp_path: Path) -> None:
-    """Nothing that is younger, or has a name of somebody else's."""
-    names = [".table-1.7-0123abcd.tmp", ".ids-2.8-0123abcd.tmp", ".ids-3.9-0123abcd.tmp", ".mine.tmp"]
-    for name in names:
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "pairs.arrow").touch()
-    long_ago = time.time() - 25 * 3600
-    for name in (
-        *names,
-        ".ids-2.8-0123abcd.tmp/pairs.arrow",
-        ".table-1.7-0123abcd.tmp/pairs.arrow",
-        ".mine.tmp/pairs.arrow",
-    ):
-        os.utime(tmp_path / name, (long_ago, long_ago))
-    remove_abandoned(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".ids-3.9-0123abcd.tmp", ".mine.tmp"]
+def test_bytes_are_formatted() -> None:
+    assert [format_bytes(n) for n in (999, 12_345_678, 2.5e12)] == ["1.0 kB", "12.3 MB", "2.5 TB"]

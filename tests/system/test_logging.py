@@ -1,4 +1,4 @@
-"""What is said on standard error: by the first process, and by none once nobody hears it."""
+"""Messages on standard error."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ import pytest
 from transformer_mt.system.logging import log, log_rank0
 
 
-class Broken(io.StringIO):
-    """Whoever read it has gone."""
+class BrokenStream(io.StringIO):
+    """A pipe whose reader has gone."""
 
     def write(self, text: str) -> NoReturn:
         raise BrokenPipeError
 
 
-def test_the_first_of_several_processes_speaks(
+def test_log_rank0_writes_in_the_first_process_only(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    log_rank0("alone")
+    log_rank0("no rank")
     monkeypatch.setenv("RANK", "1")
-    log_rank0("second")
-    log("second, of itself")
+    log_rank0("rank 1")
+    log("rank 1, any process")
     monkeypatch.setenv("RANK", "0")
-    log_rank0("first")
-    assert capsys.readouterr() == ("", "alone\nsecond, of itself\nfirst\n")
+    log_rank0("rank 0")
+    assert capsys.readouterr() == ("", "no rank\nrank 1, any process\nrank 0\n")
 
 
-def test_where_nobody_listens_it_goes_on_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stderr", Broken())
+def test_log_continues_silently_when_the_reader_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", BrokenStream())
     log_rank0("one")
-    assert not isinstance(sys.stderr, Broken)
+    assert not isinstance(sys.stderr, BrokenStream)
     log_rank0("two")
     sys.stderr.close()

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-TWICE = """
+TWO_SIGNALS = """
 import os, signal
 from transformer_mt.system.stop_signals import StopSignals
 with StopSignals() as stop:
@@ -20,14 +20,18 @@ with StopSignals() as stop:
 
 
 @pytest.mark.parametrize(
-    ("environment", "status", "said"),
+    ("environment", "status", "output"),
     [({}, 128 + signal.SIGINT, ""), ({"TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "1"}, 0, f"{signal.SIGTERM:d}\n")],
 )
-def test_a_second_signal_ends_the_process_unless_torchrun_repeats_it(
-    environment: dict[str, str], status: int, said: str
+def test_second_signal_ends_the_process_except_under_torchrun(
+    environment: dict[str, str], status: int, output: str
 ) -> None:
-    """Which it does also where it watches over one process."""
+    """torchrun repeats its signal to processes that have received it already, even to a single one."""
     done = subprocess.run(
-        [sys.executable, "-c", TWICE], env={**os.environ, **environment}, capture_output=True, text=True, check=False
+        [sys.executable, "-c", TWO_SIGNALS],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    assert (done.returncode, done.stdout) == (status, said)
+    assert (done.returncode, done.stdout) == (status, output)

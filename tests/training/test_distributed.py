@@ -53,7 +53,7 @@ def train(folder: Path, processes: int, *arguments: str, disturbance: str = "") 
 
 
 def weights(folder: Path, name: str) -> dict[str, torch.Tensor]:
-    path = RunFolder(folder / "runs" / name).checkpoint("last").path
+    path = RunFolder(folder / "runs" / name).find_checkpoint("last").path
     return safetensors.torch.load_file(path / "model.safetensors")
 
 
@@ -217,7 +217,7 @@ def test_a_signal_to_one_stops_all_and_saves(tiny: Path) -> None:
     kill(tiny, "stopped", 1, signal.SIGTERM, job)
     _, said = job.communicate(timeout=60)
     assert job.returncode != 0
-    steps = [info.step for info in RunFolder(tiny / "runs" / "stopped").checkpoint_list()]
+    steps = [info.step for info in RunFolder(tiny / "runs" / "stopped").list_checkpoints()]
     assert steps[-1] == curves(tiny, "stopped")[-1]["step"]  # the last one that was taken
     assert said.count("stopped by SIGTERM and saved; the same command goes on from here") >= 1
 
@@ -259,7 +259,7 @@ def test_one_that_is_not_finite_takes_all_back(tiny: Path) -> None:
         assert said.count("from step 6 on: back to step 4 with half the learning rate") == 1
     assert_close(weights(tiny, "sick-2"), weights(tiny, "sick-1"))
     ours, theirs = (
-        torch.load(RunFolder(tiny / "runs" / name).checkpoint("last").path / "training.pt", weights_only=True)
+        torch.load(RunFolder(tiny / "runs" / name).find_checkpoint("last").path / "training.pt", weights_only=True)
         for name in ("sick-2", "sick-1")
     )
     assert_close(ours["raw_weights"], theirs["raw_weights"])
@@ -327,13 +327,13 @@ from datetime import timedelta
 from transformer_mt.training import distributed
 from transformer_mt.runs import checkpoints as checkpoint
 
-delete_later = checkpoint.delete_later
+delete_later_checkpoints = checkpoint.delete_later_checkpoints
 
 def slowly(*arguments):
     time.sleep(5)
-    delete_later(*arguments)
+    delete_later_checkpoints(*arguments)
 
-distributed.STEP, checkpoint.delete_later = timedelta(seconds=3), slowly
+distributed.STEP, checkpoint.delete_later_checkpoints = timedelta(seconds=3), slowly
 """
     schedule = ("schedule.kind=constant", "schedule.warmup_steps=1", "schedule.peak=2e-3", "train.max_steps=12")
     said = train(tiny, 2, "name=slow-return", *schedule, disturbance=disturbance)

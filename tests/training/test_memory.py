@@ -279,7 +279,9 @@ def test_a_run_keeps_what_auto_found(tmp_path: Path, monkeypatch: pytest.MonkeyP
             "decoding": {"max_length_factor": 0, "max_length_offset": 3},
         }
         pipeline.train(Config.model_validate(config))
-        return safetensors.torch.load_file(RunFolder(tmp_path / name).checkpoint("last").path / "model.safetensors")
+        return safetensors.torch.load_file(
+            RunFolder(tmp_path / name).find_checkpoint("last").path / "model.safetensors"
+        )
 
     monkeypatch.setattr(memory, "LEAST", 32)
     train("auto", 1, "auto")

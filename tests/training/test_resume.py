@@ -127,29 +127,6 @@ def test_a_run_of_another_version_is_refused(text: Path, tmp_path: Path, monkeyp
         pipeline.train(make_config(text, tmp_path))
 
 
-def test_a_run_that_another_training_has_taken_over_stays_its(
-    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also when that happens behind the start, on the way back to an earlier checkpoint."""
-    run = RunFolder(tmp_path / "run")
-
-    def look(run: RunFolder, n_bytes: int = 0) -> None:
-        raise UserError(f"{run.path}: another training has taken this run over")
-
-    pipeline.train(make_config(text, tmp_path, max_steps=4))
-    before = kill_drill.outcome(run), run.config.read_bytes()
-    for is_late in (False, True):
-        with monkeypatch.context() as patch:
-            if is_late:
-                patch.setattr(metadata, "record_start", lambda *_: patch.setattr(RunFolder, "before_writing", look))
-            else:
-                patch.setattr(RunFolder, "before_writing", look)
-            with pytest.raises(UserError, match="has taken this run over"):
-                pipeline.train(make_config(text, tmp_path, max_steps=6), checkpoint="2")
-        after = kill_drill.outcome(run), run.config.read_bytes()
-        assert list(kill_drill.differences(before[0], after[0])) == [] and before[1] == after[1]
-
-
 def test_no_steps_are_taken_behind_a_curve_that_ends_in_nothing(text: Path, tmp_path: Path) -> None:
     """As they would be with `base: runs/OLD/config.yaml`, where the old run's end is written down, and by a run that is
     over and gets more steps."""
@@ -184,11 +161,11 @@ def test_a_prolonged_run_keeps_the_curve_that_it_had(
 
     assert "curve ends" not in go_on(4)
     run = RunFolder(tmp_path / "run")
-    assert run.section("schedule", ScheduleConfig).total_steps == 4
+    assert run.read_section("schedule", ScheduleConfig).total_steps == 4
     assert "the cosine curve ends at step 4 (schedule.total_steps); any step after it" in go_on(6)
     with pytest.raises(UserError, match=r"schedule\.total_steps: 4 -> 8"):
         go_on(8, total_steps=8)
-    assert run.section("schedule", ScheduleConfig).total_steps == 4
+    assert run.read_section("schedule", ScheduleConfig).total_steps == 4
     metrics = kill_drill.outcome(run)["metrics"]
     rates = [entry["train/learning_rate"] for entry in metrics if "train/learning_rate" in entry]
     assert rates == pytest.approx([0.5e-3, 1e-3, 0.55e-3, 1e-4, 1e-4, 1e-4])
@@ -204,7 +181,7 @@ def test_epochs_that_are_over_before_the_curve_is(
     pipeline.train(config.model_copy(update={"schedule": curve, "train": limits, "batches": batches}))
     said = capsys.readouterr().err
     (steps,) = re.findall(r"warning: train\.max_epochs 1 ends the training near step (\d+), and the cosine curve", said)
-    assert RunFolder(tmp_path / "run").checkpoint("last").step == int(steps)
+    assert RunFolder(tmp_path / "run").find_checkpoint("last").step == int(steps)
     assert "curve ends at step 100; set schedule.total_steps" in said
 
 
@@ -217,7 +194,7 @@ def start(config: Config, folder: Path) -> subprocess.Popen[str]:
 
 
 def wait_for_checkpoint(process: subprocess.Popen[str], runs_dir: Path) -> None:
-    while not RunFolder(runs_dir / "run").checkpoint_list():
+    while not RunFolder(runs_dir / "run").list_checkpoints():
         assert process.poll() is None, process.communicate()[1]
         time.sleep(0.005)
 
@@ -226,7 +203,7 @@ def without_later_checkpoints(runs_dir: Path, folder: Path) -> RunFolder:
     """A copy of a run whose last checkpoint is that of step 4."""
     shutil.copytree(runs_dir / "run", folder / "run")
     run = RunFolder(folder / "run")
-    for info in run.checkpoint_list():
+    for info in run.list_checkpoints():
         if info.step > 4:
             shutil.rmtree(info.path)
     return run
@@ -248,7 +225,7 @@ def test_the_comparison_notices_a_lost_piece_of_the_state(
 ) -> None:
     """So a drill that finds no difference has looked at it."""
     run = without_later_checkpoints(undisturbed, tmp_path)
-    info = run.checkpoint("4")
+    info = run.find_checkpoint("4")
     state = torch.load(info.path / "training.pt", weights_only=True)
     LOST[piece](state)
     torch.save(state, info.path / "training.pt")
@@ -316,7 +293,7 @@ def test_a_signal_finishes_the_step_saves_and_says_how_to_go_on(
     assert "same command goes on" in errors
     assert "Traceback" not in errors
     run = RunFolder(tmp_path / "run")
-    assert torch.load(run.checkpoint("last").path / "training.pt", weights_only=True)["progress"]["step"] > 0
+    assert torch.load(run.find_checkpoint("last").path / "training.pt", weights_only=True)["progress"]["step"] > 0
 
 
 def test_curves_are_cut_back_to_the_checkpoint(text: Path, tmp_path: Path) -> None:

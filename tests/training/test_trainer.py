@@ -93,7 +93,9 @@ def test_after_several_in_a_row_it_goes_back_with_half_the_learning_rate(here, t
     assert taken == [(step, 2e-3) for step in range(1, 9)] + [(step, 1e-3) for step in range(5, 13)]
     assert [entry["step"] for entry in entries()] == list(range(1, 13))
     assert [entry["train/learning_rate"] for entry in entries()][3:5] == [2e-3, 1e-3]
-    state = torch.load(RunFolder(here / "runs" / "tiny").checkpoint("last").path / "training.pt", weights_only=True)
+    state = torch.load(
+        RunFolder(here / "runs" / "tiny").find_checkpoint("last").path / "training.pt", weights_only=True
+    )
     assert state["progress"]["returns"] == 1
     hours = [entry["train/hours"] for entry in entries()]
     assert sorted(hours) == hours  # those of the steps that were lost count, too
@@ -153,7 +155,7 @@ def test_a_run_does_not_go_back_to_where_it_was_stopped(here, tmt, infect, monke
     infect(stop_then_fail)
     settings = (*TRAIN, "schedule.kind=constant", "schedule.warmup_steps=1", "schedule.peak=2e-3")
     assert tmt(*settings).returncode == 143
-    assert RunFolder(here / "runs" / "tiny").checkpoint("last").step == 5
+    assert RunFolder(here / "runs" / "tiny").find_checkpoint("last").step == 5
     done = tmt(*settings, "validation.every=100")
     assert done.returncode == 0, done.stderr
     assert "from step 7 on: back to step 4 with half the learning rate" in done.stderr
@@ -164,9 +166,9 @@ def test_a_return_to_before_the_first_step_of_this_start(here, tmt, infect) -> N
     settings = ("schedule.kind=constant", "schedule.warmup_steps=1", "schedule.peak=2e-3", "train.max_steps=20")
     assert tmt(*TRAIN, *settings, "train.max_steps=8").returncode == 0
     run = RunFolder(here / "runs" / "tiny")
-    (run.checkpoint("8").path / "training.pt").rename(run.checkpoint("8").path / "lost")
+    (run.find_checkpoint("8").path / "training.pt").rename(run.find_checkpoint("8").path / "lost")
     infect(lambda step, rate: step >= 10 and rate > 1.5e-3)
-    shutil.rmtree(run.checkpoint("8").path)
+    shutil.rmtree(run.find_checkpoint("8").path)
     done = tmt(*TRAIN, *settings, "validation.every=100")
     assert done.returncode == 0, done.stderr
     assert "back to step 4" in done.stderr
@@ -182,7 +184,7 @@ def test_a_first_score_that_is_no_number_is_not_the_best(here, tmt, monkeypatch)
     monkeypatch.setattr(Validator, "__call__", first_nan)
     done = tmt(*TRAIN)
     assert done.returncode == 0, done.stderr
-    assert RunFolder(here / "runs" / "tiny").checkpoint("best").step == 8
+    assert RunFolder(here / "runs" / "tiny").find_checkpoint("best").step == 8
 
 
 def test_a_signal_during_the_last_validation_is_obeyed(here, tmt, monkeypatch) -> None:
@@ -216,8 +218,8 @@ def test_a_stop_changes_nothing_about_what_stays(here, tmt, infect, monkeypatch)
     done = tmt(*settings, "--restart")
     assert (done.returncode, "leave them out to go on" in done.stderr) == (143, True)
     run = RunFolder(here / "runs" / "stopped")
-    assert [info.step for info in run.checkpoint_list() if not info.stopped] == [6, 8]
-    assert run.checkpoint("last").step == 9
+    assert [info.step for info in run.list_checkpoints() if not info.stopped] == [6, 8]
+    assert run.find_checkpoint("last").step == 9
     assert tmt("average", "runs/stopped", "--last", "2").returncode == 0
     assert RunFolder(here / "runs" / "stopped-average-last-2").read_record()["exported"]["steps"] == [6, 8]
     monkeypatch.undo()
@@ -299,7 +301,7 @@ def test_the_mean_of_the_weights_is_what_is_kept(here, tmt) -> None:
             safetensors.torch.load_file(info.path / "model.safetensors"),
             torch.load(info.path / "training.pt", weights_only=True)["raw_weights"],
         )
-        for info in RunFolder(here / "runs" / "tiny").checkpoint_list()
+        for info in RunFolder(here / "runs" / "tiny").list_checkpoints()
     ]
     assert [step for step, _, _ in kept] == list(range(1, 13))
     for (_, mean, _), (step, next_mean, raw) in pairwise(kept):
@@ -315,7 +317,7 @@ def test_the_mean_of_the_weights_is_what_is_scored(here, tmt) -> None:
     assert done.returncode == 0, done.stderr
     sources, targets = (Path(f"valid.{lang}").read_text(encoding="utf-8").splitlines() for lang in ("en", "de"))
     run = RunFolder(here / "runs" / "tiny")
-    for info in run.checkpoint_list():
+    for info in run.list_checkpoints():
         translator = Translator.load(run.path, str(info.step), precision="fp32")
         scores = [score for one in translator.score(sources, targets) for score in one.token_scores]
         assert info.scores["nll"] == pytest.approx(-sum(scores) / len(scores), rel=1e-4)
@@ -340,7 +342,7 @@ def test_settings_are_heeded(here, tmt) -> None:
     def train(name: str, *settings: str) -> dict[str, torch.Tensor]:
         done = tmt(*TRAIN, "train.max_steps=3", f"name={name}", *settings)
         assert done.returncode == 0, done.stderr
-        checkpoint = RunFolder(here / "runs" / name).checkpoint("last")
+        checkpoint = RunFolder(here / "runs" / name).find_checkpoint("last")
         return safetensors.torch.load_file(checkpoint.path / "model.safetensors")
 
     plain = train("plain")
@@ -355,7 +357,7 @@ def test_a_step_that_is_skipped_does_not_move_the_mean(here, tmt, infect) -> Non
     assert done.returncode == 0, done.stderr
     run = RunFolder(here / "runs" / "tiny")
     before, skipped, after = (
-        safetensors.torch.load_file(run.checkpoint(step).path / "model.safetensors") for step in ("5", "6", "7")
+        safetensors.torch.load_file(run.find_checkpoint(step).path / "model.safetensors") for step in ("5", "6", "7")
     )
     assert all(torch.equal(mean, skipped[name]) for name, mean in before.items())
     assert not all(torch.equal(mean, after[name]) for name, mean in before.items())

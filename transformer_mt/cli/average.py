@@ -18,9 +18,9 @@ from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.pipeline import data, train
 from transformer_mt.runs.checkpoints import load_weights
-from transformer_mt.runs.folder import CheckpointInfo, RunFolder, ranked
+from transformer_mt.runs.folder import CheckpointInfo, RunFolder, rank_checkpoints
 from transformer_mt.system import files
-from transformer_mt.system.device import resolve
+from transformer_mt.system.device import configure_process, resolve_machine
 from transformer_mt.training.distributed import Ranks
 
 COLUMNS = ("loss", "nll", "ppl", "bleu", "chrf", "degenerate")
@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> None:
     output = args.output or _default_output(run, args)
     check_output_is_new(output)
     checkpoints = _select_checkpoints(run, args)
-    config = configuration.load(run.config)
+    config = configuration.load_run(run)
     tokenizers = TokenizerPair.load(run.tokenizer)
     model = Transformer(config.model, tokenizers.src, tokenizers.tgt)
     _set_weights(model, average_weights(model, checkpoints))
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> None:
     description = f"the mean of {run.path}, steps {', '.join(f'{step:,}' for step in steps)}"
     write_weights_folder(run, output, model.cpu(), replace(checkpoints[-1], scores=scores), description, steps)
     print(*_table([*((f"{info.step:,}", info.scores) for info in checkpoints), ("average", scores)]), sep="\n")
-    size = files.size(files.used(output))
+    size = files.format_bytes(files.folder_bytes(output))
     print(f"{output}: {description}, {size}; tmt translate, evaluate, export read it like a run")
 
 
@@ -63,12 +63,12 @@ def _default_output(run: RunFolder, args: argparse.Namespace) -> Path:
 def _select_checkpoints(run: RunFolder, args: argparse.Namespace) -> list[CheckpointInfo]:
     """Return the chosen checkpoints, oldest first. Raises `UserError` if the run does not have them."""
     if args.steps:
-        chosen = [run.checkpoint(step) for step in args.steps]
+        chosen = [run.find_checkpoint(step) for step in args.steps]
         if len({info.step for info in chosen}) < len(chosen):
             raise UserError(f"average: {' '.join(args.steps)}: names a step twice")
     else:
-        available = [info for info in run.checkpoint_list() if not info.stopped]
-        candidates = ranked(available) if args.best is not None else available[::-1]
+        available = [info for info in run.list_checkpoints() if not info.stopped]
+        candidates = rank_checkpoints(available) if args.best is not None else available[::-1]
         count = args.best if args.best is not None else args.last
         if len(candidates) < count:
             steps = ", ".join(str(info.step) for info in candidates) or "none"
@@ -115,7 +115,8 @@ def _validate(
     if pairs.fingerprint != run.read_record()["sha256"]["validation"]:
         raise UserError(f"average: the validation pairs of {run.path} have changed since its training; restore them")
     corpus = data.encode_validation(config, pairs, tokenizers)
-    machine = resolve(args.device, config.precision, args.threads)
+    machine = resolve_machine(args.device, config.precision, args.threads)
+    configure_process(machine)
     model.to(machine.device)
     return train.make_validator(config, machine, Ranks(), model, tokenizers, corpus)().scores
 

@@ -110,9 +110,9 @@ class Comparison:
 def _compare(args: argparse.Namespace) -> Comparison:
     """Translate with the runs, and compare all translations."""
     runs = {path: RunFolder.open(path) for path in args.systems if path.is_dir()}
-    configs = {path: configuration.load(run.config) for path, run in runs.items()}
+    configs = {path: configuration.load_run(run) for path, run in runs.items()}
     for run in runs.values():
-        run.checkpoint(args.checkpoint or "best")  # a missing checkpoint is found before another run translates
+        run.find_checkpoint(args.checkpoint or "best")  # a missing checkpoint is found before another run translates
     scorer = _make_scorer(args, configs)
     paths = [args.ref, *([args.src] if args.src else []), *(path for path in args.systems if path not in runs)]
     texts = dict(zip(paths, read_aligned_files(*paths), strict=True))

@@ -120,7 +120,7 @@ def _evaluate_file(args: argparse.Namespace) -> tuple[dict[str, Any], list[Evalu
 def _evaluate_run(args: argparse.Namespace) -> tuple[dict[str, Any], Iterator[Evaluation]]:
     """Translate and score test sets with a run. Return a header for JSON, and the scores of each set in turn."""
     run = RunFolder.open(args.run)
-    config = configuration.load(run.config)
+    config = configuration.load_run(run)
     scorer = _make_scorer(config.scoring, config.data.tgt_lang, args.paper)
     test_sets = _read_test_sets(args, run, config)
     translator = load_translator(args, args.run)

@@ -45,11 +45,12 @@ def check_output_is_new(output: Path) -> None:
 
 def export_weights(source: RunFolder, checkpoint: str, output: Path) -> list[str]:
     """Write the weights of one checkpoint into a new run folder. Return the lines to print."""
-    info = source.checkpoint(checkpoint)
+    info = source.find_checkpoint(checkpoint)
     model = Translator.load(source.path, str(info.step), "cpu", precision="fp32").model
     write_weights_folder(source, output, model, info, f"from {source.path}, step {info.step:,}", [info.step])
+    size = files.format_bytes(files.folder_bytes(output))
     return [
-        f"{output}: the weights of {source.path}, step {info.step:,}, {files.size(files.used(output))}; in place of a "
+        f"{output}: the weights of {source.path}, step {info.step:,}, {size}; in place of a "
         "run, tmt translate, score, evaluate, compare, tokenize, plot and export read it, and train.init_from begins "
         "with it"
     ]
@@ -65,7 +66,7 @@ def write_weights_folder(
     """
     record = weights.exported_record(source, what, steps)
     scored = checkpoint if checkpoint.scores else None
-    readme = render_card(RunFolder(output), configuration.load(source.config), record, scored)
+    readme = render_card(RunFolder(output), configuration.load_run(source), record, scored)
     weights.write_folder(source, output, model, checkpoint, record, readme)
 
 
@@ -80,13 +81,13 @@ def export_ctranslate2(
     The engines translate the lines of `src`, or the run's validation sentences.
     """
     ctranslate2_export.check_quantization(quantization)
-    config = configuration.load(source.config)
+    config = configuration.load_run(source)
     check_supported(source, config)
     translator = Translator.load(source.path, checkpoint, "cpu", precision="fp32")
     notes: list[str] = []
     texts = list(read_lines(src)) if src else validation_sources(config, notes)
     parity = ctranslate2_export.write_folder(translator, output, quantization, texts)
-    step, size = translator.members[0].step, files.size(files.used(output))
+    step, size = translator.members[0].step, files.format_bytes(files.folder_bytes(output))
     return [
         *notes,
         f"{output}: {source.path}, step {step:,}, {quantization}, {size}",

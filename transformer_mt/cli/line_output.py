@@ -20,7 +20,7 @@ from typing import IO
 
 from transformer_mt.cli.line_input import Line
 from transformer_mt.errors import UserError
-from transformer_mt.system.files import real, write_text
+from transformer_mt.system.files import write_text
 from transformer_mt.system.logging import log
 
 Settings = dict[str, str]
@@ -114,7 +114,7 @@ def open_output(path: Path | None, settings: Settings | None = None, resume: boo
         with path.open("wb", buffering=0) as file:
             yield LineOutput(file, Progress({}))
         return
-    path = real(path)
+    path = path.resolve()
     part, record = (path.with_name(path.name + suffix) for suffix in (".part", ".part.json"))
     with part.open("ab", buffering=0) as file:
         _lock(file)

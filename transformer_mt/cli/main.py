@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         place = f"{error.filename}: " if error.filename else ""
         _fail(f"{place}{error.strerror or error}")
     except (MemoryError, RuntimeError) as error:
-        from transformer_mt.system.device import is_out_of_memory
+        from transformer_mt.system.memory import is_out_of_memory
 
         if not is_out_of_memory(error):
             raise

@@ -18,7 +18,7 @@ from transformer_mt.errors import UserError
 from transformer_mt.pipeline import data, figures
 from transformer_mt.plotting.figures import save
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.system.files import atomic_file, real
+from transformer_mt.system.files import atomic_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> None:
     figure = _draw(args, config, run)
     output = args.output or _default_output(args, config, run)
     output.parent.mkdir(exist_ok=True)
-    with atomic_file(real(output)) as temporary:
+    with atomic_file(output.resolve()) as temporary:
         save(figure, temporary, _image_format(output))
     print(output)
 

@@ -21,7 +21,7 @@ def load_run_or_config(path: Path, overrides: Sequence[str]) -> tuple[Config, Ru
         for override in overrides:
             if override.startswith(("model", "tokenizer")):
                 raise UserError(f"{override}: the model and tokenizers of a run cannot be changed; leave it out")
-        return configuration.load(run.config, overrides), run
+        return configuration.load_run(run, overrides), run
     if not path.exists():
         raise UserError(f"{path}: no such run folder and no such YAML file (looked in {Path.cwd()})")
     return configuration.load(path, overrides), None

@@ -31,11 +31,12 @@ from transformer_mt.errors import UserError
 from transformer_mt.evaluation.metrics import ScoringConfig
 from transformer_mt.export.ctranslate2_support import unsupported_model, unsupported_search
 from transformer_mt.model.config import ModelConfig
+from transformer_mt.runs.config import KeepConfig
+from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.device import DeviceName, Precision
-from transformer_mt.system.files import real
 from transformer_mt.training.loss import LossConfig
 from transformer_mt.training.optimizers import OptimizerConfig
-from transformer_mt.training.progress import KeepConfig, TrainConfig, ValidationConfig
+from transformer_mt.training.progress import TrainConfig, ValidationConfig
 from transformer_mt.training.schedule import ScheduleConfig
 
 COMMAND_LINE = Location("command line")
@@ -130,7 +131,15 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Config:
 
     Raises one `UserError` that lists every mistake on a line of its own: file, line, key, remedy.
     """
-    tree = _read_inherited(path, ())
+    return _validate(_read_inherited(path, ()), path, overrides)
+
+
+def load_run(run: RunFolder, overrides: Sequence[str] = ()) -> Config:
+    """Load the configuration of a run, also of a run in an older format. Raises `UserError` like `load`."""
+    return _validate(run.read_config(), run.config, overrides)
+
+
+def _validate(tree: Tree, path: Path, overrides: Sequence[str]) -> Config:
     for override in overrides:
         key, equals, text = override.partition("=")
         if not equals or not all(key.split(".")):
@@ -157,7 +166,7 @@ def builtin_path(name: str) -> Path:
 
 def _read_inherited(path: Path, descendants: tuple[Path, ...]) -> Tree:
     """Read a file and the files that it inherits from. `descendants` are the files that inherit from this one."""
-    files = (*descendants, real(path))
+    files = (*descendants, path.resolve())
     if files[-1] in descendants:
         chain = " -> ".join(file.name for file in files)
         raise UserError(f"{path}: base: the files inherit from each other in a circle: {chain}")

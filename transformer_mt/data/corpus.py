@@ -25,7 +25,7 @@ from transformer_mt.data.progress import blocks
 from transformer_mt.data.sources import Source, read_source
 from transformer_mt.data.text_files import SentencePair
 from transformer_mt.errors import UserError
-from transformer_mt.system.files import atomic_shared_folder, real
+from transformer_mt.system.files import atomic_shared_folder
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -188,7 +188,7 @@ def _key(source: Source, columns: tuple[str, str]) -> str:
     files = [Path(name) for name in (*source.src, *source.tgt, *source.table)]
     if source.dataset and Path(source.dataset).is_dir():
         files += sorted(path for path in visible(Path(source.dataset)) if path.is_file())
-    stats = [(str(real(path)), *_size_and_time(path)) for path in files]
+    stats = [(str(path.resolve()), *_size_and_time(path)) for path in files]
     text = json.dumps([LAYOUT, __version__ if source.builtin else "", source.model_dump(mode="json"), columns, stats])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -196,11 +196,11 @@ def _key(source: Source, columns: tuple[str, str]) -> str:
 def visible(folder: Path, around: frozenset[Path] = frozenset()) -> Iterator[Path]:
     """What lies in a folder, but not in hidden ones: the cache, which is being written, may be one. Nor in those that
     are `around` it, to which a link may lead back."""
-    around |= {real(folder)}
+    around |= {folder.resolve()}
     for path in folder.iterdir():
         if not path.name.startswith("."):
             yield path
-            if path.is_dir() and real(path) not in around:
+            if path.is_dir() and path.resolve() not in around:
                 yield from visible(path, around)
 
 

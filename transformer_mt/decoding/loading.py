@@ -17,7 +17,7 @@ from transformer_mt.errors import UserError
 from transformer_mt.model.config import ModelConfig
 from transformer_mt.model.linear import convert_linears
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.runs.checkpoints import WEIGHTS, load_chosen
+from transformer_mt.runs.checkpoints import WEIGHTS, load_weights_of
 from transformer_mt.runs.folder import RunFolder
 
 
@@ -35,10 +35,10 @@ class Member(NamedTuple):
     def read(cls, folder: RunFolder, which: str) -> Member:
         """The checkpoint best, last, or a step's number. Raises `UserError` where there is nothing to read."""
         tokenizers = TokenizerPair.load(folder.tokenizer)
-        model = Transformer(folder.section("model", ModelConfig), tokenizers.src, tokenizers.tgt)
-        info = load_chosen(model, folder, which)
+        model = Transformer(folder.read_section("model", ModelConfig), tokenizers.src, tokenizers.tgt)
+        info = load_weights_of(model, folder, which)
         seal = info.files[WEIGHTS]["sha256"][:12]
-        return cls(folder, folder.section("data", DataConfig), tokenizers, model, info.step, seal)
+        return cls(folder, folder.read_section("data", DataConfig), tokenizers, model, info.step, seal)
 
 
 def load_members(runs: Sequence[RunFolder], which: str) -> list[Member]:
@@ -66,7 +66,7 @@ def _check_together(first: Member, other: Member) -> None:
         raise UserError(f"{here} differs from {there.path} in tokenizer.source_bos; train one of them anew")
     if other.tokenizers.to_dict() != first.tokenizers.to_dict():
         keys = ("file",) if first.tokenizers.joint else ("src_file", "tgt_file")
-        own = other.folder.section("tokenizer", TokenizerConfig)
+        own = other.folder.read_section("tokenizer", TokenizerConfig)
         section = {
             **own.model_dump(include={"sampling", "source_bos"}, exclude_defaults=True),
             "kind": kind_of(first.tokenizers.src.backend),

@@ -25,7 +25,7 @@ from transformer_mt.decoding.text_translator import TextTranslator, batches
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.system.device import resolve
+from transformer_mt.system.device import configure_process, resolve_machine
 
 ALIGNED = 4096  # padded tokens whose attention weights are held at once
 READ = 2048  # tokens of given translations that are read together on a CPU
@@ -78,8 +78,9 @@ class Translator(TextTranslator):
         """
         others = [ensemble] if isinstance(ensemble, str | Path) else ensemble
         folders = [RunFolder.open(each) for each in (run, *others)]
-        config = folders[0].section("decoding", DecodingConfig).with_options(options)
-        machine = resolve(device, precision, threads)
+        config = folders[0].read_section("decoding", DecodingConfig).with_options(options)
+        machine = resolve_machine(device, precision, threads)
+        configure_process(machine)
         members = load_members(folders, checkpoint)
         models = [ready(member.model.to(machine.device), machine.precision) for member in members]
         return cls(models, members[0].tokenizers, config, members)

@@ -30,7 +30,7 @@ from transformer_mt.errors import UserError
 from transformer_mt.export.ctranslate2_model import vocabulary
 from transformer_mt.export.ctranslate2_support import unsupported_search
 from transformer_mt.runs.folder import EXPORT, RunFolder
-from transformer_mt.system.device import resolve
+from transformer_mt.system.device import configure_process, resolve_machine
 
 HARDLY = 1e-9  # in place of an exponent of 0, with which the engine ends a search before K translations have ended
 TYPES = {"fp32": "float32", "bf16": "bfloat16"}
@@ -83,7 +83,7 @@ class Engine(TextTranslator):
         about = read_about(folder)
         if checkpoint != "best":
             raise UserError(f"--checkpoint {checkpoint}: {folder} holds one checkpoint, of step {about.step:,}")
-        resolve("cpu", "fp32", threads)  # for the threads
+        configure_process(resolve_machine("cpu", "fp32", threads))
         check_device(device)
         try:
             files = (str(folder / f"{side}_tokenizer.json") for side in ("src", "tgt"))

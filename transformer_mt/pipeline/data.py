@@ -16,7 +16,7 @@ from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
 from transformer_mt.pipeline import warm_start
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.system.files import remove_abandoned
+from transformer_mt.system.files import remove_stale_folders
 from transformer_mt.system.logging import log_rank0
 
 
@@ -45,7 +45,7 @@ def prepare_data(run: RunFolder, config: Config, *, is_rank0: bool) -> TrainingD
     because not every kind is learned deterministically.
     """
     if is_rank0:
-        remove_abandoned(Path(config.data.cache_dir))
+        remove_stale_folders(Path(config.data.cache_dir))
     train, validation = load_split(config, "train"), load_split(config, "validation")
     if config.data.validation is None:
         log_rank0(f"data: data.validation is not set: {len(validation):,} random training pairs are held out for it")

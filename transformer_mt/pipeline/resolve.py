@@ -17,7 +17,7 @@ from transformer_mt.model.transformer import Transformer
 from transformer_mt.pipeline.data import TrainingData, make_stream
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system import launcher
-from transformer_mt.system.device import Machine, resolve
+from transformer_mt.system.device import Machine, resolve_machine
 from transformer_mt.system.logging import log_rank0
 from transformer_mt.training import memory
 from transformer_mt.training.loss import make_loss
@@ -34,14 +34,14 @@ def resolve_config(run: RunFolder, config: Config) -> Config:
     if run.exists():
         refuse_exported(run)
         is_shared_alike = run.read_record().get("processes") == launcher.local_world_size()
-        old = configuration.load(run.config)
+        old = configuration.load_run(run)
         kept = ("device", "precision", "threads") if is_shared_alike else ("device", "precision")
         unchanged = {key: getattr(old, key) for key in kept if getattr(config, key) == "auto"}
         unchanged["schedule"] = config.schedule.ending(old.schedule.total_steps)
         if config.batches.tokens == "auto":
             unchanged["batches"] = config.batches.model_copy(update={"tokens": old.batches.tokens})
         config = config.model_copy(update=unchanged)
-    machine = resolve(config.device, config.precision, config.threads)
+    machine = resolve_machine(config.device, config.precision, config.threads)
     found = {
         "device": machine.device.type if config.device == "auto" else config.device,
         "precision": machine.precision,

@@ -7,13 +7,13 @@ from shlex import quote
 from typing import Any
 
 from transformer_mt.config.root import Config
-from transformer_mt.runs.folder import CheckpointInfo, RunFolder, ranked
+from transformer_mt.runs.folder import CheckpointInfo, RunFolder, rank_checkpoints
 from transformer_mt.system.files import write_text
 
 
 def write_card(run: RunFolder, config: Config) -> None:
     """Replace the README of a run folder."""
-    best = next(iter(ranked(run.readable_checkpoints())), None)
+    best = next(iter(rank_checkpoints(run.readable_checkpoints())), None)
     write_text(run.readme, render_card(run, config, run.read_record(), best))
 
 

@@ -34,10 +34,10 @@ from transformer_mt.pipeline.run_card import write_card
 from transformer_mt.pipeline.validation import Validator
 from transformer_mt.pipeline.warm_start import WarmStart, find_warm_start
 from transformer_mt.runs import metadata
-from transformer_mt.runs.checkpoints import find_start, warning_of_room
+from transformer_mt.runs.checkpoints import disk_space_warning, find_resume_checkpoint
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system import launcher
-from transformer_mt.system.device import Machine, describe, resolve
+from transformer_mt.system.device import Machine, configure_process, describe, resolve_machine
 from transformer_mt.system.logging import log, log_rank0
 from transformer_mt.training import distributed
 from transformer_mt.training.distributed import Ranks
@@ -58,18 +58,21 @@ def train(config: Config, *, checkpoint: str = "last", restart: bool = False) ->
 
     Raises `UserError` for what the user can mend, and `Interrupted` when a signal stopped it.
     """
-    run = RunFolder(Path(config.runs_dir) / str(config.name), config.keep.when_full)
+    run = RunFolder(Path(config.runs_dir) / str(config.name))
     if (restart or checkpoint != "last") and launcher.restart_count() and metadata.was_started_by_this_job(run):
         log_rank0(
             "this job was started anew: its first start has done what --restart and --checkpoint say, and it goes on"
         )
         checkpoint, restart = "last", False
+    if not restart:
+        run.check_resumable()
     if checkpoint != "last":
-        run.checkpoint(checkpoint)  # must be there before anything is made
+        run.find_checkpoint(checkpoint)  # must be there before anything is made
     origin = find_warm_start(run, config, restart=restart)
     with distributed.join(config.batches.accumulate) as ranks, hold(run, ranks, restart):
         config = ranks.run_on_rank0(lambda: resolve_config(run, config))
-        machine = resolve(config.device, config.precision, config.threads)
+        machine = resolve_machine(config.device, config.precision, config.threads)
+        configure_process(machine)
         with ranks.rank0_first():
             material = prepare_data(run, config, is_rank0=ranks.is_rank0)
         report = ranks.run_on_rank0(lambda: report_data(run, config, material, origin))
@@ -83,7 +86,7 @@ def train(config: Config, *, checkpoint: str = "last", restart: bool = False) ->
             begin(run, config, machine, model, origin, material, report)
         with make_monitor(run, config, ranks) as monitor:
             trainer = make_trainer(run, config, machine, ranks, model, material, stream, monitor)
-            start = ranks.run_on_rank0(lambda: find_start(run, checkpoint))
+            start = ranks.run_on_rank0(lambda: find_resume_checkpoint(run, checkpoint))
             if start is not None:
                 trainer.resume(start)
                 log_rank0(f"going on after step {trainer.progress.step:,}")
@@ -161,7 +164,7 @@ def begin(
     """Write down what this run is."""
     if origin is not None:
         log_rank0(origin.describe())
-    if line := warning_of_room(run, config.keep, model, config.optimizer.state_copies):
+    if line := disk_space_warning(run, config.keep, model, config.optimizer.state_copies):
         log_rank0(line)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     metadata.record_start(
@@ -292,7 +295,7 @@ def finish(
 
     The scores stand in `run.json` first: a run that is killed afterwards records them in the curves when it goes on.
     """
-    best, last = run.checkpoint("best"), run.checkpoint("last")
+    best, last = run.find_checkpoint("best"), run.find_checkpoint("last")
     tested = {"step": best.step, "decoding": config.decoding.output_options()}
     test = metadata.known_test_scores(run, tested)
     if test is None:

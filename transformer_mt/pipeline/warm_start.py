@@ -19,7 +19,7 @@ from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
 from transformer_mt.model.config import ModelConfig
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.runs.checkpoints import WEIGHTS, load_chosen
+from transformer_mt.runs.checkpoints import WEIGHTS, load_weights_of
 from transformer_mt.runs.folder import RunFolder
 
 KEY = "train.init_from"
@@ -47,8 +47,8 @@ class WarmStart:
         run, tokenizers = _open_run(config), load_tokenizers(config)
         try:
             with torch.random.fork_rng(devices=[]):
-                theirs = Transformer(run.section("model", ModelConfig), tokenizers.src, tokenizers.tgt)
-            checkpoint = load_chosen(theirs, run, "best")
+                theirs = Transformer(run.read_section("model", ModelConfig), tokenizers.src, tokenizers.tgt)
+            checkpoint = load_weights_of(theirs, run, "best")
         except UserError as error:
             raise UserError(f"{KEY}: {error}") from None
         with torch.device("meta"):
@@ -126,7 +126,9 @@ def load_tokenizers(config: Config) -> TokenizerPair:
     """
     run = _open_run(config)
     try:
-        differences = list(_differing_keys("tokenizer", config.tokenizer, run.section("tokenizer", TokenizerConfig)))
+        differences = list(
+            _differing_keys("tokenizer", config.tokenizer, run.read_section("tokenizer", TokenizerConfig))
+        )
         pair = TokenizerPair.load(run.tokenizer)
     except UserError as error:
         raise UserError(f"{KEY}: {error}") from None

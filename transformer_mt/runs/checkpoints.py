@@ -1,29 +1,28 @@
-"""Checkpoints: weights as safetensors, and the training state in a file that loads without pickle's powers.
+"""Checkpoints: weights as safetensors, and the training state in a file that loads with `weights_only=True`.
 
-A checkpoint is a folder that appears whole or not at all, and whose files are never read before their checksums are
-found to be right.
+A checkpoint is a folder that is written atomically. The checksum of each file is verified before the file is loaded.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import safetensors.torch
 import torch
 from torch import nn
 
 from transformer_mt.errors import UserError
-from transformer_mt.runs.folder import CHECKPOINT, CheckpointInfo, RunFolder, damaged, ranked
+from transformer_mt.runs.config import KeepConfig
+from transformer_mt.runs.folder import CHECKPOINT, CheckpointInfo, RunFolder, damaged_checkpoint_error, rank_checkpoints
 from transformer_mt.runs.manifest import CorruptFileError, verify_manifest, write_manifest
 from transformer_mt.system import files
-from transformer_mt.system.files import WhenFull, atomic_folder, delete_folder
+from transformer_mt.system.files import atomic_folder, delete_folder
 from transformer_mt.system.logging import log_rank0
-from transformer_mt.training.progress import KeepConfig
 
 State = dict[str, Any]
-"""A training state: tensors, numbers, text, and lists and dicts of them."""
+"""A training state: tensors, numbers and strings, and lists and dicts of them."""
 
 WEIGHTS, STATE = "model.safetensors", "training.pt"
 
@@ -31,34 +30,30 @@ WEIGHTS, STATE = "model.safetensors", "training.pt"
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
-def save(info: CheckpointInfo, model: nn.Module, state: State | None, when_full: WhenFull = "exit") -> None:
-    """Write a checkpoint; one of the same step is replaced. Without a state, no training goes on from it.
+def save(info: CheckpointInfo, model: nn.Module, state: State | None) -> None:
+    """Write a checkpoint atomically. It replaces a checkpoint of the same step.
 
-    Raises `UserError` when the disk does not take it.
+    Without a state, training cannot be resumed from it. Raises `UserError` if the disk is full or fails.
     """
-
-    def write() -> None:
+    try:
         with atomic_folder(info.path) as folder:
             safetensors.torch.save_model(model, str(folder / WEIGHTS))
             if state is not None:
                 _save_state(state, folder / STATE)
-            about = {"step": info.step, "metric": info.metric, "scores": info.scores, "stopped": info.stopped}
-            write_manifest(folder / CHECKPOINT, about)
-            (folder / WEIGHTS).chmod((folder / CHECKPOINT).stat().st_mode)  # the library lets nobody else read it
-
-    weights = {tensor.data_ptr(): tensor for tensor in model.state_dict().values()}  # tied ones are saved once
-    n_bytes = _bytes([weights, state or {}]) + files.LITTLE // 16
-    try:
-        files.write_patiently(write, info.path.parents[1], n_bytes, when_full, f"the checkpoint {info.path.name}")
+            description = {"step": info.step, "metric": info.metric, "scores": info.scores, "stopped": info.stopped}
+            write_manifest(folder / CHECKPOINT, description)
+            (folder / WEIGHTS).chmod((folder / CHECKPOINT).stat().st_mode)  # safetensors ignores the umask
     except (OSError, RuntimeError, safetensors.SafetensorError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error).splitlines()[0]
         raise UserError(
-            f"{info.path}: the checkpoint cannot be written: {str(error).splitlines()[0]}\n"
-            "earlier checkpoints are intact: mend it, and the same command goes on from the last one"
+            f"{info.path}: the checkpoint cannot be written: {reason}\n"
+            "earlier checkpoints are intact: make room on the disk, or repair it, and run the same command again to "
+            "resume"
         ) from None
 
 
 def _save_state(state: State, path: Path) -> None:
-    """Raises what the system says, in whose place torch has an error of its own."""
+    """Save a state. Raises the `OSError` of the disk, which `torch.save` hides behind an error of its own."""
     with path.open("wb") as file:
         try:
             torch.save(state, file)
@@ -69,30 +64,54 @@ def _save_state(state: State, path: Path) -> None:
 def prune(run: RunFolder, keep: KeepConfig) -> None:
     """Delete the checkpoints that are neither among the best nor among the newest.
 
-    One that was written where the training was stopped stays beside them while it is the newest: so the others are in
-    the end those of a training that was never stopped.
+    A checkpoint written at a stop signal is kept only while it is the newest, and does not count as one of
+    `keep.last`. So a run that was stopped keeps in the end the same checkpoints as one that was not.
     """
     found = run.readable_checkpoints()
-    due = [info for info in found if not info.stopped]
-    kept = {info.step for info in (*found[-1:], *due[-keep.last :], *ranked(found)[: keep.best])}
+    regular = [info for info in found if not info.stopped]
+    kept = {info.step for info in (*found[-1:], *regular[-keep.last :], *rank_checkpoints(found)[: keep.best])}
     for info in found:
         if info.step not in kept:
             delete_folder(info.path)
+
+
+def delete_later_checkpoints(run: RunFolder, step: int) -> None:
+    """Delete the checkpoints after `step`."""
+    for other, folder in run.checkpoint_folders().items():
+        if other > step:
+            delete_folder(folder)
+
+
+def disk_space_warning(run: RunFolder, keep: KeepConfig, model: nn.Module, optimizer_copies: int) -> str | None:
+    """Return a warning if the disk cannot hold the checkpoints to be kept and the one being written.
+
+    `optimizer_copies`: numbers per weight in the optimiser state.
+    """
+    each = (1 + optimizer_copies) * sum(parameter.nbytes for parameter in model.parameters())
+    present = sum(files.folder_bytes(folder) for folder in run.checkpoint_folders().values())
+    needed, free = (keep.best + keep.last + 1) * each - present, files.free_bytes(run.path)
+    if needed <= free:
+        return None
+    return (
+        f"warning: {run.path}: {files.format_bytes(free)} are free on this disk, and the checkpoints need up to "
+        f"{files.format_bytes(needed)} more ({keep.best} best, {keep.last} last, one being written, "
+        f"{files.format_bytes(each)} each)"
+    )
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
 def verify(info: CheckpointInfo, *names: str) -> None:
-    """Compare a checkpoint's files (all, or those named) with their checksums. Raises `UserError` for a damaged one."""
+    """Compare a checkpoint's files (all, or the named ones) with their checksums. Raises `UserError` for damage."""
     try:
         verify_manifest(info.path / CHECKPOINT, *names)
     except CorruptFileError as damage:
-        raise damaged(damage) from None
+        raise damaged_checkpoint_error(damage) from None
 
 
 def load_weights(model: nn.Module, info: CheckpointInfo) -> None:
-    """Give the model the weights of a checkpoint. Raises `UserError` for damaged files, or another model's."""
+    """Load a checkpoint's weights into the model. Raises `UserError` for damage, or for weights of another model."""
     verify(info, WEIGHTS)
     path = info.path / WEIGHTS
     try:
@@ -103,14 +122,14 @@ def load_weights(model: nn.Module, info: CheckpointInfo) -> None:
         ) from None
 
 
-def load_chosen(model: nn.Module, run: RunFolder, which: str) -> CheckpointInfo:
-    """Give the model the weights of the checkpoint that `best`, `last` or a step's number names, and say which it is.
+def load_weights_of(model: nn.Module, run: RunFolder, which: str) -> CheckpointInfo:
+    """Load the weights of the checkpoint `which` (`best`, `last` or a step) into the model, and return its description.
 
-    A run that is being trained may delete it before it is read: then another is chosen. Raises `UserError` as
-    `RunFolder.checkpoint` and `load_weights` do.
+    Training may delete that checkpoint at any moment; then it is chosen again. Raises `UserError` like
+    `RunFolder.find_checkpoint` and `load_weights`.
     """
     while True:
-        info = run.checkpoint(which)
+        info = run.find_checkpoint(which)
         try:
             load_weights(model, info)
         except UserError:
@@ -121,14 +140,16 @@ def load_chosen(model: nn.Module, run: RunFolder, which: str) -> CheckpointInfo:
 
 
 def load_state(info: CheckpointInfo) -> State:
-    """The training state of a checkpoint, on the CPU. Raises `UserError` for damaged files."""
+    """Return the training state of a checkpoint, on the CPU. Raises `UserError` for damaged files."""
     verify(info, STATE)
     return torch.load(info.path / STATE, map_location="cpu", weights_only=True)
 
 
-def last_whole(run: RunFolder, up_to: int) -> CheckpointInfo | None:
-    """The last checkpoint up to a step whose every file is as it was written; not one that a stop has left, which a run
-    that was not disturbed would not have."""
+def find_rollback_checkpoint(run: RunFolder, up_to: int) -> CheckpointInfo | None:
+    """Return the last intact checkpoint up to a step, or None.
+
+    Checkpoints written at a stop signal are skipped: an uninterrupted run would not have them to roll back to.
+    """
     for info in reversed(run.readable_checkpoints()):
         if info.step <= up_to and not info.stopped:
             with suppress(UserError):
@@ -137,34 +158,29 @@ def last_whole(run: RunFolder, up_to: int) -> CheckpointInfo | None:
     return None
 
 
-def find_start(run: RunFolder, which: str) -> CheckpointInfo | None:
-    """The checkpoint to go on from; None where there is none yet.
+def find_resume_checkpoint(run: RunFolder, which: str) -> CheckpointInfo | None:
+    """Return the checkpoint to resume from, or None if the run has none yet.
 
-    `last` passes over damaged ones: they are named and kept under another name. Raises `UserError` where none is whole,
-    or where the one that was asked for is not.
+    `last` skips damaged checkpoints: they are logged and renamed. Raises `UserError` if none is intact, or if the one
+    that `which` names is damaged.
     """
     if not run.checkpoint_folders():
         return None
     if which == "last":
-        info, damages = _sort_out(run)
+        info, damages = _newest_intact(run)
         for folder, damage in damages.items():
             _set_aside(folder, damage)
     else:
-        info = run.checkpoint(which)
+        info = run.find_checkpoint(which)
         verify(info)
     return info
 
 
-def delete_later(run: RunFolder, step: int) -> None:
-    """Make the checkpoint of a step the run's last one."""
-    for its_step, folder in run.checkpoint_folders().items():
-        if its_step > step:
-            delete_folder(folder)
+def _newest_intact(run: RunFolder) -> tuple[CheckpointInfo, dict[Path, CorruptFileError]]:
+    """Return the newest intact checkpoint, and the damage of those to set aside.
 
-
-def _sort_out(run: RunFolder) -> tuple[CheckpointInfo, dict[Path, CorruptFileError]]:
-    """The newest whole checkpoint, and what is wrong with others: those after it, and those whose score is no longer
-    known. Raises `UserError` where none is whole."""
+    These are all damaged checkpoints after it, and the earlier ones whose description, and so score, is unreadable.
+    """
     newest, damages = None, dict[Path, CorruptFileError]()
     for folder in reversed(run.checkpoint_folders().values()):
         try:
@@ -177,7 +193,7 @@ def _sort_out(run: RunFolder) -> tuple[CheckpointInfo, dict[Path, CorruptFileErr
     if newest is None:
         raise UserError(
             "\n".join(map(str, damages.values()))
-            + f"\n{run.path}: no checkpoint is whole; restore one, or begin anew with --restart"
+            + f"\n{run.path}: no checkpoint is intact; restore one from a backup, or start again with --restart"
         )
     return newest, damages
 
@@ -188,32 +204,4 @@ def _set_aside(folder: Path, damage: CorruptFileError) -> None:
         n += 1
         aside = folder.with_name(f"{folder.name}.damaged-{n}")
     folder.rename(aside)
-    log_rank0(f"{damage}: this checkpoint is damaged and is passed over; it is kept as {aside.name}")
-
-
-# --- room -------------------------------------------------------------------------------------------------------------
-
-
-def warning_of_room(run: RunFolder, keep: KeepConfig, model: nn.Module, copies: int) -> str | None:
-    """A line where the disk will not hold the checkpoints that the run keeps, with the one being written.
-
-    `copies`: as in `OptimizerConfig`.
-    """
-    each = (1 + copies) * _bytes(list(model.parameters()))
-    there = sum(file.stat().st_size for folder in run.checkpoint_folders().values() for file in folder.iterdir())
-    needed, free = (keep.best + keep.last + 1) * each - there, files.free(run.path)
-    if needed <= free:
-        return None
-    return (
-        f"warning: {run.path}: {files.size(free)} are free on this disk, and the checkpoints need up to "
-        f"{files.size(needed)} more ({keep.best} best, {keep.last} last, one being written, {files.size(each)} each)"
-    )
-
-
-def _bytes(values: object) -> int:
-    """Bytes of all tensors in lists and dicts of them."""
-    if isinstance(values, torch.Tensor):
-        return values.nbytes
-    if isinstance(values, dict):
-        values = list(cast("dict[object, object]", values).values())
-    return sum(map(_bytes, cast("list[object]", values))) if isinstance(values, list) else 0
+    log_rank0(f"{damage}: this checkpoint is damaged and is skipped; it is kept as {aside.name}")

@@ -1,16 +1,16 @@
-"""The run folder: what lies where, which checkpoints it has, who may write to it, and its format version.
+"""The run folder: its files, its checkpoints and its format version.
 
     runs/NAME/
-      config.yaml        every setting, resolved; loads again
-      run.json           format version, provenance, corpora and their hashes
+      config.yaml        every setting, resolved; can be loaded again
+      run.json           format version, provenance, hashes of the corpora, results
       tokenizer.json     both tokenizers
       checkpoints/       step-000500/ with model.safetensors, training.pt, checkpoint.json (scores and checksums)
-      metrics.jsonl      one JSON object a line
-      tensorboard/       the same figures as events, and pictures
-      README.md          what this run is, its scores, what to type next
+      metrics.jsonl      one JSON object per line
+      tensorboard/       the same metrics as events, and figures
+      README.md          summary of the run, its scores, and commands to continue with
 
-`tmt plot` adds a folder plots/; a checkpoint that was found damaged is kept as step-000500.damaged/. Whatever is
-replaced is written whole or not at all (disk.py).
+`tmt plot` adds a folder plots/. A damaged checkpoint is kept as step-000500.damaged/. The process that trains the run
+holds the file .lock.
 """
 
 from __future__ import annotations
@@ -22,104 +22,115 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cached_property
 from pathlib import Path
 from shlex import quote
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from pydantic import ValidationError
 
 from transformer_mt.config.section import Section
-from transformer_mt.config.yaml_loader import read_yaml
+from transformer_mt.config.yaml_loader import Tree, Value, read_yaml
 from transformer_mt.errors import UserError
-from transformer_mt.runs.lock import Lock
+from transformer_mt.runs.lock import HOLDER_FILE, LOCK_FILE, lock_folder
 from transformer_mt.runs.manifest import CorruptFileError, read_manifest
-from transformer_mt.system import files as disk
-from transformer_mt.system.files import WhenFull
+from transformer_mt.system.files import remove_leftovers
 
-FORMAT = 3
+FORMAT = 4
+READABLE_FORMATS = (3, FORMAT)  # format 3 has another training state, so it can be read but not resumed
+DELETED_KEYS: dict[tuple[str, str], str | None] = {
+    ("keep", "when_full"): None,
+    ("optimizer", "kind"): "schedule_free",
+}
+"""Keys of format 3 that no longer exist, or only without the given value. They are ignored in the config.yaml of such
+a run. None of them matters once the run is trained."""
 
 CHECKPOINT = "checkpoint.json"
-EXPORT = "export.json"  # of a folder that `tmt export` made for another engine
+EXPORT = "export.json"  # marks a folder that `tmt export` made for another engine
 
 SectionT = TypeVar("SectionT", bound=Section)
 
 
 @dataclass(frozen=True)
 class CheckpointInfo:
-    """What `checkpoint.json` says: the step, and the scores of the validation at that step, if there was one."""
+    """The content of `checkpoint.json`: the step, and the validation scores at that step, if it was validated."""
 
     path: Path
     step: int
-    metric: str  # by which the run's best checkpoint is chosen
+    metric: str  # chooses the best checkpoint of the run
     scores: dict[str, float]
-    stopped: bool = False  # written where a training was stopped, to go on from, and not where one was due
-    files: dict[str, Any] = field(default_factory=dict[str, Any], compare=False)  # by name: bytes, sha256
+    stopped: bool = False  # written at a stop signal, not at a step where a checkpoint was due
+    files: dict[str, Any] = field(default_factory=dict[str, Any], compare=False)  # size and checksum by file name
 
     @classmethod
     def read(cls, folder: Path) -> CheckpointInfo:
-        """What a checkpoint says of itself. Raises `CorruptFileError` where it is not what was written."""
+        """Read the description in a checkpoint folder. Raises `CorruptFileError` if it is damaged."""
         path = folder / CHECKPOINT
-        about = read_manifest(path)
-        if about.get("step") != int(folder.name.removeprefix("step-")):
-            raise CorruptFileError(path, "is not this checkpoint's")
-        return cls(folder, about["step"], about["metric"], about["scores"], about.get("stopped", False), about["files"])
+        found = read_manifest(path)
+        if found.get("step") != int(folder.name.removeprefix("step-")):
+            raise CorruptFileError(path, "belongs to another step")
+        return cls(folder, found["step"], found["metric"], found["scores"], found.get("stopped", False), found["files"])
 
     @property
     def score(self) -> float | None:
-        """The score that counts; None where this step was not validated."""
+        """The validation score by the run's metric, or None if this step was not validated."""
         return self.scores.get(self.metric)
 
 
-class Vanished(Exception):  # noqa: N818  (whoever meets it looks again)
-    """A checkpoint was deleted between being found and being read: its run is being trained."""
+class CheckpointDeletedError(Exception):
+    """A checkpoint was deleted between being listed and being read, because its run is in training."""
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """One run on disk."""
+    """The folder of one run."""
 
     path: Path
-    when_full: WhenFull = "exit"
 
     @property
     def config(self) -> Path:
+        """The resolved configuration."""
         return self.path / "config.yaml"
 
     @property
     def tokenizer(self) -> Path:
+        """Both tokenizers."""
         return self.path / "tokenizer.json"
 
     @property
     def metrics(self) -> Path:
+        """The metrics as JSON lines."""
         return self.path / "metrics.jsonl"
 
     @property
     def tensorboard(self) -> Path:
+        """The folder of TensorBoard's events."""
         return self.path / "tensorboard"
 
     @property
     def checkpoints(self) -> Path:
+        """The folder of all checkpoints."""
         return self.path / "checkpoints"
 
     @property
     def record(self) -> Path:
+        """Format version, provenance and results, as JSON."""
         return self.path / "run.json"
 
     @property
     def readme(self) -> Path:
+        """The summary for people."""
         return self.path / "README.md"
 
     @classmethod
     def open(cls, path: str | Path) -> RunFolder:
-        """An existing run, to be read. Raises `UserError` where the folder is no run, or of another format."""
+        """Open an existing run for reading. Raises `UserError` if there is none, or its format is unknown."""
         run = cls(Path(path))
         if not run.path.is_dir():
             raise UserError(f"{run.path}: no such run folder; `tmt train` makes one under runs/")
         if not run.exists() and (run.path / EXPORT).exists():
             raise UserError(
-                f"{run.path}: is a model for another engine ({EXPORT}); name the run that it came from, or translate "
-                f"with `tmt translate --engine ctranslate2 {quote(str(run.path))}`"
+                f"{run.path}: is a model for another engine ({EXPORT}); name the run that it was exported from, or "
+                f"translate with `tmt translate --engine ctranslate2 {quote(str(run.path))}`"
             )
         if not run.exists():
             raise UserError(
@@ -129,151 +140,165 @@ class RunFolder:
         return run
 
     def exists(self) -> bool:
-        """Whether a run was begun here."""
+        """Return whether a training was started here."""
         return self.record.exists() and self.config.exists()
 
     def read_record(self) -> dict[str, Any]:
-        """`run.json`, of this format version."""
+        """Read `run.json`. Raises `UserError` if it is damaged, or of an unknown format version."""
         try:
             record = json.loads(self.record.read_text(encoding="utf-8"))
             version = record["format"]
         except (ValueError, KeyError, TypeError):
             raise UserError(f"{self.record}: is damaged; restore it, or train again with --restart") from None
-        if version != FORMAT:
+        if version not in READABLE_FORMATS:
             raise UserError(
-                f"{self.path}: was written in run format {version}, and this program reads format {FORMAT};\n"
-                "use the version named in its run.json, or train again with --restart"
+                f"{self.path}: was written in run format {version}, and this program reads formats "
+                f"{' and '.join(map(str, READABLE_FORMATS))};\n"
+                f"use the version named in {self.record}, or train again with --restart"
             )
         return record
 
-    def section(self, name: str, schema: type[SectionT]) -> SectionT:
-        """One section of the run's resolved configuration."""
+    def check_resumable(self) -> None:
+        """Raise `UserError` if the run is of an older format, whose training state cannot be read."""
+        if self.exists() and (version := self.read_record()["format"]) != FORMAT:
+            raise UserError(
+                f"{self.path}: was trained by an earlier version (run format {version}), and this one cannot resume "
+                f"it;\ncontinue from its weights in a new run (name=NEW train.init_from={quote(str(self.path))}), or "
+                "train again with --restart"
+            )
+
+    def read_config(self) -> Tree:
+        """Read the resolved configuration, without keys of an older format that no longer exist."""
+        tree = read_yaml(self.config)
+        if self.read_record()["format"] != FORMAT:
+            for (section, key), value in DELETED_KEYS.items():
+                keys = tree.values.get(section)
+                if isinstance(keys, dict) and value in (None, cast(dict[str, Value], keys).get(key)):
+                    keys.pop(key, None)
+        return tree
+
+    def read_section(self, name: str, schema: type[SectionT]) -> SectionT:
+        """Read one section of the resolved configuration. Raises `UserError` if it is damaged."""
         try:
-            return schema.model_validate(read_yaml(self.config).values[name])
+            return schema.model_validate(self.read_config().values[name])
         except (KeyError, ValidationError):
             raise UserError(
-                f"{self.config}: section {name} is damaged; `tmt config {quote(str(self.config))}` says where"
+                f"{self.config}: section {name} is damaged; run `tmt config {quote(str(self.config))}` for details"
             ) from None
 
+    # --- checkpoints --------------------------------------------------------------------------------------------------
+
     def checkpoint_folder(self, step: int) -> Path:
-        """Where the checkpoint of a step is written."""
+        """Return the folder for the checkpoint of a step."""
         return self.checkpoints / f"step-{step:06d}"
 
     def checkpoint_folders(self) -> dict[int, Path]:
-        """By step, oldest first, whether whole or damaged. The number decides, never a time."""
+        """Return all checkpoint folders by step, oldest first, intact or damaged. File times play no part."""
         names = [(re.fullmatch(r"step-(\d+)", path.name), path) for path in self.checkpoints.glob("step-*")]
         return dict(sorted((int(match[1]), path) for match, path in names if match))
 
-    def checkpoint_list(self) -> list[CheckpointInfo]:
-        """All checkpoints, oldest first. Raises `UserError` where one is damaged, and so its score unknown."""
+    def list_checkpoints(self) -> list[CheckpointInfo]:
+        """Return all checkpoints, oldest first. Raises `UserError` if a description, and so a score, is unreadable."""
         while True:
-            with suppress(Vanished):
-                return [self._info(folder) for folder in self.checkpoint_folders().values()]
+            with suppress(CheckpointDeletedError):
+                return [self._read_info(folder) for folder in self.checkpoint_folders().values()]
 
     def readable_checkpoints(self) -> list[CheckpointInfo]:
-        """Those whose step and scores are known, oldest first; a damaged description is passed over."""
+        """Return the checkpoints whose description is readable, oldest first."""
         found: list[CheckpointInfo] = []
         for folder in self.checkpoint_folders().values():
             with suppress(CorruptFileError):
                 found.append(CheckpointInfo.read(folder))
         return found
 
-    def checkpoint(self, which: str) -> CheckpointInfo:
-        """The checkpoint that `best`, `last` or a step's number names.
+    def find_checkpoint(self, which: str) -> CheckpointInfo:
+        """Return the checkpoint named `best`, `last` or by its step.
 
-        Raises `UserError` where there is none, or where the file that describes it is damaged.
+        Raises `UserError` if there is none, or if a description that is needed is damaged.
         """
         while folders := self.checkpoint_folders():
-            with suppress(Vanished):
+            with suppress(CheckpointDeletedError):
                 return self._choose(which, folders)
         raise UserError(f"{self.path}: has no checkpoint yet; train longer (tmt train saves at each validation)")
 
     def _choose(self, which: str, folders: dict[int, Path]) -> CheckpointInfo:
         if which == "last":
-            return self._info(folders[max(folders)])
+            return self._read_info(folders[max(folders)])
         if which == "best":
-            found = [self._info(folder) for folder in folders.values()]
-            return (ranked(found) or found[-1:])[0]
+            found = [self._read_info(folder) for folder in folders.values()]
+            return (rank_checkpoints(found) or found[-1:])[0]
         for step, folder in folders.items():
             if str(step) == str(which):
-                return self._info(folder)
+                return self._read_info(folder)
         steps = ", ".join(map(str, folders))
         raise UserError(f"--checkpoint {which}: {self.path} has best, last and the steps {steps}")
 
-    def _info(self, folder: Path) -> CheckpointInfo:
+    def _read_info(self, folder: Path) -> CheckpointInfo:
         try:
             return CheckpointInfo.read(folder)
         except CorruptFileError as damage:
             if not folder.exists() and not folder.is_symlink():
-                raise Vanished from None
-            raise damaged(damage) from None
+                raise CheckpointDeletedError from None
+            raise damaged_checkpoint_error(damage) from None
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
-    @cached_property
-    def lock(self) -> Lock:
-        return Lock(self.path / ".lock")
-
     @contextmanager
     def locked(self) -> Generator[None]:
-        """Hold the run for writing. Raises `UserError` where another process holds it.
+        """Hold the run's lock, and make its folder if needed.
 
-        A run that was not begun in the meantime leaves nothing behind.
+        If no training was started in the meantime, the folder is removed again. Raises `UserError` if another process
+        holds the lock, or if the folder holds other files.
         """
-        if self.path.exists() and not self.exists() and not self._is_barely_begun():
+        if self.path.exists() and not self.exists() and not self._is_unfinished_start():
             raise UserError(f"{self.path}: holds files and is no run; choose another name=, or another runs_dir=")
         self.path.mkdir(parents=True, exist_ok=True)
-        with self.lock.held():
-            disk.clear(self.path)
+        with lock_folder(self.path):
+            remove_leftovers(self.path)
             try:
                 yield
             finally:
                 if self.path.exists() and not self.exists():
-                    for path in (self.tokenizer, self.config, self.lock.path):
+                    for path in (self.tokenizer, self.config, self.path / LOCK_FILE, self.path / HOLDER_FILE):
                         path.unlink(missing_ok=True)
-                    with suppress(OSError):  # what else lies there is not ours
+                    with suppress(OSError):  # the user has put other files here
                         self.path.rmdir()
 
-    def _is_barely_begun(self) -> bool:
-        """Whether nothing lies here but what a start leaves that was killed before the run's record was written."""
+    def _is_unfinished_start(self) -> bool:
+        """Return whether the folder holds only files of a start that was killed before it wrote `run.json`."""
         found = {path.name for path in self.path.glob("[!.]*")}
-        return not found or (self.lock.path.exists() and found <= {self.config.name, self.tokenizer.name})
-
-    def before_writing(self) -> None:
-        """To be called before something is written: the run is still ours, and there is room for it, or it is waited
-        for. Raises `UserError` where it is not."""
-        self.lock.check()
-        disk.write_patiently(lambda: None, self.path, disk.LITTLE, self.when_full, "the next entry of its files")
+        return not found or ((self.path / LOCK_FILE).exists() and found <= {self.config.name, self.tokenizer.name})
 
     def move_aside(self) -> Path:
-        """Give the folder another name, so that a new run can take its place."""
+        """Rename the folder, so that a new run can take its name. Return the new path."""
         stamp = datetime.now().strftime("%Y%m%d-%H%M%S.%f")
         aside = self.path.with_name(f"{self.path.name}.{stamp}")
+        (self.path / HOLDER_FILE).unlink(missing_ok=True)  # the lock belongs to the old name
         self.path.rename(aside)
         return aside
 
 
-def damaged(damage: CorruptFileError) -> UserError:
-    """The answer to who asked for a checkpoint that is damaged."""
+def damaged_checkpoint_error(damage: CorruptFileError) -> UserError:
+    """Return the error for a user who named a checkpoint that is damaged."""
     return UserError(
         f"{damage}: this checkpoint is damaged and was not used;\n"
-        f"restore it, or delete {damage.path.parent} (where --checkpoint is an option, it names another)"
+        f"restore it, or delete {damage.path.parent} (or choose another with --checkpoint, if the command has it)"
     )
 
 
 def is_better(metric: str, score: float, than: float) -> bool:
-    """Losses are better when lower, BLEU and chrF when higher; anything is better than NaN."""
+    """Return whether a score is better: a lower loss, a higher BLEU or chrF. Anything is better than NaN."""
     return _merit(metric, score) > _merit(metric, than)
 
 
-def ranked(found: list[CheckpointInfo]) -> list[CheckpointInfo]:
-    """Those that were validated, the best first, NaN last; of equals, the earlier."""
+def rank_checkpoints(found: list[CheckpointInfo]) -> list[CheckpointInfo]:
+    """Return the validated checkpoints, the best first, NaN last. Equal scores are ordered by step."""
     scored = [(_merit(info.metric, info.score), info) for info in found if info.score is not None]
     return [info for _, info in sorted(scored, key=lambda pair: pair[0], reverse=True)]
 
 
 def _merit(metric: str, score: float) -> tuple[bool, float]:
-    """The better a score, the larger."""
+    """Return a sort key that is larger for a better score."""
     if math.isnan(score):
         return False, 0.0
     return True, -score if metric == "loss" else score

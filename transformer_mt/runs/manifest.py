@@ -1,7 +1,6 @@
-"""Seals: the size and the SHA-256 of every file of a folder, in a JSON file that vouches for itself.
+"""Manifests: the size and SHA-256 of every file of a folder, in a JSON file that holds its own checksum.
 
-SHA-256 runs at about 1 GB/s where the processor has instructions for it, as nearly all have: three times less than
-that is written to a good disk in the same time.
+SHA-256 runs at about 1 GB/s on processors with instructions for it, so that verifying costs little beside reading.
 """
 
 from __future__ import annotations
@@ -11,26 +10,26 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-BLOCK = 1 << 20  # bytes read at once
-END = b"\n}\n"  # of a sealed file
+BLOCK = 1 << 20  # bytes per read
+END = b"\n}\n"  # of every manifest
 
 
 class CorruptFileError(Exception):
-    """What is wrong with a file: `path`, and why in a few words."""
+    """A file is missing, unreadable or changed: its `path`, and the reason."""
 
-    def __init__(self, path: Path, why: str) -> None:
-        super().__init__(f"{path}: {why}")
-        self.path, self.why = path, why
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path = path
 
 
-def write_manifest(path: Path, about: dict[str, Any]) -> None:
-    """Write `about`, with what tells whether a byte of this folder's files changes, this file's own included."""
+def write_manifest(path: Path, content: dict[str, Any]) -> None:
+    """Write `content` with the size and checksum of each file in the same folder, and a checksum of the manifest."""
     names = sorted(file.name for file in path.parent.iterdir() if file != path)
-    path.write_text(_render({**about, "files": {name: _describe(path.with_name(name)) for name in names}}), "utf-8")
+    path.write_text(_render({**content, "files": {name: _describe(path.with_name(name)) for name in names}}), "utf-8")
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """Read a manifest, `files` included. Raises `CorruptFileError` if it is not what was written."""
+    """Read a manifest, with `files`. Raises `CorruptFileError` if it is not as it was written."""
     if not path.is_file():
         raise CorruptFileError(path, "is missing")
     try:
@@ -38,7 +37,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     except OSError as error:  # a bad sector
         raise CorruptFileError(path, f"cannot be read ({error.strerror})") from None
     if not text.endswith(END):
-        raise CorruptFileError(path, f"was truncated (it has {len(text):,} bytes and no end)")
+        raise CorruptFileError(path, f"was truncated (the end is missing after {len(text):,} bytes)")
     try:
         content: dict[str, Any] = json.loads(text)
         content.pop("sha256")
@@ -50,25 +49,25 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def verify_manifest(path: Path, *names: str) -> None:
-    """Compare the files of a sealed folder (all, or those named) with what the seal says. Raises `CorruptFileError`."""
+    """Compare the files of the folder (all, or the named ones) with the manifest. Raises `CorruptFileError`."""
     files = read_manifest(path)["files"]
     for name in names or files:
-        _check(path.with_name(name), files.get(name))
+        if name not in files:
+            raise CorruptFileError(path.with_name(name), f"is not listed in {path.name}")
+        _verify_file(path.with_name(name), files[name])
 
 
-def _check(path: Path, expected: dict[str, Any] | None) -> None:
-    if expected is None:
-        raise CorruptFileError(path, "is not among the files that were saved")
+def _verify_file(path: Path, expected: dict[str, Any]) -> None:
     if not path.is_file():
         raise CorruptFileError(path, "is missing")
     try:
         n_bytes = path.stat().st_size
         if n_bytes < expected["bytes"]:
             raise CorruptFileError(path, f"was truncated ({n_bytes:,} of {expected['bytes']:,} bytes)")
-        is_whole = _describe(path) == expected
+        found = _describe(path)
     except OSError as error:
         raise CorruptFileError(path, f"cannot be read ({error.strerror})") from None
-    if not is_whole:
+    if found != expected:
         raise CorruptFileError(path, "its checksum does not match")
 
 
@@ -82,6 +81,6 @@ def _describe(path: Path) -> dict[str, Any]:
 
 
 def _render(content: dict[str, Any]) -> str:
-    """The one text of this content; its last entry is the hash of the rest."""
+    """Return the text of a manifest. The last entry is the checksum of the others."""
     digest = sha256(json.dumps(content).encode()).hexdigest()
     return json.dumps({**content, "sha256": digest}, indent=1) + "\n"

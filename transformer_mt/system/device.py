@@ -1,6 +1,6 @@
-"""Device, precision and threads: what `auto` means, decided in one place.
+"""Device, precision and threads: resolving `auto`, and configuring the process.
 
-torch is imported inside the functions, so that a configuration is read and checked at once.
+torch is imported inside the functions, so that reading a configuration is fast.
 """
 
 from __future__ import annotations
@@ -18,32 +18,22 @@ from pydantic import BeforeValidator, WithJsonSchema
 
 from transformer_mt.config.section import parse_count_or_auto
 from transformer_mt.errors import UserError
-from transformer_mt.system import allocator, launcher
+from transformer_mt.system import launcher
+from transformer_mt.system.memory import keep_freed_memory
 
 if TYPE_CHECKING:
     import torch
 
-SHAPES = 512
-"""Matrix products in bf16 that torch's CPU library keeps compiled for their shapes, a third of a megabyte each. Those
-of a model are few, as `model/products.py` fills up their rows; those of attention are new in nearly every batch, and
-with the default, 1,024, they would make memory grow for longer, for little speed."""
-
-OUT_OF_MEMORY = (
-    "DefaultCPUAllocator",
-    "bad_alloc",
-    "could not create a primitive",
-    "CUDA error: out of memory",
-    "CUBLAS_STATUS_ALLOC_FAILED",
-    "MPS backend out of memory",
-)
-"""What torch, the C++ library, oneDNN and the libraries of GPUs say where memory ends."""
-
 T = TypeVar("T")
 
-MOST_THREADS = 1024  # with more, the libraries below end the process
+PRIMITIVE_CACHE_SIZE = 512
+"""Number of shapes for which oneDNN keeps a compiled bf16 product, about 0.3 MB each. Attention brings new shapes in
+nearly every batch, so that oneDNN's default, 1024, only lets memory grow for longer."""
+
+MAX_THREADS = 1024  # with more, OpenMP ends the process
 
 CPU_LIMIT = Path("/sys/fs/cgroup/cpu.max")
-"""Of a container: microseconds of CPU time, or max, in so many."""
+"""A container's CPU limit: "MICROSECONDS PERIOD" or "max PERIOD"."""
 
 _DEVICE = re.compile(r"auto|cpu|mps|cuda(:(0|[1-9][0-9]?))?")
 
@@ -62,7 +52,7 @@ Precision = Literal["auto", "fp32", "bf16"]
 
 @dataclass(frozen=True)
 class Machine:
-    """Where and how to compute: a device that exists, a precision it has, a number of threads."""
+    """A resolved device, precision and number of CPU threads."""
 
     device: torch.device
     precision: Literal["fp32", "bf16"]
@@ -70,62 +60,78 @@ class Machine:
 
     @contextmanager
     def autocast(self) -> Generator[None]:
-        """Matrix products in this precision; parameters, residual stream, norms and loss stay in fp32."""
+        """Compute matrix products in this precision. Parameters, residual stream, norms and loss stay in fp32."""
         import torch
 
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
             yield
 
 
-def resolve(device: str, precision: str, threads: str | int) -> Machine:
-    """Give `auto` its meaning on this machine, and set the number of threads and what this process keeps of shapes and
-    of memory.
+def resolve_machine(device: str, precision: str, threads: str | int) -> Machine:
+    """Resolve `auto` on this machine, without changing anything.
 
-    Raises `UserError` where a device is named that is not there.
+    Raises `UserError` for a device that is missing, and for values that cannot be read.
     """
+    chosen = _resolve_device(_read_or_fail("device", _read_device, device))
+    n_threads = _resolve_threads(_read_or_fail("threads", parse_count_or_auto, threads))
+    if precision not in get_args(Precision):
+        raise UserError(f"precision: {precision}: choose from {', '.join(get_args(Precision))}")
+    bf16 = precision == "bf16" or (precision == "auto" and bf16_is_faster(chosen))
+    return Machine(chosen, "bf16" if bf16 else "fp32", n_threads)
+
+
+def configure_process(machine: Machine) -> None:
+    """Set the threads, the allocator, oneDNN's cache and the attention backends of this process."""
     import torch
 
-    device, threads = _named("device", _read_device, device), _named("threads", parse_count_or_auto, threads)
-    chosen, processes = torch.device(_best_device() if device == "auto" else device), launcher.local_world_size()
+    torch.set_num_threads(machine.threads)
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(PRIMITIVE_CACHE_SIZE))  # read at the first product
+    if machine.device.type == "cpu":
+        keep_freed_memory()
+    elif machine.device.type == "cuda":
+        torch.backends.cuda.enable_cudnn_sdp(False)  # it plans each new shape, and nearly every batch has one
+
+
+def _resolve_device(name: str) -> torch.device:
+    import torch
+
+    processes = launcher.local_world_size()
+    chosen = torch.device(_best_device() if name == "auto" else name)
     if processes > 1 and (chosen.type == "mps" or ":" in str(chosen)):
         raise UserError(
             f"device: {chosen} cannot serve {processes} processes: set cuda, of which each takes its own, or cpu"
         )
-    if str(chosen) == "cuda" and (number := launcher.local_rank()) is not None:  # of several, each has its own
-        chosen = torch.device("cuda", number)
+    if str(chosen) == "cuda" and (rank := launcher.local_rank()) is not None:
+        chosen = torch.device("cuda", rank)
     if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
-        raise UserError(
-            f"device: {device} is not there ({torch.cuda.device_count()} CUDA devices); there is always cpu"
-        )
+        raise UserError(f"device: {name} is not available ({torch.cuda.device_count()} CUDA devices); cpu always is")
     if chosen.type == "mps" and not torch.backends.mps.is_available():
-        raise UserError("device: mps is not there; there is always cpu")
-    if threads != "auto" and threads > MOST_THREADS:
-        raise UserError(f"threads: {threads:,} are too many; auto takes one a core")
-    if precision not in get_args(Precision):
-        raise UserError(f"precision: {precision}: choose from {', '.join(get_args(Precision))}")
-    bf16 = precision == "bf16" or (precision == "auto" and bf16_is_faster(chosen))
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(SHAPES))  # read at the first matrix product
-    if chosen.type == "cpu":
-        allocator.keep_freed_memory()
-    elif chosen.type == "cuda":
-        torch.backends.cuda.enable_cudnn_sdp(False)  # it plans each new shape, and nearly every batch has one
+        raise UserError("device: mps is not available; cpu always is")
+    return chosen
+
+
+def _resolve_threads(threads: Literal["auto"] | int) -> int:
+    import torch
+
     if threads != "auto":
-        torch.set_num_threads(threads)
-    elif processes > 1 or _cores() < torch.get_num_threads():
-        torch.set_num_threads(max(1, _cores() // processes))
-    return Machine(chosen, "bf16" if bf16 else "fp32", torch.get_num_threads())
+        if threads > MAX_THREADS:
+            raise UserError(f"threads: {threads:,} are too many; auto takes one per core")
+        return threads
+    processes = launcher.local_world_size()
+    if processes == 1:
+        return min(_available_cores(), torch.get_num_threads())
+    return max(1, _available_cores() // processes)
 
 
-def _named(name: str, read: Callable[[object], T], value: object) -> T:
-    """What was asked for, read; what cannot be read is the user's mistake."""
+def _read_or_fail(name: str, read: Callable[[object], T], value: object) -> T:
     try:
         return read(value)
     except ValueError as error:
         raise UserError(f"{name}: {error}") from None
 
 
-def _cores() -> int:
-    """Those that this process may use, which its job or its container may have fewer of than the machine."""
+def _available_cores() -> int:
+    """Return the cores that this process may use: its job or its container may be limited."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if CPU_LIMIT.exists():
         time, period = CPU_LIMIT.read_text(encoding="utf-8").split()
@@ -141,55 +147,35 @@ def _best_device() -> str:
     return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
-def release_memory(device: torch.device) -> None:
-    """Let go of what is kept for the next tensors: there was too little for other ones."""
-    import torch
-
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-    elif device.type == "mps":
-        torch.mps.empty_cache()
-    else:
-        allocator.release_memory()
-
-
 def bf16_is_faster(device: torch.device) -> bool:
-    """Whether bf16 is faster there than fp32: on NVIDIA's from Ampere on, CPUs with AMX, AMD's with AVX512-BF16.
+    """Return whether bf16 products are faster than fp32: on NVIDIA GPUs since Ampere, and CPUs with AMX or AMD's
+    AVX512-BF16.
 
-    Intel's AVX512-BF16 alone does not do: on a Xeon whose virtual machine hid AMX, it had half the rate of fp32.
+    Intel's AVX512-BF16 without AMX is not enough: it had half the rate of fp32 on a Xeon.
     """
     import torch
 
     if device.type == "cuda":
-        with torch.cuda.device(device.index if ":" in str(device) else -1):  # -1: the one that is current
+        with torch.cuda.device(device.index if ":" in str(device) else -1):  # -1: the current one
             return torch.cuda.is_bf16_supported(including_emulation=False)
     if device.type == "cpu":
         amx, avx512 = torch.cpu._is_amx_tile_supported(), torch.cpu._is_avx512_bf16_supported()  # pyright: ignore[reportPrivateUsage]
-        return amx or (avx512 and "Intel" not in _cpuinfo("vendor_id"))
+        return amx or (avx512 and "Intel" not in read_cpuinfo("vendor_id"))
     return False
 
 
 def describe(device: torch.device) -> str:
-    """The hardware in words, for a run's records."""
+    """Return the name of the hardware, for the run's records."""
     import torch
 
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    name = "Apple GPU" if device.type == "mps" else _cpuinfo("model name") or "CPU"
+    name = "Apple GPU" if device.type == "mps" else read_cpuinfo("model name") or "CPU"
     return f"{name}, {os.cpu_count()} cores"
 
 
-def _cpuinfo(name: str) -> str:
-    """What Linux says of its first processor; elsewhere nothing."""
+def read_cpuinfo(name: str) -> str:
+    """Return a value that Linux gives for its first processor; "" on other systems."""
     file = Path("/proc/cpuinfo")
     lines = file.read_text(encoding="utf-8", errors="replace").splitlines() if file.exists() else []
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith(name)), "")
-
-
-def is_out_of_memory(error: Exception) -> bool:
-    """Whether an error says that the device, or the machine, has no memory left."""
-    import torch
-
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    return any(words in str(error) for words in OUT_OF_MEMORY)

@@ -1,4 +1,8 @@
-"""Writing to disk: whole or not at all, and what happens where there is no room."""
+"""Atomic files and folders, and the free space of a disk.
+
+A file or folder is written under a temporary name beside its final one, flushed to the disk, and then renamed. A
+reader finds the old content or the new one, never a part, even if the writer is killed.
+"""
 
 from __future__ import annotations
 
@@ -8,133 +12,162 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Literal
 
-from transformer_mt.errors import Interrupted, UserError
-from transformer_mt.system.logging import log_rank0
-from transformer_mt.system.stop_signals import StopSignals
+from transformer_mt.errors import UserError
 
-WhenFull = Literal["exit", "wait"]
-
-LITTLE = 1 << 20  # bytes: more than an entry of the log with its pictures
-LOOK_AGAIN = 5.0  # seconds
-ABANDONED = 24 * 3600.0  # seconds
+STALE_SECONDS = 24 * 3600.0
+"""Age from which a temporary folder beside shared folders belongs to no living process."""
 
 
-# --- whole or not at all ----------------------------------------------------------------------------------------------
+# --- atomic files -----------------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def atomic_file(path: Path) -> Generator[Path]:
-    """Yield a path beside `path` to write to; when all went well it takes `path`'s place, else it goes."""
-    beside = _name_beside(path)
+    """Yield a temporary path. On success it replaces `path`; after an error it is deleted.
+
+    Raises `UserError` if the disk is full.
+    """
+    temporary = _temporary_path(path)
+    with _full_disk_is_a_user_error(path):
+        try:
+            yield temporary
+            _fsync(temporary)
+            temporary.replace(path)
+            _fsync(path.parent)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a UTF-8 text file atomically. Raises `UserError` if the disk is full."""
+    with atomic_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def append_text(path: Path, text: str) -> None:
+    """Append to a UTF-8 text file. On an error the file keeps its length, so that no line is torn.
+
+    Raises `UserError` if the disk is full.
+    """
+    content = text.encode()
+    with _full_disk_is_a_user_error(path), path.open("ab", buffering=0) as file:
+        length = file.tell()
+        try:
+            if file.write(content) < len(content):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError:
+            file.truncate(length)
+            raise
+
+
+@contextmanager
+def _full_disk_is_a_user_error(path: Path) -> Generator[None]:
+    """Turn the error of a full disk into a `UserError` that names the path: the original one often does not."""
     try:
-        yield beside
-        _flush(beside)
-        beside.replace(path)
-        _flush(path.parent)
-    finally:
-        beside.unlink(missing_ok=True)
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise UserError(
+            f"{path}: cannot be written: {error.strerror}; make room on the disk and run the same command again"
+        ) from None
+
+
+# --- atomic folders ---------------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def atomic_folder(path: Path) -> Generator[Path]:
-    """The same for a folder and what is written into it."""
-    with _folder_beside(path) as beside:
-        yield beside
-        _flush_folder(beside)
+    """Yield a temporary folder. On success it replaces `path`; after an error it is deleted."""
+    with _temporary_folder(path) as temporary:
+        yield temporary
+        _fsync_folder(temporary)
         if path.exists():
             old = path.with_name(f".{path.name}.old.tmp")
-            path.rename(old)  # killed here, it gets its name back by `clear`
-            beside.rename(path)
+            path.rename(old)  # after a kill here, `remove_leftovers` restores it
+            temporary.rename(path)
             delete_folder(old)
         else:
-            beside.rename(path)
+            temporary.rename(path)
 
 
 @contextmanager
 def atomic_new_folder(path: Path) -> Generator[Path]:
-    """The same for a folder that takes nobody's place. Raises `UserError` where something has the name by then."""
-    with _folder_beside(path) as beside:
-        yield beside
-        _flush_folder(beside)
+    """Like `atomic_folder`, but never replace anything.
+
+    Raises `UserError` if `path` exists by the time of the renaming, or if the disk is full.
+    """
+    with _full_disk_is_a_user_error(path), _temporary_folder(path) as temporary:
+        yield temporary
+        _fsync_folder(temporary)
         if path.exists() or path.is_symlink():
-            raise UserError(f"{path}: exists by now; name a new folder")
-        beside.rename(path)
+            raise UserError(f"{path}: another process has made it in the meantime; name a new folder")
+        temporary.rename(path)
 
 
 @contextmanager
 def atomic_shared_folder(path: Path) -> Generator[Path]:
-    """The same for a folder that has the same content whoever makes it: the first of several processes names it. Raises
-    `UserError` where the disk is full, or nothing may be written there."""
+    """Like `atomic_folder`, for a cache entry that several processes may make at once: the first one wins.
+
+    The content must depend on the name alone. Raises `UserError` if the disk is full or read-only.
+    """
     try:
-        with _folder_beside(path) as beside:
-            yield beside
-            _flush_folder(beside)
+        with _full_disk_is_a_user_error(path), _temporary_folder(path) as temporary:
+            yield temporary
+            _fsync_folder(temporary)
             try:
-                beside.rename(path)
+                temporary.rename(path)
             except OSError:
                 if not path.exists():
                     raise
     except OSError as error:
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise UserError(
-                f"{path.parent.absolute()}: cannot be written ({error.strerror}); name another folder "
-                "(data.cache_dir), or begin where you may write"
-            ) from None
-        if error.filename is not None or not _is_full(error, path.parent, n_bytes=1):
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise
-        raise UserError(f"{path.parent}: the disk is full; make room, or name another folder") from None
+        raise UserError(
+            f"{path.parent.absolute()}: cannot be written ({error.strerror}); name another folder (data.cache_dir), or "
+            "start in a folder that you may write to"
+        ) from None
 
 
 @contextmanager
-def _folder_beside(path: Path) -> Generator[Path]:
+def _temporary_folder(path: Path) -> Generator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = _name_beside(path)
-    beside.mkdir()
+    temporary = _temporary_path(path)
+    temporary.mkdir()
     try:
-        yield beside
-        _flush(path.parent)
+        yield temporary
+        _fsync(path.parent)
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
-
-
-def _name_beside(path: Path) -> Path:
-    """A name that nobody else takes: on other hosts, pids are others'."""
-    return path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
-
-
-def write_text(path: Path, text: str) -> None:
-    """Replace a text file, or leave it as it was."""
-    with atomic_file(path) as beside:
-        beside.write_text(text, encoding="utf-8")
-
-
-def append_text(path: Path, text: str) -> None:
-    """Add to the end of a text file, or leave it as it was."""
-    with path.open("ab", buffering=0) as file:
-        before = file.tell()
-        try:
-            if file.write(text.encode()) < len(text.encode()):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-        except OSError:
-            file.truncate(before)
-            raise
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def delete_folder(path: Path) -> None:
-    """In one stroke for whoever looks: the folder loses its name before its files. NFS keeps files that someone still
-    reads: what is left then, `clear` takes away."""
-    doomed = _name_beside(path)
+    """Delete a folder so that readers see all of it or nothing: it is renamed first.
+
+    NFS keeps files that somebody still reads. `remove_leftovers` deletes those later.
+    """
+    doomed = _temporary_path(path)
     path.rename(doomed)
     shutil.rmtree(doomed, ignore_errors=True)
 
 
-def clear(folder: Path) -> None:
-    """Take away what a killed process had begun to write below a folder."""
+# --- temporary names --------------------------------------------------------------------------------------------------
+
+
+def _temporary_path(path: Path) -> Path:
+    """Return a unique path in the same folder; the random part tells processes of different hosts apart."""
+    return path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Delete the temporary files and folders below a folder that no other process writes to.
+
+    A folder that a killed process was replacing gets its name back.
+    """
     for leftover in list(folder.rglob(".*.tmp")):
         replaced = leftover.with_name(leftover.name[1:].removesuffix(".old.tmp"))
         if leftover.name.endswith(".old.tmp") and not replaced.exists():
@@ -145,23 +178,23 @@ def clear(folder: Path) -> None:
             leftover.unlink(missing_ok=True)
 
 
-def remove_abandoned(folder: Path) -> None:
-    """Take away what killed processes, of whatever host, had begun beside the shared folders in this one and nobody
-    has touched for a day."""
-    for beside in folder.glob(".*.tmp"):
-        if re.fullmatch(r"\..+\.\d+-[0-9a-f]{8}\.tmp", beside.name) and beside.is_dir():
-            with suppress(OSError):  # its owner is taking it away
-                if time.time() - max(path.stat().st_mtime for path in (beside, *beside.iterdir())) > ABANDONED:
-                    shutil.rmtree(beside, ignore_errors=True)
+def remove_stale_folders(folder: Path) -> None:
+    """Delete temporary folders in a shared folder, such as a cache, that nobody has changed for `STALE_SECONDS`."""
+    for temporary in folder.glob(".*.tmp"):
+        if re.fullmatch(r"\..+\.\d+-[0-9a-f]{8}\.tmp", temporary.name) and temporary.is_dir():
+            with suppress(OSError):  # its owner is deleting it right now
+                newest = max(path.stat().st_mtime for path in (temporary, *temporary.iterdir()))
+                if time.time() - newest > STALE_SECONDS:
+                    shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _flush_folder(folder: Path) -> None:
+def _fsync_folder(folder: Path) -> None:
     for file in folder.iterdir():
-        _flush(file)
-    _flush(folder)
+        _fsync(file)
+    _fsync(folder)
 
 
-def _flush(path: Path) -> None:
+def _fsync(path: Path) -> None:
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -169,74 +202,23 @@ def _flush(path: Path) -> None:
         os.close(handle)
 
 
-# --- room -------------------------------------------------------------------------------------------------------------
+# --- sizes ------------------------------------------------------------------------------------------------------------
 
 
-def write_patiently(write: Callable[[], None], place: Path, n_bytes: int, when_full: WhenFull, what: str) -> None:
-    """Call `write`, which needs so many bytes on the disk of a folder and leaves nothing behind when it fails.
-
-    Where there is no room, raises `UserError`, or says so once and looks again until there is; a stop signal ends the
-    wait with `Interrupted`. Other errors of `write` are raised as they are.
-    """
-    waiting = False
-    while True:
-        if free(place) >= n_bytes:
-            try:
-                write()
-            except Exception as error:
-                if not _is_full(error, place, n_bytes):
-                    raise
-            else:
-                break
-        why = f"{place}: the disk is full: {what} needs {size(n_bytes)}, and {_lack(n_bytes - free(place))}"
-        if when_full == "exit":
-            raise UserError(
-                f"{why}\nwhat was saved is intact: make room, and the same command goes on from the last checkpoint\n"
-                "(keep.when_full=wait waits for room instead)"
-            ) from None
-        if not waiting:
-            log_rank0(f"{why}; waiting until there is room")
-        waiting = True
-        if number := StopSignals.number:
-            what_next = "and not saved, for want of room on the disk; the same command goes on from the last checkpoint"
-            raise Interrupted(number, f" {what_next}")
-        time.sleep(LOOK_AGAIN)
-    if waiting:
-        log_rank0(f"{place}: there is room again; going on")
+def free_bytes(folder: Path) -> int:
+    """Return the bytes that can still be written to the disk of a folder."""
+    return shutil.disk_usage(folder).free
 
 
-def real(path: Path) -> Path:
-    """Where a path leads: what a link points to is written, not the link."""
-    return Path(os.path.realpath(path))
-
-
-def free(place: Path) -> int:
-    """Bytes that may still be written to the disk of a folder."""
-    return shutil.disk_usage(place).free
-
-
-def used(folder: Path) -> int:
-    """Bytes of the files of a folder."""
+def folder_bytes(folder: Path) -> int:
+    """Return the total size of the files below a folder."""
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
-def size(n_bytes: float) -> str:
-    """12.3 MB."""
+def format_bytes(n_bytes: float) -> str:
+    """Format a number of bytes, such as "12.3 MB"."""
     for unit in ("kB", "MB", "GB"):
         n_bytes /= 1000
         if n_bytes < 1000:
             return f"{n_bytes:.1f} {unit}"
     return f"{n_bytes / 1000:,.1f} TB"
-
-
-def _is_full(error: Exception, place: Path, n_bytes: int) -> bool:
-    """Whether a write of so many bytes failed for want of room. Libraries do not always pass the system's word on."""
-    numbers = errno.ENOSPC, errno.EDQUOT
-    no_room = isinstance(error, OSError) and error.errno in numbers
-    return no_room or any(f"os error {number})" in str(error) for number in numbers) or free(place) < n_bytes
-
-
-def _lack(n_bytes: int) -> str:
-    if n_bytes <= 0:
-        return "a quota of bytes or of files is used up"
-    return f"{size(n_bytes)} ({n_bytes:,} bytes) are missing"

@@ -1,4 +1,4 @@
-"""What the program says to the person who watches: on standard error, a progress bar stepping aside."""
+"""Messages for the user on standard error, above a progress bar if there is one."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from transformer_mt.system import launcher
 
 
 def log_rank0(text: str) -> None:
-    """Of several processes that train together, the first one speaks."""
+    """Write a message if this is the only process, or the first one of a distributed training."""
     if launcher.rank() == 0:
         log(text)
 
 
 def log(text: str) -> None:
-    """Whichever process this is. Where nobody can hear it any more, the work goes on in silence."""
+    """Write a message. If standard error cannot be written, this and all later messages are dropped."""
     from tqdm import tqdm
 
     try:

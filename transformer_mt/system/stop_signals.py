@@ -1,4 +1,4 @@
-"""Stop signals: the step that is being taken is finished first."""
+"""Stop signals: SIGINT and SIGTERM let the current step finish first."""
 
 from __future__ import annotations
 
@@ -6,35 +6,34 @@ import os
 import signal
 import threading
 from types import FrameType
-from typing import Any, ClassVar
+from typing import Any
 
 from transformer_mt.system import launcher
 
 
 class StopSignals:
-    """Turns SIGINT and SIGTERM into a number that the loop looks at; a second signal ends the process at once.
+    """A context in which SIGINT and SIGTERM set `number` for the training loop to poll.
 
-    Under `torchrun` it does not: that repeats a signal to processes which have had it, and ends them after a time.
-    A signal comes to the process, and so the number is the class's: 0 until there was one, and outside of `with`.
+    A second signal ends the process at once, except under `torchrun`, which repeats its signal to processes that have
+    received it already, and kills them after a while.
     """
 
-    number: ClassVar[int] = 0
-
     def __init__(self) -> None:
-        self._may_end_at_once = not launcher.under_torchrun()
-        self._before: dict[int, Any] = {}
+        self.number = 0
+        self._second_signal_exits = not launcher.under_torchrun()
+        self._previous_handlers: dict[int, Any] = {}
 
     def __enter__(self) -> StopSignals:
-        if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._receive) for number in (signal.SIGINT, signal.SIGTERM)}
+        if threading.current_thread() is threading.main_thread():  # only this one can set handlers
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._previous_handlers[number] = signal.signal(number, self._receive)
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._previous_handlers.items():
             signal.signal(number, handler)
-        StopSignals.number = 0
 
     def _receive(self, number: int, _frame: FrameType | None) -> None:
-        if self.number and self._may_end_at_once:
-            os._exit(128 + number)  # what is being written has its own name until it is whole
-        StopSignals.number = self.number or number
+        if self.number and self._second_signal_exits:
+            os._exit(128 + number)  # safe during a save: files keep temporary names until they are complete
+        self.number = self.number or number

@@ -124,7 +124,7 @@ def join(accumulate: int) -> Generator[Ranks]:
     if size == 1:
         yield Ranks()
         return
-    if missing := [name for name in launcher.NAMED if name not in os.environ]:
+    if missing := [name for name in launcher.REQUIRED_VARIABLES if name not in os.environ]:
         raise UserError(
             f"WORLD_SIZE is {size} in the environment, and {missing[0]} is not there: start the processes with "
             "torchrun, or unset WORLD_SIZE"

@@ -19,8 +19,8 @@ import torch
 
 from transformer_mt.data.batches import Batch, BatchStream
 from transformer_mt.errors import UserError
-from transformer_mt.system.device import is_out_of_memory, release_memory
-from transformer_mt.system.files import size
+from transformer_mt.system.files import format_bytes
+from transformer_mt.system.memory import is_out_of_memory, release_memory
 
 LEAST, MOST = 256, 2**18  # budgets between which `auto` chooses
 LEAST_BATCHES = 50  # of an epoch: with fewer, little is learnt from so much
@@ -41,10 +41,10 @@ def predict(stream: BatchStream, try_batch: TryBatch, device: torch.device, besi
     about = f"the largest batch (pairs x source x target: {shape})"
     if peak is None or peak + besides > there:
         return (
-            f"{about} does not fit into the {size(there)} of {device}: it will be split, which takes time; "
+            f"{about} does not fit into the {format_bytes(there)} of {device}: it will be split, which takes time; "
             "lower batches.tokens or data.max_length"
         )
-    return f"{about} takes {size(peak + besides)} of {size(there)}"
+    return f"{about} takes {format_bytes(peak + besides)} of {format_bytes(there)}"
 
 
 def heaviest(stream: BatchStream) -> list[Batch]:
@@ -134,7 +134,7 @@ def choose_budget(
     corpus = make_stream(MOST).corpus
     most = max(LEAST, min(MOST, (len(corpus.tgt.ids) + len(corpus)) // LEAST_BATCHES))
     if device.type == "cuda":
-        return largest(fits, LEAST, most), f"the largest that fits into {SHARE:.0%} of {size(capacity(device))}"
+        return largest(fits, LEAST, most), f"the largest that fits into {SHARE:.0%} of {format_bytes(capacity(device))}"
     return fastest(rate_of, LEAST, most), "the fastest, or nearly"
 
 

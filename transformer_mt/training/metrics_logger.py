@@ -126,12 +126,10 @@ class MetricsLogger:
         `is_scored`: whether its step was validated by then.
         """
         self.close()
-        self.run.before_writing()
         _cut_metrics(self.run.metrics, step, is_scored)
         tensorboard.cut_back(self.run.tensorboard, step, is_scored)
 
     def _open(self) -> EventWriter:
-        self.run.before_writing()
         if self._events is None:
             self._events = EventWriter(self.run.tensorboard, self.hparams)
         return self._events

@@ -11,7 +11,6 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 from transformer_mt.config.section import MAY_CHANGE, PathName, Section
 from transformer_mt.data.batches import StreamPosition
 from transformer_mt.runs.folder import is_better
-from transformer_mt.system.files import WhenFull
 
 _INTERVAL = re.compile(r"([1-9][0-9_]*)\s*(steps?|epochs?)?")
 
@@ -75,17 +74,6 @@ class ValidationConfig(Section):
     """stop after so many validations in a row without a better score, after the warm-up; null: never"""
     probes: Annotated[int, MAY_CHANGE] = Field(default=4, ge=0)
     """sentences whose translations are shown at each validation; 0: none, and no pictures in TensorBoard either"""
-
-
-class KeepConfig(Section):
-    """Which checkpoints stay, and what becomes of a run whose disk is full."""
-
-    best: Annotated[int, MAY_CHANGE] = Field(default=1, ge=1)
-    """how many of the best, by validation.metric"""
-    last: Annotated[int, MAY_CHANGE] = Field(default=2, ge=1)
-    """how many of the newest; with 1, nothing may be left to go on from should the disk damage that one"""
-    when_full: Annotated[WhenFull, MAY_CHANGE] = "exit"
-    """what to do when the disk is full: exit (with status 2), or wait until there is room"""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from torch.nn.utils import get_total_norm
 
 from transformer_mt.data.batches import Batch
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.system.device import Machine, is_out_of_memory, release_memory
+from transformer_mt.system.device import Machine
+from transformer_mt.system.memory import is_out_of_memory, release_memory
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.loss import BatchLoss
 

@@ -19,6 +19,7 @@ from transformer_mt.evaluation.degenerate import Finding, judge
 from transformer_mt.evaluation.samples import Sample
 from transformer_mt.runs import checkpoints
 from transformer_mt.runs.checkpoints import State
+from transformer_mt.runs.config import KeepConfig
 from transformer_mt.runs.folder import CheckpointInfo, RunFolder
 from transformer_mt.system.logging import log_rank0
 from transformer_mt.system.stop_signals import StopSignals
@@ -26,7 +27,7 @@ from transformer_mt.training.cross_entropy import perplexity
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.ema import ExponentialMovingAverage
 from transformer_mt.training.metrics_logger import MetricsLogger
-from transformer_mt.training.progress import KeepConfig, Milestone, Progress, TrainConfig, ValidationConfig
+from transformer_mt.training.progress import Milestone, Progress, TrainConfig, ValidationConfig
 from transformer_mt.training.schedule import Schedule
 from transformer_mt.training.train_step import Sums, Taken, TrainStep
 
@@ -199,7 +200,7 @@ class Trainer:
         """Go on from the last checkpoint before the trouble began, with half the learning rate; at most twice."""
         progress, returns = self.progress, self.progress.returns + 1
         trouble = f"the gradient was not finite for {MOST_SKIPPED} steps in a row from step {progress.trouble:,} on"
-        good = self.ranks.run_on_rank0(lambda: checkpoints.last_whole(self.run, progress.trouble - 1))
+        good = self.ranks.run_on_rank0(lambda: checkpoints.find_rollback_checkpoint(self.run, progress.trouble - 1))
         if good is None or returns > MOST_RETURNS:
             tried = "before the first checkpoint" if good is None else f"after going back {MOST_RETURNS} times"
             raise UserError(
@@ -259,12 +260,11 @@ class Trainer:
         self.count_time()
         if not self.ranks.is_rank0:
             return
-        self.run.before_writing()
         self.monitor.flush()
         step = self.progress.step
         info = CheckpointInfo(self.run.checkpoint_folder(step), step, self.validation.metric, scores, stopped)
         with self.averaged() as raw_weights:
-            checkpoints.save(info, self.updater.model, self.state(raw_weights), self.run.when_full)
+            checkpoints.save(info, self.updater.model, self.state(raw_weights))
         if not (self.progress.skipped_in_a_row or self.progress.trouble):  # else one of those before may be needed
             checkpoints.prune(self.run, self.keep)
 
@@ -301,6 +301,5 @@ class Trainer:
         if self.ema is not None:
             self.ema.load_raw_weights(state["raw_weights"])
         if self.ranks.is_rank0:
-            self.run.before_writing()
-            checkpoints.delete_later(self.run, info.step)
+            checkpoints.delete_later_checkpoints(self.run, info.step)
         self.monitor.cut_back(info.step, is_scored=bool(info.scores))

@@ -1,0 +1,18 @@
+"""Configuration of the checkpoints that a run keeps."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from transformer_mt.config.section import MAY_CHANGE, Section
+
+
+class KeepConfig(Section):
+    """Which checkpoints are kept."""
+
+    best: Annotated[int, MAY_CHANGE] = Field(default=1, ge=1)
+    """how many of the best, by validation.metric"""
+    last: Annotated[int, MAY_CHANGE] = Field(default=2, ge=1)
+    """how many of the newest; with 1, there may be none to resume from if the disk damages that one"""

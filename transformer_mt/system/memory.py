@@ -1,0 +1,65 @@
+"""Keeping and releasing the memory of freed tensors, on CPUs and GPUs."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # option numbers of glibc's malloc.h
+TRIM_THRESHOLD = 1 << 30  # free bytes from which glibc returns memory to the system
+MMAP_THRESHOLDS = 1 << 30, 1 << 25
+"""Bytes from which a block gets a mapping of its own: above the blocks of a batch, or the most that older glibc
+versions accept."""
+
+OUT_OF_MEMORY_MESSAGES = (
+    "DefaultCPUAllocator",
+    "bad_alloc",
+    "could not create a primitive",
+    "CUDA error: out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "MPS backend out of memory",
+)
+"""Parts of the messages with which torch, the C++ library, oneDNN and GPU libraries report exhausted memory."""
+
+
+def keep_freed_memory() -> None:
+    """Make glibc keep the memory of freed tensors for the next ones; other C libraries are left alone.
+
+    By default glibc maps each large block anew, and the page faults of that slow every batch down.
+    """
+    mallopt = _c_function("mallopt")
+    if mallopt is not None and any(mallopt(M_MMAP_THRESHOLD, n_bytes) for n_bytes in MMAP_THRESHOLDS):
+        mallopt(M_TRIM_THRESHOLD, TRIM_THRESHOLD)
+
+
+def release_memory(device: torch.device) -> None:
+    """Return cached free memory to the device or the system, after an allocation failed."""
+    import torch
+
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    elif device.type == "mps":
+        torch.mps.empty_cache()
+    else:
+        for name, arguments in (("MallocExtension_ReleaseFreeMemory", ()), ("malloc_trim", (0,))):  # TCMalloc, glibc
+            if (function := _c_function(name)) is not None:
+                function(*arguments)
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Return whether an error says that the device, or the machine, has no memory left."""
+    import torch
+
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return any(text in str(error) for text in OUT_OF_MEMORY_MESSAGES)
+
+
+def _c_function(name: str) -> Callable[..., int] | None:
+    """Return a function of the loaded C libraries, or None."""
+    return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
