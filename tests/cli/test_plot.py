@@ -18,7 +18,7 @@ from transformer_mt import Translator
 from transformer_mt.cli import plot
 from transformer_mt.cli.run_or_config import load_run_or_config
 from transformer_mt.config import root as configuration
-from transformer_mt.decoding.attention_maps import Explanation, explain, pieces
+from transformer_mt.decoding.attention_maps import AttentionMaps, token_texts, translate_with_attention
 
 KINDS = ("positions", "schedule", "attention", "lengths")
 
@@ -110,40 +110,40 @@ def test_a_curve_that_ends_is_drawn_to_where_the_run_does(in_tiny: Path) -> None
 
 
 @pytest.fixture
-def explanation(translator: Translator) -> Explanation:
-    return explain(translator, "one two three")
+def maps(translator: Translator) -> AttentionMaps:
+    return translate_with_attention(translator, "one two three")
 
 
-def test_an_explanation_is_of_the_models_own_translation(translator: Translator, explanation: Explanation) -> None:
-    assert "".join(explanation.src) == "one two three</s>"
+def test_an_explanation_is_of_the_models_own_translation(translator: Translator, maps: AttentionMaps) -> None:
+    assert "".join(maps.src) == "one two three</s>"
     ((hypothesis, *_),) = translator.translate_ids(translator.encode(["one two three"], [1]), translator.config)
     end = [translator.tokenizers.tgt.eos_id] * hypothesis.finished
-    assert explanation.written == pieces(translator.tokenizers.tgt, hypothesis.ids + end)
-    assert explanation.read == ["<s>", *pieces(translator.tokenizers.tgt, (hypothesis.ids + end)[:-1])]
-    n_src, n_tgt = len(explanation.src), len(explanation.written)
+    assert maps.tgt_out == token_texts(translator.tokenizers.tgt, hypothesis.ids + end)
+    assert maps.tgt_in == ["<s>", *token_texts(translator.tokenizers.tgt, (hypothesis.ids + end)[:-1])]
+    n_src, n_tgt = len(maps.src), len(maps.tgt_out)
     for kind, size in {"cross": (n_tgt, n_src), "encoder": (n_src, n_src), "decoder": (n_tgt, n_tgt)}.items():
-        (weights,) = getattr(explanation.weights, kind)
+        (weights,) = getattr(maps.weights, kind)
         assert weights.shape == (1, 2, *size)
         assert torch.allclose(weights.sum(-1), torch.ones(()), atol=1e-5)
-    assert not torch.triu(explanation.weights.decoder[0], 1).any()
+    assert not torch.triu(maps.weights.decoder[0], 1).any()
 
 
 @pytest.mark.parametrize("kind", ["cross", "encoder", "decoder"])
-def test_attention_is_drawn_as_it_is(kind: Any, explanation: Explanation) -> None:
-    figure = explanation.figure(kind)
-    (weights,) = getattr(explanation.weights, kind)
+def test_attention_is_drawn_as_it_is(kind: Any, maps: AttentionMaps) -> None:
+    figure = maps.figure(kind)
+    (weights,) = getattr(maps.weights, kind)
     for axes, expected in zip(figure.axes[:2], weights[0], strict=True):
         drawn = np.asarray(axes.images[0].get_array())
         assert np.array_equal(drawn, expected.numpy())
         assert np.allclose(drawn.sum(-1), 1, atol=1e-5)
-    alone = explanation.figure(kind, layer=1, head=2)
+    alone = maps.figure(kind, layer=1, head=2)
     assert [axes.get_title() for axes in alone.axes[:-1]] == ["layer 1, head 2"]
     assert np.array_equal(np.asarray(alone.axes[0].images[0].get_array()), weights[0, 1].numpy())
 
 
 def test_an_explanation_leaves_the_model_as_it_was(translator: Translator) -> None:
     before = torch.get_rng_state()
-    explain(translator, "one").figure("cross")
+    translate_with_attention(translator, "one").figure("cross")
     assert not any(module.training for module in translator.model.modules())
     assert torch.equal(torch.get_rng_state(), before)
 
@@ -152,19 +152,19 @@ def test_a_model_whose_scores_are_no_numbers_is_drawn(translator: Translator) ->
     """A training may have come to that, and is to say so, or to go back."""
     for parameter in translator.model.parameters():
         parameter.data.fill_(np.nan)
-    explanation = explain(translator, "one two")
-    assert (explanation.read, explanation.written) == (["<s>"], ["</s>"])
+    maps = translate_with_attention(translator, "one two")
+    assert (maps.tgt_in, maps.tgt_out) == (["<s>"], ["</s>"])
     for kind in ("cross", "encoder", "decoder"):
-        assert len(explanation.figure(kind).axes) == 3  # two heads, and the scale
+        assert len(maps.figure(kind).axes) == 3  # two heads, and the scale
 
 
 def test_pieces_make_up_the_text(translator: Translator) -> None:
     tokenizer = translator.tokenizers.src
     for text in ("one two three", "two  spaces ", "fünf</s>"):
         (ids,) = tokenizer.encode([text])
-        assert "".join(pieces(tokenizer, ids)) == text
+        assert "".join(token_texts(tokenizer, ids)) == text
     (ids,) = tokenizer.encode(["犬"])  # the vocabulary spells it in bytes
-    assert re.fullmatch(r"\s*(<0x[0-9A-F]{2}>){3}", "".join(pieces(tokenizer, ids)))
+    assert re.fullmatch(r"\s*(<0x[0-9A-F]{2}>){3}", "".join(token_texts(tokenizer, ids)))
 
 
 # --- while training ---------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from transformer_mt.data.batches import BatchStream, StreamPosition
 from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.data.quickstart import load_pairs
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
-from transformer_mt.decoding.beam_state import Hypothesis
+from transformer_mt.decoding.beam_search import Hypothesis
 from transformer_mt.decoding.config import DecodingConfig
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.model.transformer import Transformer
@@ -26,7 +26,7 @@ from transformer_mt.training.optimizers import OptimizerConfig, make_optimizers
 from transformer_mt.training.schedule import inverse_sqrt
 
 Scores = Callable[[list[list[int]]], list[list[float]]]
-"""Prefixes of the translations of one sentence -> log-probabilities of what may come next in each."""
+"""ForcedPrefix of the translations of one sentence -> log-probabilities of what may come next in each."""
 
 NEG_INF = -math.inf
 
@@ -100,12 +100,15 @@ def slow_search(scores: Scores, limit: int, config: DecodingConfig, eos: int = 0
         candidates.sort(reverse=True)
         for total, ids, log_probs in candidates[: config.beam]:
             if ids[-1] == eos:
-                ended.append(Hypothesis(ids[:-1], log_probs, finished=True, rank=rank(total, position + 1)))
-        ended = sorted(ended, key=lambda one: -one.rank)[: config.beam]
+                ended.append(Hypothesis(ids[:-1], log_probs, finished=True, ranking_score=rank(total, position + 1)))
+        ended = sorted(ended, key=lambda one: -one.ranking_score)[: config.beam]
         branches = [(ids, log_probs) for _, ids, log_probs in candidates if ids[-1] != eos][: config.beam]
         if len(ended) == config.beam or not branches:
             return ended
-    cut = [Hypothesis(ids, log_probs, finished=False, rank=rank(sum(log_probs), limit)) for ids, log_probs in branches]
+    cut = [
+        Hypothesis(ids, log_probs, finished=False, ranking_score=rank(sum(log_probs), limit))
+        for ids, log_probs in branches
+    ]
     return (ended + cut)[: config.beam]
 
 
@@ -114,7 +117,7 @@ def assert_alike(found: Sequence[Hypothesis], wanted: Sequence[Hypothesis]) -> N
     assert [(one.ids, one.finished) for one in found] == [(one.ids, one.finished) for one in wanted]
     for ours, theirs in zip(found, wanted, strict=True):
         assert ours.log_probs == pytest.approx(theirs.log_probs, abs=2e-5)
-        assert ours.rank == pytest.approx(theirs.rank, abs=1e-4)
+        assert ours.ranking_score == pytest.approx(theirs.ranking_score, abs=1e-4)
 
 
 @pytest.fixture(scope="session")

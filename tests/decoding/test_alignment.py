@@ -13,7 +13,7 @@ from transformer_mt.data.quickstart import load_pairs
 from transformer_mt.data.tokenizers.components import NormalizationStep
 from transformer_mt.data.tokenizers.config import TokenizerConfig
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair, build_tokenizers
-from transformer_mt.decoding.alignment import align, link, words
+from transformer_mt.decoding.alignment import align, align_words, target_word_indices
 from transformer_mt.decoding.config import DecodingConfig
 from transformer_mt.decoding.text_translator import TruncatedSourceWarning
 from transformer_mt.decoding.translator import Translator
@@ -39,17 +39,17 @@ def make_translator(make_model: MakeModel, small_tokenizers: TokenizerPair) -> C
 def test_a_word_gets_what_its_tokens_get() -> None:
     """Tokens of a source word are summed up, those of a target word averaged: by hand."""
     weights = torch.tensor([[0.5, 0.3, 0.2], [0.1, 0.4, 0.5], [0.45, 0.3, 0.25], [0.1, 0.2, 0.7]])
-    assert link(weights, [0, 1, 1], [0, 1, 1, 2]) == [(0, 0), (1, 1), (1, 2)]
-    assert link(weights[:1], [0, 1, 2], [0]) == [(0, 0)], "as words of their own, the first is the best"
-    assert link(weights[:1], [0, 1, 1], [0]) in ([(0, 0)], [(1, 0)])  # a tie
-    assert link(weights, [], [0, 0, 0, 0]) == link(weights[:0], [0, 1, 2], []) == []
+    assert align_words(weights, [0, 1, 1], [0, 1, 1, 2]) == [(0, 0), (1, 1), (1, 2)]
+    assert align_words(weights[:1], [0, 1, 2], [0]) == [(0, 0)], "as words of their own, the first is the best"
+    assert align_words(weights[:1], [0, 1, 1], [0]) in ([(0, 0)], [(1, 0)])  # a tie
+    assert align_words(weights, [], [0, 0, 0, 0]) == align_words(weights[:0], [0, 1, 2], []) == []
 
 
 def test_tokens_belong_to_the_word_in_which_the_text_ends_with_them(small_tokenizers: TokenizerPair) -> None:
     tokenizer = small_tokenizers.src
     coded, numbers = tokenizer.encode(SENTENCES), tokenizer.word_indices(SENTENCES)
     for text, ids, found in zip(SENTENCES, coded, numbers, strict=True):
-        assert found == words(tokenizer, ids), "from the text, or from what its ids are decoded to"
+        assert found == target_word_indices(tokenizer, ids), "from the text, or from what its ids are decoded to"
         assert sorted(set(found)) == list(range(len(text.split()))) and found == sorted(found)
         assert len(found) > len(set(found)), "some word has several tokens"
         for number, word in enumerate(text.split()):
@@ -78,7 +78,9 @@ def test_what_is_unknown_within_a_word_is_no_word_of_its_own(
     pieces = [piece for piece in tokenizer.tokens(ids) if piece.strip()]
     assert pieces.count("<unk>") >= 3 and len(found) == len(ids)
     assert sorted(set(found)) == [0, 1, 2, 3] and found == sorted(found)
-    assert len(words(tokenizer, ids)) == len(found) and max(words(tokenizer, ids)) > 3, "each is shown as a word"
+    assert len(target_word_indices(tokenizer, ids)) == len(found) and max(target_word_indices(tokenizer, ids)) > 3, (
+        "each is shown as a word"
+    )
 
 
 def test_a_source_that_was_cut_has_links_to_what_was_read(make_translator: Callable[..., Translator]) -> None:
@@ -103,7 +105,7 @@ def test_links_are_of_the_position_that_writes_the_word(
         read = torch.tensor([[pair.tgt.bos_id, *target[:-1]]])
         cross = attention_weights(model, collate_sources([source], pair), read).cross
         weights = torch.stack(cross if layer is None else [cross[layer - 1]]).mean((0, 2))[0]  # [T, S + 1]
-        (src_words,), tgt_words = pair.src.word_indices([text]), words(pair.tgt, target)
+        (src_words,), tgt_words = pair.src.word_indices([text]), target_word_indices(pair.tgt, target)
         wanted: list[tuple[int, int]] = []
         for tgt_word in sorted(set(tgt_words)):
             rows = [t for t, word in enumerate(tgt_words) if word == tgt_word]

@@ -14,8 +14,14 @@ import pytest
 import torch
 
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
-from transformer_mt.decoding.beam_search import CHUNK, beam_candidates, beam_search, best
-from transformer_mt.decoding.beam_state import BeamState, Hypothesis
+from transformer_mt.decoding.beam_search import (
+    TOPK_CHUNK,
+    BeamState,
+    Hypothesis,
+    beam_candidates,
+    beam_search,
+    chunked_topk,
+)
 from transformer_mt.decoding.config import DecodingConfig
 from transformer_mt.decoding.logits_processors import MinLength
 from transformer_mt.decoding.translator import Translator
@@ -34,10 +40,12 @@ def options(**settings: Any) -> DecodingConfig:
     return DecodingConfig.model_validate(settings)
 
 
-def searched(toy: Any, limits: list[int], config: DecodingConfig, late: bool = False) -> list[list[Hypothesis]]:
-    """late: as on a GPU, which is asked only now and then who is done."""
-    beams = BeamState(torch.tensor(limits), config.beam, BOS, EOS, config.length_normalise)
-    beams._answers_late = late
+def searched(
+    toy: Any, max_lengths: list[int], config: DecodingConfig, sync_interval: int | None = None
+) -> list[list[Hypothesis]]:
+    beams = BeamState(
+        torch.tensor(max_lengths), config.beam, BOS, EOS, config.length_normalise, sync_interval=sync_interval
+    )
     return beam_search(toy.step, toy, beams, beam_candidates, [MinLength(config.min_length, EOS)])
 
 
@@ -57,7 +65,7 @@ def everything(scores: Scores, limit: int, vocab: int, config: DecodingConfig) -
             rank = sum(log_probs) / base**config.length_penalty_exponent
             if rank > -math.inf:
                 found.append(Hypothesis(list(ids), log_probs, is_finished, rank))
-    return sorted(found, key=lambda one: (not one.finished, -one.rank))
+    return sorted(found, key=lambda one: (not one.finished, -one.ranking_score))
 
 
 # --- toy steps --------------------------------------------------------------------------------------------------------
@@ -78,16 +86,16 @@ def test_a_wide_beam_finds_everything(
 
 @PENALIZED
 @pytest.mark.parametrize("min_length", [0, 1, 3])
-@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("sync_interval", [1, 2, 8])
 def test_a_narrow_beam_equals_a_slow_one(
-    toy: Any, slow: Slow, alike: Alike, penalty: str, exponent: float, min_length: int, late: bool
+    toy: Any, slow: Slow, alike: Alike, penalty: str, exponent: float, min_length: int, sync_interval: int
 ) -> None:
     """Traps 25 and 27: sentences that end early, late and never, side by side, in beams of all widths."""
     limits = [7, 1, 12, 3, 9, 2, 12, 5]
     for beam in (1, 2, 3, 4, 7, 12):
         config = options(beam=beam, length_penalty=penalty, length_penalty_exponent=exponent, min_length=min_length)
         language = toy(range(len(limits)), 9)
-        found = searched(language, limits, config, late)
+        found = searched(language, limits, config, sync_interval)
         for i, limit in enumerate(limits):
             alike(found[i], slow(language.scores(i), limit, config))
         assert language.sizes[0] == len(limits) and language.sizes[-1] < 5, "those that are done leave"
@@ -109,7 +117,7 @@ def test_n_best_lists_are_sorted_and_distinct(toy: Any) -> None:
     for found in searched(toy(range(30), 6), [8] * 30, options(beam=6)):
         assert len({tuple(one.ids) for one in found}) == len(found) == 6
         for finished in (True, False):
-            ranks = [one.rank for one in found if one.finished == finished]
+            ranks = [one.ranking_score for one in found if one.finished == finished]
             assert ranks == sorted(ranks, reverse=True)
         flags = [one.finished for one in found]
         assert flags == sorted(flags, reverse=True), "those without an end come last"
@@ -150,7 +158,7 @@ def test_the_best_are_those_of_topk(size: int, n: int, kind: str) -> None:
         scores = scores.masked_fill(torch.rand(3, 2, size) < 0.99, -math.inf)
     elif kind == "sorted":
         scores = scores.sort(-1).values
-    found, places = best(scores, n)
+    found, places = chunked_topk(scores, n)
     assert torch.equal(found, scores.topk(n).values)
     assert torch.equal(scores.gather(-1, places), found)
     assert all(len(set(row)) == n for row in cast("list[list[int]]", places.flatten(0, 1).tolist()))
@@ -158,9 +166,9 @@ def test_the_best_are_those_of_topk(size: int, n: int, kind: str) -> None:
 
 def test_the_quick_way_is_taken() -> None:
     """Else the test above would compare `topk` with itself."""
-    scores = torch.zeros(1, 1, 40 * CHUNK).index_fill_(2, torch.tensor([700]), 1.0)
-    assert best(scores, 2)[1][0, 0, 0] == 700
-    assert 40 * CHUNK >= 4 * 2 * CHUNK
+    scores = torch.zeros(1, 1, 40 * TOPK_CHUNK).index_fill_(2, torch.tensor([700]), 1.0)
+    assert chunked_topk(scores, 2)[1][0, 0, 0] == 700
+    assert 40 * TOPK_CHUNK >= 4 * 2 * TOPK_CHUNK
 
 
 # --- the model --------------------------------------------------------------------------------------------------------
@@ -267,7 +275,7 @@ def test_scores_are_what_the_model_gives_the_translation(make_model: MakeModel, 
             log_probs = model.logits(states)[0].log_softmax(-1).gather(1, torch.tensor(tokens)[:, None])
             assert one.log_probs == pytest.approx(log_probs.flatten().tolist(), abs=1e-4)
             assert one.score == pytest.approx(log_probs.sum().item(), abs=1e-4)
-            assert one.rank == pytest.approx(log_probs.sum().item() / len(tokens), abs=1e-4)
+            assert one.ranking_score == pytest.approx(log_probs.sum().item() / len(tokens), abs=1e-4)
             flags.add(one.finished)
     assert flags == {True, False}
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from transformer_mt.decoding.beam_state import SPARE, BeamState, Candidates
+from transformer_mt.decoding.beam_search import COMPACTION_SHARE, BeamState, Candidates
 
 NEG_INF = -math.inf
 BOS, EOS = 1, 2
@@ -26,8 +26,8 @@ def candidates(*rows: Row) -> Candidates:
     return Candidates(totals, log_probs, parents.long(), tokens.long())
 
 
-def beams(limits: list[int], n_branches: int = 2) -> BeamState:
-    return BeamState(torch.tensor(limits), n_branches, BOS, EOS, sums)
+def beams(limits: list[int], n_beams: int = 2) -> BeamState:
+    return BeamState(torch.tensor(limits), n_beams, BOS, EOS, sums)
 
 
 def listed(tensor: Tensor | None) -> list[int]:
@@ -39,7 +39,7 @@ def test_memory_is_taken_for_what_is_found_and_not_up_to_the_limit() -> None:
     one = beams([10**12])
     one.advance(candidates([(-1.0, -1.0, 0, EOS), (-2.0, -2.0, 0, 5)]))
     one.advance(candidates([(-2.5, -0.5, 0, EOS), (-3.0, -1.0, 0, 6)]))
-    one.retire()
+    one.drop_finished()
     ((best, other),) = one.hypotheses()
     assert (best.ids, other.ids) == ([], [5])
 
@@ -50,34 +50,34 @@ def test_an_example_worked_out() -> None:
     parents = one.advance(
         candidates([(-1.0, -1.0, 0, 5), (-2.0, -2.0, 0, EOS), (-3.0, -3.0, 0, 6), (-4.0, -4.0, 0, 7)])
     )
-    assert (listed(parents), listed(one.tokens), one.totals.tolist()) == ([[0, 0]], [[5, 6]], [[-1.0, -3.0]])
-    assert one.retire() is None
+    assert (listed(parents), listed(one.tokens), one.scores.tolist()) == ([[0, 0]], [[5, 6]], [[-1.0, -3.0]])
+    assert one.drop_finished() is None
     parents = one.advance(
         candidates([(-3.5, -0.5, 1, 8), (-4.0, -3.0, 0, 9), (-5.0, -2.0, 1, EOS), (NEG_INF, 0, 0, 0)])
     )
     assert (listed(parents), listed(one.tokens)) == ([[1, 0]], [[8, 9]]), "an end behind the best two is none"
-    assert one.retire() is None
+    assert one.drop_finished() is None
     one.advance(candidates([(-3.6, -0.1, 0, EOS), (-4.1, -0.1, 1, EOS), (-6.0, -2.0, 0, 3), (-7.0, -3.0, 1, 3)]))
-    assert listed(one.retire()) == []
+    assert listed(one.drop_finished()) == []
     (first, second) = one.hypotheses()[0]
-    assert (first.ids, first.log_probs, first.finished, first.rank) == ([], [-2.0], True, -2.0)
+    assert (first.ids, first.log_probs, first.finished, first.ranking_score) == ([], [-2.0], True, -2.0)
     assert (second.ids, second.log_probs, second.finished) == ([6, 8], pytest.approx([-3.0, -0.5, -0.1]), True)
-    assert second.rank == pytest.approx(-3.6), "as it was at its end"
+    assert second.ranking_score == pytest.approx(-3.6), "as it was at its end"
 
 
 def test_what_has_ended_is_displaced_only_by_what_is_better() -> None:
     """Trap 27: no score changes, whatever the branches do later."""
-    one = beams([9], n_branches=3)
+    one = beams([9], n_beams=3)
     seen: list[list[float]] = []
     for position, end in enumerate([-2.0, -5.0, -4.0]):
         total = -1.0 - position
         one.advance(
             candidates([(total, -1.0, 0, 5), (end, -0.5, 0, EOS), (total - 9, -9.0, 0, 6), (total - 9.5, -9.5, 0, 7)])
         )
-        seen.append([rank for rank in one.ended.ranks.flatten().tolist() if rank > NEG_INF])
-        one.retire()
+        seen.append([rank for rank in one.finished.ranking_scores.flatten().tolist() if rank > NEG_INF])
+        one.drop_finished()
     assert seen == [[-2.0], [-2.0, -5.0], [-2.0, -4.0, -5.0]]
-    assert not (one.totals > NEG_INF).any(), "three have ended: no branch goes on"
+    assert not (one.scores > NEG_INF).any(), "three have ended: no branch goes on"
     assert [len(found.ids) for found in one.hypotheses()[0]] == [0, 2, 1]
 
 
@@ -88,14 +88,17 @@ def test_limits_are_of_each_sentence_and_the_unfinished_come_last() -> None:
     goes_on = [(-1.0, -1.0, 0, 5), (-2.0, -2.0, 0, 6), (-3.0, -3.0, 0, 7), (-4.0, -4.0, 0, 8)]
     dead = [(NEG_INF, 0.0, 0, 5)] * 4
     three.advance(candidates(ends, *[goes_on] * 8))
-    assert three.retire() is None, "one of nine is too few to be worth the copying"
+    assert three.drop_finished() is None, "one of nine is too few to be worth the copying"
     three.advance(candidates(dead, *[goes_on] * 8))
-    assert three.retire() is None
+    assert three.drop_finished() is None
     three.advance(candidates(dead, *[goes_on] * 8))
-    assert listed(three.retire()) == []
+    assert listed(three.drop_finished()) == []
     first, second, *_ = three.hypotheses()
     assert [(one.ids, one.finished) for one in first] == [([], True), ([5], False)], "an end first, however unlikely"
-    assert [(one.ids, one.finished, one.rank) for one in second] == [([5, 5, 5], False, -1), ([5, 5, 6], False, -2)]
+    assert [(one.ids, one.finished, one.ranking_score) for one in second] == [
+        ([5, 5, 5], False, -1),
+        ([5, 5, 6], False, -2),
+    ]
 
 
 def test_sentences_leave_when_few_are_left() -> None:
@@ -104,13 +107,15 @@ def test_sentences_leave_when_few_are_left() -> None:
     ended = [(-1.0, -1.0, 0, EOS), (-2.0, -2.0, 0, EOS), (-3.0, -3.0, 0, 6), (-4.0, -4.0, 0, 6)]
     goes_on = [(-1.0, -1.0, 0, 5), (-2.0, -2.0, 0, 6), (-3.0, -3.0, 0, 7), (-4.0, -4.0, 0, 8)]
     many.advance(candidates(*[goes_on] * 8))
-    assert many.retire() is None
+    assert many.drop_finished() is None
     many.advance(candidates(*[ended if i in (0, 3, 7) else goes_on for i in range(8)]))
-    assert SPARE > 5 / 8
-    assert listed(many.retire()) == [1, 2, 4, 5, 6]
-    assert listed(many.rows) == [1, 2, 4, 5, 6] and len(many.tokens) == len(many.totals) == len(many.limits) == 5
+    assert COMPACTION_SHARE > 5 / 8
+    assert listed(many.drop_finished()) == [1, 2, 4, 5, 6]
+    assert (
+        listed(many.sentences) == [1, 2, 4, 5, 6] and len(many.tokens) == len(many.scores) == len(many.max_lengths) == 5
+    )
     many.advance(candidates(*[ended] * 5))
-    assert listed(many.retire()) == []
+    assert listed(many.drop_finished()) == []
     lengths = [[len(one.ids) for one in found] for found in many.hypotheses()]
     assert lengths == [[1, 1] if i in (0, 3, 7) else [2, 2] for i in range(8)]
 
@@ -121,13 +126,13 @@ def test_no_candidate_is_no_translation() -> None:
     one.advance(
         candidates([(-1.0, -1.0, 0, 5), (NEG_INF, NEG_INF, 0, EOS), (NEG_INF, NEG_INF, 0, 0), (NEG_INF, NEG_INF, 0, 0)])
     )
-    one.retire()
+    one.drop_finished()
     one.advance(
         candidates(
             [(-2.0, -1.0, 0, EOS), (NEG_INF, NEG_INF, 1, EOS), (NEG_INF, NEG_INF, 1, 0), (NEG_INF, NEG_INF, 1, 0)]
         )
     )
-    assert listed(one.retire()) == []
+    assert listed(one.drop_finished()) == []
     assert [(found.ids, found.finished) for found in one.hypotheses()[0]] == [([5], True)]
 
 
@@ -135,6 +140,6 @@ def test_no_candidate_is_no_translation() -> None:
 def test_one_hypothesis_at_least(number: float) -> None:
     nothing = beams([3, 3])
     nothing.advance(candidates(*[[(number, number, 0, 4)] * 4] * 2))
-    assert listed(nothing.retire()) == []
+    assert listed(nothing.drop_finished()) == []
     found = nothing.hypotheses()
     assert [[(one.ids, one.finished, one.score) for one in of_one] for of_one in found] == [[([], False, NEG_INF)]] * 2

@@ -21,8 +21,8 @@ from transformer_mt.config import root as configuration
 from transformer_mt.data.batches import collate_sources
 from transformer_mt.data.quickstart import load_pairs
 from transformer_mt.decoding.alignment import align
-from transformer_mt.decoding.attention_maps import explain
-from transformer_mt.decoding.beam_state import Hypothesis
+from transformer_mt.decoding.attention_maps import translate_with_attention
+from transformer_mt.decoding.beam_search import Hypothesis
 from transformer_mt.decoding.ensemble import Ensemble
 from transformer_mt.decoding.provenance import ModelProvenance
 from transformer_mt.errors import UserError
@@ -113,8 +113,8 @@ def test_given_translations_have_the_mean_of_the_probabilities(
 
 
 def test_who_asks_for_the_model_of_several_is_refused(make_ensemble: MakeTranslator) -> None:
-    with pytest.raises(UserError, match="here 3 translate together"):
-        explain(make_ensemble(), SOURCES[0])
+    with pytest.raises(UserError, match="this is an ensemble of 3"):
+        translate_with_attention(make_ensemble(), SOURCES[0])
 
 
 @pytest.mark.parametrize("size", [1, 7])
@@ -144,7 +144,7 @@ def test_alignments_are_of_the_mean_of_the_weights(
         cross = attention_weights(model, collate_sources([source], pair), read).cross
         weights.append(torch.stack(cross if layer is None else [cross[layer - 1]]).mean((0, 2))[0])
     linked: list[torch.Tensor] = []
-    monkeypatch.setattr("transformer_mt.decoding.alignment.link", lambda given, *_: linked.append(given))
+    monkeypatch.setattr("transformer_mt.decoding.alignment.align_words", lambda given, *_: linked.append(given))
     align(Ensemble(models), pair, [source], pair.src.word_indices(SOURCES[:1]), [target], layer)
     wanted = torch.stack(weights).mean(0)[:, : len(source)]
     assert linked[0] == pytest.approx(wanted, abs=1e-5)
@@ -230,7 +230,7 @@ def test_what_does_not_go_together(tiny_run: Path, tmt: Tmt, tmp_path: Path) -> 
     *_, one, two = vocab
     vocab[one], vocab[two] = vocab[two], vocab[one]
     (other / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
-    with pytest.raises(UserError, match=r"ids has another vocabulary than .*; train it anew with") as caught:
+    with pytest.raises(UserError, match=r"ids has another vocabulary than .*; retrain it with") as caught:
         Translator.load(tiny_run, ensemble=[other])
     *_, remedy = shlex.split(str(caught.value))
     tokenizer = configuration.load(tiny_run / "config.yaml", [remedy]).tokenizer

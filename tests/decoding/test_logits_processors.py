@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from transformer_mt.decoding.beam_search import LogitsProcessor, beam_candidates, beam_search
-from transformer_mt.decoding.beam_state import BeamState, Hypothesis
+from transformer_mt.decoding.beam_search import BeamState, Hypothesis, LogitsProcessor, beam_candidates, beam_search
 from transformer_mt.decoding.config import DecodingConfig
-from transformer_mt.decoding.logits_processors import MinLength, NoRepeatNgram, Prefixes, RepetitionPenalty
+from transformer_mt.decoding.logits_processors import ForcedPrefix, MinLength, NoRepeatNgram, RepetitionPenalty
 
 Scores = Callable[[list[list[int]]], list[list[float]]]
 Slow = Callable[..., list[Hypothesis]]
@@ -86,7 +85,7 @@ def test_translations_begin_as_they_are_told(toy: Any, slow: Slow, alike: Alike,
     """Those that are free, in the same batch, are as they are without; scores of what is forced are the model's."""
     prefixes = [[3, 3, 1], [2], [], [4, 1, 4, 1, 4, 1], [], [5]]
     config, language = DecodingConfig(beam=beam), toy(range(len(LIMITS)), 6)
-    found = searched(language, config, Prefixes(prefixes, torch.device("cpu")))
+    found = searched(language, config, ForcedPrefix(prefixes, torch.device("cpu")))
     free = searched(toy(range(len(LIMITS)), 6), config)
     for i, begun in enumerate(prefixes):
         own = language.scores(i)
@@ -104,7 +103,7 @@ def test_translations_begin_as_they_are_told(toy: Any, slow: Slow, alike: Alike,
 
 def test_a_beginning_longer_than_the_limit_is_all_there_is(toy: Any) -> None:
     ((found,),) = searched(
-        toy([0], 6), DecodingConfig(beam=3), Prefixes([[1, 2, 3, 4, 5]], torch.device("cpu")), limits=[3]
+        toy([0], 6), DecodingConfig(beam=3), ForcedPrefix([[1, 2, 3, 4, 5]], torch.device("cpu")), limits=[3]
     )
     assert (found.ids, found.finished) == ([1, 2, 3], False)
 
@@ -113,7 +112,7 @@ def test_a_beginning_longer_than_the_limit_is_all_there_is(toy: Any) -> None:
 def test_a_beginning_may_repeat_itself(toy: Any, n: int) -> None:
     """What is forced stands, and what comes behind it keeps to the rule."""
     begun = [3, 4, 3, 4, 3]
-    rules = Prefixes([begun, []], torch.device("cpu")), NoRepeatNgram(n)
+    rules = ForcedPrefix([begun, []], torch.device("cpu")), NoRepeatNgram(n)
     for one in searched(toy([0, 1], 12), DecodingConfig(beam=3), *rules, limits=[10, 10])[0]:
         assert one.ids[:5] == begun
         new = [gram for start, gram in enumerate(grams(one.ids, n)) if start + n > len(begun)]
@@ -122,7 +121,7 @@ def test_a_beginning_may_repeat_itself(toy: Any, n: int) -> None:
 
 def test_an_end_inside_a_beginning_is_an_end(toy: Any) -> None:
     ((found,),) = searched(
-        toy([0], 6), DecodingConfig(beam=3), Prefixes([[1, 2, EOS, 4]], torch.device("cpu")), limits=[9]
+        toy([0], 6), DecodingConfig(beam=3), ForcedPrefix([[1, 2, EOS, 4]], torch.device("cpu")), limits=[9]
     )
     assert (found.ids, found.finished) == ([1, 2], True)
 

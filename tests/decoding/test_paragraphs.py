@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from transformer_mt.decoding.alignment import WordAlignment
-from transformer_mt.decoding.paragraphs import Paragraphs, words_before
+from transformer_mt.decoding.paragraphs import ParagraphSplitter, word_offsets
 from transformer_mt.decoding.text_translator import Translation
 
 LINES = ["One two. Three.", "", "Four. Five six seven. Eight, nine ten eleven.", "Dr. No."]
@@ -20,8 +20,8 @@ def words(texts: Sequence[str]) -> list[int]:
     return [len(text.split()) for text in texts]
 
 
-def make(when: Any, limit: int = 3) -> Paragraphs:
-    return Paragraphs("en", "de", words, limit, when)
+def make(when: Any, limit: int = 3) -> ParagraphSplitter:
+    return ParagraphSplitter("en", "de", words, limit, when)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def make(when: Any, limit: int = 3) -> Paragraphs:
     ],
 )
 def test_what_is_cut(when: str, pieces: list[list[str]]) -> None:
-    assert make(when).cut(LINES) == pieces
+    assert make(when).split(LINES) == pieces
 
 
 def capitals(text: str, score: float = -1.0, links: WordAlignment | None = None) -> Translation:
@@ -60,8 +60,8 @@ def capitals(text: str, score: float = -1.0, links: WordAlignment | None = None)
 @pytest.mark.parametrize("when", ["never", "long", "always"])
 def test_each_line_gets_its_own_back(when: str) -> None:
     paragraphs = make(when)
-    for line, pieces in zip(LINES, paragraphs.cut(LINES), strict=True):
-        (whole,) = paragraphs.join(pieces, [[capitals(text)] for text in paragraphs.sources([pieces])])
+    for line, pieces in zip(LINES, paragraphs.split(LINES), strict=True):
+        (whole,) = paragraphs.join(pieces, [[capitals(text)] for text in paragraphs.source_texts([pieces])])
         assert whole == capitals(line)
 
 
@@ -82,20 +82,20 @@ def test_words_are_linked_within_their_pieces() -> None:
     assert whole.alignment == [(1, 0), (0, 1), (2, 3), (4, 4)]
 
 
-def test_words_before_a_text_are_those_of_all_before_it() -> None:
+def test_word_offsets_a_text_are_those_of_all_before_it() -> None:
     """Against counting in the whole, with pieces of every kind side by side."""
     for texts in itertools.product(["", " ", "a", " a", "b ", " b c ", "d e"], repeat=4):
         wanted = [len("".join(texts[: n + 1]).split()) - len(text.split()) for n, text in enumerate(texts)]
-        assert list(words_before(texts)) == wanted, texts
+        assert list(word_offsets(texts)) == wanted, texts
 
 
 def test_pieces_are_translated_without_the_space_between() -> None:
-    sources = make("long").sources([[" One. ", "Two.  "], [" a line as it is "]])
+    sources = make("long").source_texts([[" One. ", "Two.  "], [" a line as it is "]])
     assert sources == ["One.", "Two.", " a line as it is "]
 
 
 def test_words_are_linked_where_pieces_meet_within_one() -> None:
     """Chinese has no white space between sentences: to the links, a line is one word."""
     parts = [capitals("a b", links=[(0, 0), (0, 1)]), capitals("c", links=[(0, 0)])]
-    (whole,) = Paragraphs("zh", "en", words, 3, "always").join(["你好。", "再见。"], [[part] for part in parts])
+    (whole,) = ParagraphSplitter("zh", "en", words, 3, "always").join(["你好。", "再见。"], [[part] for part in parts])
     assert whole.alignment == [(0, 0), (0, 1), (0, 2)]

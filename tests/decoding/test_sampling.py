@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from transformer_mt.decoding.beam_search import beam_search
-from transformer_mt.decoding.beam_state import BeamState, Candidates, Hypothesis
+from transformer_mt.decoding.beam_search import BeamState, Candidates, Hypothesis, beam_search
 from transformer_mt.decoding.config import DecodingConfig
 from transformer_mt.decoding.logits_processors import MinLength
 from transformer_mt.decoding.sampling import Sampler, uniform
@@ -29,8 +28,8 @@ def sampler(config: DecodingConfig, lines: list[int]) -> Sampler:
     return Sampler(config.temperature, config.top_k, config.top_p, config.seed, torch.tensor(lines))
 
 
-def beams_of(n: int, n_branches: int) -> BeamState:
-    return BeamState(torch.full((n,), 9), n_branches, BOS, EOS, DecodingConfig().length_normalise)
+def beams_of(n: int, n_beams: int) -> BeamState:
+    return BeamState(torch.full((n,), 9), n_beams, BOS, EOS, DecodingConfig().length_normalise)
 
 
 def first_draws(scores: Tensor, config: DecodingConfig, lines: list[int] = LINES) -> Candidates:
@@ -149,7 +148,7 @@ def test_lines_with_the_same_text_are_drawn_apart() -> None:
 def test_samples_of_a_sentence_differ_and_are_sorted(toy: Any) -> None:
     for found in searched(toy, list(range(1, 21)), options(n_best=6)):
         assert len({tuple(one.ids) for one in found}) > 2
-        flags, ranks = [one.finished for one in found], [one.rank for one in found if one.finished]
+        flags, ranks = [one.finished for one in found], [one.ranking_score for one in found if one.finished]
         assert (flags, ranks) == (sorted(flags, reverse=True), sorted(ranks, reverse=True))
 
 
@@ -161,4 +160,4 @@ def test_scores_of_samples_are_the_models(toy: Any) -> None:
         for one in found:
             tokens = one.ids + [EOS] * one.finished
             assert one.log_probs == pytest.approx([scores([tokens[:t]])[0][token] for t, token in enumerate(tokens)])
-            assert one.rank == pytest.approx(one.score / len(tokens))
+            assert one.ranking_score == pytest.approx(one.score / len(tokens))

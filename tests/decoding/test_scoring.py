@@ -81,7 +81,7 @@ def test_the_search_finds_these_scores(one: Translator, beam: int) -> None:
 def test_any_company_and_any_order(one: Translator, tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Trap 7, also where logits come in chunks that end within a sentence."""
     wanted = [found.token_scores for pair in PAIRS for found in one.score([pair[0]], [pair[1]])]
-    monkeypatch.setattr(translator, "READ", tokens)
+    monkeypatch.setattr(translator, "CPU_SCORING_BATCH_TOKENS", tokens)
     monkeypatch.setitem(chunked_logits.CHUNK_BYTES, "cpu", 4 * one.tokenizers.tgt.vocab_size * 7)
     order = random.Random(1).sample(range(len(PAIRS)), len(PAIRS))
     found = one.score([SOURCES[i] for i in order], [TARGETS[i] for i in order])

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transformer_mt.data.quickstart import load_pairs
-from transformer_mt.decoding.sentence_splitting import pack, spaced, split
+from transformer_mt.decoding.sentence_splitting import restore_spaces, split_long_pieces, split_sentences
 
 # `|` stands where a cut belongs. Where two readings are possible there is none: "4. Good." may be a list's.
 CASES = {
@@ -194,7 +194,7 @@ CASES = {
 
 @pytest.mark.parametrize(("language", "marked"), [(code, case) for code, cases in CASES.items() for case in cases])
 def test_sentence_ends(language: str, marked: str) -> None:
-    assert split(marked.replace("|", ""), language) == marked.split("|")
+    assert split_sentences(marked.replace("|", ""), language) == marked.split("|")
 
 
 @pytest.mark.parametrize("language", ["en", "de"])
@@ -203,18 +203,21 @@ def test_sentences_that_were_put_together_come_apart(language: str) -> None:
     sentences = [pair[language == "de"] for pair in load_pairs("test")]
     for start in range(0, len(sentences), 5):
         together = [f"{text} " for text in sentences[start : start + 5]]
-        assert split("".join(together), language) == together
+        assert split_sentences("".join(together), language) == together
 
 
 @pytest.mark.parametrize("code", ["de", "DE", "de_AT", "de-CH", "deu", "deu_Latn", "ger"])
 def test_a_language_has_several_names(code: str) -> None:
-    assert split("Am 3. Oktober kam Dr. Maier. Er blieb.", code) == ["Am 3. Oktober kam Dr. Maier. ", "Er blieb."]
+    assert split_sentences("Am 3. Oktober kam Dr. Maier. Er blieb.", code) == [
+        "Am 3. Oktober kam Dr. Maier. ",
+        "Er blieb.",
+    ]
 
 
 @pytest.mark.parametrize("language", [None, "", "xx", "tlh"])
 def test_a_language_that_nobody_listed(language: str | None) -> None:
     text = "J. Doe has 3.5 of 7. Is www.example.com his? Yes! “Good.” So be it."
-    assert split(text, language) == [
+    assert split_sentences(text, language) == [
         "J. Doe has 3.5 of 7. ",
         "Is www.example.com his? ",
         "Yes! ",
@@ -228,7 +231,7 @@ TEXTS = st.text(st.one_of(st.characters(), st.sampled_from(" .!?…,;:'\"“”�
 
 @given(TEXTS, st.sampled_from([None, "en", "de", "fr", "el", "zh", "ja", "hi"]))
 def test_the_pieces_are_the_text(text: str, language: str | None) -> None:
-    pieces = split(text, language)
+    pieces = split_sentences(text, language)
     assert "".join(pieces) == text
     assert all(pieces) or not text
 
@@ -242,35 +245,35 @@ def characters(texts: Sequence[str]) -> list[int]:
 
 @given(TEXTS, st.integers(1, 20))
 def test_nothing_is_lost_and_all_fits(text: str, limit: int) -> None:
-    packed = pack(split(text), characters, limit)
+    packed = split_long_pieces(split_sentences(text), characters, limit)
     assert "".join(packed) == text
     assert max(characters(packed)) <= limit
 
 
 def test_what_fits_stays_as_it_is() -> None:
     pieces = ["One, two, three. ", "Four."]
-    assert pack(pieces, characters, 17) == pieces
+    assert split_long_pieces(pieces, characters, 17) == pieces
 
 
 def test_a_cut_comes_at_a_clause_then_at_a_space_then_anywhere() -> None:
-    assert pack(["the dog sleeps here, the cat does not"], characters, 25) == [
+    assert split_long_pieces(["the dog sleeps here, the cat does not"], characters, 25) == [
         "the dog sleeps here, ",
         "the cat does not",
     ]
-    assert pack(["the dog and the cat sleep"], characters, 15) == ["the dog and ", "the cat sleep"]
-    assert pack(["it is 1,000,000 km"], characters, 15) == ["it is ", "1,000,000 km"]
-    assert pack(["abcdefgh"], characters, 4) == ["abcd", "efgh"]
-    assert pack(["犬は寝ている、猫は寝ていない"], characters, 8) == ["犬は寝ている、", "猫は寝ていない"]
-    assert pack(["犬は寝ている"], characters, 3) == ["犬は寝", "ている"]
+    assert split_long_pieces(["the dog and the cat sleep"], characters, 15) == ["the dog and ", "the cat sleep"]
+    assert split_long_pieces(["it is 1,000,000 km"], characters, 15) == ["it is ", "1,000,000 km"]
+    assert split_long_pieces(["abcdefgh"], characters, 4) == ["abcd", "efgh"]
+    assert split_long_pieces(["犬は寝ている、猫は寝ていない"], characters, 8) == ["犬は寝ている、", "猫は寝ていない"]
+    assert split_long_pieces(["犬は寝ている"], characters, 3) == ["犬は寝", "ている"]
 
 
 def test_an_accent_stays_with_its_letter() -> None:
-    assert pack(["abce\u0301\u0302gh"], characters, 6) == ["abce\u0301\u0302", "gh"]
+    assert split_long_pieces(["abce\u0301\u0302gh"], characters, 6) == ["abce\u0301\u0302", "gh"]
 
 
 @pytest.mark.parametrize("rubbish", ["e" + "\u0301" * 5000, "\U0001f469\u200d" * 2500])
 def test_what_holds_together_without_end_is_cut_all_the_same(rubbish: str) -> None:
-    packed = pack([rubbish], characters, 100)
+    packed = split_long_pieces([rubbish], characters, 100)
     assert "".join(packed) == rubbish
     assert all(25 < len(piece) <= 100 for piece in packed)
 
@@ -279,7 +282,7 @@ def test_what_holds_together_without_end_is_cut_all_the_same(rubbish: str) -> No
 
 
 def join(pieces: list[str], translations: list[str], language: str | None = None) -> str:
-    each = [*spaced(pieces, translations, language)]
+    each = restore_spaces(pieces, translations, language)
     assert len(each) == len(translations)
     return "".join(each)
 

@@ -15,8 +15,8 @@ import torch
 from transformer_mt.data.quickstart import load_pairs
 from transformer_mt.data.tokenizers.config import TokenizerConfig
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair, build_tokenizers
-from transformer_mt.decoding.attention_maps import explain, pieces
-from transformer_mt.decoding.beam_state import Hypothesis
+from transformer_mt.decoding.attention_maps import token_texts, translate_with_attention
+from transformer_mt.decoding.beam_search import Hypothesis
 from transformer_mt.decoding.config import DecodingConfig
 from transformer_mt.decoding.text_translator import Translation, TruncatedSourceWarning, UnknownWordWarning
 from transformer_mt.decoding.translator import Translator
@@ -223,9 +223,9 @@ def test_options_are_of_one_call(translator: Translator, alone: list[str]) -> No
 
 def test_what_is_drawn_is_explained(make_translator: Callable[..., Translator]) -> None:
     translator = make_translator(sample=True, n_best=2)
-    explanation = explain(translator, SENTENCES[0])
+    maps = translate_with_attention(translator, SENTENCES[0])
     (found,) = translator.n_best(SENTENCES[:1])
-    assert explanation.written == pieces(translator.tokenizers.tgt, ids_of(translator, found[0]))
+    assert maps.tgt_out == token_texts(translator.tokenizers.tgt, ids_of(translator, found[0]))
 
 
 def ids_of(translator: Translator, translation: Translation) -> list[int]:

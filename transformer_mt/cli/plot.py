@@ -12,7 +12,7 @@ from transformer_mt.cli.run_or_config import load_run_or_config
 from transformer_mt.config.root import Config
 from transformer_mt.data.encoding import encode_corpus
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
-from transformer_mt.decoding.attention_maps import explain
+from transformer_mt.decoding.attention_maps import translate_with_attention
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.pipeline import data, figures
@@ -87,7 +87,7 @@ def _draw(args: argparse.Namespace, config: Config, run: RunFolder | None) -> Fi
         return draw_lengths(config, run)
     assert translator is not None
     text = first_validation_sentence(config) if args.text is None else decode_argument(args.text)
-    return explain(translator, text).figure(args.kind, args.layer, args.head)
+    return translate_with_attention(translator, text).figure(args.kind, args.layer, args.head)
 
 
 def draw_schedule(config: Config) -> Figure:

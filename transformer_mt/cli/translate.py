@@ -23,7 +23,7 @@ from transformer_mt.cli.process_lines import process_lines
 from transformer_mt.errors import UserError
 
 if TYPE_CHECKING:
-    from transformer_mt.decoding.paragraphs import Paragraphs, SplitWhen
+    from transformer_mt.decoding.paragraphs import ParagraphSplitter, SplitWhen
     from transformer_mt.decoding.provenance import ModelProvenance
     from transformer_mt.decoding.text_translator import TextTranslator
 
@@ -121,7 +121,7 @@ class LineTranslator:
 
     def translate(self, window: Sequence[Line], first_number: int) -> str:
         """Return the output text for the lines of a window, which are numbered from `first_number`."""
-        pieces_of_line = self._paragraphs.cut([line.src for line in window])
+        pieces_of_line = self._paragraphs.split([line.src for line in window])
         for i, line in enumerate(window):
             if line.tgt.strip():
                 pieces_of_line[i] = [line.src]  # no piece boundary of the source is known within a target prefix
@@ -129,7 +129,7 @@ class LineTranslator:
         has_prefixes = any(line.tgt.strip() for line in window)
         translations = iter(
             self.translator.n_best(
-                self._paragraphs.sources(pieces_of_line),
+                self._paragraphs.source_texts(pieces_of_line),
                 [window[i].tgt for i, _ in positions] if has_prefixes else None,
                 lines=[first_number + i + piece * PIECE_STRIDE for i, piece in positions],
                 alignments=self.format.alignments,
@@ -142,12 +142,12 @@ class LineTranslator:
         return "".join(f"{line}\n" for line in output)
 
     @cached_property
-    def _paragraphs(self) -> Paragraphs:
-        from transformer_mt.decoding.paragraphs import Paragraphs
+    def _paragraphs(self) -> ParagraphSplitter:
+        from transformer_mt.decoding.paragraphs import ParagraphSplitter
 
         provenance = self.provenance
         limit = min(provenance.max_length - 1, self.translator.max_source_tokens)  # max_length includes EOS
-        return Paragraphs(provenance.src_lang, provenance.tgt_lang, self._lengths, limit, self.split_sentences)
+        return ParagraphSplitter(provenance.src_lang, provenance.tgt_lang, self._lengths, limit, self.split_sentences)
 
     def _lengths(self, texts: Sequence[str]) -> list[int]:
         return [len(ids) for ids in self.translator.tokenizers.src.encode(texts)]

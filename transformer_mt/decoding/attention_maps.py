@@ -1,4 +1,4 @@
-"""Where a model looks while it translates a sentence.
+"""Attention weights of a model while it translates one sentence, for plotting.
 
 `L` layers, `H` heads, `S` source length, `T` target length.
 """
@@ -22,55 +22,55 @@ if TYPE_CHECKING:
 AttentionKind = Literal["cross", "encoder", "decoder"]
 
 
-class Explanation(NamedTuple):
-    """The pieces of a sentence and of its translation, and the weights between them."""
+class AttentionMaps(NamedTuple):
+    """The tokens of a sentence and of its translation, and the attention weights between them."""
 
     src: list[str]  # S, with control symbols
-    read: list[str]  # T, the begin symbol first: what the decoder has read
-    written: list[str]  # T: what it then writes, up to the end symbol or to its limit
+    tgt_in: list[str]  # T, input of the decoder: BOS first
+    tgt_out: list[str]  # T, output of the decoder: EOS last, unless the translation was cut
     weights: AttentionWeights  # of a batch of one
 
     def figure(self, kind: AttentionKind, layer: int | None = None, head: int | None = None) -> Figure:
-        """All layers and heads, or those of one number (counted from 1). Raises `UserError` where there is none."""
+        """Draw all layers and heads, or one of them, counted from 1. Raises `UserError` if it does not exist."""
         weights = [of_layer[0].float().cpu().numpy() for of_layer in getattr(self.weights, kind)]  # L x [H, T, S]
-        layers, heads = _chosen("layer", layer, len(weights)), _chosen("head", head, len(weights[0]))
+        layers, heads = _indices("layer", layer, len(weights)), _indices("head", head, len(weights[0]))
         queries, keys = {
-            "cross": (self.written, self.src),
+            "cross": (self.tgt_out, self.src),
             "encoder": (self.src, self.src),
-            "decoder": (self.written, self.read),
+            "decoder": (self.tgt_out, self.tgt_in),
         }[kind]
         panels = [[f"layer {i + 1}, head {j + 1}" for j in heads] for i in layers]
         return attention_figure(kind, [weights[i][heads] for i in layers], queries, keys, panels)
 
 
-def explain(translator: Translator, text: str) -> Explanation:
-    """Translate a text, and read it with its translation once more to see the weights."""
+def translate_with_attention(translator: Translator, text: str) -> AttentionMaps:
+    """Translate a text, then read it with its translation in one pass to record the attention weights."""
     model, tokenizers = translator.model, translator.tokenizers
     source = translator.encode([text], lines=[1])
     hypothesis = translator.translate_ids(source, translator.config)[0][0]
-    is_whole = hypothesis.finished or not hypothesis.ids  # without either, the model's scores are no numbers
-    written = hypothesis.ids + [tokenizers.tgt.eos_id] * is_whole
-    batch = collate_pairs(source, [written[:-1]], tokenizers).to(model.output.weight.device)
-    return Explanation(
-        src=pieces(tokenizers.src, cast(list[int], batch.src[0].tolist())),
-        read=pieces(tokenizers.tgt, cast(list[int], batch.tgt_in[0].tolist())),
-        written=pieces(tokenizers.tgt, written),
+    has_eos = hypothesis.finished or not hypothesis.ids  # a NaN model returns nothing: draw EOS at least
+    tgt_out = hypothesis.ids + [tokenizers.tgt.eos_id] * has_eos
+    batch = collate_pairs(source, [tgt_out[:-1]], tokenizers).to(model.output.weight.device)
+    return AttentionMaps(
+        src=token_texts(tokenizers.src, cast(list[int], batch.src[0].tolist())),
+        tgt_in=token_texts(tokenizers.tgt, cast(list[int], batch.tgt_in[0].tolist())),
+        tgt_out=token_texts(tokenizers.tgt, tgt_out),
         weights=attention_weights(model, batch.src, batch.tgt_in),
     )
 
 
-def pieces(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
-    """What each id adds to the text; where that is no whole character, or a control symbol, the vocabulary's entry."""
+def token_texts(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
+    """Return the text that each id adds, or its vocabulary entry if it adds no whole character."""
     texts = tokenizer.decode([ids[:end] for end in range(len(ids) + 1)])
     added = [after[len(before) :] if after.startswith(before) else "" for before, after in pairwise(texts)]
     entries = tokenizer.tokens(ids)
     return [text if text and "\ufffd" not in text else entry for text, entry in zip(added, entries, strict=True)]
 
 
-def _chosen(what: str, number: int | None, count: int) -> Sequence[int]:
-    """Indices from a number that is counted from 1; None: all."""
+def _indices(option: str, number: int | None, count: int) -> Sequence[int]:
+    """Return the index of a number that counts from 1; None: all indices."""
     if number is None:
         return list(range(count))
     if not 1 <= number <= count:
-        raise UserError(f"--{what} {number}: there are {count}; name one from 1 to {count}")
+        raise UserError(f"--{option} {number}: there are {count}; name one from 1 to {count}")
     return [number - 1]

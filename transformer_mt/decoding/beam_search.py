@@ -1,114 +1,291 @@
-"""Beam search over a step function; a beam of one is greedy search, and candidates that are drawn make it sampling.
+"""Beam search over a step function. One beam is greedy search; with a `Sampler` the beams are random samples.
 
-It knows neither the model nor text. Of each sentence K branches are followed, which are beginnings of translations. At
-every position each branch is continued with every token, and the best of these candidates are looked at: those that end
-are kept apart, and the best K of the others are the new branches. A sentence is done when K translations have ended.
+The search knows neither the model nor text. At each position it extends the K beams of a sentence by one token.
+Candidates that end with EOS become finished hypotheses, and the best K of the others become the new beams. The search
+of a sentence ends when it has K finished hypotheses, or at its length limit.
 
-`B` sentences that are searched, `b` a part of them, `K` branches of each, `N` candidates, `V` vocabulary.
+`n` sentences of the call, `B` sentences still searched, `b` sentences of one chunk, `K` beams, `N` candidates,
+`V` vocabulary, `T` positions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol, TypeVar, cast
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, TypeVar, cast
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from transformer_mt.decoding.beam_state import NEG_INF, BeamState, Candidates, Hypothesis
+from transformer_mt.decoding.logits_processors import LogitsProcessor
 
-CHUNK = 32  # tokens of the vocabulary of which the best is looked at first
+COMPACTION_SHARE = 0.85  # finished sentences are dropped once at most this share of the batch is still searched
+GPU_SYNC_INTERVAL = 8  # positions between two checks for finished sentences, because a check waits for the GPU
+TOPK_CHUNK = 32  # vocabulary entries per chunk in `chunked_topk`
+
+LengthNormalise = Callable[[Tensor, int], Tensor]
+"""Maps the scores of hypotheses and their length in tokens to ranking scores."""
 
 
-class State(Protocol):
-    """What the step function remembers of each sentence."""
+@dataclass(frozen=True)
+class Hypothesis:
+    """A translation as ids, without control symbols."""
+
+    ids: list[int]
+    log_probs: list[float]  # of each token, and of EOS if it was found
+    finished: bool  # ends with EOS; False if it was cut at the length limit
+    ranking_score: float = 0.0  # length-normalised score
+
+    @property
+    def score(self) -> float:
+        """Log-probability of the whole hypothesis; minus infinity if the model's output was NaN."""
+        return sum(self.log_probs) if self.ranking_score > -torch.inf else -torch.inf
+
+
+class Candidates(NamedTuple):
+    """Beams extended by one token, the best first. [B, N] each."""
+
+    scores: Tensor  # log-probability of the whole candidate; -inf: there is no such candidate
+    log_probs: Tensor  # of the new token
+    parents: Tensor  # beam that the candidate extends
+    tokens: Tensor  # the new token
+
+    @classmethod
+    def cat(cls, chunks: Sequence[Candidates]) -> Candidates:
+        """Concatenate the candidates of several chunks of sentences."""
+        return chunks[0] if len(chunks) == 1 else cls(*map(torch.cat, zip(*chunks, strict=True)))
+
+
+class DecoderCache(Protocol):
+    """What the step function remembers about each beam, such as keys and values."""
 
     def reorder(self, parents: Tensor) -> None:
-        """From now on branch k goes on from what was branch parents[:, k]. [B, K]"""
+        """Let beam k continue former beam parents[:, k]. [B, K]."""
         ...
 
     def select(self, rows: Tensor) -> None:
-        """Keep these sentences, in this order. [B']"""
+        """Keep only these sentences, in this order. [B']."""
         ...
 
 
-class LogitsProcessor(Protocol):
-    """Forbids tokens, forces them, or makes them less likely."""
-
-    def apply(self, scores: Tensor, part: slice, position: int) -> Tensor:
-        """New scores of what may stand at this position, from 0, in a part of the sentences. [b, K, V]"""
-        ...
-
-    def reorder(self, parents: Tensor, tokens: Tensor) -> None:
-        """Branch k goes on from what was branch parents[:, k], with these tokens. [B, K]"""
-        ...
-
-    def select(self, rows: Tensor) -> None:
-        """Keep these sentences, in this order. [B']"""
-        ...
-
-
-StateT = TypeVar("StateT", bound=State)
-StepFunction = Callable[[Tensor, StateT], Iterable[Tensor]]
-"""Newest token of each branch [B, K], state -> log-probabilities of the next [B, K, V], by parts of few sentences, so
-that they need not all be in memory; the state moves on."""
-Choose = Callable[[BeamState, Tensor, slice], Candidates]
-"""The branches, and the scores of a part of the sentences [b, K, V] -> what these are continued with, N >= K each."""
+CacheT = TypeVar("CacheT", bound=DecoderCache)
+StepFunction = Callable[[Tensor, CacheT], Iterable[Tensor]]
+"""Appends the newest tokens [B, K] to the cache and yields log-probabilities of the next, chunk by chunk [b, K, V]."""
+ChooseCandidates = Callable[["BeamState", Tensor, slice], Candidates]
+"""Maps log-probabilities of a chunk of sentences [b, K, V] to N >= K candidates each. [b, N]."""
 
 
 def beam_search(
-    step: StepFunction[StateT], state: StateT, beams: BeamState, choose: Choose, rules: Sequence[LogitsProcessor] = ()
+    step: StepFunction[CacheT],
+    cache: CacheT,
+    beams: BeamState,
+    choose_candidates: ChooseCandidates,
+    processors: Sequence[LogitsProcessor] = (),
 ) -> list[list[Hypothesis]]:
-    """Up to K hypotheses of each sentence: first those that came to their end, each kind sorted as the beams compare.
+    """Return up to K hypotheses per sentence: finished ones first, each group by descending ranking score.
 
-    What is found for a sentence does not depend on the others.
+    The result of a sentence does not depend on the other sentences of the batch.
     """
-    while len(beams.rows):
+    while len(beams.sentences):
         found: list[Candidates] = []
-        first = 0
-        for scores in step(beams.tokens, state):
-            part = slice(first, first + len(scores))
-            for rule in rules:
-                scores = rule.apply(scores, part, beams.position)
-            found.append(choose(beams, scores, part))
-            first = part.stop
-        parents = beams.advance(Candidates.joined(found))
-        state.reorder(parents)
-        for rule in rules:
-            rule.reorder(parents, beams.tokens)
-        staying = beams.retire()
-        if staying is not None:
-            for one in (state, *rules):
-                one.select(staying)
+        start = 0
+        for log_probs in step(beams.tokens, cache):  # [b, K, V]
+            chunk = slice(start, start + len(log_probs))
+            for processor in processors:
+                log_probs = processor.apply(log_probs, chunk, beams.position)
+            found.append(choose_candidates(beams, log_probs, chunk))
+            start = chunk.stop
+        parents = beams.advance(Candidates.cat(found))
+        cache.reorder(parents)
+        for processor in processors:
+            processor.reorder(parents, beams.tokens)
+        kept = beams.drop_finished()
+        if kept is not None:
+            for holder in (cache, *processors):
+                holder.select(kept)
     return beams.hypotheses()
 
 
-def beam_candidates(beams: BeamState, scores: Tensor, part: slice) -> Candidates:
-    """The 2K best continuations of all branches together, so that K are left when each branch ends. [b, K, V] -> [b, N]
+def beam_candidates(beams: BeamState, log_probs: Tensor, chunk: slice) -> Candidates:
+    """Return the 2K best extensions over all beams. [b, K, V] -> [b, N].
 
-    With one branch the best alone is enough.
+    At most one extension of each beam ends with EOS, so at least K others remain. A single beam needs only one.
     """
-    wanted = 2 * beams.n_branches if beams.n_branches > 1 else 1
-    log_probs, tokens = best(scores, min(wanted, scores.size(-1)))  # [b, K, n] of each branch
-    each, missing = log_probs.size(2), max(0, wanted - log_probs[0].numel())
-    totals = F.pad((beams.totals[part, :, None] + log_probs).flatten(1), (0, missing), value=NEG_INF)
-    totals, places = totals.topk(wanted)
-    log_probs, tokens = (F.pad(one.flatten(1), (0, missing)).gather(1, places) for one in (log_probs, tokens))
-    return Candidates(totals, log_probs, (places // each).clamp(max=scores.size(1) - 1), tokens)
+    n_wanted = 2 * beams.n_beams if beams.n_beams > 1 else 1
+    log_probs, tokens = chunked_topk(log_probs, min(n_wanted, log_probs.size(-1)))  # [b, K, n] per beam
+    n_beams, per_beam = log_probs.shape[1:]
+    n_missing = max(0, n_wanted - n_beams * per_beam)
+    scores = F.pad((beams.scores[chunk, :, None] + log_probs).flatten(1), (0, n_missing), value=-torch.inf)
+    scores, indices = scores.topk(n_wanted)  # [b, N]
+    log_probs, tokens = (F.pad(each.flatten(1), (0, n_missing)).gather(1, indices) for each in (log_probs, tokens))
+    return Candidates(scores, log_probs, (indices // per_beam).clamp(max=n_beams - 1), tokens)
 
 
-def best(scores: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    """The n highest scores and their tokens, sorted: the same as `topk`, which is slow on a CPU where rows are long.
+def chunked_topk(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Return the k highest values and their indices, like `topk`, which is slow for long rows on a CPU.
 
-    Each of the n best stands in one of the n chunks whose own best are highest. [..., V] -> [..., n]
+    Each of the k best lies in one of the k chunks with the highest maxima. [..., V] -> [..., k]
     """
-    whole = scores.size(-1) // CHUNK * CHUNK
-    if scores.device.type != "cpu" or whole < 4 * n * CHUNK:
-        return scores.topk(n)
-    chunks = cast(Tensor, scores[..., :whole].unflatten(-1, (-1, CHUNK)))  # [..., V / 32, 32]
-    numbers = chunks.amax(-1).topk(n).indices  # of chunks. [..., n]
-    looked_at = chunks.gather(-2, numbers[..., None].expand(*numbers.shape, CHUNK)).flatten(-2)  # [..., n * 32]
-    found, places = torch.cat([looked_at, scores[..., whole:]], dim=-1).topk(n)
-    starts = CHUNK * numbers.gather(-1, (places // CHUNK).clamp_(max=n - 1))
-    return found, torch.where(places < n * CHUNK, starts + places % CHUNK, whole - n * CHUNK + places)
+    n_chunked = values.size(-1) // TOPK_CHUNK * TOPK_CHUNK  # the rest of a row is always searched
+    if values.device.type != "cpu" or n_chunked < 4 * k * TOPK_CHUNK:
+        return values.topk(k)
+    chunks = cast(Tensor, values[..., :n_chunked].unflatten(-1, (-1, TOPK_CHUNK)))  # [..., V / 32, 32]
+    best_chunks = chunks.amax(-1).topk(k).indices  # [..., k]
+    searched = chunks.gather(-2, best_chunks[..., None].expand(*best_chunks.shape, TOPK_CHUNK)).flatten(-2)
+    best, indices = torch.cat([searched, values[..., n_chunked:]], dim=-1).topk(k)  # among [..., k * 32 + rest]
+    chunk_starts = TOPK_CHUNK * best_chunks.gather(-1, (indices // TOPK_CHUNK).clamp_(max=k - 1))
+    n_searched = k * TOPK_CHUNK
+    in_rest = n_chunked - n_searched + indices
+    return best, torch.where(indices < n_searched, chunk_starts + indices % TOPK_CHUNK, in_rest)
+
+
+# --- state ------------------------------------------------------------------------------------------------------------
+
+
+class FinishedHypotheses(NamedTuple):
+    """Hypotheses that no longer grow, the best first: with EOS, or cut at the length limit. [B, K] each."""
+
+    ranking_scores: Tensor  # -inf: an empty slot
+    lengths: Tensor  # tokens without EOS
+    last_beams: Tensor  # beam that holds the last token
+    eos_log_probs: Tensor
+    has_eos: Tensor
+
+    @classmethod
+    def empty(cls, n: int, n_beams: int, device: torch.device) -> FinishedHypotheses:
+        """Return empty slots."""
+        zeros = torch.zeros(n, n_beams, device=device)
+        return cls(torch.full_like(zeros, -torch.inf), zeros.long(), zeros.long(), zeros, zeros.bool())
+
+    def merge(self, others: FinishedHypotheses) -> FinishedHypotheses:
+        """Return the best K of both: hypotheses with EOS first, each group by descending ranking score."""
+        both = FinishedHypotheses(*(torch.cat(pair, dim=1) for pair in zip(self, others, strict=True)))
+        order = both.ranking_scores.argsort(dim=1, descending=True, stable=True)
+        eos_first = both.has_eos.gather(1, order).long().argsort(dim=1, descending=True, stable=True)
+        order = order.gather(1, eos_first)[:, : self.lengths.size(1)]
+        return FinishedHypotheses(*(each.gather(1, order) for each in both))
+
+
+class BackPointers(NamedTuple):
+    """The tokens that all beams received at one position, and the beams that they extend."""
+
+    sentences: Tensor  # [B]
+    tokens: Tensor  # [B, K]
+    parents: Tensor  # [B, K]
+    log_probs: Tensor  # [B, K]
+
+
+class BeamState:
+    """Beams and finished hypotheses of a batch. Each position calls `advance` and then `drop_finished`."""
+
+    def __init__(
+        self,
+        max_lengths: Tensor,
+        n_beams: int,
+        bos: int,
+        eos: int,
+        length_normalise: LengthNormalise,
+        sync_interval: int | None = None,
+    ) -> None:
+        """Start with one beam per sentence that holds BOS.
+
+        `max_lengths` limits the tokens of a translation, EOS included. [n] `sync_interval` is the number of positions
+        between two checks for finished sentences; by default 1 on a CPU.
+        """
+        n, device = len(max_lengths), max_lengths.device
+        self.n_beams, self.eos, self.length_normalise = n_beams, eos, length_normalise
+        self.sync_interval = sync_interval or (1 if device.type == "cpu" else GPU_SYNC_INTERVAL)
+        self.position, self.last_position = 0, int(max_lengths.max())
+        self.sentences = torch.arange(n, device=device)  # index in the call of each sentence still searched. [B]
+        self.max_lengths = max_lengths  # [B]
+        self.tokens = torch.full((n, 1), bos, device=device)  # newest token of each beam. [B, K], at first [B, 1]
+        self.scores = torch.zeros(n, 1, device=device)  # log-probability of each beam; -inf: no such beam. [B, K]
+        self.finished = FinishedHypotheses.empty(n, n_beams, device)
+        self._results = FinishedHypotheses.empty(n, n_beams, device)  # of dropped sentences, in the order of the call
+        self._limits = set(cast(list[int], max_lengths.tolist()))
+        self._back_pointers: list[BackPointers] = []
+
+    def advance(self, candidates: Candidates) -> Tensor:
+        """Collect candidates that end, and make the best others the new beams. Returns their parents. [B, K]."""
+        is_end = (candidates.tokens == self.eos) & (candidates.scores > -torch.inf)  # [B, N]
+        new = Candidates(*(each[:, : self.n_beams] for each in candidates))
+        if self.sync_interval > 1 or is_end.any():
+            self.finished = self.finished.merge(self._ending(new, is_end[:, : self.n_beams]))
+            others_first = is_end.long().argsort(dim=1, stable=True)[:, : self.n_beams]
+            new = Candidates(*(each.gather(1, others_first) for each in candidates))
+            new = new._replace(scores=new.scores.masked_fill(is_end.gather(1, others_first), -torch.inf))
+        self._back_pointers.append(BackPointers(self.sentences, new.tokens, new.parents, new.log_probs))
+        self.tokens, self.scores = new.tokens, new.scores
+        self.position += 1
+        if self.position in self._limits:
+            self._cut_at_limit()
+        is_done = (self.finished.ranking_scores > -torch.inf).all(1, keepdim=True)  # [B, 1]
+        self.scores = self.scores.masked_fill(is_done, -torch.inf)
+        return new.parents
+
+    def drop_finished(self) -> Tensor | None:
+        """Drop finished sentences once enough are done. Returns the kept rows [B'], or None if nothing was dropped."""
+        if self.position % self.sync_interval and self.position < self.last_position:
+            return None
+        kept = (self.scores > -torch.inf).any(1).nonzero().squeeze(1)
+        if len(kept) > COMPACTION_SHARE * len(self.sentences):
+            return None
+        for result, finished in zip(self._results, self.finished, strict=True):
+            result[self.sentences] = finished
+        self.sentences, self.max_lengths = self.sentences[kept], self.max_lengths[kept]
+        self.tokens, self.scores = self.tokens[kept], self.scores[kept]
+        self.finished = FinishedHypotheses(*(each[kept] for each in self.finished))
+        return kept
+
+    def hypotheses(self) -> list[list[Hypothesis]]:
+        """Follow the back pointers. Returns at least one hypothesis per sentence, in the order of the call.
+
+        If the log-probabilities of a sentence were NaN, its only hypothesis is empty and unfinished.
+        """
+        ranking_scores, lengths, beams, eos_log_probs, has_eos = (each.cpu().numpy() for each in self._results)
+        tokens, parents, log_probs = (each.cpu().numpy() for each in self._stack_back_pointers())
+        sentences = np.arange(len(lengths))[:, None]  # [n, 1]
+        ids = np.zeros((*lengths.shape, self.position), np.int64)  # [n, K, T]
+        id_log_probs = np.zeros_like(ids, np.float32)
+        for position in reversed(range(self.position)):
+            ids[:, :, position] = tokens[position][sentences, beams]
+            id_log_probs[:, :, position] = log_probs[position][sentences, beams]
+            beams = np.where(position < lengths, parents[position][sentences, beams], beams)  # [n, K]
+
+        def hypothesis(i: int, k: int) -> Hypothesis:
+            length = lengths[i, k]
+            scores = [*id_log_probs[i, k, :length].tolist(), *([float(eos_log_probs[i, k])] if has_eos[i, k] else [])]
+            return Hypothesis(ids[i, k, :length].tolist(), scores, bool(has_eos[i, k]), float(ranking_scores[i, k]))
+
+        exists = ranking_scores > -np.inf
+        found = [[hypothesis(i, k) for k in range(self.n_beams) if exists[i, k]] for i in range(len(lengths))]
+        nothing = Hypothesis([], [], finished=False, ranking_score=-np.inf)
+        return [of_sentence or [nothing] for of_sentence in found]
+
+    def _stack_back_pointers(self) -> Iterator[Tensor]:
+        """Yield tokens, parents and log-probabilities of all positions and sentences. [T, n, K] each."""
+        sentences, *fields = zip(*self._back_pointers, strict=True)
+        for field in fields:
+            stacked = field[0].new_zeros(self.position, *self._results.lengths.shape)
+            for position, (rows, values) in enumerate(zip(sentences, field, strict=True)):
+                stacked[position, rows] = values
+            yield stacked
+
+    def _ending(self, candidates: Candidates, is_end: Tensor) -> FinishedHypotheses:
+        """Return the candidates that end with EOS at this position as hypotheses. [B, K]."""
+        length = self.position + 1  # with EOS
+        ranking_scores = self.length_normalise(candidates.scores, length).masked_fill(~is_end, -torch.inf)
+        lengths = torch.full_like(candidates.parents, self.position)
+        return FinishedHypotheses(ranking_scores, lengths, candidates.parents, candidates.log_probs, is_end)
+
+    def _cut_at_limit(self) -> None:
+        """Turn the beams of sentences that reached their limit into hypotheses without EOS."""
+        is_at_limit = (self.max_lengths == self.position)[:, None]  # [B, 1]
+        ranking_scores = self.length_normalise(self.scores, self.position).masked_fill(~is_at_limit, -torch.inf)
+        beams = torch.arange(self.n_beams, device=ranking_scores.device).expand_as(ranking_scores)
+        zeros = torch.zeros_like(ranking_scores)
+        lengths = torch.full_like(beams, self.position)
+        self.finished = self.finished.merge(FinishedHypotheses(ranking_scores, lengths, beams, zeros, zeros.bool()))
+        self.scores = self.scores.masked_fill(is_at_limit, -torch.inf)

@@ -1,7 +1,8 @@
-"""Models that predict together: of each token the mean of their probabilities counts. One alone is the usual case.
+"""Ensemble decoding: the mean of the models' probabilities for each token. A single model is the usual case.
 
-They may differ in all but their vocabularies. `B` sentences, `b` a part of them, `K` branches of each, `S` source
-length, `V` vocabulary.
+The models may differ in everything but their vocabularies.
+
+`B` sentences, `b` sentences of one chunk, `K` beams, `S` source length, `D` width, `V` vocabulary.
 """
 
 from __future__ import annotations
@@ -17,63 +18,64 @@ from torch import Tensor
 from transformer_mt.model.kv_cache import KVCache
 from transformer_mt.model.transformer import Transformer
 
-ROWS = 256  # of scores that are worked out together on a CPU
+CPU_CHUNK_ROWS = 256  # rows of log-probabilities computed together on a CPU, so that they stay in its cache
 
 
 @dataclass(frozen=True)
-class Caches:
-    """What each model remembers of the sentences that are searched."""
+class EnsembleCache:
+    """The KV caches of all models."""
 
-    each: list[KVCache]
+    caches: list[KVCache]
 
     def reorder(self, parents: Tensor) -> None:
-        """From now on branch k goes on from what was branch parents[:, k]. [B, K]"""
-        for cache in self.each:
+        """Let beam k continue former beam parents[:, k]. [B, K]."""
+        for cache in self.caches:
             cache.reorder(parents)
 
     def select(self, rows: Tensor) -> None:
-        """Keep these sentences, in this order. rows: [B']"""
-        for cache in self.each:
+        """Keep only these sentences, in this order. [B']."""
+        for cache in self.caches:
             cache.select(rows)
 
 
 class Ensemble:
-    """One model or several, on one device and in one precision."""
+    """One or more models on one device and in one precision."""
 
     def __init__(self, models: Sequence[Transformer]) -> None:
         self.models = models
-        self.device = models[0].output.weight.device
-        self.precision: Literal["fp32", "bf16"] = "bf16" if models[0].output.weight.dtype == torch.bfloat16 else "fp32"
+        weight = models[0].output.weight
+        self.device = weight.device
+        self.precision: Literal["fp32", "bf16"] = "bf16" if weight.dtype == torch.bfloat16 else "fp32"
 
     @property
     def max_positions(self) -> int | None:
-        """The longest sequence that all of them can read; None: any."""
-        return min(
-            (model.config.max_sequence_length for model in self.models if model.config.max_sequence_length is not None),
-            default=None,
-        )
+        """Length of the longest sequence that all models can read; None: unlimited."""
+        limits = (model.config.max_sequence_length for model in self.models)
+        return min((limit for limit in limits if limit is not None), default=None)
 
     @property
     def n_decoder_layers(self) -> int:
-        """Of the shallowest model."""
+        """Decoder layers of the shallowest model."""
         return min(model.config.decoder.n_layers for model in self.models)
 
-    def start(self, src: Tensor) -> Caches:
-        """What step-by-step decoding begins with. [B, S]"""
-        return Caches([model.start(src) for model in self.models])
+    def start(self, src: Tensor) -> EnsembleCache:
+        """Encode the sources and return the caches of step-by-step decoding. [B, S]."""
+        return EnsembleCache([model.start(src) for model in self.models])
 
-    def step(self, tokens: Tensor, caches: Caches) -> Iterator[Tensor]:
-        """Log-probabilities of what follows the newest tokens, [B, K] -> [b, K, V]: on a CPU of few sentences at a
-        time, so that they stay in its cache."""
-        states = [model.step(tokens, cache) for model, cache in zip(self.models, caches.each, strict=True)]
-        size = max(1, ROWS // tokens.size(1)) if self.device.type == "cpu" else len(tokens)
-        for parts in zip(*(torch.split(of_one, size) for of_one in states), strict=True):
-            pairs = zip(self.models, parts, strict=True)
-            yield mean([model.logits(part).log_softmax(-1) for model, part in pairs])
+    def step(self, tokens: Tensor, cache: EnsembleCache) -> Iterator[Tensor]:
+        """Append the newest tokens to the cache and yield log-probabilities of the next. [B, K] -> chunks of [b, K, V].
+
+        On a CPU a chunk has few sentences; elsewhere there is one chunk.
+        """
+        states = [model.step(tokens, each) for model, each in zip(self.models, cache.caches, strict=True)]  # [B, K, D]
+        size = max(1, CPU_CHUNK_ROWS // tokens.size(1)) if self.device.type == "cpu" else len(tokens)
+        for chunks in zip(*(torch.split(of_model, size) for of_model in states), strict=True):
+            pairs = zip(self.models, chunks, strict=True)
+            yield mean_log_probs([model.logits(chunk).log_softmax(-1) for model, chunk in pairs])
 
 
-def mean(log_probabilities: Sequence[Tensor]) -> Tensor:
-    """The logarithm of the mean of the probabilities, of which several models have given the logarithms."""
-    if len(log_probabilities) == 1:
-        return log_probabilities[0]
-    return torch.stack([*log_probabilities]).logsumexp(0) - math.log(len(log_probabilities))
+def mean_log_probs(log_probs: Sequence[Tensor]) -> Tensor:
+    """Return the logarithm of the mean probability, from the log-probabilities of each model."""
+    if len(log_probs) == 1:
+        return log_probs[0]
+    return torch.stack([*log_probs]).logsumexp(0) - math.log(len(log_probs))

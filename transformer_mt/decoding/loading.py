@@ -1,4 +1,4 @@
-"""Models from run folders, and which of them may translate together."""
+"""Load models from run folders, and check which of them may form an ensemble."""
 
 from __future__ import annotations
 
@@ -22,48 +22,51 @@ from transformer_mt.runs.folder import RunFolder
 
 
 class Member(NamedTuple):
-    """A run's model, as it was read. A run that trains may have other checkpoints by now."""
+    """A model of an ensemble, with the run and checkpoint that it was loaded from."""
 
     folder: RunFolder
-    data: DataConfig  # what it was trained on
+    data: DataConfig  # its training data
     tokenizers: TokenizerPair
     model: Transformer
     step: int
-    seal: str  # of the weights: no other ones have it
+    weights_hash: str  # identifies the weights: a running training may replace the checkpoint
 
     @classmethod
-    def read(cls, folder: RunFolder, which: str) -> Member:
-        """The checkpoint best, last, or a step's number. Raises `UserError` where there is nothing to read."""
+    def load(cls, folder: RunFolder, checkpoint: str) -> Member:
+        """Load the checkpoint best, last, or of a step. Raises `UserError` if it cannot be read."""
         tokenizers = TokenizerPair.load(folder.tokenizer)
         model = Transformer(folder.read_section("model", ModelConfig), tokenizers.src, tokenizers.tgt)
-        info = load_weights_of(model, folder, which)
-        seal = info.files[WEIGHTS]["sha256"][:12]
-        return cls(folder, folder.read_section("data", DataConfig), tokenizers, model, info.step, seal)
+        info = load_weights_of(model, folder, checkpoint)
+        weights_hash = info.files[WEIGHTS]["sha256"][:12]
+        return cls(folder, folder.read_section("data", DataConfig), tokenizers, model, info.step, weights_hash)
 
 
-def load_members(runs: Sequence[RunFolder], which: str) -> list[Member]:
-    """Of each run the checkpoint best, last, or a step's number. Raises `UserError` for runs that have other languages
-    or other ids than the first."""
-    first, *others = (Member.read(run, which) for run in runs)
+def load_members(runs: Sequence[RunFolder], checkpoint: str) -> list[Member]:
+    """Load the same checkpoint (best, last, or a step) of each run.
+
+    Raises `UserError` if a run has other languages or another vocabulary than the first.
+    """
+    first, *others = (Member.load(run, checkpoint) for run in runs)
     for other in others:
-        _check_together(first, other)
+        _check_compatible(first, other)
     return [first, *others]
 
 
-def ready(model: Transformer, precision: Literal["fp32", "bf16"]) -> Transformer:
-    """The model itself, which does not train any more, with matrix products in that precision."""
+def prepare_for_inference(model: Transformer, precision: Literal["fp32", "bf16"]) -> Transformer:
+    """Switch the model to evaluation mode and its matrix products to `precision`, in place."""
     if precision == "bf16":
         convert_linears(model, torch.bfloat16)
     return model.eval()
 
 
-def _check_together(first: Member, other: Member) -> None:
-    here, there = f"ensemble: {other.folder.path}", first.folder
-    ours, theirs = ((one.data.src_lang, one.data.tgt_lang) for one in (other, first))
-    if ours != theirs:
-        raise UserError(f"{here} translates {' to '.join(ours)}, and {there.path} {' to '.join(theirs)}")
+def _check_compatible(first: Member, other: Member) -> None:
+    """Raise `UserError` if two runs differ in their languages or vocabularies."""
+    first_path, name = first.folder.path, f"ensemble: {other.folder.path}"
+    first_languages, languages = (f"{one.data.src_lang} to {one.data.tgt_lang}" for one in (first, other))
+    if languages != first_languages:
+        raise UserError(f"{name} translates {languages}, and {first_path} {first_languages}")
     if other.tokenizers.source_bos != first.tokenizers.source_bos:
-        raise UserError(f"{here} differs from {there.path} in tokenizer.source_bos; train one of them anew")
+        raise UserError(f"{name} differs from {first_path} in tokenizer.source_bos; retrain one of them")
     if other.tokenizers.to_dict() != first.tokenizers.to_dict():
         keys = ("file",) if first.tokenizers.joint else ("src_file", "tgt_file")
         own = other.folder.read_section("tokenizer", TokenizerConfig)
@@ -71,9 +74,9 @@ def _check_together(first: Member, other: Member) -> None:
             **own.model_dump(include={"sampling", "source_bos"}, exclude_defaults=True),
             "kind": kind_of(first.tokenizers.src.backend),
             "joint": first.tokenizers.joint,
-            **dict.fromkeys(keys, str(there.tokenizer)),
+            **dict.fromkeys(keys, str(first.folder.tokenizer)),
         }
         raise UserError(
-            f"{here} has another vocabulary than {there.path}; train it anew with "
+            f"{name} has another vocabulary than {first_path}; retrain it with "
             + quote(f"tokenizer={json.dumps(section, ensure_ascii=False)}")
         )

@@ -1,104 +1,120 @@
-"""What a search may be told besides to find the likeliest translation.
+"""Logits processors: constraints that change log-probabilities before the search chooses candidates.
 
-`B` sentences, `b` a part of them, `K` branches of each, `V` vocabulary, `t` tokens written so far.
+`B` sentences in the batch, `b` sentences of one chunk, `K` beams, `V` vocabulary, `t` tokens generated so far,
+`P` length of the longest prefix.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 import torch
 from torch import Tensor
 
-from transformer_mt.decoding.beam_state import NEG_INF
-
-FREE = -1  # where nothing is forced
+NOT_FORCED = -1  # fills up shorter prefixes
 
 
-class MinLength:
-    """No end before a translation has so many tokens."""
+class LogitsProcessor(ABC):
+    """Changes the log-probabilities of the next token. The default methods suit a processor without state."""
 
-    def __init__(self, least: int, eos: int) -> None:
-        self.least, self.eos = least, eos
+    @abstractmethod
+    def apply(self, log_probs: Tensor, chunk: slice, position: int) -> Tensor:
+        """Return new log-probabilities for the sentences of `chunk`; the input may be overwritten.
 
-    def apply(self, scores: Tensor, part: slice, position: int) -> Tensor:
-        if position < self.least:
-            scores[:, :, self.eos] = NEG_INF
-        return scores
+        `position` is the index of the next token, from 0. [b, K, V] -> [b, K, V]
+        """
 
-    def reorder(self, parents: Tensor, tokens: Tensor) -> None:
-        pass
+    def reorder(self, parents: Tensor, tokens: Tensor) -> None:  # noqa: B027
+        """Let beam k continue former beam parents[:, k] with tokens[:, k]. [B, K] each."""
 
-    def select(self, rows: Tensor) -> None:
-        pass
+    def select(self, rows: Tensor) -> None:  # noqa: B027
+        """Keep only these sentences, in this order. [B']."""
 
 
-class Prefixes:
-    """Translations begin with tokens that are given, whose log-probabilities are the model's."""
+class MinLength(LogitsProcessor):
+    """Forbids EOS before a translation has `min_length` tokens."""
+
+    def __init__(self, min_length: int, eos: int) -> None:
+        self.min_length, self.eos = min_length, eos
+
+    def apply(self, log_probs: Tensor, chunk: slice, position: int) -> Tensor:
+        """Forbid EOS at an early position. [b, K, V] -> [b, K, V]."""
+        if position < self.min_length:
+            log_probs[:, :, self.eos] = -torch.inf
+        return log_probs
+
+
+class ForcedPrefix(LogitsProcessor):
+    """Makes translations start with given tokens. Their log-probabilities remain those of the model."""
 
     def __init__(self, prefixes: list[list[int]], device: torch.device) -> None:
-        width = max(map(len, prefixes))
-        rows = [ids + [FREE] * (width - len(ids)) for ids in prefixes]
-        self.forced = torch.tensor(rows, dtype=torch.long, device=device)  # [B, width]
+        length = max(map(len, prefixes))
+        rows = [ids + [NOT_FORCED] * (length - len(ids)) for ids in prefixes]
+        self.forced = torch.tensor(rows, dtype=torch.long, device=device)  # [B, P]
 
-    def apply(self, scores: Tensor, part: slice, position: int) -> Tensor:
+    def apply(self, log_probs: Tensor, chunk: slice, position: int) -> Tensor:
+        """Forbid all tokens but the prefix's token at this position. [b, K, V] -> [b, K, V]."""
         if position >= self.forced.size(1):
-            return scores
-        wanted = self.forced[part, position, None, None]  # [b, 1, 1]
-        others = torch.arange(scores.size(-1), device=scores.device) != wanted
-        return scores.masked_fill_(others & (wanted != FREE), NEG_INF)
-
-    def reorder(self, parents: Tensor, tokens: Tensor) -> None:
-        pass
+            return log_probs
+        forced = self.forced[chunk, position, None, None]  # [b, 1, 1]
+        is_other = torch.arange(log_probs.size(-1), device=log_probs.device) != forced  # [b, 1, V]
+        return log_probs.masked_fill_(is_other & (forced != NOT_FORCED), -torch.inf)
 
     def select(self, rows: Tensor) -> None:
+        """Keep only these sentences, in this order. [B']."""
         self.forced = self.forced[rows]
 
 
-class Written:
-    """What each branch has written so far."""
+class HistoryProcessor(LogitsProcessor):
+    """Base class of processors that need the tokens that each beam has generated so far."""
 
     def __init__(self) -> None:
-        self.written: Tensor | None = None  # [B, K, t]
+        self.history: Tensor | None = None  # [B, K, t]
 
     def reorder(self, parents: Tensor, tokens: Tensor) -> None:
-        new = tokens[:, :, None]
-        if self.written is None:
-            self.written = new
+        """Let beam k continue former beam parents[:, k] with tokens[:, k]. [B, K] each."""
+        new = tokens[:, :, None]  # [B, K, 1]
+        if self.history is None:
+            self.history = new
         else:
-            before = self.written.gather(1, parents[:, :, None].expand(-1, -1, self.written.size(2)))
-            self.written = torch.cat([before, new], dim=2)
+            kept = self.history.gather(1, parents[:, :, None].expand(-1, -1, self.history.size(2)))
+            self.history = torch.cat([kept, new], dim=2)  # [B, K, t + 1]
 
     def select(self, rows: Tensor) -> None:
-        if self.written is not None:
-            self.written = self.written[rows]
+        """Keep only these sentences, in this order. [B']."""
+        if self.history is not None:
+            self.history = self.history[rows]
 
 
-class NoRepeatNgram(Written):
-    """No sequence of n tokens comes twice in a translation (Paulus et al. 2018), unless nothing else may come."""
+class NoRepeatNgram(HistoryProcessor):
+    """Forbids a second occurrence of an n-gram (Paulus et al. 2018), unless that would forbid every token."""
 
     def __init__(self, n: int) -> None:
         super().__init__()
         self.n = n
 
-    def apply(self, scores: Tensor, part: slice, position: int) -> Tensor:
-        if self.written is None or position < self.n:
-            return scores
-        windows = self.written[part].unfold(2, self.n, 1)  # [b, K, t - n + 1, n]
-        newest = self.written[part, :, None, position - self.n + 1 :]  # [b, K, 1, n - 1]
-        is_again = (windows[..., :-1] == newest).all(-1)  # [b, K, t - n + 1]
-        banned = torch.zeros_like(scores).scatter_add_(2, windows[..., -1], is_again.to(scores.dtype))
-        left = scores.masked_fill(banned > 0, NEG_INF)
-        return torch.where((left > NEG_INF).any(-1, keepdim=True), left, scores)
+    def apply(self, log_probs: Tensor, chunk: slice, position: int) -> Tensor:
+        """Forbid tokens that would complete an earlier n-gram. [b, K, V] -> [b, K, V]."""
+        if self.history is None or position < self.n:
+            return log_probs
+        ngrams = self.history[chunk].unfold(2, self.n, 1)  # [b, K, t - n + 1, n]
+        newest = self.history[chunk, :, None, position - self.n + 1 :]  # [b, K, 1, n - 1]
+        is_repeated = (ngrams[..., :-1] == newest).all(-1)  # [b, K, t - n + 1]
+        banned = torch.zeros_like(log_probs).scatter_add_(2, ngrams[..., -1], is_repeated.to(log_probs.dtype))
+        allowed = log_probs.masked_fill(banned > 0, -torch.inf)
+        return torch.where((allowed > -torch.inf).any(-1, keepdim=True), allowed, log_probs)
 
 
-class RepetitionPenalty(Written):
-    """The log-probability of tokens that a translation has already is multiplied (Keskar et al. 2019)."""
+class RepetitionPenalty(HistoryProcessor):
+    """Multiplies the log-probability of tokens that the translation already contains (Keskar et al. 2019)."""
 
     def __init__(self, factor: float) -> None:
         super().__init__()
         self.factor = factor
 
-    def apply(self, scores: Tensor, part: slice, position: int) -> Tensor:
-        if self.written is None:
-            return scores
-        written = self.written[part]
-        return scores.scatter(2, written, scores.gather(2, written) * self.factor)
+    def apply(self, log_probs: Tensor, chunk: slice, position: int) -> Tensor:
+        """Scale the log-probabilities of tokens in the history. [b, K, V] -> [b, K, V]."""
+        if self.history is None:
+            return log_probs
+        history = self.history[chunk]
+        return log_probs.scatter(2, history, log_probs.gather(2, history) * self.factor)

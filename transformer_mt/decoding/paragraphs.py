@@ -1,4 +1,4 @@
-"""Lines that hold more than a model was trained to read at once: translated sentence by sentence."""
+"""Long lines: split into sentences, translated separately, and joined to lines again."""
 
 from __future__ import annotations
 
@@ -6,75 +6,80 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from transformer_mt.decoding import sentence_splitting
 from transformer_mt.decoding.alignment import WordAlignment
-from transformer_mt.decoding.sentence_splitting import Lengths
+from transformer_mt.decoding.sentence_splitting import CountTokens, restore_spaces, split_long_pieces, split_sentences
 from transformer_mt.decoding.text_translator import Translation
 
 SplitWhen = Literal["long", "always", "never"]
 
 
 @dataclass(frozen=True)
-class Paragraphs:
-    """How lines of one language come apart, and their translations into another together."""
+class ParagraphSplitter:
+    """Splits lines into pieces that the model can translate, and joins the translations of the pieces."""
 
     src_lang: str
     tgt_lang: str
-    lengths: Lengths
-    limit: int  # tokens
+    count_tokens: CountTokens
+    max_tokens: int  # of a piece
     when: SplitWhen = "long"
 
-    def cut(self, lines: Sequence[str]) -> list[list[str]]:
-        """The pieces of each line that are translated by themselves. Together they are the line."""
+    def split(self, lines: Sequence[str]) -> list[list[str]]:
+        """Return the pieces of each line. Their concatenation is the line."""
         if self.when == "never":
             return [[line] for line in lines]
-        is_short = [self.when == "long" and length <= self.limit for length in self.lengths(lines)]
-        return [[line] if short else self._cut(line) for line, short in zip(lines, is_short, strict=True)]
+        stays_whole = [self.when == "long" and n_tokens <= self.max_tokens for n_tokens in self.count_tokens(lines)]
+        return [[line] if whole else self._split(line) for line, whole in zip(lines, stays_whole, strict=True)]
 
-    def _cut(self, line: str) -> list[str]:
-        return sentence_splitting.pack(sentence_splitting.split(line, self.src_lang), self.lengths, self.limit)
+    def _split(self, line: str) -> list[str]:
+        return split_long_pieces(split_sentences(line, self.src_lang), self.count_tokens, self.max_tokens)
 
-    def sources(self, cut: Sequence[Sequence[str]]) -> list[str]:
-        """What is to be translated, piece by piece: without the white space between, which no training pair has."""
-        return [piece.strip() if len(pieces) > 1 else piece for pieces in cut for piece in pieces]
+    def source_texts(self, lines: Sequence[Sequence[str]]) -> list[str]:
+        """Return the pieces of all lines as inputs of the model: without the white space around them."""
+        return [piece.strip() if len(pieces) > 1 else piece for pieces in lines for piece in pieces]
 
-    def join(self, pieces: Sequence[str], found: Sequence[Sequence[Translation]]) -> list[Translation]:
-        """The translations of a line, from those of each of its pieces: the best of all together, and so on."""
+    def join(self, pieces: Sequence[str], translations: Sequence[Sequence[Translation]]) -> list[Translation]:
+        """Return the n-best list of a line from those of its pieces.
+
+        The k-th best of a line joins the k-th best of each piece, or its last if it has fewer.
+        """
         if len(pieces) == 1:
-            return list(found[0])
-        ranks = range(max(map(len, found)))
-        return [self._join(pieces, [of_one[min(rank, len(of_one) - 1)] for of_one in found]) for rank in ranks]
+            return list(translations[0])
+        ranks = range(max(map(len, translations)))
+        return [self._join(pieces, [n_best[min(rank, len(n_best) - 1)] for n_best in translations]) for rank in ranks]
 
     def _join(self, pieces: Sequence[str], parts: Sequence[Translation]) -> Translation:
-        texts = [*sentence_splitting.spaced(pieces, [part.text for part in parts], self.tgt_lang)]
+        texts = restore_spaces(pieces, [part.text for part in parts], self.tgt_lang)
         return Translation(
             text="".join(texts),
             score=sum(part.score for part in parts),
             tokens=[token for part in parts for token in part.tokens],
             token_scores=[score for part in parts for score in part.token_scores],
             finished=all(part.finished for part in parts),
-            alignment=shifted([part.alignment for part in parts], pieces, texts),
+            alignment=join_alignments([part.alignment for part in parts], pieces, texts),
         )
 
 
-def shifted(
+def join_alignments(
     parts: Sequence[WordAlignment | None], sources: Sequence[str], targets: Sequence[str]
 ) -> WordAlignment | None:
-    """The links between the words of consecutive texts, from those within each pair of them."""
-    links: WordAlignment = []
-    for of_part, src_words, tgt_words in zip(parts, words_before(sources), words_before(targets), strict=True):
-        if of_part is None:
+    """Return the alignment of the joined texts; None if a part has none."""
+    joined: WordAlignment = []
+    for part, first_src, first_tgt in zip(parts, word_offsets(sources), word_offsets(targets), strict=True):
+        if part is None:
             return None
-        links += [(src_words + source, tgt_words + target) for source, target in of_part]
-    return links
+        joined += [(first_src + source, first_tgt + target) for source, target in part]
+    return joined
 
 
-def words_before(texts: Iterable[str]) -> Iterator[int]:
-    """How many words stand before those of each of consecutive texts, which may begin within the last of them."""
-    count, is_within = 0, False
+def word_offsets(texts: Iterable[str]) -> Iterator[int]:
+    """Yield the number of each text's first word in the joined text.
+
+    A text that follows another without white space continues its last word, as in Chinese.
+    """
+    count, in_word = 0, False
     for text in texts:
         words = text.split()
-        count -= bool(words) and is_within and not text[0].isspace()
+        count -= bool(words) and in_word and not text[0].isspace()
         yield count
         count += len(words)
-        is_within = not text[-1].isspace() if text else is_within
+        in_word = not text[-1].isspace() if text else in_word

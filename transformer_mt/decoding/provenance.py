@@ -24,6 +24,6 @@ class ModelProvenance:
         members, first = translator.members, translator.members[0].data
         identity = {
             "run": ", ".join(member.folder.path.resolve().name for member in members),
-            "checkpoint": ", ".join([*(f"{one.step} ({one.seal})" for one in members), translator.precision]),
+            "checkpoint": ", ".join([*(f"{one.step} ({one.weights_hash})" for one in members), translator.precision]),
         }
         return cls(identity, first.src_lang, first.tgt_lang, min(member.data.max_length for member in members))

@@ -1,6 +1,6 @@
-"""Translations drawn at random: what is drawn is a function of (seed, line, branch, position), whatever the batch.
+"""Random sampling. A draw is a function of (seed, line, beam, position) and does not depend on the batch.
 
-`b` sentences, `K` branches of each, `V` vocabulary.
+`b` sentences of one chunk, `K` beams, `V` vocabulary.
 """
 
 from __future__ import annotations
@@ -8,69 +8,67 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from transformer_mt.decoding.beam_state import NEG_INF, BeamState, Candidates
+from transformer_mt.decoding.beam_search import BeamState, Candidates
 
-BITS = 23  # of a random number: with one half added, it still is an exact fp32 number, and never 0 or 1
+RANDOM_BITS = 23  # the number plus one half is still exact in fp32, and never 0 or 1
 
 
 class Sampler:
-    """Continues each branch with one token, drawn with the probabilities that are left by `top_k` and `top_p`.
+    """Extends each beam by one random token, drawn from the tokens that `top_k` and `top_p` keep.
 
-    By the Gumbel-max trick: the largest of log-probabilities, to each of which -log(-log(u)) was added, u uniform, is a
-    draw.
+    It uses the Gumbel-max trick: with -log(-log(u)) added to each log-probability, u uniform, the largest is a draw.
     """
 
     def __init__(self, temperature: float, top_k: int, top_p: float, seed: int, lines: Tensor) -> None:
-        """lines: [n], int64, the numbers by which the sentences are told apart."""
+        """Sample for the sentences with these line numbers. [n], int64."""
         self.temperature, self.top_k, self.top_p = temperature, top_k, top_p
         self.seed, self.lines = seed, lines
 
-    def __call__(self, beams: BeamState, scores: Tensor, part: slice) -> Candidates:
-        """[b, K, V] -> [b, K]"""
-        branches = torch.arange(beams.n_branches, device=scores.device).expand(len(scores), -1)  # [b, K]
-        parents = branches if beams.position else torch.zeros_like(branches)
-        scores = scores.gather(1, parents[:, :, None].expand(-1, -1, scores.size(2)))
-        lines = self.lines[beams.rows[part], None]  # [b, 1]
-        numbers = uniform([self.seed, beams.position], lines, branches, scores.size(2))
+    def __call__(self, beams: BeamState, log_probs: Tensor, chunk: slice) -> Candidates:
+        """Draw one candidate for each beam. [b, K, V] -> [b, K]."""
+        indices = torch.arange(beams.n_beams, device=log_probs.device).expand(len(log_probs), -1)  # [b, K]
+        parents = indices if beams.position else torch.zeros_like(indices)  # at first there is only one beam
+        log_probs = log_probs.gather(1, parents[:, :, None].expand(-1, -1, log_probs.size(2)))  # [b, K, V]
+        lines = self.lines[beams.sentences[chunk], None]  # [b, 1]
+        numbers = uniform([self.seed, beams.position], lines, indices, log_probs.size(2))
         noise = numbers.log_().neg_().log_().neg_()
-        tokens = (self.left(scores / self.temperature) + noise).argmax(-1)  # [b, K]
-        log_probs = scores.gather(2, tokens[:, :, None]).squeeze(2)
-        return Candidates(beams.totals[part].gather(1, parents) + log_probs, log_probs, parents, tokens)
+        tokens = (self.filter(log_probs / self.temperature) + noise).argmax(-1)  # [b, K]
+        token_log_probs = log_probs.gather(2, tokens[:, :, None]).squeeze(2)  # [b, K]
+        return Candidates(beams.scores[chunk].gather(1, parents) + token_log_probs, token_log_probs, parents, tokens)
 
-    def left(self, scores: Tensor) -> Tensor:
-        """Scores of the tokens that may be drawn; NONE for the others. [b, K, V]"""
-        if 0 < self.top_k < scores.size(-1):
-            least = scores.topk(self.top_k).values[..., -1:]
-            scores = scores.masked_fill(scores < least, NEG_INF)
+    def filter(self, logits: Tensor) -> Tensor:
+        """Set the logits of tokens outside `top_k` and `top_p` to minus infinity. [b, K, V] -> [b, K, V]."""
+        if 0 < self.top_k < logits.size(-1):
+            lowest_kept = logits.topk(self.top_k).values[..., -1:]
+            logits = logits.masked_fill(logits < lowest_kept, -torch.inf)
         if self.top_p < 1:
-            ordered, places = scores.softmax(-1).sort(descending=True, stable=True)
-            is_behind = ordered.cumsum(-1) - ordered >= self.top_p  # those before it have enough together
-            is_behind[..., 0] = False  # however small top_p is: in fp32, it may be 0
-            scores = scores.masked_fill(torch.zeros_like(is_behind).scatter(-1, places, is_behind), NEG_INF)
-        return scores
+            probabilities, order = logits.softmax(-1).sort(descending=True, stable=True)
+            is_excluded = probabilities.cumsum(-1) - probabilities >= self.top_p  # the better ones suffice
+            is_excluded[..., 0] = False  # in fp32 a tiny top_p may be 0
+            logits = logits.masked_fill(torch.zeros_like(is_excluded).scatter(-1, order, is_excluded), -torch.inf)
+        return logits
 
 
-def uniform(seeds: list[int], lines: Tensor, branches: Tensor, n: int) -> Tensor:
-    """Numbers between 0 and 1, each a hash of the seeds, line [b, 1], branch [b, K] and its place. [b, K, n]"""
-    state = torch.zeros_like(branches)
-    for part in (*seeds, lines, branches):
+def uniform(seeds: list[int], lines: Tensor, beams: Tensor, n: int) -> Tensor:
+    """Return numbers in (0, 1), each a hash of seeds, line, beam and index. [b, 1], [b, K] -> [b, K, n]."""
+    state = torch.zeros_like(beams)
+    for part in (*seeds, lines, beams):
         state = _mix(state + part)
-    mixed = _mix(state[:, :, None] + torch.arange(n, device=branches.device))
-    return ((mixed >> (64 - BITS)) & ((1 << BITS) - 1)).float().add_(0.5).mul_(0.5**BITS)
+    mixed = _mix(state[:, :, None] + torch.arange(n, device=beams.device))
+    return ((mixed >> (64 - RANDOM_BITS)) & ((1 << RANDOM_BITS) - 1)).float().add_(0.5).mul_(0.5**RANDOM_BITS)
 
 
 def _mix(x: Tensor) -> Tensor:
-    """The step and the finaliser of splitmix64 (Steele et al. 2014), on int64, whose overflow wraps."""
-    x = x + _signed(0x9E3779B97F4A7C15)
-    x = (x ^ _shifted(x, 30)) * _signed(0xBF58476D1CE4E5B9)
-    x = (x ^ _shifted(x, 27)) * _signed(0x94D049BB133111EB)
-    return x ^ _shifted(x, 31)
+    """Apply one step of splitmix64 with its finaliser (Steele et al. 2014). int64 arithmetic wraps around."""
+    x = x + _as_int64(0x9E3779B97F4A7C15)
+    x = (x ^ _logical_right_shift(x, 30)) * _as_int64(0xBF58476D1CE4E5B9)
+    x = (x ^ _logical_right_shift(x, 27)) * _as_int64(0x94D049BB133111EB)
+    return x ^ _logical_right_shift(x, 31)
 
 
-def _signed(number: int) -> int:
+def _as_int64(number: int) -> int:
     return number - (1 << 64) if number >> 63 else number
 
 
-def _shifted(x: Tensor, bits: int) -> Tensor:
-    """To the right, with zeros from the left."""
+def _logical_right_shift(x: Tensor, bits: int) -> Tensor:
     return (x >> bits) & ((1 << (64 - bits)) - 1)

@@ -1,24 +1,23 @@
-"""Paragraphs cut at sentence ends, and put together again.
+"""Rule-based sentence splitting, and joining of the translated sentences.
 
-A cut inside a sentence costs its translation more than two sentences that stay together do: so where it is in doubt,
-there is none. What decides is the word before the stop (an abbreviation, an initial, a number) and the first letter
-behind it.
+A split inside a sentence harms its translation more than two sentences translated together, so doubtful cases are not
+split. The rules look at the word before a full stop (abbreviation, initial, number) and at the first letter after it.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from transformer_mt.data.languages import primary_language
 
-Lengths = Callable[[Sequence[str]], list[int]]
-"""How many tokens each text has."""
+CountTokens = Callable[[Sequence[str]], list[int]]
+"""Returns the number of tokens of each text."""
 
-# Abbreviations that something follows. Those that often end a sentence (etc., usw., p.m.) are not here: that the
-# sentence goes on behind them, a lower-case letter says. Nor are ordinary words (mag., им.).
+# Abbreviations that do not end a sentence. Those that often do (etc., usw., p.m.) are missing: after them a lower-case
+# letter shows that the sentence continues. Abbreviations that are also ordinary words (mag., им.) are missing as well.
 _ABBREVIATIONS = {
     "en": "dr mr mrs ms mx messrs prof rev hon gen col maj capt cmdr lt sgt cpl adm gov sen rep pres st mt ft cf vs "
     "viz approx al inc ltd co corp bros jr sr ph",
@@ -42,24 +41,26 @@ _ABBREVIATIONS = {
     "el": "κα κος δρ καθ π.χ βλ τηλ",
     "hi": "डॉ प्रो कु पं",
 }
-_NEVER_LAST = {language: frozenset(words.split()) for language, words in _ABBREVIATIONS.items()}
-_NUMBERED = (  # in any language: "No. 5", but "No. He did not."
+_NOT_FINAL = {language: frozenset(words.split()) for language, words in _ABBREVIATIONS.items()}
+_NUMBERED = (  # abbreviations before a number, in any language: "No. 5", but "No. He did not."
     "no nos nr nrs nro num núm č čl al art arts fig figs abb abs abt bd bde vol vols ch chap cap kap sec sect eq tab "
     "obr rys pp pag pagg pág págs str blz afb tel jan feb mar apr jun jul aug sep sept oct nov dec okt dez стр рис "
     "табл гл σελ αρ"
 )
 _BEFORE_NUMBERS = frozenset(_NUMBERED.split())
-_ABBREVIATES_LIKE = {"no": "da", "nb": "da", "nn": "da"}
+_SAME_ABBREVIATIONS = {"no": "da", "nb": "da", "nn": "da"}
 
-_CLOSERS = r"""["'”’“‘»›«‹)\]}」』】》〉）］｝]*(?:\s[»›](?=\s|$))?"""  # « Oui. » has a space before its end
+_CLOSING_QUOTES = r"""["'”’“‘»›«‹)\]}」』】》〉）］｝]*(?:\s[»›](?=\s|$))?"""  # « Oui. » has a space before its end
 _MARKS = r"[.!?…‼⁇⁈⁉؟۔።։;\u037e]"
 _STOP = re.compile(
-    # these end a sentence whatever is around them, with or without a space behind
-    rf"(?P<sure>[。！？｡।॥။។][。！？｡।॥။។…!?]*|(?<=[\u3040-\uffef])[!?]+(?=[\u3040-\uffef])){_CLOSERS}\s*"
-    rf"|(?<!{_MARKS})(?P<stop>{_MARKS}+)(?P<closed>{_CLOSERS})\s+"
+    # marks that always end a sentence, with or without a space after them
+    rf"(?P<sure>[。！？｡।॥။។][。！？｡।॥။។…!?]*|(?<=[\u3040-\uffef])[!?]+(?=[\u3040-\uffef])){_CLOSING_QUOTES}\s*"
+    rf"|(?<!{_MARKS})(?P<stop>{_MARKS}+)(?P<closed>{_CLOSING_QUOTES})\s+"
 )
-_OPENERS = re.compile(r"""(?:['’][nst]\s)?[\s"'“”„‟«»‹›‘’‚()\[{¿¡「『$€£¥—–-]*""")  # Dutch begins with 's, 't, 'n
-_GOES_ON = re.compile(r"[、，,；：と]|って|など|[をの]")  # behind 」: he said; and others
+_OPENING_QUOTES = re.compile(
+    r"""(?:['’][nst]\s)?[\s"'“”„‟«»‹›‘’‚()\[{¿¡「『$€£¥—–-]*"""
+)  # Dutch begins with 's, 't, 'n
+_QUOTE_CONTINUES = re.compile(r"[、，,；：と]|って|など|[をの]")  # after 」, as in 「…」と言った (he said)
 _INITIALS = re.compile(r"[^\W\d_](?:\.[-–]?[^\W\d_])*")  # J  z.B  J.-C
 _ORDINAL = re.compile(r"\d{1,3}|\d{1,2}\.\d{1,2}")
 _ROMAN = re.compile(r"[IVXLC]+")
@@ -69,105 +70,109 @@ _CLAUSE = re.compile(r"[,;:،؛]['\"”’»)\]]*\s+|\s[—–-]\s+|[、，；�
 _SPACE = re.compile(r"\s+")
 
 
-def split(text: str, language: str | None = None) -> list[str]:
-    """Sentences, each with the white space behind it, so that together they are the text."""
-    language = _code(language)
-    cuts = [0]
+def split_sentences(text: str, language: str | None = None) -> list[str]:
+    """Return the sentences with the white space after them. Their concatenation is the text."""
+    language = _rule_language(language)
+    starts = [0]
     for match in _STOP.finditer(text):
-        if match.end() < len(text) and _is_end(text, cuts[-1], match, language):
-            cuts.append(match.end())
-    return [text[start:end] for start, end in pairwise([*cuts, len(text)])]
+        if match.end() < len(text) and _is_sentence_end(text, starts[-1], match, language):
+            starts.append(match.end())
+    return [text[start:end] for start, end in pairwise([*starts, len(text)])]
 
 
-def spaced(pieces: Sequence[str], translations: Sequence[str], language: str | None = None) -> Iterator[str]:
-    """The translations of consecutive pieces, each behind the white space that its piece has before it (none in Chinese
-    and Japanese), so that together they are the text."""
-    is_begun = False
+def restore_spaces(pieces: Sequence[str], translations: Sequence[str], language: str | None = None) -> list[str]:
+    """Return the translations, each with the white space that precedes its source piece put before it.
+
+    Chinese and Japanese have no space between sentences. An empty translation adds none.
+    """
+    has_spaces = _rule_language(language) not in ("zh", "ja")
+    texts: list[str] = []
     for before, translation in zip(["", *pieces], translations, strict=False):
         space = before[len(before.rstrip()) :].replace("\u3000", " ") or " "
-        yield (space if is_begun and translation and _code(language) not in ("zh", "ja") else "") + translation
-        is_begun |= bool(translation)
+        texts.append((space if has_spaces and translation and any(texts) else "") + translation)
+    return texts
 
 
-def pack(pieces: Sequence[str], lengths: Lengths, limit: int) -> list[str]:
-    """The pieces, those of more than `limit` tokens cut further: at clause marks, at white space, or anywhere."""
-    packed: list[str] = []
-    for piece, length in zip(pieces, lengths(pieces), strict=True):
-        fits = length <= limit or len(piece) < 2
-        packed += [piece] if fits else pack(_halves(piece), lengths, limit)
-    return packed
+def split_long_pieces(pieces: Sequence[str], count_tokens: CountTokens, max_tokens: int) -> list[str]:
+    """Return the pieces, with long ones halved repeatedly until each has at most `max_tokens` tokens."""
+    short: list[str] = []
+    for piece, n_tokens in zip(pieces, count_tokens(pieces), strict=True):
+        fits = n_tokens <= max_tokens or len(piece) < 2
+        short += [piece] if fits else split_long_pieces(_halves(piece), count_tokens, max_tokens)
+    return short
 
 
 def _halves(text: str) -> tuple[str, str]:
-    """Cut as near to the middle as may be, in the middle half of the text."""
+    """Split near the middle: after a clause mark, else at white space, else between any two characters."""
     middle, end = len(text) // 2, len(text.rstrip())
     for pattern in (_CLAUSE, _SPACE):
-        places = [match.end() for match in pattern.finditer(text) if match.end() < end]
-        nearest = min(places, key=lambda place: abs(place - middle), default=0)
+        indices = [match.end() for match in pattern.finditer(text) if match.end() < end]
+        nearest = min(indices, key=lambda index: abs(index - middle), default=0)
         if abs(nearest - middle) <= len(text) / 4:
             return text[:nearest], text[nearest:]
-    place = next((place for place in range(middle, 3 * len(text) // 4 + 1) if not _clings(text, place)), middle)
-    return text[:place], text[place:]
+    candidates = range(middle, 3 * len(text) // 4 + 1)
+    index = next((index for index in candidates if not _is_combining(text, index)), middle)
+    return text[:index], text[index:]
 
 
-def _clings(text: str, place: int) -> bool:
-    """Whether a character belongs to the one before it: an accent, a variant, a joined emoji."""
-    return unicodedata.category(text[place])[0] == "M" or "\u200d" in text[place - 1 : place + 1]
+def _is_combining(text: str, index: int) -> bool:
+    """Return whether a character combines with the one before it, as accents and joined emoji do."""
+    return unicodedata.category(text[index])[0] == "M" or "\u200d" in text[index - 1 : index + 1]
 
 
-def _code(language: str | None) -> str:
-    """en for en, en_GB, EN-us, eng and eng_Latn; da for no."""
+def _rule_language(language: str | None) -> str:
+    """Return the two-letter code whose rules apply: en for en_GB, eng and eng_Latn; da for no."""
     code = primary_language(language or "")
-    return _ABBREVIATES_LIKE.get(code, code)
+    return _SAME_ABBREVIATIONS.get(code, code)
 
 
-# --- is it an end? ----------------------------------------------------------------------------------------------------
+# --- rules ------------------------------------------------------------------------------------------------------------
 
 
-def _is_end(text: str, start: int, match: re.Match[str], language: str) -> bool:
-    """Whether the sentence that begins at `start` ends at a match of `_STOP`."""
+def _is_sentence_end(text: str, start: int, match: re.Match[str], language: str) -> bool:
+    """Return whether the sentence that starts at `start` ends at a match of `_STOP`."""
     if match["sure"]:
         is_closed = match.end("sure") < match.end()
-        return not (is_closed and _GOES_ON.match(text, match.end()))
-    stop, following = match["stop"], _first(text, match.end())
+        return not (is_closed and _QUOTE_CONTINUES.match(text, match.end()))
+    stop, following = match["stop"], _first_character(text, match.end())
     if not following.isalnum() or following.islower():
         return False
     if not stop.strip(";\u037e") and (language != "el" or len(stop) > 1):
-        return False  # a question mark in Greek alone
+        return False  # a semicolon is a question mark only in Greek
     if not stop.strip(".…") and stop != ".":
-        return not text.endswith((" ", "\u00a0"), 0, match.start())  # "he ... Paris": words were left out
+        return not text.endswith((" ", "\u00a0"), 0, match.start())  # "he ... Paris" is an omission
     if stop != "." or match["closed"]:
         return True
-    before = text[max(start, match.start() - 80) : match.start()]  # enough for a word, and quick in a long line
-    return not _goes_on_after(before, following, language)
+    before = text[max(start, match.start() - 80) : match.start()]  # enough for one word, and fast in a long line
+    return not _continues_after(before, following, language)
 
 
-def _first(text: str, place: int) -> str:
-    """The first character behind opening quotes, brackets and dashes; empty at the end."""
-    match = _OPENERS.match(text, place)
-    place = match.end() if match else place
-    return text[place : place + 1]
+def _first_character(text: str, start: int) -> str:
+    """Return the first character after opening quotes, brackets and dashes; empty at the end."""
+    match = _OPENING_QUOTES.match(text, start)
+    start = match.end() if match else start
+    return text[start : start + 1]
 
 
-def _goes_on_after(before: str, following: str, language: str) -> bool:
-    """Whether the full stop behind `before` belongs to its last word rather than to the sentence."""
+def _continues_after(before: str, following: str, language: str) -> bool:
+    """Return whether the full stop after `before` belongs to its last word and does not end the sentence."""
     found = _WORD.search(before)
     word = found[0] if found else ""
     lower = word.lower()
-    if lower in _NEVER_LAST.get(language, ()):
+    if lower in _NOT_FINAL.get(language, ()):
         return True
     if following.isdigit() and (lower in _BEFORE_NUMBERS or (language == "de" and lower.endswith("str"))):
         return True  # also "Bahnhofstr. 5"
     if lower in ("a.m", "p.m"):
         return False
     if _INITIALS.fullmatch(word) and word < "\u3040":
-        return word != "I" or language != "en" or _is_in_a_name(before)
+        return word != "I" or language != "en" or _follows_name(before)
     if _ORDINAL.fullmatch(word):
         return language == "de" or not before.strip(f" {word}")  # "am 3. Oktober"; "1. Wash the dishes."
     return bool(_ROMAN.fullmatch(word)) and language in ("de", "cs", "sk", "pl", "hu", "da")  # "Karel IV. Lucemburský"
 
 
-def _is_in_a_name(before: str) -> bool:
-    """Whether the last word but one is capitalised: "Albert I. Jones", but "you and I. We"."""
+def _follows_name(before: str) -> bool:
+    """Return whether the word before the last is capitalised: "Albert I. Jones", but "you and I. We"."""
     words = before.split()
     return len(words) < 2 or words[-2][0].isupper()

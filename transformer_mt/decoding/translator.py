@@ -1,10 +1,10 @@
-"""A model, or several together, from a run folder to translations."""
+"""The translator of a run folder: one model or an ensemble, with beam search or sampling."""
 
 from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,26 +13,31 @@ import torch
 from transformer_mt.data.batches import collate_sources
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.alignment import WordAlignment, align
-from transformer_mt.decoding.beam_search import LogitsProcessor, beam_candidates, beam_search
-from transformer_mt.decoding.beam_state import BeamState, Hypothesis
+from transformer_mt.decoding.beam_search import BeamState, Hypothesis, beam_candidates, beam_search
 from transformer_mt.decoding.config import DecodingConfig
 from transformer_mt.decoding.ensemble import Ensemble
-from transformer_mt.decoding.loading import Member, load_members, ready
-from transformer_mt.decoding.logits_processors import MinLength, NoRepeatNgram, Prefixes, RepetitionPenalty
+from transformer_mt.decoding.loading import Member, load_members, prepare_for_inference
+from transformer_mt.decoding.logits_processors import (
+    ForcedPrefix,
+    LogitsProcessor,
+    MinLength,
+    NoRepeatNgram,
+    RepetitionPenalty,
+)
 from transformer_mt.decoding.sampling import Sampler
 from transformer_mt.decoding.scoring import target_log_probs
-from transformer_mt.decoding.text_translator import TextTranslator, batches
+from transformer_mt.decoding.text_translator import TextTranslator, batch_by_length
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.device import configure_process, resolve_machine
 
-ALIGNED = 4096  # padded tokens whose attention weights are held at once
-READ = 2048  # tokens of given translations that are read together on a CPU
+ALIGNMENT_BATCH_TOKENS = 4096  # padded tokens per batch while attention weights are kept
+CPU_SCORING_BATCH_TOKENS = 2048  # padded target tokens per batch of given translations on a CPU
 
 
 class Translator(TextTranslator):
-    """A model, or an ensemble of several, with its tokenizers. Several threads may use one at the same time.
+    """A model, or an ensemble, with its tokenizers. Several threads may use one translator at the same time.
 
     >>> Translator.load("runs/quickstart").translate(["The old dog sleeps."])
     ['Der alte Hund schläft.']
@@ -45,7 +50,7 @@ class Translator(TextTranslator):
         config: DecodingConfig,
         members: Sequence[Member] = (),
     ) -> None:
-        """The models do not train (`Transformer.eval`); several translate together. `members`: where they are from."""
+        """Translate with models in evaluation mode; several form an ensemble. `members` says where they come from."""
         self.ensemble, self.members = Ensemble(models), members
         self.precision = self.ensemble.precision
         super().__init__(tokenizers, config, self.ensemble.max_positions or sys.maxsize)
@@ -54,8 +59,8 @@ class Translator(TextTranslator):
     def from_model(
         cls, model: Transformer, tokenizers: TokenizerPair, config: DecodingConfig, precision: Literal["fp32", "bf16"]
     ) -> Translator:
-        """For a model that goes on training: with a copy of it as it is now."""
-        return cls([ready(copy.deepcopy(model), precision)], tokenizers, config)
+        """Return a translator with a copy of a model that continues to train."""
+        return cls([prepare_for_inference(copy.deepcopy(model), precision)], tokenizers, config)
 
     @classmethod
     def load(
@@ -69,12 +74,20 @@ class Translator(TextTranslator):
         ensemble: str | Path | Sequence[str | Path] = (),
         **options: Any,
     ) -> Translator:
-        """Read a run folder; the training data is not needed.
+        """Load a checkpoint of a run folder. The training data is not needed.
 
-        `checkpoint` is best, last or a step's number; `precision`, of the matrix products, fp32, bf16, or auto: bf16
-        where it is the faster one. `ensemble` are further runs with the same vocabulary, read at the same checkpoint,
-        which translate together with this one, by its settings. Options are those of `translate`. Raises `UserError`
-        where there is nothing to read, or runs do not go together.
+        Args:
+            run: The run folder.
+            checkpoint: best, last, or the number of a step.
+            device: auto, cpu, cuda, cuda:N or mps.
+            threads: CPU threads, or auto.
+            precision: Of the matrix products: fp32, bf16, or auto (bf16 where it is faster).
+            ensemble: Further runs with the same vocabulary, loaded at the same checkpoint. The first run's settings
+                apply.
+            **options: Keys of the section `decoding`, as for `translate`.
+
+        Raises:
+            UserError: If a checkpoint cannot be read, or the runs do not fit together.
         """
         others = [ensemble] if isinstance(ensemble, str | Path) else ensemble
         folders = [RunFolder.open(each) for each in (run, *others)]
@@ -82,73 +95,75 @@ class Translator(TextTranslator):
         machine = resolve_machine(device, precision, threads)
         configure_process(machine)
         members = load_members(folders, checkpoint)
-        models = [ready(member.model.to(machine.device), machine.precision) for member in members]
+        models = [prepare_for_inference(member.model.to(machine.device), machine.precision) for member in members]
         return cls(models, members[0].tokenizers, config, members)
 
     @property
     def model(self) -> Transformer:
-        """The only one. Raises `UserError` for an ensemble."""
+        """The only model. Raises `UserError` for an ensemble."""
         if len(self.ensemble.models) > 1:
-            raise UserError(f"one model is asked for, and here {len(self.ensemble.models)} translate together")
+            raise UserError(f"one model is needed, and this is an ensemble of {len(self.ensemble.models)}")
         return self.ensemble.models[0]
 
     @torch.inference_mode()
     def translate_ids(
         self,
-        sentences: list[list[int]],
+        sources: list[list[int]],
         config: DecodingConfig,
         lines: Sequence[int] | None = None,
         prefixes: list[list[int]] | None = None,
     ) -> list[list[Hypothesis]]:
-        """A batch of source ids -> their hypotheses, the best first; lines: without them, 1, 2, ..."""
+        """Translate one batch by beam search or sampling. Returns the hypotheses of each source, the best first.
+
+        `lines` seed the sampling, by default 1, 2, ...
+        """
         device, tokenizer = self.ensemble.device, self.tokenizers.tgt
-        given = [len(ids) for ids in prefixes] if prefixes is not None else [0] * len(sentences)
-        limits = [
-            min(config.max_target_tokens(len(ids)) + n, self.max_positions)
-            for ids, n in zip(sentences, given, strict=True)
-        ]
+        max_lengths = [config.max_target_tokens(len(ids)) for ids in sources]
+        processors: list[LogitsProcessor] = [MinLength(config.min_length, tokenizer.eos_id)]
+        if prefixes is not None:
+            max_lengths = [limit + len(ids) for limit, ids in zip(max_lengths, prefixes, strict=True)]
+            processors.append(ForcedPrefix(prefixes, device))
+        if config.no_repeat_ngram:
+            processors.append(NoRepeatNgram(config.no_repeat_ngram))
+        if config.repetition_penalty > 1:
+            processors.append(RepetitionPenalty(config.repetition_penalty))
+        choose_candidates = beam_candidates
+        if config.sample:
+            numbers = torch.tensor(lines or range(1, len(sources) + 1), device=device)
+            choose_candidates = Sampler(config.temperature, config.top_k, config.top_p, config.seed, numbers)
         beams = BeamState(
-            torch.tensor(limits, device=device),
+            torch.tensor([min(limit, self.max_positions) for limit in max_lengths], device=device),
             config.n_beams,
             tokenizer.bos_id,
             tokenizer.eos_id,
             config.length_normalise,
         )
-        rules: list[LogitsProcessor] = [MinLength(config.min_length, tokenizer.eos_id)]
-        if prefixes is not None:
-            rules.append(Prefixes(prefixes, device))
-        if config.no_repeat_ngram:
-            rules.append(NoRepeatNgram(config.no_repeat_ngram))
-        if config.repetition_penalty > 1:
-            rules.append(RepetitionPenalty(config.repetition_penalty))
-        numbers = torch.tensor(lines or range(1, len(sentences) + 1), device=device)
-        drawn = config.temperature, config.top_k, config.top_p, config.seed
-        choose = Sampler(*drawn, numbers) if config.sample else beam_candidates
-        caches = self.ensemble.start(collate_sources(sentences, self.tokenizers).to(device))
-        return beam_search(self.ensemble.step, caches, beams, choose, rules)
+        cache = self.ensemble.start(collate_sources(sources, self.tokenizers).to(device))
+        return beam_search(self.ensemble.step, cache, beams, choose_candidates, processors)
 
     def target_log_probs(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
-        """The log-probability of each token of given translations, end symbol included."""
-        tokens = self.config.batch_tokens
+        """Return the log-probabilities of the tokens of given translations and of EOS."""
+        batch_tokens = self.config.batch_tokens
         if self.ensemble.device.type == "cpu":
-            tokens = min(tokens, READ)
-        return target_log_probs(self.ensemble, self.tokenizers, sources, targets, tokens)
+            batch_tokens = min(batch_tokens, CPU_SCORING_BATCH_TOKENS)
+        return target_log_probs(self.ensemble, self.tokenizers, sources, targets, batch_tokens)
 
     def word_alignments(
-        self, texts: Sequence[str], sources: list[list[int]], found: list[list[Hypothesis]]
-    ) -> Iterator[WordAlignment]:
-        """Of each hypothesis, in order: which of its words belongs to which of the text, whose ids are a source."""
+        self, texts: Sequence[str], sources: list[list[int]], hypotheses: list[list[Hypothesis]]
+    ) -> list[WordAlignment]:
+        """Return the alignment of each hypothesis, in order, with the words of its text."""
         layer, n_layers = self.config.alignment_layer, self.ensemble.n_decoder_layers
         if (layer or 1) > n_layers:
             raise UserError(f"decoding.alignment_layer: {layer}: there are {n_layers} layers in the decoder")
-        numbers = self.tokenizers.src.word_indices(texts)
+        word_indices = self.tokenizers.src.word_indices(texts)
         pairs = [
             (source, words[: len(source)], one.ids)  # a long source was cut
-            for source, words, hypotheses in zip(sources, numbers, found, strict=True)
-            for one in hypotheses
+            for source, words, of_text in zip(sources, word_indices, hypotheses, strict=True)
+            for one in of_text
         ]
-        links: dict[int, WordAlignment] = {}
-        for batch in batches({i: len(src) + len(tgt) for i, (src, _, tgt) in enumerate(pairs)}, ALIGNED):
+        found: dict[int, WordAlignment] = {}
+        lengths = {i: len(source) + len(target) for i, (source, _, target) in enumerate(pairs)}
+        for batch in batch_by_length(lengths, ALIGNMENT_BATCH_TOKENS):
             src, words, tgt = ([pairs[i][part] for i in batch] for part in (0, 1, 2))
-            links.update(zip(batch, align(self.ensemble, self.tokenizers, src, words, tgt, layer), strict=True))
-        return (links[i] for i in range(len(pairs)))
+            found.update(zip(batch, align(self.ensemble, self.tokenizers, src, words, tgt, layer), strict=True))
+        return [found[i] for i in range(len(pairs))]

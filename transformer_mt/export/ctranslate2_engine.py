@@ -22,7 +22,7 @@ from pydantic import BaseModel, PositiveInt, ValidationError
 from transformer_mt.data.tokenizers.components import EOS
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.decoding.alignment import WordAlignment
-from transformer_mt.decoding.beam_state import Hypothesis
+from transformer_mt.decoding.beam_search import Hypothesis
 from transformer_mt.decoding.config import DecodingConfig
 from transformer_mt.decoding.provenance import ModelProvenance
 from transformer_mt.decoding.text_translator import EMPTY_HYPOTHESIS, TextTranslator
@@ -107,24 +107,24 @@ class Engine(TextTranslator):
 
     def translate_ids(
         self,
-        sentences: list[list[int]],
+        sources: list[list[int]],
         config: DecodingConfig,
         lines: Sequence[int] | None = None,
         prefixes: list[list[int]] | None = None,
     ) -> list[list[Hypothesis]]:
         """A batch of source ids -> their hypotheses, the best first."""
         refuse(config)
-        begun = prefixes or [[] for _ in sentences]
-        limits = [config.max_target_tokens(len(ids)) + len(first) for ids, first in zip(sentences, begun, strict=True)]
-        found = self._within(limits, sentences, begun, config)
+        begun = prefixes or [[] for _ in sources]
+        limits = [config.max_target_tokens(len(ids)) + len(first) for ids, first in zip(sources, begun, strict=True)]
+        found = self._within(limits, sources, begun, config)
         if prefixes is not None:  # whose log-probabilities the engine leaves out
 
             def worth(one: Hypothesis) -> tuple[bool, float]:
                 return one.finished, float(config.length_normalise(torch.tensor(one.score), max(1, len(one.log_probs))))
 
-            return [sorted(of_one, key=worth, reverse=True) for of_one in self._scored(sentences, found)]
+            return [sorted(of_one, key=worth, reverse=True) for of_one in self._scored(sources, found)]
         if self.has_scores:
-            return self._scored(sentences, [of_one[: config.n_best] for of_one in found])
+            return self._scored(sources, [of_one[: config.n_best] for of_one in found])
         return found
 
     def _within(
@@ -197,8 +197,8 @@ class Engine(TextTranslator):
         return [result.log_probs for result in found]
 
     def word_alignments(
-        self, texts: Sequence[str], sources: list[list[int]], found: list[list[Hypothesis]]
-    ) -> Iterator[WordAlignment]:
+        self, texts: Sequence[str], sources: list[list[int]], hypotheses: list[list[Hypothesis]]
+    ) -> list[WordAlignment]:
         raise no_alignments()
 
     def _sources(self, sources: Sequence[Sequence[int]]) -> list[list[str]]:

@@ -9,7 +9,7 @@ import torch
 
 from transformer_mt.data.batches import BatchStream
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
-from transformer_mt.decoding.attention_maps import explain
+from transformer_mt.decoding.attention_maps import translate_with_attention
 from transformer_mt.decoding.config import DecodingConfig
 from transformer_mt.decoding.text_translator import TruncatedSourceWarning
 from transformer_mt.decoding.translator import Translator
@@ -75,7 +75,9 @@ class Validator:
         if not self.probes:
             return {}
         last = len(translator.model.decoder.layers)
-        return {"attention": explain(translator, self.sources[self.probes[0]]).figure("cross", layer=last)}
+        return {
+            "attention": translate_with_attention(translator, self.sources[self.probes[0]]).figure("cross", layer=last)
+        }
 
     @torch.no_grad()
     def losses(self) -> dict[str, float]:
