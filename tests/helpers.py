@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
+from typing import Any
 
 Tmt = Callable[..., "CompletedProcess[str]"]
 """The type of the fixture `tmt`."""
@@ -31,3 +34,24 @@ def assert_user_error(done: CompletedProcess[str], *parts: str) -> None:
 def read_folder(folder: Path) -> dict[str, bytes]:
     """Read every file below a folder. Keys are paths relative to the folder."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def read_metrics(run: Path) -> dict[str, dict[int, float]]:
+    """Read metrics.jsonl of a run: name -> step -> value. Check that no value occurs twice."""
+    metrics: dict[str, dict[int, float]] = defaultdict(dict)
+    for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
+        entry = json.loads(line)
+        step = entry.pop("step")
+        for name, value in entry.items():
+            assert step not in metrics[name], f"{name} occurs twice at step {step}"
+            metrics[name][step] = value
+    return dict(metrics)
+
+
+def read_events(run: Path) -> Any:
+    """Read all TensorBoard events of a run."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(run / "tensorboard"), size_guidance={"scalars": 0, "tensors": 0})
+    events.Reload()
+    return events

@@ -204,7 +204,7 @@ MISTAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "no such folder": (("schedule", "tiny.yaml", "--output", "W/no/f.png"), ("there is no folder",)),
     "attention of a configuration": (("attention", "tiny.yaml"), ("a configuration has no model", "name a run")),
     "no positions": (("positions", "tiny.yaml", "model.positions=none"), ("model.positions is none",)),
-    "positions not learnt": (("positions", "tiny.yaml", "model.positions=learned"), ("name a run",)),
+    "positions not learnt": (("positions", "tiny.yaml", "model.positions=learned"), ("name a trained run",)),
     "another model than the run's": (
         ("positions", "RUN", "model.positions=learned"),
         ("the model and tokenizers of a run cannot be changed", "leave it out"),

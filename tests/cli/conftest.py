@@ -1,0 +1,30 @@
+"""Fixtures of the command-line tests."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def unusable(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with files that no training can use."""
+    folder = tmp_path_factory.mktemp("wrong")
+    lines = "".join(f"line {n * n}\n" for n in range(2000)).encode()
+    files = {
+        "two": b"a\nb\n",
+        "empty": b"",
+        "blank": b"\n \n",
+        "latin": b"a\nna\xefve\n",
+        "cut.gz": gzip.compress(lines)[:-500],
+        "ten": b"a b c d\n" * 10,
+        "table.tsv": b"en\tfr\na\tb\n",
+        "table.xls": b"",
+        "broken.yaml": b"data: [\n",
+    }
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+    (folder / "folder").mkdir()
+    return folder

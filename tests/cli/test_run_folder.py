@@ -1,0 +1,174 @@
+"""Files in the folder of a trained run."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers import Tmt, read_events, read_metrics
+from safetensors.torch import load_file
+
+from transformer_mt import Translator
+from transformer_mt.config import root as configuration
+from transformer_mt.evaluation.metrics import Scorer
+from transformer_mt.runs import folder as runs
+from transformer_mt.runs.folder import FORMAT, RunFolder
+from transformer_mt.runs.manifest import read_manifest, write_manifest
+
+TRAIN = ("train", "--config", "tiny.yaml")
+
+
+def test_the_run_folder_contains_the_documented_files(tiny_run: Path) -> None:
+    promised = re.findall(r"^      (\S+?)/? ", str(runs.__doc__), re.MULTILINE)
+    assert sorted(path.name for path in tiny_run.iterdir()) == sorted([".lock", *promised])
+    in_checkpoint = re.findall(r"[\w.]+\.(?:safetensors|pt|json)\b", re.findall("checkpoints/.*", str(runs.__doc__))[0])
+    assert sorted(path.name for path in (tiny_run / "checkpoints").iterdir()) == ["step-000008", "step-000012"]
+    for checkpoint in (tiny_run / "checkpoints").iterdir():
+        assert sorted(path.name for path in checkpoint.iterdir()) == sorted(in_checkpoint)
+
+
+def test_checkpoints_load_without_pickle(tiny_run: Path) -> None:
+    """Trap 39."""
+    for checkpoint in (tiny_run / "checkpoints").iterdir():
+        assert load_file(checkpoint / "model.safetensors")
+        assert torch.load(checkpoint / "training.pt", weights_only=True)["progress"]["step"]
+
+
+def test_the_saved_configuration_is_resolved_and_loads_again(in_tiny: Path, tiny_run: Path) -> None:
+    saved, given = configuration.load(tiny_run / "config.yaml"), configuration.load(in_tiny / "tiny.yaml")
+    assert "auto" not in (saved.device, saved.precision, saved.threads)
+    assert saved == given.model_copy(update={"precision": saved.precision})
+
+
+def test_run_json_records_versions_hardware_and_fingerprints(tiny_run: Path) -> None:
+    record = json.loads((tiny_run / "run.json").read_text(encoding="utf-8"))
+    assert record["format"] == FORMAT
+    assert record["provenance"]["versions"]["torch"] == torch.__version__
+    assert record["provenance"]["hardware"].endswith("cores")
+    assert set(record["sha256"]) == {"train", "validation", "unseen"}
+    assert record["ended"] == "train.max_steps 12 reached"
+
+
+def test_the_readme_of_a_run_is_true(tiny_run: Path, in_tiny: Path, tmt: Tmt, tmp_path: Path) -> None:
+    text = (tiny_run / "README.md").read_text(encoding="utf-8")
+    record = json.loads((tiny_run / "run.json").read_text(encoding="utf-8"))
+    weights = load_file(RunFolder(tiny_run).find_checkpoint("best").path / "model.safetensors")
+    best = RunFolder(tiny_run).find_checkpoint("best")
+    for fact in (
+        "# tiny\n",
+        "translates en into de",
+        "1 + 1 layers, width 16, feed-forward 32, 2 heads, pre-norm",
+        f"{sum(tensor.numel() for tensor in weights.values()):,} parameters",
+        "Status: train.max_steps 12 reached (step 12)\n",
+        "50 training pairs, ",
+        "8 pairs in validation",
+        f"Fingerprint of train: `{record['sha256']['train']}`",
+        f"validation, at step {best.step} (the best by loss, greedy): loss {best.scores['loss']:.3f}",
+        f"unseen, at step {best.step}: bleu {record['test']['unseen']['bleu']['value']:.2f} (`nrefs:1|",
+    ):
+        assert fact in text
+    commands = re.findall(r"^tmt .*?(?=  |$)", text, re.MULTILINE)
+    assert len(commands) == 3
+    for command in commands:
+        _, verb, *words = command.split()
+        files = {"F": "valid.en", "G": "valid.de" if verb == "evaluate" else str(tmp_path / "g")}
+        done = tmt(verb, *[files.get(word, word) for word in words], stdin=b"one\n")
+        assert done.returncode == 0, done.stderr
+
+
+def test_metrics_file_and_tensorboard_have_the_same_values(tiny_run: Path) -> None:
+    in_file, on_board = read_metrics(tiny_run), read_events(tiny_run)
+    assert set(on_board.Tags()["scalars"]) == set(in_file)
+    for name, by_step in in_file.items():
+        scalars = on_board.Scalars(name)
+        assert [event.step for event in scalars] == list(by_step)
+        assert [event.value for event in scalars] == pytest.approx(list(by_step.values()), rel=1e-6)
+
+
+def test_metrics_are_recorded_at_the_configured_steps(tiny_run: Path) -> None:
+    found = read_metrics(tiny_run)
+    train = [
+        "loss",
+        "nll",
+        "ppl",
+        "learning_rate",
+        "gradient_norm",
+        "tokens_per_second",
+        "padding",
+        "skipped_steps",
+        "epoch",
+        "hours",
+    ]
+    for name in train:
+        assert list(found[f"train/{name}"]) == [3, 6, 9, 12]
+    assert sorted(found["train/hours"].values()) == list(found["train/hours"].values())
+    validated = ("loss", "nll", "ppl", "bleu", "chrf", "degenerate")
+    for name in validated:
+        assert list(found[f"valid/{name}"]) == [4, 8, 12]
+    assert set(found["test/unseen/bleu"]) == set(found["test/unseen/chrf"]) == {12}
+    saved = RunFolder(tiny_run).find_checkpoint("8").scores
+    assert saved == {name: found[f"valid/{name}"][8] for name in validated}
+    for part in ("train", "valid"):
+        loss, nll, ppl = (found[f"{part}/{name}"] for name in ("loss", "nll", "ppl"))
+        for step, value in ppl.items():
+            assert value == pytest.approx(math.exp(nll[step])) and loss[step] != nll[step]
+    losses = list(found["valid/loss"].values())
+    assert list(found["best/loss"].values()) == [one for i, one in enumerate(losses) if one <= min(losses[: i + 1])]
+
+
+@pytest.mark.slow
+def test_validation_scores_unknown_words_like_translate(run_copy: Path, tmt: Tmt) -> None:
+    """Trap 37: the validation during training scores the same text that `tmt translate` prints."""
+    longer = ("train.max_steps=40", "validation.every=20", "schedule.peak=1e-2")
+    done = tmt(*TRAIN, "name=words", "tokenizer.kind=word", "tokenizer.vocab_size=6", "precision=fp32", *longer)
+    assert done.returncode == 0, done.stderr
+    run = RunFolder(run_copy.parent / "words")
+    for_validation = ("--checkpoint", "last", "--precision", "fp32", "--beam", 1, "--min-length", 0)
+    said = tmt("translate", run.path, "--input", "valid.en", *for_validation).stdout
+    assert "⁇" in said
+    references = Path("valid.de").read_text(encoding="utf-8").splitlines()
+    wanted = Scorer("13a", "de").score(said.splitlines(), references)
+    assert run.find_checkpoint("last").scores["chrf"] == pytest.approx(wanted.chrf.value) != 0.0
+
+
+@pytest.mark.slow
+def test_the_best_checkpoint_is_the_default(run_copy: Path, tmt: Tmt) -> None:
+    """This holds for translation, test sets and warm starts. The test first makes the last checkpoint a bad one."""
+    last = RunFolder(run_copy).find_checkpoint("last").path / "checkpoint.json"
+    about = read_manifest(last)
+    write_manifest(last, {**about, "scores": {**about["scores"], "loss": 99.0}})
+    assert Translator.load(run_copy).members[0].step == 8
+    assert "step 8" in tmt("evaluate", run_copy).stdout
+    record = json.loads((run_copy / "run.json").read_text(encoding="utf-8"))
+    assert record["tested"]["step"] == 12
+    done = tmt("train", "--config", "tiny.yaml", "name=next", f"train.init_from={run_copy}", "train.max_steps=1")
+    assert done.returncode == 0, done.stderr
+    assert f"begins with the weights of {run_copy}, step 8" in done.stderr
+    assert tmt("train", "--config", "tiny.yaml").returncode == 0
+    record = json.loads((run_copy / "run.json").read_text(encoding="utf-8"))
+    assert record["tested"]["step"] == 8
+    scored = json.loads(tmt("evaluate", run_copy, "--checkpoint", 8, "--json").stdout)
+    assert record["test"]["unseen"]["bleu"]["value"] == pytest.approx(
+        scored["test_sets"]["unseen"]["metrics"]["bleu"]["value"]
+    )
+
+
+def test_tensorboard_shows_samples_and_hyperparameters(tiny_run: Path) -> None:
+    on_board = read_events(tiny_run)
+    shown = on_board.Tensors("validation/text_summary")
+    assert [event.step for event in shown] == [4, 8, 12]
+    table = shown[-1].tensor_proto.string_val[0].decode()
+    assert table.startswith("| source | model | reference |")
+    assert table.count("\n") == 3
+    from tensorboard.plugins.hparams import plugin_data_pb2
+
+    messages: Any = plugin_data_pb2
+    data = on_board.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
+    settings = messages.HParamsPluginData.FromString(data).session_start_info.hparams
+    assert settings["model.d_model"].number_value == 16
+    assert settings["schedule.kind"].string_value == "inverse_sqrt"

@@ -1,0 +1,218 @@
+"""`tmt train`: the log, resuming, restarting."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+import torch
+from helpers import Tmt, assert_user_error, read_events, read_folder, read_metrics
+from safetensors.torch import load_file
+
+from transformer_mt.config import root as configuration
+from transformer_mt.errors import Interrupted
+from transformer_mt.runs.folder import RunFolder
+from transformer_mt.runs.manifest import write_manifest
+from transformer_mt.training.trainer import Trainer
+
+TRAIN = ("train", "--config", "tiny.yaml")
+
+
+def test_training_logs_data_progress_and_the_end(tiny_run: Path, in_tiny: Path) -> None:
+    said = (in_tiny / "train.log").read_text(encoding="utf-8").split("\n")
+    assert said[:3] == [
+        "data: 50 training pairs, 150 source and 150 target tokens (3.0 and 3.0 a sentence)",
+        "data: 8 pairs in validation",
+        "data: 6 pairs in unseen",
+    ]
+    assert any(re.fullmatch(r"step 3 of 12  loss \d\.\d+  ppl [\d.]+  [\d,]+ tokens/s  .* left", line) for line in said)
+    assert any(re.match(r"step 4  validation  loss .* bleu .*\(best so far\)", line) for line in said)
+    assert sum(line.startswith("  reference  ") for line in said) == 3 * 2
+    ended = r"training ended: train.max_steps 12 reached; hours in all: \d\.\d\d"
+    assert any(re.fullmatch(ended, line) for line in said)
+    assert said[-2] == "the run is in runs/tiny; its README.md says what to type next"
+
+
+def test_a_finished_training_is_not_repeated(run_copy: Path, tmt: Tmt) -> None:
+    before, curves = read_folder(run_copy), read_events(run_copy)
+    done = tmt(*TRAIN)
+    assert done.returncode == 0
+    assert "going on after step 12" in done.stderr
+    after = read_folder(run_copy)
+    differing = {name for name in {**before, **after} if before.get(name) != after.get(name)}
+    assert all(name.startswith("tensorboard/") for name in differing)  # the scores of test sets move to a new file
+    for name in curves.Tags()["scalars"]:
+        found, kept = ([(at.step, at.value) for at in board.Scalars(name)] for board in (read_events(run_copy), curves))
+        assert found == kept
+
+
+def test_training_resumes_with_more_steps(run_copy: Path, tmt: Tmt) -> None:
+    done = tmt(*TRAIN, "train.max_steps=14", "threads=2")
+    assert done.returncode == 0
+    assert "threads: 1 -> 2\ntrain.max_steps: 12 -> 14\n" in done.stderr
+    assert "device or threads changed: results may now differ in the last bits" in done.stderr
+    assert list(read_metrics(run_copy)["valid/loss"]) == [4, 8, 12, 14]
+    assert "train.max_steps 14 reached" in (run_copy / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_auto_threads_are_resolved_again_if_the_process_count_changes(
+    run_copy: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise they stay the same on any machine, because rounding depends on them."""
+
+    def go_on(processes: int, cores: int, max_steps: int) -> object:
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(cores), raising=False)
+        done = tmt(*TRAIN, "name=shared", "threads=auto", f"train.max_steps={max_steps}")
+        assert done.returncode == 0, done.stderr
+        return configuration.load(run_copy.with_name("shared") / "config.yaml").threads
+
+    assert [go_on(2, 4, 1), go_on(2, 8, 2)] == [2, 2]
+    assert [go_on(1, 8, 3), go_on(1, 4, 4)] == [1, 1]  # torch's own default, here
+    assert go_on(4, 12, 5) == 3
+
+
+def test_training_resumes_from_an_earlier_checkpoint(run_copy: Path, tmt: Tmt) -> None:
+    expected = load_file(RunFolder(run_copy).find_checkpoint("12").path / "model.safetensors")
+    done = tmt(*TRAIN, "--checkpoint", "8")
+    assert done.returncode == 0
+    assert "going on after step 8\n" in done.stderr
+    assert list(read_metrics(run_copy)["valid/loss"]) == [4, 8, 12]
+    again = load_file(RunFolder(run_copy).find_checkpoint("12").path / "model.safetensors")
+    assert all(torch.equal(again[name], expected[name]) for name in expected)
+
+
+def test_a_run_that_resumes_earlier_is_no_longer_finished(
+    run_copy: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its README no longer shows the scores of the deleted checkpoint."""
+
+    def fit(_: Trainer) -> NoReturn:
+        raise Interrupted(15, "")
+
+    monkeypatch.setattr(Trainer, "fit", fit)
+    card = (run_copy / "README.md").read_text(encoding="utf-8")
+    assert "Status: train.max_steps 12 reached (step 12)\n" in card and "unseen, at step " in card
+    assert tmt(*TRAIN, "--checkpoint", "8").returncode == 128 + 15
+    card = (run_copy / "README.md").read_text(encoding="utf-8")
+    assert "Status: in training, or interrupted" in card
+    assert "step 12" not in card and "unseen" not in card.partition("## Scores")[2]
+
+
+def test_an_unknown_checkpoint_deletes_nothing(run_copy: Path, tmt: Tmt) -> None:
+    before = read_folder(run_copy / "checkpoints")
+    assert_user_error(tmt(*TRAIN, "--checkpoint", "9"), "best, last and the steps 8, 12")
+    assert_user_error(tmt(*TRAIN, "name=new", "--checkpoint", "8"), "new: has no checkpoint yet")
+    assert not Path("runs/new").exists()
+    assert read_folder(run_copy / "checkpoints") == before
+
+
+def test_resuming_from_an_unreadable_checkpoint_deletes_nothing(run_copy: Path, tmt: Tmt) -> None:
+    """The checkpoint is complete, but another version of the program has written its progress."""
+    folder = run_copy / "checkpoints" / "step-000008"
+    state: dict[str, Any] = torch.load(folder / "training.pt", weights_only=True)
+    torch.save({**state, "progress": {"since": "another version"}}, folder / "training.pt")
+    about = json.loads((folder / "checkpoint.json").read_text())
+    write_manifest(folder / "checkpoint.json", {key: about[key] for key in ("step", "metric", "scores", "stopped")})
+    before = read_folder(run_copy / "checkpoints"), read_metrics(run_copy)
+    assert_user_error(tmt(*TRAIN, "--checkpoint", "8"), "step-000008: another version of this program has trained it")
+    assert (read_folder(run_copy / "checkpoints"), read_metrics(run_copy)) == before
+    assert RunFolder(run_copy).read_record()["ended"]
+
+
+def test_resume_refuses_and_lists_changed_settings(run_copy: Path, tmt: Tmt) -> None:
+    before = read_folder(run_copy)
+    done = tmt(*TRAIN, "model.d_ff=64", "seed=7", "keep.last=9")
+    refused_lines = done.stderr[done.stderr.index("tmt: ") :].split("\n")
+    assert done.returncode == 2
+    assert refused_lines == [
+        "tmt: runs/tiny: this run was begun with other settings:",
+        "  seed: 1 -> 7",
+        "  model.d_ff: 32 -> 64",
+        "name another run (name=...), or begin this one anew with --restart (the old one is moved aside)",
+        "",
+    ]
+    assert read_folder(run_copy) == before
+
+
+def test_resume_refuses_changed_text(run_copy: Path, tmt: Tmt) -> None:
+    Path("train.de").write_text(Path("train.de").read_text().replace("eins", "ein"))
+    before = read_folder(run_copy)
+    assert_user_error(tmt(*TRAIN), "the text of the data has changed", "--restart")
+    assert read_folder(run_copy) == before
+
+
+@pytest.mark.slow
+def test_restart_renames_the_old_run(run_copy: Path, tmt: Tmt) -> None:
+    before = read_folder(run_copy)
+    done = tmt(*TRAIN, "--restart", "train.max_steps=1", "seed=7")
+    assert done.returncode == 0
+    (aside,) = run_copy.parent.glob("tiny.*")
+    assert f"the old run is now {aside.relative_to(Path.cwd())}" in done.stderr
+    assert read_folder(aside) == before
+    assert [info.step for info in RunFolder(run_copy).list_checkpoints()] == [1]
+
+
+def test_a_refused_restart_keeps_the_old_run(run_copy: Path, tmt: Tmt) -> None:
+    before = read_folder(run_copy)
+    missing = "data.train={src: missing.en, tgt: train.de}"
+    refusals = {missing: "missing.en: no such file", "device=cuda:99": "device: cuda:99 is not available"}
+    for change, reason in refusals.items():
+        done = tmt(*TRAIN, "--restart", change)
+        assert_user_error(done, reason)
+        assert "no new run was begun, and the old one is runs/tiny again" in done.stderr
+        assert [*run_copy.parent.glob("tiny*")] == [run_copy]
+        assert read_folder(run_copy) == before
+
+
+def test_restart_and_checkpoint_exclude_each_other(run_copy: Path, tmt: Tmt) -> None:
+    before = read_folder(run_copy)
+    done = tmt(*TRAIN, "--restart", "--checkpoint", "8")
+    assert_user_error(done, "--checkpoint: not allowed with argument --restart")
+    assert read_folder(run_copy) == before
+
+
+def test_changed_decoding_rescores_the_test_sets(run_copy: Path, tmt: Tmt) -> None:
+    """Settings that do not change translations do not rescore them."""
+    before = json.loads((run_copy / "run.json").read_text(encoding="utf-8"))
+    for change in ("decoding.batch_tokens=64", "decoding.beam=1"):
+        done = tmt(*TRAIN, change)
+        assert done.returncode == 0, done.stderr
+        assert ("unseen (" in done.stderr) == (change == "decoding.beam=1")
+    record = json.loads((run_copy / "run.json").read_text(encoding="utf-8"))
+    assert record["tested"] == {"step": 12, "decoding": {**before["tested"]["decoding"], "beam": 1}}
+
+
+def test_a_run_locked_by_another_process_is_refused(run_copy: Path, tmt: Tmt) -> None:
+    with RunFolder(run_copy).locked():
+        assert_user_error(tmt(*TRAIN), f"runs/tiny: another process is training this run (process {os.getpid()} on ")
+
+
+def test_training_resumes_before_a_damaged_checkpoint(run_copy: Path, tmt: Tmt) -> None:
+    path = RunFolder(run_copy).find_checkpoint("12").path / "training.pt"
+    expected = load_file(path.with_name("model.safetensors"))
+    path.write_bytes(path.read_bytes()[:-100])
+    done = tmt(*TRAIN)
+    assert done.returncode == 0
+    name = path.relative_to(Path.cwd())
+    assert f"{name}: was truncated" in done.stderr and "it is kept as step-000012.damaged\n" in done.stderr
+    assert "going on after step 8\n" in done.stderr
+    assert list(read_metrics(run_copy)["valid/loss"]) == [4, 8, 12]
+    again = load_file(path.with_name("model.safetensors"))
+    assert all(torch.equal(again[name], expected[name]) for name in expected)
+    assert tmt("translate", run_copy, "one", "--checkpoint", "last").returncode == 0
+
+
+def test_training_does_not_start_over_if_all_checkpoints_are_damaged(run_copy: Path, tmt: Tmt) -> None:
+    """Only --restart does that."""
+    for step in ("8", "12"):
+        (RunFolder(run_copy).find_checkpoint(step).path / "training.pt").write_bytes(b"")
+    before = read_folder(run_copy)
+    for _ in range(2):
+        assert_user_error(tmt(*TRAIN), "step-000008/training.pt: was truncated", "no checkpoint is intact", "--restart")
+        assert {**read_folder(run_copy), "run.json": b""} == {**before, "run.json": b""}

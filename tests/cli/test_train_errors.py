@@ -1,0 +1,163 @@
+"""`tmt train` with damaged runs, full disks and unusable data."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, NoReturn
+
+import pytest
+import torch
+from helpers import Tmt, assert_user_error, read_folder, read_metrics
+
+from transformer_mt.runs.folder import FORMAT, RunFolder
+
+TRAIN = ("train", "--config", "tiny.yaml")
+
+
+def set_format(run: Path, version: int) -> None:
+    record = json.loads((run / "run.json").read_text(encoding="utf-8"))
+    (run / "run.json").write_text(json.dumps({**record, "format": version}), encoding="utf-8")
+
+
+@pytest.mark.parametrize("command", [TRAIN, ("translate", "runs/tiny", "one"), ("evaluate", "runs/tiny")])
+def test_a_run_of_another_format_is_refused(command: tuple[str, ...], run_copy: Path, tmt: Tmt) -> None:
+    set_format(run_copy, FORMAT + 1)
+    message = f"runs/tiny: was written in run format {FORMAT + 1}, and this program reads formats 3 and {FORMAT}"
+    assert_user_error(tmt(*command), message, "--restart")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            OSError(errno.ENOSPC, "No space left on device"),
+            "step-000014: the checkpoint cannot be written: No space left on device",
+        ),
+        (RuntimeError("unexpected pos 704"), "step-000014: the checkpoint cannot be written: unexpected pos 704"),
+    ],
+)
+def test_a_failed_save_leaves_no_partial_checkpoint(
+    error: Exception, said: str, run_copy: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same command resumes when there is room again."""
+    before = read_folder(run_copy / "checkpoints")
+
+    def save(_: object, file: IO[bytes]) -> NoReturn:
+        file.write(b"half")
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "save", save)
+        assert_user_error(tmt(*TRAIN, "train.max_steps=14"), said, "run the same command again to resume")
+    assert read_folder(run_copy / "checkpoints") == before
+    assert tmt(*TRAIN, "train.max_steps=14").returncode == 0
+    assert list(read_metrics(run_copy)["valid/loss"]) == [4, 8, 12, 14]
+
+
+def test_a_read_only_disk_is_reported(in_tiny: Path, tmt: Tmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def mkdir(path: Path, *_: object, **__: object) -> NoReturn:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    assert_user_error(tmt(*TRAIN, f"runs_dir={tmp_path}/runs"), f"{tmp_path}/runs/tiny: Read-only file system")
+
+
+@pytest.mark.parametrize("runs_dir", ["/proc/nowhere", "train.en", "/dev/null"])
+def test_a_runs_dir_that_cannot_contain_folders_is_refused(runs_dir: str, in_tiny: Path, tmt: Tmt) -> None:
+    assert_user_error(tmt(*TRAIN, f"runs_dir={runs_dir}"), f"{runs_dir}")
+
+
+@pytest.mark.parametrize(
+    ("train", "parts"),
+    [
+        ("{src: W/nope, tgt: W/two}", ("W/nope: no such file",)),
+        ("{src: W/folder, tgt: W/two}", ("W/folder: is a directory; name a file",)),
+        ("{src: W/empty, tgt: W/empty}", ("W/empty", "holds no sentence pairs")),
+        ("{src: W/two, tgt: W/ten}", ("W/two has 2 lines, W/ten has 10",)),
+        ("{src: W/latin, tgt: W/two}", ("W/latin:2: not UTF-8 text", "convert the file to UTF-8")),
+        ("{src: W/cut.gz, tgt: W/ten}", ("W/cut.gz:", "the .gz is truncated or damaged")),
+        ("{src: W/two, tgt: W/blank}", ("none of 2 pairs is left: 2 have an empty side",)),
+        ("{table: W/table.tsv}", ("W/table.tsv:2: no column de; it has en, fr",)),
+        ("{table: W/table.xls}", ("W/table.xls: a table ends in .tsv",)),
+        ("{dataset: W/folder}", ("W/folder (train): the data set cannot be loaded", "data.train='{src:")),
+        ("{builtin: quickstart, split: dev}", ("no split dev; choose from: train, validation, test",)),
+        ("{src: W/two}", ("command line: data.train.src: a source is exactly one of",)),
+    ],
+)
+def test_unusable_training_data_is_refused(
+    train: str, parts: tuple[str, ...], unusable: Path, in_tiny: Path, tmt: Tmt, tmp_path: Path
+) -> None:
+    done = tmt(*TRAIN, f"data.train={train}".replace("W", str(unusable)), f"runs_dir={tmp_path}")
+    assert_user_error(done, *(part.replace("W", str(unusable)) for part in parts))
+    assert not RunFolder(tmp_path / "tiny").exists()
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "part"),
+    [
+        (
+            ("data.max_length=2",),
+            "none of 50 pairs is left: 0 have an empty side, 50 are longer than",
+        ),
+        (("data.validation=null", "data.train={src: W/two, tgt: W/two}"), "2 training pairs are too few to cut some"),
+        (("data.validation={src: W/two, tgt: W/ten}",), "W/two has 2 lines, W/ten has 10"),
+        (("data.test.unseen={src: W/two, tgt: W/nope}",), "W/nope: no such file"),
+        (("device=cuda:99",), "device: cuda:99 is not available"),
+        (("scoring.text=moses", "data.tgt_lang=xx"), 'scoring.text: Moses has no rules for "xx"'),
+    ],
+)
+def test_unusable_settings_are_refused_before_a_run_exists(
+    overrides: tuple[str, ...], part: str, unusable: Path, in_tiny: Path, tmt: Tmt, tmp_path: Path
+) -> None:
+    done = tmt(*TRAIN, *(override.replace("W", str(unusable)) for override in overrides), f"runs_dir={tmp_path}")
+    assert_user_error(done, part.replace("W", str(unusable)))
+    assert not RunFolder(tmp_path / "tiny").exists()
+
+
+def test_an_unreachable_hub_is_reported(
+    in_tiny: Path, tmt: Tmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load_dataset(*_: object, **__: object) -> NoReturn:
+        raise ConnectionError("Couldn't reach 'bentrevett/multi30k' on the Hub")
+
+    monkeypatch.setattr("datasets.load_dataset", load_dataset)
+    done = tmt(*TRAIN, "data.train={dataset: bentrevett/multi30k}", f"runs_dir={tmp_path}")
+    parts = ("bentrevett/multi30k (train)", "Couldn't reach", "the network must reach the hub", "data.train='{src: ")
+    assert_user_error(done, *parts)
+
+
+def test_a_run_without_checkpoint_is_refused(run_copy: Path, tmt: Tmt) -> None:
+    shutil.rmtree(run_copy / "checkpoints")
+    for verb in ("translate", "evaluate"):
+        assert_user_error(tmt(verb, run_copy), f"{run_copy}: has no checkpoint yet; train longer")
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "checkpoint.json"])
+@pytest.mark.parametrize("damage", [lambda old: old[:-100], lambda old: old[:100] + bytes([old[100] ^ 4]) + old[101:]])
+def test_a_damaged_checkpoint_is_not_loaded(
+    name: str, damage: Callable[[bytes], bytes], run_copy: Path, tmt: Tmt
+) -> None:
+    """A single changed bit of the weights is detected, too."""
+    path = RunFolder(run_copy).find_checkpoint("12").path / name
+    path.write_bytes(damage(path.read_bytes()))
+    before = read_folder(run_copy / "checkpoints")
+    for command in (("translate", run_copy, "one"), ("evaluate", run_copy), TRAIN):
+        done = tmt(*command, "--checkpoint", "12")
+        assert_user_error(done, f"step-000012/{name}: ", "this checkpoint is damaged and was not used", "or delete ")
+        assert not done.stdout
+    assert read_folder(run_copy / "checkpoints") == before
+    assert tmt("translate", run_copy, "one", "--checkpoint", "8").returncode == 0
+
+
+@pytest.mark.parametrize("damage", ["", "{}", '{"format": 9}', "hello"])
+def test_a_damaged_tokenizer_file_is_reported(damage: str, run_copy: Path, tmt: Tmt) -> None:
+    (run_copy / "tokenizer.json").write_text(damage)
+    assert_user_error(tmt("translate", run_copy, "one"), f"{run_copy}/tokenizer.json: not a tokenizer of this program")
+    (run_copy / "tokenizer.json").unlink()
+    assert_user_error(tmt("translate", run_copy, "one"), "no such file; the run folder is incomplete")

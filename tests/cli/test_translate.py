@@ -1,0 +1,248 @@
+"""`tmt translate` with the tiny run: inputs, outputs, long lines, checkpoints."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import pty
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
+
+import pytest
+from helpers import Tmt, assert_user_error, read_folder
+
+import transformer_mt
+from transformer_mt import Translator
+from transformer_mt.runs.folder import RunFolder
+
+ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+SENTENCES = ["one two three", "three two one", "eight"]
+
+
+@pytest.fixture
+def translator(tiny_run: Path) -> Translator:
+    return Translator.load(tiny_run)
+
+
+def subprocess_tmt(*arguments: object, **options: Any) -> CompletedProcess[bytes]:
+    """Run the command in another process."""
+    command = [sys.executable, "-m", "transformer_mt", *map(str, arguments)]
+    return subprocess.run(command, stderr=subprocess.PIPE, check=False, env=ONE_THREAD, **options)
+
+
+def test_arguments_are_translated_line_by_line(tiny_run: Path, tmt: Tmt, translator: Translator) -> None:
+    done = tmt("translate", tiny_run, "one two three", "", "two\nthree", "\t")
+    assert done.returncode == 0
+    assert done.stdout.split("\n") == [*translator.translate(["one two three", "", "two", "three", ""]), ""]
+
+
+def test_all_inputs_and_outputs_give_the_same_translations(tiny_run: Path, tmt: Tmt, tmp_path: Path) -> None:
+    text = "".join(f"{sentence}\n" for sentence in SENTENCES).encode()
+    (tmp_path / "f").write_bytes(text)
+    (tmp_path / "f.gz").write_bytes(gzip.compress(text))
+    expected = tmt("translate", tiny_run, *SENTENCES).stdout
+    assert len(expected.split("\n")) == 4
+    assert tmt("translate", tiny_run, stdin=text).stdout == expected
+    assert tmt("translate", tiny_run, stdin=text.rstrip()).stdout == expected
+    assert tmt("translate", tiny_run, "--input", tmp_path / "f").stdout == expected
+    assert tmt("translate", tiny_run, "--input", tmp_path / "f.gz").stdout == expected
+    assert tmt("translate", tiny_run, *SENTENCES, "--output", tmp_path / "g").stdout == ""
+    assert (tmp_path / "g").read_text(encoding="utf-8") == expected
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["f", "f.gz", "g"]
+
+
+def test_empty_input_gives_empty_output(tiny_run: Path, tmt: Tmt) -> None:
+    done = tmt("translate", tiny_run, stdin=b"")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+HARD_LINES = [
+    "one two",
+    "",
+    " \t ",
+    "nul \x00 byte",
+    "line \u2028 and paragraph \u2029",
+    "next \x85 line, \x0b tab, \x0c feed",
+    "carriage \r return",
+    "\x1b[31m bell \x07",
+    "</s> <s> <pad> <0x0A>",
+    "\U0001f600 \u0301 \u202e \ufeff",
+]
+
+
+def test_output_line_n_translates_input_line_n(
+    tiny_run: Path, tmt: Tmt, translator: Translator, tmp_path: Path
+) -> None:
+    """The lines contain characters at which Python would split them. They fill two windows."""
+    lines = [HARD_LINES[n * n % 7 * n % len(HARD_LINES)] for n in range(1500)]
+    alone = {line: translator.translate([line])[0] for line in HARD_LINES}
+    text = "".join(f"{line}\n" for line in lines).encode()
+    (tmp_path / "f").write_bytes(text)
+    assert tmt("translate", tiny_run, "--input", tmp_path / "f", "--output", tmp_path / "g").returncode == 0
+    translated = (tmp_path / "g").read_bytes()
+    assert translated.count(b"\n") == 1500
+    assert translated.decode().split("\n")[:-1] == [alone[line] for line in lines]
+    assert tmt("translate", tiny_run, stdin=text).stdout == translated.decode()
+
+
+def test_invalid_utf8_keeps_the_translations_before_it(tiny_run: Path, tmt: Tmt, tmp_path: Path) -> None:
+    lines = [b"one two\n"] * 2499 + [b"na\xefve\n"] + [b"three\n"] * 9
+    (tmp_path / "f").write_bytes(b"".join(lines))
+    done = tmt("translate", tiny_run, "--input", tmp_path / "f", "--output", tmp_path / "g")
+    assert_user_error(done, f"{tmp_path}/f:2500: not UTF-8 text (byte 0xef at position 3)")
+    assert not (tmp_path / "g").exists()
+    kept = (tmp_path / "g.part").read_bytes()
+    assert kept == tmt("translate", tiny_run, "one two").stdout.encode() * 2499
+    done = tmt("translate", tiny_run, stdin=b"".join(lines))
+    assert_user_error(done, "standard input:2500: not UTF-8 text")
+    assert done.stdout.encode() == kept
+
+
+def test_a_failed_translation_does_not_replace_the_output_file(tiny_run: Path, tmt: Tmt, tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"one\n\xff\n")
+    (tmp_path / "g").write_text("earlier")
+    assert_user_error(
+        tmt("translate", tiny_run, "--input", tmp_path / "f", "--output", tmp_path / "g"), "f:2: not UTF-8"
+    )
+    assert (tmp_path / "g").read_text() == "earlier"
+
+
+@pytest.mark.filterwarnings("default::transformer_mt.decoding.text_translator.TruncatedSourceWarning")
+def test_a_too_long_source_is_truncated_with_a_warning(run_copy: Path, tmt: Tmt) -> None:
+    run = RunFolder(run_copy)
+    text = run.config.read_text(encoding="utf-8")
+    run.config.write_text(text.replace("max_source_length: 1024", "max_source_length: 3"), encoding="utf-8")
+    text = b"one two three\n\none two three four five\n"
+    done = tmt("translate", run_copy, "--split-sentences", "never", stdin=text)
+    assert done.returncode == 0
+    first, blank, third, end = done.stdout.split("\n")
+    assert (first, blank, end) == (third, "", "")
+    assert re.fullmatch(r"tmt: warning: line 3 has \d+ tokens and was cut to 3\n", done.stderr)
+
+
+def test_a_long_line_is_translated_sentence_by_sentence(run_copy: Path, tmt: Tmt, translator: Translator) -> None:
+    run = RunFolder(run_copy)
+    text = run.config.read_text(encoding="utf-8")
+    run.config.write_text(text.replace("max_length: 256", "max_length: 40"), encoding="utf-8")
+    short, long = "One. Two.  Three.", "One two three! Two. " * 9 + " Eight."
+    done = tmt("translate", run_copy, short, long)
+    assert (done.returncode, done.stderr) == (0, "")
+    one, two, eight = translator.translate(["One two three!", "Two.", "Eight."])
+    expected = [*translator.translate([short]), f"{one} {two} " * 8 + f"{one} {two}  {eight}"]
+    assert done.stdout.split("\n")[:-1] == expected
+    done = tmt("translate", run_copy, short, "--split-sentences", "always")
+    three = translator.translate(["One.", "Two.", "Three."])
+    assert done.stdout == "{} {}  {}\n".format(*three)
+
+
+def test_a_long_line_without_sentence_ends_is_translated_completely(run_copy: Path, tmt: Tmt) -> None:
+    """It is split between words."""
+    run = RunFolder(run_copy)
+    text = run.config.read_text(encoding="utf-8")
+    run.config.write_text(text.replace("max_source_length: 1024", "max_source_length: 3"), encoding="utf-8")
+    done = tmt("translate", run_copy, "one two three four five six one two three four five six")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(done.stdout.split()) > 6
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default::transformer_mt.decoding.text_translator.TruncatedSourceWarning")
+def test_learned_positions_limit_source_and_translation(in_tiny: Path, tmt: Tmt) -> None:
+    """Longer validation pairs and sources are truncated, and translations end at the last position."""
+    settings = [
+        "name=learned",
+        "model={d_model: 16, d_ff: 32, n_heads: 2, positions: learned, max_positions: 3}",
+        "data.max_length=3",
+        "data.too_long=truncate",
+        "decoding={max_length_factor: 3}",
+        "train.max_steps=2",
+    ]
+    done = tmt("train", "--config", "tiny.yaml", *settings)
+    assert done.returncode == 0, done.stderr
+    assert "truncated" in done.stderr
+    text = "one two three four five six eight one two three four five"
+    done = tmt("translate", "runs/learned", text, "--split-sentences", "never")
+    assert done.returncode == 0
+    assert re.fullmatch(r"tmt: warning: line 1 has \d+ tokens and was cut to 2\n", done.stderr)
+
+
+@pytest.mark.parametrize("which", ["best", "last", "8", "12"])
+def test_the_chosen_checkpoint_translates(which: str, tiny_run: Path, tmt: Tmt) -> None:
+    done = tmt("translate", tiny_run, *SENTENCES, "--checkpoint", which)
+    assert done.stdout.split("\n")[:-1] == Translator.load(tiny_run, which).translate(SENTENCES)
+
+
+@pytest.mark.slow
+def test_the_prompt_answers_each_line(tiny_run: Path, translator: Translator) -> None:
+    keyboard, terminal = pty.openpty()
+    command = [sys.executable, "-m", "transformer_mt", "translate", str(tiny_run)]
+    with subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal, env=ONE_THREAD) as process:
+        os.close(terminal)
+        shown = b""
+        for typed in ("one two\n", "\n", "three\n", "\x04"):
+            while not shown.endswith(b"> "):
+                shown += os.read(keyboard, 4096)  # an error once the program has ended
+            os.write(keyboard, typed.encode())
+            shown += b"\n"
+        assert process.wait() == 0
+    os.close(keyboard)
+    for translation in translator.translate(["one two", "three"]):
+        assert translation in shown.decode()
+
+
+@pytest.mark.slow
+def test_a_closed_pipe_ends_the_command_without_a_message(tiny_run: Path) -> None:
+    command = f"{sys.executable} -m transformer_mt translate {tiny_run}"
+    script = f"yes one two | head -40000 | {command} | head -1; exit ${{PIPESTATUS[2]}}"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False, env=ONE_THREAD)
+    assert done.returncode == 141
+    assert done.stderr == ""
+    assert done.stdout.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_a_full_disk_for_standard_output_is_reported(tiny_run: Path) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess_tmt("translate", tiny_run, "one two", stdout=full)
+    assert done.returncode == 2
+    assert done.stderr.decode().startswith("tmt: <stdout>: No space left on device")
+    assert done.stderr.count(b"\n") == 1
+
+
+def test_the_python_api_gives_the_same_translations(tiny_run: Path, tmt: Tmt) -> None:
+    assert transformer_mt.Translator is Translator
+    found = Translator.load(str(tiny_run)).translate(SENTENCES)
+    assert "\n".join([*found, ""]) == tmt("translate", tiny_run, *SENTENCES).stdout
+    assert Translator.load(tiny_run).translate([]) == []
+    with pytest.raises(AttributeError, match="no attribute 'Tanslator'"):
+        transformer_mt.Tanslator  # noqa: B018  # pyright: ignore
+
+
+def test_a_moved_run_translates_without_its_data(tiny_run: Path, tmp_path: Path, tmt: Tmt) -> None:
+    moved = shutil.copytree(tiny_run, tmp_path / "elsewhere")
+    assert tmt("translate", moved, *SENTENCES).stdout == tmt("translate", tiny_run, *SENTENCES).stdout
+    assert read_folder(moved) == read_folder(tiny_run)
+
+
+def test_a_text_that_names_a_file_gives_a_warning(tiny_run: Path, in_tiny: Path, tmt: Tmt) -> None:
+    """The user has probably forgotten --input."""
+    done = tmt("translate", tiny_run, "valid.en", "no file")
+    assert done.stderr == (
+        "tmt: warning: valid.en is a file, but was read as a text; translate --input valid.en reads its lines\n"
+    )
+    assert (done.returncode, done.stdout.count("\n")) == (0, 2)
+
+
+def test_sampling_options_need_sample(tiny_run: Path, tmt: Tmt) -> None:
+    done = tmt("translate", tiny_run, "one", "--top-k", 3)
+    assert (done.returncode, done.stdout) == (2, "") and "--top-k needs --sample" in done.stderr
+    assert tmt("translate", tiny_run, "one", "--top-k", 3, "--sample").returncode == 0
+    done = tmt("translate", tiny_run, "one", "--beam", 3, "--sample")
+    assert (done.returncode, done.stdout) == (2, "") and "sampling has no beam" in done.stderr
