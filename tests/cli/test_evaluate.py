@@ -242,7 +242,7 @@ def test_a_file_has_no_search(key: str, here: Path, tmt: Tmt) -> None:
         (("--hyp", "latin", "--ref", "test.de"), ("latin:1: not UTF-8 text",)),
         ((*HYP, "--paper", "multi30k"), ("Moses tokens depend on the language; name it, for example --tgt-lang de",)),
         ((*HYP, "--text", "moses"), ("Moses tokens depend on the language",)),
-        ((*HYP, "--text", "moses", "--tgt-lang", ""), ('"" is no code of a language',)),
+        ((*HYP, "--text", "moses", "--tgt-lang", ""), ('"" is not a language code',)),
         ((*HYP, "--text", "moses", "--tgt-lang", "xx"), ('text moses: Moses has no rules for "xx", but for as,',)),
         ((*HYP, "--paper", "multi30k", "--tgt-lang", "xx"), ('the data set has no "xx" (but en, de, fr, cs)',)),
     ],

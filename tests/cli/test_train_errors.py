@@ -105,7 +105,10 @@ def test_unusable_training_data_is_refused(
             ("data.max_length=2",),
             "none of 50 pairs is left: 0 have an empty side, 50 are longer than",
         ),
-        (("data.validation=null", "data.train={src: W/two, tgt: W/two}"), "2 training pairs are too few to cut some"),
+        (
+            ("data.validation=null", "data.train={src: W/two, tgt: W/two}"),
+            "2 training pairs are too few to split some off",
+        ),
         (("data.validation={src: W/two, tgt: W/ten}",), "W/two has 2 lines, W/ten has 10"),
         (("data.test.unseen={src: W/two, tgt: W/nope}",), "W/nope: no such file"),
         (("device=cuda:99",), "device: cuda:99 is not available"),
@@ -128,7 +131,12 @@ def test_an_unreachable_hub_is_reported(
 
     monkeypatch.setattr("datasets.load_dataset", load_dataset)
     done = tmt(*TRAIN, "data.train={dataset: bentrevett/multi30k}", f"runs_dir={tmp_path}")
-    parts = ("bentrevett/multi30k (train)", "Couldn't reach", "the network must reach the hub", "data.train='{src: ")
+    parts = (
+        "bentrevett/multi30k (train)",
+        "Couldn't reach",
+        "a hub name needs access to the hub",
+        "data.train='{src: ",
+    )
     assert_user_error(done, *parts)
 
 

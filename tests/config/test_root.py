@@ -114,12 +114,15 @@ DATA = "data:\n  src_lang: en\n  tgt_lang: de\n"
             "  train:\n    src: a\n    tgt: b\n    table: c\n",
             "x.yaml:7: data.train.table: .*; found src and tgt and",
         ),
-        ("  train: {src: [a, b], tgt: c}\n", r"x.yaml:4: data.train.tgt: as many target files .* \(2, 1\)"),
+        (
+            "  train: {src: [a, b], tgt: c}\n",
+            "x.yaml:4: data.train.tgt: src and tgt must name equally many files, and name 2 and 1",
+        ),
         ("  train: {builtin: tatoeba}\n", 'x.yaml:4: data.train.builtin: "tatoeba" is not allowed, choose from: quick'),
         ("  train: {spilt: x, dataset: y}\n", 'x.yaml:4: data.train.spilt: unknown key, did you mean "split"'),
         ("", "x.yaml:1: data.train: is required"),
-        ("  train: {dataset: x}\n  validation: {dataset: x}\n", "x.yaml:5: data.validation.split: say which; "),
-        ("  train: {dataset: x}\n  test: {t: {builtin: quickstart}}\n", "x.yaml:5: data.test.t.split: say which; "),
+        ("  train: {dataset: x}\n  validation: {dataset: x}\n", "x.yaml:5: data.validation.split: name a split; "),
+        ("  train: {dataset: x}\n  test: {t: {builtin: quickstart}}\n", "x.yaml:5: data.test.t.split: name a split; "),
         ("  train: {dataset: x}\n  test:\n    t: {datset: y}\n", 'x.yaml:6: data.test.t.datset: unknown .*"dataset"'),
     ],
 )
@@ -202,7 +205,7 @@ def test_sections_that_agree(sections: dict[str, Any]) -> None:
 def test_a_test_set_has_a_name_of_its_own(name: str, write: Write) -> None:
     text = MINIMAL.replace("}}", f"}}, test: {{{name}: {{builtin: quickstart, split: test}}}}}}")
     (said,) = mistakes(write("x.yaml", text))
-    assert said == f"x.yaml:1: data.test: {name} is the name of other pairs: give the test set another"
+    assert said == f"x.yaml:1: data.test: {name} is a reserved name: rename this test set"
 
 
 # --- inheritance ------------------------------------------------------------------------------------------------------

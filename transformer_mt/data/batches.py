@@ -1,9 +1,9 @@
-"""Batches: right-padded, cut by a budget of tokens from sentences of like length, in an order that is a pure function.
-
-`B` sentences, `S` source length, `T` target length.
+"""The stream of training batches: padded sentence pairs of similar length within a token budget.
 
 The order of an epoch depends only on (seed, epoch), and the position in the stream is a small value, `StreamPosition`.
 A resumed run therefore sees the same batches, on any number of processes.
+
+Shapes: `B` sentence pairs, `S` source length, `T` target length, `N` pairs of the corpus.
 """
 
 from __future__ import annotations
@@ -14,21 +14,20 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from transformer_mt.config.section import CountOrAuto, Section
-from transformer_mt.data.bucketing import BucketedBatches, Plan, Rows
-from transformer_mt.data.encoding import EncodedCorpus, Ids
+from transformer_mt.data.bucketing import BatchPlan, BucketedBatches, Lengths, Rows
+from transformer_mt.data.encoding import EncodedCorpus, EncodedSide, Ids
 from transformer_mt.data.tokenizers.subword_sampling import SubwordSamplers
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 
 if TYPE_CHECKING:
     import torch
 
-Sentences = Sequence[Sequence[int] | Ids]  # in ids, without control symbols
+Sentences = Sequence[Sequence[int] | Ids]  # ids without control symbols
 
-PROBED = 1000  # rows by which it is told how much longer sampling makes sentences
+LENGTH_SAMPLE = 1000  # rows from which the growth by subword sampling is estimated
 
 
 class BatchConfig(Section):
@@ -48,7 +47,7 @@ class BatchConfig(Section):
 
 @dataclass(frozen=True)
 class StreamPosition:
-    """The place in the stream of batches: the next batch is number `index` of epoch `epoch`, both from 0."""
+    """Position in the stream: the next batch is batch `index` of epoch `epoch`, both counted from 0."""
 
     epoch: int = 0
     index: int = 0
@@ -56,30 +55,30 @@ class StreamPosition:
 
 @dataclass(frozen=True)
 class Batch:
-    """Padded ids. The decoder reads BOS + target and has to predict target + EOS."""
+    """Right-padded ids. The decoder reads BOS + target and predicts target + EOS."""
 
-    src: torch.Tensor  # [B, S] source + EOS, with `tokenizer.source_bos` BOS + source + EOS
+    src: torch.Tensor  # [B, S] source + EOS, or BOS + source + EOS if the tokenizers set `source_bos`
     tgt_in: torch.Tensor  # [B, T] BOS + target
     labels: torch.Tensor  # [B, T] target + EOS
-    n_src: int  # source ids that are not padding
-    n_tgt: int  # labels that are not padding
-    rows: Rows = field(default_factory=lambda: np.empty(0, np.int32))  # of the encoded corpus. [B]
-    epoch: int | None = None  # of training, in whose segmentation the pairs stand
+    n_src: int  # source ids without padding
+    n_tgt: int  # labels without padding
+    rows: Rows = field(default_factory=lambda: np.empty(0, np.int32))  # [B] rows of the encoded corpus
+    epoch: int | None = None  # epoch whose subword segmentation was used; None: the canonical segmentation
 
     def to(self, device: torch.device) -> Batch:
-        """The same batch on another device."""
-        goes_on = device.type == "cuda"  # Apple's copy would read what may have been freed by then
-        src, tgt_in, labels = (part.to(device, non_blocking=goes_on) for part in (self.src, self.tgt_in, self.labels))
+        """Return this batch on another device."""
+        non_blocking = device.type == "cuda"  # on MPS, the source may be freed before the copy has ended
+        src, tgt_in, labels = (t.to(device, non_blocking=non_blocking) for t in (self.src, self.tgt_in, self.labels))
         return replace(self, src=src, tgt_in=tgt_in, labels=labels)
 
     def pin_memory(self) -> Batch:
-        """The same batch in memory that a GPU can read while the CPU goes on."""
-        src, tgt_in, labels = (part.pin_memory() for part in (self.src, self.tgt_in, self.labels))
+        """Return this batch in page-locked memory, which a GPU copies asynchronously."""
+        src, tgt_in, labels = (tensor.pin_memory() for tensor in (self.src, self.tgt_in, self.labels))
         return replace(self, src=src, tgt_in=tgt_in, labels=labels)
 
 
 class BatchStream:
-    """The batches of a corpus, epoch after epoch."""
+    """The endless stream of a corpus' batches, epoch after epoch."""
 
     def __init__(
         self,
@@ -89,75 +88,79 @@ class BatchStream:
         seed: int,
         subword_samplers: SubwordSamplers | None = None,
     ) -> None:
+        """Bucket a corpus into batches of at most `tokens` padded target tokens."""
         self.corpus, self.tokenizers = corpus, tokenizers
         self.seed, self.subword_samplers = seed, subword_samplers
-        # every sequence carries one control symbol more than its text, or two
-        self.bucketed = BucketedBatches(self._expected(0) + tokenizers.n_source_controls, self._expected(1) + 1, tokens)
-        self.plan = lru_cache(maxsize=2)(self._plan)
+        src_lengths, tgt_lengths = (self._expected_lengths(side) for side in (0, 1))
+        self.bucketed = BucketedBatches(src_lengths + tokenizers.n_source_controls, tgt_lengths + 1, tokens)
+        self.plan = lru_cache(maxsize=2)(self._plan)  # a step may span the end of an epoch
 
     def __len__(self) -> int:
-        """Batches of an epoch."""
+        """Return the number of batches per epoch."""
         return len(self.bucketed)
 
     def take(
-        self, position: StreamPosition, count: int, rank: int = 0, size: int = 1
+        self, position: StreamPosition, count: int, rank: int = 0, world_size: int = 1
     ) -> tuple[list[Batch], StreamPosition]:
-        """The next `count` batches from a position, across the ends of epochs, and the position after them.
+        """Build the next `count` batches and return them with the position after them.
 
-        Of `size` processes that share them, number `rank` gets those numbered rank, rank + size, ... of them, and the
-        position moves by all: so the order does not depend on the number of processes.
+        A rank gets only its share, batches `rank`, `rank + world_size`, ... of the `count`. The position advances by
+        all `count`, so the order does not depend on the number of processes.
         """
-        taken = [self.advance(position, i) for i in range(rank, count, size)]
-        batches = [self.collate(self.plan(place.epoch)[place.index], place.epoch) for place in taken]
+        places = [self.advance(position, i) for i in range(rank, count, world_size)]
+        batches = [self.collate(self.plan(place.epoch)[place.index], place.epoch) for place in places]
         return batches, self.advance(position, count)
 
     def rows_at(self, position: StreamPosition, count: int) -> Rows:
-        """The pairs of the next `count` batches from a position."""
+        """Return the corpus rows of the next `count` batches."""
         places = [self.advance(position, i) for i in range(count)]
         return np.concatenate([self.plan(place.epoch)[place.index] for place in places])
 
     def advance(self, position: StreamPosition, count: int) -> StreamPosition:
-        """The position `count` batches on."""
+        """Return the position `count` batches later."""
         epochs, index = divmod(position.index + count, len(self))
         return StreamPosition(position.epoch + epochs, index)
 
     def shortest_first(self, share: slice = slice(None)) -> Iterator[Batch]:
-        """Every pair once, shortest first, without shuffling: for validation. Of several processes, each has a share of
-        the batches."""
+        """Yield every pair once, unshuffled and shortest first. `share` selects the batches of one rank."""
         plan = self.bucketed.shortest_first()
         return (self.collate(plan[i]) for i in range(len(plan))[share])
 
     def halve(self, batch: Batch) -> list[Batch]:
-        """The pairs of a batch, of two at least, in two batches, each padded no more than it must be."""
+        """Split a batch of at least two pairs into two batches, each padded to its own longest sentence."""
         middle = (len(batch.rows) + 1) // 2
         return [self.collate(rows, batch.epoch) for rows in (batch.rows[:middle], batch.rows[middle:])]
 
     def collate(self, rows: Rows, epoch: int | None = None) -> Batch:
-        """Pad the pairs of these rows to one batch; of an epoch of training, in that epoch's segmentation."""
+        """Pad the pairs of some corpus rows to a batch. `epoch` selects that epoch's subword segmentation."""
         src, tgt = (self._sentences(side, rows, epoch) for side in (0, 1))
         return replace(collate_pairs(src, tgt, self.tokenizers), rows=rows, epoch=epoch)
 
+    def _side(self, side: int) -> EncodedSide:
+        return self.corpus.tgt if side else self.corpus.src
+
     def _sentences(self, side: int, rows: Rows, epoch: int | None) -> Sentences:
-        held = self.corpus.tgt if side else self.corpus.src
+        """Return the ids of some rows, resegmented by subword sampling if it is on and an epoch is given."""
+        ids = self._side(side)
         if self.subword_samplers is None or epoch is None:
-            return [held[row] for row in rows.tolist()]
-        return [self.subword_samplers[side](held[row].tolist(), epoch, side, row) for row in rows.tolist()]
+            return [ids[row] for row in rows.tolist()]
+        return [self.subword_samplers[side](ids[row].tolist(), epoch, side, row) for row in rows.tolist()]
 
-    def _expected(self, side: int) -> NDArray[np.int32]:
-        """The lengths by which batches are cut: with sampling, longer by as much as some rows have become. [N]"""
-        held = self.corpus.tgt if side else self.corpus.src
+    def _expected_lengths(self, side: int) -> Lengths:
+        """Return the lengths [N] to bucket by. Subword sampling lengthens sentences by a measured factor."""
+        lengths = self._side(side).lengths
         if self.subword_samplers is None:
-            return held.lengths
-        rows = np.unique(np.linspace(0, len(held) - 1, PROBED, dtype=np.int32))
-        before, after = int(held.lengths[rows].sum()), sum(map(len, self._sentences(side, rows, 0)))
-        return np.ceil(held.lengths * (after / max(1, before))).astype(np.int32)
+            return lengths
+        rows = np.unique(np.linspace(0, len(lengths) - 1, LENGTH_SAMPLE, dtype=np.int32))
+        canonical, sampled = int(lengths[rows].sum()), sum(map(len, self._sentences(side, rows, 0)))
+        return np.ceil(lengths * (sampled / max(1, canonical))).astype(np.int32)
 
-    def _plan(self, epoch: int) -> Plan:
+    def _plan(self, epoch: int) -> BatchPlan:
         return self.bucketed.shuffled(self.seed, epoch)
 
 
 def collate_pairs(src: Sentences, tgt: Sentences, tokenizers: TokenizerPair) -> Batch:
-    """Pairs of ids with their control symbols, right-padded."""
+    """Add control symbols to sentence pairs and right-pad them to a batch."""
     tokenizer = tokenizers.tgt
     return Batch(
         src=collate_sources(src, tokenizers),
@@ -169,22 +172,23 @@ def collate_pairs(src: Sentences, tgt: Sentences, tokenizers: TokenizerPair) -> 
 
 
 def collate_sources(sentences: Sentences, tokenizers: TokenizerPair) -> torch.Tensor:
-    """Source ids as the encoder wants them: with EOS, and BOS where the tokenizers say so, right-padded. [B, S]"""
+    """Return the encoder's input [B, S]: right-padded source + EOS, with BOS first if the tokenizers set it."""
     tokenizer = tokenizers.src
     first = tokenizer.bos_id if tokenizers.source_bos else None
     return _pad(sentences, tokenizer.pad_id, first=first, last=tokenizer.eos_id)
 
 
-def _pad(sequences: Sentences, pad: int, first: int | None = None, last: int | None = None) -> torch.Tensor:
+def _pad(sentences: Sentences, pad_id: int, first: int | None = None, last: int | None = None) -> torch.Tensor:
+    """Right-pad sentences after adding a first and a last id, where given."""
     import torch
 
-    before = int(first is not None)
-    width = max(map(len, sequences)) + before + int(last is not None)
-    padded = np.full((len(sequences), width), pad, np.int64)
-    for row, ids in zip(padded, sequences, strict=True):
-        row[before : before + len(ids)] = ids
+    start = int(first is not None)
+    width = max(map(len, sentences)) + start + int(last is not None)
+    padded = np.full((len(sentences), width), pad_id, np.int64)
+    for row, ids in zip(padded, sentences, strict=True):
+        row[start : start + len(ids)] = ids
         if first is not None:
             row[0] = first
         if last is not None:
-            row[before + len(ids)] = last
+            row[start + len(ids)] = last
     return torch.from_numpy(padded)

@@ -1,4 +1,4 @@
-"""Which language a code names, and what is none."""
+"""Language codes: validation, and the two-letter code of a language."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ _NAMES = (
     "uk ukr, sv swe, da dan, no nor, nb nob, nn nno, hu hun, tr tur, ro ron rum, el ell gre, hi hin, ja jpn, ko kor, "
     "zh zho chi cmn yue lzh, th tha, lo lao, km khm, my mya bur, bo bod tib"
 )
-_SHORT = {name: names.split()[0] for names in _NAMES.split(",") for name in names.split()}
-
+_TWO_LETTER_CODES = {name: names.split()[0] for names in _NAMES.split(",") for name in names.split()}
 
 COUNTRY_CODES = {
     "jp": "ja",
@@ -20,21 +19,24 @@ COUNTRY_CODES = {
     "ua": "uk",
     "vn": "vi",
 }
-"""Codes of countries, and the languages that are meant."""
-LENGTHS = 2, 3  # of a code, as ISO 639 has it
+"""Country codes that are mistaken for language codes, and the languages they should be."""
 
 
 def check_language(code: str) -> str:
-    """A code as it is. Raises `ValueError` for what cannot be one: under it, BLEU would take the wrong tokeniser."""
-    primary = code.lower().replace("_", "-").partition("-")[0]
+    """Return `code`. Raises `ValueError` if it cannot be an ISO 639 code; BLEU would use the wrong tokeniser."""
+    primary = _primary_subtag(code)
     if primary in COUNTRY_CODES:
-        raise ValueError(f'"{code}" is the code of a country; for its language write {COUNTRY_CODES[primary]}')
-    if len(primary) not in LENGTHS or not primary.isalpha():
-        raise ValueError(f'"{code}" is no code of a language; write one such as en, de or zh-Hant')
+        raise ValueError(f'"{code}" is a country code; for its language write {COUNTRY_CODES[primary]}')
+    if len(primary) not in (2, 3) or not primary.isalpha():
+        raise ValueError(f'"{code}" is not a language code; write one such as en, de or zh-Hant')
     return code
 
 
 def primary_language(code: str) -> str:
-    """The code of two letters, where there is one: zh of zh-Hant-HK, ZH, zh_TW, zho and zho_Hans."""
-    code = code.lower().replace("_", "-").partition("-")[0]
-    return _SHORT.get(code, code)
+    """Return the two-letter code if there is one: zh for zh-Hant-HK, ZH, zh_TW, zho and zho_Hans."""
+    primary = _primary_subtag(code)
+    return _TWO_LETTER_CODES.get(primary, primary)
+
+
+def _primary_subtag(code: str) -> str:
+    return code.lower().replace("_", "-").partition("-")[0]

@@ -1,4 +1,4 @@
-"""Batches built ahead, by a thread, while the model computes on those before."""
+"""A background thread builds the next batches while the model computes on the current ones."""
 
 from __future__ import annotations
 
@@ -7,29 +7,30 @@ from typing import NamedTuple
 
 from transformer_mt.data.batches import Batch, BatchStream, StreamPosition
 
-PREFETCHED_STEPS = 2  # steps whose batches are ready, or being built, while one is computed
+PREFETCHED_STEPS = 2  # optimizer steps whose batches are built ahead
 
 
 class StepBatches(NamedTuple):
-    """The batches of one step of the optimiser, and the position in the stream behind them."""
+    """The batches of one optimizer step, and the stream position after them."""
 
     batches: list[Batch]
     position: StreamPosition
 
 
 class Prefetcher:
-    """The steps of a stream, of `count` batches each, for one process of `size`; to be used in a `with` statement.
+    """Context manager that builds the batches of upcoming optimizer steps in a background thread.
 
-    What is handed out does not depend on what is built ahead. An error in building is raised where its step is asked
-    for.
+    It returns exactly what `BatchStream.take` would. An error while building is raised by `take` for the same step.
     """
 
     def __init__(
-        self, stream: BatchStream, count: int, rank: int = 0, size: int = 1, *, pin_memory: bool = False
+        self, stream: BatchStream, count: int, rank: int = 0, world_size: int = 1, *, pin_memory: bool = False
     ) -> None:
-        self.stream, self.count, self.rank, self.size, self.pin_memory = stream, count, rank, size, pin_memory
+        """Prefetch one rank's share of `count` batches per optimizer step."""
+        self.stream, self.count, self.rank, self.world_size = stream, count, rank, world_size
+        self.pin_memory = pin_memory
         self._pool = ThreadPoolExecutor(1, "batches")
-        self._steps: dict[StreamPosition, Future[StepBatches]] = {}  # by the position before
+        self._steps: dict[StreamPosition, Future[StepBatches]] = {}  # by the position of the step's first batch
 
     def __enter__(self) -> Prefetcher:
         return self
@@ -38,15 +39,15 @@ class Prefetcher:
         self._pool.shutdown(cancel_futures=True)
 
     def take(self, position: StreamPosition) -> StepBatches:
-        """The step that begins at a position. The ones behind it are built meanwhile."""
-        places = [self.stream.advance(position, i * self.count) for i in range(PREFETCHED_STEPS + 1)]
-        self._steps = {place: self._steps.get(place) or self._pool.submit(self._build, place) for place in places}
+        """Return the step that starts at a position, and start building the following steps."""
+        starts = [self.stream.advance(position, i * self.count) for i in range(PREFETCHED_STEPS + 1)]
+        self._steps = {start: self._steps.get(start) or self._pool.submit(self._build, start) for start in starts}
         return self._steps[position].result()
 
     def describe_lines(self, position: StreamPosition) -> str:
-        """Where the pairs of the step that begins at a position were read, for a person."""
+        """Return the first few `file:line` of the pairs in the step that starts at a position."""
         return self.stream.corpus.describe_lines(self.stream.rows_at(position, self.count))
 
     def _build(self, position: StreamPosition) -> StepBatches:
-        batches, after = self.stream.take(position, self.count, self.rank, self.size)
+        batches, after = self.stream.take(position, self.count, self.rank, self.world_size)
         return StepBatches([batch.pin_memory() for batch in batches] if self.pin_memory else batches, after)

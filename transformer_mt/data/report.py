@@ -1,4 +1,4 @@
-"""What is told about the data before the first step: sizes, what was dropped and why, duplicates, leaks."""
+"""The data report before training: sizes, dropped pairs, duplicates, and held-out sentences found in training."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from transformer_mt.data.corpus import BLOCK, ParallelCorpus
+from transformer_mt.data.blocks import in_blocks
+from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.encoding import EncodedCorpus
-from transformer_mt.data.progress import blocks
 from transformer_mt.system.files import write_text
 
 _REASONS = {
@@ -25,37 +25,29 @@ _REASONS = {
 def build_report(
     train: EncodedCorpus, validation: EncodedCorpus, held_out: Mapping[str, ParallelCorpus], cache_dir: Path
 ) -> list[str]:
-    """The report, a sentence a line; what begins with `warning:` should be read before going on."""
+    """Return the report, one sentence per line. Lines that start with `warning:` need attention before training."""
     n_src, n_tgt = len(train.src.ids), len(train.tgt.ids)
-    kept = max(1, len(train))
+    n_pairs = max(1, len(train))
     lines = [
         f"{len(train):,} training pairs, {n_src:,} source and {n_tgt:,} target tokens "
-        f"({n_src / kept:.1f} and {n_tgt / kept:.1f} a sentence)"
+        f"({n_src / n_pairs:.1f} and {n_tgt / n_pairs:.1f} a sentence)"
     ]
-    lines += [f"{len(table):,} pairs in {name}" for name, table in held_out.items()]
+    lines += [f"{len(corpus):,} pairs in {name}" for name, corpus in held_out.items()]
     for reason, sentence in _REASONS.items():
-        count = getattr(train.filtered, reason)
-        if count:
-            lines.append(
-                f"{sentence.format(n=count)} ({train.text.describe_lines(train.filtered.examples[reason], count)})"
-            )
+        if count := getattr(train.filtered, reason):
+            where = train.text.describe_lines(train.filtered.examples[reason], count)
+            lines.append(f"{sentence.format(n=count)} ({where})")
     if count := validation.filtered.truncated:
-        describe_lines = validation.text.describe_lines(validation.filtered.examples["truncated"], count)
-        lines.append(
-            f"{count:,} validation pairs are too long to be read whole: their loss is that of a part ({describe_lines})"
-        )
-    return lines + _repetitions(train.text, held_out, cache_dir)
+        where = validation.text.describe_lines(validation.filtered.examples["truncated"], count)
+        lines.append(f"truncated {count:,} validation pairs: their loss covers only the part that is read ({where})")
+    return lines + _report_repetitions(train.text, held_out, cache_dir)
 
 
-def _repetitions(train: ParallelCorpus, held_out: Mapping[str, ParallelCorpus], cache_dir: Path) -> list[str]:
-    """Duplicates within the training pairs, and sentences that stand in training and elsewhere too.
-
-    One pass over the training pairs with 8 bytes of memory for each; its result is cached.
-    """
+def _report_repetitions(train: ParallelCorpus, held_out: Mapping[str, ParallelCorpus], cache_dir: Path) -> list[str]:
+    """Return the lines about duplicates and leaks, from the cache if the corpora are unchanged."""
     keys = [
-        train.key,
-        train.fingerprint,
-        *(f"{name} {table.key} {table.fingerprint}" for name, table in held_out.items()),
+        *(train.key, train.fingerprint),
+        *(f"{name} {corpus.key} {corpus.fingerprint}" for name, corpus in held_out.items()),
     ]
     path = cache_dir / f"repetitions-{sha256(json.dumps(keys).encode()).hexdigest()[:16]}.json"
     if not path.exists():
@@ -64,25 +56,24 @@ def _repetitions(train: ParallelCorpus, held_out: Mapping[str, ParallelCorpus], 
 
 
 def _find_repetitions(train: ParallelCorpus, held_out: Mapping[str, ParallelCorpus]) -> list[str]:
-    sentences = {name: table.column("src") for name, table in held_out.items()}
-    wanted = {text for column in sentences.values() for text in column if text.strip()}
-    met: set[str] = set()
+    """Search the training pairs once for duplicates and held-out sentences, with 8 bytes of memory per pair."""
+    sources = {name: corpus.column("src") for name, corpus in held_out.items()}
+    wanted = {text for column in sources.values() for text in column if text.strip()}
+    leaked: set[str] = set()
     hashes = np.empty(len(train), np.int64)
-    pairs = chain.from_iterable(blocks(iter(train), BLOCK, "compared", len(train)))
+    pairs = chain.from_iterable(in_blocks(iter(train), "compared", len(train)))
     for row, pair in enumerate(pairs):
         hashes[row] = hash(pair)
         if pair[0] in wanted:
-            met.add(pair[0])
+            leaked.add(pair[0])
     lines: list[str] = []
-    duplicates = len(hashes) - len(np.unique(hashes))
-    if duplicates:
+    if duplicates := len(hashes) - len(np.unique(hashes)):
         lines.append(f"{duplicates:,} training pairs are exact duplicates of others ({duplicates / len(train):.1%})")
-    for name, column in sentences.items():
-        shared = [text for text in column if text in met]
-        if shared:
+    for name, column in sources.items():
+        if shared := [text for text in column if text in leaked]:
             share = len(shared) / len(column)
             lines.append(
-                f"warning: {len(shared):,} of {len(column):,} source sentences of {name} ({share:.1%}) stand in the "
-                f'training pairs too, such as "{shared[0][:60]}"; its scores flatter the model'
+                f"warning: {len(shared):,} of {len(column):,} source sentences of {name} ({share:.1%}) are also "
+                f'training sentences, such as "{shared[0][:60]}"; its scores will be too high'
             )
     return lines

@@ -1,7 +1,6 @@
-"""Lines of text files, plain or `.gz`, and pairs of lines.
+"""Lines of text files, plain or gzipped, and line-aligned files.
 
-Only `\\n` ends a line (`\\r\\n` loses its `\\r`); U+2028 and its kind stay inside. Bytes that are not UTF-8 are an
-error that names file and line.
+Only a line feed ends a line; a carriage return before it is removed. Separators such as U+2028 stay inside a line.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ Errors = Literal["strict", "replace"]
 
 
 class SentencePair(NamedTuple):
-    """One sentence pair and where it was read."""
+    """A sentence pair with the file and line that it was read from."""
 
     src: str
     tgt: str
@@ -27,13 +26,24 @@ class SentencePair(NamedTuple):
     line: int
 
 
+def check_is_file(path: Path) -> None:
+    """Raise `UserError` if `path` does not exist or is a directory."""
+    if not path.exists():
+        raise UserError(f"{path}: no such file (looked in {Path.cwd()})")
+    if path.is_dir():
+        raise UserError(f"{path}: is a directory; name a file")
+
+
 def decode_line(raw: bytes, name: str, number: int, errors: Errors = "strict") -> str:
-    """A line of a file, or of standard input, as text, without its end. Invalid bytes are refused, or become U+FFFD."""
+    """Decode line `number` of a file and strip its line end.
+
+    Invalid UTF-8 becomes U+FFFD with `errors="replace"`, else raises `UserError` with file and line.
+    """
     raw = raw.removesuffix(b"\n").removesuffix(b"\r")
     try:
         return raw.decode("utf-8-sig" if number == 1 else "utf-8", errors)
     except UnicodeDecodeError as error:
-        at = len(raw) - len(error.object) + error.start  # behind a byte order mark, which was taken off
+        at = len(raw) - len(error.object) + error.start  # error.object lacks the byte order mark
         raise UserError(
             f"{name}:{number}: not UTF-8 text (byte 0x{raw[at]:02x} at position {at + 1});\n"
             "convert the file to UTF-8, e.g. with iconv"
@@ -41,39 +51,32 @@ def decode_line(raw: bytes, name: str, number: int, errors: Errors = "strict") -
 
 
 def read_lines(path: Path, errors: Errors = "strict") -> Iterator[str]:
-    """The lines of a text file, plain or `.gz`."""
+    """Yield the lines of a text file, plain or `.gz`. Raises `UserError` if it cannot be read."""
+    check_is_file(path)
     number = 0
     try:
-        with _open(path) as stream:
-            for number, raw in enumerate(stream, start=1):
+        with cast(IO[bytes], gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")) as file:
+            for number, raw in enumerate(file, start=1):
                 yield decode_line(raw, str(path), number, errors)
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file (looked in {Path.cwd()})") from None
-    except IsADirectoryError:
-        raise UserError(f"{path}: is a directory; name a file") from None
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise UserError(f"{path}:{number + 1}: the .gz is truncated or damaged ({error}); fetch it again") from None
 
 
-def _open(path: Path) -> IO[bytes]:
-    return cast(IO[bytes], gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb"))
-
-
 def zip_lines(*paths: Path, errors: Errors = "strict") -> Iterator[tuple[str, ...]]:
-    """Line N of every file, for each N. Raises `UserError` where one of them has more lines than another."""
+    """Yield line N of every file, for each N. Raises `UserError` if the files differ in length."""
     files = [read_lines(path, errors) for path in paths]
     for number, row in enumerate(zip_longest(*files), start=1):
         if None in row:
             counts = [number - (line is None) + sum(1 for _ in rest) for line, rest in zip(row, files, strict=True)]
             found = ", ".join(f"{path} has {count:,} lines" for path, count in zip(paths, counts, strict=True))
             raise UserError(
-                f"{found}: line N of one must belong to line N of the other;\nfind the line from which they differ"
+                f"{found}: line N of one must belong to line N of the other;\nfind the first line that does not"
             )
         yield row
 
 
 def read_aligned_files(*paths: Path) -> list[list[str]]:
-    """The lines of each file. Raises `UserError` unless all have as many, one at least."""
+    """Return the lines of each file. Raises `UserError` if the files are empty or differ in length."""
     rows = [*zip_lines(*paths)]
     if not rows:
         raise UserError(f"{paths[0]}: holds no lines; is it the right file?")
@@ -81,6 +84,6 @@ def read_aligned_files(*paths: Path) -> list[list[str]]:
 
 
 def read_pairs(src: Path, tgt: Path, errors: Errors = "strict") -> Iterator[SentencePair]:
-    """The pairs of two files. Raises `UserError` as `zip_lines` does."""
-    for number, (one, other) in enumerate(zip_lines(src, tgt, errors=errors), start=1):
-        yield SentencePair(one, other, str(src), number)
+    """Yield the pairs of two line-aligned files. Raises `UserError` if the files differ in length."""
+    for number, (src_line, tgt_line) in enumerate(zip_lines(src, tgt, errors=errors), start=1):
+        yield SentencePair(src_line, tgt_line, str(src), number)
