@@ -412,3 +412,15 @@ def test_subset_and_split_are_passed_to_load_dataset(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     assert load(dataset="some/name", subset="en-de", split="test")[0] == PAIRS
     assert asked == [(("some/name", "en-de"), {"split": "test"})]
+
+
+def test_an_unreadable_data_file_is_refused_with_its_cause() -> None:
+    write("files/train.jsonl", "not json\n")
+    message = error_of(dataset="files")
+    assert message.startswith("files (train): the data set cannot be loaded: ")
+    assert "JSON" in message
+
+
+def test_a_saved_data_set_without_a_split_name_is_the_training_split() -> None:
+    assert error_of(**saved("saved", ROWS), split="test") == "saved: no split test; set `split`: it has train"
+    assert load(dataset="saved", split="train")[0] == PAIRS
