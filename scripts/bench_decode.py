@@ -127,9 +127,9 @@ def measure(args: argparse.Namespace) -> None:
 def load(args: argparse.Namespace) -> TextTranslator:
     """One side."""
     if args.side == "ctranslate2":
-        from transformer_mt.export.ctranslate2_engine import Engine
+        from transformer_mt.export.ctranslate2_translator import CTranslate2Translator
 
-        return Engine.load(
+        return CTranslate2Translator.load(
             args.exported, device="cpu", threads=args.threads, precision="fp32", scores=False, beam=args.beam
         )
     return Translator.load(args.run, device="cpu", threads=args.threads, precision=args.side, beam=args.beam)

@@ -1,4 +1,4 @@
-"""A model in CTranslate2 translates and scores as ours does, for every variant that it can hold."""
+"""An exported model translates and scores as ours does, for every variant that CTranslate2 supports."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tokenizers as hf
 import torch
 from ctranslate2.specs.model_spec import ACCEPTED_MODEL_TYPES
+from numpy.typing import NDArray
 
 from transformer_mt.config import root as configuration
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
+from transformer_mt.decoding.text_translator import TextTranslator
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.export import ctranslate2_model
-from transformer_mt.export.ctranslate2_engine import Engine
 from transformer_mt.export.ctranslate2_support import unsupported_model
+from transformer_mt.export.ctranslate2_translator import CTranslate2Translator
 from transformer_mt.export.parity import Parity, compare
 from transformer_mt.model.config import ModelConfig
 from transformer_mt.model.transformer import Transformer
@@ -55,11 +58,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "two vocabularies": {"tie_embeddings": "decoder", "vocabularies": (WORDS, 31)},
     "source BOS": {"source_bos": True},
     "odd width": {"d_model": 15, "n_heads": 5},
-    "unlike sides": {
+    "encoder and decoder of different shape": {
         "encoder": {"n_layers": 3, "n_heads": 2, "d_ff": 24},
         "decoder": {"n_layers": 1, "n_heads": 8, "d_ff": 40, "n_kv_heads": 4},
     },
-    "all that is modern": {
+    "modern": {
         "norm": "rmsnorm",
         "positions": "rotary",
         "activation": "swiglu",
@@ -80,70 +83,69 @@ def make_tokenizer(n_words: int) -> Tokenizer:
 
 @pytest.fixture
 def make_translator(make_model: Callable[..., Transformer]) -> MakeTranslator:
-    """A rough model with the tokenizers of made-up words."""
+    """`make_translator(norm="rmsnorm")`: a model with random noise on its weights, and tokenizers of invented words."""
 
     def make_translator(
-        vocabularies: tuple[int, int] = (WORDS, WORDS), source_bos: bool = False, **settings: Any
+        vocabularies: tuple[int, int] = (WORDS, WORDS), source_bos: bool = False, rough: float = 0.3, **settings: Any
     ) -> Translator:
         src, tgt = map(make_tokenizer, vocabularies)
         pair = TokenizerPair(src, tgt, source_bos)
         sizes, pads = (src.vocab_size, tgt.vocab_size), (src.pad_id, tgt.pad_id)
-        model = make_model(vocab=sizes, pad=pads, rough=0.3, **settings)
+        model = make_model(vocab=sizes, pad=pads, rough=rough, **settings)
         return Translator([model], pair, configuration.load(configuration.builtin_path("quickstart")).decoding)
 
     return make_translator
 
 
 def sources() -> list[list[int]]:
-    """Sentences of all lengths, some alike."""
-    dice = random.Random(3)
-    return [[dice.randrange(WORDS) for _ in range(dice.randrange(1, 16))] for _ in range(40)] + [[3], [3]]
+    """Return sentences of 1 to 15 tokens, two of them equal."""
+    rng = random.Random(3)
+    return [[rng.randrange(WORDS) for _ in range(rng.randrange(1, 16))] for _ in range(40)] + [[3], [3]]
 
 
-def export(translator: Translator, folder: Path, quantization: str = "float32") -> Engine:
+def export(translator: Translator, folder: Path, quantization: str = "float32") -> CTranslate2Translator:
     folder.mkdir()
     ctranslate2_model.save(translator, POSITIONS, quantization, folder)
-    return engine_of(folder, translator)
+    return load_exported(folder, translator)
 
 
-def engine_of(folder: Path, translator: Translator) -> Engine:
+def load_exported(folder: Path, translator: Translator) -> CTranslate2Translator:
     positions = translator.model.config.max_sequence_length or POSITIONS
-    return Engine(folder, translator.tokenizers, translator.config, positions)
+    return CTranslate2Translator(folder, translator.tokenizers, translator.config, positions)
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_ids_and_scores_are_ours(name: str, make_translator: MakeTranslator, tmp_path: Path) -> None:
+def test_translations_and_scores_equal_ours(name: str, make_translator: MakeTranslator, tmp_path: Path) -> None:
     translator = make_translator(**VARIANTS[name])
     assert not list(unsupported_model(translator.model.config))
     outputs = {tuple(best.ids) for best, *_ in translator.translate_ids(sources(), translator.config.for_validation())}
-    assert len(outputs) > 3, "the outputs differ, or nothing was compared"
+    assert len(outputs) > 3, "the model must distinguish sentences, or the comparison is void"
     found = compare(translator, export(translator, tmp_path / "model"), sources())
     assert found.identical == found.sentences == 42
     assert found.score_difference < 1e-4
     assert found.compute_type == "float32"
 
 
-def test_every_value_that_a_variant_may_have_is_exported_or_refused() -> None:
-    """What the schema lets through stands above, or is refused by its key and its value."""
-    tried = {(key, str(value)) for variant in VARIANTS.values() for key, value in variant.items()}
+def test_every_enumerated_model_setting_is_either_tested_or_refused() -> None:
+    tested = {(key, str(value)) for variant in VARIANTS.values() for key, value in variant.items()}
     default = ModelConfig()
     for key, field in ModelConfig.model_json_schema()["properties"].items():
         values = field.get("enum") or ([True, False] if field.get("type") == "boolean" else [])
         for value in values:
             refused = [found for found, _ in unsupported_model(ModelConfig.model_validate({key: value}))]
-            is_known = value == getattr(default, key) or (key, str(value)) in tried or key == "init"
-            assert refused == ([] if is_known else [key]), f"{key}: {value}"
+            is_tested = value == getattr(default, key) or (key, str(value)) in tested or key == "init"
+            assert refused == ([] if is_tested else [key]), f"{key}: {value}"
 
 
 @pytest.mark.parametrize(("key", "value"), [("norm_position", "sublayer"), ("qk_norm", True)])
-def test_what_cannot_be_held_is_named_with_its_value(key: str, value: object) -> None:
-    ((found, why),) = unsupported_model(ModelConfig.model_validate({key: value}))
+def test_a_refusal_names_key_and_value(key: str, value: object) -> None:
+    ((found, reason),) = unsupported_model(ModelConfig.model_validate({key: value}))
     assert found == key
-    assert why.startswith(f"{str(value).lower()}: CTranslate2 ")
+    assert reason.startswith(f"{str(value).lower()}: CTranslate2 ")
 
 
-def test_what_is_refused_would_be_wrong(make_translator: MakeTranslator, tmp_path: Path) -> None:
-    """A later version of the engine that holds it as we do fails here: then the refusal can go."""
+def test_qk_norm_would_give_wrong_scores(make_translator: MakeTranslator, tmp_path: Path) -> None:
+    """If a later CTranslate2 fails this test, it supports `qk_norm` and the refusal can be removed."""
     from ctranslate2.specs import common_spec
 
     translator = make_translator(qk_norm=True, norm="rmsnorm")
@@ -160,47 +162,62 @@ def test_what_is_refused_would_be_wrong(make_translator: MakeTranslator, tmp_pat
                     object.__setattr__(getattr(theirs, name), norm, found)
     spec.validate()
     spec.save(str(tmp_path))
-    found = compare(translator, engine_of(tmp_path, translator), sources())
+    found = compare(translator, load_exported(tmp_path, translator), sources())
     assert found.score_difference > 0.01
 
 
-def test_an_untidy_difference_is_found(make_translator: MakeTranslator, tmp_path: Path) -> None:
+def test_the_parity_check_finds_different_weights(make_translator: MakeTranslator, tmp_path: Path) -> None:
     translator = make_translator()
-    engine = export(translator, tmp_path / "model")
+    exported = export(translator, tmp_path / "model")
     translator.model.output.weight.data *= 1.3
-    found = compare(translator, engine, sources())
+    found = compare(translator, exported, sources())
     assert not found.is_close
     assert found.score_difference > 0.01
     assert Parity(100, 99, 1e-3, "float32").is_close
     assert not Parity(100, 98, 0.0, "float32").is_close
 
 
+def log_probs(translator: TextTranslator, targets: list[list[int]]) -> NDArray[np.float64]:
+    return np.array([x for scores in translator.target_log_probs(sources(), targets) for x in scores])
+
+
 @pytest.mark.parametrize("quantization", ACCEPTED_MODEL_TYPES)
-def test_quantised_models_are_near_and_ours_stays_as_it_was(
+def test_quantised_scores_follow_ours_and_our_weights_do_not_change(
     quantization: str, make_translator: MakeTranslator, tmp_path: Path
 ) -> None:
-    translator = make_translator(d_model=32)
+    """Integer kernels and their rounding differ between CPUs, so the bound is on the correlation of the scores.
+
+    It is about 0.993 with int8 and at most 0.93 with one wrong weight matrix.
+    """
+    one_layer = {"n_layers": 1}
+    translator = make_translator(rough=0.1, d_model=128, d_ff=128, encoder=one_layer, decoder=one_layer)
     before = {name: weight.clone() for name, weight in translator.model.state_dict().items()}
-    found = compare(translator, export(translator, tmp_path / "model", quantization), sources())
-    assert found.score_difference < (1e-4 if quantization == "float32" else 1.0)
+    rng = random.Random(5)
+    targets = [[rng.randrange(WORDS) for _ in range(12)] for _ in sources()]
+    ours, exported = log_probs(translator, targets), export(translator, tmp_path / "model", quantization)
+    bound = 0.97 if quantization.startswith("int") else 0.999
+    assert np.corrcoef(ours, log_probs(exported, targets))[0, 1] > bound
     for name, weight in translator.model.state_dict().items():
         assert torch.equal(weight, before[name]), name
+    wrong = dict(translator.model.named_parameters())["decoder.layers.0.feed_forward.outer.weight"]
+    wrong.data = wrong.data.roll(1, 0)
+    assert np.corrcoef(ours, log_probs(translator, targets))[0, 1] < 0.94, "the bound must exclude wrong weights"
 
 
-def test_the_pad_symbol_is_out_of_reach(make_translator: MakeTranslator, tmp_path: Path) -> None:
-    """Its logit would be 0; were it in the softmax, all other tokens would lose what it has."""
+def test_the_pad_token_has_no_probability(make_translator: MakeTranslator, tmp_path: Path) -> None:
+    """Its logit would be 0, and in the softmax it would take probability from all other tokens."""
     translator = make_translator()
-    engine = export(translator, tmp_path / "model")
+    exported = export(translator, tmp_path / "model")
     model, tgt = translator.model, translator.tokenizers.tgt
     others = [i for i in range(tgt.vocab_size) if i not in (tgt.pad_id, tgt.eos_id)]
-    scores = engine.target_log_probs([[1, 2]] * len(others), [[i] for i in others])
-    ends = engine.target_log_probs([[1, 2]], [[]])[0]
+    scores = exported.target_log_probs([[1, 2]] * len(others), [[i] for i in others])
+    ends = exported.target_log_probs([[1, 2]], [[]])[0]
     assert sum(torch.tensor([first for first, _ in scores] + ends).exp()) == pytest.approx(1, abs=1e-5)
-    assert engine.target_log_probs([[1, 2]], [[tgt.pad_id]])[0][0] < -80
+    assert exported.target_log_probs([[1, 2]], [[tgt.pad_id]])[0][0] < -80
     assert model.tgt_pad == tgt.pad_id
 
 
-def test_the_refusals_need_neither_the_engine_nor_torch() -> None:
+def test_unsupported_settings_are_found_without_ctranslate2_and_torch() -> None:
     code = (
         "import sys; from transformer_mt.export.ctranslate2_support import unsupported_model\n"
         "from transformer_mt.model.config import ModelConfig\n"

@@ -89,13 +89,13 @@ def _load_run(args: argparse.Namespace) -> tuple[ModelProvenance, TextTranslator
 
 def _load_ctranslate2(args: argparse.Namespace) -> tuple[ModelProvenance, TextTranslator]:
     try:
-        from transformer_mt.export import ctranslate2_engine
+        from transformer_mt.export import ctranslate2_metadata, ctranslate2_translator
     except ImportError:
         raise UserError("--engine ctranslate2 needs one more package: pip install ctranslate2") from None
     scores = args.scores or args.format != "text"  # the engine computes them only if they are written
     options = {**loading_options(args), **decoding_options(args)}
-    engine = ctranslate2_engine.Engine.load(args.run, scores=scores, **options)
-    return ctranslate2_engine.provenance(args.run, engine), engine
+    translator = ctranslate2_translator.CTranslate2Translator.load(args.run, scores=scores, **options)
+    return ctranslate2_metadata.provenance(args.run, translator.engine.compute_type), translator
 
 
 @dataclass(frozen=True)

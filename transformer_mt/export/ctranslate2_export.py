@@ -85,14 +85,14 @@ def check_parity(translator: Translator, folder: Path, limits: LengthLimits, tex
     Returns None if no text is left. CTranslate2 gives no score to an empty source, so these are skipped.
     """
     from transformer_mt.export import parity
-    from transformer_mt.export.ctranslate2_engine import Engine
+    from transformer_mt.export.ctranslate2_translator import CTranslate2Translator
 
     chosen = [text for text in texts if text.strip()][:PARITY_SENTENCES]
     sources = [ids[: limits.source] for ids in translator.tokenizers.src.encode(chosen) if ids]
     if not sources:
         return None
-    engine = Engine(folder, translator.tokenizers, translator.config, limits.positions, scores=False)
-    return parity.compare(translator, engine, sources)
+    exported = CTranslate2Translator(folder, translator.tokenizers, translator.config, limits.positions, scores=False)
+    return parity.compare(translator, exported, sources)
 
 
 def parity_lines(parity: Parity | None, quantization: str) -> list[str]:

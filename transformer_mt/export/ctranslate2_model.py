@@ -1,12 +1,12 @@
-"""Our model as CTranslate2 holds it: its specification of a Transformer, filled with our weights.
+"""Conversion of our model to CTranslate2: its Transformer specification, filled with our weights.
 
-What is not alike: keys and values that several heads share are repeated, one for each; positions of every kind but
-rotary are a table; the pad symbol has an output bias of minus infinity, which keeps it out of the softmax.
+Differences: keys and values that several heads share are repeated for each head; all positions except rotary ones are
+a table; the pad token has an output bias of minus infinity, which keeps it out of the softmax.
 
-Tokens are the ids as text ("0", "1", ...), and behind them the control symbols: pieces need not differ, and a piece may
-look like a control symbol. The engine adds those that sources begin and end with; an empty source it leaves empty.
+Tokens are the ids as text ("0", "1", ...), followed by the control symbols. The pieces themselves would not do: two
+pieces may be equal, and a piece may look like a control symbol. CTranslate2 adds the control symbols of a source.
 
-`D` width of the model, `H` heads, `G` heads of keys and values, `E` width of a head, `V` vocabulary.
+`D` model width, `H` heads, `G` key-value heads, `E` head width, `V` vocabulary size.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from transformer_mt.model.layers import FeedForward
 from transformer_mt.model.positions import LearnedPositions, sinusoidal_table
 from transformer_mt.model.transformer import Embedding, Stack, Transformer
 
-Spec = Any  # the package describes the types of its specifications in part only
+Spec = Any  # CTranslate2 types its specifications in part only
 
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH", "geglu": "GELU", "swiglu": "SWISH"}
 
 
 def save(translator: Translator, n_positions: int, quantization: str, folder: Path) -> None:
-    """Write the model into a folder, with tables for so many positions."""
+    """Write the model into a folder, with position tables of `n_positions`."""
     spec = make_spec(translator.model, n_positions)
     spec.config.add_source_bos, spec.config.add_source_eos = translator.tokenizers.source_bos, True
     spec.validate()
@@ -42,12 +42,12 @@ def save(translator: Translator, n_positions: int, quantization: str, folder: Pa
 
 
 def vocabulary(pad_id: int) -> list[str]:
-    """The tokens of a language; the control symbols stand behind the others, as in our tokenizers."""
+    """Return the tokens of one side in the order of their ids. Control symbols come last, as in our tokenizers."""
     return [*map(str, range(pad_id)), *CONTROL_SYMBOLS]
 
 
 def make_spec(model: Transformer, n_positions: int) -> Spec:
-    """The specification with copies of the model's weights: when they are quantised, it is in place."""
+    """Fill a specification with copies of the weights, because CTranslate2 quantises them in place."""
     config = model.config
     encoder = _make_stack(
         transformer_spec.TransformerEncoderSpec, config.for_stack(config.encoder), config.encoder.n_layers
@@ -64,7 +64,7 @@ def make_spec(model: Transformer, n_positions: int) -> Spec:
     spec.register_source_vocabulary(vocabulary(model.src_pad))
     spec.register_target_vocabulary(vocabulary(model.tgt_pad))
     spec.config.bos_token, spec.config.eos_token, spec.config.decoder_start_token = BOS, EOS, BOS
-    spec.config.unk_token = PAD  # there has to be one; no text becomes it
+    spec.config.unk_token = PAD  # required, but our tokenizers never produce it
     spec.config.layer_norm_epsilon = config.norm_eps
     return spec
 
@@ -92,7 +92,7 @@ def _fill_stack(spec: Spec, tokens: Spec, stack: Stack, config: ModelConfig, n_p
     spec.scale_embeddings = config.scale_embeddings
     if config.positions != "rotary":
         spec.position_encodings.encodings = _positions(embedding, config, n_positions)
-    elif hasattr(spec, "position_encodings"):  # which the encoder's specification has even so
+    elif hasattr(spec, "position_encodings"):  # the encoder has it even with rotary positions
         del spec.position_encodings
     if config.embedding_norm:
         _fill_norm(spec.layernorm_embedding, embedding.norm)
@@ -110,7 +110,7 @@ def _fill_stack(spec: Spec, tokens: Spec, stack: Stack, config: ModelConfig, n_p
 
 
 def _positions(embedding: Embedding, config: ModelConfig, n_positions: int) -> Tensor:
-    """What is added at each position. [n_positions, D]"""
+    """Return the embedding that is added at each position. [n_positions, D]"""
     if isinstance(embedding.positions, LearnedPositions):
         return _copy(embedding.positions.table)
     if config.positions == "sinusoidal":
@@ -122,24 +122,23 @@ def _positions(embedding: Embedding, config: ModelConfig, n_positions: int) -> T
 
 
 def _fill_attention(spec: Spec, attention: MultiHeadAttention, config: ModelConfig) -> None:
-    """Self-attention has one matrix for queries, keys and values; cross-attention has one for the last two."""
+    """Fill attention. Self-attention packs queries, keys and values; cross-attention packs keys and values only."""
     packed = attention.queries_keys_values
-    weights, biases = _apart(packed.weight, config), _apart(packed.bias, config)
+    weights, biases = _unpack(packed.weight, config), _unpack(packed.bias, config)
     cuts = [slice(0, 3)] if len(spec.linear) == 2 else [slice(0, 1), slice(1, 3)]
     for linear, cut in zip(spec.linear[:-1], cuts, strict=True):
         _fill_linear(linear, torch.cat(weights[cut]), torch.cat(biases[cut]) if biases else None)
     _fill_linear(spec.linear[-1], attention.output.weight, attention.output.bias)
 
 
-def _apart(packed: Tensor | None, config: ModelConfig) -> list[Tensor]:
-    """Queries, keys and values; the latter are repeated for the queries that share them. [D + 2 G E, ...] -> 3 x
-    [D, ...]"""
+def _unpack(packed: Tensor | None, config: ModelConfig) -> list[Tensor]:
+    """Split into queries, keys and values, and repeat the shared heads. [D + 2 G E, ...] -> 3 x [D, ...]"""
     if packed is None:
         return []
     shared = config.kv_heads * config.d_head
     queries, keys, values = _split(packed, [config.d_model, shared, shared])
 
-    def repeat(x: Tensor) -> Tensor:
+    def repeat(x: Tensor) -> Tensor:  # [G * E, ...]
         heads = x.view(config.kv_heads, config.d_head, *x.shape[1:])  # [G, E, ...]
         return heads.repeat_interleave(config.n_heads // config.kv_heads, 0).flatten(0, 1)  # [H * E, ...]
 

@@ -1,4 +1,4 @@
-"""Whether an exported model translates as ours does: greedy outputs, and the scores of the tokens."""
+"""Parity check of an exported model: greedy translations and token scores against ours."""
 
 from __future__ import annotations
 
@@ -8,25 +8,28 @@ from dataclasses import dataclass
 
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
-from transformer_mt.export.ctranslate2_engine import Engine
+from transformer_mt.export.ctranslate2_translator import CTranslate2Translator
 
 BATCH = 16  # sentences
-LEAST_IDENTICAL, LARGEST_DIFFERENCE = 0.99, 1e-3  # of a model in fp32
+MIN_IDENTICAL, MAX_DIFFERENCE = 0.99, 1e-3  # of a float32 model
 
 
 @dataclass(frozen=True)
 class Parity:
-    """What a comparison of the two engines found."""
+    """The result of comparing both engines."""
 
     sentences: int
-    identical: int  # outputs
-    score_difference: float  # the largest, of the log-probability of a token of our translations
-    compute_type: str  # of the other engine; ours computes in fp32
+    identical: int
+    """Number of identical translations."""
+    score_difference: float
+    """Largest difference between the log-probabilities of a token in our translations."""
+    compute_type: str
+    """How CTranslate2 computes. Our model computes in fp32."""
 
     @property
     def is_close(self) -> bool:
-        """Whether a model in fp32 may differ so much."""
-        return self.identical >= LEAST_IDENTICAL * self.sentences and self.score_difference <= LARGEST_DIFFERENCE
+        """Accept the differences that rounding causes in a float32 model."""
+        return self.identical >= MIN_IDENTICAL * self.sentences and self.score_difference <= MAX_DIFFERENCE
 
     def __str__(self) -> str:
         return (
@@ -35,26 +38,29 @@ class Parity:
         )
 
 
-def compare(translator: Translator, engine: Engine, sources: Sequence[Sequence[int]]) -> Parity:
-    """Translate source ids with both, and let both score our translations. Raises `UserError` for scores that are no
-    numbers."""
-    identical, difference = 0, 0.0
-    greedy = translator.config.for_validation()
+def compare(translator: Translator, exported: CTranslate2Translator, sources: Sequence[Sequence[int]]) -> Parity:
+    """Translate source ids with both engines, and score our translations with both.
+
+    Raises `UserError` if a score is NaN.
+    """
+    n_identical, difference = 0, 0.0
+    config = translator.config.for_validation()
     for start in range(0, len(sources), BATCH):
         batch = [list(ids) for ids in sources[start : start + BATCH]]
-        ours = [best for best, *_ in translator.translate_ids(batch, greedy)]
-        theirs = [best for best, *_ in engine.translate_ids(batch, greedy)]
-        identical += sum(found.ids == other.ids for found, other in zip(ours, theirs, strict=True))
-        # one that reached the limit has no end symbol, and stands where the learned positions may end
-        targets = [found.ids if found.finished else found.ids[:-1] for found in ours]
-        for one, other in zip(
-            translator.target_log_probs(batch, targets), engine.target_log_probs(batch, targets), strict=True
-        ):
-            gaps = [abs(a - b) for a, b in zip(one, other, strict=True)]
+        ours = [best for best, *_ in translator.translate_ids(batch, config)]
+        theirs = [best for best, *_ in exported.translate_ids(batch, config)]
+        n_identical += sum(one.ids == other.ids for one, other in zip(ours, theirs, strict=True))
+        # An unfinished translation may fill all learned positions. Scoring adds EOS, so its last token is dropped.
+        targets = [one.ids if one.finished else one.ids[:-1] for one in ours]
+        log_probs = zip(
+            translator.target_log_probs(batch, targets), exported.target_log_probs(batch, targets), strict=True
+        )
+        for our_scores, their_scores in log_probs:
+            gaps = [abs(a - b) for a, b in zip(our_scores, their_scores, strict=True)]
             if any(map(math.isnan, gaps)):
                 raise UserError(
-                    "export: log-probabilities of our translations are no numbers, in tmt or in CTranslate2; export "
-                    "another checkpoint, or with another --quantization"
+                    "export: log-probabilities of our translations are NaN, in tmt or in CTranslate2; export another "
+                    "checkpoint, or with another --quantization"
                 )
             difference = max(difference, *gaps)
-    return Parity(len(sources), identical, difference, engine.inner.compute_type)
+    return Parity(len(sources), n_identical, difference, exported.engine.compute_type)

@@ -1,5 +1,5 @@
 # pyright: basic
-"""Translate lines as the run says: python translate.py < F > G. Needs ctranslate2 and tokenizers, no other package."""
+"""Translate lines with the settings of the run: python translate.py < F > G. Needs only ctranslate2 and tokenizers."""
 
 import json
 import signal
@@ -9,7 +9,7 @@ from pathlib import Path
 import ctranslate2
 import tokenizers
 
-signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # a reader may leave, such as head
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # exit silently when the reader closes the pipe
 here = Path(__file__).resolve().parent
 about = json.loads((here / "export.json").read_text(encoding="utf-8"))
 decoding = about["decoding"]
@@ -25,21 +25,21 @@ for number, line in enumerate(given, start=1):
         sys.stderr.write(f"translate.py: line {number} is not UTF-8 text; convert it, e.g. with iconv\n")
         sys.exit(2)
 translations: list[list[int]] = [[] for _ in lines]
-by_limit: dict[int, dict[int, list[str]]] = {}  # of the tokens of a translation, for which the engine has one a call
+by_limit: dict[int, dict[int, list[str]]] = {}  # CTranslate2 has one length limit per call
 for i, (line, found) in enumerate(zip(lines, src.encode_batch(lines, add_special_tokens=False), strict=True)):
     ids, longest = found.ids, about["longest_source"]
     if len(ids) > longest:
         sys.stderr.write(f"translate.py: line {i + 1} has {len(ids)} tokens and is cut to {longest}\n")
         ids = ids[:longest]
     limit = int(decoding["max_length_factor"] * len(ids)) + decoding["max_length_offset"]
-    if ids and line.strip():  # the engine adds what a source begins and ends with
+    if ids and line.strip():  # CTranslate2 adds the control symbols
         by_limit.setdefault(min(limit, about["positions"]), {})[i] = [*map(str, ids)]
 for limit, sources in by_limit.items():
     results = engine.translate_batch(
         list(sources.values()),
         beam_size=decoding["beam"],
         num_hypotheses=decoding["beam"],
-        length_penalty=decoding["length_penalty_exponent"] or 1e-9,  # at 0 its search ends too soon
+        length_penalty=decoding["length_penalty_exponent"] or 1e-9,  # with 0 its search stops too early
         no_repeat_ngram_size=decoding["no_repeat_ngram"],
         min_decoding_length=min(decoding["min_length"], limit),
         max_decoding_length=limit,
@@ -48,7 +48,7 @@ for limit, sources in by_limit.items():
         return_end_token=True,
     )
     for i, result in zip(sources, results, strict=True):
-        ended = [tokens for tokens in result.hypotheses if tokens[-1] == "</s>"]
-        translations[i] = [int(token) for token in (ended or result.hypotheses)[0] if token.isdigit()]
+        finished = [tokens for tokens in result.hypotheses if tokens[-1] == "</s>"]
+        translations[i] = [int(token) for token in (finished or result.hypotheses)[0] if token.isdigit()]
 for text in tgt.decode_batch(translations, skip_special_tokens=False):
     sys.stdout.buffer.write((text.replace("\n", " ") + "\n").encode())

@@ -1,0 +1,63 @@
+"""The metadata of an exported CTranslate2 folder: what `export.json` records."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from pathlib import Path
+from shlex import quote
+
+import ctranslate2
+from pydantic import BaseModel, PositiveInt, ValidationError
+
+from transformer_mt.decoding.config import DecodingConfig
+from transformer_mt.decoding.provenance import ModelProvenance
+from transformer_mt.errors import UserError
+from transformer_mt.runs.folder import EXPORT, RunFolder
+
+
+class TrainingDataMetadata(BaseModel):
+    """The training pairs of the exported model."""
+
+    src_lang: str
+    tgt_lang: str
+    max_length: PositiveInt
+
+
+class ExportMetadata(BaseModel):
+    """The keys of `export.json` that translation needs."""
+
+    step: int
+    quantization: str
+    data: TrainingDataMetadata
+    source_bos: bool
+    positions: PositiveInt
+    decoding: DecodingConfig
+
+
+def read_metadata(folder: Path) -> ExportMetadata:
+    """Read `export.json`. Raises `UserError` if this is not a folder that this version exported."""
+    path = folder / EXPORT
+    if RunFolder(folder).exists():
+        raise UserError(
+            f"{folder}: is a run; `tmt export {quote(str(folder))} --to ctranslate2 --output DIR` makes what "
+            "`tmt translate --engine ctranslate2 DIR` reads"
+        )
+    if not path.exists():
+        raise UserError(f"{folder}: has no {EXPORT}; name a folder that tmt export --to ctranslate2 made")
+    try:
+        return ExportMetadata.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        problems = (f"{'.'.join(map(str, one['loc']))}: {one['msg']}".removeprefix(": ") for one in error.errors())
+        raise UserError(f"{path}: {'; '.join(problems)}; export the run again with this version") from None
+
+
+def provenance(folder: Path, compute_type: str) -> ModelProvenance:
+    """Describe the model of an exported folder, computed in `compute_type`."""
+    metadata = read_metadata(folder)
+    checksum = sha256((folder / EXPORT).read_bytes()).hexdigest()  # differs for each export: it has the time
+    identity = {
+        "--engine": f"ctranslate2 {ctranslate2.__version__} ({compute_type})",
+        "exported": folder.resolve().name,
+        "checkpoint": f"{metadata.step} ({checksum[:12]})",
+    }
+    return ModelProvenance(identity, **metadata.data.model_dump())

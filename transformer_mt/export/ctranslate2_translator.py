@@ -1,0 +1,236 @@
+"""Translation with CTranslate2, from a folder that `tmt export --to ctranslate2` wrote.
+
+CTranslate2's beam search agrees with ours: it follows K beams until K hypotheses have ended, and ranks these by
+log-probability / length^A, where EOS counts as a token (tried with CTranslate2 4.8.5). Differences:
+
+- A token that `min_length` or `no_repeat_ngram` forbids leaves the softmax, so the other tokens become more likely.
+- After a given prefix, a hypothesis ends at once only if EOS is the most likely token.
+- An empty source has an empty translation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import ctranslate2
+import tokenizers as hf
+import torch
+
+from transformer_mt.data.tokenizers.components import EOS
+from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
+from transformer_mt.decoding.alignment import WordAlignment
+from transformer_mt.decoding.beam_search import Hypothesis
+from transformer_mt.decoding.config import DecodingConfig
+from transformer_mt.decoding.text_translator import EMPTY_HYPOTHESIS, TextTranslator
+from transformer_mt.errors import UserError
+from transformer_mt.export.ctranslate2_metadata import read_metadata
+from transformer_mt.export.ctranslate2_model import vocabulary
+from transformer_mt.export.ctranslate2_support import unsupported_search
+from transformer_mt.system.device import configure_process, resolve_machine
+
+MIN_LENGTH_PENALTY = 1e-9  # with 0, CTranslate2 stops before K hypotheses have ended
+COMPUTE_TYPES = {"fp32": "float32", "bf16": "bfloat16"}
+
+
+class CTranslate2Translator(TextTranslator):
+    """A translator that computes with CTranslate2. It takes all options except those of `unsupported_search`.
+
+    >>> CTranslate2Translator.load("exported").translate(["The old dog sleeps."])
+    ['Der alte Hund schläft.']
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        tokenizers: TokenizerPair,
+        config: DecodingConfig,
+        positions: int,
+        device: str = "cpu",
+        scores: bool = True,
+    ) -> None:
+        """Load the model.
+
+        `positions` is the longest sequence that it reads. Scores cost one more forward pass for each translation; leave
+        them out with `scores=False`.
+        """
+        super().__init__(tokenizers, config, max_positions=positions)
+        self.has_scores = scores
+        self.src, self.tgt = (vocabulary(side.pad_id) for side in (tokenizers.src, tokenizers.tgt))
+        self.ids = {token: i for i, token in enumerate(self.tgt)}
+        ctranslate2.set_log_level(40)  # no warning about compute types that this CPU lacks: we print the chosen one
+        kind, _, index = device.partition(":")
+        self.engine = cast(Any, ctranslate2).Translator(
+            str(folder), device=kind, device_index=int(index or 0), intra_threads=torch.get_num_threads()
+        )
+
+    @classmethod
+    def load(
+        cls,
+        run: str | Path,
+        checkpoint: str = "best",
+        device: str = "auto",
+        threads: int | str = "auto",
+        precision: str = "auto",
+        *,
+        scores: bool = True,
+        **options: Any,
+    ) -> CTranslate2Translator:
+        """Read an exported folder.
+
+        `precision` must be auto or the precision of the folder. Raises `UserError` if the folder is missing or damaged,
+        or if CTranslate2 does not support an option.
+        """
+        folder = Path(run)
+        metadata = read_metadata(folder)
+        if checkpoint != "best":
+            raise UserError(f"--checkpoint {checkpoint}: {folder} holds one checkpoint, of step {metadata.step:,}")
+        configure_process(resolve_machine("cpu", "fp32", threads))
+        check_device(device)
+        try:
+            files = (str(folder / f"{side}_tokenizer.json") for side in ("src", "tgt"))
+            src, tgt = (Tokenizer(hf.Tokenizer.from_file(file)) for file in files)
+            config = metadata.decoding.with_options(options)
+            check_search(config)
+            tokenizers = TokenizerPair(src, tgt, metadata.source_bos)
+            translator = cls(folder, tokenizers, config, metadata.positions, device, scores)
+        except UserError:
+            raise
+        except Exception as error:  # both libraries raise bare Exceptions
+            raise UserError(f"{folder}: is damaged ({error}); export it again") from None
+        _check_precision(folder, precision, metadata.quantization, translator.engine.compute_type)
+        return translator
+
+    def translate_ids(
+        self,
+        sources: list[list[int]],
+        config: DecodingConfig,
+        lines: Sequence[int] | None = None,
+        prefixes: list[list[int]] | None = None,
+    ) -> list[list[Hypothesis]]:
+        """Translate source ids. Return the hypotheses of each sentence, the best first."""
+        check_search(config)
+        forced = prefixes or [[] for _ in sources]
+        limits = [config.max_target_tokens(len(ids)) + len(prefix) for ids, prefix in zip(sources, forced, strict=True)]
+        found = self._search_within(limits, sources, forced, config)
+        if prefixes is not None:  # CTranslate2 ranks without the log-probabilities of the prefix: rank again
+
+            def rank(one: Hypothesis) -> tuple[bool, float]:
+                return one.finished, float(config.length_normalise(torch.tensor(one.score), max(1, len(one.log_probs))))
+
+            scored = self._add_scores(sources, found)
+            return [sorted(hypotheses, key=rank, reverse=True) for hypotheses in scored]
+        if self.has_scores:
+            return self._add_scores(sources, [hypotheses[: config.n_best] for hypotheses in found])
+        return found
+
+    def target_log_probs(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
+        """Return the log-probability of each token of given translations, including EOS."""
+        tokens = [[self.tgt[i] for i in ids] for ids in targets]
+        results = self.engine.score_batch(self._source_tokens(sources), tokens, max_input_length=0)
+        return [result.log_probs for result in results]
+
+    def word_alignments(
+        self, texts: Sequence[str], sources: list[list[int]], hypotheses: list[list[Hypothesis]]
+    ) -> list[WordAlignment]:
+        """Raise `UserError`: CTranslate2 has no alignments."""
+        raise UserError("--engine ctranslate2: it has no alignments; translate with the run itself")
+
+    def _search_within(
+        self, limits: Sequence[int], sentences: list[list[int]], prefixes: list[list[int]], config: DecodingConfig
+    ) -> list[list[Hypothesis]]:
+        """Return hypotheses without scores: finished ones first, otherwise in the order of CTranslate2.
+
+        CTranslate2 has one length limit for a batch, so all sentences are first translated with the largest. A sentence
+        is done if all its hypotheses end within its own limit, which then would not have changed them. The others are
+        translated again with their limit, and return unfinished hypotheses too.
+        """
+        limits = [min(limit, self.max_positions) for limit in limits]
+        found = [[EMPTY_HYPOTHESIS] for _ in sentences]
+        again: dict[int, list[int]] = {}  # limit -> indices of sentences
+
+        def translate(indices: list[int], limit: int, n: int) -> Iterator[tuple[int, list[Hypothesis]]]:
+            sources, forced = [sentences[i] for i in indices], [prefixes[i] for i in indices]
+            return zip(indices, self._translate(sources, forced, config, limit, n), strict=True)
+
+        for i, hypotheses in translate([i for i, ids in enumerate(sentences) if ids], max(limits), config.beam):
+            found[i] = hypotheses
+            if not all(one.finished and len(one.ids) < limits[i] for one in hypotheses):
+                again.setdefault(limits[i], []).append(i)
+        for limit, indices in again.items():
+            for i, hypotheses in translate(indices, limit, 2 * config.beam if config.beam > 1 else 1):
+                found[i] = sorted(hypotheses, key=lambda one: not one.finished)[: config.beam]
+        return found
+
+    def _translate(
+        self, sources: list[list[int]], prefixes: list[list[int]], config: DecodingConfig, limit: int, n: int
+    ) -> list[list[Hypothesis]]:
+        """Search until n hypotheses of each sentence have ended, and return up to n."""
+        results = self.engine.translate_batch(
+            self._source_tokens(sources),
+            [[self.tgt[i] for i in ids] for ids in prefixes] if any(prefixes) else None,
+            beam_size=config.beam,
+            num_hypotheses=n,
+            patience=n / config.beam,
+            length_penalty=config.length_penalty_exponent or MIN_LENGTH_PENALTY,
+            no_repeat_ngram_size=config.no_repeat_ngram,
+            min_decoding_length=min(config.min_length, limit),
+            max_decoding_length=limit,
+            max_input_length=0,
+            return_end_token=True,
+        )
+        return [[self._hypothesis(tokens) for tokens in result.hypotheses] for result in results]
+
+    def _hypothesis(self, tokens: list[str]) -> Hypothesis:
+        finished = tokens[-1:] == [EOS]
+        return Hypothesis([self.ids[token] for token in tokens[: len(tokens) - finished]], [], finished)
+
+    def _add_scores(self, sentences: list[list[int]], found: list[list[Hypothesis]]) -> list[list[Hypothesis]]:
+        """Add the log-probabilities. A hypothesis that fills all positions has none for its last token."""
+        pairs = [(ids, one.ids) for ids, hypotheses in zip(sentences, found, strict=True) if ids for one in hypotheses]
+        scores = iter(
+            self.target_log_probs([src for src, _ in pairs], [tgt[: self.max_positions - 1] for _, tgt in pairs])
+        )
+
+        def add(one: Hypothesis) -> Hypothesis:
+            log_probs = next(scores)
+            return Hypothesis(one.ids, log_probs if one.finished else log_probs[:-1], one.finished)
+
+        return [
+            [add(one) for one in hypotheses] if ids else hypotheses
+            for ids, hypotheses in zip(sentences, found, strict=True)
+        ]
+
+    def _source_tokens(self, sources: Sequence[Sequence[int]]) -> list[list[str]]:
+        return [[self.src[i] for i in ids] for ids in sources]
+
+
+# --- checks -----------------------------------------------------------------------------------------------------------
+
+
+def check_search(config: DecodingConfig) -> None:
+    """Raise `UserError` for search settings that CTranslate2 does not support."""
+    for key, reason in unsupported_search(config):
+        raise UserError(f"--engine ctranslate2: decoding.{key}: {reason}, or translate with the run itself")
+
+
+def check_device(device: str) -> None:
+    """Raise `UserError` for a device that CTranslate2 does not have on this machine."""
+    kind, colon, index = device.partition(":")
+    if kind not in ("auto", "cpu", "cuda") or (colon and not (kind == "cuda" and index.isdecimal())):
+        raise UserError(f"--device {device}: CTranslate2 has auto, cpu, cuda and cuda:N")
+    n_devices: int = cast(Any, ctranslate2).get_cuda_device_count()
+    if kind == "cuda" and int(index or 0) >= n_devices:
+        raise UserError(f"--device {device}: is not there ({n_devices} CUDA devices); choose cpu")
+
+
+def _check_precision(folder: Path, precision: str, quantization: str, compute_type: str) -> None:
+    """Raise `UserError` unless the weights and the computation on this machine have the wanted precision."""
+    if precision == "auto" or {quantization, compute_type} == {COMPUTE_TYPES[precision]}:
+        return
+    wanted = COMPUTE_TYPES[precision]
+    remedy = "" if quantization == wanted else f", or export with --quantization {wanted}"
+    raise UserError(
+        f"--precision {precision}: {folder} holds {quantization}, computed here in {compute_type}; leave it out{remedy}"
+    )
