@@ -12,11 +12,10 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from transformer_mt.data.batches import Batch
-from transformer_mt.model import chunked_logits
+from transformer_mt.model import chunked_logits, cpu_kernels
 from transformer_mt.model.attention import masked_softmax
 from transformer_mt.model.cpu_kernels import (
     BUCKETS_PER_OCTAVE,
-    PaddedLinear,
     bucket_size,
     pad_rows,
     plain_torch,
@@ -86,7 +85,7 @@ def test_the_switch_decides_for_all_operations_of_a_model(make_model: MakeModel)
         states = model(SRC, TGT)
         with plain_torch():
             plain_states = model(SRC, TGT)
-    kernels = {f"{name}Backward" for name in ("PaddedLinear", "Dropout16Bit", "MaskedSoftmax", "RMSNormFunction")}
+    kernels = {f"{name}Backward" for name in ("_PaddedLinear", "_Dropout16Bit", "_MaskedSoftmax", "_RMSNorm")}
     assert custom_gradients(states) == kernels
     assert custom_gradients(plain_states) == set()
 
@@ -195,7 +194,7 @@ def test_rms_norm_equals_double_precision(shape: tuple[int, ...], dtype: torch.d
     x = torch.randn(shape, dtype=dtype, requires_grad=True)
     transposed = x.transpose(1, 2) if shape[-1] != 6 else x
     found, wanted = norm(transposed), F.rms_norm(transposed.double(), (6,), norm.weight.double(), 0.1)
-    assert custom_gradients(found) == {"RMSNormFunctionBackward"}
+    assert custom_gradients(found) == {"_RMSNormBackward"}
     torch.testing.assert_close(found.double(), wanted, atol=tolerance, rtol=tolerance)
     inputs = (x, norm.weight)
     for one, other in zip(*(torch.autograd.grad(y.sin().sum(), inputs) for y in (found, wanted)), strict=True):
@@ -263,13 +262,12 @@ def test_linear_with_converted_weights_accepts_fp32(shape: tuple[int, ...], has_
 def test_without_gradient_a_full_bucket_skips_the_autograd_function(monkeypatch: pytest.MonkeyPatch) -> None:
     """Decoding one sentence makes many small products, and the call costs as much as one of them."""
     n_rows: list[int] = []
-    apply = PaddedLinear.apply
 
-    def count(x: Tensor, *others: Any) -> Any:
-        n_rows.append(len(x))
-        return apply(x, *others)
+    def count(rows: Tensor, dtype: torch.dtype) -> Tensor:
+        n_rows.append(len(rows))
+        return pad_rows(rows, dtype)
 
-    monkeypatch.setattr(PaddedLinear, "apply", count)
+    monkeypatch.setattr(cpu_kernels, "pad_rows", count)
     with torch.inference_mode():
         for rows in (1, 5, 16, 17, 32, 37):
             linear(torch.randn(rows, 24), torch.randn(7, 24).to(BF16), None)

@@ -1,4 +1,4 @@
-"""Layers against their formulas: traps 8 (layer normalisation) and 16 (residual connections)."""
+"""Layers equal their formulas: traps 8 (layer normalisation) and 16 (residual connections)."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def x() -> Tensor:
     return torch.randn(B, L, D)
 
 
-def normed(x: Tensor, eps: float) -> Tensor:
-    """Zero mean, and the biased variance under the root with eps."""
+def layer_norm(x: Tensor, eps: float) -> Tensor:
+    """Normalise with the biased variance and eps under the root."""
     mean = x.mean(-1, keepdim=True)
     variance = (x - mean).square().mean(-1, keepdim=True)
     return (x - mean) / (variance + eps).sqrt()
@@ -55,42 +55,42 @@ def double(h: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("eps", [1e-5, 0.5])
-def test_layer_normalisation(x: Tensor, eps: float) -> None:
-    """Trap 8: a large eps shows where it stands."""
+def test_layer_norm_uses_biased_variance_and_eps_under_the_root(x: Tensor, eps: float) -> None:
+    """Trap 8: with a large eps, its place matters."""
     settings = config(norm_eps=eps, norm_position="post")
-    wanted = normed(3 * x, eps)
+    wanted = layer_norm(3 * x, eps)
     torch.testing.assert_close(make_residual(settings)(x, double), wanted)
     torch.testing.assert_close(F.layer_norm(3 * x, (D,), eps=eps), wanted)
-    torch.testing.assert_close(make_final_norm(config(norm_eps=eps))(x), normed(x, eps))
+    torch.testing.assert_close(make_final_norm(config(norm_eps=eps))(x), layer_norm(x, eps))
 
 
 def test_pre_norm_is_x_plus_sublayer_of_norm(x: Tensor) -> None:
-    torch.testing.assert_close(PreNorm(config())(x, double), x + 2 * normed(x, 1e-5))
+    torch.testing.assert_close(PreNorm(config())(x, double), x + 2 * layer_norm(x, 1e-5))
 
 
 def test_post_norm_is_norm_of_x_plus_sublayer(x: Tensor) -> None:
-    torch.testing.assert_close(PostNorm(config())(x, double), normed(x + 2 * x, 1e-5))
+    torch.testing.assert_close(PostNorm(config())(x, double), layer_norm(x + 2 * x, 1e-5))
 
 
 def test_sublayer_norm_is_x_plus_norm_of_sublayer(x: Tensor) -> None:
-    torch.testing.assert_close(SublayerNorm(config())(x, double), x + normed(2 * x, 1e-5))
+    torch.testing.assert_close(SublayerNorm(config())(x, double), x + layer_norm(2 * x, 1e-5))
 
 
-def test_the_norm_has_gain_and_bias(x: Tensor) -> None:
+def test_layer_norm_has_gain_and_bias(x: Tensor) -> None:
     residual = PreNorm(config())
     norm = cast(LayerNorm, residual.norm)
     nn.init.constant_(norm.weight, 3.0)
     nn.init.constant_(norm.bias, 0.5)
-    torch.testing.assert_close(residual(x, double), x + 2 * (3 * normed(x, 1e-5) + 0.5))
+    torch.testing.assert_close(residual(x, double), x + 2 * (3 * layer_norm(x, 1e-5) + 0.5))
 
 
-def test_dropout_is_on_the_sublayer_alone(x: Tensor) -> None:
-    """The residual stream passes whole; what is left of the sub-layer is scaled."""
+def test_residual_dropout_applies_only_to_the_sublayer(x: Tensor) -> None:
+    """The residual stream is not dropped; what remains of the sub-layer is rescaled."""
     added = PreNorm(config(dropout={**NO_DROPOUT, "residual": 0.5}))(x, torch.ones_like) - x
     assert set(added.round(decimals=4).unique().tolist()) == {0.0, 2.0}
 
 
-def test_kinds_by_name() -> None:
+def test_norm_position_selects_residual_and_final_norm() -> None:
     kinds = (
         ("pre", PreNorm, LayerNorm),
         ("post", PostNorm, nn.Identity),
@@ -106,7 +106,7 @@ def test_kinds_by_name() -> None:
 # --- layers -----------------------------------------------------------------------------------------------------------
 
 
-def test_feed_forward_is_its_formula(x: Tensor) -> None:
+def test_feed_forward_equals_its_formula(x: Tensor) -> None:
     layer = FeedForward(config())
     hidden = (x @ layer.inner.weight.T + layer.inner.bias).clamp(min=0)
     torch.testing.assert_close(layer(x), hidden @ layer.outer.weight.T + layer.outer.bias)
@@ -122,7 +122,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     ("name", "function"), [("gelu", "gelu"), ("silu", "silu"), ("geglu", "gelu"), ("swiglu", "silu")]
 )
 @pytest.mark.parametrize("bias", [True, False])
-def test_other_feed_forwards_are_their_formulas(x: Tensor, name: str, function: str, bias: bool) -> None:
+def test_feed_forward_equals_its_formula_with_each_activation(x: Tensor, name: str, function: str, bias: bool) -> None:
     layer = FeedForward(config(activation=name, feed_forward_bias=bias))
     assert sum(1 for _ in layer.parameters()) == (4 if bias else 2)
     hidden = F.linear(x, layer.inner.weight, layer.inner.bias)
@@ -138,8 +138,8 @@ def run_encoder(x: Tensor, **settings: Any) -> Tensor:
     return EncoderLayer(config(**settings))(x, torch.ones(B, 1, 1, L, dtype=torch.bool))
 
 
-def silence(layer: nn.Module) -> None:
-    """Make every sub-layer answer zero."""
+def zero_outputs(layer: nn.Module) -> None:
+    """Make every sub-layer return zero."""
     for module in layer.modules():
         if isinstance(module, MultiHeadAttention | FeedForward):
             last = module.output if isinstance(module, MultiHeadAttention) else module.outer
@@ -147,27 +147,27 @@ def silence(layer: nn.Module) -> None:
             nn.init.zeros_(last.bias)
 
 
-def run_decoder(layer: DecoderLayer, x: Tensor, past: LayerKVCache | None = None) -> Tensor:
-    """With a past, x is one column more: it sees those that are taken, and nothing of the room behind them."""
+def run_decoder(layer: DecoderLayer, x: Tensor, cache: LayerKVCache | None = None) -> Tensor:
+    """Run a decoder layer; with a cache, `x` is one new position, and the mask hides free slots."""
     states = torch.linspace(-1, 1, B * 3 * D).view(B, 3, D)
-    mask = causal_mask(x.size(1)) if past is None else (torch.arange(BLOCK) <= past.n_used)[None, None, None]
+    mask = causal_mask(x.size(1)) if cache is None else (torch.arange(BLOCK) <= cache.n_used)[None, None, None]
     memory_mask = torch.tensor([[True, True, False], [True, True, True]])[:, None, None]
-    return layer(x, mask, layer.cross_attention.project_keys_values(states), memory_mask, past)
+    return layer(x, mask, layer.cross_attention.project_keys_values(states), memory_mask, cache)
 
 
-def test_silent_sublayers_are_the_identity_under_pre_norm(x: Tensor) -> None:
+def test_zero_sublayers_are_the_identity_with_pre_norm(x: Tensor) -> None:
     """Trap 16: the residual is the layer's input, not the sub-layer's output."""
     encoder, decoder = EncoderLayer(config()), DecoderLayer(config())
-    silence(encoder)
-    silence(decoder)
+    zero_outputs(encoder)
+    zero_outputs(decoder)
     assert torch.equal(encoder(x, torch.ones(B, 1, 1, L, dtype=torch.bool)), x)
     assert torch.equal(run_decoder(decoder, x), x)
 
 
 @NORMS
 @torch.inference_mode()
-def test_inputs_stay_as_they_are(norm_position: str, x: Tensor) -> None:
-    """Trap 16: nothing is added to the caller's tensor."""
+def test_layers_do_not_modify_their_inputs(norm_position: str, x: Tensor) -> None:
+    """Trap 16."""
     settings, before = config(norm_position=norm_position), x.clone()
     FeedForward(config())(x)
     make_residual(settings)(x, double)
@@ -180,14 +180,14 @@ def test_inputs_stay_as_they_are(norm_position: str, x: Tensor) -> None:
 
 @NORMS
 @torch.inference_mode()
-def test_a_layer_with_a_past_continues_the_whole(norm_position: str, x: Tensor) -> None:
-    layer, past = DecoderLayer(config(norm_position=norm_position)), LayerKVCache()
-    steps = [run_decoder(layer, x[:, t : t + 1], past) for t in range(L)]
+def test_a_layer_with_a_cache_equals_one_pass(norm_position: str, x: Tensor) -> None:
+    layer, cache = DecoderLayer(config(norm_position=norm_position)), LayerKVCache()
+    steps = [run_decoder(layer, x[:, t : t + 1], cache) for t in range(L)]
     torch.testing.assert_close(torch.cat(steps, dim=1), run_decoder(layer, x))
 
 
 @pytest.mark.parametrize("name", ["residual", "attention", "activation"])
-def test_each_dropout_rate_has_its_place(name: str) -> None:
+def test_each_dropout_rate_applies_to_its_module(name: str) -> None:
     settings = config(dropout={**NO_DROPOUT, name: 0.25})
     layer = DecoderLayer(settings)
     rates = {

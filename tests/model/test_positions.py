@@ -1,4 +1,4 @@
-"""Positions against their closed forms: traps 9 (exponent), 10 (overflow), 11 (checkpoint) and 12 (precision)."""
+"""Positions equal their closed forms: traps 9 (exponent), 10 (overflow), 11 (checkpoint) and 12 (precision)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from transformer_mt.errors import UserError
 from transformer_mt.model.positions import LearnedPositions, Rotary, SinusoidalPositions, sinusoidal_table
 
 
-def table_of(positions: SinusoidalPositions, start: int, length: int) -> torch.Tensor:
-    """What is added at some positions. [length, D]"""
+def added_positions(positions: SinusoidalPositions, start: int, length: int) -> torch.Tensor:
+    """Return the vectors that are added from `start` on. [length, D]"""
     width = positions.table.size(1)
     at = slice(start, start + length)
     return positions(torch.zeros(1, length, width, dtype=positions.table.dtype), at)[0]
@@ -25,52 +25,53 @@ def closed_form(position: int, dim: int, d_model: int) -> float:
 
 @pytest.mark.parametrize("d_model", [2, 7, 8, 512])
 @pytest.mark.parametrize("position", [0, 1, 2, 63, 1029])
-def test_closed_form(position: int, d_model: int) -> None:
-    """Trap 9; an odd width ends with a sine."""
+def test_sinusoidal_table_equals_its_closed_form(position: int, d_model: int) -> None:
+    """Trap 9; the last element of an odd width is a sine."""
     row = sinusoidal_table(1030, d_model)[position]
     wanted = [closed_form(position, dim, d_model) for dim in range(d_model)]
     torch.testing.assert_close(row, torch.tensor(wanted), atol=2e-4, rtol=0)  # fp32 angles of up to 1029
 
 
-def test_a_step_is_a_rotation_by_the_same_angle() -> None:
-    """Why sinusoids: the product of two positions depends on their distance alone."""
+def test_sinusoidal_products_depend_only_on_the_distance() -> None:
     table = sinusoidal_table(100, 16).double()
     near, far = table[10] @ table[17], table[80] @ table[87]
     torch.testing.assert_close(near, far, atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize(("start", "length"), [(0, 3), (2, 2), (3, 2), (4, 1), (0, 40)])
-def test_any_length_works(start: int, length: int) -> None:
-    """Trap 10: inside the table, up to its end, across it, behind it."""
+def test_sinusoidal_positions_have_no_maximum(start: int, length: int) -> None:
+    """Trap 10: within the table, up to its end, across it, and beyond it."""
     positions = SinusoidalPositions(8, length=4)
-    torch.testing.assert_close(table_of(positions, start, length), sinusoidal_table(64, 8)[start : start + length])
-    torch.testing.assert_close(table_of(positions, 0, 2), sinusoidal_table(2, 8))
+    torch.testing.assert_close(
+        added_positions(positions, start, length), sinusoidal_table(64, 8)[start : start + length]
+    )
+    torch.testing.assert_close(added_positions(positions, 0, 2), sinusoidal_table(2, 8))
 
 
-def test_the_table_grows_in_strides() -> None:
+def test_the_table_doubles_when_it_grows() -> None:
     positions = SinusoidalPositions(8, length=4)
-    sizes = [len(table_of(positions, 0, length)) and len(positions.table) for length in range(1, 33)]
+    sizes = [len(added_positions(positions, 0, length)) and len(positions.table) for length in range(1, 33)]
     assert len(set(sizes)) == 4  # 4, 8, 16, 32
 
 
-def test_no_checkpoint_holds_the_table() -> None:
+def test_the_table_is_not_in_the_state_dict() -> None:
     """Trap 11."""
     assert not SinusoidalPositions(8).state_dict()
     SinusoidalPositions(8, length=4).load_state_dict(SinusoidalPositions(8, length=9).state_dict())
 
 
-def test_the_table_follows_the_module_to_another_precision() -> None:
-    """Trap 12: computed in fp32, then cast, also where it grows."""
+def test_the_table_is_computed_in_fp32_then_cast() -> None:
+    """Trap 12, also when it grows."""
     positions = SinusoidalPositions(16, length=4)
     assert positions.table.dtype == torch.float32
     positions.to(torch.bfloat16)
-    assert torch.equal(table_of(positions, 0, 1030), sinusoidal_table(1030, 16).bfloat16())
+    assert torch.equal(added_positions(positions, 0, 1030), sinusoidal_table(1030, 16).bfloat16())
 
 
-def test_positions_stay_apart_under_autocast() -> None:
-    """Trap 12: computed in bf16, 514 of them would be left."""
+def test_positions_are_distinct_under_autocast() -> None:
+    """Trap 12: computed in bf16, only 514 would be distinct."""
     with torch.autocast("cpu", torch.bfloat16):
-        found = table_of(SinusoidalPositions(16, length=4), 0, 1030)
+        found = added_positions(SinusoidalPositions(16, length=4), 0, 1030)
     assert torch.equal(found, sinusoidal_table(1030, 16))
     assert len(found.unique(dim=0)) == 1030
 
@@ -78,7 +79,7 @@ def test_positions_stay_apart_under_autocast() -> None:
 # --- learned ----------------------------------------------------------------------------------------------------------
 
 
-def test_learned_positions_are_added_up_to_their_maximum() -> None:
+def test_learned_positions_beyond_the_maximum_are_refused() -> None:
     positions, x = LearnedPositions(8, 5), torch.randn(2, 3, 8)
     torch.testing.assert_close(positions(x, slice(2, 5)), x + positions.table[2:5])
     with pytest.raises(UserError, match=r"sequence has 6 tokens, .* learned 5 positions: .*model\.max_positions"):
@@ -88,17 +89,17 @@ def test_learned_positions_are_added_up_to_their_maximum() -> None:
 # --- rotary -----------------------------------------------------------------------------------------------------------
 
 
-def test_rotary_is_a_multiplication_of_complex_numbers() -> None:
-    """Su et al. 2021, section 3.4: pair i is turned by position / 10000^(2i / E)."""
+def test_rotary_equals_a_complex_product() -> None:
+    """Su et al. 2021, section 3.4: pair i is rotated by position / 10000^(2i / E)."""
     x, start = torch.randn(2, 3, 7, 10), 4
     pairs = torch.complex(*x.double().chunk(2, dim=-1))  # [2, 3, 7, 5]
     angles = torch.arange(start, start + 7)[:, None] / 10_000 ** (2 * torch.arange(5).double() / 10)
-    turned = pairs * torch.polar(torch.ones_like(angles), angles)
-    wanted = torch.cat([turned.real, turned.imag], dim=-1).float()
+    rotated = pairs * torch.polar(torch.ones_like(angles), angles)
+    wanted = torch.cat([rotated.real, rotated.imag], dim=-1).float()
     torch.testing.assert_close(Rotary(10, length=5)(x, slice(start, start + 7)), wanted, atol=1e-5, rtol=1e-5)
 
 
-def test_rotary_products_depend_on_the_distance_alone() -> None:
+def test_rotary_products_depend_only_on_the_distance() -> None:
     rotary, query, key = Rotary(16), torch.randn(1, 1, 1, 16), torch.randn(1, 1, 1, 16)
     products = [
         (rotary(query, slice(place, place + 1)) * rotary(key, slice(place + distance, place + distance + 1))).sum()
@@ -109,14 +110,14 @@ def test_rotary_products_depend_on_the_distance_alone() -> None:
     assert not torch.isclose(near, other, atol=1e-2)
 
 
-def test_rotary_keeps_lengths_and_leaves_position_zero() -> None:
+def test_rotary_preserves_norms_and_position_zero() -> None:
     rotary, x = Rotary(8), torch.randn(1, 2, 600, 8)
     torch.testing.assert_close(rotary(x).norm(dim=-1), x.norm(dim=-1))
     torch.testing.assert_close(rotary(x[:, :, :1]), x[:, :, :1])
 
 
-def test_rotary_positions_that_grew_while_translating_serve_training() -> None:
-    """Trap 10: a table made in inference mode must not stop autograd."""
+def test_a_table_that_grew_in_inference_mode_serves_training() -> None:
+    """Trap 10: autograd refuses tensors that were made in inference mode."""
     rotary, x = Rotary(8, length=2), torch.randn(1, 2, 9, 8, requires_grad=True)
     with torch.inference_mode():
         rotary(x)

@@ -1,4 +1,4 @@
-"""The whole model against `torch.nn`, and what must not move it: traps 1 to 5, 7, 11, 13, 14 and 16."""
+"""The model equals `torch.nn` and ignores padding, neighbours and future tokens: traps 1-5, 7, 10-14, 16, 17."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ TGT = torch.tensor([[1, 12, 4, 5], [1, 3, 22, PAD], [1, PAD, PAD, PAD]])
 
 
 def scramble_padding(ids: Tensor) -> Tensor:
-    """Other ids where there is padding."""
+    """Replace padding by random ids."""
     return torch.where(ids == PAD, torch.randint(1, 23, ids.shape), ids)
 
 
 def real(states: Tensor, ids: Tensor) -> Tensor:
-    """The states of what is not padding."""
+    """Return the states of tokens that are not padding."""
     return states[ids != PAD]
 
 
-def watch(module: nn.Module) -> list[Tensor]:
-    """What a module will give out, with its place in the graph."""
+def record_outputs(module: nn.Module) -> list[Tensor]:
+    """Record the outputs of a module, with their autograd graph."""
     outputs: list[Tensor] = []
 
     def keep(_module: nn.Module, _inputs: object, output: Tensor) -> None:
@@ -54,14 +54,14 @@ def watch(module: nn.Module) -> list[Tensor]:
     return outputs
 
 
-# --- the same as torch.nn ---------------------------------------------------------------------------------------------
+# --- equality with torch.nn -------------------------------------------------------------------------------------------
 
 
 Twins = Iterator[tuple[Tensor, Tensor]]
 
 
 def twins(ours: nn.Module, theirs: nn.Module) -> Twins:
-    """Parameters that mean the same, of two modules of one shape."""
+    """Pair the parameters of two modules of the same structure."""
     yield from zip(ours.parameters(), theirs.parameters(), strict=True)
 
 
@@ -89,7 +89,7 @@ def stack_twins(ours: Encoder | Decoder, theirs: Any) -> Twins:
 
 
 def stack_in_torch(ours: Encoder | Decoder, config: ModelConfig) -> nn.Module:
-    """A stack of torch's layers with our weights; only pre-norm ends with a norm."""
+    """Return a stack of PyTorch's layers with our weights. Only pre-norm has a final norm."""
     pre, depth = config.norm_position == "pre", len(ours.layers)
     norm: Any = nn.LayerNorm(config.d_model) if pre else None
     sizes: Any = {"d_model": config.d_model, "nhead": config.n_heads, "dim_feedforward": config.d_ff}
@@ -100,7 +100,7 @@ def stack_in_torch(ours: Encoder | Decoder, config: ModelConfig) -> nn.Module:
         stack = nn.TransformerDecoder(nn.TransformerDecoderLayer(**sizes), depth, norm)
     for our_weight, their_weight in stack_twins(ours, stack):
         their_weight.data = our_weight.detach().clone()
-    return stack  # it stays in training, without dropout: evaluating, torch takes a path that has no gradients
+    return stack  # in training mode without dropout, because the fast path of evaluation mode has no gradients
 
 
 def embed(embedding: Embedding, ids: Tensor) -> Tensor:
@@ -122,8 +122,8 @@ def decode_in_torch(model: Transformer, stack: nn.Module, tgt_in: Tensor, memory
     )
 
 
-def check(ours: Tensor, theirs: Tensor, weights: Twins) -> None:
-    """The same output, and the same gradients of all weights."""
+def assert_same_gradients(ours: Tensor, theirs: Tensor, weights: Twins) -> None:
+    """Compare outputs and the gradients of all weights."""
     torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
     for states in (ours, theirs):
         states.square().mean().backward()
@@ -133,28 +133,28 @@ def check(ours: Tensor, theirs: Tensor, weights: Twins) -> None:
 
 @NORMS
 @ACTIVATIONS
-def test_the_encoder_equals_torch(make_model: MakeModel, norm_position: str, activation: str) -> None:
+def test_encoder_equals_torch(make_model: MakeModel, norm_position: str, activation: str) -> None:
     model = make_model(norm_position=norm_position, activation=activation, rough=0.2)
     stack = stack_in_torch(model.encoder, model.config)
     ours, theirs = model.encode(SRC)[0], encode_in_torch(model, stack, SRC)
-    check(real(ours, SRC), real(theirs, SRC), stack_twins(model.encoder, stack))
+    assert_same_gradients(real(ours, SRC), real(theirs, SRC), stack_twins(model.encoder, stack))
 
 
 @NORMS
 @ACTIVATIONS
-def test_the_decoder_equals_torch(make_model: MakeModel, norm_position: str, activation: str) -> None:
-    """Also where torch masks the target's padding: the causal mask alone serves."""
+def test_decoder_equals_torch(make_model: MakeModel, norm_position: str, activation: str) -> None:
+    """PyTorch also masks target padding, which the causal mask hides anyway."""
     model = make_model(norm_position=norm_position, activation=activation, rough=0.2)
     memory = torch.randn(3, 5, 16)
     stack = stack_in_torch(model.decoder, model.config)
     ours = model.decode(TGT, memory, padding_mask(SRC, PAD))
     theirs = decode_in_torch(model, stack, TGT, memory, SRC)
-    check(real(ours, TGT), real(theirs, TGT), stack_twins(model.decoder, stack))
+    assert_same_gradients(real(ours, TGT), real(theirs, TGT), stack_twins(model.decoder, stack))
 
 
 @NORMS
 @TIES
-def test_the_model_equals_torch(make_model: MakeModel, norm_position: str, tie_embeddings: str) -> None:
+def test_model_equals_torch(make_model: MakeModel, norm_position: str, tie_embeddings: str) -> None:
     model = make_model(norm_position=norm_position, tie_embeddings=tie_embeddings, rough=0.2)
     encoder, decoder = (stack_in_torch(stack, model.config) for stack in (model.encoder, model.decoder))
     states = decode_in_torch(model, decoder, TGT, encode_in_torch(model, encoder, SRC), SRC)
@@ -162,10 +162,10 @@ def test_the_model_equals_torch(make_model: MakeModel, norm_position: str, tie_e
     ours = model.logits(model(SRC, TGT))
     assert torch.all(ours[..., PAD] == -math.inf)
     both = itertools.chain(stack_twins(model.encoder, encoder), stack_twins(model.decoder, decoder))
-    check(real(ours, TGT)[:, 1:], real(theirs, TGT)[:, 1:], both)
+    assert_same_gradients(real(ours, TGT)[:, 1:], real(theirs, TGT)[:, 1:], both)
 
 
-def test_an_encoder_alone() -> None:
+def test_an_encoder_without_a_model_masks_its_padding() -> None:
     class Words:
         vocab_size, pad_id = 23, PAD
 
@@ -181,7 +181,7 @@ def test_an_encoder_alone() -> None:
 
 
 @NORMS
-def test_padding_on_the_right_changes_nothing(make_model: MakeModel, norm_position: str) -> None:
+def test_more_padding_on_the_right_changes_nothing(make_model: MakeModel, norm_position: str) -> None:
     """Traps 3 and 7."""
     model = make_model(norm_position=norm_position, rough=0.2)
     longer = model(F.pad(SRC, (0, 4), value=PAD), F.pad(TGT, (0, 3), value=PAD))[:, : TGT.size(1)]
@@ -190,8 +190,8 @@ def test_padding_on_the_right_changes_nothing(make_model: MakeModel, norm_positi
     torch.testing.assert_close(alone[0], model(SRC, TGT)[1, :3])
 
 
-def test_the_ids_that_padding_holds_change_nothing(make_model: MakeModel) -> None:
-    """Trap 3: what is masked is a key, whatever stands there."""
+def test_ids_at_masked_positions_change_nothing(make_model: MakeModel) -> None:
+    """Trap 3: the mask is on the key axis."""
     model, mask = make_model(rough=0.2), padding_mask(SRC, PAD)
     clean, scrambled = model.encoder(SRC, mask), model.encoder(scramble_padding(SRC), mask)
     torch.testing.assert_close(real(scrambled, SRC), real(clean, SRC))
@@ -200,7 +200,7 @@ def test_the_ids_that_padding_holds_change_nothing(make_model: MakeModel) -> Non
 
 
 def test_the_source_is_masked_by_its_own_pad_id(make_model: MakeModel) -> None:
-    """Trap 17: the target's pad id is a word there."""
+    """Trap 17: the pad id of the target is an ordinary token of the source."""
     model = make_model(pad=(5, 3), tie_embeddings="decoder", rough=0.2)
     src = torch.tensor([[4, 3, 8], [3, 5, 5]])
     states, mask = model.encode(src)
@@ -211,23 +211,23 @@ def test_the_source_is_masked_by_its_own_pad_id(make_model: MakeModel) -> None:
 @NORMS
 @pytest.mark.parametrize("t", [0, 1, 2])
 def test_no_position_sees_the_next_token(make_model: MakeModel, norm_position: str, t: int) -> None:
-    """Traps 1 and 2: another token at t + 1 moves no state up to t, and has no gradient from there."""
+    """Traps 1 and 2: token t + 1 changes no state up to t, and gets no gradient from it."""
     model = make_model(norm_position=norm_position, tie_embeddings="none", rough=0.2)
     other = TGT.clone()
     other[:, t + 1 :] = 17
     assert torch.equal(model(SRC, other)[:, : t + 1], model(SRC, TGT)[:, : t + 1])
 
-    embedded = watch(model.decoder.embedding)
+    embedded = record_outputs(model.decoder.embedding)
     states = model(SRC, TGT)
     (gradient,) = torch.autograd.grad(states[:, t].square().sum(), embedded)
     assert torch.all(gradient[:, t + 1 :] == 0)
     assert gradient[0, : t + 1].abs().sum(-1).min() > 0
 
 
-def test_every_source_token_is_seen_by_every_position(make_model: MakeModel) -> None:
-    """The other side of trap 2: the encoder looks both ways, and the decoder at the whole source."""
+def test_every_target_position_sees_every_source_token(make_model: MakeModel) -> None:
+    """The counterpart of trap 2: the encoder is bidirectional, and cross-attention sees the whole source."""
     model = make_model(tie_embeddings="none", rough=0.2)
-    embedded = watch(model.encoder.embedding)
+    embedded = record_outputs(model.encoder.embedding)
     states = model(SRC, TGT)
     for t in range(TGT.size(1)):
         (gradient,) = torch.autograd.grad(states[:, t].square().sum(), embedded, retain_graph=True)
@@ -235,8 +235,8 @@ def test_every_source_token_is_seen_by_every_position(make_model: MakeModel) -> 
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_an_empty_source_poisons_nothing(make_model: MakeModel, dtype: torch.dtype) -> None:
-    """Trap 4: in training, with dropout on the weights, and the neighbours' gradient is their own."""
+def test_an_empty_source_does_not_affect_other_sentences(make_model: MakeModel, dtype: torch.dtype) -> None:
+    """Trap 4: loss and gradients are finite, also with dropout on the attention weights."""
     model = make_model(dropout={"attention": 0.3}).train()
     src = SRC.clone()
     src[1] = PAD
@@ -254,7 +254,7 @@ def test_an_empty_source_poisons_nothing(make_model: MakeModel, dtype: torch.dty
 
 
 @NORMS
-def test_autocast_is_near_fp32(make_model: MakeModel, norm_position: str) -> None:
+def test_autocast_is_close_to_fp32(make_model: MakeModel, norm_position: str) -> None:
     """Traps 5 and 12."""
     model = make_model(norm_position=norm_position)
     with torch.autocast("cpu", torch.bfloat16):
@@ -263,8 +263,8 @@ def test_autocast_is_near_fp32(make_model: MakeModel, norm_position: str) -> Non
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_a_model_in_half_precision(make_model: MakeModel, dtype: torch.dtype) -> None:
-    """Trap 5: also with padding and an empty source, which want the masks' fill value."""
+def test_half_precision_is_close_to_fp32(make_model: MakeModel, dtype: torch.dtype) -> None:
+    """Trap 5: also with padding and an empty source, where the fill value of the mask matters."""
     model = make_model(rough=0.1)
     exact = real(model.logits(model(SRC, TGT)), TGT)
     model.to(dtype)
@@ -276,22 +276,22 @@ def test_a_model_in_half_precision(make_model: MakeModel, dtype: torch.dtype) ->
 
 
 @pytest.mark.parametrize("start", [0, 3])
-def test_embeddings_are_scaled_and_placed(make_model: MakeModel, start: int) -> None:
-    """Trap 13: the same for a training prefix and for the one token of a decoding step."""
+def test_embeddings_are_scaled_and_get_their_position(make_model: MakeModel, start: int) -> None:
+    """Trap 13: the same for a training prefix and for a single decoding step."""
     embedding = make_model(d_model=16).decoder.embedding
     wanted = embedding.tokens.weight[TGT] * 4 + sinusoidal_table(start + 4, 16)[start:]
     torch.testing.assert_close(embedding(TGT, slice(start, start + 4)), wanted)
     torch.testing.assert_close(embedding(TGT[:, :1], slice(start, start + 1)), wanted[:, :1])
 
 
-def test_dropout_of_embeddings_is_for_training_only(make_model: MakeModel) -> None:
+def test_embedding_dropout_applies_only_in_training(make_model: MakeModel) -> None:
     decoder = make_model(dropout={"embedding": 0.5}).decoder
     assert torch.equal(decoder.embed(TGT), decoder.embed(TGT))
     assert (decoder.train().embed(TGT) == 0).float().mean() > 0.25
 
 
-def test_positions_that_grew_while_translating_serve_training(make_model: MakeModel) -> None:
-    """Trap 10: a buffer made in inference mode must not stop autograd."""
+def test_positions_that_grew_in_inference_mode_serve_training(make_model: MakeModel) -> None:
+    """Trap 10: autograd refuses tensors that were made in inference mode."""
     model = make_model()
     model.encoder.embedding.positions = SinusoidalPositions(16, length=2)
     with torch.inference_mode():
@@ -300,7 +300,7 @@ def test_positions_that_grew_while_translating_serve_training(make_model: MakeMo
 
 
 @TIES
-def test_initial_weights(make_model: MakeModel, tie_embeddings: str) -> None:
+def test_initial_weights_are_xavier_uniform(make_model: MakeModel, tie_embeddings: str) -> None:
     model = make_model(d_model=64, d_ff=128, vocab=(500, 500), tie_embeddings=tie_embeddings)
     bounds: list[tuple[Tensor, float]] = []
     for module in model.modules():
@@ -317,13 +317,15 @@ def test_initial_weights(make_model: MakeModel, tie_embeddings: str) -> None:
     if tie_embeddings == "none":
         bounds.append((model.output.weight, math.sqrt(6 / (64 + 500))))
     assert len(bounds) == 2 * (4 + 2) + 2 * (8 + 2) + (tie_embeddings == "none")
-    for matrix, bound in bounds:  # of a uniform distribution, the largest of so many is near the bound
+    for matrix, bound in bounds:  # the maximum of many uniform numbers is close to the bound
         assert 0.97 * bound < matrix.abs().max() <= bound
 
 
 @NORMS
 @TIES
-def test_number_of_parameters(make_model: MakeModel, norm_position: str, tie_embeddings: str) -> None:
+def test_number_of_parameters_equals_the_closed_form(
+    make_model: MakeModel, norm_position: str, tie_embeddings: str
+) -> None:
     d, f, src_vocab, tgt_vocab = 16, 32, 23, 23 if tie_embeddings == "all" else 31
     model = make_model(vocab=(src_vocab, tgt_vocab), norm_position=norm_position, tie_embeddings=tie_embeddings)
     attention, feed_forward, norm = 4 * (d * d + d), 2 * d * f + f + d, 2 * d
@@ -353,7 +355,7 @@ def take_steps(model: Transformer, count: int) -> None:
 @TIES
 @pytest.mark.parametrize("pad", [0, 11, 22])
 def test_the_pad_row_stays_zero(make_model: MakeModel, tie_embeddings: str, pad: int, tmp_path: Path) -> None:
-    """Trap 14: at first, after tying, after ten steps, after saving and loading."""
+    """Trap 14: after initialisation, tying, ten steps, saving and loading."""
     pads = (pad, pad) if tie_embeddings == "all" else (pad, 3)
     model = make_model(pad=pads, tie_embeddings=tie_embeddings).train()
     before = model.decoder.embedding.tokens.weight.detach().clone()
@@ -374,7 +376,7 @@ def test_the_pad_row_stays_zero(make_model: MakeModel, tie_embeddings: str, pad:
         assert torch.equal(ours, theirs)
 
 
-def test_another_length_of_positions_loads(make_model: MakeModel) -> None:
+def test_a_checkpoint_loads_with_another_table_length(make_model: MakeModel) -> None:
     """Trap 11."""
     model = make_model()
     model(torch.full((1, 600), 5), TGT[:1])
@@ -382,10 +384,10 @@ def test_another_length_of_positions_loads(make_model: MakeModel) -> None:
     make_model(rough=0.1).load_state_dict(model.state_dict())
 
 
-# --- what the caller keeps --------------------------------------------------------------------------------------------
+# --- inputs and outputs --------------------------------------------------------------------------------------------
 
 
-def test_the_model_changes_none_of_its_inputs(make_model: MakeModel) -> None:
+def test_the_model_does_not_modify_its_inputs(make_model: MakeModel) -> None:
     """Trap 16."""
     model = make_model(rough=0.2)
     memory, mask = model.encode(SRC)
@@ -401,8 +403,8 @@ def test_the_model_changes_none_of_its_inputs(make_model: MakeModel) -> None:
     assert all(map(torch.equal, inputs, before))
 
 
-def test_no_token_is_better_than_padding(make_model: MakeModel) -> None:
-    """The pad symbol cannot be chosen, whatever its row says."""
+def test_padding_is_never_predicted(make_model: MakeModel) -> None:
+    """The logit of padding is -inf, whatever its output row is."""
     model = make_model(pad=(0, 7), tie_embeddings="none")
     with torch.no_grad():
         model.output.weight[7] = 1e4 * model(SRC, TGT)[0, 0]

@@ -1,4 +1,4 @@
-"""Every variant of the architecture: pairs of values, presets, and what each word of YAML means."""
+"""Every variant of the architecture: all pairs of values, all presets, and the meaning of each key."""
 
 from __future__ import annotations
 
@@ -58,16 +58,16 @@ VARIANTS: dict[str, list[Any]] = {
 }
 
 
-Choice = tuple[str, int]  # a key, and which of its values
+Choice = tuple[str, int]  # a key, and the index of its value
 
 
 def gain(choice: Choice, chosen: list[Choice], missing: dict[frozenset[Choice], None]) -> int:
-    """How many pairs that have not met would meet."""
+    """Count the pairs that this choice would cover for the first time."""
     return sum(frozenset((choice, other)) in missing for other in chosen)
 
 
-def covering() -> list[dict[str, Any]]:
-    """Few settings, in which every value of every key meets every value of every other key."""
+def pairwise_settings() -> list[dict[str, Any]]:
+    """Return few settings that together cover every pair of values of two keys (greedy pairwise testing)."""
     choices = {key: [(key, i) for i in range(len(values))] for key, values in VARIANTS.items()}
     pairs = itertools.combinations(VARIANTS, 2)
     missing = dict.fromkeys(frozenset(met) for a, b in pairs for met in itertools.product(choices[a], choices[b]))
@@ -88,8 +88,8 @@ def name_of(settings: dict[str, Any]) -> str:
     return "-".join(str(value) for value in settings.values() if isinstance(value, str))
 
 
-def check(model: Transformer, folder: Path) -> None:
-    """Forward, backward, cached as whole, saved and loaded; and no input is changed."""
+def check_model(model: Transformer, folder: Path) -> None:
+    """Check forward, backward, cached decoding, saving and loading; inputs are not modified."""
     before = SRC.clone(), TGT.clone()
     with torch.no_grad():
         whole = model.logits(model(SRC, TGT))
@@ -120,24 +120,24 @@ def check(model: Transformer, folder: Path) -> None:
     assert torch.equal(SRC, before[0]) and torch.equal(TGT, before[1])
 
 
-@pytest.mark.parametrize("settings", covering(), ids=name_of)
-def test_every_pair_of_values(make_model: MakeModel, settings: dict[str, Any], tmp_path: Path) -> None:
-    check(make_model(d_model=16, n_heads=4, rough=0.1, **settings), tmp_path)
+@pytest.mark.parametrize("settings", pairwise_settings(), ids=name_of)
+def test_every_pair_of_values_works(make_model: MakeModel, settings: dict[str, Any], tmp_path: Path) -> None:
+    check_model(make_model(d_model=16, n_heads=4, rough=0.1, **settings), tmp_path)
 
 
 # --- presets ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("preset", PRESETS, ids=lambda path: path.stem)
-def test_every_preset(make_model: MakeModel, preset: Path, tmp_path: Path) -> None:
-    """With the preset's own heads and layers, at a small width."""
+def test_every_preset_works(make_model: MakeModel, preset: Path, tmp_path: Path) -> None:
+    """With the heads and layers of the preset, at a small width."""
     config = configuration.load(preset)
     sizes = {"d_model": 2 * config.model.n_heads, "d_ff": 32}
-    check(make_model(**{**config.model.model_dump(), **sizes}, rough=0.02), tmp_path)
+    check_model(make_model(**{**config.model.model_dump(), **sizes}, rough=0.02), tmp_path)
 
 
 @pytest.mark.parametrize("preset", PRESETS, ids=lambda path: path.stem)
-def test_a_preset_says_what_it_reproduces_and_how_it_deviates(preset: Path) -> None:
+def test_a_preset_names_its_paper_and_its_deviations(preset: Path) -> None:
     comment = re.match(r"(#.*\n)+", preset.read_text(encoding="utf-8"))
     assert comment and len(comment[0].splitlines()) > 3
     assert "Deviations:" in comment[0] or "reproduces no single paper" in comment[0]
@@ -146,8 +146,8 @@ def test_a_preset_says_what_it_reproduces_and_how_it_deviates(preset: Path) -> N
 @pytest.mark.parametrize(
     ("preset", "d", "d_ff", "millions"), [("vaswani2017_base", 512, 2048, 63.1), ("vaswani2017_big", 1024, 4096, 214.2)]
 )
-def test_parameters_of_the_paper(preset: str, d: int, d_ff: int, millions: float) -> None:
-    """A closed form at 37,000 shared symbols; the paper's table 3 says 65 and 213 million."""
+def test_presets_of_the_paper_have_its_number_of_parameters(preset: str, d: int, d_ff: int, millions: float) -> None:
+    """Closed form for 37,000 shared tokens; table 3 of the paper has 65 and 213 million."""
 
     class Words:
         vocab_size, pad_id = 37_000, 0
@@ -162,32 +162,32 @@ def test_parameters_of_the_paper(preset: str, d: int, d_ff: int, millions: float
     assert count / 1e6 == pytest.approx(millions, abs=0.1)
 
 
-# --- what the words mean ----------------------------------------------------------------------------------------------
+# --- meaning of the keys ----------------------------------------------------------------------------------------------
 
 
-def test_layer_norm_computes_as_its_weights_are() -> None:
-    """Torch's kernel for GPUs refuses an input of another precision, such as a product in bf16."""
+def test_layer_norm_computes_in_the_dtype_of_its_weights() -> None:
+    """The CUDA kernel refuses an input of another dtype, such as the output of a bf16 product."""
     norm, x = LayerNorm(6), torch.randn(4, 6, dtype=torch.bfloat16)
     found = norm(x)
     assert found.dtype == torch.float32
     torch.testing.assert_close(found, F.layer_norm(x.float(), (6,)))
 
 
-def test_rms_norm_in_half_precision() -> None:
-    """Trap 5: the mean square of values of 20 is past the largest number of fp16."""
+def test_rms_norm_does_not_overflow_in_fp16() -> None:
+    """Trap 5: the sum of squares exceeds the maximum of fp16."""
     x = 20 * torch.randn(4, 512)
     norm = RMSNorm(512, eps=1e-5)
     torch.testing.assert_close(norm.half()(x.half()).float(), norm.float()(x), atol=0.02, rtol=0.01)
 
 
-def test_tied_embeddings_share_their_matrix_alone(make_model: MakeModel) -> None:
+def test_tied_embeddings_share_only_their_matrix(make_model: MakeModel) -> None:
     model = make_model(positions="learned", embedding_norm=True)
     src, tgt = cast(Any, (model.encoder.embedding, model.decoder.embedding))
     assert src.tokens is tgt.tokens and model.output.weight is tgt.tokens.weight
     assert src.positions.table is not tgt.positions.table and src.norm.weight is not tgt.norm.weight
 
 
-def test_without_positions_the_encoder_does_not_care_for_order(make_model: MakeModel) -> None:
+def test_without_positions_the_encoder_ignores_order(make_model: MakeModel) -> None:
     model, order = make_model(positions="none", rough=0.2), torch.tensor([3, 0, 4, 1, 2])
     states = model.encoder(SRC[:1])
     torch.testing.assert_close(model.encoder(SRC[:1, order]), states[:, order], atol=1e-5, rtol=1e-5)
@@ -196,14 +196,14 @@ def test_without_positions_the_encoder_does_not_care_for_order(make_model: MakeM
         assert not torch.allclose(encoder(SRC[:1, order]), encoder(SRC[:1])[:, order], atol=1e-2)
 
 
-def test_rotary_models_care_for_distance_alone(make_model: MakeModel) -> None:
+def test_rotary_models_depend_only_on_distance(make_model: MakeModel) -> None:
     """A source moved to the right by masked positions has the same states."""
     model = make_model(positions="rotary", rough=0.2)
     moved = F.pad(SRC[:1], (7, 0), value=PAD)
     torch.testing.assert_close(model.encoder(moved)[:, 7:], model.encoder(SRC[:1]), atol=1e-5, rtol=1e-5)
 
 
-def test_embeddings_may_be_unscaled_and_normalised(make_model: MakeModel) -> None:
+def test_embeddings_can_be_unscaled_and_normalised(make_model: MakeModel) -> None:
     embedding = make_model(scale_embeddings=False, positions="none").encoder.embedding
     assert torch.equal(embedding(SRC), embedding.tokens.weight[SRC])
     normalised = make_model(embedding_norm=True).encoder.embedding(SRC)
@@ -218,11 +218,11 @@ def test_a_sequence_longer_than_learned_positions_is_refused(make_model: MakeMod
 
 
 def biases(model: nn.Module, name: str) -> int:
-    """Elements of the biases of all projections of a name."""
+    """Count the bias elements of all projections with this name."""
     return sum(bias.numel() for key, bias in model.named_parameters() if key.endswith(f"{name}.bias"))
 
 
-def test_biases_are_where_they_are_wanted(make_model: MakeModel) -> None:
+def test_bias_keys_control_their_projections(make_model: MakeModel) -> None:
     places = {
         "attention_bias": ["queries_keys_values"],
         "attention_output_bias": ["attention.output"],
@@ -234,7 +234,7 @@ def test_biases_are_where_they_are_wanted(make_model: MakeModel) -> None:
             assert all((biases(model, name) == 0) == (other == key) for name in names)
 
 
-def test_a_side_may_differ(make_model: MakeModel) -> None:
+def test_a_stack_can_have_its_own_values(make_model: MakeModel) -> None:
     model = make_model(
         d_model=16,
         n_heads=4,
@@ -252,7 +252,7 @@ def test_a_side_may_differ(make_model: MakeModel) -> None:
 
 
 def matrices(model: Transformer) -> Iterator[tuple[int, Tensor]]:
-    """Each projection with the depth of its layer, packed ones apart."""
+    """Yield each projection with the depth of its layer; packed ones are split."""
     for stack in (model.encoder, model.decoder):
         for depth, layer in enumerate(stack.layers, start=1):
             for module in layer.modules():
@@ -262,7 +262,7 @@ def matrices(model: Transformer) -> Iterator[tuple[int, Tensor]]:
 
 
 @pytest.mark.parametrize("init", ["xavier", "depth_scaled", "normal"])
-def test_initial_weights(make_model: MakeModel, init: str) -> None:
+def test_init_selects_the_scale_of_the_weights(make_model: MakeModel, init: str) -> None:
     model = make_model(d_model=64, d_ff=96, n_kv_heads=2, activation="swiglu", init=init)
     for depth, weight in matrices(model):
         glorot = math.sqrt(2 / sum(weight.shape))
@@ -271,7 +271,7 @@ def test_initial_weights(make_model: MakeModel, init: str) -> None:
     assert model.encoder.embedding.tokens.weight.std().item() == pytest.approx(64**-0.5, rel=0.1)
 
 
-def test_layers_are_left_out_in_training_only(make_model: MakeModel) -> None:
+def test_layer_drop_skips_layers_only_in_training(make_model: MakeModel) -> None:
     model = make_model(layer_drop=0.5, decoder={"n_layers": 40}, dropout={"embedding": 0, "residual": 0})
     assert len(list(model.decoder.active_layers())) == 40
     assert torch.equal(model(SRC, TGT), model(SRC, TGT))
@@ -281,7 +281,7 @@ def test_layers_are_left_out_in_training_only(make_model: MakeModel) -> None:
     assert not torch.equal(model(SRC, TGT), model(SRC, TGT))
 
 
-def test_words_are_dropped_whole_and_leave_their_position(make_model: MakeModel) -> None:
+def test_word_dropout_zeroes_whole_embeddings_and_keeps_positions(make_model: MakeModel) -> None:
     model = make_model(positions="none", dropout={"word": 0.4, "embedding": 0}, d_model=8)
     ids = torch.full((50, 40), 5)
     assert torch.equal(model.encoder.embed(ids), model.encoder.embedding(ids))
@@ -291,8 +291,8 @@ def test_words_are_dropped_whole_and_leave_their_position(make_model: MakeModel)
     assert torch.equal(embedded[~dropped], model.encoder.embedding(ids)[~dropped])
 
 
-def test_attention_weights_are_those_of_the_model(make_model: MakeModel) -> None:
-    """They sum to 1, see no padding and no future, and give the layer's output when multiplied out."""
+def test_attention_weights_equal_those_of_the_forward_pass(make_model: MakeModel) -> None:
+    """They sum to 1, are 0 for padding and future tokens, and reproduce the output of the layer."""
     model = make_model(n_kv_heads=2, rough=0.2, dropout={"attention": 0.5}).train()
     weights = attention_weights(model, SRC, TGT)
     assert model.training
@@ -313,7 +313,7 @@ def test_attention_weights_are_those_of_the_model(make_model: MakeModel) -> None
     torch.testing.assert_close(attention.output((weights.encoder[0] @ values).transpose(1, 2).flatten(2)), wanted)
 
 
-# --- what does not fit ------------------------------------------------------------------------------------------------
+# --- invalid values ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -332,7 +332,7 @@ def test_attention_weights_are_those_of_the_model(make_model: MakeModel) -> None
         ({"encoder": {"n_kv_heads": 3}}, "encoder.n_kv_heads", "3 does not divide n_heads 4; use 1, 2, 4"),
     ],
 )
-def test_numbers_of_heads_that_do_not_fit(settings: dict[str, Any], key: str, message: str) -> None:
+def test_a_number_of_heads_that_does_not_divide_is_refused(settings: dict[str, Any], key: str, message: str) -> None:
     with pytest.raises(ValidationError) as error:
         ModelConfig.model_validate(settings)
     (detail,) = error.value.errors()

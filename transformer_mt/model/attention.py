@@ -30,12 +30,12 @@ from transformer_mt.model.positions import NoPositions, make_rotation
 
 
 def padding_mask(ids: Tensor, pad_id: int) -> Tensor:
-    """Return the mask that hides padding. [B, S] -> [B, 1, 1, S]"""
+    """Return the mask that hides padding. [B, S] -> [B, 1, 1, S]."""
     return (ids != pad_id)[:, None, None, :]
 
 
 def causal_mask(length: int, device: torch.device | None = None) -> Tensor:
-    """Return the mask that shows position t the positions up to t. [1, 1, T, T]"""
+    """Return the mask that shows position t the positions up to t. [1, 1, T, T]."""
     return torch.ones(length, length, dtype=torch.bool, device=device).tril()[None, None]
 
 
@@ -67,7 +67,7 @@ class MultiHeadAttention(nn.Module):
         self.rotation = make_rotation(config) if is_self else NoPositions()
 
     def project(self, x: Tensor, positions: slice | None = None) -> tuple[Tensor, KeysValues]:
-        """Project one input to queries, keys and values. [B, L, D] -> [B, H, L, E], 2 x [B, G, L, E]
+        """Project one input to queries, keys and values. [B, L, D] -> [B, H, L, E], 2 x [B, G, L, E].
 
         `positions` are the positions of the columns of `x`, see positions.py.
         """
@@ -75,17 +75,17 @@ class MultiHeadAttention(nn.Module):
         return self._make_queries(queries, positions), self._make_keys_values(keys, values, positions)
 
     def project_queries(self, x: Tensor) -> Tensor:
-        """Project only queries. [B, T, D] -> [B, H, T, E]"""
+        """Project only queries. [B, T, D] -> [B, H, T, E]."""
         (queries,) = self.queries_keys_values.project(x, 0, 1)
         return self._make_queries(queries)
 
     def project_keys_values(self, states: Tensor) -> KeysValues:
-        """Project only keys and values. [B, S, D] -> 2 x [B, G, S, E]"""
+        """Project only keys and values. [B, S, D] -> 2 x [B, G, S, E]."""
         keys, values = self.queries_keys_values.project(states, 1, 3)
         return self._make_keys_values(keys, values)
 
     def forward(self, queries: Tensor, keys_values: KeysValues, mask: Tensor | None) -> Tensor:
-        """Attend and project the output. [B, H, T, E], 2 x [B, G, S, E] -> [B, T, D]"""
+        """Attend and project the output. [B, H, T, E], 2 x [B, G, S, E] -> [B, T, D]."""
         context = attend(queries, keys_values, mask, self.dropout if self.training else 0.0)  # [B, H, T, E]
         return self.output(context.transpose(1, 2).flatten(2))  # [B, T, D]
 
@@ -102,7 +102,7 @@ class MultiHeadAttention(nn.Module):
 
 
 def attend(queries: Tensor, keys_values: KeysValues, mask: Tensor | None, dropout_rate: float = 0.0) -> Tensor:
-    """Compute softmax(Q K^T / sqrt(E)) V. [B, H, T, E], 2 x [B, G, S, E] -> [B, H, T, E]
+    """Compute softmax(Q K^T / sqrt(E)) V. [B, H, T, E], 2 x [B, G, S, E] -> [B, H, T, E].
 
     A query that may attend to nothing gets zeros.
     """
@@ -129,7 +129,7 @@ def fused_attention(queries: Tensor, keys_values: KeysValues, mask: Tensor | Non
 def explicit_attention(
     queries: Tensor, keys_values: KeysValues, mask: Tensor | None, dropout_rate: float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """Compute `attend` step by step; also return the weights before dropout. [B, H, T, E], [B, H, T, S]
+    """Compute `attend` step by step; also return the weights before dropout. [B, H, T, E], [B, H, T, S].
 
     The R = H / G query heads that share a key/value head become one head with R * T queries.
     """

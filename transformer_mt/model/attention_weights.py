@@ -25,9 +25,9 @@ class AttentionWeights(NamedTuple):
 
 @torch.no_grad()
 def attention_weights(model: Transformer, src: Tensor, tgt_in: Tensor) -> AttentionWeights:
-    """Compute the attention weights of one forward pass without dropout. [B, S], [B, T]
+    """Compute the attention weights of one forward pass without dropout. [B, S], [B, T].
 
-    The hooks go on a copy that shares the model's tensors, because other threads may be using the model.
+    The hooks are registered on a copy that shares the model's tensors, because other threads may use the model.
     """
     tensors = (*model.parameters(), *model.buffers())
     model_copy = copy.deepcopy(model, {id(tensor): tensor for tensor in tensors}).eval()

@@ -28,7 +28,7 @@ first sum."""
 
 
 def sum_over_chunks(states: Tensor, weight: Tensor, labels: Tensor, chunk_loss: ChunkLoss, tensors: int = 1) -> Tensor:
-    """Return `chunk_loss` summed over all chunks. Only the first sum has a gradient. [N, ..., D], [V, D], [N] -> [sums]
+    """Sum `chunk_loss` over all chunks. Only the first sum has a gradient. [N, ..., D], [V, D], [N] -> [sums].
 
     Logits have the dtype of the surrounding autocast. `tensors` is how many tensors of the size of the logits
     `chunk_loss` holds at once.
@@ -36,11 +36,11 @@ def sum_over_chunks(states: Tensor, weight: Tensor, labels: Tensor, chunk_loss: 
     dtype, logits_per_label = compute_dtype(states), math.prod(states.shape[1:-1]) * len(weight)
     rows = chunk_rows(states.device, tensors * logits_per_label * dtype.itemsize)
     with torch.autocast(states.device.type, enabled=False):
-        return cast(Tensor, ChunkedSum.apply(states, weight, labels, chunk_loss, rows, dtype, torch.is_grad_enabled()))
+        return cast(Tensor, _ChunkedSum.apply(states, weight, labels, chunk_loss, rows, dtype, torch.is_grad_enabled()))
 
 
 def non_pad_indices(labels: Tensor, pad_id: int, n_labels: int) -> Tensor:
-    """Return the flat indices of the `n_labels` labels that are not padding. [B, T] -> [N]
+    """Return the flat indices of the `n_labels` labels that are not padding. [B, T] -> [N].
 
     The caller passes `n_labels`, so that a GPU need not synchronise to count them.
     """
@@ -55,7 +55,7 @@ def chunk_rows(device: torch.device, row_bytes: int) -> int:
     return max(1, CHUNK_BYTES.get(device.type, DEFAULT_CHUNK_BYTES) // row_bytes)
 
 
-class ChunkedSum(torch.autograd.Function):
+class _ChunkedSum(torch.autograd.Function):
     """For each chunk: compute logits, sums and the gradient of the logits, and from it those of states and weight."""
 
     @staticmethod

@@ -123,7 +123,7 @@ class ModelConfig(Section):
 
     @property
     def has_dropout(self) -> bool:
-        """Whether two passes of one batch differ by dropout. LayerDrop does not count: it is the same in both."""
+        """True if dropout makes two passes of one batch differ. LayerDrop does not: it is the same in both."""
         return any(rate for stack in (self.encoder, self.decoder) for _, rate in self.for_stack(stack).dropout)
 
     def for_stack(self, stack: StackConfig) -> ModelConfig:

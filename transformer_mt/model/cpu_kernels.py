@@ -63,10 +63,10 @@ def masked_softmax_cpu(scores: Tensor, mask: Tensor | None, scale: float) -> Ten
     """
     if not torch.is_grad_enabled():
         return _softmax_in_place(scores, mask, scale)
-    return cast(Tensor, MaskedSoftmax.apply(scores, mask, scale))
+    return cast(Tensor, _MaskedSoftmax.apply(scores, mask, scale))
 
 
-class MaskedSoftmax(torch.autograd.Function):
+class _MaskedSoftmax(torch.autograd.Function):
     """`masked_softmax_cpu` with its gradient: for weights w and their gradient g, w (g - sum(g w))."""
 
     @staticmethod
@@ -103,10 +103,10 @@ DROPOUT_STEPS = 1 << 16
 
 def dropout_cpu(x: Tensor, p: float) -> Tensor:
     """Zero each element with probability `p` and scale the others by 1 / (1 - p), with 16 random bits per element."""
-    return cast(Tensor, Dropout16Bit.apply(x, min(round(p * DROPOUT_STEPS), DROPOUT_STEPS - 1)))
+    return cast(Tensor, _Dropout16Bit.apply(x, min(round(p * DROPOUT_STEPS), DROPOUT_STEPS - 1)))
 
 
-class Dropout16Bit(torch.autograd.Function):
+class _Dropout16Bit(torch.autograd.Function):
     """Dropout that takes four elements' random bits from each 64-bit random number.
 
     The mask has the dtype of the input, because products with floats run several times as fast as those with bools.
@@ -131,11 +131,11 @@ class Dropout16Bit(torch.autograd.Function):
 
 
 def rms_norm_cpu(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Return x / sqrt(mean(x^2) + eps) * weight over the last dimension. fp32 [..., D], [D] -> [..., D]"""
-    return cast(Tensor, RMSNormFunction.apply(x, weight, eps))
+    """Return x / sqrt(mean(x^2) + eps) * weight over the last dimension. fp32 [..., D], [D] -> [..., D]."""
+    return cast(Tensor, _RMSNorm.apply(x, weight, eps))
 
 
-class RMSNormFunction(torch.autograd.Function):
+class _RMSNorm(torch.autograd.Function):
     """`rms_norm_cpu` with its gradient.
 
     With r = 1 / sqrt(mean(x^2) + eps) and output gradient g: dx = r (g w - x r^2 mean(x g w)), dw = sum(g x r).
@@ -178,7 +178,7 @@ def bucket_size(n_rows: int) -> int:
 
 
 def pad_rows(rows: Tensor, dtype: torch.dtype) -> Tensor:
-    """Convert rows to `dtype` and append zero rows up to `bucket_size`. [N, ...] -> [bucket_size(N), ...]"""
+    """Convert rows to `dtype` and append zero rows up to `bucket_size`. [N, ...] -> [bucket_size(N), ...]."""
     n_rows = len(rows)
     n_padded = bucket_size(n_rows)
     if n_padded == n_rows:
@@ -190,14 +190,14 @@ def pad_rows(rows: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def padded_linear(x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Return x W^T + b in `dtype`, computed with padded rows. [..., D], [O, D], [O] -> [..., O]"""
+    """Return x W^T + b in `dtype`, computed with padded rows. [..., D], [O, D], [O] -> [..., O]."""
     n_rows = x.numel() // x.size(-1)
     if not torch.is_grad_enabled() and bucket_size(n_rows) == n_rows:
         return F.linear(x.to(dtype), weight, bias)  # skips the cost of the call below, which decoding would notice
-    return cast(Tensor, PaddedLinear.apply(x, weight, bias, dtype))
+    return cast(Tensor, _PaddedLinear.apply(x, weight, bias, dtype))
 
 
-class PaddedLinear(torch.autograd.Function):
+class _PaddedLinear(torch.autograd.Function):
     """x W^T + b with padded rows. Each conversion to bf16 also pads, in the same pass over memory."""
 
     @staticmethod

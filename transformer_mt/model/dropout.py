@@ -16,7 +16,7 @@ class Dropout(nn.Module):
         self.p = p
 
     def forward(self, x: Tensor) -> Tensor:
-        """Drop elements of `x` in training mode, and return it as it is in evaluation mode."""
+        """Apply dropout in training mode, and return `x` unchanged in evaluation mode."""
         return dropout(x, self.p) if self.training else x
 
 

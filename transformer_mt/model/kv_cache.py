@@ -33,7 +33,7 @@ class LayerKVCache:
         self.buffer: Tensor | None = None  # keys and values [2, B, G, C, E]; None before the first token
 
     def append(self, new: KeysValues) -> KeysValues:
-        """Write the keys and values of one step, and return all slots. 2 x [B, G, K, E] -> 2 x [B, G, C, E]
+        """Write the keys and values of one step, and return all slots. 2 x [B, G, K, E] -> 2 x [B, G, C, E].
 
         Slots without a token hold zeros; the mask of `KVCache.append_step` hides them.
         """
@@ -46,7 +46,7 @@ class LayerKVCache:
         return KeysValues(*self.buffer)
 
     def select(self, rows: Tensor) -> None:
-        """Keep only these sentences, in this order. rows: [B']"""
+        """Keep only these sentences, in this order. rows: [B']."""
         if self.buffer is not None:
             self.buffer = self.buffer[:, rows]
 
@@ -85,12 +85,12 @@ class KVCache:
         return position, self.mask
 
     def reorder(self, parents: Tensor) -> None:
-        """Replace hypothesis k of each sentence by what was hypothesis parents[:, k]. [B, K]"""
+        """Replace hypothesis k of each sentence by a copy of its hypothesis parents[:, k]. [B, K]."""
         index = parents[:, None, :, None].expand(-1, -1, -1, self.mask.size(3))  # [B, 1, K, C]
         self.mask = self.mask.gather(2, index)
 
     def select(self, rows: Tensor) -> None:
-        """Keep only these sentences, in this order. rows: [B']"""
+        """Keep only these sentences, in this order. rows: [B']."""
         self.memory = [KeysValues(keys[rows], values[rows]) for keys, values in self.memory]
         self.memory_mask, self.mask = self.memory_mask[rows], self.mask[rows]
         for layer in self.layers:

@@ -45,7 +45,7 @@ class FeedForward(nn.Module):
         self.outer = Linear(config.d_ff, config.d_model, config.feed_forward_bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Transform each position. [B, L, D] -> [B, L, D]"""
+        """Transform each position. [B, L, D] -> [B, L, D]."""
         return self.outer(self.dropout(self.activation(*self.inner.project(x))))
 
 
@@ -68,7 +68,7 @@ class Residual(nn.Module):
         self.dropout = Dropout(config.dropout.residual)
 
     def forward(self, x: Tensor, sublayer: Sublayer) -> Tensor:
-        """Apply the sub-layer and add its input. [B, L, D] -> [B, L, D]"""
+        """Apply the sub-layer and add its input. [B, L, D] -> [B, L, D]."""
         raise NotImplementedError
 
 
@@ -119,7 +119,7 @@ class EncoderLayer(nn.Module):
         self.residuals = nn.ModuleList([make_residual(config) for _ in range(2)])
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """Apply both sub-layers. [B, S, D] -> [B, S, D]"""
+        """Apply both sub-layers. [B, S, D] -> [B, S, D]."""
         attention_residual, feed_forward_residual = self.residuals
 
         def attend_to_self(h: Tensor) -> Tensor:
@@ -149,7 +149,7 @@ class DecoderLayer(nn.Module):
         cache: LayerKVCache | None = None,
         positions: slice | None = None,
     ) -> Tensor:
-        """Apply the three sub-layers. [B, T, D] -> [B, T, D]
+        """Apply the three sub-layers. [B, T, D] -> [B, T, D].
 
         With a cache, `x` contains only the new positions, and `mask` covers all slots of the cache.
         """

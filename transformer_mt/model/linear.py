@@ -27,7 +27,7 @@ def compute_dtype(x: Tensor) -> torch.dtype:
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Return x W^T + b. [..., D], [O, D], [O] -> [..., O]
+    """Return x W^T + b. [..., D], [O, D], [O] -> [..., O].
 
     If the weights were converted (see `convert_linears`), the input is converted to their dtype.
     """
@@ -38,7 +38,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 class Linear(nn.Linear):
-    """x W^T + b. [..., D] -> [..., O]"""
+    """x W^T + b. [..., D] -> [..., O]."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Project the last dimension, see `linear`."""
@@ -53,7 +53,7 @@ class PackedLinear(Linear):
         self.widths = list(widths)
 
     def project(self, x: Tensor, first: int = 0, last: int | None = None) -> list[Tensor]:
-        """Compute the projections `first` to `last - 1`, by default all. [..., D] -> [..., width] each"""
+        """Compute the projections `first` to `last - 1`, by default all. [..., D] -> [..., width] each."""
         widths = self.widths[first:last]
         start = sum(self.widths[:first])
         rows = slice(start, start + sum(widths))
@@ -70,7 +70,7 @@ def projection_widths(module: nn.Linear) -> list[int]:
 
 
 def convert_linears(module: nn.Module, dtype: torch.dtype) -> None:
-    """Convert the weights of each projection inside `module` to `dtype`; a tied weight gets a copy of its own."""
+    """Convert the weights of each projection inside `module` to `dtype`; a tied weight is copied, not shared."""
     for submodule in module.modules():
         if isinstance(submodule, Linear):
             for name, parameter in list(submodule.named_parameters()):

@@ -14,7 +14,7 @@ from transformer_mt.model.cpu_kernels import rms_norm_cpu, use_cpu_kernels
 
 
 class LayerNorm(nn.LayerNorm):
-    """(x - mean) / sqrt(variance + eps) * gain + bias (Ba et al. 2016). [..., D] -> [..., D]"""
+    """(x - mean) / sqrt(variance + eps) * gain + bias (Ba et al. 2016). [..., D] -> [..., D]."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Normalise in the dtype of the weights: the CUDA kernel refuses a bf16 input with fp32 weights."""
@@ -22,7 +22,7 @@ class LayerNorm(nn.LayerNorm):
 
 
 class RMSNorm(nn.Module):
-    """x / sqrt(mean(x^2) + eps) * gain (Zhang & Sennrich 2019). [..., D] -> [..., D]"""
+    """x / sqrt(mean(x^2) + eps) * gain (Zhang & Sennrich 2019). [..., D] -> [..., D]."""
 
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()

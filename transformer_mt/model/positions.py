@@ -22,12 +22,12 @@ INITIAL_LENGTH = 512
 
 
 def frequencies(width: int) -> Tensor:
-    """Return 1 / 10000^(2i / width): the angle between two adjacent positions, for each pair i. [ceil(width / 2)]"""
+    """Return 1 / 10000^(2i / width): the angle between two adjacent positions, for each pair i. [ceil(width / 2)]."""
     return torch.exp(torch.arange(0, width, 2, dtype=torch.float32) * (-math.log(10_000.0) / width))
 
 
 def sinusoidal_table(length: int, d_model: int) -> Tensor:
-    """Return PE(pos, 2i) = sin(pos / 10000^(2i/D)), PE(pos, 2i+1) = cos(pos / 10000^(2i/D)). fp32 [length, D]
+    """Return PE(pos, 2i) = sin(pos / 10000^(2i/D)), PE(pos, 2i+1) = cos(pos / 10000^(2i/D)). fp32 [length, D].
 
     Vaswani et al. 2017, section 3.5.
     """
@@ -39,7 +39,7 @@ def sinusoidal_table(length: int, d_model: int) -> Tensor:
 
 
 def rotary_table(length: int, width: int) -> Tensor:
-    """Return cosine and sine of the angle of each pair at each position. fp32 [2, length, E / 2]"""
+    """Return cosine and sine of the angle of each pair at each position. fp32 [2, length, E / 2]."""
     angles = torch.arange(length, dtype=torch.float32)[:, None] * frequencies(width)  # [length, E / 2]
     return torch.stack([angles.cos(), angles.sin()])
 
@@ -85,7 +85,7 @@ class SinusoidalPositions(PositionTable):
         super().__init__(sinusoidal_table, d_model, length)
 
     def forward(self, x: Tensor, positions: slice | None = None) -> Tensor:
-        """Add the rows of these positions. [B, L, D] -> [B, L, D]"""
+        """Add the rows of these positions. [B, L, D] -> [B, L, D]."""
         positions = positions or slice(0, x.size(1))
         return x + self.get(positions.stop)[positions]
 
@@ -99,7 +99,7 @@ class LearnedPositions(nn.Module):
         nn.init.normal_(self.table, std=d_model**-0.5)
 
     def forward(self, x: Tensor, positions: slice | None = None) -> Tensor:
-        """Add the rows of these positions. [B, L, D] -> [B, L, D]
+        """Add the rows of these positions. [B, L, D] -> [B, L, D].
 
         Raises `UserError` for a position beyond the table.
         """
@@ -134,7 +134,7 @@ class Rotary(PositionTable):
         super().__init__(rotary_table, width, length)
 
     def forward(self, x: Tensor, positions: slice | None = None) -> Tensor:
-        """Rotate queries or keys. [B, H, L, E] -> [B, H, L, E]"""
+        """Rotate queries or keys. [B, H, L, E] -> [B, H, L, E]."""
         positions = positions or slice(0, x.size(2))
         cos, sin = self.get(positions.stop)[:, positions].to(x.dtype)  # [L, E / 2] each
         first, second = x.chunk(2, dim=-1)  # [B, H, L, E / 2] each

@@ -53,7 +53,7 @@ class Embedding(nn.Module):
         self.norm = make_norm(config) if config.embedding_norm else nn.Identity()
 
     def forward(self, ids: Tensor, positions: slice | None = None) -> Tensor:
-        """Embed ids that are at `positions` (by default from 0 on). [B, L] -> [B, L, D]"""
+        """Embed ids that are at `positions` (by default from 0 on). [B, L] -> [B, L, D]."""
         return self.norm(self.positions(self.tokens(ids) * self.scale, positions))
 
 
@@ -81,7 +81,7 @@ class Stack(nn.Module):
         self.norm = make_final_norm(config)
 
     def embed(self, ids: Tensor, positions: slice | None = None) -> Tensor:
-        """Embed ids with dropout. [B, L] -> [B, L, D]
+        """Embed ids with dropout. [B, L] -> [B, L, D].
 
         Word dropout replaces whole words by padding: their position remains, and other words are not rescaled.
         """
@@ -104,7 +104,7 @@ class Encoder(Stack):
         super().__init__(config.for_stack(config.encoder), config.encoder.n_layers, EncoderLayer, embedding)
 
     def forward(self, src: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Encode; without a mask, mask the padding. [B, S] -> [B, S, D]"""
+        """Encode; without a mask, mask the padding. [B, S] -> [B, S, D]."""
         if mask is None:
             mask = padding_mask(src, self.embedding.pad_id)
         x = self.embed(src)
@@ -120,7 +120,7 @@ class Decoder(Stack):
         super().__init__(config.for_stack(config.decoder), config.decoder.n_layers, DecoderLayer, embedding)
 
     def project_memory(self, states: Tensor) -> list[KeysValues]:
-        """Project the encoder states to keys and values for each layer's cross-attention. [B, S, D]"""
+        """Project the encoder states to keys and values for each layer's cross-attention. [B, S, D]."""
         return [
             layer.cross_attention.project_keys_values(states)
             for layer in self.layers
@@ -128,7 +128,7 @@ class Decoder(Stack):
         ]
 
     def forward(self, tgt_in: Tensor, memory: Sequence[KeysValues], memory_mask: Tensor) -> Tensor:
-        """Decode all positions at once (teacher forcing). [B, T] -> [B, T, D]
+        """Decode all positions at once (teacher forcing). [B, T] -> [B, T, D].
 
         The causal mask also hides padding from real tokens, because padding is on the right.
         """
@@ -138,7 +138,7 @@ class Decoder(Stack):
         return self.norm(x)
 
     def step(self, tokens: Tensor, cache: KVCache) -> Tensor:
-        """Decode the next position of each hypothesis. [B, K] -> [B, K, D]"""
+        """Decode the next position of each hypothesis. [B, K] -> [B, K, D]."""
         position, mask = cache.append_step(tokens.size(1))
         x = self.embed(tokens, position)
         for layer, memory, layer_cache in zip(self.layers, cache.memory, cache.layers, strict=True):
@@ -167,26 +167,26 @@ class Transformer(nn.Module):
             self.output.weight = tgt_embedding.tokens.weight
 
     def forward(self, src: Tensor, tgt_in: Tensor) -> Tensor:
-        """Compute decoder states with teacher forcing. [B, S], [B, T] -> [B, T, D]"""
+        """Compute decoder states with teacher forcing. [B, S], [B, T] -> [B, T, D]."""
         return self.decode(tgt_in, *self.encode(src))
 
     def encode(self, src: Tensor) -> tuple[Tensor, Tensor]:
-        """Return encoder states and padding mask of the source. [B, S] -> [B, S, D], [B, 1, 1, S]"""
+        """Return encoder states and padding mask of the source. [B, S] -> [B, S, D], [B, 1, 1, S]."""
         mask = padding_mask(src, self.src_pad)
         return self.encoder(src, mask), mask
 
     def decode(self, tgt_in: Tensor, src_states: Tensor, src_mask: Tensor) -> Tensor:
-        """Compute decoder states from encoder states. [B, T], [B, S, D], [B, 1, 1, S] -> [B, T, D]"""
+        """Compute decoder states from encoder states. [B, T], [B, S, D], [B, 1, 1, S] -> [B, T, D]."""
         return self.decoder(tgt_in, self.decoder.project_memory(src_states), src_mask)
 
     def logits(self, states: Tensor) -> Tensor:
-        """Project decoder states to fp32 logits; the one of padding is -inf. [..., D] -> [..., V]"""
+        """Project decoder states to fp32 logits; the one of padding is -inf. [..., D] -> [..., V]."""
         logits = self.output(states).float()
         logits[..., self.tgt_pad] = -math.inf
         return logits
 
     def start(self, src: Tensor) -> KVCache:
-        """Encode the source and return the cache for step-by-step decoding. [B, S]"""
+        """Encode the source and return the cache for step-by-step decoding. [B, S]."""
         src_states, src_mask = self.encode(src)
         return KVCache(self.decoder.project_memory(src_states), src_mask)
 
