@@ -1,39 +1,39 @@
-# The commands of the house. `make help` lists them.
+# Development commands. `make help` lists them.
 
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev quickstart test drill check fix clean
+.PHONY: help setup setup-dev quickstart test test-all check fix clean
 
-help: ## show this list
+help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
-setup: .venv/.installed ## make .venv with what is needed to train
+setup: .venv/.installed ## create .venv with the packages for training
 
-setup-dev: .venv/.installed-dev ## the same, with what is needed to develop
+setup-dev: .venv/.installed-dev ## create .venv with the packages for development
 
-quickstart: .venv/.installed ## train the built-in corpus, then translate held-out sentences (5 minutes)
+quickstart: .venv/.installed ## train on the built-in corpus, then translate held-out sentences (5 minutes)
 	$(BIN)/tmt train --config configs/quickstart.yaml
 	$(BIN)/tmt evaluate runs/quickstart --show 5
 
-test: .venv/.installed-dev ## run the test suite (5 to 8 minutes)
-	$(BIN)/pytest -m "not drill"
+test: .venv/.installed-dev ## run the fast tests (up to 4 minutes on 2 cores)
+	$(BIN)/pytest -m "not slow"
 
-drill: .venv/.installed-dev ## trainings that are killed, damaged or spread over processes (7 to 9 minutes)
-	$(BIN)/pytest -m drill
+test-all: .venv/.installed-dev ## run all tests, also those that train, kill and damage runs (up to 20 minutes)
+	$(BIN)/pytest
 
-check: .venv/.installed-dev ## ruff and pyright
+check: .venv/.installed-dev ## run ruff and pyright
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 
-fix: .venv/.installed-dev ## let ruff mend what it can
+fix: .venv/.installed-dev ## format, and apply the fixes of ruff
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-clean: ## remove .venv and caches; runs stay
+clean: ## remove .venv and caches, but not runs
 	rm -rf .venv .pytest_cache .ruff_cache dist
 	find . -name __pycache__ -not -path './runs/*' -prune -exec rm -rf {} +
 
