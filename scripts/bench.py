@@ -43,7 +43,7 @@ from transformer_mt.data.encoding import LengthLimit, encode_corpus
 from transformer_mt.data.tokenizers import tokenizer
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.pipeline.train import make_updater
+from transformer_mt.pipeline.train import make_train_step
 from transformer_mt.system.device import configure_process, resolve_machine
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.schedule import make_schedule
@@ -239,7 +239,7 @@ def our_step(config: Config, tokenizers: TokenizerPair, precision: str) -> Step:
     """One update of ours, on a batch."""
     machine = resolve_machine(config.device, precision, config.threads)
     model = Transformer(config.model, tokenizers.src, tokenizers.tgt).to(machine.device)
-    updater = make_updater(config, machine, Ranks(), model, halve=lambda batch: [])
+    updater = make_train_step(config, machine, Ranks(), model, halve=lambda batch: [])
     schedule, steps = make_schedule(config.schedule, config.model.d_model), count(1)
 
     def step(batch: Batch) -> None:

@@ -92,7 +92,7 @@ def trial(base: Path, damage: Callable[[Path, random.Random], str], rng: random.
         f"status {status}": status == 0,
         "a traceback": "Traceback" not in said,
         "the damage was not named": f"{victim}: " in said and "this checkpoint is damaged" in said,
-        "another checkpoint was used": f"going on after step {steps[-2]}\n" in said,
+        "another checkpoint was used": f"resuming after step {steps[-2]}\n" in said,
         "it was not kept aside": newest.with_name(f"{newest.name}.damaged").is_dir(),
         "the end is another": status == 0 and not list(differences(outcome(run), outcome(undisturbed))),
     }

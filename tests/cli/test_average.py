@@ -105,11 +105,11 @@ def test_the_folder_is_read_like_a_run_and_training_goes_on_beside_it(
     assert "- unseen, at step" not in card, "it was not tested"
     done = tmt("train", "--config", "tiny.yaml", "train.max_steps=24")
     assert_succeeded(done)
-    assert "going on after step 20" in done.stderr
+    assert "resuming after step 20" in done.stderr
     run = RunFolder.open("runs/tiny")
     assert run.find_checkpoint("last").step == 24
     assert assert_succeeded(tmt("translate", out, "one two three")) == translations
-    assert "holds weights alone" in tmt("train", "--config", "tiny.yaml", f"name={out.name}").stderr
+    assert "holds only weights" in tmt("train", "--config", "tiny.yaml", f"name={out.name}").stderr
     assert_succeeded(tmt("export", out, "--to", "weights", "--output", "again"))
 
 

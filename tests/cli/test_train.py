@@ -32,16 +32,16 @@ def test_training_logs_data_progress_and_the_end(tiny_run: Path, in_tiny: Path) 
     assert any(re.fullmatch(r"step 3 of 12  loss \d\.\d+  ppl [\d.]+  [\d,]+ tokens/s  .* left", line) for line in said)
     assert any(re.match(r"step 4  validation  loss .* bleu .*\(best so far\)", line) for line in said)
     assert sum(line.startswith("  reference  ") for line in said) == 3 * 2
-    ended = r"training ended: train.max_steps 12 reached; hours in all: \d\.\d\d"
+    ended = r"training ended: train.max_steps 12 reached; \d\.\d\d hours in total"
     assert any(re.fullmatch(ended, line) for line in said)
-    assert said[-2] == "the run is in runs/tiny; its README.md says what to type next"
+    assert said[-2] == "the run is in runs/tiny; its README.md lists the next commands"
 
 
 def test_a_finished_training_is_not_repeated(run_copy: Path, tmt: Tmt) -> None:
     before, curves = read_folder(run_copy), read_events(run_copy)
     done = tmt(*TRAIN)
     assert done.returncode == 0
-    assert "going on after step 12" in done.stderr
+    assert "resuming after step 12" in done.stderr
     after = read_folder(run_copy)
     differing = {name for name in {**before, **after} if before.get(name) != after.get(name)}
     assert all(name.startswith("tensorboard/") for name in differing)  # the scores of test sets move to a new file
@@ -54,7 +54,7 @@ def test_training_resumes_with_more_steps(run_copy: Path, tmt: Tmt) -> None:
     done = tmt(*TRAIN, "train.max_steps=14", "threads=2")
     assert done.returncode == 0
     assert "threads: 1 -> 2\ntrain.max_steps: 12 -> 14\n" in done.stderr
-    assert "device or threads changed: results may now differ in the last bits" in done.stderr
+    assert "device or threads changed: results may differ in the last bits" in done.stderr
     assert list(read_metrics(run_copy)["valid/loss"]) == [4, 8, 12, 14]
     assert "train.max_steps 14 reached" in (run_copy / "README.md").read_text(encoding="utf-8")
 
@@ -81,7 +81,7 @@ def test_training_resumes_from_an_earlier_checkpoint(run_copy: Path, tmt: Tmt) -
     expected = load_file(RunFolder(run_copy).find_checkpoint("12").path / "model.safetensors")
     done = tmt(*TRAIN, "--checkpoint", "8")
     assert done.returncode == 0
-    assert "going on after step 8\n" in done.stderr
+    assert "resuming after step 8\n" in done.stderr
     assert list(read_metrics(run_copy)["valid/loss"]) == [4, 8, 12]
     again = load_file(RunFolder(run_copy).find_checkpoint("12").path / "model.safetensors")
     assert all(torch.equal(again[name], expected[name]) for name in expected)
@@ -131,10 +131,10 @@ def test_resume_refuses_and_lists_changed_settings(run_copy: Path, tmt: Tmt) -> 
     refused_lines = done.stderr[done.stderr.index("tmt: ") :].split("\n")
     assert done.returncode == 2
     assert refused_lines == [
-        "tmt: runs/tiny: this run was begun with other settings:",
+        "tmt: runs/tiny: this run was created with other settings:",
         "  seed: 1 -> 7",
         "  model.d_ff: 32 -> 64",
-        "name another run (name=...), or begin this one anew with --restart (the old one is moved aside)",
+        "choose another name (name=...), or start over with --restart (the old run is moved aside)",
         "",
     ]
     assert read_folder(run_copy) == before
@@ -153,7 +153,7 @@ def test_restart_renames_the_old_run(run_copy: Path, tmt: Tmt) -> None:
     done = tmt(*TRAIN, "--restart", "train.max_steps=1", "seed=7")
     assert done.returncode == 0
     (aside,) = run_copy.parent.glob("tiny.*")
-    assert f"the old run is now {aside.relative_to(Path.cwd())}" in done.stderr
+    assert f"the old run was moved to {aside.relative_to(Path.cwd())}" in done.stderr
     assert read_folder(aside) == before
     assert [info.step for info in RunFolder(run_copy).list_checkpoints()] == [1]
 
@@ -165,7 +165,7 @@ def test_a_refused_restart_keeps_the_old_run(run_copy: Path, tmt: Tmt) -> None:
     for change, reason in refusals.items():
         done = tmt(*TRAIN, "--restart", change)
         assert_user_error(done, reason)
-        assert "no new run was begun, and the old one is runs/tiny again" in done.stderr
+        assert "no new run was created; the old run is runs/tiny again" in done.stderr
         assert [*run_copy.parent.glob("tiny*")] == [run_copy]
         assert read_folder(run_copy) == before
 
@@ -201,7 +201,7 @@ def test_training_resumes_before_a_damaged_checkpoint(run_copy: Path, tmt: Tmt) 
     assert done.returncode == 0
     name = path.relative_to(Path.cwd())
     assert f"{name}: was truncated" in done.stderr and "it is kept as step-000012.damaged\n" in done.stderr
-    assert "going on after step 8\n" in done.stderr
+    assert "resuming after step 8\n" in done.stderr
     assert list(read_metrics(run_copy)["valid/loss"]) == [4, 8, 12]
     again = load_file(path.with_name("model.safetensors"))
     assert all(torch.equal(again[name], expected[name]) for name in expected)

@@ -303,7 +303,7 @@ def test_weights_alone_take_the_place_of_the_run(here: Path, tmp_path: Path, tmt
         assert "8 of 8" in from_run
     assert (tmp_path / "one" / "model.bin").read_bytes() == (tmp_path / "two" / "model.bin").read_bytes()
     card = (out / "README.md").read_text(encoding="utf-8")
-    assert f"- Weights alone: from {here}, step {best.step}" in card
+    assert f"- Weights only: from {here}, step {best.step}" in card
     assert f"tmt translate {out} " in card
     assert f"- unseen, at step {best.step}: bleu" in card, "the best was tested"
     assert content(here) == before
@@ -333,7 +333,7 @@ def test_a_run_begins_with_exported_weights_and_none_goes_on_from_them(copy: Pat
     before = content(Path("runs/alone"))
     train = ("train", "--config", "tiny.yaml")
     refused(
-        tmt(*train, "name=alone", "train.max_steps=20"), "runs/alone: holds weights alone", "train.init_from=runs/alone"
+        tmt(*train, "name=alone", "train.max_steps=20"), "runs/alone: holds only weights", "train.init_from=runs/alone"
     )
     left = content(Path("runs/alone"))
     assert {name: left[name] for name in before} == before

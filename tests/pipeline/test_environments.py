@@ -115,7 +115,7 @@ def test_linked_run_folders_stay_links(workspace: Path, tiny_run: Path, tmp_path
     assert run.is_symlink()
     assert_same_weights(tmp_path / "disk" / "run", tiny_run)
     log = tmt(workspace, *TRAIN, "--restart", "train.max_steps=4")
-    assert "the old run is now" in log
+    assert "the old run was moved to" in log
     assert not run.is_symlink()
     (aside,) = workspace.glob("runs/tiny.*")
     assert aside.is_symlink()

@@ -80,7 +80,7 @@ def assert_goes_on(here: Path, tiny_run: Path, after: int) -> None:
     process = start(here)
     _, said = process.communicate()
     assert process.returncode == 0, said
-    assert f"going on after step {after}\n" in said and "damaged" not in said
+    assert f"resuming after step {after}\n" in said and "damaged" not in said
     left, right = (
         load_file(RunFolder(run).find_checkpoint("12").path / "model.safetensors")
         for run in (here / "runs" / "tiny", tiny_run)

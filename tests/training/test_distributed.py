@@ -112,11 +112,11 @@ def test_a_job_that_is_started_anew_goes_on(count: str, job: str, asked: str, al
 
     assert start(0).returncode == 0
     done = start(1, asked, name="another")
-    said, status = {"--restart": ("the old run is now", 0), "--checkpoint=77": ("--checkpoint 77: ", 2)}[asked]
+    said, status = {"--restart": ("the old run was moved to", 0), "--checkpoint=77": ("--checkpoint 77: ", 2)}[asked]
     assert (done.returncode, said in done.stderr) == (status, True), done.stderr
     assert start(0).returncode == 0
     done = start(1, asked)
-    assert (done.returncode, "going on after step 6" in done.stderr) == (0, True), done.stderr
+    assert (done.returncode, "resuming after step 6" in done.stderr) == (0, True), done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -206,7 +206,7 @@ def test_torchrun_carries_on_from_the_last_checkpoint(alone: Path) -> None:
     kill(alone, "revived", 1, signal.SIGKILL, job)
     _, said = job.communicate(timeout=300)
     assert job.returncode == 0, said
-    assert said.count("going on after step") == 1
+    assert said.count("resuming after step") == 1
     train(alone, 1, "name=spared", *settings[1:])
     assert_close(weights(alone, "revived"), weights(alone, "spared"))
 

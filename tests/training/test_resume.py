@@ -137,7 +137,7 @@ def test_no_steps_are_taken_behind_a_curve_that_ends_in_nothing(text: Path, tmp_
         pipeline.train(config.model_copy(update={"schedule": ScheduleConfig.model_validate(schedule), "name": name}))
 
     train("one", 0.1, 6)
-    nothing_left = r"schedule\.total_steps: 4: from there on the learning rate is 0.*\n"
+    nothing_left = r"schedule\.total_steps: 4: the learning rate is 0 after it.*\n"
     with pytest.raises(UserError, match=nothing_left + "set null"):
         train("two", 0.0, 6)
     assert not (tmp_path / "two").exists()
@@ -162,7 +162,7 @@ def test_a_prolonged_run_keeps_the_curve_that_it_had(
     assert "curve ends" not in go_on(4)
     run = RunFolder(tmp_path / "run")
     assert run.read_section("schedule", ScheduleConfig).total_steps == 4
-    assert "the cosine curve ends at step 4 (schedule.total_steps); any step after it" in go_on(6)
+    assert "cosine ends at step 4 (schedule.total_steps); later steps" in go_on(6)
     with pytest.raises(UserError, match=r"schedule\.total_steps: 4 -> 8"):
         go_on(8, total_steps=8)
     assert run.read_section("schedule", ScheduleConfig).total_steps == 4
@@ -180,9 +180,9 @@ def test_epochs_that_are_over_before_the_curve_is(
     batches = config.batches.model_copy(update={"accumulate": 5})  # the last step goes beyond the epoch's end
     pipeline.train(config.model_copy(update={"schedule": curve, "train": limits, "batches": batches}))
     said = capsys.readouterr().err
-    (steps,) = re.findall(r"warning: train\.max_epochs 1 ends the training near step (\d+), and the cosine curve", said)
+    (steps,) = re.findall(r"max_epochs 1 ends the training near step (\d+), before the cosine schedule", said)
     assert RunFolder(tmp_path / "run").find_checkpoint("last").step == int(steps)
-    assert "curve ends at step 100; set schedule.total_steps" in said
+    assert "schedule ends at step 100; set schedule.total_steps" in said
 
 
 def start(config: Config, folder: Path) -> subprocess.Popen[str]:

@@ -262,7 +262,7 @@ def test_a_batch_that_is_split_is_counted_and_named(here, tmt, monkeypatch) -> N
     monkeypatch.setattr(train_step, "loss_and_gradients", starve)
     done = tmt(*TRAIN)
     assert done.returncode == 0, done.stderr
-    assert f"no memory for a batch of {failed[0]} pairs: it is split (train.en:" in done.stderr
+    assert f"out of memory: a batch of {failed[0]} pairs is split (train.en:" in done.stderr
     assert failed[1] == (failed[0] + 1) // 2
     assert entries()[-1]["train/split_batches"] == 2
 
@@ -286,7 +286,7 @@ def test_a_pair_that_does_not_fit_alone_is_named(here, tmt, monkeypatch) -> None
     monkeypatch.setattr("transformer_mt.training.train_step.differentiate", starve)
     done = tmt(*TRAIN)
     assert done.returncode == 2
-    assert "there is no memory for this pair alone; lower data.max_length" in done.stderr
+    assert "this pair alone does not fit into memory; lower data.max_length" in done.stderr
     assert "Traceback" not in done.stderr
 
 

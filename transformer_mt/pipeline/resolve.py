@@ -1,4 +1,4 @@
-"""The configuration as a run has it: `auto` gets its meaning once, and what decides what is learnt never changes."""
+"""Resolving the configuration: `auto` is replaced once per run, and settings that affect the result never change."""
 
 from __future__ import annotations
 
@@ -25,116 +25,130 @@ from transformer_mt.training.schedule import ENDING, make_schedule
 from transformer_mt.training.train_step import loss_and_gradients
 
 
-def resolve_config(run: RunFolder, config: Config) -> Config:
-    """The configuration as the run has it: `auto` resolved once, and nothing changed that decides what is learnt.
+def resolve_config(run: RunFolder, requested: Config) -> Config:
+    """Return the configuration with `auto` resolved for device, precision, threads and the end of the schedule.
 
-    Only the threads are counted anew where another number of processes shares them.
+    An existing run keeps the values that it was created with. Only the threads are counted again if another number of
+    processes shares the machine.
+
+    Raises:
+        UserError: The run exists and a setting that affects the result differs, or it cannot be resumed.
     """
-    old = None
-    if run.exists():
-        refuse_exported(run)
-        is_shared_alike = run.read_record().get("processes") == launcher.local_world_size()
-        old = configuration.load_run(run)
-        kept = ("device", "precision", "threads") if is_shared_alike else ("device", "precision")
-        unchanged = {key: getattr(old, key) for key in kept if getattr(config, key) == "auto"}
-        unchanged["schedule"] = config.schedule.ending(old.schedule.total_steps)
-        if config.batches.tokens == "auto":
-            unchanged["batches"] = config.batches.model_copy(update={"tokens": old.batches.tokens})
-        config = config.model_copy(update=unchanged)
+    if not run.exists():
+        resolved = _resolve_machine_settings(requested)
+        check_schedule_end(run, resolved, is_new=True)
+        return resolved
+    _refuse_exported(run)
+    old = configuration.load_run(run)
+    same_processes = run.read_record().get("processes") == launcher.local_world_size()
+    keys = ("device", "precision", "threads") if same_processes else ("device", "precision")
+    kept = {key: getattr(old, key) for key in keys if getattr(requested, key) == "auto"}
+    kept["schedule"] = requested.schedule.ending(old.schedule.total_steps)
+    if requested.batches.tokens == "auto":
+        kept["batches"] = requested.batches.model_copy(update={"tokens": old.batches.tokens})
+    resolved = _resolve_machine_settings(requested.model_copy(update=kept))
+    check_unchanged(run, old, resolved)
+    check_schedule_end(run, resolved, is_new=False)
+    return resolved
+
+
+def _resolve_machine_settings(config: Config) -> Config:
     machine = resolve_machine(config.device, config.precision, config.threads)
-    found = {
-        "device": machine.device.type if config.device == "auto" else config.device,
-        "precision": machine.precision,
-        "threads": machine.threads,
-    }
-    config = config.model_copy(update={**found, "schedule": config.schedule.ending(config.train.max_steps)})
-    if old is not None:
-        compare(run, old, config)
-    check_the_end(run, config, is_new=old is None)
-    return config
+    return config.model_copy(
+        update={
+            "device": machine.device.type if config.device == "auto" else config.device,
+            "precision": machine.precision,
+            "threads": machine.threads,
+            "schedule": config.schedule.ending(config.train.max_steps),
+        }
+    )
 
 
-def check_the_end(run: RunFolder, config: Config, is_new: bool) -> None:
-    """Say so where the training may go on behind the end of the learning rate's curve. Raises `UserError` where it
-    will, and nothing is learnt there."""
+def _refuse_exported(run: RunFolder) -> None:
+    if exported := run.read_record().get("exported"):
+        raise UserError(
+            f"{run.path}: holds only weights ({exported['what']}), so its training cannot be resumed;\n"
+            f"start a new run from them: name=... train.init_from={quote(str(run.path))}"
+        )
+
+
+def check_unchanged(run: RunFolder, old: Config, new: Config) -> None:
+    """Refuse to resume a run with other settings, and log the changed settings that do not affect the result."""
+    free, fixed = configuration.changed_keys(old, new)
+    before, after = configuration.flatten(old), configuration.flatten(new)
+    if fixed:
+        changes = "\n".join(f"  {key}: {_json(before.get(key))} -> {_json(after.get(key))}" for key in fixed)
+        raise UserError(
+            f"{run.path}: this run was created with other settings:\n{changes}\n"
+            "choose another name (name=...), or start over with --restart (the old run is moved aside)"
+        )
+    for key in free:
+        log_rank0(f"{key}: {_json(before.get(key))} -> {_json(after.get(key))}")
+    if {"device", "threads"} & set(free):
+        log_rank0("device or threads changed: results may differ in the last bits from those of an uninterrupted run")
+
+
+def check_schedule_end(run: RunFolder, config: Config, *, is_new: bool) -> None:
+    """Log the learning rate after the end of the schedule, if training may continue beyond it.
+
+    Raises:
+        UserError: It will continue, and that learning rate is 0.
+    """
     total, max_steps = config.schedule.total_steps, config.train.max_steps
     if config.schedule.kind not in ENDING or total is None or (max_steps is not None and max_steps <= total):
         return
     if max_steps is not None and not config.schedule.final:
-        of_new = "set null, which ends the curve with the training (a base may have set it)"
-        of_old = (
-            f"begin another run: longer from its start, or with these weights (train.init_from={quote(str(run.path))})"
+        remedy = (
+            "set it to null, which ends the schedule with the training (a base file may have set it)"
+            if is_new
+            else "start a new run: a longer one, or one from these weights "
+            f"(name=... train.init_from={quote(str(run.path))})"
         )
         raise UserError(
-            f"schedule.total_steps: {total:,}: from there on the learning rate is 0, and train.max_steps goes "
-            f"further;\n{of_new if is_new else of_old}"
+            f"schedule.total_steps: {total:,}: the learning rate is 0 after it, but train.max_steps is {max_steps:,};\n"
+            f"{remedy}"
         )
     rate = make_schedule(config.schedule, config.model.d_model)(total)
     log_rank0(
-        f"schedule: the {config.schedule.kind} curve ends at step {total:,} (schedule.total_steps); "
-        f"any step after it has a learning rate of {rate:.2g}"
+        f"schedule: {config.schedule.kind} ends at step {total:,} (schedule.total_steps); later steps have a learning "
+        f"rate of {rate:.2g}"
     )
 
 
-def refuse_exported(run: RunFolder) -> None:
-    """Raise `UserError` for weights that came without the state of their training."""
-    if exported := run.read_record().get("exported"):
-        raise UserError(
-            f"{run.path}: holds weights alone ({exported['what']}), and no training goes on from them;\n"
-            f"begin a new run with them: name=... train.init_from={quote(str(run.path))}"
-        )
-
-
-def compare(run: RunFolder, old: Config, new: Config) -> None:
-    """Refuse to go on with a run under other settings; say which of the free ones changed."""
-    free, fixed = configuration.changed_keys(old, new)
-    before, after = configuration.flatten(old), configuration.flatten(new)
-    if fixed:
-        changes = "\n".join(f"  {key}: {_show(before.get(key))} -> {_show(after.get(key))}" for key in fixed)
-        raise UserError(
-            f"{run.path}: this run was begun with other settings:\n{changes}\n"
-            "name another run (name=...), or begin this one anew with --restart (the old one is moved aside)"
-        )
-    for key in free:
-        log_rank0(f"{key}: {_show(before.get(key))} -> {_show(after.get(key))}")
-    if {"device", "threads"} & set(free):
-        log_rank0("device or threads changed: results may now differ in the last bits from those of an undisturbed run")
-
-
-def resolve_batch_tokens(config: Config, machine: Machine, model: Transformer, material: TrainingData) -> Config:
-    """What `batches.tokens: auto` means here, found by trying batches out."""
+def resolve_batch_tokens(config: Config, machine: Machine, model: Transformer, data: TrainingData) -> Config:
+    """Return the configuration with `batches.tokens: auto` resolved."""
     if config.batches.tokens != "auto":
         return config
-    streams = partial(make_stream, config, material)
-    tokens, why = memory.choose_budget(streams, *_trial(config, machine, model))
-    log_rank0(f"batches.tokens: auto is {tokens:,} ({why})")
+    tokens, reason = memory.choose_budget(partial(make_stream, config, data), *_trial(config, machine, model))
+    log_rank0(f"batches.tokens: auto is {tokens:,} ({reason})")
     return config.model_copy(update={"batches": config.batches.model_copy(update={"tokens": tokens})})
 
 
 def log_memory(config: Config, machine: Machine, model: Transformer, stream: BatchStream) -> None:
-    """What the largest batch needs of memory."""
+    """Log the memory that the largest batch needs."""
     log_rank0(f"memory: {memory.predict(stream, *_trial(config, machine, model))}")
 
 
 def warn_early_end(config: Config, stream: BatchStream) -> None:
-    """Say so where the epochs are over before the learning rate's curve is."""
+    """Warn if `train.max_epochs` ends the training before the schedule ends."""
     total, epochs = config.schedule.total_steps, config.train.max_epochs
     if config.schedule.kind not in ENDING or total is None or epochs is None:
         return
     steps = math.ceil(epochs * len(stream) / config.batches.accumulate)
     if steps < total:
         log_rank0(
-            f"warning: train.max_epochs {epochs} ends the training near step {steps:,}, and the "
-            f"{config.schedule.kind} curve ends at step {total:,}; set schedule.total_steps to as many"
+            f"warning: train.max_epochs {epochs} ends the training near step {steps:,}, before the "
+            f"{config.schedule.kind} schedule ends at step {total:,}; set schedule.total_steps: {steps}"
         )
 
 
 def _trial(config: Config, machine: Machine, model: Transformer) -> tuple[memory.TryBatch, torch.device, int]:
-    """How a batch is tried out, on what, and the bytes that a step needs besides."""
-    copies = config.optimizer.state_copies + 1  # the sum of gradients; one gradient is made by the trial
-    besides = copies * sum(parameter.nbytes for parameter in model.parameters())
-    return partial(loss_and_gradients, model, machine=machine, loss=make_loss(config.loss)), machine.device, besides
+    """Return the function that tries a batch, the device, and the bytes that a step needs beyond the trial."""
+    copies = config.optimizer.state_copies + 1  # + 1: the sum of gradients; the trial itself holds one gradient
+    further_bytes = copies * sum(parameter.nbytes for parameter in model.parameters())
+    try_batch = partial(loss_and_gradients, model, machine=machine, loss=make_loss(config.loss))
+    return try_batch, machine.device, further_bytes
 
 
-def _show(value: object) -> str:
+def _json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)

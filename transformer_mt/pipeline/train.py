@@ -1,16 +1,13 @@
-"""The story, top to bottom: config -> corpus -> tokenizers -> batches -> model -> trainer -> scores.
-
-The one file that sees every room.
-"""
+"""The training flow: configuration -> data -> model -> trainer -> checkpoints -> test scores."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -18,12 +15,10 @@ from transformer_mt.config import root as configuration
 from transformer_mt.config.rendering import render_yaml
 from transformer_mt.config.root import Config
 from transformer_mt.data.batches import Batch, BatchStream
-from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.data.prefetching import Prefetcher
 from transformer_mt.data.report import build_report
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
-from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.metrics import Scorer
 from transformer_mt.model.transformer import Transformer
@@ -31,6 +26,7 @@ from transformer_mt.pipeline import figures
 from transformer_mt.pipeline.data import TrainingData, make_stream, prepare_data
 from transformer_mt.pipeline.resolve import log_memory, resolve_batch_tokens, resolve_config, warn_early_end
 from transformer_mt.pipeline.run_card import write_card
+from transformer_mt.pipeline.test_sets import score_test_sets
 from transformer_mt.pipeline.validation import Validator
 from transformer_mt.pipeline.warm_start import WarmStart, find_warm_start
 from transformer_mt.runs import metadata
@@ -52,63 +48,58 @@ from transformer_mt.training.trainer import Trainer
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+HPARAM_SECTIONS = ("batches", "loss", "model", "optimizer", "schedule", "tokenizer", "seed", "precision")
+"""What TensorBoard's table of hyper-parameters shows."""
 
-def train(config: Config, *, checkpoint: str = "last", restart: bool = False) -> None:
-    """Train a run to its end, from wherever it stands or from a chosen checkpoint, and score its test sets.
 
-    Raises `UserError` for what the user can mend, and `Interrupted` when a signal stopped it.
+def train(requested: Config, *, checkpoint: str = "last", restart: bool = False) -> None:
+    """Train a run to its end, resuming from its checkpoint `checkpoint`, and score its test sets.
+
+    With `restart`, an existing run is moved aside first and training starts from step 0.
+
+    Raises:
+        UserError: For mistakes that the user can correct.
+        Interrupted: After a stop signal; the state is saved.
     """
-    run = RunFolder(Path(config.runs_dir) / str(config.name))
+    run = RunFolder(Path(requested.runs_dir) / str(requested.name))
     if (restart or checkpoint != "last") and launcher.restart_count() and metadata.was_started_by_this_job(run):
-        log_rank0(
-            "this job was started anew: its first start has done what --restart and --checkpoint say, and it goes on"
-        )
+        log_rank0("this job was restarted: its first start has applied --restart and --checkpoint; resuming")
         checkpoint, restart = "last", False
     if not restart:
         run.check_resumable()
     if checkpoint != "last":
-        run.find_checkpoint(checkpoint)  # must be there before anything is made
-    origin = find_warm_start(run, config, restart=restart)
-    with distributed.join(config.batches.accumulate) as ranks, hold(run, ranks, restart):
-        config = ranks.run_on_rank0(lambda: resolve_config(run, config))
-        machine = resolve_machine(config.device, config.precision, config.threads)
-        configure_process(machine)
-        with ranks.rank0_first():
-            material = prepare_data(run, config, is_rank0=ranks.is_rank0)
-        report = ranks.run_on_rank0(lambda: report_data(run, config, material, origin))
-        model = make_model(config, material, origin).to(machine.device)
-        ranks.broadcast_parameters(parameter.data for parameter in model.parameters())  # the origin may be training
-        config = ranks.run_on_rank0(lambda: resolve_batch_tokens(config, machine, model, material))
-        stream = make_stream(config, material, config.batches.budget)
-        if ranks.is_rank0:
-            log_memory(config, machine, model, stream)
-            warn_early_end(config, stream)
-            begin(run, config, machine, model, origin, material, report)
-        with make_monitor(run, config, ranks) as monitor:
-            trainer = make_trainer(run, config, machine, ranks, model, material, stream, monitor)
+        run.find_checkpoint(checkpoint)  # fails before anything is written
+    warm_start = find_warm_start(run, requested, restart=restart)
+    with distributed.join(requested.batches.accumulate) as ranks, lock_run(run, ranks, restart=restart):
+        setup = set_up(run, requested, ranks, warm_start)
+        config = setup.config
+        with make_logger(run, config, ranks) as logger:
+            trainer = make_trainer(run, setup, ranks, logger)
             start = ranks.run_on_rank0(lambda: find_resume_checkpoint(run, checkpoint))
             if start is not None:
                 trainer.resume(start)
-                log_rank0(f"going on after step {trainer.progress.step:,}")
+                log_rank0(f"resuming after step {trainer.progress.step:,}")
             else:
-                monitor.cut_back(0, is_scored=False)  # an earlier start may have ended before its first checkpoint
-                monitor.show(1, lambda: make_pictures(config, model, material))
+                logger.cut_back(0, is_scored=False)  # remove curves of a start that ended before its first checkpoint
+                logger.show(1, lambda: draw_figures(setup))
             if ranks.is_rank0:
                 metadata.record_resume(run, trainer.progress.step)
                 write_card(run, config)
-            ended = trainer.fit()
+            stop_reason = trainer.fit()
             hours = trainer.progress.seconds / 3600
-            log_rank0(f"training ended: {ended}; hours in all: {hours:.2f}")
+            log_rank0(f"training ended: {stop_reason}; {hours:.2f} hours in total")
             if ranks.is_rank0:
-                finish(run, config, machine, ended, hours, material.test, monitor)
+                finish(run, setup, stop_reason, hours, logger)
             ranks.wait()
-    log_rank0(f"the run is in {run.path}; its README.md says what to type next")
+    log_rank0(f"the run is in {run.path}; its README.md lists the next commands")
 
 
 @contextmanager
-def hold(run: RunFolder, ranks: Ranks, restart: bool) -> Generator[None]:
-    """The run folder, for this training alone; moved aside first where it is to begin anew, and back where it does not
-    begin."""
+def lock_run(run: RunFolder, ranks: Ranks, *, restart: bool) -> Generator[None]:
+    """Hold the lock of a run folder on rank 0.
+
+    With `restart`, an existing folder is moved aside, and moved back if no new run was created.
+    """
     if not ranks.is_rank0:
         yield
         return
@@ -116,117 +107,135 @@ def hold(run: RunFolder, ranks: Ranks, restart: bool) -> Generator[None]:
     if restart and run.exists():
         with run.locked():
             aside = run.move_aside()
-        log_rank0(f"the old run is now {aside}")
+        log_rank0(f"the old run was moved to {aside}")
     try:
         with run.locked():
             yield
     finally:
         if aside is not None and not run.path.exists():
             aside.rename(run.path)
-            log_rank0(f"no new run was begun, and the old one is {run.path} again")
+            log_rank0(f"no new run was created; the old run is {run.path} again")
 
 
-def report_data(run: RunFolder, config: Config, material: TrainingData, origin: WarmStart | None) -> list[str]:
-    """What stands out in the data, said before time is spent on it.
+# --- set-up -----------------------------------------------------------------------------------------------------------
 
-    Raises `UserError` for a text from which this run, or the one whose weights it takes, cannot go on.
+
+@dataclass(frozen=True)
+class Setup:
+    """Everything that a training needs before its first step."""
+
+    config: Config  # without `auto`
+    machine: Machine
+    data: TrainingData
+    model: Transformer
+    stream: BatchStream
+
+
+def set_up(run: RunFolder, requested: Config, ranks: Ranks, warm_start: WarmStart | None) -> Setup:
+    """Resolve the configuration, prepare data and model, and write the metadata of the run."""
+    resolved = ranks.run_on_rank0(lambda: resolve_config(run, requested))
+    machine = resolve_machine(resolved.device, resolved.precision, resolved.threads)
+    configure_process(machine)
+    with ranks.rank0_first():
+        data = prepare_data(run, resolved, is_rank0=ranks.is_rank0)
+    report = ranks.run_on_rank0(lambda: report_data(run, resolved, data, warm_start))
+    model = make_model(resolved, data.tokenizers, warm_start).to(machine.device)
+    # ranks may have read different weights of a warm start whose run is being trained
+    ranks.broadcast_parameters(parameter.data for parameter in model.parameters())
+    config = ranks.run_on_rank0(lambda: resolve_batch_tokens(resolved, machine, model, data))
+    setup = Setup(config, machine, data, model, make_stream(config, data, config.batches.budget))
+    if ranks.is_rank0:
+        log_memory(config, machine, model, setup.stream)
+        warn_early_end(config, setup.stream)
+        record_start(run, setup, report, warm_start)
+    return setup
+
+
+def report_data(run: RunFolder, config: Config, data: TrainingData, warm_start: WarmStart | None) -> list[str]:
+    """Check the data against the run and its warm start, and log and return the data report.
+
+    Raises:
+        UserError: The text changed since the run was created, or does not fit the warm start.
     """
-    fingerprints = material.fingerprints()
+    fingerprints = data.fingerprints()
     metadata.check_fingerprints(run, fingerprints)
-    if origin is not None:
-        origin.check_tokenizers(material.tokenizers)
-        origin.check_validation_split(fingerprints)
-    cache_dir = Path(config.data.cache_dir)
-    report = build_report(material.train, material.validation, material.held_out(), cache_dir)
+    if warm_start is not None:
+        warm_start.check_tokenizers(data.tokenizers)
+        warm_start.check_validation_split(fingerprints)
+    report = build_report(data.train, data.validation, data.held_out(), Path(config.data.cache_dir))
     for line in report:
         log_rank0(f"data: {line}")
     return report
 
 
-def make_model(config: Config, material: TrainingData, origin: WarmStart | None) -> Transformer:
-    """A new model, with weights from the seed, or those that another run has learnt."""
+def make_model(config: Config, tokenizers: TokenizerPair, warm_start: WarmStart | None) -> Transformer:
+    """Return a model initialised from the seed, or with the weights of the warm start."""
     torch.manual_seed(config.seed)
-    model = Transformer(config.model, material.tokenizers.src, material.tokenizers.tgt)
-    if origin is not None:
-        origin.copy_weights_to(model)
+    model = Transformer(config.model, tokenizers.src, tokenizers.tgt)
+    if warm_start is not None:
+        warm_start.copy_weights_to(model)
     return model
 
 
-def begin(
-    run: RunFolder,
-    config: Config,
-    machine: Machine,
-    model: Transformer,
-    origin: WarmStart | None,
-    material: TrainingData,
-    report: list[str],
-) -> None:
-    """Write down what this run is."""
-    if origin is not None:
-        log_rank0(origin.describe())
-    if line := disk_space_warning(run, config.keep, model, config.optimizer.state_copies):
-        log_rank0(line)
-    parameters = sum(parameter.numel() for parameter in model.parameters())
+def record_start(run: RunFolder, setup: Setup, report: list[str], warm_start: WarmStart | None) -> None:
+    """Write `config.yaml` and `run.json`, and warn if the disk is too small for the checkpoints."""
+    config = setup.config
+    if warm_start is not None:
+        log_rank0(warm_start.describe())
+    if warning := disk_space_warning(run, config.keep, setup.model, config.optimizer.state_copies):
+        log_rank0(warning)
     metadata.record_start(
         run,
         render_yaml(config),
-        hardware=describe(machine.device),
-        parameters=parameters,
+        hardware=describe(setup.machine.device),
+        parameters=sum(parameter.numel() for parameter in setup.model.parameters()),
         report=report,
-        fingerprints=material.fingerprints(),
-        warm_start=origin and origin.provenance(),
+        fingerprints=setup.data.fingerprints(),
+        warm_start=warm_start and warm_start.provenance(),
     )
 
 
-# --- its parts -------------------------------------------------------------------------------------------------------
+# --- parts of the trainer ---------------------------------------------------------------------------------------------
 
 
-def make_monitor(run: RunFolder, config: Config, ranks: Ranks) -> MetricsLogger:
-    """What the run says; its settings make its row among TensorBoard's hyper-parameters."""
-    sections = ("batches", "loss", "model", "optimizer", "schedule", "tokenizer", "seed", "precision")
+def make_logger(run: RunFolder, config: Config, ranks: Ranks) -> MetricsLogger:
+    """Return the logger of metrics; ranks other than 0 log nothing."""
     hparams = {
         key: value if isinstance(value, str | int | float | None) else str(value)
         for key, value in configuration.flatten(config).items()
-        if key.partition(".")[0] in sections
+        if key.partition(".")[0] in HPARAM_SECTIONS
     }
     return (MetricsLogger if ranks.is_rank0 else SilentMetricsLogger)(run, hparams, config.train.max_steps)
 
 
-def make_pictures(config: Config, model: Transformer, material: TrainingData) -> dict[str, Figure]:
-    """What TensorBoard shows of a run from its first step on."""
+def draw_figures(setup: Setup) -> dict[str, Figure]:
+    """Return the figures that TensorBoard shows from the first step on, by name."""
+    config = setup.config
     if not config.validation.probes:
         return {}
-    shown = {
+    drawn = {
         "schedule": figures.plot_schedule(config.schedule, config.model.d_model, config.train.max_steps),
-        "lengths": figures.plot_lengths(material.train, config.data),
+        "lengths": figures.plot_lengths(setup.data.train, config.data),
     }
     if config.model.positions != "none":
-        shown["positions"] = figures.plot_positions(config.model, model)
-    return shown
+        drawn["positions"] = figures.plot_positions(config.model, setup.model)
+    return drawn
 
 
-def make_trainer(
-    run: RunFolder,
-    config: Config,
-    machine: Machine,
-    ranks: Ranks,
-    model: Transformer,
-    material: TrainingData,
-    stream: BatchStream,
-    monitor: MetricsLogger,
-) -> Trainer:
-    """The trainer with all its parts."""
+def make_trainer(run: RunFolder, setup: Setup, ranks: Ranks, logger: MetricsLogger) -> Trainer:
+    """Return the trainer."""
+    config, data, stream = setup.config, setup.data, setup.stream
     ema_decay = config.optimizer.ema_decay
-    pin_memory = machine.device.type == "cuda"
-    updater = make_updater(config, machine, ranks, model, partial(halves, stream))
     return Trainer(
-        updater=updater,
-        feed=Prefetcher(stream, config.batches.accumulate, ranks.rank, ranks.size, pin_memory=pin_memory),
+        updater=make_train_step(config, setup.machine, ranks, setup.model, partial(halve_batch, stream)),
+        feed=Prefetcher(
+            stream, config.batches.accumulate, ranks.rank, ranks.size, pin_memory=setup.machine.device.type == "cuda"
+        ),
         schedule=make_schedule(config.schedule, config.model.d_model),
-        ema=ExponentialMovingAverage(model, ema_decay) if ema_decay else None,
-        validate=make_validator(config, machine, ranks, model, material.tokenizers, material.validation),
+        ema=ExponentialMovingAverage(setup.model, ema_decay) if ema_decay else None,
+        validate=make_validator(config, setup.machine, ranks, setup.model, data.tokenizers, data.validation),
         run=run,
-        monitor=monitor,
+        monitor=logger,
         ranks=ranks,
         config=config.train,
         validation=config.validation,
@@ -234,10 +243,10 @@ def make_trainer(
     )
 
 
-def make_updater(
+def make_train_step(
     config: Config, machine: Machine, ranks: Ranks, model: Transformer, halve: Callable[[Batch], Sequence[Batch]]
 ) -> TrainStep:
-    """What takes a step. `halve` makes two batches of one for which there is no memory."""
+    """Return the train step. `halve` splits a batch that does not fit into memory."""
     return TrainStep(
         model,
         make_optimizers(config.optimizer, model, machine.precision),
@@ -250,6 +259,15 @@ def make_updater(
     )
 
 
+def halve_batch(stream: BatchStream, batch: Batch) -> list[Batch]:
+    """Split a batch that does not fit into memory. Raises `UserError` if it has a single pair."""
+    lines = stream.corpus.describe_lines(batch.rows)
+    if len(batch.rows) == 1:
+        raise UserError(f"{lines}: this pair alone does not fit into memory; lower data.max_length or the model size")
+    log(f"out of memory: a batch of {len(batch.rows)} pairs is split ({lines})")
+    return stream.halve(batch)
+
+
 def make_validator(
     config: Config,
     machine: Machine,
@@ -258,7 +276,7 @@ def make_validator(
     tokenizers: TokenizerPair,
     corpus: EncodedCorpus,
 ) -> Validator:
-    """What scores a model on the validation pairs, as text and in ids."""
+    """Return the validator of a model on the validation pairs."""
     return Validator(
         model,
         tokenizers,
@@ -273,58 +291,20 @@ def make_validator(
     )
 
 
-def halves(stream: BatchStream, batch: Batch) -> list[Batch]:
-    """Two batches of one for which there is no memory. Raises `UserError` for a single pair."""
-    lines = stream.corpus.describe_lines(batch.rows)
-    if len(batch.rows) == 1:
-        raise UserError(f"{lines}: there is no memory for this pair alone; lower data.max_length, or the model's size")
-    log(f"no memory for a batch of {len(batch.rows)} pairs: it is split ({lines})")
-    return stream.halve(batch)
+# --- the end ----------------------------------------------------------------------------------------------------------
 
 
-def finish(
-    run: RunFolder,
-    config: Config,
-    machine: Machine,
-    ended: str,
-    hours: float,
-    test_sets: Mapping[str, ParallelCorpus],
-    monitor: MetricsLogger,
-) -> None:
-    """Score the test sets, once, with the best checkpoint, and write down how the run ended.
+def finish(run: RunFolder, setup: Setup, stop_reason: str, hours: float, logger: MetricsLogger) -> None:
+    """Score the test sets with the best checkpoint, unless they have been scored, and record the end of the training.
 
-    The scores stand in `run.json` first: a run that is killed afterwards records them in the curves when it goes on.
+    `run.json` is written before the curves, so that a run killed in between still logs the scores when it is resumed.
     """
-    best, last = run.find_checkpoint("best"), run.find_checkpoint("last")
+    config, best, last = setup.config, run.find_checkpoint("best"), run.find_checkpoint("last")
     tested = {"step": best.step, "decoding": config.decoding.output_options()}
-    test = metadata.known_test_scores(run, tested)
-    if test is None:
-        test = score_tests(run, config, machine, best.step, test_sets)
-    metadata.record_end(run, ended=ended, last_step=last.step, hours=hours, tested=tested, test=test)
-    for name, found in test.items():
-        monitor.record(last.step, {f"test/{name}/{metric}": score["value"] for metric, score in found.items()})
+    scores = metadata.known_test_scores(run, tested)
+    if scores is None:
+        scores = score_test_sets(run, config, setup.machine, best.step, setup.data.test)
+    metadata.record_end(run, ended=stop_reason, last_step=last.step, hours=hours, tested=tested, test=scores)
+    for name, metrics in scores.items():
+        logger.record(last.step, {f"test/{name}/{metric}": score["value"] for metric, score in metrics.items()})
     write_card(run, config)
-
-
-def score_tests(
-    run: RunFolder, config: Config, machine: Machine, step: int, test_sets: Mapping[str, ParallelCorpus]
-) -> dict[str, dict[str, dict[str, Any]]]:
-    """What the checkpoint of a step has on each test set, as the record keeps it."""
-    if not test_sets:
-        return {}
-    translator = Translator.load(
-        run.path,
-        str(step),
-        config.device,
-        machine.threads,
-        machine.precision,
-        batch_tokens=config.decoding.validation_batch_tokens,
-    )
-    standard = Scorer.from_config(config.scoring, config.data.tgt_lang)
-    found: dict[str, dict[str, dict[str, Any]]] = {}
-    for name, table in test_sets.items():
-        scores = standard.score(translator.translate(table.column("src")), table.column("tgt"))
-        head = f"{name} ({len(table):,} pairs, {config.decoding.method}, step {step:,})"
-        log_rank0("\n".join([head, *scores.lines()]))
-        found[name] = asdict(scores)
-    return found
