@@ -6,12 +6,11 @@ import json
 import re
 import shutil
 from pathlib import Path
-from subprocess import CompletedProcess
 from typing import Any, NoReturn
 
 import pytest
 import sacrebleu
-from helpers import Tmt
+from helpers import Tmt, assert_user_error
 
 from transformer_mt import Translator, __version__
 from transformer_mt.cli.evaluate import RUN_OPTIONS
@@ -27,8 +26,8 @@ TITLE = "        score  95 % interval     signature"
 
 
 @pytest.fixture
-def here(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the tiny run's texts, and some more."""
+def texts(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Change to a folder with copies of the texts of the tiny run, and some more."""
     for path in tiny.glob("*.??"):
         shutil.copy(path, tmp_path)
     monkeypatch.chdir(tmp_path)
@@ -40,9 +39,9 @@ def here(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def copy(tiny_run: Path, here: Path) -> Path:
-    """The tiny run, to be changed."""
-    return shutil.copytree(tiny_run, here / "runs" / "copy")
+def run_copy(tiny_run: Path, texts: Path) -> Path:
+    """Copy the tiny run, so that the test may change it."""
+    return shutil.copytree(tiny_run, texts / "runs" / "copy")
 
 
 def lines_of(path: Path | str) -> list[str]:
@@ -55,15 +54,8 @@ def in_json(tmt: Tmt, *arguments: object) -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
-def refused(done: CompletedProcess[str], *parts: str) -> None:
-    """Exit status 2, and a sentence that holds these parts."""
-    assert (done.returncode, done.stdout) == (2, "")
-    assert all(part in done.stderr for part in parts), done.stderr
-    assert "Traceback" not in done.stderr
-
-
 def rows(hypotheses: list[str], references: list[str]) -> list[str]:
-    """The table's, below its title."""
+    """Return the rows of the printed table."""
     scores = score_with_intervals(hypotheses, references, Scorer("13a", "de"))
     return [found.line(name) for name, found in scores.items()]
 
@@ -71,14 +63,14 @@ def rows(hypotheses: list[str], references: list[str]) -> list[str]:
 # --- a run ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_that_gives_several_translations_is_judged_by_the_best(copy: Path, tmt: Tmt) -> None:
-    text = (copy / "config.yaml").read_text(encoding="utf-8")
-    (copy / "config.yaml").write_text(text.replace("n_best: 1", "n_best: 3"), encoding="utf-8")
-    done = tmt("evaluate", copy, *FILES, "--beam", 1)
+def test_a_run_with_n_best_is_scored_by_its_best_translations(run_copy: Path, tmt: Tmt) -> None:
+    text = (run_copy / "config.yaml").read_text(encoding="utf-8")
+    (run_copy / "config.yaml").write_text(text.replace("n_best: 1", "n_best: 3"), encoding="utf-8")
+    done = tmt("evaluate", run_copy, *FILES, "--beam", 1)
     assert done.returncode == 0, done.stderr
 
 
-def test_it_is_sacrebleu_on_the_translations(here: Path, tiny_run: Path, tmt: Tmt) -> None:
+def test_scores_equal_sacrebleu_on_the_translations(texts: Path, tiny_run: Path, tmt: Tmt) -> None:
     """Trap 36."""
     done = tmt("evaluate", tiny_run, *FILES)
     hypotheses = tmt("translate", tiny_run, "--input", "valid.en").stdout.split("\n")[:-1]
@@ -88,16 +80,16 @@ def test_it_is_sacrebleu_on_the_translations(here: Path, tiny_run: Path, tmt: Tm
 
 
 @pytest.mark.filterwarnings("default")
-def test_a_test_set_that_has_changed_is_pointed_out(copy: Path, tmt: Tmt) -> None:
-    assert "warning" not in tmt("evaluate", copy).stderr
+def test_a_changed_test_set_gives_a_warning(run_copy: Path, tmt: Tmt) -> None:
+    assert "warning" not in tmt("evaluate", run_copy).stderr
     text = Path("test.en").read_text(encoding="utf-8")
     Path("test.en").write_text(text.replace("one", "two"), encoding="utf-8")
-    done = tmt("evaluate", copy)
+    done = tmt("evaluate", run_copy)
     assert done.returncode == 0
-    assert f"tmt: warning: evaluate: the text of unseen has changed since {copy} was trained" in done.stderr
+    assert f"tmt: warning: evaluate: the text of unseen has changed since {run_copy} was trained" in done.stderr
 
 
-def test_the_run_s_own_test_sets(here: Path, tiny_run: Path, tmt: Tmt) -> None:
+def test_the_test_sets_of_the_run_are_the_default(texts: Path, tiny_run: Path, tmt: Tmt) -> None:
     done = tmt("evaluate", tiny_run, "--show", 2)
     *samples, name, _, bleu, chrf, _, _, end = done.stdout.split("\n")
     assert [line for line in samples if "source" in line] == [
@@ -110,15 +102,15 @@ def test_the_run_s_own_test_sets(here: Path, tiny_run: Path, tmt: Tmt) -> None:
         assert row.split()[-1].replace("bs:1000|seed:12345|", "") == saved[metric]["signature"]
 
 
-def test_another_checkpoint(here: Path, tiny_run: Path, tmt: Tmt) -> None:
+def test_the_chosen_checkpoint_is_scored(texts: Path, tiny_run: Path, tmt: Tmt) -> None:
     done = tmt("evaluate", tiny_run, *FILES, "--checkpoint", "8", "--show", 1)
     first = lines_of("valid.en")[0]
     assert f"  model      {Translator.load(tiny_run, '8').translate([first])[0]}" in done.stdout.split("\n")
     assert "(8 pairs, beam 5, step 8, " in done.stdout
-    refused(tmt("evaluate", tiny_run, *FILES, "--checkpoint", "999"), "best, last and the steps 8, 12")
+    assert_user_error(tmt("evaluate", tiny_run, *FILES, "--checkpoint", "999"), "best, last and the steps 8, 12")
 
 
-def test_for_programs(here: Path, tiny_run: Path, tmt: Tmt) -> None:
+def test_json_contains_all_results(texts: Path, tiny_run: Path, tmt: Tmt) -> None:
     found = in_json(
         tmt, tiny_run, *FILES, "--beam", 1, "--checkpoint", "last", "--output", "out", "--paper", "multi30k"
     )
@@ -143,12 +135,12 @@ def test_for_programs(here: Path, tiny_run: Path, tmt: Tmt) -> None:
     assert again["test_sets"]["valid.de"] == {**found_set, "seconds": None}
 
 
-def test_a_run_on_moses_text(copy: Path, tiny_run: Path, here: Path, tmt: Tmt) -> None:
-    """Its texts become plain ones to be scored, without regard to case."""
-    config = (copy / "config.yaml").read_text(encoding="utf-8")
-    (copy / "config.yaml").write_text(re.sub(r"\n  text: raw", "\n  text: moses", config), encoding="utf-8")
-    (here / "ref").write_text("".join(f"{text} , &quot; Eins &quot;\n" for text in lines_of("valid.de")))
-    found = in_json(tmt, copy, "--src", "valid.en", "--ref", "ref", "--paper", "multi30k", "--output", "out")
+def test_a_run_on_moses_text_is_scored_on_plain_text(run_copy: Path, tiny_run: Path, texts: Path, tmt: Tmt) -> None:
+    """Translations and references are detokenised, and case is ignored."""
+    config = (run_copy / "config.yaml").read_text(encoding="utf-8")
+    (run_copy / "config.yaml").write_text(re.sub(r"\n  text: raw", "\n  text: moses", config), encoding="utf-8")
+    (texts / "ref").write_text("".join(f"{text} , &quot; Eins &quot;\n" for text in lines_of("valid.de")))
+    found = in_json(tmt, run_copy, "--src", "valid.en", "--ref", "ref", "--paper", "multi30k", "--output", "out")
     bleu = sacrebleu.BLEU(lowercase=True)
     by_hand = bleu.corpus_score(lines_of("out"), [[f'{text}, "eins"' for text in lines_of("valid.de")]], n_bootstrap=9)
     measured = found["test_sets"]["valid.en"]["metrics"]
@@ -160,21 +152,21 @@ def test_a_run_on_moses_text(copy: Path, tiny_run: Path, here: Path, tmt: Tmt) -
 # --- a file -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_file_of_translations(here: Path, tmt: Tmt) -> None:
+def test_a_file_of_translations_is_scored(texts: Path, tmt: Tmt) -> None:
     done = tmt("evaluate", *HYP)
     wanted = ["train6.de (6 pairs)", TITLE, *rows(lines_of("test.de"), lines_of("train6.de")), ""]
     assert done.stdout.split("\n") == wanted
     assert in_json(tmt, *HYP)["hypotheses"] == "test.de"
 
 
-def test_the_language_of_a_file_chooses_the_tokeniser(here: Path, tmt: Tmt) -> None:
+def test_the_target_language_sets_the_tokeniser(texts: Path, tmt: Tmt) -> None:
     for language, tokenizer in (("zh-CN", "zh"), ("ja", "char"), ("de", "13a")):
         found = in_json(tmt, *HYP, "--tgt-lang", language)
         assert f"|tok:{tokenizer}|" in found["test_sets"]["train6.de"]["metrics"]["bleu"]["signature"]
         assert found["tgt_lang"] == language
 
 
-def test_a_file_as_in_the_papers(here: Path, tmt: Tmt) -> None:
+def test_paper_bleu_of_a_file_matches_its_definition(texts: Path, tmt: Tmt) -> None:
     done = tmt("evaluate", *HYP, "--tgt-lang", "de", "--paper", "multi30k")
     *_, p, account, end = done.stdout.split("\n")
     files = [preprocess(lines_of(name), "de") for name in ("test.de", "train6.de")]
@@ -184,7 +176,7 @@ def test_a_file_as_in_the_papers(here: Path, tmt: Tmt) -> None:
     assert (account.endswith("; the references have 18 tokens"), end) == (True, "")
 
 
-def test_a_file_of_moses_tokens(here: Path, tmt: Tmt) -> None:
+def test_a_file_of_moses_tokens_is_detokenised(texts: Path, tmt: Tmt) -> None:
     Path("hyp").write_text("&quot; Eins , zwei ! &quot;\n")
     Path("ref").write_text("&quot; eins , zwei ! &quot;\n")
     options = ("--hyp", "hyp", "--ref", "ref", "--tgt-lang", "de")
@@ -208,10 +200,10 @@ VALUES = {
 
 
 @pytest.mark.parametrize("key", RUN_OPTIONS)
-def test_a_file_has_no_search(key: str, here: Path, tmt: Tmt) -> None:
+def test_options_of_runs_are_refused_for_a_file(key: str, texts: Path, tmt: Tmt) -> None:
     option = ["runs/tiny"] if key == "run" else [f"--{key.replace('_', '-')}", VALUES.get(key, 2)]
     name = "RUN" if key == "run" else option[0]
-    refused(tmt("evaluate", *HYP, *option), f"--hyp scores existing translations; leave out {name}")
+    assert_user_error(tmt("evaluate", *HYP, *option), f"--hyp scores existing translations; leave out {name}")
 
 
 @pytest.mark.parametrize(
@@ -247,68 +239,73 @@ def test_a_file_has_no_search(key: str, here: Path, tmt: Tmt) -> None:
         ((*HYP, "--paper", "multi30k", "--tgt-lang", "xx"), ('the data set has no "xx" (but en, de, fr, cs)',)),
     ],
 )
-def test_mistakes(command: tuple[str, ...], parts: tuple[str, ...], here: Path, tiny_run: Path, tmt: Tmt) -> None:
-    before = sorted(here.iterdir())
-    refused(tmt("evaluate", *(str(tiny_run) if word == "RUN" else word for word in command)), *parts)
-    assert [path for path in sorted(here.iterdir()) if path.name != "runs"] == before
+def test_wrong_arguments_are_refused(
+    command: tuple[str, ...], parts: tuple[str, ...], texts: Path, tiny_run: Path, tmt: Tmt
+) -> None:
+    before = sorted(texts.iterdir())
+    assert_user_error(tmt("evaluate", *(str(tiny_run) if word == "RUN" else word for word in command)), *parts)
+    assert [path for path in sorted(texts.iterdir()) if path.name != "runs"] == before
 
 
-def test_several_test_sets_have_no_one_output(copy: Path, here: Path, tmt: Tmt) -> None:
-    config = (copy / "config.yaml").read_text(encoding="utf-8")
+def test_output_needs_a_single_test_set(run_copy: Path, texts: Path, tmt: Tmt) -> None:
+    config = (run_copy / "config.yaml").read_text(encoding="utf-8")
     more = "\n    more: {src: valid.en, tgt: valid.de}\n    unseen:"
-    (copy / "config.yaml").write_text(config.replace("\n    unseen:", more), encoding="utf-8")
+    (run_copy / "config.yaml").write_text(config.replace("\n    unseen:", more), encoding="utf-8")
     said = "--output needs a single test set; choose one with --set (this run has more, unseen)"
-    refused(tmt("evaluate", copy, "--output", "out"), said)
-    assert list(in_json(tmt, copy)["test_sets"]) == ["more", "unseen"]
+    assert_user_error(tmt("evaluate", run_copy, "--output", "out"), said)
+    assert list(in_json(tmt, run_copy)["test_sets"]) == ["more", "unseen"]
     assert not Path("out").exists()
-    refused(
-        tmt("evaluate", copy, "--set", "unseen", "--output", "test.de"),
+    assert_user_error(
+        tmt("evaluate", run_copy, "--set", "unseen", "--output", "test.de"),
         "test.de: is an input, and --output",
     )
-    found = in_json(tmt, copy, "--output", "out", "--set", "more")["test_sets"]
+    found = in_json(tmt, run_copy, "--output", "out", "--set", "more")["test_sets"]
     assert (list(found), found["more"]["pairs"], len(lines_of("out"))) == (["more"], 8, 8)
 
 
-def test_an_output_that_cannot_be_written(
-    tiny_run: Path, here: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
+def test_an_unwritable_output_is_refused_before_translation(
+    tiny_run: Path, texts: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That is found before anything is translated."""
+    """It is found before anything is translated."""
     monkeypatch.setattr(Translator, "translate", lambda *_, **__: pytest.fail("has translated"))
     Path("out.part").mkdir()
-    refused(tmt("evaluate", tiny_run, *FILES, "--output", "out"), "out.part: Is a directory")
+    assert_user_error(tmt("evaluate", tiny_run, *FILES, "--output", "out"), "out.part: Is a directory")
 
 
-def test_what_is_stopped_while_it_translates_leaves_nothing(
-    tiny_run: Path, here: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
+def test_an_interruption_during_translation_leaves_no_files(
+    tiny_run: Path, texts: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def translate(*_: object) -> NoReturn:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Translator, "translate", translate)
-    before = sorted(here.iterdir())
+    before = sorted(texts.iterdir())
     done = tmt("evaluate", tiny_run, *FILES, "--output", "out")
     assert (done.returncode, done.stderr) == (130, "")
-    assert sorted(here.iterdir()) == before
+    assert sorted(texts.iterdir()) == before
 
 
-def test_a_run_into_another_language(copy: Path, here: Path, tmt: Tmt) -> None:
-    """There is no metric P of it, and its Moses text could not be put together."""
-    config = (copy / "config.yaml").read_text(encoding="utf-8").replace("tgt_lang: de", "tgt_lang: xx")
-    (copy / "config.yaml").write_text(config, encoding="utf-8")
-    refused(tmt("evaluate", copy, *FILES, "--paper", "multi30k"), 'the data set has no "xx"')
-    (copy / "config.yaml").write_text(config.replace("\n  text: raw", "\n  text: moses"), encoding="utf-8")
-    refused(tmt("evaluate", copy, *FILES), 'Moses has no rules for "xx"')
+def test_paper_bleu_and_moses_text_refuse_unknown_languages(run_copy: Path, texts: Path, tmt: Tmt) -> None:
+    """Neither has rules for them."""
+    config = (run_copy / "config.yaml").read_text(encoding="utf-8").replace("tgt_lang: de", "tgt_lang: xx")
+    (run_copy / "config.yaml").write_text(config, encoding="utf-8")
+    assert_user_error(tmt("evaluate", run_copy, *FILES, "--paper", "multi30k"), 'the data set has no "xx"')
+    (run_copy / "config.yaml").write_text(config.replace("\n  text: raw", "\n  text: moses"), encoding="utf-8")
+    assert_user_error(tmt("evaluate", run_copy, *FILES), 'Moses has no rules for "xx"')
 
 
-def test_a_language_without_words(here: Path, tmt: Tmt) -> None:
+def test_ter_is_left_out_for_languages_without_spaces(texts: Path, tmt: Tmt) -> None:
     done = tmt("evaluate", *HYP, "--tgt-lang", "th")
     assert done.stdout.split("\n")[-3:-1] == [done.stdout.split("\n")[4], NO_TER]
     assert done.stdout.split("\n")[4].startswith("chrF++ ")
     assert "ter" not in in_json(tmt, *HYP, "--tgt-lang", "th")["test_sets"]["train6.de"]["metrics"]
 
 
-def test_the_step_is_that_of_the_weights(here: Path, tiny_run: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that trains may lose the checkpoint that was found first."""
+@pytest.mark.slow
+def test_the_reported_step_is_the_one_that_was_loaded(
+    texts: Path, tiny_run: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A running training may delete the checkpoint that was found first."""
     load = loading.load_weights_of
     monkeypatch.setattr(loading, "load_weights_of", lambda model, run, _: load(model, run, "8"))
     assert in_json(tmt, tiny_run, *FILES)["step"] == 8
@@ -317,7 +314,9 @@ def test_the_step_is_that_of_the_weights(here: Path, tiny_run: Path, tmt: Tmt, m
     assert json.loads(done.stdout)["systems"]["A"] == f"{tiny_run} (beam 5, step 8)"
 
 
-def test_a_run_without_test_sets(copy: Path, here: Path, tmt: Tmt) -> None:
-    text = (copy / "config.yaml").read_text(encoding="utf-8")
-    (copy / "config.yaml").write_text(re.sub(r"(?s)  test:.*?(?=  cache_dir)", "  test: {}\n", text), encoding="utf-8")
-    refused(tmt("evaluate", copy), "this run has no test sets (data.test); give --src and --ref")
+def test_a_run_without_test_sets_is_refused(run_copy: Path, texts: Path, tmt: Tmt) -> None:
+    text = (run_copy / "config.yaml").read_text(encoding="utf-8")
+    (run_copy / "config.yaml").write_text(
+        re.sub(r"(?s)  test:.*?(?=  cache_dir)", "  test: {}\n", text), encoding="utf-8"
+    )
+    assert_user_error(tmt("evaluate", run_copy), "this run has no test sets (data.test); give --src and --ref")

@@ -14,14 +14,14 @@ TWO = Translation("Hund", -4.0, [" Hund"], [-4.0], False, [(1, 0)])
 NOTHING = Translation("", 0.0, [], [], True, [])
 
 
-def test_text_is_a_line_for_each_that_was_asked_for() -> None:
-    """A tab of the translation is its own, where no column follows."""
+def test_text_format_has_n_best_lines() -> None:
+    """Tabs of the translation are kept, unless columns are separated by tabs."""
     assert Format().lines(7, "a dog", [ONE]) == ["ein\tHund"]
     assert Format(n_best=3).lines(7, "a dog", [ONE, TWO]) == ["ein\tHund", "Hund", ""]
     assert Format().lines(7, "", [NOTHING]) == [""]
 
 
-def test_columns_stand_around_the_text() -> None:
+def test_scores_come_before_the_text_and_alignments_after_it() -> None:
     assert Format(scores=True, alignments=True).lines(7, "a dog", [ONE]) == ["-1.5000\t-0.3750\tein Hund\t0-0 2-1"]
     assert Format("tsv", n_best=2).lines(7, "a dog", [ONE, TWO]) == [
         "7\t1\t-1.5000\t-0.3750\tein Hund",
@@ -31,7 +31,7 @@ def test_columns_stand_around_the_text() -> None:
 
 
 @pytest.mark.parametrize("alignments", [False, True])
-def test_json_holds_all_there_is(alignments: bool) -> None:
+def test_json_contains_all_fields(alignments: bool) -> None:
     kind: OutputKind = "json"
     (line,) = Format(kind, n_best=2, alignments=alignments).lines(7, "a\u2028dog ä", [ONE, TWO])
     assert "\n" not in line and "ä" in line

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import Tmt
+from helpers import Tmt, assert_user_error
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -32,7 +32,9 @@ def translator(tiny_run: Path) -> Translator:
 
 
 @pytest.mark.parametrize("what", KINDS)
-def test_a_run_is_drawn(what: str, tiny_run: Path, in_tiny: Path, tmt: Tmt, tmp_path: Path) -> None:
+def test_each_kind_of_image_is_drawn_for_a_run(
+    what: str, tiny_run: Path, in_tiny: Path, tmt: Tmt, tmp_path: Path
+) -> None:
     done = tmt("plot", what, tiny_run, "--output", tmp_path / "f.png")
     assert (done.returncode, done.stdout) == (0, f"{tmp_path}/f.png\n"), done.stderr
     with Image.open(tmp_path / "f.png") as picture:
@@ -44,19 +46,19 @@ def test_a_run_is_drawn(what: str, tiny_run: Path, in_tiny: Path, tmt: Tmt, tmp_
 
 
 @pytest.mark.parametrize(("suffix", "start"), [("svg", b"<?xml"), ("pdf", b"%PDF"), ("PNG", b"\x89PNG")])
-def test_the_suffix_decides_the_format(suffix: str, start: bytes, in_tiny: Path, tmt: Tmt, tmp_path: Path) -> None:
+def test_the_suffix_sets_the_image_format(suffix: str, start: bytes, in_tiny: Path, tmt: Tmt, tmp_path: Path) -> None:
     path = tmp_path / f"f.{suffix}"
     assert tmt("plot", "schedule", "tiny.yaml", "--output", path, "schedule.kind=noam").returncode == 0
     assert path.read_bytes().startswith(start)
 
 
-def test_what_a_link_points_to_is_drawn(in_tiny: Path, tmt: Tmt, tmp_path: Path) -> None:
+def test_a_link_keeps_pointing_to_the_image(in_tiny: Path, tmt: Tmt, tmp_path: Path) -> None:
     (tmp_path / "link.png").symlink_to(tmp_path / "there.png")
     assert tmt("plot", "schedule", "tiny.yaml", "--output", tmp_path / "link.png").returncode == 0
     assert (tmp_path / "link.png").is_symlink() and (tmp_path / "there.png").is_file()
 
 
-def test_without_output_a_picture_goes_to_its_subject(
+def test_the_default_output_is_in_the_run_unless_overrides_are_given(
     tiny_run: Path, tiny: Path, tmt: Tmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(tiny, tmp_path / "copy")
@@ -88,21 +90,21 @@ def test_a_configuration_and_its_run_have_the_same_lengths(tiny_run: Path, in_ti
     assert titles == {"50 training pairs; 0 beyond data.max_length"}
 
 
-def test_lengths_show_what_lies_beyond_the_limit(in_tiny: Path) -> None:
+def test_lengths_include_pairs_beyond_the_limit(in_tiny: Path) -> None:
     figure = plot.draw_lengths(*load_run_or_config(Path("tiny.yaml"), ["data.max_length=3"]))
     beyond = int(figure.get_suptitle().split("; ")[1].split()[0])
     assert 0 < beyond <= 50
     assert max(int(axes.get_title().rpartition(" ")[2]) for axes in figure.axes) > 3
 
 
-def test_overrides_are_drawn(in_tiny: Path) -> None:
+def test_overrides_change_the_schedule(in_tiny: Path) -> None:
     config = configuration.load(Path("tiny.yaml"), ["schedule.kind=noam", "train.max_steps=77"])
     axes = plot.draw_schedule(config).axes[0]
     assert (axes.get_title(), axes.get_xlim()[1]) == ("learning rate: noam", 77)
 
 
-def test_a_curve_that_ends_is_drawn_to_where_the_run_does(in_tiny: Path) -> None:
-    """The end that is not named is that of the training, as it would be for the run."""
+def test_a_schedule_without_its_own_end_ends_with_the_training(in_tiny: Path) -> None:
+    """The default of its last step is train.max_steps."""
     config = configuration.load(Path("tiny.yaml"), ["schedule.kind=linear", "train.max_steps=77"])
     (chosen, *_) = plot.draw_schedule(config).axes[0].lines
     rates = list(np.asarray(chosen.get_ydata()))
@@ -114,7 +116,7 @@ def maps(translator: Translator) -> AttentionMaps:
     return translate_with_attention(translator, "one two three")
 
 
-def test_an_explanation_is_of_the_models_own_translation(translator: Translator, maps: AttentionMaps) -> None:
+def test_attention_maps_belong_to_the_translation_of_the_model(translator: Translator, maps: AttentionMaps) -> None:
     assert "".join(maps.src) == "one two three</s>"
     ((hypothesis, *_),) = translator.translate_ids(translator.encode(["one two three"], [1]), translator.config)
     end = [translator.tokenizers.tgt.eos_id] * hypothesis.finished
@@ -129,7 +131,7 @@ def test_an_explanation_is_of_the_models_own_translation(translator: Translator,
 
 
 @pytest.mark.parametrize("kind", ["cross", "encoder", "decoder"])
-def test_attention_is_drawn_as_it_is(kind: Any, maps: AttentionMaps) -> None:
+def test_the_image_shows_the_attention_weights(kind: Any, maps: AttentionMaps) -> None:
     figure = maps.figure(kind)
     (weights,) = getattr(maps.weights, kind)
     for axes, expected in zip(figure.axes[:2], weights[0], strict=True):
@@ -141,15 +143,15 @@ def test_attention_is_drawn_as_it_is(kind: Any, maps: AttentionMaps) -> None:
     assert np.array_equal(np.asarray(alone.axes[0].images[0].get_array()), weights[0, 1].numpy())
 
 
-def test_an_explanation_leaves_the_model_as_it_was(translator: Translator) -> None:
+def test_attention_maps_do_not_change_the_model_or_the_random_state(translator: Translator) -> None:
     before = torch.get_rng_state()
     translate_with_attention(translator, "one").figure("cross")
     assert not any(module.training for module in translator.model.modules())
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_a_model_whose_scores_are_no_numbers_is_drawn(translator: Translator) -> None:
-    """A training may have come to that, and is to say so, or to go back."""
+def test_attention_of_a_model_with_nan_weights_is_drawn(translator: Translator) -> None:
+    """A training that draws attention may have diverged."""
     for parameter in translator.model.parameters():
         parameter.data.fill_(np.nan)
     maps = translate_with_attention(translator, "one two")
@@ -158,7 +160,7 @@ def test_a_model_whose_scores_are_no_numbers_is_drawn(translator: Translator) ->
         assert len(maps.figure(kind).axes) == 3  # two heads, and the scale
 
 
-def test_pieces_make_up_the_text(translator: Translator) -> None:
+def test_token_labels_restore_the_text(translator: Translator) -> None:
     tokenizer = translator.tokenizers.src
     for text in ("one two three", "two  spaces ", "fünf</s>"):
         (ids,) = tokenizer.encode([text])
@@ -177,17 +179,18 @@ def images(run: Path) -> dict[str, list[int]]:
     return {tag: [image.step for image in events.Images(tag)] for tag in tags["images"]}
 
 
-def test_tensorboard_has_the_pictures(tiny_run: Path) -> None:
+def test_tensorboard_shows_the_images(tiny_run: Path) -> None:
     assert images(tiny_run) == {"schedule": [1], "lengths": [1], "positions": [1], "attention": [4, 8, 12]}
 
 
-def test_without_probes_there_are_none(in_tiny: Path, tmt: Tmt, tmp_path: Path) -> None:
+def test_tensorboard_shows_no_images_without_probes(in_tiny: Path, tmt: Tmt, tmp_path: Path) -> None:
     command = ("train", "--config", "tiny.yaml", f"runs_dir={tmp_path}", "validation.probes=0", "train.max_steps=4")
     assert tmt(*command).returncode == 0
     assert images(tmp_path / "tiny") == {}
 
 
-def test_pictures_are_cut_back_with_the_curves(in_tiny: Path, tmt: Tmt, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_resuming_earlier_removes_later_images(in_tiny: Path, tmt: Tmt, tmp_path: Path) -> None:
     command = ("train", "--config", "tiny.yaml", f"runs_dir={tmp_path}", "model.positions=none")
     assert tmt(*command, "train.max_steps=8").returncode == 0
     assert tmt(*command, "train.max_steps=8", "--checkpoint", "4").returncode == 0
@@ -225,30 +228,27 @@ MISTAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_mistakes(mistake: str, tiny_run: Path, in_tiny: Path, tmt: Tmt, tmp_path: Path) -> None:
+def test_wrong_arguments_are_refused(mistake: str, tiny_run: Path, in_tiny: Path, tmt: Tmt, tmp_path: Path) -> None:
     arguments, said = MISTAKES[mistake]
     given = [text.replace("RUN", str(tiny_run)).replace("W", str(tmp_path), text[0] == "W") for text in arguments]
     done = tmt("plot", *given)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "Traceback" not in done.stderr
-    for part in said:
-        assert part.replace("W/", f"{tmp_path}/") in done.stderr
+    assert_user_error(done, *(part.replace("W/", f"{tmp_path}/") for part in said))
+    assert done.stdout == ""
     assert list(tmp_path.iterdir()) == []
 
 
-def test_where_the_validation_text_is_gone_the_remedy_is_named(
+def test_missing_validation_text_is_reported_with_a_remedy(
     tiny_run: Path, tmt: Tmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     done = tmt("plot", "attention", tiny_run, "--output", "f.png")
-    assert done.returncode == 2
-    assert "without --text, the first validation sentence is drawn" in done.stderr
+    assert_user_error(done, "without --text, the first validation sentence is drawn")
     assert tmt("plot", "attention", tiny_run, "--output", "f.png", "--text", "one").returncode == 0
     for language in ("en", "de"):  # the training text may have gone
         shutil.copy(tiny_run.parents[1] / f"valid.{language}", tmp_path)
     assert tmt("plot", "attention", tiny_run, "--output", "g.png").returncode == 0
 
 
-def test_the_picture_is_of_the_first_validation_sentence(tiny_run: Path, in_tiny: Path) -> None:
+def test_the_default_text_is_the_first_validation_sentence(tiny_run: Path, in_tiny: Path) -> None:
     config = configuration.load(tiny_run / "config.yaml")
     assert plot.first_validation_sentence(config) == (in_tiny / "valid.en").read_text(encoding="utf-8").split("\n")[0]

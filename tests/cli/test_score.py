@@ -8,11 +8,10 @@ import math
 import os
 import threading
 from pathlib import Path
-from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
-from helpers import Tmt
+from helpers import Tmt, assert_user_error
 
 from transformer_mt import Translator
 from transformer_mt.cli.score import PairScorer
@@ -24,7 +23,7 @@ TGT = "eins zwei drei\n\ndrei\n eins\nzwei\tacht\n\n"
 
 @pytest.fixture
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Work in a folder with `f`, `g` and wrong files."""
+    """Change to a folder with `f`, `g` and unusable files."""
     monkeypatch.chdir(tmp_path)
     for name, text in {"f": SRC, "g": TGT, "short": "eins\n", "empty": ""}.items():
         Path(name).write_text(text, encoding="utf-8")
@@ -38,7 +37,7 @@ def pairs() -> tuple[list[str], list[str]]:
     return [*SRC.split("\n")[:-1]], [*TGT.split("\n")[:-1]]
 
 
-def test_text_has_two_columns(files: Path, tiny_run: Path, tmt: Tmt) -> None:
+def test_text_format_has_two_score_columns(files: Path, tiny_run: Path, tmt: Tmt) -> None:
     done = tmt("score", tiny_run, "--src", "f", "--tgt", "g")
     found = Translator.load(tiny_run).score(*pairs())
     assert (done.returncode, done.stderr) == (0, "")
@@ -47,7 +46,7 @@ def test_text_has_two_columns(files: Path, tiny_run: Path, tmt: Tmt) -> None:
     assert blank == [1, 3, 5]  # both sides, the source, the target
 
 
-def test_the_other_formats_are_those_of_translating(files: Path, tiny_run: Path, tmt: Tmt) -> None:
+def test_tsv_and_json_equal_the_formats_of_translate(files: Path, tiny_run: Path, tmt: Tmt) -> None:
     found = Translator.load(tiny_run).score(*pairs())
     done = tmt("score", tiny_run, "--src", "f", "--tgt", "g", "--format", "json")
     objects = [json.loads(line, parse_constant=pytest.fail) for line in done.stdout.split("\n")[:-1]]
@@ -65,7 +64,7 @@ def test_the_other_formats_are_those_of_translating(files: Path, tiny_run: Path,
     assert [row[4] for row in rows] == [text.replace("\t", " ") for text in pairs()[1]]
 
 
-def test_every_way_in_and_out_is_the_same(
+def test_all_inputs_outputs_and_windows_give_the_same_scores(
     files: Path, tiny_run: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = tmt("score", tiny_run, "--src", "f", "--tgt", "g", "--precision", "fp32").stdout
@@ -80,12 +79,12 @@ def test_every_way_in_and_out_is_the_same(
 
 
 def near(one: str, other: str) -> bool:
-    """Equal but for rounding."""
+    """Compare all numbers, with a tolerance for rounding."""
     return [float(word) for word in one.split()] == pytest.approx([float(word) for word in other.split()], abs=2e-4)
 
 
-def test_pipes_are_read_once(files: Path, tiny_run: Path, tmt: Tmt) -> None:
-    """So that what is uneven about them is found at the end."""
+def test_a_pipe_with_too_many_lines_is_reported_at_its_end(files: Path, tiny_run: Path, tmt: Tmt) -> None:
+    """A pipe can be read only once, so the lines are not counted before."""
     wanted = tmt("score", tiny_run, "--src", "f", "--tgt", "g").stdout
     os.mkfifo("pipe")
     for lines in (TGT, TGT + "mehr\nund mehr\n"):
@@ -97,18 +96,20 @@ def test_pipes_are_read_once(files: Path, tiny_run: Path, tmt: Tmt) -> None:
         assert ("f has 6 lines, pipe has 8" in done.stderr) == (lines != TGT) == (done.returncode == 2)
 
 
-def test_nothing_in_is_nothing_out(files: Path, tiny_run: Path, tmt: Tmt) -> None:
+def test_empty_input_gives_empty_output(files: Path, tiny_run: Path, tmt: Tmt) -> None:
     done = tmt("score", tiny_run, "--src", "empty", "--tgt", "empty")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_other_bytes_are_replaced_where_that_is_asked_for(files: Path, tiny_run: Path, tmt: Tmt) -> None:
+def test_invalid_utf8_is_replaced_on_request(files: Path, tiny_run: Path, tmt: Tmt) -> None:
     done = tmt("score", tiny_run, "--src", "f", "--tgt", "latin", "--errors", "replace", "--format", "json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.split("\n")[2])["translations"][0]["text"] == "na\ufffdve"
 
 
-def test_what_was_stopped_goes_on(files: Path, tiny_run: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_command_resumes_and_refuses_changes(
+    files: Path, tiny_run: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("transformer_mt.cli.process_lines.WINDOW_LINES", 2)
     command = ("score", tiny_run, "--src", "f", "--tgt", "g", "--output", "h")
     assert tmt(*command).returncode == 0
@@ -125,23 +126,15 @@ def test_what_was_stopped_goes_on(files: Path, tiny_run: Path, tmt: Tmt, monkeyp
         assert tmt(*command).returncode == 2
     assert Path("h").read_text(encoding="utf-8") == wanted
     assert Path("h.part").read_text(encoding="utf-8").count("\n") == 2
-    refused(tmt(*command, "--resume", "--checkpoint", "8"), "h.part: was started with other settings: checkpoint 12 (")
-    refused(tmt(*command, "--resume", "--format", "tsv"), "other settings: --format text (now tsv)")
+    assert_user_error(
+        tmt(*command, "--resume", "--checkpoint", "8"), "h.part: was started with other settings: checkpoint 12 ("
+    )
+    assert_user_error(tmt(*command, "--resume", "--format", "tsv"), "other settings: --format text (now tsv)")
     Path("g").write_text(TGT.replace("eins zwei", "eins"), encoding="utf-8")
-    refused(tmt(*command, "--resume"), "h.part: the first 2 lines of the input have changed")
+    assert_user_error(tmt(*command, "--resume"), "h.part: the first 2 lines of the input have changed")
     Path("g").write_text(TGT, encoding="utf-8")
     assert tmt(*command, "--resume").returncode == 0
     assert Path("h").read_text(encoding="utf-8") == wanted
-
-
-def refused(done: CompletedProcess[str], *parts: str) -> None:
-    """Exit status 2, a sentence with these parts, and nothing written."""
-    assert done.returncode == 2, done.stderr
-    assert done.stderr.startswith("tmt: ") or "\ntmt: error: " in done.stderr or "\ntmt score: error: " in done.stderr
-    assert "Traceback" not in done.stderr
-    assert done.stdout == ""
-    for part in parts:
-        assert part in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -166,19 +159,19 @@ def refused(done: CompletedProcess[str], *parts: str) -> None:
         ("--src f --tgt g more", "unrecognized arguments: more"),
     ],
 )
-def test_mistakes(words: str, said: str, files: Path, tiny_run: Path, tmt: Tmt) -> None:
+def test_wrong_arguments_are_refused(words: str, said: str, files: Path, tiny_run: Path, tmt: Tmt) -> None:
     before = sorted(files.iterdir())
-    refused(tmt("score", tiny_run, *words.split()), said)
+    assert_user_error(tmt("score", tiny_run, *words.split()), said)
     assert sorted(files.iterdir()) == before
 
 
-def test_a_run_that_is_none(files: Path, tmt: Tmt) -> None:
-    refused(tmt("score", "folder", "--src", "f", "--tgt", "g"), "folder: is not a run folder")
-    refused(tmt("score", "nope", "--src", "f", "--tgt", "g"), "nope: no such run folder")
+def test_a_folder_that_is_not_a_run_is_refused(files: Path, tmt: Tmt) -> None:
+    assert_user_error(tmt("score", "folder", "--src", "f", "--tgt", "g"), "folder: is not a run folder")
+    assert_user_error(tmt("score", "nope", "--src", "f", "--tgt", "g"), "nope: no such run folder")
 
 
 @pytest.mark.filterwarnings("default::transformer_mt.decoding.text_translator.UnscoredPairWarning")
-def test_a_line_that_is_too_long_is_named(tmt: Tmt, tiny_run: Path, tmp_path: Path) -> None:
+def test_a_too_long_pair_is_not_scored_and_gives_a_warning(tmt: Tmt, tiny_run: Path, tmp_path: Path) -> None:
     Path(tmp_path / "f").write_text("one\n" + "one " * 3000 + "\n", encoding="utf-8")
     done = tmt("score", tiny_run, "--src", tmp_path / "f", "--tgt", tmp_path / "f")
     assert done.stdout.split("\n")[1] == "-inf\t-inf"
