@@ -91,6 +91,7 @@ def test_the_run_may_be_the_current_folder(longer: Path, tmt: Tmt, monkeypatch: 
     assert (done.returncode, "of 7 checkpoints" in done.stderr) == (2, True)
 
 
+@pytest.mark.slow
 def test_the_folder_is_read_like_a_run_and_the_training_can_continue(
     longer: Path, tmp_path: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -58,6 +58,7 @@ def test_a_link_keeps_pointing_to_the_image(in_tiny: Path, tmt: Tmt, tmp_path: P
     assert (tmp_path / "link.png").is_symlink() and (tmp_path / "there.png").is_file()
 
 
+@pytest.mark.slow
 def test_the_default_output_is_in_the_run_unless_overrides_are_given(
     tiny_run: Path, tiny: Path, tmt: Tmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

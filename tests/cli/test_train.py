@@ -193,6 +193,7 @@ def test_a_run_locked_by_another_process_is_refused(run_copy: Path, tmt: Tmt) ->
         assert_user_error(tmt(*TRAIN), f"runs/tiny: another process is training this run (process {os.getpid()} on ")
 
 
+@pytest.mark.slow
 def test_training_resumes_before_a_damaged_checkpoint(run_copy: Path, tmt: Tmt) -> None:
     path = RunFolder(run_copy).find_checkpoint("12").path / "training.pt"
     expected = load_file(path.with_name("model.safetensors"))
