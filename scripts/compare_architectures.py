@@ -123,7 +123,7 @@ def shrunk(name: str, folder: Path, epochs: int) -> dict[str, Any]:
 
 def scores(name: str, seed: int) -> dict[str, float]:
     """BLEU and chrF of a finished run on the test set, and its parameters."""
-    record = RunFolder(RUNS / f"{name}-{seed}").read_record()
+    record = RunFolder(RUNS / f"{name}-{seed}").read_metadata()
     test = record["test"]["flickr2016"]
     return {"bleu": test["bleu"]["value"], "chrf": test["chrf"]["value"], "parameters": record["parameters"]}
 

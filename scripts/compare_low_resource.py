@@ -63,7 +63,7 @@ class Training(NamedTuple):
 
     def measured(self, metric: str) -> float:
         """A score on the test set."""
-        record: dict[str, Any] = self.run.read_record()
+        record: dict[str, Any] = self.run.read_metadata()
         return record["test"]["test"][metric]["value"]
 
 
@@ -96,7 +96,7 @@ def main() -> None:
 
 def as_row(trainings: Sequence[Training]) -> str:
     """Of the table: the mean of the seeds, with the least and the most of them."""
-    records = [training.run.read_record() for training in trainings]
+    records = [training.run.read_metadata() for training in trainings]
     bleu, chrf = (spread([training.measured(metric) for training in trainings]) for metric in ("bleu", "chrf"))
     hours = spread([record["hours"] for record in records])
     first = trainings[0]

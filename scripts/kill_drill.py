@@ -213,7 +213,7 @@ class Training:
 def outcome(run: RunFolder) -> dict[str, Any]:
     """Everything by which two runs are compared, timings apart."""
     lines = run.metrics.read_text(encoding="utf-8").splitlines()
-    record = run.read_record()
+    record = run.read_metadata()
     return {
         "checkpoints": {str(info.step): checkpoint(info) for info in run.list_checkpoints()},
         "metrics": [without_timings(json.loads(line)) for line in lines],

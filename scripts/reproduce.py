@@ -181,7 +181,7 @@ def screening(systems: Sequence[Sequence[Work]]) -> Iterator[str]:
 
 def costs(works: Sequence[Work]) -> tuple[float, list[float]]:
     """Millions of parameters, and the hours that each seed took."""
-    records: list[dict[str, Any]] = [work.run.read_record() for work in works]
+    records: list[dict[str, Any]] = [work.run.read_metadata() for work in works]
     return records[0]["parameters"] / 1e6, [record["hours"] for record in records]
 
 

@@ -96,7 +96,7 @@ def test_the_test_sets_of_the_run_are_the_default(texts: Path, tiny_run: Path, t
         f"  source     {text}" for text in lines_of("test.en")[:2]
     ]
     assert (name.startswith("unseen (6 pairs, "), end) == (True, "")
-    saved = json.loads(RunFolder(tiny_run).record.read_text(encoding="utf-8"))["test"]["unseen"]
+    saved = json.loads(RunFolder(tiny_run).metadata.read_text(encoding="utf-8"))["test"]["unseen"]
     for row, metric in ((bleu, "bleu"), (chrf, "chrf")):
         assert row.split()[1] == f"{saved[metric]['value']:.2f}"
         assert row.split()[-1].replace("bs:1000|seed:12345|", "") == saved[metric]["signature"]

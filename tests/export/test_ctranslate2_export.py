@@ -322,7 +322,7 @@ def test_scores_of_other_weights_are_not_taken_along(here: Path, tmp_path: Path,
     run = RunFolder.open(here)
     other = next(info for info in run.list_checkpoints() if info.step != run.find_checkpoint("best").step)
     succeeded(tmt("export", here, "--to", "weights", "--output", tmp_path / "w", "--checkpoint", other.step))
-    record = RunFolder.open(tmp_path / "w").read_record()
+    record = RunFolder.open(tmp_path / "w").read_metadata()
     assert not {"test", "tested"} & set(record)
     assert record["exported"]["steps"] == [other.step]
     assert RunFolder.open(tmp_path / "w").find_checkpoint("best").scores == other.scores
@@ -341,7 +341,7 @@ def test_a_run_begins_with_exported_weights_and_none_goes_on_from_them(copy: Pat
     succeeded(done)
     assert "begins with the weights of runs/alone" in done.stderr
     succeeded(tmt(*train, "--restart", "name=alone", "train.max_steps=2"))
-    assert "exported" not in RunFolder.open("runs/alone").read_record()
+    assert "exported" not in RunFolder.open("runs/alone").read_metadata()
 
 
 # --- wrong input ------------------------------------------------------------------------------------------------------

@@ -94,7 +94,7 @@ def test_first_loss_equals_the_loss_of_the_other_run_and_resume_does_not_need_it
     assert run.tokenizer.read_bytes() == old.tokenizer.read_bytes()
     digest = hashlib.sha256((best.path / "model.safetensors").read_bytes()).hexdigest()
     provenance = {"path": "runs/tiny", "step": best.step, "sha256": digest}
-    assert run.read_record()["provenance"]["init_from"] == provenance
+    assert run.read_metadata()["provenance"]["init_from"] == provenance
     assert f"Started from the weights of runs/tiny, step {best.step}" in run.readme.read_text(encoding="utf-8")
     (adam,) = torch.load(run.find_checkpoint("last").path / "training.pt", weights_only=True)["optimizers"]
     assert {float(of["step"]) for of in adam["state"].values()} == {1.0}  # a new optimizer
@@ -103,7 +103,7 @@ def test_first_loss_equals_the_loss_of_the_other_run_and_resume_does_not_need_it
     again = tmt(*NEW, *SAME, "train.max_steps=2", "train.log_every=1")
     assert run_of(again).find_checkpoint("last").step == 2
     assert "starting from" not in again.stderr
-    assert run.read_record()["provenance"]["init_from"] == provenance
+    assert run.read_metadata()["provenance"]["init_from"] == provenance
 
 
 def untrained(run: RunFolder) -> Translator:
@@ -260,7 +260,7 @@ def damage(run: RunFolder, how: str) -> None:
     elif how == "damaged":
         (run.find_checkpoint("best").path / "model.safetensors").write_bytes(b"no weights")
     else:
-        run.record.write_text(json.dumps({**run.read_record(), "format": 99}), encoding="utf-8")
+        run.metadata.write_text(json.dumps({**run.read_metadata(), "format": 99}), encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -288,7 +288,7 @@ def test_warm_start_refuses_the_run_itself(workspace: Path, tmt: Tmt) -> None:
 def test_warm_start_refuses_validation_pairs_that_the_other_run_was_trained_on(workspace: Path) -> None:
     """Trap 34."""
     warm_start = WarmStart.open(configuration.load(Path("tiny.yaml"), ["train.init_from=runs/tiny"]))
-    record = warm_start.run.read_record()
+    record = warm_start.run.read_metadata()
     text = record["sha256"]["train"]
     warm_start.check_validation_split({"train": text})
     with pytest.warns(match=r"runs/tiny was trained on other text; .* Set data\.validation to be sure"):

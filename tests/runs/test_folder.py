@@ -24,7 +24,7 @@ def run(tmp_path: Path) -> RunFolder:
     run = RunFolder(tmp_path / "run")
     run.path.mkdir()
     write_text(run.config, "model: {d_model: 8}\n")
-    write_text(run.record, json.dumps({"format": FORMAT}))
+    write_text(run.metadata, json.dumps({"format": FORMAT}))
     return run
 
 
@@ -82,7 +82,7 @@ def test_move_aside_renames_the_run_with_all_its_files(run: RunFolder) -> None:
     assert aside.parent == run.path.parent
     assert aside.name.startswith("run.")
     assert names(aside) == [".lock", "config.yaml", "run.json"]
-    assert RunFolder.open(aside).read_record() == {"format": FORMAT}
+    assert RunFolder.open(aside).read_metadata() == {"format": FORMAT}
 
 
 # --- opening ----------------------------------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ def test_folder_that_is_no_run_is_refused(tmp_path: Path, run: RunFolder) -> Non
 
 @pytest.mark.parametrize("version", [FORMAT + 1, 2, 0, "1", None])
 def test_unknown_format_is_refused(version: Any, run: RunFolder) -> None:
-    write_text(run.record, json.dumps({"format": version}))
+    write_text(run.metadata, json.dumps({"format": version}))
     message = f"was written in run format {version}, and this program reads formats 3 and {FORMAT}"
     with pytest.raises(UserError, match=message):
         RunFolder.open(run.path)
@@ -126,7 +126,7 @@ def test_unknown_format_is_refused(version: Any, run: RunFolder) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"3", b"{}", b"\xff"])
 def test_damaged_run_json_is_refused(content: bytes, run: RunFolder) -> None:
-    run.record.write_bytes(content)
+    run.metadata.write_bytes(content)
     with pytest.raises(UserError, match=r"run.json: is damaged"):
         RunFolder.open(run.path)
 
@@ -144,7 +144,7 @@ def test_section_of_the_configuration_is_read(run: RunFolder) -> None:
 
 
 def test_format_3_is_read_without_deleted_keys_and_not_resumed(run: RunFolder) -> None:
-    write_text(run.record, json.dumps({"format": 3}))
+    write_text(run.metadata, json.dumps({"format": 3}))
     write_text(run.config, "keep: {best: 3, when_full: wait}\noptimizer: {kind: schedule_free}\n")
     run = RunFolder.open(run.path)
     assert run.read_section("keep", Keep) == Keep(best=3)

@@ -236,7 +236,7 @@ def test_a_mean_for_another_search_is_made_anew(
     assert work.log.name == "dropout-0.2-en-de-1.log"
     for folder, setting in ((work.run, "seed: 1"), (work.judged, line)):
         folder.path.mkdir(parents=True)
-        folder.record.write_text("{}", encoding="utf-8")
+        folder.metadata.write_text("{}", encoding="utf-8")
         text = f"data: {{src_lang: en, tgt_lang: de, train: {{src: a, tgt: b}}}}\n{setting}\n"
         folder.config.write_text(text, encoding="utf-8")
     assert work.is_averaged() is is_averaged

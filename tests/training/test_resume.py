@@ -98,9 +98,9 @@ def undisturbed(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_steps_in_two_goes_equal_steps_in_one(first: int, text: Path, undisturbed: Path, tmp_path: Path) -> None:
     """The first go ends inside an epoch (1), at an entry of neither log nor curve (4), after a validation (7)."""
     pipeline.train(make_config(text, tmp_path, max_steps=first))
-    hours = RunFolder(tmp_path / "run").read_record()["hours"]
+    hours = RunFolder(tmp_path / "run").read_metadata()["hours"]
     pipeline.train(make_config(text, tmp_path))
-    assert RunFolder(tmp_path / "run").read_record()["hours"] > hours > 0
+    assert RunFolder(tmp_path / "run").read_metadata()["hours"] > hours > 0
     found, expected = (kill_drill.outcome(RunFolder(folder / "run")) for folder in (tmp_path, undisturbed))
     ours, theirs = (each["checkpoints"][str(STEPS)] for each in (found, expected))
     # the end of the first go is validated as every end is, which an undisturbed run does not do at that step

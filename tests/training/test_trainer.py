@@ -221,7 +221,7 @@ def test_a_stop_changes_nothing_about_what_stays(here, tmt, infect, monkeypatch)
     assert [info.step for info in run.list_checkpoints() if not info.stopped] == [6, 8]
     assert run.find_checkpoint("last").step == 9
     assert tmt("average", "runs/stopped", "--last", "2").returncode == 0
-    assert RunFolder(here / "runs" / "stopped-average-last-2").read_record()["exported"]["steps"] == [6, 8]
+    assert RunFolder(here / "runs" / "stopped-average-last-2").read_metadata()["exported"]["steps"] == [6, 8]
     monkeypatch.undo()
     monkeypatch.chdir(here)
     assert tmt(*settings).returncode == 0

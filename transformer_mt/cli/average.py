@@ -112,7 +112,7 @@ def _validate(
         pairs = data.load_split(config, "validation")
     except UserError as error:
         raise UserError(f"average: cannot read the validation pairs to score the mean:\n{error}") from None
-    if pairs.fingerprint != run.read_record()["sha256"]["validation"]:
+    if pairs.fingerprint != run.read_metadata()["sha256"]["validation"]:
         raise UserError(f"average: the validation pairs of {run.path} have changed since its training; restore them")
     corpus = data.encode_validation(config, pairs, tokenizers)
     machine = resolve_machine(args.device, config.precision, args.threads)

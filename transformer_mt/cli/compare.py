@@ -176,7 +176,7 @@ def _read_training_text(args: argparse.Namespace, configs: Mapping[Path, Config]
             stacklevel=1,
         )
         return None
-    if pairs.fingerprint != RunFolder(path).read_record()["sha256"]["train"]:
+    if pairs.fingerprint != RunFolder(path).read_metadata()["sha256"]["train"]:
         warnings.warn(f"{path}: its training text has changed since the training", stacklevel=1)
     return windows((tgt for _, tgt in pairs), WINDOW_LINES)
 

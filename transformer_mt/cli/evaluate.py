@@ -162,7 +162,7 @@ def _read_test_sets(args: argparse.Namespace, run: RunFolder, config: Config) ->
     for source in sources.values():
         check_output(args.output, *map(Path, (*source.src, *source.tgt, *source.table)))
     tables = {name: data.load_split(config, name) for name in sources}
-    saved_fingerprints = run.read_record()["sha256"]
+    saved_fingerprints = run.read_metadata()["sha256"]
     for name, table in tables.items():
         if saved_fingerprints.get(name, table.fingerprint) != table.fingerprint:
             warnings.warn(

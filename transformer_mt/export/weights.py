@@ -21,7 +21,7 @@ def exported_record(source: RunFolder, what: str, steps: list[int]) -> dict[str,
     `what` describes the weights, `steps` lists the training steps that they come from. Test scores are kept only if
     they were measured with exactly these weights.
     """
-    record = source.read_record()
+    record = source.read_metadata()
     if steps != [record.get("tested", {}).get("step")]:
         record = {key: value for key, value in record.items() if key not in TEST_KEYS}
     created = datetime.now(timezone.utc).isoformat(timespec="seconds")

@@ -40,7 +40,7 @@ def resolve_config(run: RunFolder, requested: Config) -> Config:
         return resolved
     _refuse_exported(run)
     old = configuration.load_run(run)
-    same_processes = run.read_record().get("processes") == launcher.local_world_size()
+    same_processes = run.read_metadata().get("processes") == launcher.local_world_size()
     keys = ("device", "precision", "threads") if same_processes else ("device", "precision")
     kept = {key: getattr(old, key) for key in keys if getattr(requested, key) == "auto"}
     kept["schedule"] = requested.schedule.ending(old.schedule.total_steps)
@@ -65,7 +65,7 @@ def _resolve_machine_settings(config: Config) -> Config:
 
 
 def _refuse_exported(run: RunFolder) -> None:
-    if exported := run.read_record().get("exported"):
+    if exported := run.read_metadata().get("exported"):
         raise UserError(
             f"{run.path}: holds only weights ({exported['what']}), so its training cannot be resumed;\n"
             f"start a new run from them: name=... train.init_from={quote(str(run.path))}"

@@ -14,7 +14,7 @@ from transformer_mt.system.files import write_text
 def write_card(run: RunFolder, config: Config) -> None:
     """Replace the README of a run folder."""
     best = next(iter(rank_checkpoints(run.readable_checkpoints())), None)
-    write_text(run.readme, render_card(run, config, run.read_record(), best))
+    write_text(run.readme, render_card(run, config, run.read_metadata(), best))
 
 
 def render_card(run: RunFolder, config: Config, record: Mapping[str, Any], best: CheckpointInfo | None) -> str:

@@ -53,7 +53,7 @@ def save(info: CheckpointInfo, model: nn.Module, state: State | None) -> None:
 
 
 def _save_state(state: State, path: Path) -> None:
-    """Save a state. Raises the `OSError` of the disk, which `torch.save` hides behind an error of its own."""
+    """Save a state. Raises the `OSError` of the disk instead of the `RuntimeError` that `torch.save` makes of it."""
     with path.open("wb") as file:
         try:
             torch.save(state, file)

@@ -112,7 +112,7 @@ class RunFolder:
         return self.path / "checkpoints"
 
     @property
-    def record(self) -> Path:
+    def metadata(self) -> Path:
         """Format version, provenance and results, as JSON."""
         return self.path / "run.json"
 
@@ -123,7 +123,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: str | Path) -> RunFolder:
-        """Open an existing run for reading. Raises `UserError` if there is none, or its format is unknown."""
+        """Open an existing run for reading. Raises `UserError` if it is missing, or its format is unknown."""
         run = cls(Path(path))
         if not run.path.is_dir():
             raise UserError(f"{run.path}: no such run folder; `tmt train` makes one under runs/")
@@ -134,33 +134,33 @@ class RunFolder:
             )
         if not run.exists():
             raise UserError(
-                f"{run.path}: is not a run folder (it has no {run.record.name}); name one that tmt train made"
+                f"{run.path}: is not a run folder (it has no {run.metadata.name}); name one that tmt train made"
             )
-        run.read_record()
+        run.read_metadata()
         return run
 
     def exists(self) -> bool:
         """Return whether a training was started here."""
-        return self.record.exists() and self.config.exists()
+        return self.metadata.exists() and self.config.exists()
 
-    def read_record(self) -> dict[str, Any]:
+    def read_metadata(self) -> dict[str, Any]:
         """Read `run.json`. Raises `UserError` if it is damaged, or of an unknown format version."""
         try:
-            record = json.loads(self.record.read_text(encoding="utf-8"))
-            version = record["format"]
+            metadata = json.loads(self.metadata.read_text(encoding="utf-8"))
+            version = metadata["format"]
         except (ValueError, KeyError, TypeError):
-            raise UserError(f"{self.record}: is damaged; restore it, or train again with --restart") from None
+            raise UserError(f"{self.metadata}: is damaged; restore it, or train again with --restart") from None
         if version not in READABLE_FORMATS:
             raise UserError(
                 f"{self.path}: was written in run format {version}, and this program reads formats "
                 f"{' and '.join(map(str, READABLE_FORMATS))};\n"
-                f"use the version named in {self.record}, or train again with --restart"
+                f"use the version named in {self.metadata}, or train again with --restart"
             )
-        return record
+        return metadata
 
     def check_resumable(self) -> None:
         """Raise `UserError` if the run is of an older format, whose training state cannot be read."""
-        if self.exists() and (version := self.read_record()["format"]) != FORMAT:
+        if self.exists() and (version := self.read_metadata()["format"]) != FORMAT:
             raise UserError(
                 f"{self.path}: was trained by an earlier version (run format {version}), and this one cannot resume "
                 f"it;\ncontinue from its weights in a new run (name=NEW train.init_from={quote(str(self.path))}), or "
@@ -170,7 +170,7 @@ class RunFolder:
     def read_config(self) -> Tree:
         """Read the resolved configuration, without keys of an older format that no longer exist."""
         tree = read_yaml(self.config)
-        if self.read_record()["format"] != FORMAT:
+        if self.read_metadata()["format"] != FORMAT:
             for (section, key), value in DELETED_KEYS.items():
                 keys = tree.values.get(section)
                 if isinstance(keys, dict) and value in (None, cast(dict[str, Value], keys).get(key)):
@@ -214,7 +214,7 @@ class RunFolder:
     def find_checkpoint(self, which: str) -> CheckpointInfo:
         """Return the checkpoint named `best`, `last` or by its step.
 
-        Raises `UserError` if there is none, or if a description that is needed is damaged.
+        Raises `UserError` if it does not exist, or if a description that is needed is damaged.
         """
         while folders := self.checkpoint_folders():
             with suppress(CheckpointDeletedError):

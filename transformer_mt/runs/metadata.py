@@ -28,17 +28,17 @@ PACKAGES = ("torch", "datasets", "tokenizers", "sacrebleu", "sacremoses", "numpy
 
 def write_metadata(run: RunFolder, record: Mapping[str, Any]) -> None:
     """Replace `run.json`."""
-    write_text(run.record, json.dumps(record, ensure_ascii=False, indent=1) + "\n")
+    write_text(run.metadata, json.dumps(record, ensure_ascii=False, indent=1) + "\n")
 
 
 def was_started_by_this_job(run: RunFolder) -> bool:
     """Return whether the last job that trained this run is the current one, restarted."""
-    return run.exists() and run.read_record().get("job") == launcher.job_id()
+    return run.exists() and run.read_metadata().get("job") == launcher.job_id()
 
 
 def check_fingerprints(run: RunFolder, fingerprints: Mapping[str, str]) -> None:
     """Raise `UserError` if the text of a corpus changed since the run was created."""
-    if run.exists() and run.read_record()["sha256"] != fingerprints:
+    if run.exists() and run.read_metadata()["sha256"] != fingerprints:
         raise UserError(
             f"{run.path}: the text of the data has changed since the run was created; restore it, "
             "use --restart, or choose another name="
@@ -68,7 +68,7 @@ def record_start(
         fingerprints: Hash of the text of each corpus, by name.
         warm_start: The run and step whose weights this run starts from, or None.
     """
-    earlier = run.read_record() if run.exists() else {}
+    earlier = run.read_metadata() if run.exists() else {}
     origin = earlier.get("provenance") or provenance(hardware)
     record = {
         **earlier,
@@ -85,7 +85,7 @@ def record_start(
 
 def record_resume(run: RunFolder, step: int) -> None:
     """Record that this job continues at `step`, and clear end-of-run fields of a later step."""
-    record: dict[str, Any] = {**run.read_record(), "job": launcher.job_id()}
+    record: dict[str, Any] = {**run.read_metadata(), "job": launcher.job_id()}
     if step < record.get("last_step", math.inf):
         record = {key: value for key, value in record.items() if key not in END_KEYS}
     write_metadata(run, record)
@@ -98,7 +98,7 @@ def known_test_scores(run: RunFolder, tested: Mapping[str, Any]) -> dict[str, di
         run: The run folder.
         tested: Step and decoding settings; scores of other settings do not count.
     """
-    record = run.read_record()
+    record = run.read_metadata()
     return record["test"] if record.get("tested") == tested else None
 
 
@@ -113,7 +113,7 @@ def record_end(
 ) -> None:
     """Record why the training ended (`ended`), and the scores `test` of the checkpoint `tested`."""
     end = zip(END_KEYS, (ended, last_step, hours, tested, test), strict=True)
-    write_metadata(run, {**run.read_record(), **dict(end)})
+    write_metadata(run, {**run.read_metadata(), **dict(end)})
 
 
 def provenance(hardware: str) -> dict[str, Any]:

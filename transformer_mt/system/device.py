@@ -148,10 +148,10 @@ def _best_device() -> str:
 
 
 def bf16_is_faster(device: torch.device) -> bool:
-    """Return whether bf16 products are faster than fp32: on NVIDIA GPUs since Ampere, and CPUs with AMX or AMD's
-    AVX512-BF16.
+    """Return whether matrix products are faster in bf16 than in fp32.
 
-    Intel's AVX512-BF16 without AMX is not enough: it had half the rate of fp32 on a Xeon.
+    This holds for NVIDIA GPUs since Ampere, CPUs with AMX, and AMD CPUs with AVX512-BF16. An Intel Xeon with
+    AVX512-BF16 and without AMX computed bf16 at half the rate of fp32.
     """
     import torch
 

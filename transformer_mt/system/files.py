@@ -146,7 +146,7 @@ def _temporary_folder(path: Path) -> Generator[Path]:
 
 
 def delete_folder(path: Path) -> None:
-    """Delete a folder so that readers see all of it or nothing: it is renamed first.
+    """Rename a folder, then delete it, so that readers find either all of its files or no folder.
 
     NFS keeps files that somebody still reads. `remove_leftovers` deletes those later.
     """

@@ -25,8 +25,7 @@ from transformer_mt.errors import UserError
 from transformer_mt.system import launcher
 
 PATIENCE = timedelta(hours=2)
-"""How long ranks wait for each other: the first one tokenises a large corpus before the others can begin, and what it
-writes may have to wait for room on the disk."""
+"""How long ranks wait for each other: the first one tokenises a large corpus before the others can begin."""
 STEP = timedelta(minutes=10)
 """How long they wait for each other's gradients, for which all set out together: far above what a step takes, also one
 whose batches are split. A process that has died is noticed at once, by its closed connections; this is for one that

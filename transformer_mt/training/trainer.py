@@ -293,7 +293,7 @@ class Trainer:
         except (KeyError, TypeError):
             raise UserError(
                 f"{info.path}: another version of this program has trained it, whose progress this one cannot read; "
-                f"use the version that {self.run.record} names, or begin anew with --restart"
+                f"use the version that {self.run.metadata} names, or begin anew with --restart"
             ) from None
         checkpoints.load_weights(self.updater.model, info)
         for optimizer, its_state in zip(self.updater.optimizers, remembered, strict=True):
