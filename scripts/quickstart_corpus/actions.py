@@ -1,4 +1,4 @@
-"""What a person or an animal does: random clauses by the valency of the verb, without tense (`tenses.py` adds it)."""
+"""Random clauses about actions of people and animals, by the verb's valency. `tenses.py` adds the tense."""
 
 from collections.abc import Callable
 

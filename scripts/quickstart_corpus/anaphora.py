@@ -1,6 +1,6 @@
 """Pronouns that agree with an antecedent: personal pronouns across clauses, relative pronouns within a sentence.
 
-A pronoun has the gender and number of the German noun it takes up, and the case of its own clause.
+A pronoun has the gender and number of its German antecedent, and the case of its own clause.
 """
 
 from . import lexicon, valency, verbs

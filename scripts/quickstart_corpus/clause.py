@@ -148,7 +148,7 @@ def _conjugated(person: Person, first: str, third: str, plural: str) -> str:
 
 
 def _preterite(person: Person, singular: str) -> str:
-    """war, waren; hatte, hatten: the first and third person singular are alike."""
+    """war, waren; hatte, hatten: the first and third person singular are equal."""
     if person in ("1s", "3s"):
         return singular
     return singular + ("n" if singular.endswith("e") else "en")

@@ -1,8 +1,7 @@
-"""The quickstart corpus: English and German sentences generated from a seeded grammar, the same on every machine.
+"""The quickstart corpus: English and German sentences from a seeded grammar, identical on every machine.
 
-`combinations` measures compositional generalisation: each of its sentences joins two words, an adjective and its noun
-or a verb and its object, that meet in no phrase of the other splits, though each of them is frequent there. The idea is
-that of compositional splits such as SCAN and COGS.
+The split `combinations` measures compositional generalisation, like SCAN and COGS. Each of its sentences contains an
+adjective with its noun, or a verb with its object, that occur together in no other split. Each word alone is frequent.
 """
 
 import re
@@ -20,23 +19,23 @@ TEST_SIZE = 500
 COMBINATIONS_SIZE = 400
 
 SEED = 2017
-RESERVED_ONE_IN = 16  # the share of word pairs that only `combinations` holds
-MIN_COUNT = 5  # every word form of the held-out splits is at least so frequent in train
+RESERVED_ONE_IN = 16  # one word pair in 16 is reserved for `combinations`
+MIN_COUNT = 5  # minimum count in train of each word form in the other splits
 MIN_WORDS, MAX_WORDS = 3, 25
 
 
 def is_reserved(pair: tuple[str, str]) -> bool:
-    """Whether two words meet only in `combinations`: by a checksum, the same everywhere and for ever."""
+    """Return whether two words may occur together only in `combinations`. A checksum decides, so it never changes."""
     return zlib.crc32(" ".join(pair).encode()) % RESERVED_ONE_IN == 0
 
 
 def word_forms(sentence: str) -> list[str]:
-    """Words, with their apostrophes, and punctuation marks."""
+    """Return the words (with apostrophes) and punctuation marks of a sentence."""
     return re.findall(r"\w+(?:'\w+)?|[^\w\s]", sentence)
 
 
 def generate_splits() -> dict[str, list[Text]]:
-    """Return the sentences of each split; the same on every machine."""
+    """Return the sentences of each split."""
     stream = _distinct_sentences()
     train: list[Text] = []
     novel: list[Text] = []
@@ -67,7 +66,7 @@ def generate_splits() -> dict[str, list[Text]]:
 
 
 def _distinct_sentences() -> Iterator[Text]:
-    """An endless stream in which neither an English nor a German sentence comes twice."""
+    """Yield sentences for ever, without repeating an English or a German one."""
     dice = Dice(SEED)
     seen_english: set[str] = set()
     seen_german: set[str] = set()

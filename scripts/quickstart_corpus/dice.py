@@ -1,4 +1,4 @@
-"""Seeded dice that fall alike on every machine and Python version."""
+"""Seeded random choices, identical on every machine and Python version."""
 
 import random
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 class Dice:
-    """Draws by `random.Random.random` alone, the one method whose sequence Python promises to keep."""
+    """Random choices from `random.Random.random`, the only method whose sequence Python guarantees."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed).random
@@ -21,5 +21,5 @@ class Dice:
 
 
 def weighted(*choices: tuple[T, int]) -> tuple[T, ...]:
-    """Each choice as often as its weight, so that `pick` draws it in proportion."""
+    """Repeat each choice by its weight, so that `pick` draws it in proportion."""
     return tuple(choice for choice, weight in choices for _ in range(weight))

@@ -94,7 +94,7 @@ _NOUNS = (
     Noun("mouse", "mice", "Maus", "Mäuse", "f", "animal"),
     Noun("cow", "cows", "Kuh", "Kühe", "f", "animal"),
     Noun("horse", "horses", "Pferd", "Pferde", "n", "animal"),
-    # what one reads, says and sings
+    # things to read, say and sing
     Noun("letter", "letters", "Brief", "Briefe", "m", "text"),
     Noun("newspaper", "newspapers", "Zeitung", "Zeitungen", "f", "text"),
     Noun("story", "stories", "Geschichte", "Geschichten", "f", "text"),
@@ -229,7 +229,7 @@ ADJECTIVES = (
     _adjective("sick/krank", "health", f"{_HUMANS} animal"),
     _adjective("hungry/hungrig", "hunger", f"{_HUMANS} animal"),
 )  # fmt: skip
-# What one can say of a kind of noun; an adjective that suits few kinds counts more there, so that none stays rare.
+# Adjectives that suit a kind of noun; an adjective that suits few kinds counts more there, so that none stays rare.
 ADJECTIVES_FOR = {
     noun.kind: tuple(a for a in ADJECTIVES if noun.kind in a.kinds for _ in range(max(1, 5 - len(a.kinds))))
     for noun in _NOUNS

@@ -81,7 +81,7 @@ COUNTS = tuple(Determiner("", en, _uninflected(de), _STRONG, False) for en, de i
 
 def declined(noun: Noun, case: Case, plural: bool) -> str:
     """The noun's own forms: -n in the dative plural unless it ends in -n or -s; weak nouns keep -(e)n but in the
-    nominative singular; the genitive singular stands in the dictionary, feminines have no ending."""
+    nominative singular; the genitive singular is in the dictionary, feminines have no ending."""
     if plural:
         needs_n = case == "dat" and not noun.de_plural.endswith(("n", "s"))
         return noun.de_plural + "n" if needs_n else noun.de_plural
@@ -230,7 +230,7 @@ def possessive_for(owner: Nominal) -> Determiner | None:
 
 
 def relative_pronoun(antecedent: NounPhrase) -> Pronoun:
-    """Agrees with its antecedent in gender and number; the case is that of its own clause."""
+    """Gender and number come from the antecedent, the case from its own clause."""
     if antecedent.plural:
         forms = ("die", "die", "denen")
     else:

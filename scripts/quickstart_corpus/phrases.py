@@ -50,7 +50,7 @@ def noun_phrase(
     adjective: float = 0.33,
     definite: bool = False,
 ) -> NounPhrase:
-    """Any phrase with this noun; a possessive refers to the owner, where there is one."""
+    """Return a phrase with this noun. A possessive refers to the owner, if one is given."""
     quality = adjective_for(dice, noun) if dice.chance(adjective) else None
     if not noun.en_plural:
         return NounPhrase(noun, THE if definite or dice.chance(0.4) else BARE, adjective=quality)

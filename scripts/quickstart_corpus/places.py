@@ -9,11 +9,11 @@ from .morphology import THE, Nominal, NounPhrase, Text, prepositional
 from .phrases import human_object, noun_phrase
 
 Goal = Callable[[Dice, Nominal], Text]
-Spots = tuple[tuple[str, tuple[Noun, ...]], ...]  # what a thing can stand on, under, behind ...
+Spots = tuple[tuple[str, tuple[Noun, ...]], ...]  # furniture for on, under, behind ...
 
 
 def place(dice: Dice, sites: tuple[Noun, ...], owner: Nominal | None = None) -> Text:
-    """Where something happens: at home, in a city, or at one of the sites."""
+    """Return a place: at home, in a city, or at one of the sites."""
     if dice.chance(0.12):
         return Text("at home", "zu Hause")
     if dice.chance(0.1):

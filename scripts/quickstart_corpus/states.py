@@ -64,7 +64,7 @@ def in_mood(dice: Dice, subject: Nominal) -> Clause:
 
 
 def standing(dice: Dice) -> Clause:
-    """Where things are: the two-way preposition takes the dative."""
+    """Return where things are: the two-way preposition takes the dative."""
     if dice.chance(0.15):
         return Clause(human(dice), verbs.SIT, "progressive", complement=places.near(dice, lexicon.STATIC, places.SEATS))
     if dice.chance(0.15):
@@ -139,7 +139,7 @@ def comparison(dice: Dice) -> Clause:
 
 
 def weather(dice: Dice, tense: Tense) -> Clause:
-    """ "It is raining", "the weather was bad"; no time of its own."""
+    """ "It is raining", "the weather was bad"; without a time."""
     if dice.chance(0.6):
         verb = verbs.RAIN if dice.chance(0.6) else verbs.SNOW
         return Clause(IT["n"], verb, "progressive" if tense == "present" else tense)

@@ -2,7 +2,7 @@
 
 A German entry is written as dictionaries write it: infinitive (a separable prefix marked with "|"), third person
 singular of the present, past participle; so vowel changes (liest, fährt), stems in -t (arbeitet), participles without
-ge- (repariert, besucht) and the auxiliary of the perfect (sein: motion or change of state) stand in plain sight.
+ge- (repariert, besucht) and the auxiliary of the perfect (sein: motion or change of state) are written out.
 """
 
 from typing import NamedTuple

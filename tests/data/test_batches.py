@@ -1,4 +1,4 @@
-"""Batches: what stands in one (traps 17 and 18), what it may cost, and an order that is a value (trap 42)."""
+"""Batches: content (traps 17 and 18), token budget, and an order that is a pure function (trap 42)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MakeCorpus = Callable[..., EncodedCorpus]
 
 @dataclass(frozen=True)
 class Symbols:
-    """What batching knows of a tokenizer."""
+    """The part of a tokenizer that batching uses."""
 
     pad_id: int = 0
     bos_id: int = 1
@@ -41,30 +41,30 @@ def make_stream(
 
 @pytest.fixture
 def corpus(make_corpus: MakeCorpus) -> EncodedCorpus:
-    """A hundred pairs; every source begins with its row's number, and lengths go from 1 to 20."""
-    dice = np.random.default_rng(1)
-    lengths = dice.integers(1, 21, (100, 2))
+    """100 pairs of 1 to 20 tokens. All tokens of a row are 100 + row."""
+    random = np.random.default_rng(1)
+    lengths = random.integers(1, 21, (100, 2))
     return make_corpus(
         [[100 + i] * s for i, (s, _) in enumerate(lengths)], [[100 + i] * t for i, (_, t) in enumerate(lengths)]
     )
 
 
 def rows(batch: Batch) -> list[int]:
-    """Which pairs of `corpus` a batch holds."""
+    """Return the corpus rows of a batch, read from its tokens."""
     assert torch.equal(batch.src[:, 0], batch.labels[:, 0]), "source and target belong together"
     return (batch.src[:, 0] - 100).tolist()
 
 
 def plain(batches: Sequence[Batch]) -> list[list[list[int]]]:
-    """To be compared."""
+    """Return the batches as comparable lists."""
     return [[*batch.src.tolist(), *batch.tgt_in.tolist(), *batch.labels.tolist()] for batch in batches]
 
 
 # --- one batch --------------------------------------------------------------------------------------------------------
 
 
-def test_a_batch_by_hand(make_corpus: MakeCorpus) -> None:
-    """Trap 18: the decoder reads BOS + target and has to say target + EOS; the encoder reads source + EOS."""
+def test_batch_equals_a_hand_written_one(make_corpus: MakeCorpus) -> None:
+    """Trap 18: the decoder reads BOS + target and predicts target + EOS; the encoder reads source + EOS."""
     stream = make_stream(make_corpus([[7, 8, 9], [5]], [[6], [11, 12]]))
     batch = stream.collate(np.array([0, 1]))
     assert batch.src.tolist() == [[7, 8, 9, 2], [5, 2, 0, 0]]
@@ -74,7 +74,7 @@ def test_a_batch_by_hand(make_corpus: MakeCorpus) -> None:
     assert {part.dtype for part in (batch.src, batch.tgt_in, batch.labels)} == {torch.int64}
 
 
-def test_each_side_has_its_own_symbols(make_corpus: MakeCorpus) -> None:
+def test_each_side_uses_its_own_control_symbols(make_corpus: MakeCorpus) -> None:
     """Trap 17."""
     stream = make_stream(make_corpus([[7, 8], [5]], [[6], [11, 12]]), src=Symbols(40, 41, 42), tgt=Symbols(50, 51, 52))
     batch = stream.collate(np.array([1, 0]))
@@ -83,8 +83,7 @@ def test_each_side_has_its_own_symbols(make_corpus: MakeCorpus) -> None:
     assert batch.labels.tolist() == [[11, 12, 52], [6, 52, 50]]
 
 
-def test_sources_begin_with_bos_where_the_tokenizers_say_so(make_corpus: MakeCorpus) -> None:
-    """In training as in translating, and the budget knows it."""
+def test_source_bos_is_added_and_counted_in_the_budget(make_corpus: MakeCorpus) -> None:
     tokenizers = pair_of(Symbols(40, 41, 42), Symbols(50, 51, 52), source_bos=True)
     stream = BatchStream(make_corpus([[7, 8], [5], []], [[6], [11, 12], [9]]), tokenizers, 60, 1)
     batch = stream.collate(np.array([0, 1, 2]))
@@ -96,27 +95,26 @@ def test_sources_begin_with_bos_where_the_tokenizers_say_so(make_corpus: MakeCor
     assert [len(batch.src) for batch in long.shortest_first()] == [2, 2]  # two of 9 + 2 are within 2 * 11
 
 
-def test_an_empty_sentence(make_corpus: MakeCorpus) -> None:
-    """As validation may have one: it is an end symbol, and it counts."""
+def test_an_empty_sentence_is_one_end_symbol(make_corpus: MakeCorpus) -> None:
     batch = make_stream(make_corpus([[]], [[]])).collate(np.array([0]))
     assert (batch.src.tolist(), batch.tgt_in.tolist(), batch.labels.tolist()) == ([[2]], [[1]], [[2]])
     assert (batch.n_src, batch.n_tgt) == (1, 1)
 
 
-def test_what_the_translator_encodes_is_what_training_encoded(corpus: EncodedCorpus) -> None:
+def test_translation_collates_sources_like_training(corpus: EncodedCorpus) -> None:
     symbols = pair_of(Symbols(), Symbols())
     chosen = np.array([3, 1, 4])
     sources = [corpus.src[row].tolist() for row in chosen]
     assert torch.equal(collate_sources(sources, symbols), make_stream(corpus).collate(chosen).src)
 
 
-def test_numbers_of_what_is_not_padding(corpus: EncodedCorpus) -> None:
+def test_token_counts_exclude_padding(corpus: EncodedCorpus) -> None:
     for batch in make_stream(corpus).shortest_first():
         assert batch.n_src == (batch.src != 0).sum()
         assert batch.n_tgt == (batch.labels != 0).sum() == (batch.tgt_in != 0).sum()
 
 
-def test_a_batch_moves_as_a_whole(corpus: EncodedCorpus) -> None:
+def test_to_moves_all_tensors(corpus: EncodedCorpus) -> None:
     batch = make_stream(corpus).collate(np.array([1, 2]))
     moved = batch.to(torch.device("meta"))
     parts: list[Tensor] = [moved.src, moved.tgt_in, moved.labels]
@@ -125,12 +123,12 @@ def test_a_batch_moves_as_a_whole(corpus: EncodedCorpus) -> None:
     assert [part.shape for part in parts] == [batch.src.shape, batch.tgt_in.shape, batch.labels.shape]
 
 
-# --- how they are cut -------------------------------------------------------------------------------------------------
+# --- bucketing --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("tokens", [1, 20, 21, 60, 200, 10**6])
-def test_budgets(corpus: EncodedCorpus, tokens: int) -> None:
-    """Padded targets within the budget, padded sources within twice as much; only a row alone may be longer."""
+def test_batches_stay_within_the_budget(corpus: EncodedCorpus, tokens: int) -> None:
+    """Padded targets fit the budget and padded sources twice the budget; only a batch of one pair may exceed it."""
     batches = list(make_stream(corpus, tokens).shortest_first())
     for batch in batches:
         assert len(batch.src) == 1 or (batch.labels.numel() <= tokens and batch.src.numel() <= 2 * tokens)
@@ -138,8 +136,7 @@ def test_budgets(corpus: EncodedCorpus, tokens: int) -> None:
     assert (len(batches) == len(corpus)) == (tokens == 1)
 
 
-def test_shapes_are_those_of_every_epoch(corpus: EncodedCorpus) -> None:
-    """So the largest batch is known before the first."""
+def test_every_epoch_has_the_same_batch_shapes(corpus: EncodedCorpus) -> None:
     stream = make_stream(corpus)
     for epoch in (0, 3):
         batches, _ = stream.take(StreamPosition(epoch), len(stream))
@@ -147,22 +144,20 @@ def test_shapes_are_those_of_every_epoch(corpus: EncodedCorpus) -> None:
         assert found == sorted(map(tuple, stream.bucketed.shapes.tolist()))
 
 
-def test_sentences_beyond_sixteen_bits(make_corpus: MakeCorpus) -> None:
-    """The sort of short lengths is another than that of long ones."""
+def test_lengths_above_16_bits_are_sorted(make_corpus: MakeCorpus) -> None:
     lengths = [70_000, 3, 65_536, 1, 65_535]
     stream = make_stream(make_corpus([[5] * n for n in lengths], [[6]] * 5), tokens=1)
     assert [batch.rows.tolist() for batch in stream.shortest_first()] == [[3], [1], [4], [2], [0]]
 
 
-def test_long_sources_make_small_batches() -> None:
-    """The source's budget binds where targets are short, also behind a longer one of a shorter target."""
+def test_the_source_budget_limits_batches_of_short_targets() -> None:
     bucketed = BucketedBatches(np.array([10, 3, 3, 3, 3], np.int32), np.array([1, 2, 2, 2, 2], np.int32), 20)
     assert [batch.tolist() for batch in bucketed.shortest_first()] == [[0, 1, 2, 3], [4]]
     assert bucketed.shapes.tolist() == [[4, 10, 2], [1, 3, 2]]
 
 
-def test_a_batch_takes_what_it_can(corpus: EncodedCorpus) -> None:
-    """No batch could have taken the first row of the next one."""
+def test_batches_are_filled_greedily(corpus: EncodedCorpus) -> None:
+    """The first pair of the next batch would exceed the budget."""
     batches = list(make_stream(corpus, 60).shortest_first())
     for batch, following in itertools.pairwise(batches):
         size = len(batch.src) + 1
@@ -171,12 +166,12 @@ def test_a_batch_takes_what_it_can(corpus: EncodedCorpus) -> None:
         assert size * tgt > 60 or size * src > 120
 
 
-def test_like_lengths_stand_together(corpus: EncodedCorpus) -> None:
+def test_padding_is_below_a_tenth(corpus: EncodedCorpus) -> None:
     padded = sum(batch.labels.numel() for batch in make_stream(corpus).shortest_first())
     assert padded < 1.1 * sum(batch.n_tgt for batch in make_stream(corpus).shortest_first())
 
 
-def test_one_very_long_row_is_a_batch_of_its_own(make_corpus: MakeCorpus) -> None:
+def test_a_pair_above_the_budget_is_a_batch_of_one(make_corpus: MakeCorpus) -> None:
     stream = make_stream(make_corpus([[5], [5] * 999, [5]], [[6] * 50, [6], [6]]), tokens=10)
     assert sorted(batch.src.shape + batch.labels.shape for batch in stream.shortest_first()) == [
         (1, 2, 1, 2),
@@ -185,7 +180,7 @@ def test_one_very_long_row_is_a_batch_of_its_own(make_corpus: MakeCorpus) -> Non
     ]
 
 
-def test_validation_sees_every_pair_once_and_always_alike(corpus: EncodedCorpus) -> None:
+def test_shortest_first_yields_every_pair_once_in_a_fixed_order(corpus: EncodedCorpus) -> None:
     first, again = (list(make_stream(corpus, seed=seed).shortest_first()) for seed in (1, 2))
     assert sorted(row for batch in first for row in rows(batch)) == list(range(len(corpus)))
     assert plain(first) == plain(again)
@@ -208,7 +203,7 @@ def test_an_epoch_holds_every_pair_once(corpus: EncodedCorpus, epoch: int) -> No
 
 
 def test_the_order_is_a_pure_function_of_seed_and_epoch(corpus: EncodedCorpus) -> None:
-    """Trap 42: whatever was asked for before, and whatever the global random state."""
+    """Trap 42: earlier requests and the global random state do not matter."""
     first, second = make_stream(corpus), make_stream(corpus)
     wanted = {epoch: epoch_rows(first, epoch) for epoch in (0, 1, 2, 3)}
     np.random.seed(7)
@@ -217,23 +212,23 @@ def test_the_order_is_a_pure_function_of_seed_and_epoch(corpus: EncodedCorpus) -
     assert len(set(map(tuple, orders))) == len(orders)
 
 
-def test_pairs_of_a_length_meet_in_other_batches(make_corpus: MakeCorpus) -> None:
+def test_pairs_of_equal_length_are_regrouped_in_each_epoch(make_corpus: MakeCorpus) -> None:
     stream = make_stream(make_corpus([[5]] * 50, [[6]] * 50), tokens=10)
     first, second = ({frozenset(batch.tolist()) for batch in stream.plan(epoch)} for epoch in (0, 1))
     assert not first & second
 
 
-def test_lengths_come_in_any_order(corpus: EncodedCorpus) -> None:
+def test_batches_are_shuffled_in_each_epoch(corpus: EncodedCorpus) -> None:
     first, second = ([int(corpus.tgt.lengths[batch].max()) for batch in make_stream(corpus).plan(i)] for i in (0, 1))
     assert sorted(first) == sorted(second)
     assert sorted(first) != first != second
 
 
-# --- the place in the stream ------------------------------------------------------------------------------------------
+# --- the stream position ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("from_end", [1, 2, 3, 5])
-def test_taking_three_is_three_times_taking_one(corpus: EncodedCorpus, from_end: int) -> None:
+def test_taking_three_equals_taking_one_three_times(corpus: EncodedCorpus, from_end: int) -> None:
     """Trap 42: inside an epoch, up to its end, and across it."""
     stream = make_stream(corpus)
     position = start = StreamPosition(1, len(stream.plan(1)) - from_end)
@@ -246,7 +241,7 @@ def test_taking_three_is_three_times_taking_one(corpus: EncodedCorpus, from_end:
     assert position == end == (StreamPosition(1, start.index + 3) if from_end > 3 else StreamPosition(2, 3 - from_end))
 
 
-def test_the_stream_is_its_epochs_one_after_another(corpus: EncodedCorpus) -> None:
+def test_the_stream_concatenates_its_epochs(corpus: EncodedCorpus) -> None:
     stream = make_stream(corpus)
     first, second = (len(stream.plan(epoch)) for epoch in (0, 1))
     taken, end = stream.take(StreamPosition(), first + second + 1)
@@ -255,20 +250,20 @@ def test_the_stream_is_its_epochs_one_after_another(corpus: EncodedCorpus) -> No
     assert [rows(batch) for batch in taken] == [batch.tolist() for batch in wanted]
 
 
-def test_taking_nothing_moves_nothing(corpus: EncodedCorpus) -> None:
+def test_taking_nothing_keeps_the_position(corpus: EncodedCorpus) -> None:
     assert make_stream(corpus).take(StreamPosition(3, 2), 0) == ([], StreamPosition(3, 2))
 
 
-def test_a_corpus_of_one_pair(make_corpus: MakeCorpus) -> None:
+def test_a_corpus_of_one_pair_repeats_it(make_corpus: MakeCorpus) -> None:
     batches, end = make_stream(make_corpus([[5]], [[6]])).take(StreamPosition(), 3)
     assert [batch.src.tolist() for batch in batches] == [[[5, 2]]] * 3
     assert end == StreamPosition(3, 0)
 
 
-# --- what a batch knows of itself -------------------------------------------------------------------------------------
+# --- rows, epoch and halving ------------------------------------------------------------------------------------------
 
 
-def test_a_batch_knows_its_rows_and_its_epoch(corpus: EncodedCorpus) -> None:
+def test_a_batch_records_its_rows_and_epoch(corpus: EncodedCorpus) -> None:
     stream = make_stream(corpus)
     batches, _ = stream.take(StreamPosition(2, len(stream) - 2), 4)
     assert [batch.epoch for batch in batches] == [2, 2, 3, 3]
@@ -279,13 +274,13 @@ def test_a_batch_knows_its_rows_and_its_epoch(corpus: EncodedCorpus) -> None:
 
 
 def pairs_of(batch: Batch) -> list[tuple[list[int], ...]]:
-    """The pairs of a batch without their padding, 0."""
+    """Return the pairs of a batch without padding (0)."""
     parts = zip(batch.src.tolist(), batch.tgt_in.tolist(), batch.labels.tolist(), strict=True)
     return [tuple([i for i in ids if i] for ids in pair) for pair in parts]
 
 
 @pytest.mark.parametrize("epoch", [None, 0, 5])
-def test_halves_hold_exactly_the_pairs_of_the_whole(corpus: EncodedCorpus, epoch: int | None) -> None:
+def test_halves_hold_the_pairs_of_the_batch(corpus: EncodedCorpus, epoch: int | None) -> None:
     stream = make_stream(corpus)
     for picked in stream.plan(epoch or 0):
         whole = stream.collate(picked, epoch)
@@ -299,24 +294,24 @@ def test_halves_hold_exactly_the_pairs_of_the_whole(corpus: EncodedCorpus, epoch
         assert sum(half.n_tgt for half in halves) == whole.n_tgt
         assert {half.epoch for half in halves} == {epoch}
         for half in halves:
-            assert (half.src != 0).any(0).all(), "no column is padding alone"
+            assert (half.src != 0).any(0).all(), "no column holds only padding"
             assert (half.labels != 0).any(0).all()
 
 
 # --- several processes ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 7])
+@pytest.mark.parametrize("world_size", [1, 2, 3, 7])
 @pytest.mark.parametrize("count", [1, 2, 4, 6])
-def test_processes_share_the_batches_of_a_step(corpus: EncodedCorpus, count: int, size: int) -> None:
-    """What all of them get is what one would get, in turn, whatever their number, also across the ends of epochs."""
+def test_ranks_share_the_batches_of_a_step(corpus: EncodedCorpus, count: int, world_size: int) -> None:
+    """Interleaved, the shares of all ranks equal the batches of a single process, also across the end of an epoch."""
     stream = make_stream(corpus)
     position = StreamPosition(0, len(stream) - 5)
     for _ in range(4):
         whole, after = stream.take(position, count)
-        shares = [make_stream(corpus).take(position, count, rank, size) for rank in range(size)]
+        shares = [make_stream(corpus).take(position, count, rank, world_size) for rank in range(world_size)]
         assert {found for _, found in shares} == {after}
-        dealt = [shares[i % size][0][i // size] for i in range(count)]
+        dealt = [shares[i % world_size][0][i // world_size] for i in range(count)]
         assert plain(dealt) == plain(whole)
         assert sum(len(batches) for batches, _ in shares) == count
         position = after

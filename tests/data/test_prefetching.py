@@ -1,4 +1,4 @@
-"""Batches built ahead are the same batches, and the position is that of what was handed out."""
+"""The prefetcher returns the same batches as the stream, and the position after the returned step."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TEXTS = ["the lazy dog sleeps", "a quick fox jumps", "over it", "dogs and foxes 
 def make_stream(
     request: pytest.FixtureRequest, make_corpus: Callable[..., EncodedCorpus], small_tokenizers: TokenizerPair
 ) -> Callable[[], BatchStream]:
-    """Streams that share nothing but the corpus."""
+    """A factory of equal streams over the same corpus, with and without subword sampling."""
     ids = small_tokenizers.src.encode(TEXTS)
     corpus = make_corpus(ids, ids[::-1])
 
@@ -35,7 +35,7 @@ def make_stream(
 
 
 @pytest.fixture(autouse=True)
-def no_thread_stays() -> Iterator[None]:
+def no_thread_is_left() -> Iterator[None]:
     before = set(threading.enumerate())
     yield
     assert set(threading.enumerate()) <= before
@@ -46,43 +46,45 @@ def same(left: Batch, right: Batch) -> bool:
     return all(torch.equal(*pair) for pair in parts) and left.rows.tolist() == right.rows.tolist()
 
 
-def steps(feed: Prefetcher, position: StreamPosition, count: int) -> Iterator[StepBatches]:
-    """That many steps, each from where the one before ended."""
+def steps(prefetcher: Prefetcher, position: StreamPosition, count: int) -> Iterator[StepBatches]:
+    """Take `count` consecutive steps."""
     for _ in range(count):
-        step = feed.take(position)
+        step = prefetcher.take(position)
         position = step.position
         yield step
 
 
 @pytest.mark.parametrize("share", [(1,), (3,), (4, 1, 2), (3, 2, 3)])
-def test_what_is_built_ahead_is_what_is_taken(make_stream: Callable[[], BatchStream], share: tuple[int, ...]) -> None:
+def test_prefetcher_returns_the_batches_of_the_stream(
+    make_stream: Callable[[], BatchStream], share: tuple[int, ...]
+) -> None:
     stream = make_stream()
     position = StreamPosition(1, len(stream) - 4)
-    with Prefetcher(make_stream(), *share) as feed:
-        for batches, after in steps(feed, position, 12):
+    with Prefetcher(make_stream(), *share) as prefetcher:
+        for batches, after in steps(prefetcher, position, 12):
             wanted, position = stream.take(position, *share)
             assert after == position
             assert len(batches) == len(wanted)
             assert all(map(same, batches, wanted))
-    assert position.epoch > 1, "an epoch has ended on the way"
+    assert position.epoch > 1, "the steps span the end of an epoch"
 
 
-def test_a_resume_goes_on_behind_what_was_handed_out(make_stream: Callable[[], BatchStream]) -> None:
-    """And not behind what was built by then; also on the same feed, after going back."""
-    with Prefetcher(make_stream(), 2) as feed:
-        whole = list(steps(feed, StreamPosition(), 9))
-    with Prefetcher(make_stream(), 2) as feed:
-        first = list(steps(feed, StreamPosition(), 4))
-    with Prefetcher(make_stream(), 2) as feed:
-        second = list(steps(feed, first[-1].position, 5))
-        again = list(steps(feed, StreamPosition(), 9))
+def test_resume_starts_after_the_returned_step(make_stream: Callable[[], BatchStream]) -> None:
+    """Steps that were only prefetched are built again, also if the same prefetcher rolls back."""
+    with Prefetcher(make_stream(), 2) as prefetcher:
+        whole = list(steps(prefetcher, StreamPosition(), 9))
+    with Prefetcher(make_stream(), 2) as prefetcher:
+        first = list(steps(prefetcher, StreamPosition(), 4))
+    with Prefetcher(make_stream(), 2) as prefetcher:
+        second = list(steps(prefetcher, first[-1].position, 5))
+        again = list(steps(prefetcher, StreamPosition(), 9))
     for wanted, *found in zip(whole, first + second, again, strict=True):
         for step in found:
             assert step.position == wanted.position
             assert all(map(same, step.batches, wanted.batches))
 
 
-def test_no_more_is_built_than_is_wanted_soon(
+def test_prefetching_is_limited_to_a_few_steps(
     make_stream: Callable[[], BatchStream], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream, taken = make_stream(), list[StreamPosition]()
@@ -93,12 +95,12 @@ def test_no_more_is_built_than_is_wanted_soon(
         return take(position, *arguments)
 
     monkeypatch.setattr(stream, "take", spy)
-    with Prefetcher(stream, 1) as feed:
-        list(steps(feed, StreamPosition(), 3))
+    with Prefetcher(stream, 1) as prefetcher:
+        list(steps(prefetcher, StreamPosition(), 3))
     assert 3 <= len(taken) <= 3 + PREFETCHED_STEPS
 
 
-def test_building_goes_on_while_the_consumer_computes(
+def test_batches_are_built_while_the_consumer_computes(
     make_stream: Callable[[], BatchStream], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream, built = make_stream(), threading.Semaphore(0)
@@ -110,13 +112,13 @@ def test_building_goes_on_while_the_consumer_computes(
         return found
 
     monkeypatch.setattr(stream, "take", spy)
-    with Prefetcher(stream, 1) as feed:
-        feed.take(StreamPosition())
+    with Prefetcher(stream, 1) as prefetcher:
+        prefetcher.take(StreamPosition())
         assert all(built.acquire(timeout=60) for _ in range(1 + PREFETCHED_STEPS))
 
 
 class Broken(BatchStream):
-    """Cannot build the batches of its second epoch."""
+    """A stream that fails to build the batches of its second epoch."""
 
     def collate(self, rows: Any, epoch: int | None = None) -> Batch:
         if epoch == 1:
@@ -124,28 +126,27 @@ class Broken(BatchStream):
         return super().collate(rows, epoch)
 
 
-def test_an_error_arrives_where_its_step_is_asked_for(make_stream: Callable[[], BatchStream]) -> None:
+def test_an_error_is_raised_when_its_step_is_taken(make_stream: Callable[[], BatchStream]) -> None:
     stream = make_stream()
     stream.__class__ = Broken
-    with Prefetcher(stream, 1) as feed:
-        assert [step.position for step in steps(feed, StreamPosition(0, len(stream) - 3), 3)][-1] == StreamPosition(
-            1, 0
-        )
+    with Prefetcher(stream, 1) as prefetcher:
+        assert [step.position for step in steps(prefetcher, StreamPosition(0, len(stream) - 3), 3)][
+            -1
+        ] == StreamPosition(1, 0)
         for _ in range(2):
             with pytest.raises(UserError, match="are damaged"):
-                feed.take(StreamPosition(1, 0))
+                prefetcher.take(StreamPosition(1, 0))
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, UserError])
-def test_the_thread_ends_when_the_consumer_fails(
+def test_the_thread_ends_if_the_consumer_fails(
     make_stream: Callable[[], BatchStream], error: type[BaseException]
 ) -> None:
-    """`no_thread_stays` looks."""
-    with pytest.raises(error), Prefetcher(make_stream(), 2) as feed:
-        feed.take(StreamPosition())
+    with pytest.raises(error), Prefetcher(make_stream(), 2) as prefetcher:
+        prefetcher.take(StreamPosition())
         raise error
 
 
-def test_a_feed_that_nobody_asks(make_stream: Callable[[], BatchStream]) -> None:
+def test_an_unused_prefetcher_closes(make_stream: Callable[[], BatchStream]) -> None:
     with Prefetcher(make_stream(), 2):
         pass

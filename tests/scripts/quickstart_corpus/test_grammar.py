@@ -1,4 +1,4 @@
-"""The quickstart grammar against a reference grammar: every expected form is spelled out by hand."""
+"""The quickstart grammar: expected forms, written by hand after a reference grammar."""
 
 import pytest
 from quickstart_corpus import lexicon, verbs
@@ -29,7 +29,6 @@ from quickstart_corpus.morphology import (
     THEY,
     THIS,
     WE,
-    WHICH,
     WHO,
     A,
     Determiner,
@@ -67,55 +66,37 @@ def is_(word: str) -> Text:
         # after the definite article: weak
         (np("old dog"), "der alte Hund", "den alten Hund", "dem alten Hund", None),
         (np("new lamp"), "die neue Lampe", "die neue Lampe", "der neuen Lampe", None),
-        (np("small house"), "das kleine Haus", "das kleine Haus", "dem kleinen Haus", None),
-        (np("good children"), "die guten Kinder", "die guten Kinder", "den guten Kindern", "der guten Kinder"),
         (np("rich father"), "der reiche Vater", "den reichen Vater", "dem reichen Vater", "des reichen Vaters"),
-        (np("rich woman"), "die reiche Frau", "die reiche Frau", "der reichen Frau", "der reichen Frau"),
         # after ein, kein and possessives: mixed
         (np("old dog", A), "ein alter Hund", "einen alten Hund", "einem alten Hund", None),
-        (np("new lamp", A), "eine neue Lampe", "eine neue Lampe", "einer neuen Lampe", None),
-        (np("small house", A), "ein kleines Haus", "ein kleines Haus", "einem kleinen Haus", None),
         (np("red hats", NO), "keine roten Hüte", "keine roten Hüte", "keinen roten Hüten", None),
         (np("old friend", OUR), "unser alter Freund", "unseren alten Freund", "unserem alten Freund", None),
-        (np("sister", OUR), "unsere Schwester", "unsere Schwester", "unserer Schwester", "unserer Schwester"),
-        (np("sad uncle", HER), "ihr trauriger Onkel", "ihren traurigen Onkel", "ihrem traurigen Onkel", None),
         (np("father", MY), "mein Vater", "meinen Vater", "meinem Vater", "meines Vaters"),
-        (np("books", THEIR), "ihre Bücher", "ihre Bücher", "ihren Büchern", None),
         # without an article: strong
         (np("old books", BARE), "alte Bücher", "alte Bücher", "alten Büchern", None),
-        (np("old apples", COUNTS[1]), "drei alte Äpfel", "drei alte Äpfel", "drei alten Äpfeln", None),
         (np("cold milk", BARE), "kalte Milch", "kalte Milch", "kalter Milch", None),
         (np("hot coffee", BARE), "heißer Kaffee", "heißen Kaffee", "heißem Kaffee", None),
         (np("fresh bread", BARE), "frisches Brot", "frisches Brot", "frischem Brot", None),
         # dieser, welcher
         (np("big table", THIS), "dieser große Tisch", "diesen großen Tisch", "diesem großen Tisch", None),
-        (np("chairs", THIS), "diese Stühle", "diese Stühle", "diesen Stühlen", None),
-        (np("glass", WHICH), "welches Glas", "welches Glas", "welchem Glas", None),
         # stems: teuer, dunkel, müde
         (np("expensive car", A), "ein teures Auto", "ein teures Auto", "einem teuren Auto", None),
         (np("dark forest"), "der dunkle Wald", "den dunklen Wald", "dem dunklen Wald", None),
         (np("tired child", A), "ein müdes Kind", "ein müdes Kind", "einem müden Kind", None),
         # weak nouns
         (np("boy"), "der Junge", "den Jungen", "dem Jungen", "des Jungen"),
-        (np("student", A), "ein Student", "einen Studenten", "einem Studenten", "eines Studenten"),
-        (np("neighbor", MY), "mein Nachbar", "meinen Nachbarn", "meinem Nachbarn", "meines Nachbarn"),
         (np("farmer"), "der Bauer", "den Bauern", "dem Bauern", "des Bauern"),
         # plurals of every class, with their dative
-        (np("teachers"), "die Lehrer", "die Lehrer", "den Lehrern", None),
         (np("daughters"), "die Töchter", "die Töchter", "den Töchtern", None),
-        (np("gardens"), "die Gärten", "die Gärten", "den Gärten", None),
-        (np("queens"), "die Königinnen", "die Königinnen", "den Königinnen", None),
-        (np("cars"), "die Autos", "die Autos", "den Autos", None),
         (np("museums"), "die Museen", "die Museen", "den Museen", None),
-        (np("lakes"), "die Seen", "die Seen", "den Seen", None),
-        (np("mice"), "die Mäuse", "die Mäuse", "den Mäusen", None),
-        (np("girls"), "die Mädchen", "die Mädchen", "den Mädchen", None),
         # possessors: genitive after, names before (and then the adjective is strong)
         (np("lamp", possessor=np("boy")), "die Lampe des Jungen", "die Lampe des Jungen", "der Lampe des Jungen", None),
         (np("old hat", possessor=ANNA), "Annas alter Hut", "Annas alten Hut", "Annas altem Hut", None),
     ],
 )  # fmt: skip
-def test_declension(phrase: NounPhrase, nominative: str, accusative: str, dative: str, genitive: str | None):
+def test_noun_phrases_decline_in_all_cases(
+    phrase: NounPhrase, nominative: str, accusative: str, dative: str, genitive: str | None
+):
     assert phrase.de("nom") == nominative
     assert phrase.de("acc") == accusative
     assert phrase.de("dat") == dative
@@ -134,7 +115,7 @@ def test_declension(phrase: NounPhrase, nominative: str, accusative: str, dative
         (np("dogs", COUNTS[0]), "two dogs"),
     ],
 )
-def test_english_noun_phrase(phrase: NounPhrase, expected: str):
+def test_english_noun_phrases(phrase: NounPhrase, expected: str):
     assert phrase.en == expected
 
 
@@ -142,30 +123,17 @@ def test_english_noun_phrase(phrase: NounPhrase, expected: str):
     ("preposition", "phrase", "en", "de"),
     [
         (lexicon.IN, np("garden"), "in the garden", "im Garten"),
-        (lexicon.IN, np("kitchen"), "in the kitchen", "in der Küche"),
         (lexicon.IN, np("house", A), "in a house", "in einem Haus"),
         (lexicon.INTO, np("old museum"), "into the old museum", "ins alte Museum"),
-        (lexicon.INTO, np("garden"), "into the garden", "in den Garten"),
         (lexicon.AT, np("station"), "at the station", "am Bahnhof"),
-        (lexicon.AT_MARKET, np("market"), "at the market", "auf dem Markt"),
         (lexicon.TO, np("school"), "to the school", "zur Schule"),
-        (lexicon.TO, np("doctor"), "to the doctor", "zum Arzt"),
-        (lexicon.TO, np("children"), "to the children", "zu den Kindern"),
         (lexicon.FROM, np("market"), "from the market", "vom Markt"),
-        (lexicon.OUT_OF, np("house"), "out of the house", "aus dem Haus"),
         (lexicon.THROUGH, np("big forest"), "through the big forest", "durch den großen Wald"),
-        (lexicon.FOR, HE, "for him", "für ihn"),
-        (lexicon.WITHOUT, np("dog", MY), "without my dog", "ohne meinen Hund"),
         (lexicon.WITH, THEY, "with them", "mit ihnen"),
-        (lexicon.AT_HOME_OF, np("brother"), "with the brother", "beim Bruder"),
         (lexicon.WAITING_FOR, np("bus"), "for the bus", "auf den Bus"),
-        (lexicon.THINKING_OF, np("child"), "of the child", "ans Kind"),
         (lexicon.STATIC["on"], np("table"), "on the table", "auf dem Tisch"),
         (lexicon.DIRECTED["on"], np("table"), "on the table", "auf den Tisch"),
-        (lexicon.STATIC["behind"], np("door"), "behind the door", "hinter der Tür"),
-        (lexicon.DIRECTED["next to"], np("bed"), "next to the bed", "neben das Bett"),
         (lexicon.ON_WALL, np("wall"), "on the wall", "an der Wand"),
-        (lexicon.ONTO_WALL, np("wall"), "on the wall", "an die Wand"),
     ],
 )
 def test_prepositions_govern_case_and_contract(preposition: lexicon.Preposition, phrase: NounPhrase, en: str, de: str):
@@ -176,25 +144,13 @@ def test_prepositions_govern_case_and_contract(preposition: lexicon.Preposition,
     ("verb", "forms"),
     [
         (verbs.READ, "lese liest lesen gelesen"),
-        (verbs.SEE, "sehe sieht sehen gesehen"),
-        (verbs.TAKE, "nehme nimmt nehmen genommen"),
         (verbs.GIVE, "gebe gibt geben gegeben"),
-        (verbs.EAT, "esse isst essen gegessen"),
         (verbs.FORGET, "vergesse vergisst vergessen vergessen"),
-        (verbs.HELP, "helfe hilft helfen geholfen"),
-        (verbs.TALK, "spreche spricht sprechen gesprochen"),
         (verbs.DRIVE, "fahre fährt fahren gefahren"),
-        (verbs.RUN, "laufe läuft laufen gelaufen"),
-        (verbs.SLEEP, "schlafe schläft schlafen geschlafen"),
-        (verbs.WASH, "wasche wäscht waschen gewaschen"),
-        (verbs.CARRY, "trage trägt tragen getragen"),
         (verbs.INVITE, "lade lädt laden eingeladen"),
         (verbs.WORK, "arbeite arbeitet arbeiten gearbeitet"),
-        (verbs.WAIT, "warte wartet warten gewartet"),
-        (verbs.FIND, "finde findet finden gefunden"),
         (verbs.OPEN, "öffne öffnet öffnen geöffnet"),
         (verbs.REPAIR, "repariere repariert reparieren repariert"),
-        (verbs.VISIT, "besuche besucht besuchen besucht"),
         (verbs.UNDERSTAND, "verstehe versteht verstehen verstanden"),
         (verbs.KNOW, "weiß weiß wissen gewusst"),
         (verbs.LIKE, "mag mag mögen gemocht"),
@@ -202,7 +158,7 @@ def test_prepositions_govern_case_and_contract(preposition: lexicon.Preposition,
         (verbs.HAVE, "habe hat haben gehabt"),
     ],
 )
-def test_conjugation(verb: verbs.Verb, forms: str):
+def test_german_verbs_conjugate(verb: verbs.Verb, forms: str):
     assert [verb.de_first, verb.de_third, verb.de_plural, verb.participle] == forms.split()
 
 
@@ -280,7 +236,7 @@ MAIN_CLAUSES = [
      "the aunt put a cup on the table", "die Tante hat eine Tasse auf den Tisch gestellt"),
     (Clause(np("cup"), verbs.STAND, "progressive", complement=prepositional(lexicon.STATIC["on"], np("table"))),
      "the cup is standing on the table", "die Tasse steht auf dem Tisch"),
-    # reflexive pronouns stand before a noun, after a pronoun
+    # reflexive pronouns precede a noun and follow a pronoun
     (Clause(np("boys"), verbs.REST, "past", time=YESTERDAY, front="time"),
      "yesterday the boys rested", "gestern haben sich die Jungen ausgeruht"),
     (Clause(ME, verbs.HURRY, modal=verbs.HAVE_TO), "I have to hurry", "ich muss mich beeilen"),
@@ -294,7 +250,7 @@ MAIN_CLAUSES = [
 
 
 @pytest.mark.parametrize(("clause", "en", "de"), MAIN_CLAUSES)
-def test_main_clause(clause: Clause, en: str, de: str):
+def test_main_clauses_translate(clause: Clause, en: str, de: str):
     assert main_clause(clause)[:2] == (en, de)
 
 
@@ -347,7 +303,7 @@ def test_pronouns_agree_with_their_antecedent():
     assert [relative_pronoun(np("children")).de(case) for case in ("nom", "acc", "dat")] == ["die", "die", "denen"]
 
 
-def test_relative_clauses_stand_between_commas():
+def test_relative_clauses_are_set_off_by_commas():
     reading = subordinate(Clause(relative_pronoun(np("man")), verbs.READ, "progressive", accusative=np("book", A)))
     man = np("man")._replace(relative=reading)
     assert main_clause(Clause(man, verbs.BE, predicate=is_("tired")))[:2] == (
