@@ -110,7 +110,7 @@ def test_resume_without_partial_output_starts_at_the_first_line(tmp_path: Path) 
 @pytest.mark.parametrize("changed", [[Line("other"), *LINES[1:]], LINES[:4], [*LINES[:7], Line("line 7"), *LINES[8:]]])
 def test_resume_refuses_changed_input(changed: list[Line], interrupted: Path) -> None:
     """Changed input is a changed line, a missing line or a changed prefix."""
-    with pytest.raises(UserError, match=r"g.part: the first 10 lines of the input have changed"):
+    with pytest.raises(UserError, match=r"g.part: input lines 1 to 10 changed"):
         process(interrupted, changed, resume=True)
     assert (interrupted.parent / "g.part").read_text() == upper(LINES[:10])
 

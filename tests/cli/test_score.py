@@ -131,7 +131,7 @@ def test_an_interrupted_command_resumes_and_refuses_changes(
     )
     assert_user_error(tmt(*command, "--resume", "--format", "tsv"), "other settings: --format text (now tsv)")
     Path("g").write_text(TGT.replace("eins zwei", "eins"), encoding="utf-8")
-    assert_user_error(tmt(*command, "--resume"), "h.part: the first 2 lines of the input have changed")
+    assert_user_error(tmt(*command, "--resume"), "h.part: input lines 1 to 2 changed")
     Path("g").write_text(TGT, encoding="utf-8")
     assert tmt(*command, "--resume").returncode == 0
     assert Path("h").read_text(encoding="utf-8") == wanted

@@ -135,10 +135,8 @@ def check_input(texts: Sequence[str], file: Path | None, command: str) -> None:
     check_file(file)
     for text in texts:
         if os.path.isfile(text):  # noqa: PTH113  (Path.is_file raises an error for a long text)
-            log_rank0(
-                f"tmt: warning: {text} is a file, but was read as a text; "
-                f"{command} --input {quote(text)} reads its lines"
-            )
+            advice = f"{command} --input {quote(text)} reads its lines"
+            log_rank0(f"tmt: warning: {text} is a file, but was read as a text; {advice}")
 
 
 def check_file(file: Path | None) -> None:

@@ -67,15 +67,15 @@ class LineOutput:
         for line in islice((line for line in lines if line is not None), self.start.lines):
             digest.update(_to_bytes([line]))
         if digest.hexdigest() != self.start.sha256:
-            changed = f"the first {self.start.lines:,} lines of the input have changed since they were processed"
-            raise UserError(f"{self.file.name}: {changed};\ndelete it to start over")
+            raise UserError(
+                f"{self.file.name}: input lines 1 to {self.start.lines:,} changed;\ndelete it to start over"
+            )
         self._state = self.start, digest
         yield from lines
 
     def write(self, window: Sequence[Line], text: str) -> None:
         """Write the output text of a window of input lines, and record the progress."""
         content = memoryview(text.encode())
-        size = len(content)
         try:
             while content:
                 content = content[self.file.write(content) :]
@@ -85,12 +85,12 @@ class LineOutput:
             raise
         done, digest = self._state[0], self._state[1].copy()
         digest.update(_to_bytes(window))
-        done = replace(done, lines=done.lines + len(window), bytes=done.bytes + size, sha256=digest.hexdigest())
-        self._state = done, digest
+        lines, n_bytes = done.lines + len(window), done.bytes + len(text.encode())
+        self._state = replace(done, lines=lines, bytes=n_bytes, sha256=digest.hexdigest()), digest
         self.save_progress()
 
     def save_progress(self) -> None:
-        """Write the record, if there is one, after the output itself is on the disk."""
+        """Write the record, if there is one, after the output has reached the disk."""
         if self.record:
             os.fsync(self.file.fileno())
             write_text(self.record, json.dumps(asdict(self.progress), indent=2, ensure_ascii=False) + "\n")
@@ -134,29 +134,30 @@ def open_output(path: Path | None, settings: Settings | None = None, resume: boo
 def _lock(file: IO[bytes]) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise UserError(f"{file.name}: another process is writing it; wait for it or stop it") from None
-    except OSError:
-        pass  # a file system without locks
+    except OSError as error:  # other errors mean that the file system has no locks
+        if isinstance(error, BlockingIOError):
+            raise UserError(f"{file.name}: another process is writing it; wait for it or stop it") from None
 
 
 def _find_start(part: Path, record: Path, settings: Settings, resume: bool) -> Progress:
-    """Return the progress to continue from. Raises `UserError` if a partial output does not match, or would be lost."""
+    """Return the progress to continue from. Raises `UserError` if a partial output does not match or would be lost."""
     if not part.stat().st_size:  # new, or killed before its first lines
         return Progress(settings)
     saved = Progress.load(record, part)
-    if saved.lines and not resume:
-        advice = "repeat that command with --resume, or delete the file to start over"
-        raise UserError(f"{part}: contains {saved.lines:,} lines of an interrupted command;\n{advice}")
+    if not resume:
+        if saved.lines:
+            advice = "repeat that command with --resume, or delete the file to start over"
+            raise UserError(f"{part}: contains {saved.lines:,} lines of an interrupted command;\n{advice}")
+        return Progress(settings)
     changes = [
         f"{name} {saved.settings.get(name, 'unset')} (now {settings.get(name, 'unset')})"
         for name in {**settings, **saved.settings}
         if saved.settings.get(name) != settings.get(name)
     ]
-    if changes and resume:
+    if changes:
         found = f"was started with other settings: {', '.join(changes[:3])}"
         raise UserError(f"{part}: {found};\nuse the same settings, or delete it to start over")
-    return saved if resume else Progress(settings)
+    return saved
 
 
 def _keep_finished_lines(output: LineOutput, part: Path, record: Path) -> None:
