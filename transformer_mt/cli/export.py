@@ -107,7 +107,7 @@ def check_supported(source: RunFolder, config: Config) -> None:
         if any(section == "model" for section, *_ in problems)
         else f"(it may be changed in {source.config})"
     )
-    raise UserError(f"{source.path}: CTranslate2 cannot hold this model:\n{lines}\n{remedy}")
+    raise UserError(f"{source.path}: CTranslate2 does not support this model:\n{lines}\n{remedy}")
 
 
 def validation_sources(config: Config, notes: list[str]) -> list[str]:

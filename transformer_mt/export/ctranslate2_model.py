@@ -110,7 +110,7 @@ def _fill_stack(spec: Spec, tokens: Spec, stack: Stack, config: ModelConfig, n_p
 
 
 def _positions(embedding: Embedding, config: ModelConfig, n_positions: int) -> Tensor:
-    """Return the embedding that is added at each position. [n_positions, D]"""
+    """Return the embedding that is added at each position. Shape: [n_positions, D]."""
     if isinstance(embedding.positions, LearnedPositions):
         return _copy(embedding.positions.table)
     if config.positions == "sinusoidal":
@@ -132,7 +132,7 @@ def _fill_attention(spec: Spec, attention: MultiHeadAttention, config: ModelConf
 
 
 def _unpack(packed: Tensor | None, config: ModelConfig) -> list[Tensor]:
-    """Split into queries, keys and values, and repeat the shared heads. [D + 2 G E, ...] -> 3 x [D, ...]"""
+    """Split into queries, keys and values, and repeat the shared heads. [D + 2 G E, ...] -> 3 x [D, ...]."""
     if packed is None:
         return []
     shared = config.kv_heads * config.d_head

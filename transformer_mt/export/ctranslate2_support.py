@@ -35,4 +35,4 @@ def unsupported_search(config: DecodingConfig) -> Iterator[tuple[str, str]]:
             "choose 1",
         )
     if config.sample:
-        yield "sample", "true: CTranslate2 draws with random numbers of its own; choose false"
+        yield "sample", "true: CTranslate2 has another random number generator; choose false"
