@@ -1,18 +1,17 @@
-"""Measure training: its speed beside a plain loop, its share of what the machine can do, and its memory over time; and
-translating, beside another engine (`decode`, see bench_decode.py).
+"""Benchmark training speed against a plain loop, memory over time, and translation (`decode`, see bench_decode.py).
 
     python scripts/bench.py train [--src F --tgt G] [--precision fp32|bf16] [--steps N] [--rounds N] [section.key=value]
     python scripts/bench.py memory [--src F --tgt G] [--precision fp32|bf16] [--steps N] [section.key=value]
 
-The work: joint vocabulary of 8,000, 3 + 3 layers, d_model 256, d_ff 1024, 4 heads, dropout 0.1, tied embeddings, label
-smoothing 0.1, batches of about 4,096 padded target tokens; overrides (`threads=1 model.d_model=128`) change it for all.
+The workload: joint vocabulary of 8,000, 3 + 3 layers, d_model 256, d_ff 1024, 4 heads, dropout 0.1, tied embeddings,
+label smoothing 0.1, batches of about 4,096 padded target tokens. Overrides (`threads=1 model.d_model=128`) change it.
 
-train: the same batches on both sides, each in a process of its own, and they take turns, so that only the ratio depends
-on the machine. The other side is a loop over `torch.nn.Transformer` with torch's defaults, in fp32 on a CPU and in the
-same precision on a GPU. Also printed: how much of the batches is padding, and model FLOPs utilisation, the share of the
-measured rate of a large matrix product that the model's own products make up (see `model_flops`).
+train: compares our training step with a baseline, on the same batches. Each runs in its own subprocess, in interleaved
+rounds, so that their ratio hardly depends on the machine. The baseline is a loop over `torch.nn.Transformer` with
+PyTorch's defaults, in fp32 on a CPU and in our precision on a GPU. Also prints the share of padding, and model FLOPs
+utilisation: the model's matrix products (see `model_flops`) as a share of the peak rate of one large product.
 
-memory: the trainer's own update on batch after batch of the stream, epoch after epoch, so with ever new shapes.
+memory: runs our training step on batch after batch of several epochs, with ever new shapes, and prints resident memory.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ from pathlib import Path
 import bench_decode
 import torch
 import yaml
+from bench_baseline import Step, baseline_machine, baseline_step
 from bench_ceiling import DTYPES, PRODUCT, model_flops, product_rate, synchronise
-from bench_student import Step, student_machine, student_step
-from trainings import positive, run_script
+from trainings import positive_int, run_script
 
 from transformer_mt.config import root as configuration
 from transformer_mt.config.rendering import render_yaml
@@ -48,10 +47,10 @@ from transformer_mt.system.device import configure_process, resolve_machine
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.schedule import make_schedule
 
-SIDES = ("student", "ours")
-WARM_UP = 5  # steps that are not counted
+SIDES = ("baseline", "ours")
+WARM_UP = 5  # steps before the measurement
 BUILTIN = {"builtin": "quickstart"}
-LOOKS = (100, 500, 1000, 2000, 5000)  # steps after which memory is looked at
+MEMORY_STEPS = (100, 500, 1000, 2000, 5000)  # steps at which memory is printed
 
 
 def main() -> None:
@@ -60,12 +59,12 @@ def main() -> None:
         return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["train", "memory"])
-    parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="changes of the work")
+    parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="overrides of the workload")
     parser.add_argument("--src", help="source sentences (default: the built-in corpus)")
     parser.add_argument("--tgt", help="their translations")
-    parser.add_argument("--rounds", type=positive, default=5, help="how often the sides take turns")
-    parser.add_argument("--steps", type=positive, help="counted steps of a turn (15), or of the look at memory (5,000)")
-    parser.add_argument("--precision", help="of our side (the configuration's)")
+    parser.add_argument("--rounds", type=positive_int, default=5, help="interleaved rounds")
+    parser.add_argument("--steps", type=positive_int, help="measured steps per round (train: 15; memory: 5,000)")
+    parser.add_argument("--precision", help="precision of our side (default: as configured)")
     parser.add_argument("--side", choices=[*SIDES, "memory"], help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_intermixed_args()
@@ -78,11 +77,11 @@ def main() -> None:
     else:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            config = work(folder, args.src, args.tgt, args.overrides)
+            config = make_workload(folder, args.src, args.tgt, args.overrides)
             precision = args.precision or config.precision
             resolve_machine(
                 config.device, precision, config.threads
-            )  # says what there is not, before others run into it
+            )  # fail early if the device or the precision is not available
             if args.what == "train":
                 prepare(folder, config, args.steps or 15)
                 compare(folder, args.rounds, precision)
@@ -93,15 +92,15 @@ def main() -> None:
 
 
 def compare(folder: Path, rounds: int, precision: str) -> None:
-    """Let the sides take turns, and print tokens per second, the ratio, and what is behind them."""
-    flops, rates, used = describe_work(folder, precision)
+    """Measure both sides in interleaved rounds, and print tokens per second and their ratio."""
+    flops, rates, used = describe_workload(folder, precision)
     speeds: dict[str, list[float]] = {side: [] for side in SIDES}
-    for turn in range(rounds):
+    for number in range(rounds):
         for side in SIDES:
             speeds[side].append(measure_side(side, folder, precision))
-        ratio = speeds["ours"][-1] / speeds["student"][-1]
-        print(f"turn {turn + 1}: " + "  ".join(f"{s} {speeds[s][-1]:,.0f}" for s in SIDES) + f"  ratio {ratio:.2f}")
-    ratios = [ours / student for ours, student in zip(speeds["ours"], speeds["student"], strict=True)]
+        ratio = speeds["ours"][-1] / speeds["baseline"][-1]
+        print(f"round {number + 1}: " + "  ".join(f"{s} {speeds[s][-1]:,.0f}" for s in SIDES) + f"  ratio {ratio:.2f}")
+    ratios = [ours / baseline for ours, baseline in zip(speeds["ours"], speeds["baseline"], strict=True)]
     for side in SIDES:
         speed = statistics.median(speeds[side])
         share = f"{speed * flops / rates[used[side]]:.1%} of the {used[side]} rate"
@@ -110,30 +109,30 @@ def compare(folder: Path, rounds: int, precision: str) -> None:
 
 
 def side_command(side: str, folder: Path, precision: str) -> list[str]:
-    """What runs one side in a process of its own."""
+    """Return the command that measures one side."""
     return [sys.executable, __file__, "train", "--folder", str(folder), "--precision", precision, "--side", side]
 
 
 def measure_side(side: str, folder: Path, precision: str) -> float:
-    """Target tokens per second of one side, in a process of its own."""
+    """Measure target tokens per second of one side in a subprocess."""
     done = subprocess.run(side_command(side, folder, precision), check=True, stdout=subprocess.PIPE, text=True)
     return float(done.stdout)
 
 
-# --- the work ---------------------------------------------------------------------------------------------------------
+# --- workload ---------------------------------------------------------------------------------------------------------
 
 
-def work(folder: Path, src: str | None, tgt: str | None, overrides: list[str]) -> Config:
-    """The fixed work as a configuration, changed by overrides."""
+def make_workload(folder: Path, src: str | None, tgt: str | None, overrides: list[str]) -> Config:
+    """Return the configuration of the workload, with overrides."""
     source = {"src": str(Path(src).resolve()), "tgt": str(Path(tgt).resolve())} if src and tgt else BUILTIN
-    file = folder / "work.yaml"
+    file = folder / "workload.yaml"
     file.write_text(yaml.safe_dump({"data": {"src_lang": "en", "tgt_lang": "de", "train": source}}), encoding="utf-8")
     config = configuration.load(file, overrides)
     return config.model_copy(update={"schedule": config.schedule.ending(config.train.max_steps)})
 
 
 def prepare(folder: Path, config: Config, steps: int) -> None:
-    """Write the configuration, the tokenizer and the batches that all sides are to use."""
+    """Write the configuration, the tokenizers and the batches that both sides use."""
     folder.mkdir(exist_ok=True)
     table = load_corpus(config.data.train, "en", "de", folder)
     tokenizers = tokenizer.build_tokenizers(config.tokenizer, table)
@@ -144,42 +143,42 @@ def prepare(folder: Path, config: Config, steps: int) -> None:
 
 
 def make_stream(config: Config, tokenizers: TokenizerPair, folder: Path) -> BatchStream:
-    """The batches of the work, as training has them."""
+    """Return the stream of training batches."""
     table = load_corpus(config.data.train, "en", "de", folder)
     encoded = encode_corpus(table, tokenizers, LengthLimit(config.data.max_length, "drop"), folder)
     return BatchStream(encoded, tokenizers, config.batches.budget, config.seed)
 
 
-def read(folder: Path) -> tuple[Config, TokenizerPair, list[Batch]]:
-    """What was prepared."""
+def load_workload(folder: Path) -> tuple[Config, TokenizerPair, list[Batch]]:
+    """Load what `prepare` has written."""
     batches = [Batch(*parts) for parts in torch.load(folder / "batches.pt")]
     return configuration.load(folder / "config.yaml"), TokenizerPair.load(folder / "tokenizer.json"), batches
 
 
-# --- what is behind the figures ---------------------------------------------------------------------------------------
+# --- description ------------------------------------------------------------------------------------------------------
 
 
-def describe_work(folder: Path, precision: str) -> tuple[float, dict[str, float], dict[str, str]]:
-    """Print padding, FLOPs and rates. Returns FLOPs per target token, the rates, and each side's precision."""
-    config, tokenizers, batches = read(folder)
+def describe_workload(folder: Path, precision: str) -> tuple[float, dict[str, float], dict[str, str]]:
+    """Print padding, FLOPs and peak rates. Return FLOPs per target token, peak rates, and each side's precision."""
+    config, tokenizers, batches = load_workload(folder)
     batches = batches[WARM_UP:]
     sides = [b.src for b in batches], [b.labels for b in batches]
     src, tgt = lengths(sides[0], tokenizers.src.pad_id), lengths(sides[1], tokenizers.tgt.pad_id)
     padding = [1 - sum(real) / sum(ids.numel() for ids in side) for real, side in zip((src, tgt), sides, strict=True)]
-    print(f"padding  {padding[0]:.1%} of the source cells, {padding[1]:.1%} of the target cells")
+    print(f"padding  {padding[0]:.1%} of the source positions, {padding[1]:.1%} of the target positions")
     flops = model_flops(config.model, tokenizers.tgt.vocab_size, src, tgt) / sum(tgt)
-    print(f"model    {flops / 1e6:,.1f} MFLOP a target token (forward and backward)")
+    print(f"model    {flops / 1e6:,.1f} MFLOP per target token (forward and backward)")
     machine = resolve_machine(config.device, precision, config.threads)
     configure_process(machine)
     rates = {name: product_rate(machine.device, dtype) for name, dtype in DTYPES.items()}
     shape = " x ".join(map(str, PRODUCT[machine.device.type]))
     shown = ", ".join(f"{name} {rate / 1e9:,.0f}" for name, rate in rates.items())
     print(f"machine  {shown} GFLOP/s in a matrix product of {shape}; {machine.threads} threads, {machine.device}")
-    return flops, rates, {"ours": machine.precision, "student": student_machine(config, precision).precision}
+    return flops, rates, {"ours": machine.precision, "baseline": baseline_machine(config, precision).precision}
 
 
 def lengths(batches: list[torch.Tensor], pad: int) -> list[int]:
-    """The ids of each sentence that are not padding, counted."""
+    """Count the ids of each sentence that are not padding."""
     return [int(n) for ids in batches for n in (ids != pad).sum(1)]
 
 
@@ -187,56 +186,56 @@ def lengths(batches: list[torch.Tensor], pad: int) -> list[int]:
 
 
 def watch_memory(folder: Path, precision: str, steps: int) -> None:
-    """Take steps, and print resident memory at some of them and the speed by the thousand."""
-    config, tokenizers, _ = read(folder)
+    """Train, and print resident memory at some steps and the speed of each thousand steps."""
+    config, tokenizers, _ = load_workload(folder)
     stream, step = make_stream(config, tokenizers, folder), our_step(config, tokenizers, precision)
     position, shapes, resident = StreamPosition(), set[tuple[int, ...]](), dict[int, int]()
-    tokens, began = 0, time.perf_counter()
+    tokens, start = 0, time.perf_counter()
     for number in range(1, steps + 1):
         (batch,), position = stream.take(position, 1)
         step(batch)
         tokens += batch.n_tgt
         shapes.add((*batch.src.shape, batch.tgt_in.size(1)))
-        if number in LOOKS or number == steps:
+        if number in MEMORY_STEPS or number == steps:
             resident[number] = resident_bytes()
             print(
                 f"step {number:5,}: {resident[number] / 2**20:8,.1f} MiB resident, {len(shapes):,} shapes", flush=True
             )
         if number % 1000 == 0:
-            seconds = time.perf_counter() - began
+            seconds = time.perf_counter() - start
             print(f"steps {number - 999:,} to {number:,}: {tokens / seconds:,.0f} target tokens/s", flush=True)
-            tokens, began = 0, time.perf_counter()
+            tokens, start = 0, time.perf_counter()
     if steps > 500:
         print(f"step {steps:,} over step 500: {resident[steps] / resident[500]:.3f}")
 
 
 def resident_bytes() -> int:
-    """What of this process lies in memory now."""
+    """Return the resident memory of this process."""
     return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-# --- the sides --------------------------------------------------------------------------------------------------------
+# --- measurement ------------------------------------------------------------------------------------------------------
 
 
 def run_side(side: str, folder: Path, precision: str) -> float:
-    """Non-padding target tokens per second of one side."""
-    config, tokenizers, batches = read(folder)
+    """Measure target tokens per second of one side, without padding."""
+    config, tokenizers, batches = load_workload(folder)
     machine = resolve_machine(config.device, precision, config.threads)
     configure_process(machine)
     torch.manual_seed(config.seed)
-    step = {"ours": our_step, "student": student_step}[side](config, tokenizers, precision)
+    step = {"ours": our_step, "baseline": baseline_step}[side](config, tokenizers, precision)
     for batch in batches[:WARM_UP]:
         step(batch)
     synchronise(machine.device)
-    began = time.perf_counter()
+    start = time.perf_counter()
     for batch in batches[WARM_UP:]:
         step(batch)
     synchronise(machine.device)
-    return sum(batch.n_tgt for batch in batches[WARM_UP:]) / (time.perf_counter() - began)
+    return sum(batch.n_tgt for batch in batches[WARM_UP:]) / (time.perf_counter() - start)
 
 
 def our_step(config: Config, tokenizers: TokenizerPair, precision: str) -> Step:
-    """One update of ours, on a batch."""
+    """Return our training step."""
     machine = resolve_machine(config.device, precision, config.threads)
     model = Transformer(config.model, tokenizers.src, tokenizers.tgt).to(machine.device)
     updater = make_train_step(config, machine, Ranks(), model, halve=lambda batch: [])

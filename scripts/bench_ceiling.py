@@ -1,4 +1,4 @@
-"""What a machine could do at best, and how much of it a model needs: the two parts of model FLOPs utilisation."""
+"""The two parts of model FLOPs utilisation: operations of a training step, and the peak rate of the machine."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from transformer_mt.model.config import ModelConfig
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 PRODUCT = {"cpu": (4096, 1024, 1024), "mps": (4096, 4096, 4096), "cuda": (8192, 8192, 8192)}
-"""The matrix product [M, K] @ [K, N] whose rate is the ceiling: M, K, N."""
+"""Sizes M, K, N of the matrix product [M, K] @ [K, N] that measures the peak rate."""
 
 
 def model_flops(model: ModelConfig, vocab: int, src: list[int], tgt: list[int]) -> float:
-    """Floating-point operations of a training step over sentences of these lengths, in the model's matrix products.
+    """Count the floating-point operations of a training step in matrix products, for sentences of these lengths.
 
-    Two for each multiply-add, and three times those of the forward pass, as backward has two products for each. For D
-    width, E = n_kv_heads * d_head, F inner width, S and T lengths, the multiply-adds are, padding not counted:
+    A multiply-add counts as 2, and a training step as 3 forward passes, because backward has two products for each.
+    Padding does not count. For width D, E = n_kv_heads * d_head, inner width F, lengths S and T, the multiply-adds are:
 
-        projections of attention    (2 D D + 2 D E) a position; in cross-attention, 2 D D at the target's positions
-                                    and 2 D E at the source's
-        scores and mixture          2 D S S in the encoder, D T (T + 1) in the causal decoder, 2 D S T across
-        feed-forward                2 D F a position; 3 D F where it is gated
-        output, once                D V a target position
+        attention projections       2 D D + 2 D E per position; cross-attention: 2 D D per target position, 2 D E per
+                                    source position
+        scores and weighted sum     encoder: 2 D S S; causal decoder: D T (T + 1); cross-attention: 2 D S T
+        feed-forward                2 D F per position; 3 D F if gated
+        output projection           D V per target position
     """
     wide = model.d_model
     n_src, n_tgt = sum(src), sum(tgt)
@@ -43,7 +43,7 @@ def model_flops(model: ModelConfig, vocab: int, src: list[int], tgt: list[int]) 
 
 
 def product_rate(device: torch.device, dtype: torch.dtype, seconds: float = 1.0) -> float:
-    """Floating-point operations per second of a matrix product: the best of some turns."""
+    """Measure the peak rate of a matrix product in floating-point operations per second."""
     m, k, n = PRODUCT[device.type]
     left, right = torch.randn(m, k, device=device, dtype=dtype), torch.randn(k, n, device=device, dtype=dtype)
     best, end = float("inf"), time.perf_counter() + seconds
@@ -57,7 +57,7 @@ def product_rate(device: torch.device, dtype: torch.dtype, seconds: float = 1.0)
 
 
 def synchronise(device: torch.device) -> None:
-    """Wait until a GPU has done what it was given."""
+    """Wait until the device has finished all queued operations."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     elif device.type == "mps":

@@ -1,13 +1,13 @@
-"""Measure translating: sentences per second beside CTranslate2 with the same weights, and how long one sentence takes.
+"""Benchmark translation: sentences per second compared with CTranslate2, and the latency of one sentence.
 
     python scripts/bench.py decode RUN --src F [--ref G] [--threads N] [--rounds N]
 
-The other engine computes in fp32, as `tmt translate --engine ctranslate2` does it: with our tokenizers, batches of like
-length and limits of length. Each side has, for each beam, the best of several batch sizes, which is looked for first;
-each turn of a side is a process of its own, in which loading is not counted, and the sides take turns, so that only the
-ratio depends on the machine. With --ref, BLEU is printed, for a fast engine that translates badly is none.
+CTranslate2 has the same weights and computes in fp32, as with `tmt translate --engine ctranslate2`: our tokenizers,
+batches of similar length, our length limits. For each side and beam, the script first searches the best of several
+batch sizes. Then it measures each side in its own subprocess, without loading, in interleaved rounds, so that the ratio
+hardly depends on the machine. With --ref, it also prints BLEU, because speed without quality is worthless.
 
-One sentence: of 15 words, or as near as the file has them; from a cold start (the whole command), and once loaded.
+The latency is that of a sentence of about 15 words: for the whole command, and once the model is loaded.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainings import positive, tmt
+from trainings import positive_int, tmt
 
 from transformer_mt.config.root import load as load_config
 from transformer_mt.data.text_files import read_aligned_files, read_lines
@@ -36,7 +36,7 @@ from transformer_mt.runs.folder import RunFolder
 SIDES = ("bf16", "fp32", "ctranslate2")
 SIZES = {"ours": (4096, 8192, 16384, 32768), "theirs": (512, 1024, 2048, 4096, 8192)}  # decoding.batch_tokens
 BEAMS = (1, 5)
-WARM_UP = 100  # sentences that are not counted
+WARM_UP = 100  # sentences before the measurement
 WORDS = 15
 
 
@@ -47,8 +47,8 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("run", help="a run folder")
     parser.add_argument("--src", type=Path, required=True, help="sentences to translate")
     parser.add_argument("--ref", type=Path, help="their reference translations")
-    parser.add_argument("--threads", default="auto", help="of each engine (default: one a core)")
-    parser.add_argument("--rounds", type=positive, default=5, help="how often the sides take turns")
+    parser.add_argument("--threads", default="auto", help="CPU threads of each side (default: one per core)")
+    parser.add_argument("--rounds", type=positive_int, default=5, help="interleaved rounds")
     parser.add_argument("--exported", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     parser.add_argument("--beam", type=int, help=argparse.SUPPRESS)
@@ -57,17 +57,17 @@ def main(arguments: Sequence[str]) -> None:
     if args.side:
         measure(args)
         return
-    list(read_aligned_files(args.src, *([args.ref] if args.ref else [])))  # as many lines in both, or it ends here
+    list(read_aligned_files(args.src, *([args.ref] if args.ref else [])))  # fails if the line counts differ
     with tempfile.TemporaryDirectory() as name:
         args.exported = Path(name) / "exported"
         print(tmt("export", args.run, "--to", "ctranslate2", "--output", args.exported), end="", flush=True)
         for beam in BEAMS:
             compare(args, beam)
-        one_sentence(args)
+        measure_latency(args)
 
 
 def compare(args: argparse.Namespace, beam: int) -> None:
-    """Find each side's batch size, let the sides take turns, and print rates and ratios."""
+    """Find the best batch size of each side, measure in interleaved rounds, and print rates and ratios."""
     sizes = {side: best_size(args, side, beam) for side in SIDES}
     rates: dict[str, list[float]] = {side: [] for side in SIDES}
     texts: dict[str, list[str]] = {}
@@ -90,14 +90,14 @@ def compare(args: argparse.Namespace, beam: int) -> None:
 
 
 def best_size(args: argparse.Namespace, side: str, beam: int) -> int:
-    """The batch size with which a side is fastest."""
+    """Return the fastest batch size of a side."""
     sizes = SIZES["theirs" if side == "ctranslate2" else "ours"]
     rates: list[float] = run_side(args, side, beam, sizes)["rates"]
     return max(zip(rates, sizes, strict=True))[1]
 
 
 def run_side(args: argparse.Namespace, side: str, beam: int, sizes: Sequence[int]) -> dict[str, Any]:
-    """What `measure` says in a process of its own."""
+    """Run `measure` in a subprocess and return its result."""
     chosen = ["--side", side, "--beam", str(beam), "--sizes", *map(str, sizes), "--exported", str(args.exported)]
     common = ["decode", args.run, "--src", str(args.src), "--threads", str(args.threads)]
     script = str(Path(__file__).with_name("bench.py"))
@@ -107,25 +107,25 @@ def run_side(args: argparse.Namespace, side: str, beam: int, sizes: Sequence[int
     return json.loads(done.stdout)
 
 
-# --- in a process of its own ------------------------------------------------------------------------------------------
+# --- in the subprocess ------------------------------------------------------------------------------------------------
 
 
 def measure(args: argparse.Namespace) -> None:
-    """Print sentences per second for each batch size, and the translations."""
+    """Print sentences per second for each batch size, and the translations, as JSON."""
     texts = list(read_lines(args.src))
     translator = load(args)
     rates: list[float] = []
     found: list[str] = []
     for size in args.sizes:
         translator.translate(texts[:WARM_UP], batch_tokens=size)
-        began = time.perf_counter()
+        start = time.perf_counter()
         found = translator.translate(texts, batch_tokens=size)
-        rates.append(len(texts) / (time.perf_counter() - began))
+        rates.append(len(texts) / (time.perf_counter() - start))
     print(json.dumps({"rates": rates, "texts": found}))
 
 
 def load(args: argparse.Namespace) -> TextTranslator:
-    """One side."""
+    """Load the translator of one side."""
     if args.side == "ctranslate2":
         from transformer_mt.export.ctranslate2_translator import CTranslate2Translator
 
@@ -135,25 +135,25 @@ def load(args: argparse.Namespace) -> TextTranslator:
     return Translator.load(args.run, device="cpu", threads=args.threads, precision=args.side, beam=args.beam)
 
 
-# --- one sentence -----------------------------------------------------------------------------------------------------
+# --- latency ----------------------------------------------------------------------------------------------------------
 
 
-def one_sentence(args: argparse.Namespace) -> None:
-    """Print how long a single sentence takes."""
+def measure_latency(args: argparse.Namespace) -> None:
+    """Print how long the translation of one sentence takes."""
     text = min(read_lines(args.src), key=lambda line: abs(len(line.split()) - WORDS))
     command = [sys.executable, "-m", "transformer_mt", "translate", args.run, text]
     command += ["--device", "cpu", "--threads", str(args.threads)]
-    cold = [clock(lambda: subprocess.run(command, check=True, capture_output=True)) for _ in range(args.rounds)]
-    print(f"one sentence of {len(text.split())} words: {statistics.median(cold):.2f} s from a cold start")
+    cold = [duration(lambda: subprocess.run(command, check=True, capture_output=True)) for _ in range(args.rounds)]
+    print(f"one sentence of {len(text.split())} words: {statistics.median(cold):.2f} s for the whole command")
     for precision in SIDES[:2]:
         translator = Translator.load(args.run, device="cpu", threads=args.threads, precision=precision)
         for beam in BEAMS:
-            times = [clock(lambda: translator.translate([text], beam=beam)) for _ in range(10 * args.rounds)]  # noqa: B023
+            times = [duration(lambda: translator.translate([text], beam=beam)) for _ in range(10 * args.rounds)]  # noqa: B023
             print(f"once loaded, {precision}, beam {beam}: {1000 * statistics.median(times):.0f} ms")
 
 
-def clock(work: Callable[[], object]) -> float:
-    """Seconds."""
-    began = time.perf_counter()
-    work()
-    return time.perf_counter() - began
+def duration(function: Callable[[], object]) -> float:
+    """Return the duration of a call in seconds."""
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start

@@ -1,11 +1,11 @@
-"""Show whether a sentence is translated alike whatever stands around it.
+"""Show how often the translation of a sentence depends on the other sentences of its batch.
 
     python scripts/compare_batches.py RUN --src F [--threads N]
 
-Each line is translated in one call, in calls of 1, 7 and 64 lines, and shuffled in calls of 200; greedily and with a
-beam of 5; in fp32 and in bf16. Printed are the lines that came out otherwise than in the one call, and, of these, the
-largest difference between the two translations' log-probabilities a token, both as the model in fp32 gives them to a
-text: where it is small, the model itself hardly prefers one to the other.
+Each line is translated in one call, in calls of 1, 7 and 64 lines, and shuffled in calls of 200; with beams of 1 and 5;
+in fp32 and in bf16. The script counts lines whose translation differs from that of the one call. It also prints the
+largest difference between the log-probabilities per token of the two translations, scored in fp32. A small difference
+means that the model has almost no preference.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", help="a run folder")
     parser.add_argument("--src", type=Path, required=True, help="sentences to translate")
-    parser.add_argument("--threads", default="auto", help="CPU threads (default: one a core)")
+    parser.add_argument("--threads", default="auto", help="CPU threads (default: one per core)")
     args = parser.parse_args()
     texts = list(read_lines(args.src))
-    judge = Translator.load(args.run, threads=args.threads, precision="fp32")
+    scorer = Translator.load(args.run, threads=args.threads, precision="fp32")
     for precision in ("fp32", "bf16"):
         translator = Translator.load(args.run, threads=args.threads, precision=precision)
         for beam in BEAMS:
@@ -40,16 +40,16 @@ def main() -> None:
             for name, size in CALLS.items():
                 found = in_calls(translator, texts, size, beam, is_shuffled="shuffled" in name)
                 others = [i for i, (one, other) in enumerate(zip(found, wanted, strict=True)) if one != other]
-                gaps = differences(judge, *([lines[i] for i in others] for lines in (texts, found, wanted)))
+                gaps = differences(scorer, *([lines[i] for i in others] for lines in (texts, found, wanted)))
                 print(
                     f"{precision}  beam {beam}  {name:22}  {len(others)} of {len(texts):,} differ"
-                    + (f", by {max(gaps):.4f} a token at most" if gaps else ""),
+                    + (f", by at most {max(gaps):.4f} per token" if gaps else ""),
                     flush=True,
                 )
 
 
 def in_calls(translator: Translator, texts: Sequence[str], size: int, beam: int, *, is_shuffled: bool) -> list[str]:
-    """The translations in the order of the texts, from calls of so many."""
+    """Translate in calls of `size` texts. Return translations in the order of the texts."""
     order = list(range(len(texts)))
     if is_shuffled:
         random.Random(1).shuffle(order)
@@ -61,14 +61,14 @@ def in_calls(translator: Translator, texts: Sequence[str], size: int, beam: int,
     return found
 
 
-def differences(judge: Translator, texts: Sequence[str], found: Sequence[str], wanted: Sequence[str]) -> list[float]:
-    """By how much the log-probability a token of each translation differs from that of the other."""
-    ones, others = (map(per_token, judge.score(texts, side)) for side in (found, wanted))
+def differences(scorer: Translator, texts: Sequence[str], found: Sequence[str], wanted: Sequence[str]) -> list[float]:
+    """Return the difference of the log-probabilities per token, for each pair of translations."""
+    ones, others = (map(per_token, scorer.score(texts, side)) for side in (found, wanted))
     return [abs(one - other) for one, other in zip(ones, others, strict=True)]
 
 
 def per_token(one: Translation) -> float:
-    """The mean log-probability, the end symbol not counted."""
+    """Return the mean log-probability per token, without the end symbol."""
     return sum(one.token_scores[:-1]) / max(1, len(one.tokens))
 
 

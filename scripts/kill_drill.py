@@ -1,16 +1,15 @@
-"""Prove that a training that is killed loses nothing: the same command goes on and ends with the same bits.
+"""Kill trainings at random moments, resume them with the same command, and check that the results are bit-identical.
 
     python scripts/kill_drill.py N [--seed S] [--keep FOLDER]
 
-A small model is trained with all that a resume could forget: dropout, accumulation, subword sampling, patience, a
-running mean of the weights, several epochs. One run is undisturbed. N others are killed with SIGKILL, one in four of
-them a second time after it went on: at any moment from the first line of the start to the last of the end, for
-certain inside a save, or while the test sets are scored. Each is started again by the same command until it ends.
-Then everything that a run leaves is compared with the undisturbed run, to the bit, only timings apart: all
-checkpoints (weights, optimiser, data position, early stopping, the log's sums), metrics.jsonl, TensorBoard (each
-tag once at each step), the scores of the test sets, and what `tmt translate` says.
+A small model is trained with everything that a resume could forget: dropout, gradient accumulation, subword sampling,
+early stopping, EMA, several epochs. The reference run is not killed. N other runs are killed with SIGKILL, one in four
+of them twice: at a random moment, inside a save, or while test sets are scored. Each is restarted with the same command
+until it ends. Then its results are compared with the reference run, to the bit except for timings: all checkpoints
+(weights, optimizer, data position, early stopping, sums for the log), metrics.jsonl, TensorBoard (each tag once per
+step), the scores of the test sets, and translations.
 
-A line a trial; exit status 1 where anything differs.
+Prints a line per trial. Exit status 1 if anything differs.
 """
 
 from __future__ import annotations
@@ -43,9 +42,9 @@ TIMINGS = (
     *("train/tokens_per_second", "train/waiting", "train/hours", "_hparams_/session_start_info"),
     *("seconds", "waited"),
 )
-"""What two runs cannot have in common, by its name in a file."""
+"""Names of values that differ between any two runs."""
 PLACES = ("anywhere", "inside a save", "anywhere", "while testing")
-"""Where the first kills of the trials fall, in turn."""
+"""Where the first kill of a trial happens; the trials alternate."""
 
 CONFIG = """
 data:
@@ -77,8 +76,8 @@ SIZES = {"train": 300, "validation": 20, "test": 100}
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("trials", type=int, metavar="N")
-    parser.add_argument("--seed", type=int, default=1, help="of the moments")
-    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="work in this new folder, and leave the runs there")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the random moments")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="work in this new folder and keep the runs")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = args.keep or Path(temporary)
@@ -86,20 +85,20 @@ def main() -> None:
         sys.exit(0 if drill(folder.resolve(), args.trials, random.Random(args.seed)) else 1)
 
 
-def drill(folder: Path, trials: int, dice: random.Random) -> bool:
-    """Run the trials in a folder. Returns whether all ended as the undisturbed run did."""
-    write_work(folder)
-    undisturbed = Training(folder, "undisturbed")
+def drill(folder: Path, trials: int, rng: random.Random) -> bool:
+    """Run the trials in a folder. Return whether all end like the reference run."""
+    write_inputs(folder)
+    reference = Training(folder, "reference")
     began = time.monotonic()
-    undisturbed.start()
-    undisturbed.wait()
+    reference.start()
+    reference.wait()
     seconds = time.monotonic() - began
-    expected = undisturbed.outcome()
-    print(f"undisturbed: {seconds:.0f} s, {expected['end']['ended']}", flush=True)
+    expected = reference.outcome()
+    print(f"reference: {seconds:.0f} s, {expected['end']['ended']}", flush=True)
     same = 0
     for number in range(trials):
         training = Training(folder, f"trial-{number + 1}")
-        kills = disturb(training, PLACES[number % 4], number % 4 == number // 4 % 4, seconds, dice)
+        kills = train_with_kills(training, PLACES[number % 4], number % 4 == number // 4 % 4, seconds, rng)
         found = list(differences(training.outcome(), expected))
         same += not found
         print(f"trial {number + 1}: {'DIFFERS' if found else 'bit-identical'}; killed {'; '.join(kills)}", flush=True)
@@ -109,8 +108,8 @@ def drill(folder: Path, trials: int, dice: random.Random) -> bool:
     return same == trials
 
 
-def write_work(folder: Path) -> None:
-    """The configuration, and some built-in pairs as text."""
+def write_inputs(folder: Path) -> None:
+    """Write the configuration, and built-in pairs as text files."""
     (folder / "drill.yaml").write_text(CONFIG, encoding="utf-8")
     for split, size in SIZES.items():
         for side, language in enumerate(("en", "de")):
@@ -121,32 +120,32 @@ def write_work(folder: Path) -> None:
 # --- killing ----------------------------------------------------------------------------------------------------------
 
 
-def disturb(training: Training, place: str, twice: bool, seconds: float, dice: random.Random) -> list[str]:
-    """Train to the end, killed once or twice on the way. Returns where. A run takes some seconds undisturbed."""
+def train_with_kills(training: Training, place: str, twice: bool, seconds: float, rng: random.Random) -> list[str]:
+    """Train to the end, killed once or twice. Return where. `seconds`: duration of the reference run."""
     kills: list[str] = []
-    while not kills:  # what ended before its moment came was not disturbed, and begins anew
+    while not kills:  # restart a run that ended before it was killed
         shutil.rmtree(training.runs_dir, ignore_errors=True)
         training.start()
-        kills += kill(training, place, seconds, dice)
+        kills += kill(training, place, seconds, rng)
     if twice:
         training.start()
-        kills += kill(training, dice.choice(PLACES), seconds, dice)
+        kills += kill(training, rng.choice(PLACES), seconds, rng)
     training.start()
     training.wait()
     return kills
 
 
-def kill(training: Training, place: str, seconds: float, dice: random.Random) -> list[str]:
-    """Kill a training that has begun. Returns where, or nothing where it ended before."""
+def kill(training: Training, place: str, seconds: float, rng: random.Random) -> list[str]:
+    """Kill a running training. Return where, or an empty list if it ended before."""
     if place == "inside a save":
-        return training.kill_in_save(dice.randint(1, 30))
+        return training.kill_in_save(rng.randint(1, 30))
     if place == "while testing":
-        return training.kill_while_testing(dice.uniform(0, 0.1 * seconds))
-    return training.kill_after(dice.uniform(0, seconds))
+        return training.kill_while_testing(rng.uniform(0, 0.1 * seconds))
+    return training.kill_after(rng.uniform(0, seconds))
 
 
 class Training:
-    """A run through the command line, in a process that can be killed."""
+    """A run of the command line in a process that can be killed."""
 
     process: subprocess.Popen[bytes]
 
@@ -155,7 +154,7 @@ class Training:
         self.run, self.log = RunFolder(self.runs_dir / "drill"), self.runs_dir / "log"
 
     def start(self) -> None:
-        """Begin, or go on: the command is the same."""
+        """Start or resume the training."""
         self.runs_dir.mkdir(exist_ok=True)
         own = (f"runs_dir={self.runs_dir}", f"data.cache_dir={self.runs_dir / 'cache'}")
         command = [sys.executable, "-m", "transformer_mt", "train", "--config", "drill.yaml", *own]
@@ -163,18 +162,20 @@ class Training:
             self.process = subprocess.Popen(command, cwd=self.folder, stderr=log)
 
     def wait(self) -> None:
-        """Wait for the end, which must be a good one."""
+        """Wait for the end. Exit if the training failed."""
         if self.process.wait():
             raise SystemExit(f"{self.runs_dir}: the training failed:\n{self.log.read_text(encoding='utf-8')}")
 
     def kill_after(self, seconds: float) -> list[str]:
-        """Kill at a moment."""
+        """Kill after this time."""
         time.sleep(seconds)
         return [f"after {seconds:.2f} s"] if self._kill() else []
 
     def kill_in_save(self, count: int) -> list[str]:
-        """Kill within the `count`-th save from now: halted as soon as the save's temporary folder is there, the process
-        dies if it still is."""
+        """Kill inside the `count`-th save from now.
+
+        The process is stopped when the temporary folder of the save appears, and killed if the folder still exists.
+        """
         seen: set[str] = set()
         while self.process.poll() is None:
             for beside in self.run.checkpoints.glob(".*.tmp"):
@@ -190,7 +191,7 @@ class Training:
         return []
 
     def kill_while_testing(self, seconds: float) -> list[str]:
-        """Kill at a moment after the last save."""
+        """Kill after this time since the last save."""
         while self.process.poll() is None and b"training ended" not in self.log.read_bytes():
             time.sleep(0.001)
         time.sleep(seconds)
@@ -201,7 +202,7 @@ class Training:
         return self.process.wait() == -signal.SIGKILL
 
     def outcome(self) -> dict[str, Any]:
-        """What the run left, and what its model says to the sentences of the test set."""
+        """Return everything to compare, and translations of the test set."""
         command = [sys.executable, "-m", "transformer_mt", "translate", str(self.run.path), "--input", "test.en"]
         said = subprocess.run(command, cwd=self.folder, check=True, capture_output=True, text=True)
         return {**outcome(self.run), "translations": said.stdout.splitlines()}
@@ -211,7 +212,7 @@ class Training:
 
 
 def outcome(run: RunFolder) -> dict[str, Any]:
-    """Everything by which two runs are compared, timings apart."""
+    """Return the results of a run, without timings."""
     lines = run.metrics.read_text(encoding="utf-8").splitlines()
     record = run.read_metadata()
     return {
@@ -223,7 +224,7 @@ def outcome(run: RunFolder) -> dict[str, Any]:
 
 
 def checkpoint(info: CheckpointInfo) -> dict[str, Any]:
-    """The weights, the training state, and the scores of one step."""
+    """Load the weights, the training state and the scores of a checkpoint."""
     return {
         "weights": safetensors.torch.load_file(info.path / WEIGHTS),
         "state": without_timings(torch.load(info.path / STATE, weights_only=True)),
@@ -232,7 +233,7 @@ def checkpoint(info: CheckpointInfo) -> dict[str, Any]:
 
 
 def curves(folder: Path) -> dict[str, list[Any]]:
-    """TensorBoard's scalars and texts, `tag @ step` -> the values found there: one, in a run that is whole."""
+    """Read TensorBoard's scalars and texts: `tag @ step` -> values, of which there should be one."""
     event: Any = event_pb2
     found: dict[str, list[Any]] = {}
     for path in sorted(folder.glob("*tfevents*")):
@@ -240,7 +241,7 @@ def curves(folder: Path) -> dict[str, list[Any]]:
         for record in loader.Load():
             entry = event.Event.FromString(record)
             for value in entry.summary.value:
-                if not value.HasField("image"):  # a picture is drawn after the save: one can be lost, and no more
+                if not value.HasField("image"):  # figures are drawn after the save, so the last one can be missing
                     content = value.simple_value if value.HasField("simple_value") else str(value.tensor)
                     content = None if value.tag in TIMINGS else content
                     found.setdefault(f"{value.tag} @ {entry.step}", []).append(content)
@@ -248,7 +249,7 @@ def curves(folder: Path) -> dict[str, list[Any]]:
 
 
 def without_timings(values: Any) -> Any:
-    """Dicts through and through without the entries that are named in `TIMINGS`."""
+    """Remove the entries named in `TIMINGS` from nested dicts."""
     if not isinstance(values, dict):
         return values
     entries = cast("dict[Any, Any]", values).items()
@@ -256,7 +257,7 @@ def without_timings(values: Any) -> Any:
 
 
 def differences(left: Any, right: Any, where: str = "") -> Iterator[str]:
-    """In what two outcomes differ, a line each; tensors and numbers are compared to the bit."""
+    """Yield a line for each difference. Tensors and numbers are compared to the bit."""
     if isinstance(left, dict) and isinstance(right, dict):
         ours, theirs = cast("dict[Any, Any]", left), cast("dict[Any, Any]", right)
         for key in [*ours, *(key for key in theirs if key not in ours)]:
@@ -264,7 +265,7 @@ def differences(left: Any, right: Any, where: str = "") -> Iterator[str]:
             if key in ours and key in theirs:
                 yield from differences(ours[key], theirs[key], place)
             else:
-                yield f"{place}: {'one too many' if key in ours else 'is missing'}"
+                yield f"{place}: {'unexpected' if key in ours else 'missing'}"
     elif isinstance(left, list) and isinstance(right, list):
         ours, theirs = cast("list[Any]", left), cast("list[Any]", right)
         if len(ours) != len(theirs):
@@ -273,13 +274,13 @@ def differences(left: Any, right: Any, where: str = "") -> Iterator[str]:
             yield from differences(*pair, f"{where} > {i}")
     elif isinstance(left, Tensor) and isinstance(right, Tensor):
         if left.shape != right.shape or left.dtype != right.dtype or not torch.equal(bits(left), bits(right)):
-            yield f"{where}: other numbers"
-    elif repr(cast(object, left)) != repr(right):  # which for numbers is exact, and finds nan the same as nan
+            yield f"{where}: different values"
+    elif repr(cast(object, left)) != repr(right):  # exact for numbers, and nan equals nan
         yield f"{where}: {left!r} instead of {right!r}"
 
 
 def bits(tensor: Tensor) -> Tensor:
-    """The bytes of a tensor: 0.0 and -0.0 are told apart, and nan equals itself."""
+    """View a tensor as bytes, so that 0.0 differs from -0.0 and nan equals itself."""
     return tensor.reshape(-1).view(torch.uint8)
 
 

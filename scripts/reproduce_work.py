@@ -1,4 +1,4 @@
-"""One training of a reproduction: the text that it learns from, the run, the mean of its checkpoints, their scores."""
+"""One training of a reproduction: its training text, run, averaged checkpoint and scores."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from trainings import CONFIGS, Doable, as_source, tmt
+from trainings import CONFIGS, Task, data_source, tmt
 
 from transformer_mt.config.root import load
 from transformer_mt.data.text_files import read_lines
@@ -23,52 +23,52 @@ PARTS = ("train", VALIDATION, TEST)
 
 
 class System(NamedTuple):
-    """A recipe for the papers' text: a file, what is changed of it, and what it learns from besides the pairs."""
+    """A recipe: a configuration file, overrides, and synthetic texts to train on in addition to the corpus."""
 
     name: str
     config: str
-    averaged: int  # of its newest checkpoints, so many; 1: the last alone
-    changes: tuple[str, ...] = ()
+    averaged: int  # number of newest checkpoints to average; 1: only the last
+    overrides: tuple[str, ...] = ()
     texts: tuple[Text, ...] = ()
 
-    def changed(self, changes: Sequence[str]) -> System:
-        """With more changes, also of its teachers."""
+    def with_overrides(self, overrides: Sequence[str]) -> System:
+        """Return this system with more overrides, also for its teachers."""
         return self._replace(
-            changes=(*self.changes, *changes), texts=tuple(text.changed(changes) for text in self.texts)
+            overrides=(*self.overrides, *overrides), texts=tuple(text.with_overrides(overrides) for text in self.texts)
         )
 
 
 class Text(NamedTuple):
-    """A translation to learn from: of the training text's sources, of its targets by a teacher of the other direction,
-    or of another such text."""
+    """A recipe for a synthetic text: a translation of the training sources, of the training targets (back-translation),
+    or of another synthetic text."""
 
     name: str
     teacher: System
-    seeds: int = 1  # of the teacher, from the first on: so many together
+    seeds: int = 1  # number of teacher seeds in the ensemble
     backward: bool = False
     options: tuple[str, ...] = ()
-    source: Text | None = None  # translated instead
+    source: Text | None = None  # synthetic text to translate; None: the training text
 
-    def changed(self, changes: Sequence[str]) -> Text:
-        """With more changes of its teachers."""
-        source = self.source.changed(changes) if self.source else None
-        return self._replace(teacher=self.teacher.changed(changes), source=source)
+    def with_overrides(self, overrides: Sequence[str]) -> Text:
+        """Return this recipe with more overrides for its teachers."""
+        source = self.source.with_overrides(overrides) if self.source else None
+        return self._replace(teacher=self.teacher.with_overrides(overrides), source=source)
 
 
 @dataclass(frozen=True)
-class Work:
-    """A system with one seed, in one pair of languages, and what it is scored on."""
+class SystemRun:
+    """A system with one seed and one language pair, and the corpus parts to score it on."""
 
     system: System
     seed: int
     src_lang: str
     tgt_lang: str
     scored: tuple[str, ...]
-    threads: int | None  # None: all that there are
+    threads: int | None  # None: all cores
 
     @property
     def name(self) -> str:
-        """Without the seed: all seeds of a system share it."""
+        """Name of the system and the language pair, without the seed."""
         return f"{self.system.name}-{self.src_lang}-{self.tgt_lang}"
 
     @property
@@ -80,114 +80,114 @@ class Work:
         return self.run.path.with_name(f"{self.run.path.name}.log")
 
     @property
-    def judged(self) -> RunFolder:
-        """What is scored: the folder with the mean of its checkpoints, or with the last one."""
+    def scored_run(self) -> RunFolder:
+        """Folder of the averaged checkpoint, or of the last one if `averaged` is 1."""
         n = self.system.averaged
         return RunFolder(self.run.path.with_name(f"{self.run.path.name}-{f'average-last-{n}' if n > 1 else 'last'}"))
 
     def files(self, part: str) -> tuple[Path, Path]:
-        """A part of the corpus, source and target."""
+        """Return source and target file of a part of the corpus."""
         return TEXT / f"{part}.{self.src_lang}", TEXT / f"{part}.{self.tgt_lang}"
 
     @property
-    def needs(self) -> tuple[Synthetic, ...]:
-        """What it learns from besides the training pairs."""
+    def dependencies(self) -> tuple[SyntheticText, ...]:
+        """Synthetic texts that this run trains on in addition to the corpus."""
         return tuple(self.synthetic(text) for text in self.system.texts)
 
-    def synthetic(self, text: Text) -> Synthetic:
-        """In this work's languages."""
+    def synthetic(self, text: Text) -> SyntheticText:
+        """Return the task that creates a synthetic text for the languages of this run."""
         teacher = replace(self, system=text.teacher)
         if text.backward:
             teacher = replace(teacher, src_lang=self.tgt_lang, tgt_lang=self.src_lang, scored=(VALIDATION,))
         teachers = tuple(replace(teacher, seed=seed) for seed in range(1, text.seeds + 1))
         source = self.synthetic(text.source) if text.source else None
-        return Synthetic(text.name, teachers, text.options, source)
+        return SyntheticText(text.name, teachers, text.options, source)
 
     def data_settings(self) -> Iterator[str]:
-        """Where its pairs come from."""
-        yield f"data.train={as_source(self.files('train'), *(text.pair(self) for text in self.needs))}"
-        yield f"data.validation={as_source(self.files(VALIDATION))}"
+        """Yield the overrides for training and validation data."""
+        yield f"data.train={data_source(self.files('train'), *(text.pair(self) for text in self.dependencies))}"
+        yield f"data.validation={data_source(self.files(VALIDATION))}"
         yield "data.test={}"
 
-    def do(self) -> None:
-        """Train, average and score; what is done already is skipped."""
+    def execute(self) -> None:
+        """Train, average and score. Skip what is finished."""
         tmt(
             *("train", "--config", CONFIGS / self.system.config, f"name={self.run.path.name}", f"runs_dir={RUNS}"),
             *(f"seed={self.seed}", f"data.src_lang={self.src_lang}", f"data.tgt_lang={self.tgt_lang}"),
             f"threads={self.threads or 'auto'}",
             *self.data_settings(),
-            *self.system.changes,
+            *self.system.overrides,
             *(["--restart"] if self.is_outdated() else []),
             log=self.log,
             threads=self.threads,
         )
         if not self.is_averaged():
-            if self.judged.exists():
-                delete_folder(self.judged.path)
+            if self.scored_run.exists():
+                delete_folder(self.scored_run.path)
             n = self.system.averaged
             verb, *how = ("average", "--last", n) if n > 1 else ("export", "--to", "weights", "--checkpoint", "last")
-            tmt(verb, self.run.path, *how, "--output", self.judged.path, threads=self.threads)
+            tmt(verb, self.run.path, *how, "--output", self.scored_run.path, threads=self.threads)
         for part in self.scored:
             if not self.scores_file(part).exists():
                 evaluate([self], part, self.scores_file(part))
-        print(f"{self.run.path.name}: {measured(self.scores_file(VALIDATION), 'p'):.2f} P on val", flush=True)
+        print(f"{self.run.path.name}: {read_score(self.scores_file(VALIDATION), 'p'):.2f} P on val", flush=True)
 
     def is_outdated(self) -> bool:
-        """Whether its teachers have translated anew since it began."""
-        texts = [text.file for text in self.needs]
-        return bool(texts) and self.run.exists() and not is_newer(self.run.tokenizer, texts)
+        """Return whether a synthetic text is newer than this run."""
+        texts = [text.file for text in self.dependencies]
+        return bool(texts) and self.run.exists() and not is_up_to_date(self.run.tokenizer, texts)
 
     def is_averaged(self) -> bool:
-        """Whether the mean is there, and is of this training: neither of an earlier one nor for another search."""
-        if not self.judged.exists() or load(self.judged.config).decoding != load(self.run.config).decoding:
+        """Return whether the averaged checkpoint is newer than the last one, and has the same decoding options."""
+        if not self.scored_run.exists() or load(self.scored_run.config).decoding != load(self.run.config).decoding:
             return False
-        return is_newer(self.judged.config, [self.run.find_checkpoint("last").path])
+        return is_up_to_date(self.scored_run.config, [self.run.find_checkpoint("last").path])
 
     def scores_file(self, part: str) -> Path:
-        return self.judged.path / f"scores-{part}.json"
+        return self.scored_run.path / f"scores-{part}.json"
 
 
 @dataclass(frozen=True)
-class Synthetic:
-    """A text as its teachers translate it: the training text of their source language, or another such translation."""
+class SyntheticText:
+    """A task that translates the training text, or another synthetic text, with an ensemble of teachers."""
 
     name: str
-    teachers: tuple[Work, ...]
+    teachers: tuple[SystemRun, ...]
     options: tuple[str, ...] = ()
-    source: Synthetic | None = None
+    source: SyntheticText | None = None
 
     @property
-    def needs(self) -> tuple[Doable, ...]:
-        """Whoever translates, and what."""
+    def dependencies(self) -> tuple[Task, ...]:
+        """The teachers, and the text to translate if it is synthetic."""
         return (*self.teachers, self.source) if self.source else self.teachers
 
     @property
     def file(self) -> Path:
-        return TEXT / f"train.{together(self.teachers)}-{self.name}.{self.teachers[0].tgt_lang}"
+        return TEXT / f"train.{ensemble_name(self.teachers)}-{self.name}.{self.teachers[0].tgt_lang}"
 
     @property
     def original(self) -> Path:
-        """What is translated."""
+        """The text to translate."""
         return self.source.file if self.source else self.teachers[0].files("train")[0]
 
-    def pair(self, student: Work) -> tuple[Path, Path]:
-        """Source and target for the student: the other side is what was translated."""
+    def pair(self, student: SystemRun) -> tuple[Path, Path]:
+        """Return source and target file for a student: the translated text is paired with its original."""
         forward = self.teachers[0].tgt_lang == student.tgt_lang
         return (self.original, self.file) if forward else (self.file, self.original)
 
-    def do(self) -> None:
-        """Translate: anew where a teacher is, or the original; what was stopped goes on."""
-        made_of = [self.original, *(teacher.judged.config for teacher in self.teachers)]
+    def execute(self) -> None:
+        """Translate if the result is outdated. Resume an interrupted translation."""
+        sources = [self.original, *(teacher.scored_run.config for teacher in self.teachers)]
         part = self.file.with_name(f"{self.file.name}.part")
-        if not is_newer(self.file, made_of):
-            if not is_newer(part, made_of):
+        if not is_up_to_date(self.file, sources):
+            if not is_up_to_date(part, sources):
                 part.unlink(missing_ok=True)
             words = (*models(self.teachers), *self.options, "--resume", "--input", self.original, "--output", self.file)
             tmt("translate", *words, threads=self.teachers[0].threads)
 
 
-def write_papers_texts(data: Path, lang: str) -> None:
-    """The corpus in one language, prepared as the papers have it. Where it has changed, its scores are deleted."""
+def write_preprocessed_texts(data: Path, lang: str) -> None:
+    """Write the corpus of one language with the preprocessing of the papers. Delete scores of a text that changed."""
     TEXT.mkdir(parents=True, exist_ok=True)
     for part in PARTS:
         lines = paper_bleu.preprocess(list(read_lines(data / f"{part}.{lang}")), lang)
@@ -198,30 +198,30 @@ def write_papers_texts(data: Path, lang: str) -> None:
             write_text(file, text)
 
 
-def evaluate(works: Sequence[Work], part: str, scores: Path) -> None:
-    """Score one model, or several together."""
+def evaluate(works: Sequence[SystemRun], part: str, scores: Path) -> None:
+    """Score one model, or an ensemble."""
     src, ref = works[0].files(part)
     command = ("evaluate", *models(works), "--src", src, "--ref", ref, "--paper", "multi30k", "--json")
     write_text(scores, tmt(*command, threads=works[0].threads))
 
 
-def models(works: Sequence[Work]) -> tuple[object, ...]:
-    """The words of a command for the mean of each, as an ensemble."""
-    first, *others = [work.judged.path for work in works]
+def models(works: Sequence[SystemRun]) -> tuple[object, ...]:
+    """Return the command-line arguments that name the models of an ensemble."""
+    first, *others = [work.scored_run.path for work in works]
     return first, *(word for other in others for word in ("--ensemble", other))
 
 
-def together(works: Sequence[Work]) -> str:
-    """What one or several seeds of a system are called."""
+def ensemble_name(works: Sequence[SystemRun]) -> str:
+    """Return the name of one run, or of the ensemble of several seeds."""
     return works[0].run.path.name if len(works) == 1 else f"{works[0].name}-ensemble-of-{len(works)}"
 
 
-def is_newer(made: Path, sources: Sequence[Path]) -> bool:
-    """Whether a file is there, and was made after all that it was made of."""
+def is_up_to_date(made: Path, sources: Sequence[Path]) -> bool:
+    """Return whether a file exists and is newer than its sources."""
     return made.exists() and made.stat().st_mtime_ns >= max(file.stat().st_mtime_ns for file in sources)
 
 
-def measured(scores: Path, name: str) -> float:
-    """A score, as `tmt evaluate` found it."""
+def read_score(scores: Path, name: str) -> float:
+    """Read a score that `tmt evaluate --json` wrote."""
     (found,) = json.loads(scores.read_text(encoding="utf-8"))["test_sets"].values()
     return found["metrics"][name]["value"]

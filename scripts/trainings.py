@@ -1,4 +1,4 @@
-"""What scripts share that train several models: work in its order, commands of the program, arguments, means."""
+"""Helpers of the scripts that train several models: task execution, `tmt` commands, arguments and means."""
 
 from __future__ import annotations
 
@@ -19,55 +19,66 @@ from typing import Protocol
 from transformer_mt.errors import UserError
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
-OWN = ("name", "runs_dir", "seed", "data.src_lang", "data.tgt_lang", "data.train", "data.validation", "data.test")
-"""Settings that make one training another one than the next."""
+RESERVED_KEYS = (
+    "name",
+    "runs_dir",
+    "seed",
+    "data.src_lang",
+    "data.tgt_lang",
+    "data.train",
+    "data.validation",
+    "data.test",
+)
+"""Configuration keys that the scripts set for each training."""
 
 
-class Doable(Protocol):
-    """A piece of work; done already, it is not done again."""
+class Task(Protocol):
+    """A unit of work with dependencies. Executing a finished task does nothing."""
 
     @property
-    def needs(self) -> Sequence[Doable]:
-        """What is to be done before it."""
+    def dependencies(self) -> Sequence[Task]:
+        """Tasks that must finish first."""
         ...
 
-    def do(self) -> None: ...
+    def execute(self) -> None:
+        """Do the work."""
+        ...
 
 
-def do_all(works: Sequence[Doable], jobs: int) -> None:
-    """So many at once, each behind what it needs; the first that fails ends it, and no other begins."""
-    graph = TopologicalSorter(dict(needs_of(works)))
+def run_tasks(tasks: Sequence[Task], jobs: int) -> None:
+    """Run tasks after their dependencies, at most `jobs` at once. After the first failure, no other task starts."""
+    graph = TopologicalSorter(dict(dependency_graph(tasks)))
     graph.prepare()
-    ready, running = deque[Doable](), dict[Future[None], Doable]()
+    ready, running = deque[Task](), dict[Future[None], Task]()
     pool = ThreadPoolExecutor(jobs)
     try:
         while graph.is_active():
             ready.extend(graph.get_ready())
             while ready and len(running) < jobs:
-                work = ready.popleft()
-                running[pool.submit(work.do)] = work
+                task = ready.popleft()
+                running[pool.submit(task.execute)] = task
             ended = wait(running, return_when=FIRST_COMPLETED).done
-            for done in [future for future in running if future in ended]:  # in their order
+            for done in [future for future in running if future in ended]:  # in the order of submission
                 done.result()
                 graph.done(running.pop(done))
     except UserError as error:
         if len(running) > 1:
-            what = str(error).splitlines()[0]
-            print(f"failed: {what}; what else is under way goes to its end", file=sys.stderr, flush=True)
+            first_line = str(error).splitlines()[0]
+            print(f"failed: {first_line}; waiting for the running tasks", file=sys.stderr, flush=True)
         raise
     finally:
         pool.shutdown()
 
 
-def needs_of(works: Sequence[Doable]) -> Iterator[tuple[Doable, Sequence[Doable]]]:
-    """What each needs, and what that needs."""
-    for work in works:
-        yield work, work.needs
-        yield from needs_of(work.needs)
+def dependency_graph(tasks: Sequence[Task]) -> Iterator[tuple[Task, Sequence[Task]]]:
+    """Yield each task with its dependencies, recursively."""
+    for task in tasks:
+        yield task, task.dependencies
+        yield from dependency_graph(task.dependencies)
 
 
 def run_script(main: Callable[[], None]) -> None:
-    """A script from end to end: a user's mistake is a sentence, and whoever stops it gets no traceback."""
+    """Run the main function of a script, without a traceback for a `UserError` or Ctrl-C."""
     try:
         main()
     except UserError as error:
@@ -76,47 +87,49 @@ def run_script(main: Callable[[], None]) -> None:
         sys.exit(130)
 
 
-def folder(text: str) -> Path:
-    """One that is there, on the command line."""
+def existing_folder(text: str) -> Path:
+    """Parse an existing folder from the command line."""
     if not (path := Path(text)).is_dir():
         raise argparse.ArgumentTypeError(f"{text}: no such folder")
     return path
 
 
-def positive(text: str) -> int:
-    """A number of things, on the command line."""
+def positive_int(text: str) -> int:
+    """Parse a positive integer from the command line."""
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text}: a number from 1 on")
+        raise argparse.ArgumentTypeError(f"{text}: must be an integer of at least 1")
     return int(text)
 
 
-def refuse_own(parser: argparse.ArgumentParser, overrides: Sequence[str]) -> None:
-    """Changes of all trainings cannot be of what each of them has for itself."""
+def refuse_reserved_keys(parser: argparse.ArgumentParser, overrides: Sequence[str]) -> None:
+    """Exit with a usage error if an override sets a key that the script sets for each training."""
     for key in (override.partition("=")[0] for override in overrides):
-        if any(f"{own}.".startswith(f"{key}.") or f"{key}.".startswith(f"{own}.") for own in OWN):
-            parser.error(f"{key} is set for each training here: leave it out")
+        if any(
+            f"{reserved}.".startswith(f"{key}.") or f"{key}.".startswith(f"{reserved}.") for reserved in RESERVED_KEYS
+        ):
+            parser.error(f"{key} is set by this script for each training: leave it out")
 
 
-def as_source(*pairs: tuple[Path, Path]) -> str:
-    """Pairs of files, as a setting."""
+def data_source(*pairs: tuple[Path, Path]) -> str:
+    """Render pairs of files as the value of a data source."""
     src, tgt = ([str(pair[side]) for pair in pairs] for side in (0, 1))
-    return json.dumps({"src": src, "tgt": tgt}, ensure_ascii=False)  # which is YAML too
+    return json.dumps({"src": src, "tgt": tgt}, ensure_ascii=False)  # JSON is valid YAML
 
 
 def tmt(*arguments: object, log: Path | None = None, threads: int | None = None) -> str:
-    """A command of the program in a process of its own, and what it printed; a log keeps what it said meanwhile."""
+    """Run a `tmt` command in a subprocess and return its standard output. Standard error goes to `log`."""
     words = [*map(str, arguments)]
     environment = os.environ | ({"OMP_NUM_THREADS": str(threads)} if threads else {})
-    with nullcontext() if log is None else log.open("a", encoding="utf-8") as said:
+    with nullcontext() if log is None else log.open("a", encoding="utf-8") as stderr:
         command = [sys.executable, "-m", "transformer_mt", *words]
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=said, text=True, env=environment)
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=environment)
     if done.returncode:
-        where = f"; {log} says why" if log else ""
-        raise UserError(f"tmt {' '.join(words)}\nended with status {done.returncode}{where}")
+        hint = f"; see {log}" if log else ""
+        raise UserError(f"tmt {' '.join(words)}\nended with status {done.returncode}{hint}")
     return done.stdout
 
 
-def spread(values: Sequence[float]) -> str:
-    """The mean, and from where to where the values go."""
+def mean_and_range(values: Sequence[float]) -> str:
+    """Format the mean, with minimum and maximum if there are several values."""
     mean = f"{statistics.mean(values):.2f}"
     return mean if len(values) == 1 else f"{mean} ({min(values):.2f} to {max(values):.2f})"

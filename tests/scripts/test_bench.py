@@ -1,4 +1,4 @@
-"""The figures by which speed is judged: the FLOPs of a step are those that torch counts."""
+"""The FLOPs of a training step are those that PyTorch counts."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ VOCAB, S, T = 23, 7, 5
         {"encoder": {"n_layers": 3, "d_ff": 48}, "decoder": {"n_layers": 1}},
     ],
 )
-def test_the_flops_of_a_step(settings: dict[str, Any], make_model: Callable[..., Transformer]) -> None:
-    """Where nothing is padded; torch counts the scores that a causal mask hides, which are not wanted, too."""
+def test_model_flops_equal_those_that_torch_counts(
+    settings: dict[str, Any], make_model: Callable[..., Transformer]
+) -> None:
+    """Without padding. PyTorch also counts masked scores, which `model_flops` leaves out."""
     model = make_model(vocab=(VOCAB, VOCAB), dropout={"attention": 0.1}, **settings).train()
     src, tgt = torch.full((2, S), 3), torch.full((2, T), 4)
     with FlopCounterMode(display=False) as counter:

@@ -1,4 +1,4 @@
-"""scripts/reproduce.py: from raw text to a table, and what is done is not done again."""
+"""scripts/reproduce.py makes a table from raw text and skips finished tasks; compare_low_resource.py likewise."""
 
 from __future__ import annotations
 
@@ -29,20 +29,26 @@ SMALL = (
     *("validation.every=1", "decoding={max_length_factor: 0, max_length_offset: 4}"),
 )
 
-OF_EACH = ["seed=3"], ["name=x"], ["data.train={}"], ["data={}"], ["data.test.x.src=y"]  # settings that differ
+RESERVED = (
+    ["seed=3"],
+    ["name=x"],
+    ["data.train={}"],
+    ["data={}"],
+    ["data.test.x.src=y"],
+)  # keys that the scripts set themselves
 WRONG = [
-    *(["--pair", "ende"], ["--pair", "en-xx"], ["--jobs", "0"], ["--jobs", "00"], ["--screen", "x"], *OF_EACH),
+    *(["--pair", "ende"], ["--pair", "en-xx"], ["--jobs", "0"], ["--jobs", "00"], ["--screen", "x"], *RESERVED),
     *(["--screen", "adam", "--system", "tiny"], ["--data", "pyproject.toml"]),
 ]
 TAUGHT, DRAWN_TAUGHT = (f"train.screened-en-de-ensemble-of-2-{name}.de" for name in ("taught", "drawn-taught"))
 BACK, DRAWN = (f"train.screened-de-en-1-{name}.en" for name in ("back", "drawn"))
 PAIR = "train.en", "train.de"
-LEARNT = [PAIR, ("train.en", TAUGHT), (BACK, "train.de"), (DRAWN, "train.de"), (DRAWN, DRAWN_TAUGHT)]
+TRAINED_ON = [PAIR, ("train.en", TAUGHT), (BACK, "train.de"), (DRAWN, "train.de"), (DRAWN, DRAWN_TAUGHT)]
 
 
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A corpus of the shape of Multi30k."""
+    """A small corpus with the file names of Multi30k, in the working folder."""
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "data"
     folder.mkdir()
@@ -55,14 +61,16 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.slow
-def test_from_text_to_table(data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_reproduce_trains_averages_and_scores(
+    data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(reproduce, "SYSTEMS", {"tiny": reproduce.TINY._replace(averaged=2)})
     monkeypatch.setattr(sys, "argv", ["reproduce.py", "multi30k", "--data", str(data), "--seeds", "2", *SMALL])
     reproduce.main()
-    *_, seeds, together = rows = capsys.readouterr().out.splitlines()
+    *_, seeds, ensemble_row = rows = capsys.readouterr().out.splitlines()
     assert seeds.startswith("| `tiny` | ") and seeds.endswith(" | 2 |") and seeds.count(" to ") == 6
-    assert together.startswith("| `tiny`, ensemble | ") and together.endswith(" | 2 together |")
-    assert " to " not in together and together.count("|") == seeds.count("|")
+    assert ensemble_row.startswith("| `tiny`, ensemble | ") and ensemble_row.endswith(" | 2 together |")
+    assert " to " not in ensemble_row and ensemble_row.count("|") == seeds.count("|")
     assert Path("runs/multi30k/text/val.de").read_text(encoding="utf-8").splitlines()[1] == "eins , zwei ."
     made = {path: path.stat().st_mtime_ns for path in Path("runs/multi30k").glob("*average*/**/*")}
     assert len([path for path in made if path.name.startswith("scores-")]) == 4
@@ -73,7 +81,7 @@ def test_from_text_to_table(data: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     assert (about["run"], about["ensemble"]) == (first, [{"run": second, "step": 3}])
 
     reproduce.main()
-    assert capsys.readouterr().out.splitlines()[-2:] == rows[-2:]  # and nothing was written anew
+    assert capsys.readouterr().out.splitlines()[-2:] == rows[-2:]  # nothing was written again
     assert {path: path.stat().st_mtime_ns for path in made} == made
 
     sys.argv[-1:] += ["train.max_steps=4"]
@@ -84,41 +92,45 @@ def test_from_text_to_table(data: Path, monkeypatch: pytest.MonkeyPatch, capsys:
 
 
 @pytest.mark.slow
-def test_from_text_to_students(data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Three teachers, what they translate, and what learns from it."""
+def test_reproduce_trains_teachers_and_students(
+    data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(reproduce, "SYSTEMS", {"distilled": reproduce.DISTILLED})
     arguments = ["multi30k", "--data", str(data), "--seeds", "1", "--jobs", "2", *SMALL]
     arguments += ["schedule.warmup_steps=1", "schedule.decay_steps=1"]
     monkeypatch.setattr(sys, "argv", ["reproduce.py", *arguments])
     reproduce.main()
     assert capsys.readouterr().out.splitlines()[-1].startswith("| `distilled` | ")
-    learnt = configuration.load(Path("runs/multi30k/distilled-en-de-1/config.yaml")).data.train
-    assert [(Path(src).name, Path(tgt).name) for src, tgt in zip(learnt.src, learnt.tgt, strict=True)] == LEARNT
-    assert {Path(file).read_bytes().count(b"\n") for file in (*learnt.src, *learnt.tgt)} == {25}
+    trained_on = configuration.load(Path("runs/multi30k/distilled-en-de-1/config.yaml")).data.train
+    assert [
+        (Path(src).name, Path(tgt).name) for src, tgt in zip(trained_on.src, trained_on.tgt, strict=True)
+    ] == TRAINED_ON
+    assert {Path(file).read_bytes().count(b"\n") for file in (*trained_on.src, *trained_on.tgt)} == {25}
     made = {path: path.stat().st_mtime_ns for path in Path("runs/multi30k").glob("*-last/**/*")}
     assert len(made) > 12  # of four models
 
     sys.argv += ["validation.probes=0"]
-    reproduce.main()  # nothing to be done, also under another of the settings that are free
+    reproduce.main()  # nothing to do, because this key may change between runs
     assert {path: path.stat().st_mtime_ns for path in made} == made
 
 
-def test_screening(data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """One change at a time, on val alone."""
+def test_screening_scores_one_change_at_a_time_on_validation_only(
+    data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     found = {"screen-nothing": 40.0, "screen-post-norm": 40.25}
     done: dict[str, tuple[str, ...]] = {}
 
-    def do(work: reproduce_work.Work) -> None:
+    def execute(work: reproduce_work.SystemRun) -> None:
         assert (work.scored, work.threads) == (("val",), 1)
-        done[work.system.name] = work.system.changes
+        done[work.system.name] = work.system.overrides
         scores = {"test_sets": {"val": {"metrics": {"p": {"value": found[work.system.name]}}}}}
-        work.judged.path.mkdir(parents=True)
+        work.scored_run.path.mkdir(parents=True)
         work.scores_file("val").write_text(json.dumps(scores), encoding="utf-8")
         work.run.path.mkdir()
         record = {"format": FORMAT, "parameters": 2_500_000, "hours": 0.5}
         (work.run.path / "run.json").write_text(json.dumps(record), encoding="utf-8")
 
-    monkeypatch.setattr(reproduce_work.Work, "do", do)
+    monkeypatch.setattr(reproduce_work.SystemRun, "execute", execute)
     arguments = ["multi30k", "--data", str(data), "--screen", "post-norm", "--jobs", "2", "train.max_steps=3"]
     monkeypatch.setattr(sys, "argv", ["reproduce.py", *arguments])
     reproduce.main()
@@ -130,16 +142,17 @@ def test_screening(data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     assert done["screen-nothing"] == ("train.max_steps=3",)
 
 
-def test_students(data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """They begin behind those who teach them, and learn from what these translate; anew where that is."""
-    happened: list[object] = []
-    learnt: dict[str, object] = {}
+def test_students_start_after_their_teachers_and_restart_with_new_texts(
+    data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    events: list[object] = []
+    trained_on: dict[str, object] = {}
     scores = {"test_sets": {"val": {"metrics": {name: {"value": 40.0} for name in ("p", "bleu", "chrf++", "ter")}}}}
 
-    def do(work: reproduce_work.Work) -> None:
-        happened.append((work.run.path.name, work.scored, work.is_outdated()))
-        assert work.system.changes == ("train.max_steps=3",)
-        for folder in (work.run, work.judged):
+    def execute(work: reproduce_work.SystemRun) -> None:
+        events.append((work.run.path.name, work.scored, work.is_outdated()))
+        assert work.system.overrides == ("train.max_steps=3",)
+        for folder in (work.run, work.scored_run):
             folder.path.mkdir(parents=True, exist_ok=True)
             folder.config.write_text("", encoding="utf-8")
             record = {"format": FORMAT, "parameters": 2_500_000, "hours": 0.5}
@@ -148,16 +161,18 @@ def test_students(data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
         for part in work.scored:
             work.scores_file(part).write_text(json.dumps(scores), encoding="utf-8")
         train = configuration.load(reproduce_work.CONFIGS / work.system.config, [*work.data_settings()]).data.train
-        learnt[work.name] = [(Path(src).name, Path(tgt).name) for src, tgt in zip(train.src, train.tgt, strict=True)]
+        trained_on[work.name] = [
+            (Path(src).name, Path(tgt).name) for src, tgt in zip(train.src, train.tgt, strict=True)
+        ]
 
     def tmt(*words: object, threads: int | None = None) -> str:
         if words[0] == "translate":
             teachers = [Path(str(word)).name for word in words if str(word).endswith("-last")]
-            happened.append((*teachers, Path(str(words[-3])).name, Path(str(words[-1])).name))
+            events.append((*teachers, Path(str(words[-3])).name, Path(str(words[-1])).name))
             Path(str(words[-1])).write_text("", encoding="utf-8")
         return json.dumps(scores)
 
-    monkeypatch.setattr(reproduce_work.Work, "do", do)
+    monkeypatch.setattr(reproduce_work.SystemRun, "execute", execute)
     monkeypatch.setattr(reproduce_work, "tmt", tmt)
     arguments = ["multi30k", "--data", str(data), "--seeds", "2", "--system", "distilled", "train.max_steps=3"]
     monkeypatch.setattr(sys, "argv", ["reproduce.py", *arguments])
@@ -166,7 +181,7 @@ def test_students(data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     ensemble = [f"{teacher}-last" for teacher in forward]
     for is_outdated in (False, True):
         reproduce.main()
-        assert happened == [
+        assert events == [
             *[(teacher, parts, False) for teacher in forward],
             (backward, parts[:1], False),
             (*ensemble, "train.en", TAUGHT),
@@ -175,66 +190,66 @@ def test_students(data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
             (*ensemble, DRAWN, DRAWN_TAUGHT),
             *[(f"distilled-en-de-{seed}", parts, is_outdated) for seed in (1, 2)],
         ]
-        happened.clear()
-    assert learnt == {"screened-en-de": [PAIR], "screened-de-en": [PAIR[::-1]], "distilled-en-de": LEARNT}
+        events.clear()
+    assert trained_on == {"screened-en-de": [PAIR], "screened-de-en": [PAIR[::-1]], "distilled-en-de": TRAINED_ON}
     assert [line.split(" | ")[0] for line in capsys.readouterr().out.splitlines()[-2:]] == [
         *("| `distilled`", "| `distilled`, ensemble"),
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_outdated", [False, True])
-def test_a_translation_that_was_stopped_goes_on(
+def test_an_interrupted_translation_is_resumed_unless_its_source_changed(
     is_outdated: bool, data: Path, tiny_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """But begins anew where the original has changed since."""
-    monkeypatch.setattr(reproduce_work.Work, "judged", RunFolder(tiny_run))
+    monkeypatch.setattr(reproduce_work.SystemRun, "scored_run", RunFolder(tiny_run))
     reproduce_work.TEXT.mkdir(parents=True)
     text = reproduce_work.TEXT / "train.en"
-    made = reproduce_work.Synthetic("taught", (reproduce_work.Work(reproduce.FAST, 1, "en", "de", ("val",), 1),))
+    made = reproduce_work.SyntheticText(
+        "taught", (reproduce_work.SystemRun(reproduce.FAST, 1, "en", "de", ("val",), 1),)
+    )
     part = made.file.with_name(f"{made.file.name}.part")
     text.write_bytes(b"one two\n" * 1100 + b"\xff\n")
     with pytest.raises(UserError, match="ended with status 2"):
-        made.do()
+        made.execute()
     part.write_bytes(b"!" + part.read_bytes()[1:])
     text.write_bytes(b"one two\n" * 1101)
     if not is_outdated:
         os.utime(part)
-    made.do()
+    made.execute()
     written = made.file.read_bytes()
     assert written.count(b"\n") == 1101 and written.startswith(b"!") is not is_outdated
 
 
-def test_levers_are_settings_of_the_recipe() -> None:
-    """Each can be read, and changes something."""
+def test_screened_changes_are_valid_overrides() -> None:
     path = reproduce_work.CONFIGS / reproduce.FAST.config
     before = configuration.load(path)
-    for name, changes in reproduce.LEVERS.items():
+    for name, changes in reproduce.CHANGES.items():
         assert (configuration.load(path, changes) == before) is (name == "nothing")
 
 
-def test_scores_of_another_text_are_forgotten(data: Path) -> None:
+def test_scores_are_deleted_when_their_text_changes(data: Path) -> None:
     parts = reproduce.VALIDATION, reproduce.TEST
     scores = [Path(f"runs/multi30k/tiny-en-de-1-average-last-10/scores-{part}.json") for part in parts]
-    reproduce_work.write_papers_texts(data, "de")
+    reproduce_work.write_preprocessed_texts(data, "de")
     scores[0].parent.mkdir()
     for file in scores:
         file.write_text("{}", encoding="utf-8")
-    reproduce_work.write_papers_texts(data, "de")
+    reproduce_work.write_preprocessed_texts(data, "de")
     assert [file.exists() for file in scores] == [True, True]
     (data / "val.de").write_text("Eins.\n", encoding="utf-8")
-    reproduce_work.write_papers_texts(data, "de")
+    reproduce_work.write_preprocessed_texts(data, "de")
     assert [file.exists() for file in scores] == [False, True]
 
 
 @pytest.mark.parametrize(("line", "is_averaged"), [("decoding: {beam: 4}", False), ("threads: 3", True)])
-def test_a_mean_for_another_search_is_made_anew(
+def test_an_average_is_outdated_only_by_other_decoding_options(
     data: Path, line: str, is_averaged: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """But not one of a training with other threads."""
-    monkeypatch.setattr(RunFolder, "checkpoint", lambda run, which: SimpleNamespace(path=run.path))
-    work = reproduce_work.Work(reproduce.TINY._replace(name="dropout-0.2"), 1, "en", "de", ("val",), None)
+    monkeypatch.setattr(RunFolder, "find_checkpoint", lambda run, which: SimpleNamespace(path=run.path))
+    work = reproduce_work.SystemRun(reproduce.TINY._replace(name="dropout-0.2"), 1, "en", "de", ("val",), None)
     assert work.log.name == "dropout-0.2-en-de-1.log"
-    for folder, setting in ((work.run, "seed: 1"), (work.judged, line)):
+    for folder, setting in ((work.run, "seed: 1"), (work.scored_run, line)):
         folder.path.mkdir(parents=True)
         folder.metadata.write_text("{}", encoding="utf-8")
         text = f"data: {{src_lang: en, tgt_lang: de, train: {{src: a, tgt: b}}}}\n{setting}\n"
@@ -242,7 +257,7 @@ def test_a_mean_for_another_search_is_made_anew(
     assert work.is_averaged() is is_averaged
 
 
-def test_what_fails_is_named(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_command_is_named_and_its_log_kept(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = ["multi30k", "--data", str(data), "--seeds", "1", "model.d_modle=3"]
     monkeypatch.setattr(sys, "argv", ["reproduce.py", *arguments])
     with pytest.raises(UserError, match="ended with status 2"):
@@ -251,82 +266,86 @@ def test_what_fails_is_named(data: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 class Note(NamedTuple):
-    """Writes its name down, at once."""
+    """A task that writes its name."""
 
     name: str
     write: Callable[[str], None]
-    needs: tuple[Note, ...] = ()
+    dependencies: tuple[Note, ...] = ()
 
-    def do(self) -> None:
+    def execute(self) -> None:
         self.write(self.name)
 
 
-def test_what_is_free_is_done_in_order() -> None:
-    """Also where several were done before anybody looked."""
+def test_tasks_run_in_order() -> None:
+    """Also if several finish before the scheduler looks."""
     written: list[str] = []
     first = [Note(f"{n}", written.append) for n in range(200)]
     then = [Note(f"{note.name}, then", written.append, (note,)) for note in first]
-    trainings.do_all([*first, *then], 1)
+    trainings.run_tasks([*first, *then], 1)
     assert written == [note.name for note in (*first, *then)]
 
 
-def test_nothing_begins_behind_what_fails() -> None:
+def test_no_task_starts_after_a_failure() -> None:
     written: list[str] = []
 
     def fail(_: str) -> None:
         raise UserError("tmt train\nended with status 2")
 
     with pytest.raises(UserError, match="ended with status 2"):
-        trainings.do_all([Note("one", written.append), Note("two", fail), Note("three", written.append)], 1)
+        trainings.run_tasks([Note("one", written.append), Note("two", fail), Note("three", written.append)], 1)
     assert written == ["one"]
 
 
 class Piece(NamedTuple):
-    """Fails once another one is under way, which goes on until that is told."""
+    """A task that fails while the other one runs, or that runs until the failure is printed."""
 
-    is_wrong: bool
-    begun: Event
-    told: Event
-    needs: tuple[()] = ()
+    fails: bool
+    started: Event
+    printed: Event
+    dependencies: tuple[()] = ()
 
-    def do(self) -> None:
-        if self.is_wrong:
-            self.begun.wait()
+    def execute(self) -> None:
+        if self.fails:
+            self.started.wait()
             raise UserError("tmt train\nended with status 2")
-        self.begun.set()
-        assert self.told.wait(60)
+        self.started.set()
+        assert self.printed.wait(60)
 
 
-def test_what_fails_is_told_while_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, told = Event(), Event()
-    said: list[str] = []
+def test_a_failure_is_printed_while_other_tasks_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    started, printed = Event(), Event()
+    messages: list[str] = []
 
     class Listener(io.StringIO):
         def write(self, text: str) -> int:
-            said.append(text)
-            told.set()
+            messages.append(text)
+            printed.set()
             return len(text)
 
     monkeypatch.setattr(sys, "stderr", Listener())
     with pytest.raises(UserError, match="ended with status 2"):
-        trainings.do_all([Piece(True, begun, told), Piece(False, begun, told)], 2)
-    assert "".join(said) == "failed: tmt train; what else is under way goes to its end\n"
+        trainings.run_tasks([Piece(True, started, printed), Piece(False, started, printed)], 2)
+    assert "".join(messages) == "failed: tmt train; waiting for the running tasks\n"
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_wrong_arguments(wrong: list[str], data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_arguments_are_refused(wrong: list[str], data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["reproduce.py", "multi30k", "--data", str(data), *wrong])
     with pytest.raises(SystemExit) as end:
         reproduce.main()
     assert end.value.code == 2
 
 
-def test_a_spread() -> None:
-    assert reproduce.spread([41.0]) == "41.00" and reproduce.spread([41.0, 40.0]) == "40.50 (40.00 to 41.00)"
+def test_mean_and_range_of_one_value_is_the_value() -> None:
+    assert (
+        reproduce.mean_and_range([41.0]) == "41.00"
+        and reproduce.mean_and_range([41.0, 40.0]) == "40.50 (40.00 to 41.00)"
+    )
 
 
-def test_low_resource(data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """The first lines of a corpus, by the program's defaults and by the recipe for them."""
+def test_low_resource_compares_default_and_recipe(
+    data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     found = {"default-2-1": 10.0, "low_resource-2-1": 12.0, "default-3-1": 11.0, "low_resource-3-1": 11.5}
 
     def tmt(*words: object, log: Path, threads: int) -> str:
@@ -355,15 +374,17 @@ def test_low_resource(data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     ]
 
 
-@pytest.mark.parametrize("own", OF_EACH)
-def test_low_resource_sets_some_things_itself(own: list[str], data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("own", RESERVED)
+def test_low_resource_refuses_keys_that_it_sets_itself(
+    own: list[str], data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "argv", ["compare.py", *own, "--folder", str(data), "--pairs", "2"])
     with pytest.raises(SystemExit) as end:
         compare_low_resource.main()
     assert end.value.code == 2
 
 
-def test_low_resource_has_as_many_pairs_as_it_says(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_low_resource_refuses_more_pairs_than_the_corpus_has(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     n_lines = len((data / "train.en").read_text(encoding="utf-8").splitlines())
     monkeypatch.setattr(sys, "argv", ["compare.py", "--folder", str(data), "--pairs", str(n_lines + 1)])
     with pytest.raises(UserError, match=rf"train.en: has {n_lines} lines; lower --pairs {n_lines + 1}"):

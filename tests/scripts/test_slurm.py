@@ -1,4 +1,4 @@
-"""scripts/train.slurm with stand-ins for SLURM's commands: the time limit puts the job back, `scancel` does not."""
+"""scripts/train.slurm, with fakes of SLURM's commands, requeues the job at its time limit but not after `scancel`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "train.slurm"
-STANDINS = {
+FAKE_COMMANDS = {
     "scontrol": '[ "$1" = show ] && echo node1',
     "srun": "echo $$ > step; trap 'exit 143' TERM; for _ in $(seq 300); do sleep 0.1; done",
     "scancel": "kill -TERM $(cat step)",
@@ -20,8 +20,10 @@ STANDINS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "status", "is_requeued"), [(signal.SIGUSR1, 0, True), (signal.SIGTERM, 143, False)])
-def test_what_a_signal_does(number: signal.Signals, status: int, is_requeued: bool, tmp_path: Path) -> None:
-    for name, text in STANDINS.items():
+def test_a_time_limit_requeues_the_job_and_scancel_does_not(
+    number: signal.Signals, status: int, is_requeued: bool, tmp_path: Path
+) -> None:
+    for name, text in FAKE_COMMANDS.items():
         (tmp_path / name).write_text(f'#!/bin/bash\necho "{name} $*" >> log\n{text}\nexit 0\n', encoding="utf-8")
         (tmp_path / name).chmod(0o755)
     job = {"JOB_ID": "123457", "JOB_NODELIST": "n", "JOB_NUM_NODES": "2", "GPUS_PER_NODE": "8", "CPUS_PER_TASK": "32"}
@@ -31,8 +33,8 @@ def test_what_a_signal_does(number: signal.Signals, status: int, is_requeued: bo
         while not ((tmp_path / "step").exists() and (tmp_path / "step").read_text(encoding="utf-8")):
             assert process.poll() is None
             time.sleep(0.05)
-        time.sleep(0.3)  # until the step has its trap, and the script waits
-        if number == signal.SIGTERM:  # which `scancel` sends to the steps, too
+        time.sleep(0.3)  # until the trap of the step is set and the script waits
+        if number == signal.SIGTERM:  # `scancel` also sends it to the steps
             os.kill(int((tmp_path / "step").read_text(encoding="utf-8")), number)
         process.send_signal(number)
         assert process.wait(30) == status

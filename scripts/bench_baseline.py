@@ -1,4 +1,4 @@
-"""The other side of the bench: training as a careful student writes it around `torch.nn.Transformer`."""
+"""The baseline of the benchmark: a plain training loop around `torch.nn.Transformer`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from transformer_mt.system.device import Machine, resolve_machine
 Step = Callable[[Batch], None]
 
 
-class Student(nn.Module):
-    """Embeddings, positions and an output layer around torch's layers."""
+class Baseline(nn.Module):
+    """`torch.nn.Transformer` with embeddings, positions and an output layer."""
 
     def __init__(self, config: Config, vocab_size: int, pad: int) -> None:
         super().__init__()
@@ -50,17 +50,17 @@ class Student(nn.Module):
         return self.output(states)
 
 
-def student_machine(config: Config, precision: str) -> Machine:
-    """A student trains in fp32 on a CPU; on a GPU, in what we train in."""
+def baseline_machine(config: Config, precision: str) -> Machine:
+    """Resolve device and precision of the baseline: fp32 on a CPU, our precision on a GPU."""
     on_gpu = resolve_machine(config.device, precision, config.threads).device.type == "cuda"
     return resolve_machine(config.device, precision if on_gpu else "fp32", config.threads)
 
 
-def student_step(config: Config, tokenizers: TokenizerPair, precision: str) -> Step:
-    """One update of the student, on a batch."""
-    machine = student_machine(config, precision)
+def baseline_step(config: Config, tokenizers: TokenizerPair, precision: str) -> Step:
+    """Return the training step of the baseline."""
+    machine = baseline_machine(config, precision)
     pad = tokenizers.tgt.pad_id
-    model = Student(config, tokenizers.tgt.vocab_size, pad).to(machine.device)
+    model = Baseline(config, tokenizers.tgt.vocab_size, pad).to(machine.device)
     criterion = nn.CrossEntropyLoss(ignore_index=pad, label_smoothing=config.loss.label_smoothing)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-9)
 
