@@ -1,0 +1,1 @@
+"""Translation: beam search, sampling, ensembles, scoring of given translations and word alignment."""
