@@ -1,5 +1,4 @@
-"""A slow search in plain lists, which the fast one has to equal, a toy language to search in, and a model that has
-learnt something."""
+"""Reference beam search in plain lists, a toy step function, and a translator with a briefly trained model."""
 
 from __future__ import annotations
 
@@ -26,13 +25,13 @@ from transformer_mt.training.optimizers import OptimizerConfig, make_optimizers
 from transformer_mt.training.schedule import inverse_sqrt
 
 Scores = Callable[[list[list[int]]], list[list[float]]]
-"""ForcedPrefix of the translations of one sentence -> log-probabilities of what may come next in each."""
+"""Prefixes of the translations of one sentence -> log-probabilities of the next token of each."""
 
 NEG_INF = -math.inf
 
 
 class Toy:
-    """A state, and a step whose scores depend on the sentence and on all that a branch has written. EOS is 0."""
+    """A cache and a step function whose log-probabilities depend on the sentence and the whole prefix. EOS is 0."""
 
     def __init__(self, sentences: Sequence[int], vocab: int) -> None:
         self.vocab = vocab
@@ -49,7 +48,7 @@ class Toy:
         self.sentences, self.read = [self.sentences[row] for row in kept], [self.read[row] for row in kept]
 
     def step(self, tokens: Tensor, state: Toy) -> Iterator[Tensor]:
-        """By parts of two sentences."""
+        """Yield chunks of two sentences."""
         assert state is self
         self.sizes.append(len(self.sentences))
         new = cast("list[list[int]]", tokens.tolist())
@@ -64,12 +63,12 @@ class Toy:
         yield from torch.tensor(rows).split(2)
 
     def scores(self, sentence: int) -> Scores:
-        return lambda prefixes: [list(draw(sentence, tuple(ids), self.vocab)) for ids in prefixes]
+        return lambda prefixes: [list(random_log_probs(sentence, tuple(ids), self.vocab)) for ids in prefixes]
 
 
 @cache
-def draw(sentence: int, ids: tuple[int, ...], vocab: int) -> tuple[float, ...]:
-    """Log-probabilities that are as random as they are fixed."""
+def random_log_probs(sentence: int, ids: tuple[int, ...], vocab: int) -> tuple[float, ...]:
+    """Return random log-probabilities that depend only on the arguments."""
     dice = random.Random(f"{sentence} {ids}")
     logits = torch.tensor([dice.gauss(0, 1.5) for _ in range(vocab)])
     return tuple(cast("list[float]", logits.log_softmax(0).tolist()))
@@ -81,8 +80,8 @@ def toy() -> type[Toy]:
     return Toy
 
 
-def slow_search(scores: Scores, limit: int, config: DecodingConfig, eos: int = 0) -> list[Hypothesis]:
-    """Beam search for one sentence, with the formulas of `DecodingConfig` written out once more."""
+def reference_beam_search(scores: Scores, limit: int, config: DecodingConfig, eos: int = 0) -> list[Hypothesis]:
+    """Search one sentence in plain lists, with the formulas of `DecodingConfig` repeated here."""
 
     def rank(total: float, length: int) -> float:
         base = length if config.length_penalty == "average" else (5 + length) / 6
@@ -112,8 +111,8 @@ def slow_search(scores: Scores, limit: int, config: DecodingConfig, eos: int = 0
     return (ended + cut)[: config.beam]
 
 
-def assert_alike(found: Sequence[Hypothesis], wanted: Sequence[Hypothesis]) -> None:
-    """The same hypotheses in the same order, with the same scores."""
+def assert_same_hypotheses(found: Sequence[Hypothesis], wanted: Sequence[Hypothesis]) -> None:
+    """Assert that two lists have the same hypotheses in the same order, with equal scores."""
     assert [(one.ids, one.finished) for one in found] == [(one.ids, one.finished) for one in wanted]
     for ours, theirs in zip(found, wanted, strict=True):
         assert ours.log_probs == pytest.approx(theirs.log_probs, abs=2e-5)
@@ -121,23 +120,22 @@ def assert_alike(found: Sequence[Hypothesis], wanted: Sequence[Hypothesis]) -> N
 
 
 @pytest.fixture(scope="session")
-def slow() -> Callable[..., list[Hypothesis]]:
-    """`slow(scores, limit, config, eos)`."""
-    return slow_search
+def reference_search() -> Callable[..., list[Hypothesis]]:
+    """`reference_search(scores, limit, config, eos)` searches one sentence in plain lists."""
+    return reference_beam_search
 
 
 @pytest.fixture(scope="session")
-def alike() -> Callable[[Sequence[Hypothesis], Sequence[Hypothesis]], None]:
-    """`alike(found, wanted)` fails where they differ."""
-    return assert_alike
+def assert_same() -> Callable[[Sequence[Hypothesis], Sequence[Hypothesis]], None]:
+    """`assert_same(found, wanted)` compares two lists of hypotheses."""
+    return assert_same_hypotheses
 
 
 @pytest.fixture(scope="session")
 def make_translator(
     make_model: Callable[..., Transformer], make_corpus: Callable[..., EncodedCorpus], small_tokenizers: TokenizerPair
 ) -> Callable[..., Translator]:
-    """`make_translator(**decoding)`: trained for a second, so that translations differ; some end by themselves, and
-    some at their limit."""
+    """`make_translator(**decoding)` has a briefly trained model, so translations differ and some are cut."""
     src, tgt = small_tokenizers.src, small_tokenizers.tgt
     one, sizes = {"n_layers": 1}, (src.vocab_size, tgt.vocab_size)
     model = make_model(vocab=sizes, pad=(src.pad_id, tgt.pad_id), d_model=32, d_ff=64, encoder=one, decoder=one)

@@ -1,4 +1,4 @@
-"""Word links from the cross-attention: of the right words, the right position, whatever stands around a sentence."""
+"""Word alignment from the cross-attention, compared with plain loops."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def make_translator(make_model: MakeModel, small_tokenizers: TokenizerPair) -> C
     return make_translator
 
 
-def test_a_word_gets_what_its_tokens_get() -> None:
-    """Tokens of a source word are summed up, those of a target word averaged: by hand."""
+def test_word_weights_sum_source_tokens_and_average_target_tokens() -> None:
+    """Compare with examples worked out by hand."""
     weights = torch.tensor([[0.5, 0.3, 0.2], [0.1, 0.4, 0.5], [0.45, 0.3, 0.25], [0.1, 0.2, 0.7]])
     assert align_words(weights, [0, 1, 1], [0, 1, 1, 2]) == [(0, 0), (1, 1), (1, 2)]
     assert align_words(weights[:1], [0, 1, 2], [0]) == [(0, 0)], "as words of their own, the first is the best"
@@ -45,7 +45,7 @@ def test_a_word_gets_what_its_tokens_get() -> None:
     assert align_words(weights, [], [0, 0, 0, 0]) == align_words(weights[:0], [0, 1, 2], []) == []
 
 
-def test_tokens_belong_to_the_word_in_which_the_text_ends_with_them(small_tokenizers: TokenizerPair) -> None:
+def test_word_indices_from_text_and_from_ids_agree(small_tokenizers: TokenizerPair) -> None:
     tokenizer = small_tokenizers.src
     coded, numbers = tokenizer.encode(SENTENCES), tokenizer.word_indices(SENTENCES)
     for text, ids, found in zip(SENTENCES, coded, numbers, strict=True):
@@ -60,7 +60,7 @@ def test_tokens_belong_to_the_word_in_which_the_text_ends_with_them(small_tokeni
 @pytest.mark.parametrize(
     "text", ["", " ", "\u2003a  b\u00a0c\u0085", "\u200ba \u3000 b", "\x1ca\x1fb c", "ab\U0001f600 c"]
 )
-def test_words_are_those_that_python_splits_at(text: str, small_tokenizers: TokenizerPair) -> None:
+def test_words_are_separated_like_str_split(text: str, small_tokenizers: TokenizerPair) -> None:
     tokenizer = small_tokenizers.src
     ends = [end for _, end in tokenizer.backend.encode(text, add_special_tokens=False).offsets]
     assert tokenizer.word_indices([text]) == [[max(0, len(text[:end].split()) - 1) for end in ends]]
@@ -68,7 +68,7 @@ def test_words_are_those_that_python_splits_at(text: str, small_tokenizers: Toke
 
 @pytest.mark.parametrize("kind", ["word", "wordpiece"])
 @pytest.mark.parametrize("normalization", [(), ("NFKC", "spaces", "lowercase")])
-def test_what_is_unknown_within_a_word_is_no_word_of_its_own(
+def test_unknown_token_inside_a_word_belongs_to_that_word(
     kind: Literal["word", "wordpiece"], normalization: tuple[NormalizationStep, ...]
 ) -> None:
     config = TokenizerConfig(kind=kind, vocab_size=60, normalization=normalization, min_frequency=1)
@@ -83,7 +83,7 @@ def test_what_is_unknown_within_a_word_is_no_word_of_its_own(
     )
 
 
-def test_a_source_that_was_cut_has_links_to_what_was_read(make_translator: Callable[..., Translator]) -> None:
+def test_truncated_source_is_aligned_only_up_to_the_cut(make_translator: Callable[..., Translator]) -> None:
     translator = make_translator()
     with pytest.warns(TruncatedSourceWarning):
         ((cut,),) = translator.n_best(SENTENCES[:1], alignments=True, max_source_length=4)
@@ -94,10 +94,10 @@ def test_a_source_that_was_cut_has_links_to_what_was_read(make_translator: Calla
 
 
 @pytest.mark.parametrize("layer", [None, 1, 2])
-def test_links_are_of_the_position_that_writes_the_word(
+def test_alignment_equals_plain_loops_over_the_attention_weights(
     make_translator: Callable[..., Translator], layer: int | None
 ) -> None:
-    """Against plain loops over the weights of a sentence by itself."""
+    """The reference reads each sentence alone."""
     translator = make_translator(decoder={"n_layers": 2})
     model, pair = translator.model, translator.tokenizers
     for text in SENTENCES[:4]:
@@ -117,16 +117,14 @@ def test_links_are_of_the_position_that_writes_the_word(
         assert align(translator.ensemble, pair, [source], [src_words], [target], layer) == [wanted]
 
 
-def test_links_stand_within_the_words_and_depend_on_no_neighbour(make_translator: Callable[..., Translator]) -> None:
-    """Also with empty lines, and for each of the best."""
+def test_alignment_is_valid_and_independent_of_the_batch(make_translator: Callable[..., Translator]) -> None:
+    """Blank lines and n-best lists are included."""
     translator = make_translator()
-    texts = ["", *SENTENCES, "  "]
+    texts = ["", *SENTENCES[:5], "  "]
     together = translator.n_best(texts, n_best=2, alignments=True)
     for text, found in zip(texts, together, strict=True):
-        assert found == translator.n_best([text], n_best=2, alignments=True)[0] or all(
-            one.alignment == other.alignment
-            for one, other in zip(found, translator.n_best([text], n_best=2, alignments=True)[0], strict=True)
-        )
+        (alone,) = translator.n_best([text], n_best=2, alignments=True)
+        assert [one.alignment for one in found] == [one.alignment for one in alone]
         for one in found:
             assert one.alignment is not None
             assert all(source < len(text.split()) for source, _ in one.alignment)
@@ -135,13 +133,13 @@ def test_links_stand_within_the_words_and_depend_on_no_neighbour(make_translator
     assert all(found[0].alignment is None for found in translator.n_best(SENTENCES[:2]))
 
 
-def test_a_translation_may_fill_all_positions(make_translator: Callable[..., Translator]) -> None:
-    """Trap 10: the last token is written by the last position, and read by none."""
+def test_alignment_of_a_translation_that_fills_all_positions(make_translator: Callable[..., Translator]) -> None:
+    """Trap 10: the last position predicts the last token, and no position reads it."""
     translator = make_translator(positions="learned", max_positions=12)
     ((found,),) = translator.n_best(["x"], alignments=True, min_length=12, max_length_offset=20)
     assert len(found.tokens) == 12 and found.alignment
 
 
-def test_a_layer_that_is_not_there(make_translator: Callable[..., Translator]) -> None:
+def test_alignment_layer_out_of_range_is_refused(make_translator: Callable[..., Translator]) -> None:
     with pytest.raises(UserError, match=r"decoding\.alignment_layer: 9: there are 2 layers in the decoder"):
         make_translator().n_best(["x"], alignments=True, alignment_layer=9)

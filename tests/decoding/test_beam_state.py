@@ -1,4 +1,4 @@
-"""The branches of each sentence, by hand: what has ended stays, limits, leaving, and the way back to the tokens."""
+"""The state of beam search in worked examples: finished hypotheses, limits, dropping and back pointers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Row = list[tuple[float, float, int, int]]  # of each candidate: total, log_prob,
 
 
 def sums(totals: Tensor, length: int) -> Tensor:
-    """Compares by the log-probabilities as they are."""
+    """Rank by log-probability without a length penalty."""
     return totals
 
 
@@ -35,7 +35,7 @@ def listed(tensor: Tensor | None) -> list[int]:
     return cast("list[int]", tensor.tolist())
 
 
-def test_memory_is_taken_for_what_is_found_and_not_up_to_the_limit() -> None:
+def test_memory_does_not_depend_on_max_length() -> None:
     one = beams([10**12])
     one.advance(candidates([(-1.0, -1.0, 0, EOS), (-2.0, -2.0, 0, 5)]))
     one.advance(candidates([(-2.5, -0.5, 0, EOS), (-3.0, -1.0, 0, 6)]))
@@ -44,8 +44,8 @@ def test_memory_is_taken_for_what_is_found_and_not_up_to_the_limit() -> None:
     assert (best.ids, other.ids) == ([], [5])
 
 
-def test_an_example_worked_out() -> None:
-    """Two branches, which cross; one end is found early, another by the branch that came from behind."""
+def test_worked_example_with_crossing_beams() -> None:
+    """Two beams cross. One hypothesis finishes early, another in the beam that was second."""
     one = beams([9])
     parents = one.advance(
         candidates([(-1.0, -1.0, 0, 5), (-2.0, -2.0, 0, EOS), (-3.0, -3.0, 0, 6), (-4.0, -4.0, 0, 7)])
@@ -65,8 +65,8 @@ def test_an_example_worked_out() -> None:
     assert second.ranking_score == pytest.approx(-3.6), "as it was at its end"
 
 
-def test_what_has_ended_is_displaced_only_by_what_is_better() -> None:
-    """Trap 27: no score changes, whatever the branches do later."""
+def test_finished_hypotheses_are_replaced_only_by_better_ones() -> None:
+    """Trap 27: the score of a finished hypothesis never changes."""
     one = beams([9], n_beams=3)
     seen: list[list[float]] = []
     for position, end in enumerate([-2.0, -5.0, -4.0]):
@@ -81,8 +81,8 @@ def test_what_has_ended_is_displaced_only_by_what_is_better() -> None:
     assert [len(found.ids) for found in one.hypotheses()[0]] == [0, 2, 1]
 
 
-def test_limits_are_of_each_sentence_and_the_unfinished_come_last() -> None:
-    """Trap 29, and 25: what its neighbours do after its limit moves nothing of a sentence that is still there."""
+def test_each_sentence_has_its_own_limit_and_unfinished_rank_last() -> None:
+    """Traps 25 and 29: a sentence at its limit stays unchanged while the others continue."""
     three = beams([1] + [3] * 8)
     ends = [(-9.0, -9.0, 0, 5), (-9.5, -9.5, 0, EOS), (-10.0, -10.0, 0, 6), (-11.0, -11.0, 0, 7)]
     goes_on = [(-1.0, -1.0, 0, 5), (-2.0, -2.0, 0, 6), (-3.0, -3.0, 0, 7), (-4.0, -4.0, 0, 8)]
@@ -101,8 +101,8 @@ def test_limits_are_of_each_sentence_and_the_unfinished_come_last() -> None:
     ]
 
 
-def test_sentences_leave_when_few_are_left() -> None:
-    """Those that stay are told by their places, and what is found goes back to where they stood in the call."""
+def test_finished_sentences_are_dropped_once_enough_are_done() -> None:
+    """The kept rows are returned, and results keep the order of the call."""
     many = beams([4] * 8)
     ended = [(-1.0, -1.0, 0, EOS), (-2.0, -2.0, 0, EOS), (-3.0, -3.0, 0, 6), (-4.0, -4.0, 0, 6)]
     goes_on = [(-1.0, -1.0, 0, 5), (-2.0, -2.0, 0, 6), (-3.0, -3.0, 0, 7), (-4.0, -4.0, 0, 8)]
@@ -120,8 +120,8 @@ def test_sentences_leave_when_few_are_left() -> None:
     assert lengths == [[1, 1] if i in (0, 3, 7) else [2, 2] for i in range(8)]
 
 
-def test_no_candidate_is_no_translation() -> None:
-    """A branch without candidates dies, its neighbour lives; an end that cannot be is none."""
+def test_impossible_candidates_are_ignored() -> None:
+    """A beam without candidates ends, the other continues, and an impossible EOS is not a hypothesis."""
     one = beams([3])
     one.advance(
         candidates([(-1.0, -1.0, 0, 5), (NEG_INF, NEG_INF, 0, EOS), (NEG_INF, NEG_INF, 0, 0), (NEG_INF, NEG_INF, 0, 0)])
@@ -137,7 +137,7 @@ def test_no_candidate_is_no_translation() -> None:
 
 
 @pytest.mark.parametrize("number", [NEG_INF, math.nan])
-def test_one_hypothesis_at_least(number: float) -> None:
+def test_no_candidate_at_all_gives_one_empty_hypothesis(number: float) -> None:
     nothing = beams([3, 3])
     nothing.advance(candidates(*[[(number, number, 0, 4)] * 4] * 2))
     assert listed(nothing.drop_finished()) == []

@@ -1,4 +1,4 @@
-"""The section about translating: its formulas, and what it refuses."""
+"""The configuration section `decoding`: formulas and refused values."""
 
 from __future__ import annotations
 
@@ -22,28 +22,30 @@ from transformer_mt.errors import UserError
         ({"length_penalty": "gnmt", "length_penalty_exponent": 0.6}, -6.0, 1, -6.0),
     ],
 )
-def test_examples_of_the_length_penalty(settings: dict[str, Any], total: float, length: int, rank: float) -> None:
-    """Trap 28: worked out by hand from the manual."""
+def test_length_penalty_matches_worked_examples(
+    settings: dict[str, Any], total: float, length: int, rank: float
+) -> None:
+    """Trap 28: examples worked out by hand from the documented formula."""
     found = DecodingConfig.model_validate(settings).length_normalise(torch.tensor([total, -torch.inf]), length)
     assert found.tolist() == pytest.approx([rank, -torch.inf])
 
 
-def test_the_largest_exponent_and_the_longest_translation() -> None:
+def test_largest_exponent_does_not_overflow() -> None:
     found = DecodingConfig(length_penalty_exponent=10).length_normalise(torch.tensor([-100.0, -200.0]), 2058)
     assert found[0] > found[1]
 
 
-def test_the_limit_of_a_translation() -> None:
+def test_max_target_tokens() -> None:
     config = DecodingConfig(max_length_factor=1.5, max_length_offset=3)
     assert [config.max_target_tokens(tokens) for tokens in (0, 1, 2, 7)] == [3, 4, 6, 13]
 
 
-def test_the_method_in_words() -> None:
+def test_method_name() -> None:
     found = [DecodingConfig.model_validate(one).method for one in ({}, {"beam": 1}, {"sample": True, "beam": 1})]
     assert found == ["beam 5", "greedy", "sampled"]
 
 
-def test_validation_keeps_to_the_limits_alone() -> None:
+def test_validation_is_greedy_and_keeps_only_length_limits() -> None:
     limits = {"max_length_factor": 1.5, "max_length_offset": 3, "max_source_length": 99, "batch_tokens": 77}
     ours = {"beam": 7, "n_best": 3, "min_length": 4, "no_repeat_ngram": 3, "repetition_penalty": 1.5, "sample": True}
     config = DecodingConfig.model_validate({**limits, **ours}).for_validation()
@@ -69,17 +71,17 @@ def test_validation_keeps_to_the_limits_alone() -> None:
         ({"beam": torch.Size([1])}, "decoding.beam: Input should be a valid integer, .*"),
     ],
 )
-def test_what_cannot_be_is_refused_in_a_sentence(change: dict[str, Any], said: str) -> None:
+def test_invalid_options_are_refused(change: dict[str, Any], said: str) -> None:
     with pytest.raises(UserError, match=f"^{said.replace('?', '[?]')}$"):
         DecodingConfig().with_options(change)
 
 
-def test_more_samples_than_the_beam_may_be_drawn() -> None:
+def test_number_of_samples_may_exceed_the_beam() -> None:
     config = DecodingConfig().with_options({"sample": True, "n_best": 9})
     assert (config.n_beams, DecodingConfig(beam=3).n_beams) == (9, 3)
 
 
-def test_a_change_leaves_the_rest() -> None:
+def test_with_options_keeps_other_keys() -> None:
     config = DecodingConfig(min_length=3, n_best=2)
     assert config.with_options({"beam": 9}) == DecodingConfig(min_length=3, n_best=2, beam=9)
     assert config.with_options({}) == config

@@ -1,4 +1,4 @@
-"""Translations drawn at random: as often as their probabilities say, and the same whatever the batch."""
+"""Random sampling: frequencies match the probabilities, and draws do not depend on the batch."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ def beams_of(n: int, n_beams: int) -> BeamState:
 
 
 def first_draws(scores: Tensor, config: DecodingConfig, lines: list[int] = LINES) -> Candidates:
-    """The first token of one sentence for each line, all with the same scores."""
+    """Draw the first token of one sentence per line, all with the same log-probabilities."""
     beams = beams_of(len(lines), config.n_beams)
     return sampler(config, lines)(beams, scores.expand(len(lines), 1, -1), slice(0, len(lines)))
 
 
-def searched(toy: Any, lines: list[int], config: DecodingConfig, limit: int = 8) -> list[list[Hypothesis]]:
-    """The toy's sentences are told apart by their lines."""
+def run_search(toy: Any, lines: list[int], config: DecodingConfig, limit: int = 8) -> list[list[Hypothesis]]:
+    """Sample translations of the toy sentences with these line numbers."""
     state = toy(lines, 7)
     beams = BeamState(torch.full((len(lines),), limit), config.n_beams, BOS, EOS, config.length_normalise)
     return beam_search(state.step, state, beams, sampler(config, lines), [MinLength(config.min_length, EOS)])
 
 
 def assert_drawn_from(tokens: Tensor, probabilities: Tensor) -> None:
-    """By chi square; 5 deviations above its mean, and nothing at all of what has no probability."""
+    """Assert that chi square is below its mean plus 5 standard deviations, and that impossible tokens never occur."""
     counts, expected = torch.bincount(tokens.flatten(), minlength=len(probabilities)), probabilities * tokens.numel()
     assert not counts[probabilities == 0].any()
     taken = probabilities > 0
@@ -83,7 +83,7 @@ def kept(probabilities: list[float]) -> Tensor:
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
 )
-def test_tokens_come_as_often_as_is_said(settings: dict[str, Any], probabilities: Tensor, seed: int) -> None:
+def test_token_frequencies_match_the_probabilities(settings: dict[str, Any], probabilities: Tensor, seed: int) -> None:
     """top_p keeps the fewest tokens that have so much together; that of 0.3 + 0.25 + 0.2 = 0.75 is too little for 0.76,
     and the probabilities that it adds up are those of the tokens that are left, at this temperature."""
     found = first_draws(SCORES, options(seed=seed, **settings))
@@ -91,8 +91,8 @@ def test_tokens_come_as_often_as_is_said(settings: dict[str, Any], probabilities
     assert torch.equal(found.log_probs, SCORES[found.tokens]), "the score is the model's, whatever is drawn from"
 
 
-def test_the_likeliest_token_stays_however_small_top_p_is() -> None:
-    """Below the smallest number of fp32, and where that token is not the first."""
+def test_tiny_top_p_keeps_the_most_likely_token() -> None:
+    """The value is below the smallest fp32 number, and the token is not the first."""
     assert (first_draws(SCORES.flip(0), options(top_p=1e-46)).tokens == len(SCORES) - 1).all()
 
 
@@ -103,14 +103,14 @@ def test_forbidden_tokens_are_never_drawn() -> None:
         assert not torch.isin(first_draws(scores, options(**settings)).tokens, torch.tensor([0, 4])).any()
 
 
-def test_branches_are_drawn_apart() -> None:
-    """All pairs of first tokens come as often as the product of their probabilities."""
+def test_beams_are_drawn_independently() -> None:
+    """Pairs of first tokens have the product of their probabilities."""
     found = first_draws(SCORES, options(n_best=2)).tokens  # [n, 2]
     both = (SCORES.exp()[:, None] * SCORES.exp()).flatten()
     assert_drawn_from(found[:, 0] * len(SCORES) + found[:, 1], both)
 
 
-def test_positions_and_lines_are_drawn_apart() -> None:
+def test_positions_and_lines_are_drawn_independently() -> None:
     config, beams = options(), beams_of(DRAWS, 1)
     pairs = [first_draws(SCORES, config).tokens]
     beams.position = 1
@@ -120,7 +120,7 @@ def test_positions_and_lines_are_drawn_apart() -> None:
     assert_drawn_from(pairs[0][:-1] * len(SCORES) + pairs[0][1:], both)
 
 
-def test_the_numbers_are_uniform() -> None:
+def test_random_numbers_are_uniform() -> None:
     numbers = uniform([7, 3], torch.arange(500)[:, None], torch.arange(4).expand(500, -1), 100)
     assert numbers.min() > 0 and numbers.max() < 1
     assert_drawn_from((numbers * 50).long(), torch.full((50,), 0.02))
@@ -131,30 +131,30 @@ def test_the_numbers_are_uniform() -> None:
 
 
 @pytest.mark.parametrize("n_best", [1, 3])
-def test_a_draw_depends_on_seed_and_line_alone(toy: Any, n_best: int) -> None:
+def test_draw_depends_only_on_seed_and_line(toy: Any, n_best: int) -> None:
     config, lines = options(n_best=n_best, seed=5, min_length=0), [3, 9, 1, 40, 12, 7, 8]
-    together = searched(toy, lines, config)
-    assert together == [searched(toy, [line], config)[0] for line in lines]
-    assert searched(toy, lines[::-1], config) == together[::-1]
-    assert together != searched(toy, lines, config.with_options({"seed": 6}))
+    together = run_search(toy, lines, config)
+    assert together == [run_search(toy, [line], config)[0] for line in lines]
+    assert run_search(toy, lines[::-1], config) == together[::-1]
+    assert together != run_search(toy, lines, config.with_options({"seed": 6}))
 
 
-def test_lines_with_the_same_text_are_drawn_apart() -> None:
+def test_equal_texts_on_different_lines_are_drawn_independently() -> None:
     found = first_draws(SCORES, options(), [1, 1, 2]).tokens.flatten().tolist()
     assert found[0] == found[1]
     assert first_draws(SCORES, options()).tokens.unique().numel() == len(SCORES)
 
 
 def test_samples_of_a_sentence_differ_and_are_sorted(toy: Any) -> None:
-    for found in searched(toy, list(range(1, 21)), options(n_best=6)):
+    for found in run_search(toy, list(range(1, 21)), options(n_best=6)):
         assert len({tuple(one.ids) for one in found}) > 2
         flags, ranks = [one.finished for one in found], [one.ranking_score for one in found if one.finished]
         assert (flags, ranks) == (sorted(flags, reverse=True), sorted(ranks, reverse=True))
 
 
-def test_scores_of_samples_are_the_models(toy: Any) -> None:
+def test_scores_of_samples_are_model_log_probs(toy: Any) -> None:
     for line, found in zip(
-        [4, 5, 6], searched(toy, [4, 5, 6], options(n_best=4, temperature=2.0, top_k=5)), strict=True
+        [4, 5, 6], run_search(toy, [4, 5, 6], options(n_best=4, temperature=2.0, top_k=5)), strict=True
     ):
         scores = toy([line], 7).scores(line)
         for one in found:

@@ -1,4 +1,4 @@
-"""Scores of given translations: what one sentence at a time has with all its logits, in any company."""
+"""Scores of given translations, compared with the full logits of single sentences."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from transformer_mt.model import chunked_logits
 from transformer_mt.model.transformer import Transformer
 
 MakeTranslator = Callable[..., Translator]
-PAIRS = load_pairs("test")[300:364]
+PAIRS = load_pairs("test")[300:332]
 SOURCES, TARGETS = [src for src, _ in PAIRS], [tgt for _, tgt in PAIRS]
 
 
 @torch.no_grad()
 def plainly(one: Translator, source: str, target: str) -> list[float]:
-    """Of one pair, from all logits but the pad symbol's, with torch's own softmax."""
+    """Return the log-probabilities of one pair from its full logits without padding, with torch's softmax."""
     src, tgt = one.tokenizers.src, one.tokenizers.tgt
     ids = tgt.encode([target])[0]
     first = [src.bos_id] if one.tokenizers.source_bos else []
@@ -46,7 +46,7 @@ def one(make_translator: MakeTranslator) -> Translator:
     return make_translator()
 
 
-def test_equal_to_one_sentence_at_a_time(one: Translator) -> None:
+def test_scores_equal_log_probs_of_single_sentences(one: Translator) -> None:
     for (source, target), found in zip(PAIRS, one.score(SOURCES, TARGETS), strict=True):
         wanted = plainly(one, source, target)
         assert found.token_scores == pytest.approx(wanted, abs=2e-5)
@@ -56,7 +56,7 @@ def test_equal_to_one_sentence_at_a_time(one: Translator) -> None:
         assert found.tokens == one.tokenizers.tgt.tokens(one.tokenizers.tgt.encode([target])[0])
 
 
-def test_sources_that_begin_with_a_symbol(one: Translator) -> None:
+def test_scores_with_source_bos(one: Translator) -> None:
     pair = replace(one.tokenizers, source_bos=True)
     other = Translator([one.model], pair, one.config)
     scores = [found.token_scores for found in other.score(SOURCES[:9], TARGETS[:9])]
@@ -66,20 +66,22 @@ def test_sources_that_begin_with_a_symbol(one: Translator) -> None:
 
 
 @pytest.mark.parametrize("beam", [1, 4])
-def test_the_search_finds_these_scores(one: Translator, beam: int) -> None:
-    """Where a translation, cut again, has the pieces that it was written in."""
+def test_scores_equal_those_of_the_search(one: Translator, beam: int) -> None:
+    """Only translations that are tokenised again into the same tokens are compared."""
     found = [best for best, *_ in one.n_best(SOURCES, beam=beam, max_length_factor=3)]
     again = one.score(SOURCES, [best.text for best in found])
     alike = [(a, b) for a, b in zip(found, again, strict=True) if a.finished and a.tokens == b.tokens]
     assert len(alike) > len(SOURCES) / 2
-    for searched, given in alike:
-        assert given.token_scores == pytest.approx(searched.token_scores, abs=2e-5)
+    for run_search, given in alike:
+        assert given.token_scores == pytest.approx(run_search.token_scores, abs=2e-5)
         assert given.finished
 
 
 @pytest.mark.parametrize("tokens", [1, 100, 100_000])
-def test_any_company_and_any_order(one: Translator, tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trap 7, also where logits come in chunks that end within a sentence."""
+def test_scores_are_independent_of_batch_order_and_chunks(
+    one: Translator, tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trap 7; chunks of logits also end within sentences."""
     wanted = [found.token_scores for pair in PAIRS for found in one.score([pair[0]], [pair[1]])]
     monkeypatch.setattr(translator, "CPU_SCORING_BATCH_TOKENS", tokens)
     monkeypatch.setitem(chunked_logits.CHUNK_BYTES, "cpu", 4 * one.tokenizers.tgt.vocab_size * 7)
@@ -89,7 +91,7 @@ def test_any_company_and_any_order(one: Translator, tokens: int, monkeypatch: py
         assert found[place].token_scores == pytest.approx(wanted[i], abs=2e-5)
 
 
-def test_neither_batches_nor_chunks_are_larger_than_they_may_be(
+def test_batches_and_chunks_respect_their_limits(
     make_translator: MakeTranslator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = make_translator(batch_tokens=200)
@@ -116,8 +118,8 @@ def test_neither_batches_nor_chunks_are_larger_than_they_may_be(
     assert sum(made) == sum(len(one.token_scores) for one in found)
 
 
-def test_what_may_come_first_has_probability_one(one: Translator) -> None:
-    """Trap 20: over the whole vocabulary but the pad symbol."""
+def test_probabilities_of_first_tokens_sum_to_one(one: Translator) -> None:
+    """Trap 20: the sum is over the vocabulary without padding."""
     tgt = one.tokenizers.tgt
     source = one.tokenizers.src.encode(SOURCES[:1])[0]
     others = [[i] for i in range(tgt.vocab_size) if i not in (tgt.pad_id, tgt.eos_id)]
@@ -133,8 +135,8 @@ def test_nothing_to_score(one: Translator) -> None:
     assert target_log_probs(one.ensemble, one.tokenizers, [], [], 100) == []
 
 
-def test_blank_texts(one: Translator) -> None:
-    """They are no translations, and rank behind all others."""
+def test_blank_texts_score_minus_infinity(one: Translator) -> None:
+    """They rank below all other pairs."""
     targets = ["", "\u2028", TARGETS[0], "", "  "]
     found = one.score(["", " \t", "", SOURCES[0], SOURCES[0]], targets)
     assert [(given.score, given.score_per_token) for given in found] == [(-math.inf, -math.inf)] * 5
@@ -142,10 +144,10 @@ def test_blank_texts(one: Translator) -> None:
     assert [given.text for given in found] == targets
 
 
-def test_what_is_longer_than_the_model_reads_has_no_score(
+def test_pairs_longer_than_the_positions_are_not_scored(
     make_model: Callable[..., Transformer], small_tokenizers: TokenizerPair
 ) -> None:
-    """Learned positions end where they end: up to there everything has one."""
+    """A pair that just fits the learned positions is scored."""
     src, tgt = small_tokenizers.src, small_tokenizers.tgt
     sizes: dict[str, Any] = {"vocab": (src.vocab_size, tgt.vocab_size), "pad": (src.pad_id, tgt.pad_id)}
     model = make_model(**sizes, positions="learned", max_positions=8)
@@ -164,14 +166,14 @@ def test_what_is_longer_than_the_model_reads_has_no_score(
     ]
 
 
-def test_the_longest_source_is_the_longest_target(make_translator: MakeTranslator) -> None:
+def test_max_source_length_also_limits_scored_targets(make_translator: MakeTranslator) -> None:
     one = make_translator(max_source_length=5)
     with pytest.warns(UnscoredPairWarning, match="at most 5 source and 5 target tokens"):
         assert one.score(["a"], [TARGETS[0]])[0].score == -math.inf
 
 
-def test_what_is_no_number_is_not_scored(make_translator: MakeTranslator, monkeypatch: pytest.MonkeyPatch) -> None:
-    """JSON has no word for it."""
+def test_nan_scores_become_minus_infinity(make_translator: MakeTranslator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """JSON cannot represent NaN."""
     one = make_translator()
     monkeypatch.setattr(
         one, "target_log_probs", lambda sources, targets: [[math.nan] * (len(ids) + 1) for ids in targets]
@@ -180,6 +182,6 @@ def test_what_is_no_number_is_not_scored(make_translator: MakeTranslator, monkey
     assert (found.score, found.token_scores) == (-math.inf, [])
 
 
-def test_as_many_targets_as_sources(one: Translator) -> None:
+def test_different_numbers_of_sources_and_targets_are_refused(one: Translator) -> None:
     with pytest.raises(UserError, match="2 sources and 1 targets: give one for each"):
         one.score(["a", "b"], ["a"])

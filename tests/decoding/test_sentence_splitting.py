@@ -1,4 +1,4 @@
-"""Sentence ends in twenty languages, and that nothing is lost or out of place when text is cut and joined again."""
+"""Sentence splitting in twenty languages, splitting of long pieces, and joining."""
 
 from __future__ import annotations
 
@@ -193,13 +193,13 @@ CASES = {
 
 
 @pytest.mark.parametrize(("language", "marked"), [(code, case) for code, cases in CASES.items() for case in cases])
-def test_sentence_ends(language: str, marked: str) -> None:
+def test_text_is_split_at_sentence_ends(language: str, marked: str) -> None:
     assert split_sentences(marked.replace("|", ""), language) == marked.split("|")
 
 
 @pytest.mark.parametrize("language", ["en", "de"])
-def test_sentences_that_were_put_together_come_apart(language: str) -> None:
-    """The built-in corpus, five sentences at a time."""
+def test_joined_corpus_sentences_are_split_again(language: str) -> None:
+    """Groups of five sentences of the built-in corpus."""
     sentences = [pair[language == "de"] for pair in load_pairs("test")]
     for start in range(0, len(sentences), 5):
         together = [f"{text} " for text in sentences[start : start + 5]]
@@ -207,7 +207,7 @@ def test_sentences_that_were_put_together_come_apart(language: str) -> None:
 
 
 @pytest.mark.parametrize("code", ["de", "DE", "de_AT", "de-CH", "deu", "deu_Latn", "ger"])
-def test_a_language_has_several_names(code: str) -> None:
+def test_language_codes_of_one_language_are_equivalent(code: str) -> None:
     assert split_sentences("Am 3. Oktober kam Dr. Maier. Er blieb.", code) == [
         "Am 3. Oktober kam Dr. Maier. ",
         "Er blieb.",
@@ -215,7 +215,7 @@ def test_a_language_has_several_names(code: str) -> None:
 
 
 @pytest.mark.parametrize("language", [None, "", "xx", "tlh"])
-def test_a_language_that_nobody_listed(language: str | None) -> None:
+def test_unknown_language_uses_general_rules(language: str | None) -> None:
     text = "J. Doe has 3.5 of 7. Is www.example.com his? Yes! “Good.” So be it."
     assert split_sentences(text, language) == [
         "J. Doe has 3.5 of 7. ",
@@ -230,7 +230,7 @@ TEXTS = st.text(st.one_of(st.characters(), st.sampled_from(" .!?…,;:'\"“”�
 
 
 @given(TEXTS, st.sampled_from([None, "en", "de", "fr", "el", "zh", "ja", "hi"]))
-def test_the_pieces_are_the_text(text: str, language: str | None) -> None:
+def test_sentences_concatenate_to_the_text(text: str, language: str | None) -> None:
     pieces = split_sentences(text, language)
     assert "".join(pieces) == text
     assert all(pieces) or not text
@@ -244,18 +244,18 @@ def characters(texts: Sequence[str]) -> list[int]:
 
 
 @given(TEXTS, st.integers(1, 20))
-def test_nothing_is_lost_and_all_fits(text: str, limit: int) -> None:
+def test_short_pieces_concatenate_to_the_text_and_fit(text: str, limit: int) -> None:
     packed = split_long_pieces(split_sentences(text), characters, limit)
     assert "".join(packed) == text
     assert max(characters(packed)) <= limit
 
 
-def test_what_fits_stays_as_it_is() -> None:
+def test_short_pieces_are_not_split() -> None:
     pieces = ["One, two, three. ", "Four."]
     assert split_long_pieces(pieces, characters, 17) == pieces
 
 
-def test_a_cut_comes_at_a_clause_then_at_a_space_then_anywhere() -> None:
+def test_long_piece_is_split_at_clause_then_space_then_anywhere() -> None:
     assert split_long_pieces(["the dog sleeps here, the cat does not"], characters, 25) == [
         "the dog sleeps here, ",
         "the cat does not",
@@ -267,12 +267,12 @@ def test_a_cut_comes_at_a_clause_then_at_a_space_then_anywhere() -> None:
     assert split_long_pieces(["犬は寝ている"], characters, 3) == ["犬は寝", "ている"]
 
 
-def test_an_accent_stays_with_its_letter() -> None:
+def test_combining_accent_stays_with_its_letter() -> None:
     assert split_long_pieces(["abce\u0301\u0302gh"], characters, 6) == ["abce\u0301\u0302", "gh"]
 
 
 @pytest.mark.parametrize("rubbish", ["e" + "\u0301" * 5000, "\U0001f469\u200d" * 2500])
-def test_what_holds_together_without_end_is_cut_all_the_same(rubbish: str) -> None:
+def test_endless_combining_characters_are_split(rubbish: str) -> None:
     packed = split_long_pieces([rubbish], characters, 100)
     assert "".join(packed) == rubbish
     assert all(25 < len(piece) <= 100 for piece in packed)
@@ -287,17 +287,17 @@ def join(pieces: list[str], translations: list[str], language: str | None = None
     return "".join(each)
 
 
-def test_the_white_space_between_sentences_is_kept() -> None:
+def test_white_space_between_sentences_is_kept() -> None:
     assert join(["One. ", "Two.  ", "Three. "], ["Eins.", "Zwei.", "Drei."], "de") == "Eins. Zwei.  Drei."
 
 
-def test_languages_without_spaces() -> None:
+def test_chinese_and_japanese_have_no_space_between_sentences() -> None:
     assert join(["One. ", "Two."], ["一。", "二。"], "zh") == "一。二。"
     assert join(["One. ", "Two."], ["一。", "二。"], "jpn_Jpan") == "一。二。"
     assert join(["一。", "二。\u3000", "三。"], ["One.", "Two.", "Three."], "en") == "One. Two. Three."
     assert join(["一。", "二。"], ["하나.", "둘."], "ko") == "하나. 둘."
 
 
-def test_an_empty_translation_leaves_no_gap() -> None:
+def test_empty_translation_adds_no_space() -> None:
     assert join([" ", "One. ", "... ", "Two."], ["", "Eins.", "", "Zwei."], "de") == "Eins. Zwei."
     assert join([], []) == ""

@@ -1,4 +1,4 @@
-"""Text to text: the same in any batch and any order (trap 7), call after call (26), whatever the lines hold."""
+"""Translation of texts: independence of batch and order (trap 7), repeated calls (trap 26), unusual lines."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from transformer_mt.model.positions import Rotary, SinusoidalPositions
 from transformer_mt.model.transformer import Transformer
 
 MakeModel = Callable[..., Transformer]
-SENTENCES = [src for src, _ in load_pairs("test")[300:364]]
+SENTENCES = [src for src, _ in load_pairs("test")[300:332]]
 
 
 @pytest.fixture(scope="module")
@@ -35,15 +35,17 @@ def translator(make_translator: Callable[..., Translator]) -> Translator:
 
 @pytest.fixture(scope="module")
 def alone(translator: Translator) -> list[str]:
-    """Each sentence translated in a call of its own."""
+    """Translate each sentence in a separate call."""
     return [translation for text in SENTENCES for translation in translator.translate([text])]
 
 
 # --- batches and order ------------------------------------------------------------------------------------------------
 
 
-def test_the_translations_are_worth_comparing(make_translator: Callable[..., Translator], alone: list[str]) -> None:
-    """They differ, some end by themselves, and some at their limit, behind which there is more."""
+def test_fixture_translations_differ_and_some_are_cut(
+    make_translator: Callable[..., Translator], alone: list[str]
+) -> None:
+    """Otherwise the comparisons below would be trivial."""
     assert len(set(alone)) > len(SENTENCES) / 2
     with_room = make_translator(max_length_factor=2).translate(SENTENCES)
     ended = sum(map(str.__eq__, alone, with_room))
@@ -51,31 +53,33 @@ def test_the_translations_are_worth_comparing(make_translator: Callable[..., Tra
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 100, 100_000])
-def test_any_size_of_batch(make_translator: Callable[..., Translator], alone: list[str], batch_tokens: int) -> None:
+def test_translations_are_independent_of_batch_size(
+    make_translator: Callable[..., Translator], alone: list[str], batch_tokens: int
+) -> None:
     """Trap 7."""
     assert make_translator(batch_tokens=batch_tokens).translate(SENTENCES) == alone
 
 
 @pytest.mark.parametrize("size", [7, 64])
-def test_any_company(translator: Translator, alone: list[str], size: int) -> None:
-    """Trap 7: sentences in the order of their lines, so that a batch holds lengths of all kinds."""
+def test_translations_are_independent_of_the_other_texts(translator: Translator, alone: list[str], size: int) -> None:
+    """Trap 7: calls with 7 or all texts."""
     parts = [SENTENCES[start : start + size] for start in range(0, len(SENTENCES), size)]
     assert [text for part in parts for text in translator.translate(part)] == alone
 
 
-def test_any_order(translator: Translator, alone: list[str]) -> None:
-    """Trap 7, and each translation stands where its source stands."""
+def test_translations_are_independent_of_order(translator: Translator, alone: list[str]) -> None:
+    """Trap 7: each translation has the position of its source."""
     order = random.Random(1).sample(range(len(SENTENCES)), len(SENTENCES))
     assert translator.translate([SENTENCES[i] for i in order]) == [alone[i] for i in order]
 
 
-def test_the_same_call_twice(translator: Translator, alone: list[str]) -> None:
-    """Trap 26, with another call between."""
+def test_repeated_call_gives_the_same_translations(translator: Translator, alone: list[str]) -> None:
+    """Trap 26: another call comes in between."""
     again = [translator.translate(texts) for texts in (SENTENCES[:9], SENTENCES[9:12], SENTENCES[:9])]
     assert again == [alone[:9], alone[9:12], alone[:9]]
 
 
-def test_batches_hold_no_more_than_their_budget(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_respect_batch_tokens(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     shapes: list[tuple[int, ...]] = []
     start = translator.model.start
 
@@ -95,16 +99,16 @@ def test_batches_hold_no_more_than_their_budget(translator: Translator, monkeypa
 # --- what a line may hold ---------------------------------------------------------------------------------------------
 
 
-def test_nothing_to_translate(translator: Translator) -> None:
+def test_empty_and_blank_input(translator: Translator) -> None:
     assert translator.translate([]) == []
     assert translator.translate(["", " \t", "\u2028", "\n"]) == [""] * 4
 
 
-def test_blank_lines_keep_their_place(translator: Translator, alone: list[str]) -> None:
+def test_blank_lines_keep_their_position(translator: Translator, alone: list[str]) -> None:
     assert translator.translate(["", SENTENCES[0], "   ", SENTENCES[1]]) == ["", alone[0], "", alone[1]]
 
 
-def test_what_normalisation_leaves_nothing_of_is_blank(make_model: MakeModel) -> None:
+def test_text_that_normalises_to_nothing_is_blank(make_model: MakeModel) -> None:
     config = TokenizerConfig(vocab_size=300, normalization=("control_characters",))
     translator = learned(make_model, build_tokenizers(config, load_pairs("test")[:100]), max_positions=40)
     first, nothing = translator.translate(["The dog", "\x07"])
@@ -113,19 +117,19 @@ def test_what_normalisation_leaves_nothing_of_is_blank(make_model: MakeModel) ->
     assert [math.isfinite(score) for score in scores] == [True, False, False]
 
 
-def test_as_many_numbers_as_texts(translator: Translator) -> None:
+def test_wrong_number_of_line_numbers_is_refused(translator: Translator) -> None:
     for call in (translator.translate, lambda texts, lines: translator.score(texts, texts, lines)):
         with pytest.raises(UserError, match="3 texts and 2 numbers of lines: give one for each"):
             call(["x"] * 3, lines=[1, 2])
 
 
-def test_any_text_is_translated(translator: Translator) -> None:
+def test_unusual_characters_are_translated(translator: Translator) -> None:
     strange = ["\x00", "<pad> <s> </s> <unk>", "🙂‍↔️" * 20, "▁", "语言", "a\u0301", "\u202e right to left"]
     assert len(translator.translate(strange)) == len(strange)
 
 
-def test_a_long_line_is_cut_with_a_warning(make_translator: Callable[..., Translator], alone: list[str]) -> None:
-    """What is behind the cut makes no difference, nor does the long line to its neighbours."""
+def test_long_line_is_truncated_with_a_warning(make_translator: Callable[..., Translator], alone: list[str]) -> None:
+    """Text after the cut changes nothing, and the long line does not change the other translations."""
     translator = make_translator(max_source_length=50)
     long = " ".join(SENTENCES[:10])
     with pytest.warns(TruncatedSourceWarning, match=r"^line 2 has \d+ tokens and was cut to 50$"):
@@ -135,26 +139,26 @@ def test_a_long_line_is_cut_with_a_warning(make_translator: Callable[..., Transl
     assert [found[0], found[2]] == alone[:2]
 
 
-def test_a_limit_of_one_call_is_of_that_call_alone(translator: Translator, alone: list[str]) -> None:
+def test_options_of_a_call_do_not_change_the_translator(translator: Translator, alone: list[str]) -> None:
     with pytest.warns(TruncatedSourceWarning, match="was cut to 3$"):
         translator.translate(SENTENCES[:1], max_source_length=3)
     assert translator.translate(SENTENCES[:1]) == alone[:1]
 
 
-def test_a_line_as_long_as_the_limit_is_not_cut(make_translator: Callable[..., Translator], alone: list[str]) -> None:
+def test_line_of_maximum_length_is_not_truncated(make_translator: Callable[..., Translator], alone: list[str]) -> None:
     limit = max(len(ids) for ids in make_translator().tokenizers.src.encode(SENTENCES))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert make_translator(max_source_length=limit).translate(SENTENCES) == alone
 
 
-def test_a_very_long_line(make_translator: Callable[..., Translator]) -> None:
-    """Trap 10: past the first table of positions."""
+def test_source_longer_than_the_initial_position_table(make_translator: Callable[..., Translator]) -> None:
+    """Trap 10: the table of positions grows."""
     translator = make_translator(max_source_length=2000, max_length_factor=0, max_length_offset=3)
     assert len(translator.translate(["the dog " * 400])) == 1
 
 
-def test_a_newline_in_a_translation_splits_no_line(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_newline_in_a_translation_becomes_a_space(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     (ids,) = translator.tokenizers.tgt.encode(["one\ntwo\n"])
     monkeypatch.setattr(
         translator, "translate_ids", lambda *_arguments: [[Hypothesis(ids, [0.0] * len(ids), finished=True)]]
@@ -165,8 +169,8 @@ def test_a_newline_in_a_translation_splits_no_line(translator: Translator, monke
 # --- n-best lists -----------------------------------------------------------------------------------------------------
 
 
-def alike(found: list[list[Translation]], wanted: list[list[Translation]]) -> bool:
-    """The same texts, tokens and flags in the same order, and the same scores up to rounding."""
+def equal_translations(found: list[list[Translation]], wanted: list[list[Translation]]) -> bool:
+    """Return whether texts, tokens and flags are equal, and scores up to rounding."""
     pairs = [pair for both in zip(found, wanted, strict=True) for pair in zip(*both, strict=True)]
     return all(
         (ours.text, ours.tokens, ours.finished) == (theirs.text, theirs.tokens, theirs.finished)
@@ -175,18 +179,20 @@ def alike(found: list[list[Translation]], wanted: list[list[Translation]]) -> bo
     )
 
 
-def test_the_first_of_the_best_is_the_translation(translator: Translator, alone: list[str]) -> None:
+def test_first_of_n_best_is_the_translation(translator: Translator, alone: list[str]) -> None:
     best = translator.n_best(SENTENCES, n_best=5)
     assert [found[0].text for found in best] == alone
     assert all(len(found) == 5 for found in best)
-    assert alike(translator.n_best(SENTENCES, n_best=3), [found[:3] for found in best])
+    assert equal_translations(translator.n_best(SENTENCES, n_best=3), [found[:3] for found in best])
     assert len({one.text for found in best for one in found}) > 3 * len(SENTENCES)
 
 
 @pytest.mark.parametrize("settings", [{"n_best": 4}, {"sample": True, "n_best": 3, "seed": 8}], ids=["beam", "sample"])
 @pytest.mark.parametrize("size", [1, 7])
-def test_n_best_lists_in_any_company(translator: Translator, settings: dict[str, Any], size: int) -> None:
-    """Trap 7: in windows of any size, also of what is drawn, which the numbers of the lines decide."""
+def test_n_best_lists_are_independent_of_batch_size(
+    translator: Translator, settings: dict[str, Any], size: int
+) -> None:
+    """Trap 7: samples depend on line numbers, not on the call."""
     sentences = SENTENCES[:21]
     lines = range(5, 26)
     wanted = translator.n_best(sentences, lines=lines, **settings)
@@ -195,10 +201,10 @@ def test_n_best_lists_in_any_company(translator: Translator, settings: dict[str,
         for start in range(0, len(sentences), size)
         for one in translator.n_best(sentences[start : start + size], lines=lines[start : start + size], **settings)
     ]
-    assert alike(found, wanted)
+    assert equal_translations(found, wanted)
 
 
-def test_draws_differ_by_seed_and_by_line(translator: Translator) -> None:
+def test_samples_differ_by_seed_and_line(translator: Translator) -> None:
     first = translator.translate(SENTENCES[:9], sample=True)
     assert first == translator.translate(SENTENCES[:9], sample=True, batch_tokens=60)
     assert first != translator.translate(SENTENCES[:9], sample=True, seed=2)
@@ -206,14 +212,14 @@ def test_draws_differ_by_seed_and_by_line(translator: Translator) -> None:
     assert len(set(translator.translate(SENTENCES[:1] * 9, sample=True))) > 3
 
 
-def test_scores_are_of_the_tokens(translator: Translator) -> None:
+def test_score_is_the_sum_of_token_scores(translator: Translator) -> None:
     for found in translator.n_best([*SENTENCES[:9], " "], n_best=3):
         for one in found:
             assert one.score == pytest.approx(sum(one.token_scores))
             assert not one.text or len(one.token_scores) == len(one.tokens) + one.finished
 
 
-def test_options_are_of_one_call(translator: Translator, alone: list[str]) -> None:
+def test_options_apply_to_one_call_and_are_checked(translator: Translator, alone: list[str]) -> None:
     greedy = translator.translate(SENTENCES, beam=1)
     assert greedy != alone
     assert translator.translate(SENTENCES) == alone
@@ -221,7 +227,7 @@ def test_options_are_of_one_call(translator: Translator, alone: list[str]) -> No
         translator.translate(SENTENCES, beem=1)
 
 
-def test_what_is_drawn_is_explained(make_translator: Callable[..., Translator]) -> None:
+def test_attention_maps_of_a_sample(make_translator: Callable[..., Translator]) -> None:
     translator = make_translator(sample=True, n_best=2)
     maps = translate_with_attention(translator, SENTENCES[0])
     (found,) = translator.n_best(SENTENCES[:1])
@@ -238,8 +244,8 @@ def ids_of(translator: Translator, translation: Translation) -> list[int]:
 
 
 @pytest.mark.parametrize("settings", [{}, {"beam": 1}, {"sample": True}, {"no_repeat_ngram": 1}], ids=str)
-def test_translations_begin_as_they_are_told(translator: Translator, settings: dict[str, Any]) -> None:
-    """An empty beginning is none, and the others change nothing of its translation."""
+def test_translations_start_with_their_prefixes(translator: Translator, settings: dict[str, Any]) -> None:
+    """An empty prefix changes nothing, also beside texts with prefixes."""
     starts = ["The old dog", "", "the the the the", "", "x </s> <pad> y"]
     found = translator.translate(SENTENCES[:5], prefixes=starts, **settings)
     assert all(text.startswith(start) for text, start in zip(found, starts, strict=True))
@@ -249,8 +255,8 @@ def test_translations_begin_as_they_are_told(translator: Translator, settings: d
     assert translator.translate(SENTENCES[:5], prefixes=spaced, **settings) == found, "a space is the next word's"
 
 
-def test_a_beginning_has_room_of_its_own(make_translator: Callable[..., Translator]) -> None:
-    """The limit is of what comes behind it."""
+def test_max_length_counts_tokens_after_the_prefix(make_translator: Callable[..., Translator]) -> None:
+    """The prefix itself does not count."""
     translator = make_translator(max_length_factor=0, max_length_offset=3)
     start = " ".join(SENTENCES[:3])
     ((found,),) = translator.n_best(SENTENCES[:1], prefixes=[start])
@@ -259,11 +265,11 @@ def test_a_beginning_has_room_of_its_own(make_translator: Callable[..., Translat
     assert begun < len(found.tokens) + found.finished <= begun + 3
 
 
-def test_beginnings_that_cannot_be(make_model: MakeModel, small_tokenizers: TokenizerPair) -> None:
+def test_invalid_prefixes_are_refused(make_model: MakeModel, small_tokenizers: TokenizerPair) -> None:
     translator = learned(make_model, small_tokenizers, max_positions=20)
     with pytest.raises(UserError, match="2 texts and 1 prefixes: give one for each"):
         translator.translate(["x", "y"], prefixes=["z"])
-    with pytest.raises(UserError, match=r"^line 8: the beginning .* has \d+ tokens, .* learnt 20 positions: shorten"):
+    with pytest.raises(UserError, match=r"^line 8: the prefix has \d+ tokens, .* 20 learned positions: shorten"):
         translator.translate(["x", "y"], prefixes=["z", "the dog " * 20], lines=[7, 8])
     (nineteen,) = (text for n in range(30) if len(small_tokenizers.tgt.encode([text := "z" * n])[0]) == 19)
     ((found,),) = translator.n_best(["x"], prefixes=[nineteen])
@@ -271,12 +277,10 @@ def test_beginnings_that_cannot_be(make_model: MakeModel, small_tokenizers: Toke
     assert len(found.tokens) + found.finished == 20
 
 
-def test_a_word_of_a_beginning_that_the_vocabulary_lacks_is_told(make_model: MakeModel) -> None:
+def test_unknown_word_in_a_prefix_warns(make_model: MakeModel) -> None:
     words = build_tokenizers(TokenizerConfig(kind="word", vocab_size=300), load_pairs("test")[:100])
     translator = learned(make_model, words, max_positions=40)
-    with pytest.warns(
-        UnknownWordWarning, match="^line 8: the vocabulary lacks a word of the beginning of its translation"
-    ):
+    with pytest.warns(UnknownWordWarning, match="^line 8: the vocabulary lacks a word of the prefix"):
         translator.translate(["The dog", "The dog"], prefixes=["Der", "Der Schnauzer"], lines=[7, 8])
 
 
@@ -295,24 +299,24 @@ def learned(make_model: MakeModel, tokenizers: TokenizerPair, max_positions: int
     return Translator([model], tokenizers, DecodingConfig())
 
 
-def test_the_longest_that_the_positions_allow(make_model: MakeModel, small_tokenizers: TokenizerPair) -> None:
-    """Trap 10: a source is cut to them with its end symbol, and a translation ends with them."""
+def test_learned_positions_limit_source_and_translation(make_model: MakeModel, small_tokenizers: TokenizerPair) -> None:
+    """Trap 10: the source is truncated with EOS, and the translation ends at the last position."""
     translator = learned(make_model, small_tokenizers, max_positions=40)
     with pytest.warns(TruncatedSourceWarning, match="cut to 39$"):
         ((found,),) = translator.n_best(["the dog " * 100], min_length=99)
     assert (len(found.tokens), found.finished) == (40, False)
 
 
-def test_the_longest_that_the_configuration_allows(make_translator: Callable[..., Translator]) -> None:
-    """Past the first table of positions, on both sides."""
+def test_long_sequences_exceed_the_initial_position_table(make_translator: Callable[..., Translator]) -> None:
+    """The table of positions grows on both sides."""
     translator = make_translator(max_source_length=600, max_length_factor=0, max_length_offset=530)
     with pytest.warns(TruncatedSourceWarning, match="cut to 600$"):
         ((found,),) = translator.n_best(["the dog " * 400], min_length=999, beam=1)
     assert len(found.tokens) == 530
 
 
-def test_several_threads_use_one_translator(make_translator: Callable[..., Translator], alone: list[str]) -> None:
-    """Each gets what it gets alone, while tables of positions grow under all of them."""
+def test_threads_share_one_translator(make_translator: Callable[..., Translator], alone: list[str]) -> None:
+    """Each thread gets correct translations while the position tables grow."""
     translator = make_translator()
     for stack in (translator.model.encoder, translator.model.decoder):
         stack.embedding.positions = SinusoidalPositions(32, length=1)
@@ -323,8 +327,8 @@ def test_several_threads_use_one_translator(make_translator: Callable[..., Trans
 
 
 @pytest.mark.parametrize("kind", [SinusoidalPositions, Rotary])
-def test_a_table_that_another_thread_replaces(kind: Callable[..., Any]) -> None:
-    """Whoever grows it last may have needed less: each reads the table that it was given."""
+def test_position_table_replaced_by_another_thread(kind: Callable[..., Any]) -> None:
+    """Another thread may install a shorter table; each call uses the table that it received."""
     positions, x = kind(8, length=1), torch.randn((1, 600, 8) if kind is SinusoidalPositions else (1, 1, 600, 8))
     grow = positions.get
 
@@ -340,16 +344,16 @@ def test_a_table_that_another_thread_replaces(kind: Callable[..., Any]) -> None:
 # --- the model is left as it was --------------------------------------------------------------------------------------
 
 
-def test_no_gradient_is_kept(translator: Translator) -> None:
+def test_translation_leaves_no_gradients(translator: Translator) -> None:
     translator.translate(SENTENCES[:2])
     assert all(parameter.grad is None for parameter in translator.model.parameters())
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_a_training_model_is_copied(
+def test_translator_copies_a_training_model(
     make_model: MakeModel, small_tokenizers: TokenizerPair, precision: Literal["fp32", "bf16"]
 ) -> None:
-    """Trap 24: it goes on training in fp32, and what it becomes is no matter to the translator."""
+    """Trap 24: the model stays in training mode and fp32, and its later changes do not affect the translator."""
     src, tgt = small_tokenizers.src, small_tokenizers.tgt
     rates = {"embedding": 0.9, "residual": 0.9}
     model = make_model(vocab=(src.vocab_size, tgt.vocab_size), pad=(src.pad_id, tgt.pad_id), dropout=rates).train()
@@ -367,7 +371,7 @@ def test_a_training_model_is_copied(
     assert translator.translate(SENTENCES[:5]) == found
 
 
-def test_one_text_is_no_list_of_texts(make_translator: Callable[..., Translator]) -> None:
+def test_string_instead_of_list_is_refused(make_translator: Callable[..., Translator]) -> None:
     translator = make_translator()
     for call in (
         lambda: translator.translate("Hello"),
