@@ -2,10 +2,10 @@
 
     python scripts/compare_architectures.py --folder F [--epochs N] [--seeds N] [--only NAME ...] [--jobs N] [--speed]
 
-`--folder` holds Multi30k as text: train, val and test_2016_flickr, each as .en and .de; it can be any corpus of that
-shape. Of a preset only what makes its model is taken: sizes, dropout and tokenizer are common, and where the
-feed-forward is gated its width is two thirds, which keeps the parameters equal. Runs go to runs/architectures, and what
-was begun goes on. `--speed` measures target tokens per second of training, the architectures taking turns.
+`--folder` contains Multi30k as text, or a corpus with the same file names: train, val and test_2016_flickr, each as .en
+and .de. Only the model section of a preset is used, with common sizes, dropout and tokenizer. A gated feed-forward gets
+two thirds of the width, so that the number of parameters is equal. Runs go to runs/architectures; interrupted ones are
+resumed. `--speed` measures target tokens per second of training in interleaved rounds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 import bench
 import yaml
-from trainings import CONFIGS, do_all, folder, positive, run_script, tmt
+from trainings import CONFIGS, existing_folder, positive_int, run_script, run_tasks, tmt
 
 from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
@@ -32,17 +32,17 @@ RUNS = Path("runs/architectures")
 WIDTH, HEADS, LAYERS = 128, 4, 3
 
 
-@dataclass(frozen=True, eq=False)  # a dict has no hash
+@dataclass(frozen=True, eq=False)  # the configuration, a dict, is not hashable
 class Training:
-    """An architecture with one seed."""
+    """The training of an architecture with one seed."""
 
     name: str
     seed: int
     config: dict[str, Any]
-    needs = ()  # nothing is to be done before it
+    dependencies = ()
 
-    def do(self) -> None:
-        """Train, and score; a training that is done is only read."""
+    def execute(self) -> None:
+        """Train and score. A finished training is only read."""
         file = RUNS / f"{self.name}-{self.seed}.yaml"
         write_text(file, yaml.safe_dump({**self.config, "seed": self.seed, "threads": 1}))
         tmt("train", "--config", file, log=file.with_suffix(".log"), threads=1)
@@ -52,42 +52,42 @@ class Training:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     about = "text files train, val, test_2016_flickr (.en, .de)"
-    parser.add_argument("--folder", type=folder, required=True, help=about)
-    parser.add_argument("--epochs", type=positive, default=6)
-    parser.add_argument("--seeds", type=positive, default=1, help="runs of each, with seeds 1, 2, ...")
-    parser.add_argument("--only", nargs="*", metavar="NAME", help="some of the presets, or default")
-    parser.add_argument("--jobs", type=positive, default=1, help="trainings at once, each with one CPU thread")
+    parser.add_argument("--folder", type=existing_folder, required=True, help=about)
+    parser.add_argument("--epochs", type=positive_int, default=6)
+    parser.add_argument("--seeds", type=positive_int, default=1, help="train with seeds 1 to N")
+    parser.add_argument("--only", nargs="*", metavar="NAME", help="presets to compare, or default (default: all)")
+    parser.add_argument("--jobs", type=positive_int, default=1, help="parallel trainings, each with one CPU thread")
     parser.add_argument("--speed", action="store_true", help="measure the speed instead of training")
     args = parser.parse_args()
-    configs = distinct({name: shrunk(name, args.folder, args.epochs) for name in args.only or names()})
+    configs = distinct({name: resized_config(name, args.folder, args.epochs) for name in args.only or names()})
     if args.speed:
         measure(configs)
         return
     RUNS.mkdir(parents=True, exist_ok=True)
     seeds = range(1, args.seeds + 1)
-    do_all([Training(name, seed, configs[name]) for seed in seeds for name in configs], args.jobs)
+    run_tasks([Training(name, seed, configs[name]) for seed in seeds for name in configs], args.jobs)
     print_table(list(configs), args.seeds)
 
 
 def names() -> list[str]:
-    """The presets, and the program's default."""
+    """Return the names of all presets, and of the default architecture."""
     return ["default", *sorted(path.stem for path in ARCHITECTURES.glob("*.yaml"))]
 
 
 def distinct(configs: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Without those that are the same as an earlier one at this size."""
+    """Drop architectures that equal an earlier one at this size."""
     found: dict[str, dict[str, Any]] = {}
     for name, config in configs.items():
         same = [other for other in found if found[other] == config]
         if same:
-            print(f"{name} is {same[0]} at this size")
+            print(f"{name} equals {same[0]} at this size")
         else:
             found[name] = config
     return found
 
 
-def shrunk(name: str, folder: Path, epochs: int) -> dict[str, Any]:
-    """The configuration of one architecture at the common size."""
+def resized_config(name: str, folder: Path, epochs: int) -> dict[str, Any]:
+    """Return the configuration of an architecture at the common size."""
     config = ModelConfig()
     if name != "default":
         config = configuration.load(ARCHITECTURES / f"{name}.yaml").model
@@ -122,14 +122,14 @@ def shrunk(name: str, folder: Path, epochs: int) -> dict[str, Any]:
 
 
 def scores(name: str, seed: int) -> dict[str, float]:
-    """BLEU and chrF of a finished run on the test set, and its parameters."""
+    """Read the test BLEU and chrF of a finished run, and its number of parameters."""
     record = RunFolder(RUNS / f"{name}-{seed}").read_metadata()
     test = record["test"]["flickr2016"]
     return {"bleu": test["bleu"]["value"], "chrf": test["chrf"]["value"], "parameters": record["parameters"]}
 
 
 def print_table(architectures: list[str], seeds: int) -> None:
-    """The table in Markdown, the best first; means over the seeds, and each seed's BLEU."""
+    """Print a Markdown table, best first: means over the seeds, and the BLEU of each seed."""
     rows: list[tuple[float, str]] = []
     for name in architectures:
         found = [scores(name, seed) for seed in range(1, seeds + 1)]
@@ -141,7 +141,7 @@ def print_table(architectures: list[str], seeds: int) -> None:
 
 
 def measure(configs: dict[str, dict[str, Any]], rounds: int = 3) -> None:
-    """Target tokens per second of training, each architecture in a process of its own, taking turns."""
+    """Print target tokens per second of training, measured in subprocesses in interleaved rounds."""
     with tempfile.TemporaryDirectory() as place:
         speeds: dict[str, list[float]] = {name: [] for name in configs}
         for name, config in configs.items():

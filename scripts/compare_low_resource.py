@@ -1,11 +1,11 @@
-"""Train the program's defaults and configs/low_resource.yaml on the first lines of a corpus, and print a table.
+"""Train the default configuration and configs/low_resource.yaml on the first lines of a corpus, and print a table.
 
     python scripts/compare_low_resource.py [section.key=value ...] --folder F [--seeds N] [--jobs N] [--pairs N ...]
 
-`--folder` holds Multi30k as text: train, val and test_2016_flickr, each as .en and .de; it can be any corpus of that
-shape. The recipe trains as it stands; the defaults are looked at every 100 steps, and end when BLEU on val has not
-risen at five looks in a row. The best of each is scored on test_2016_flickr. Runs go to runs/low_resource, and what was
-begun goes on. `section.key=value` changes all of them, for a trial.
+`--folder` contains Multi30k as text, or a corpus with the same file names: train, val and test_2016_flickr, each as .en
+and .de. The recipe is trained unchanged. The default configuration is validated every 100 steps, and stops after five
+validations without a better BLEU. The best checkpoint of each is scored on test_2016_flickr. Runs go to
+runs/low_resource; interrupted ones are resumed. `section.key=value` overrides the configuration of all trainings.
 """
 
 from __future__ import annotations
@@ -16,7 +16,17 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trainings import CONFIGS, as_source, do_all, folder, positive, refuse_own, run_script, spread, tmt
+from trainings import (
+    CONFIGS,
+    data_source,
+    existing_folder,
+    mean_and_range,
+    positive_int,
+    refuse_reserved_keys,
+    run_script,
+    run_tasks,
+    tmt,
+)
 
 from transformer_mt.data.text_files import read_lines
 from transformer_mt.errors import UserError
@@ -32,21 +42,21 @@ RECIPES = {
 
 
 class Training(NamedTuple):
-    """A recipe on so many pairs, with one seed."""
+    """The training of a recipe on the first pairs of the corpus, with one seed."""
 
     n_pairs: int
     recipe: str
     seed: int
     folder: Path
     overrides: tuple[str, ...]
-    needs = ()  # nothing is to be done before it
+    dependencies = ()
 
     @property
     def run(self) -> RunFolder:
         return RunFolder(RUNS / f"{self.recipe}-{self.n_pairs}-{self.seed}")
 
-    def do(self) -> None:
-        """Train, and score; a training that is done is only read."""
+    def execute(self) -> None:
+        """Train and score. A finished training is only read."""
         name = self.run.path.name
         config, log = RUNS / f"{name}.yaml", RUNS / f"{name}.log"
         write_text(config, RECIPES[self.recipe])
@@ -59,18 +69,18 @@ class Training(NamedTuple):
             log=log,
             threads=1,
         )
-        print(f"{name}: {self.measured('bleu'):.2f} BLEU", flush=True)
+        print(f"{name}: {self.read_score('bleu'):.2f} BLEU", flush=True)
 
-    def measured(self, metric: str) -> float:
-        """A score on the test set."""
+    def read_score(self, metric: str) -> float:
+        """Read a score on the test set."""
         record: dict[str, Any] = self.run.read_metadata()
         return record["test"]["test"][metric]["value"]
 
 
 def files(folder: Path, part: str) -> str:
-    """Both sides of a part of the corpus, as a setting."""
+    """Render both files of a part of the corpus as the value of a data source."""
     src, tgt = (folder / f"{part}.{lang}" for lang in LANGUAGES)
-    return as_source((src, tgt))
+    return data_source((src, tgt))
 
 
 def main() -> None:
@@ -88,30 +98,41 @@ def main() -> None:
         for n_pairs in args.pairs
         for recipe in RECIPES
     ]
-    do_all([training for row in by_row for training in row], args.jobs)
+    run_tasks([training for row in by_row for training in row], args.jobs)
     print("| pairs | recipe | BLEU | chrF | parameters | hours |\n|---|---|---|---|---|---|")
     for row in by_row:
-        print(as_row(row))
+        print(format_row(row))
 
 
-def as_row(trainings: Sequence[Training]) -> str:
-    """Of the table: the mean of the seeds, with the least and the most of them."""
+def format_row(trainings: Sequence[Training]) -> str:
+    """Format a row of the table: mean and range over the seeds."""
     records = [training.run.read_metadata() for training in trainings]
-    bleu, chrf = (spread([training.measured(metric) for training in trainings]) for metric in ("bleu", "chrf"))
-    hours = spread([record["hours"] for record in records])
+    bleu, chrf = (
+        mean_and_range([training.read_score(metric) for training in trainings]) for metric in ("bleu", "chrf")
+    )
+    hours = mean_and_range([record["hours"] for record in records])
     first = trainings[0]
     return f"| {first.n_pairs:,} | {first.recipe} | {bleu} | {chrf} | {records[0]['parameters']:,} | {hours} |"
 
 
 def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="changes of all trainings")
-    parser.add_argument("--folder", type=folder, required=True, help="of train, val, test_2016_flickr (.en, .de)")
-    parser.add_argument("--pairs", type=positive, nargs="+", default=[1000, 3000, 10000], metavar="N", help="sizes")
-    parser.add_argument("--seeds", type=positive, default=1, help="runs of each, with seeds 1, 2, ...")
-    parser.add_argument("--jobs", type=positive, default=1, help="trainings at once, each with one CPU thread")
+    parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="overrides for all trainings")
+    parser.add_argument(
+        "--folder", type=existing_folder, required=True, help="contains train, val, test_2016_flickr (.en, .de)"
+    )
+    parser.add_argument(
+        "--pairs",
+        type=positive_int,
+        nargs="+",
+        default=[1000, 3000, 10000],
+        metavar="N",
+        help="numbers of training pairs",
+    )
+    parser.add_argument("--seeds", type=positive_int, default=1, help="train with seeds 1 to N")
+    parser.add_argument("--jobs", type=positive_int, default=1, help="parallel trainings, each with one CPU thread")
     args = parser.parse_intermixed_args()
-    refuse_own(parser, args.overrides)
+    refuse_reserved_keys(parser, args.overrides)
     return args
 
 

@@ -1,13 +1,12 @@
-"""The damage drill: a newest checkpoint that is truncated, or has a bit flipped, N times each, changes no result.
+"""Truncate the newest checkpoint of a run or flip one of its bits, N times each, and check that no result changes.
 
     python scripts/damage_drill.py 100            # 100 + 100; five to ten minutes on one core
     python scripts/damage_drill.py 3 --seed 7
 
-A tiny run on the built-in corpus is trained once, undisturbed. Each trial damages one random file of the newest
-checkpoint in a fresh copy of it and trains again by `tmt train`: the damage must be named, the damaged folder kept
-aside, the one before used, and the run must leave the same, to the bit, as `kill_drill.py` compares runs. Every tenth
-trial, the first included, is the command in a process of its own; the others call the same command line in this
-process. Exits with 1 where a trial fails.
+A tiny reference run on the built-in corpus is trained once. Each trial copies it, damages one random file of its newest
+checkpoint, and runs `tmt train` again. The command must name the damaged file, keep the damaged folder, resume from the
+checkpoint before, and end with the same bits (compared as in `kill_drill.py`). Every tenth trial, from the first, runs
+in a subprocess; the others call the command line in this process. Exit status 1 if a trial fails.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ threads: 1
 
 
 def truncate(path: Path, rng: random.Random) -> str:
-    """Cut a file at a random length, 0 included."""
+    """Truncate a file to a random length, possibly 0."""
     content = path.read_bytes()
     length = rng.randrange(len(content))
     path.write_bytes(content[:length])
@@ -56,7 +55,7 @@ def truncate(path: Path, rng: random.Random) -> str:
 
 
 def flip(path: Path, rng: random.Random) -> str:
-    """Turn one random bit over."""
+    """Flip one random bit."""
     content = bytearray(path.read_bytes())
     byte, bit = rng.randrange(len(content)), rng.randrange(8)
     content[byte] ^= 1 << bit
@@ -64,53 +63,55 @@ def flip(path: Path, rng: random.Random) -> str:
     return f"{path.name}, bit {bit} of byte {byte:,}"
 
 
-def train(runs_dir: Path, alone: bool) -> tuple[int, str]:
-    """`tmt train`: its status and what it said."""
+def train(runs_dir: Path, in_subprocess: bool) -> tuple[int, str]:
+    """Run `tmt train`. Return its exit status and standard error."""
     command = ["train", "--config", str(runs_dir.parent / "drill.yaml"), f"runs_dir={runs_dir}", "name=run"]
-    if alone:
+    if in_subprocess:
         done = subprocess.run([sys.executable, "-m", "transformer_mt", *command], capture_output=True, text=True)
         return done.returncode, done.stderr
-    with redirect_stderr(io.StringIO()) as said:
+    with redirect_stderr(io.StringIO()) as stderr:
         try:
             tmt(command)
         except SystemExit as end:
-            return int(end.code or 0), said.getvalue()
+            return int(end.code or 0), stderr.getvalue()
 
 
-def trial(base: Path, damage: Callable[[Path, random.Random], str], rng: random.Random, alone: bool) -> tuple[str, str]:
-    """What was done to a fresh copy of the run, and what went wrong then; nothing, if all went well."""
+def trial(
+    base: Path, damage: Callable[[Path, random.Random], str], rng: random.Random, in_subprocess: bool
+) -> tuple[str, str]:
+    """Damage a copy of the run and resume it. Return the damage and the failures (empty: none)."""
     runs_dir = base.parent / "trial"
     shutil.rmtree(runs_dir, ignore_errors=True)
     shutil.copytree(base, runs_dir)
-    run, undisturbed = RunFolder(runs_dir / "run"), RunFolder(base / "run")
+    run, reference = RunFolder(runs_dir / "run"), RunFolder(base / "run")
     steps = list(run.checkpoint_folders())
     newest = run.checkpoint_folders()[steps[-1]]
     victim = rng.choice(sorted(newest.iterdir()))
     done = damage(victim, rng)
-    status, said = train(runs_dir, alone)
+    status, stderr = train(runs_dir, in_subprocess)
     checks = {
         f"status {status}": status == 0,
-        "a traceback": "Traceback" not in said,
-        "the damage was not named": f"{victim}: " in said and "this checkpoint is damaged" in said,
-        "another checkpoint was used": f"resuming after step {steps[-2]}\n" in said,
-        "it was not kept aside": newest.with_name(f"{newest.name}.damaged").is_dir(),
-        "the end is another": status == 0 and not list(differences(outcome(run), outcome(undisturbed))),
+        "a traceback": "Traceback" not in stderr,
+        "the damage is not reported": f"{victim}: " in stderr and "this checkpoint is damaged" in stderr,
+        "another checkpoint is used": f"resuming after step {steps[-2]}\n" in stderr,
+        "the damaged folder is not kept": newest.with_name(f"{newest.name}.damaged").is_dir(),
+        "the results differ": status == 0 and not list(differences(outcome(run), outcome(reference))),
     }
-    return done, "; ".join(what for what, is_well in checks.items() if not is_well)
+    return done, "; ".join(failure for failure, passed in checks.items() if not passed)
 
 
 def drill(n: int, seed: int, folder: Path) -> int:
-    """N trials of each kind in a folder. Returns how many of the 2N went well."""
-    rng, well = random.Random(seed), 0
+    """Run N trials of each kind of damage in a folder. Return how many of the 2N pass."""
+    rng, passed = random.Random(seed), 0
     (folder / "drill.yaml").write_text(CONFIG.replace("CACHE", f"{folder}/cache"), "utf-8")
-    status, said = train(folder / "undisturbed", alone=False)
-    assert status == 0, said
+    status, stderr = train(folder / "reference", in_subprocess=False)
+    assert status == 0, stderr
     for damage in (truncate, flip):
         for i in range(n):
-            done, wrong = trial(folder / "undisturbed", damage, rng, alone=i % 10 == 0)
-            well += not wrong
-            print(f"{damage.__name__} {i + 1}: {done}: {wrong or 'well'}", flush=True)
-    return well
+            done, failures = trial(folder / "reference", damage, rng, in_subprocess=i % 10 == 0)
+            passed += not failures
+            print(f"{damage.__name__} {i + 1}: {done}: {failures or 'passed'}", flush=True)
+    return passed
 
 
 def main() -> None:
@@ -119,9 +120,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        well = drill(args.n, args.seed, Path(folder))
-    print(f"{well} of {2 * args.n} went well")
-    sys.exit(well < 2 * args.n)
+        passed = drill(args.n, args.seed, Path(folder))
+    print(f"{passed} of {2 * args.n} passed")
+    sys.exit(passed < 2 * args.n)
 
 
 if __name__ == "__main__":
