@@ -9,7 +9,7 @@ class UserError(Exception):
 
 
 class Interrupted(Exception):  # noqa: N818  (it is not an error)
-    """A signal stopped the program. `what` says what was saved, and how to resume."""
+    """A signal stopped the program. `what` names the saved state and the command to resume."""
 
     def __init__(self, signal: int, what: str) -> None:
         super().__init__(signal, what)

@@ -1,4 +1,4 @@
-"""`tmt average`: the mean of checkpoints' weights, scored as the training scores."""
+"""`tmt average`: the mean of the weights of checkpoints, and its validation scores."""
 
 from __future__ import annotations
 

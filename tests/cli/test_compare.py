@@ -1,4 +1,4 @@
-"""`tmt compare`: runs and files beside each other, what is printed, and every wrong input."""
+"""`tmt compare`: comparisons of runs and files, the printed report, and wrong arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tmt evaluate`: a run's test sets, two files, a file of translations; for people and for programs."""
+"""`tmt evaluate`: test sets of a run, two files, a file of translations, and wrong arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Translations as lines."""
+"""Output formats of translations."""
 
 from __future__ import annotations
 

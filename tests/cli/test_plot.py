@@ -1,4 +1,4 @@
-"""`tmt plot`: real files, of the run's own figures, and a sentence for every mistake."""
+"""`tmt plot`: image files, the values that they show, and wrong arguments."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_the_default_output_is_in_the_run_unless_overrides_are_given(
     assert not Path("runs/other").exists()
 
 
-# --- what is drawn ----------------------------------------------------------------------------------------------------
+# --- values in the images ---------------------------------------------------------------------------------------------
 
 
 def test_a_configuration_and_its_run_have_the_same_lengths(tiny_run: Path, in_tiny: Path) -> None:

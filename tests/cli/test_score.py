@@ -1,4 +1,4 @@
-"""`tmt score`: a line out for each pair in, the figures that translating gives, and every wrong input."""
+"""`tmt score`: scores, formats, resuming, and wrong arguments."""
 
 from __future__ import annotations
 

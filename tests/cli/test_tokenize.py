@@ -1,4 +1,4 @@
-"""`tmt tokenize`: what it shows of texts and of whole files, and what it says of wrong input."""
+"""`tmt tokenize`: tokens of texts, statistics of files, and wrong arguments."""
 
 from __future__ import annotations
 
