@@ -286,25 +286,26 @@ def test_test_scores_of_another_checkpoint_are_left_out(run: Path, tmp_path: Pat
     folder = RunFolder.open(run)
     other = next(info for info in folder.list_checkpoints() if info.step != folder.find_checkpoint("best").step)
     assert_succeeded(tmt("export", run, "--to", "weights", "--output", tmp_path / "w", "--checkpoint", other.step))
-    record = RunFolder.open(tmp_path / "w").read_record()
+    record = RunFolder.open(tmp_path / "w").read_metadata()
     assert not {"test", "tested"} & set(record)
     assert record["exported"]["steps"] == [other.step]
     assert RunFolder.open(tmp_path / "w").find_checkpoint("best").scores == other.scores
 
 
+@pytest.mark.slow
 def test_exported_weights_warm_start_a_run_but_cannot_be_resumed(run_copy: Path, tmt: Tmt) -> None:
     assert_succeeded(tmt("export", run_copy, "--to", "weights", "--output", "runs/weights"))
     before = read_folder(Path("runs/weights"))
     train = ("train", "--config", "tiny.yaml")
     resumed = tmt(*train, "name=weights", "train.max_steps=20")
-    assert_user_error(resumed, "runs/weights: holds weights", "train.init_from=runs/weights")
+    assert_user_error(resumed, "training cannot be resumed", "train.init_from=runs/weights")
     after = read_folder(Path("runs/weights"))
     assert {name: after[name] for name in before} == before
     done = tmt(*train, "name=new", "train.init_from=runs/weights", "train.max_steps=2")
     assert_succeeded(done)
-    assert RunFolder.open("runs/new").read_record()["provenance"]["init_from"]["path"] == "runs/weights"
+    assert RunFolder.open("runs/new").read_metadata()["provenance"]["init_from"]["path"] == "runs/weights"
     assert_succeeded(tmt(*train, "--restart", "name=weights", "train.max_steps=2"))
-    assert "exported" not in RunFolder.open("runs/weights").read_record()
+    assert "exported" not in RunFolder.open("runs/weights").read_metadata()
 
 
 # --- refusals ------------------------------------------------------------------------------------------------------

@@ -75,6 +75,18 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
 }
 
+QUICK_VARIANTS = {
+    "the default",
+    "post-norm, RMSNorm",
+    "learned positions",
+    "embedding norm",
+    "two vocabularies",
+    "source BOS",
+    "encoder and decoder of different shape",
+    "modern",
+}
+assert VARIANTS.keys() > QUICK_VARIANTS
+
 
 def make_tokenizer(n_words: int) -> Tokenizer:
     words = {f"w{i}": i for i in range(n_words)}
@@ -114,7 +126,9 @@ def load_exported(folder: Path, translator: Translator) -> CTranslate2Translator
     return CTranslate2Translator(folder, translator.tokenizers, translator.config, positions)
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK_VARIANTS else pytest.param(name, marks=pytest.mark.slow) for name in VARIANTS]
+)
 def test_translations_and_scores_equal_ours(name: str, make_translator: MakeTranslator, tmp_path: Path) -> None:
     translator = make_translator(**VARIANTS[name])
     assert not list(unsupported_model(translator.model.config))

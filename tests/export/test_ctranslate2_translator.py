@@ -73,22 +73,26 @@ def without_scores(text: str) -> str:
 # --- equal to the run -------------------------------------------------------------------------------------------------
 
 
+QUICK_OPTIONS = [
+    "--beam 1 --no-repeat-ngram 2",
+    "--beam 5 --n-best 5",
+    "--beam 4 --n-best 3 --length-penalty 0",
+    "--beam 4 --max-length 0.7*source+2",
+    "--beam 1 --min-length 9",
+    "--beam 4 --n-best 2 --format tsv",
+]
+SLOW_OPTIONS = [
+    "--beam 1",
+    "--beam 4 --n-best 3 --length-penalty 2",
+    "--beam 1 --max-length 0.7*source+2",
+    "--beam 4 --n-best 4 --max-length 6",
+    "--beam 4 --batch-tokens 1",
+    "--beam 4 --split-sentences always",
+]
+
+
 @pytest.mark.parametrize(
-    "options",
-    [
-        "--beam 1",
-        "--beam 5 --n-best 5",
-        "--beam 4 --n-best 3 --length-penalty 0",
-        "--beam 4 --n-best 3 --length-penalty 2",
-        "--beam 4 --max-length 0.7*source+2",
-        "--beam 1 --max-length 0.7*source+2",
-        "--beam 4 --n-best 4 --max-length 6",
-        "--beam 1 --min-length 9",
-        "--beam 1 --no-repeat-ngram 2",
-        "--beam 4 --batch-tokens 1",
-        "--beam 4 --split-sentences always",
-        "--beam 4 --n-best 2 --format tsv",
-    ],
+    "options", [*QUICK_OPTIONS, *(pytest.param(options, marks=pytest.mark.slow) for options in SLOW_OPTIONS)]
 )
 def test_translations_equal_those_of_the_run(options: str, models: Models, tmt: Tmt) -> None:
     words = options.split() if "--max-length" in options else [*options.split(), "--max-length", "2*source+8"]
