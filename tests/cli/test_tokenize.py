@@ -129,13 +129,13 @@ def test_statistics_do_not_depend_on_the_window_size(in_tiny: Path, monkeypatch:
         (("tiny.yaml", "tokenizer.vocab_size=100"), "tokenizer.vocab_size: 100 is too small: bpe needs 260 or more"),
         (("tiny.yaml", "tokenizer={kind: wordpiece, vocab_size: 20}"), "vocab_size: 20 is too small: wordpiece"),
         (("tiny.yaml", "tokenizer={kind: char, merges: 9}"), "tokenizer.merges: char has no merges"),
-        (("tiny.yaml", "tokenizer={kind: word, sampling: 0.1}"), "tokenizer.sampling: word has one segmentation only"),
+        (("tiny.yaml", "tokenizer={kind: word, sampling: 0.1}"), "tokenizer.sampling: word cannot sample subwords"),
         (("tiny.yaml", "tokenizer.normalization=[NFC, lower]"), 'tokenizer.normalization.1: "lower" is not allowed'),
         (("tiny.yaml", "tokenizer.pre_tokenization=[spaces]"), 'tokenizer.pre_tokenization.0: "spaces" is not allowed'),
         (("tiny.yaml", "tokenizer.file=nope.json"), "tokenizer.file: nope.json: no such file (looked in"),
         (("tiny.yaml", "tokenizer.file=train.en"), "tokenizer.file: train.en: is not a tokenizer.json"),
         (("tiny.yaml", "tokenizer.file=W"), "is a directory; name a tokenizer.json"),
-        (("tiny.yaml", "tokenizer.src_file=train.en"), "tokenizer.src_file: src_file and tgt_file go together"),
+        (("tiny.yaml", "tokenizer.src_file=train.en"), "tokenizer.src_file: src_file and tgt_file must be set together"),
     ],
 )  # fmt: skip
 def test_wrong_arguments_are_refused(
@@ -149,7 +149,7 @@ def test_wrong_arguments_are_refused(
 def test_a_tokenizer_file_of_another_kind_is_refused(tiny_run: Path, in_tiny: Path, tmt: Tmt) -> None:
     own = f"tokenizer.file={RunFolder(tiny_run).tokenizer}"
     done = tmt("tokenize", "tiny.yaml", own, "tokenizer.kind=unigram")
-    assert_user_error(done, "holds bpe, and tokenizer.kind is unigram; set tokenizer.kind: bpe")
+    assert_user_error(done, "holds bpe, but tokenizer.kind is unigram; set tokenizer.kind: bpe")
     assert tmt("tokenize", "tiny.yaml", own, "one").stdout == tmt("tokenize", tiny_run, "one").stdout
 
 

@@ -202,7 +202,7 @@ def test_another_file_is_refused(name: str, tmp_path: Path) -> None:
     [
         ("word", models.WordLevel({"a": 0}, unk_token="[UNK]"), "cannot encode text"),
         ("unigram", models.Unigram([("a", -1.0)]), "cannot encode text"),
-        ("char", models.BPE({"a": 0}, []), "leaves out characters that it does not know"),
+        ("char", models.BPE({"a": 0}, []), "drops characters that it does not know"),
     ],
 )
 def test_a_file_that_cannot_take_any_text(name: str, model: Any, message: str, tmp_path: Path) -> None:
@@ -223,14 +223,14 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 
 def test_another_kind_is_refused(kind: str, tmp_path: Path) -> None:
     make_hugging_face(kind).save(str(tmp_path / "other.json"))
-    with pytest.raises(UserError, match=f"holds {kind}, and tokenizer.kind is char; set tokenizer.kind: {kind}"):
+    with pytest.raises(UserError, match=f"holds {kind}, but tokenizer.kind is char; set tokenizer.kind: {kind}"):
         imported(tmp_path / "other.json", "char")
 
 
 @pytest.mark.parametrize("model_type", ["word", "char"])
 def test_another_type_of_sentencepiece_is_refused(model_type: str, tmp_path: Path) -> None:
     path = make_sentencepiece(tmp_path, model_type=model_type, vocab_size=40, hard_vocab_limit=False)
-    with pytest.raises(UserError, match="of a type that cannot be read; unigram and bpe can"):
+    with pytest.raises(UserError, match="of an unsupported type; only unigram and bpe"):
         imported(path)
 
 

@@ -20,7 +20,13 @@ from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.data.quickstart import load_pairs
 from transformer_mt.data.tokenizers import subword_sampling
 from transformer_mt.data.tokenizers.config import TokenizerConfig
-from transformer_mt.data.tokenizers.subword_sampling import BpeWords, SubwordSampler, UnigramWords, Word, make_words
+from transformer_mt.data.tokenizers.subword_sampling import (
+    BpeVocabulary,
+    SubwordSampler,
+    UnigramVocabulary,
+    WordSampler,
+    make_word_factory,
+)
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair, build_tokenizers
 from transformer_mt.errors import UserError
 
@@ -100,8 +106,8 @@ def test_bpe_dropout_is_the_algorithm_of_the_paper(rate: float, word: str) -> No
     merges = [("a", "n"), ("b", "an"), ("an", "a"), ("a", "a"), ("ban", "ana"), ("aa", "aa"), ("n", "a")]
     entries = ["a", "b", "n", *dict.fromkeys(left + right for left, right in merges)]
     vocab = {entry: i for i, entry in enumerate(entries)}
-    words = BpeWords({"vocab": vocab, "merges": merges, "byte_fallback": False}, rate)
-    made, dice = words.make(word), random.Random(1)
+    words = BpeVocabulary({"vocab": vocab, "merges": merges, "byte_fallback": False}, rate)
+    made, dice = words.make_word(word), random.Random(1)
     assert made is not None
     ours = frequencies(lambda: made.draw(random.Random(dice.random()).random))
     naive = frequencies(lambda: [vocab[piece] for piece in naive_bpe_dropout(word, merges, rate, dice)])
@@ -123,7 +129,7 @@ SCORES = {"a": -2.0, "b": -2.5, "c": -1.5, "ab": -2.2, "bc": -3.0, "abc": -3.1, 
 @pytest.mark.parametrize("rate", [0.3, 0.5, 0.8, 1.0])
 @pytest.mark.parametrize("word", ["abcab", "cabca", "a"])
 def test_unigram_sampling_agrees_with_exact_enumeration(rate: float, word: str) -> None:
-    made = UnigramWords({"vocab": list(SCORES.items()), "byte_fallback": False}, rate).make(word)
+    made = UnigramVocabulary({"vocab": list(SCORES.items()), "byte_fallback": False}, rate).make_word(word)
     assert made is not None
     ids = {piece: i for i, piece in enumerate(SCORES)}
     power = (1 - rate) / rate
@@ -137,9 +143,11 @@ def test_unigram_sampling_agrees_with_exact_enumeration(rate: float, word: str) 
 
 
 def test_a_long_word_is_drawn_without_overflow() -> None:
-    words: list[Callable[[str], Word | None]] = [
-        UnigramWords({"vocab": list(SCORES.items()), "byte_fallback": False}, 0.001).make,
-        BpeWords({"vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [("a", "b")], "byte_fallback": False}, 0.5).make,
+    words: list[Callable[[str], WordSampler | None]] = [
+        UnigramVocabulary({"vocab": list(SCORES.items()), "byte_fallback": False}, 0.001).make_word,
+        BpeVocabulary(
+            {"vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [("a", "b")], "byte_fallback": False}, 0.5
+        ).make_word,
     ]
     for make in words:
         made = make("ab" * 500)
@@ -215,8 +223,8 @@ def test_a_word_that_cannot_be_spelt_stays() -> None:
 
 def test_pieces_that_mark_the_end_of_words_are_refused() -> None:
     model = models.BPE({"a": 0, "b</w>": 1}, [], end_of_word_suffix="</w>")
-    with pytest.raises(UserError, match=r"tokenizer\.sampling: .* marks the ends of words"):
-        make_words(Tokenizer(hf.Tokenizer(model)), 0.1)
+    with pytest.raises(UserError, match=r"tokenizer\.sampling: .* mark the ends of words"):
+        make_word_factory(Tokenizer(hf.Tokenizer(model)), 0.1)
 
 
 # --- in batches -------------------------------------------------------------------------------------------------------
@@ -296,7 +304,7 @@ def test_what_is_remembered_is_bounded_and_changes_nothing(
     tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = segmented(tokenizer, 0.5)
-    for name in ("WORDS", "LONGEST", "STATES"):
+    for name in ("MAX_CACHED_WORDS", "MAX_CACHED_LENGTH", "MAX_CACHED_STATES"):
         with monkeypatch.context() as patch:
             patch.setattr(subword_sampling, name, 3)
             assert segmented(tokenizer, 0.5) == expected

@@ -1,0 +1,1 @@
+"""Tokenizers: training, loading, text to ids and back, and subword sampling."""

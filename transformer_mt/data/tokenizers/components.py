@@ -1,8 +1,8 @@
-"""What a text goes through before a vocabulary sees it, and how pieces become text again.
+"""Normalizer, pre-tokenizer and decoder of the learned vocabularies, and their reserved tokens.
 
-All kinds share one scheme for spaces: a space belongs to the word behind it (" dog" is one piece), and one space is put
-before the text, so that a word has the same pieces at the start of a sentence. So pieces concatenate to the text, and
-decoding only takes that first space away.
+All kinds treat spaces in the same way. A space belongs to the word that follows it (" dog" is one token), and the
+normalizer prepends one space to the text, so that a word has the same tokens everywhere. Therefore the tokens
+concatenate to the text, and the decoder only strips the first space.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ NormalizationStep = Literal[
 ]  # fmt: skip
 Boundary = Literal["whitespace", "punctuation", "scripts", "digits"]
 
-PAD, BOS, EOS = CONTROL_SYMBOLS = ("<pad>", "<s>", "</s>")  # which the library does not know; they are never text
+PAD, BOS, EOS = CONTROL_SYMBOLS = ("<pad>", "<s>", "</s>")  # unknown to the library, so no text encodes to them
 BYTE_TOKENS = tuple(f"<0x{byte:02X}>" for byte in range(256))
 UNK = "<unk>"
-UNK_SURFACE = " ⁇"
-PREFIX = "##"  # of a WordPiece entry that goes on with a word
+UNK_SURFACE = " ⁇"  # what an unknown token decodes to
+CONTINUATION_PREFIX = "##"  # marks a WordPiece token that continues a word
 
-_ACCENTS = "[\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]"  # the blocks of combining diacritics
+_ACCENTS = "[\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]"  # blocks of combining diacritics
 _SCRIPTS = (
     *("Latin", "Cyrillic", "Greek", "Armenian", "Georgian", "Hebrew", "Arabic", "Syriac", "Thaana", "Ethiopic"),
     *("Devanagari", "Bengali", "Gurmukhi", "Gujarati", "Oriya", "Tamil", "Telugu", "Kannada", "Malayalam", "Sinhala"),
@@ -33,12 +33,13 @@ _SCRIPTS = (
 )
 
 
-# --- normalisation ----------------------------------------------------------------------------------------------------
+# --- normalizer -------------------------------------------------------------------------------------------------------
 
 
-def normalizer(steps: Sequence[NormalizationStep]) -> normalizers.Normalizer:
-    """The steps in order, then the space before the text."""
-    return normalizers.Sequence([part for step in steps for part in _normalizers(step)] + [normalizers.Prepend(" ")])
+def make_normalizer(steps: Sequence[NormalizationStep]) -> normalizers.Normalizer:
+    """Make a normalizer that applies the steps in order and then prepends a space."""
+    parts = [part for step in steps for part in _normalizers(step)]
+    return normalizers.Sequence([*parts, normalizers.Prepend(" ")])
 
 
 def _normalizers(step: NormalizationStep) -> list[normalizers.Normalizer]:
@@ -51,21 +52,21 @@ def _normalizers(step: NormalizationStep) -> list[normalizers.Normalizer]:
         return [replace(hf.Regex("[‘’‚‛‹›ʼ′]"), "'"), replace(hf.Regex("[“”„‟«»″]"), '"')]
     if step == "spaces":
         return [replace(hf.Regex(r"\s+"), " "), replace(hf.Regex(r"\A | \z"), "")]
-    if step == "control_characters":  # tabs and line ends are white space, and stay
+    if step == "control_characters":  # keeps tabs and line breaks, which are whitespace
         return [replace(hf.Regex(r"[\p{Cc}&&[^\s]]"), "")]
     return [getattr(normalizers, step)()]
 
 
-# --- pre-tokenisation -------------------------------------------------------------------------------------------------
+# --- pre-tokenizer ----------------------------------------------------------------------------------------------------
 
 
-def pre_tokenizer(kind: TokenizerKind, cuts: Sequence[Boundary]) -> pre_tokenizers.PreTokenizer:
-    """Cuts that no piece crosses: those that are asked for, and the kind's own.
+def make_pre_tokenizer(kind: TokenizerKind, boundaries: Sequence[Boundary]) -> pre_tokenizers.PreTokenizer:
+    """Make a pre-tokenizer that splits text at the given boundaries and inside reserved tokens.
 
-    The kind's own keep text from the entries that are no text: `<0x41>` spells a byte, `<unk>` stands for what is
-    unknown, `##s` goes on with a word.
+    The second kind of split keeps text from encoding to a reserved token: `<0x41>` (a byte), `<unk>` (unknown text) or
+    `##s` (continuation of a word).
     """
-    patterns = [pattern for pattern in (_runs(cuts), _scripts() if "scripts" in cuts else "") if pattern]
+    patterns = [pattern for pattern in (_run_pattern(boundaries), _script_pattern(boundaries)) if pattern]
     if kind != "byte_bpe":
         guards = {"word": r"(?<=<u)(?=nk>)", "wordpiece": r"(?<=#)|(?=#)|(?<=<u)(?=nk>)"}
         patterns.append(guards.get(kind, r"(?<=<0)(?=x)"))
@@ -77,38 +78,40 @@ def pre_tokenizer(kind: TokenizerKind, cuts: Sequence[Boundary]) -> pre_tokenize
     return pre_tokenizers.Sequence(parts)
 
 
-def _runs(cuts: Sequence[Boundary]) -> str:
-    """A pattern of what is kept together; without `whitespace`, runs go on across spaces."""
-    if not {"whitespace", "punctuation", "digits"} & {*cuts}:
+def _run_pattern(boundaries: Sequence[Boundary]) -> str:
+    """Return a pattern of unsplit runs of text. Without the boundary `whitespace`, a run may contain spaces."""
+    if not {"whitespace", "punctuation", "digits"} & {*boundaries}:
         return ""
-    numbers = "" if "digits" in cuts else r"\p{N}"
-    if "punctuation" in cuts:
+    numbers = "" if "digits" in boundaries else r"\p{N}"
+    if "punctuation" in boundaries:
         runs = [rf"[\p{{L}}\p{{M}}{numbers}]+", r"[^\s\p{L}\p{M}\p{N}]+"]
     else:
         runs = [r"\S+" if numbers else r"[^\s\p{N}]+"]
-    digit = [r"\p{N}"] if "digits" in cuts else []
-    if "whitespace" in cuts:
+    digit = [r"\p{N}"] if "digits" in boundaries else []
+    if "whitespace" in boundaries:
         return "|".join([f" ?{run}" for run in runs + digit] + [r"\s+(?!\S)", r"\s+"])
     return "|".join([rf"\s*{run}(?:\s+{run})*" for run in runs] + [rf"\s*{one}" for one in digit] + [r"\s+"])
 
 
-def _scripts() -> str:
-    """Runs from the first to the last letter of a script, with the marks and the signs between them."""
+def _script_pattern(boundaries: Sequence[Boundary]) -> str:
+    """Return a pattern of runs in one script, from its first to its last letter, with marks and signs in between."""
+    if "scripts" not in boundaries:
+        return ""
     runs = [rf" ?\p{{{name}}}(?:[\p{{{name}}}\p{{M}}\p{{Common}}]*[\p{{{name}}}\p{{M}}])?" for name in _SCRIPTS]
     return "|".join(runs)
 
 
-# --- pieces to text ---------------------------------------------------------------------------------------------------
+# --- decoder ----------------------------------------------------------------------------------------------------------
 
 
-def decoder(kind: TokenizerKind) -> decoders.Decoder:
-    """Pieces joined, bytes read as UTF-8, the unknown shown, the first space taken away."""
+def make_decoder(kind: TokenizerKind) -> decoders.Decoder:
+    """Make a decoder that joins tokens, reads bytes as UTF-8, shows unknown tokens and strips the first space."""
     if kind == "byte_bpe":
         parts: list[decoders.Decoder] = [decoders.ByteLevel()]
     elif kind in ("word", "wordpiece"):
         parts = [decoders.Replace(UNK, UNK_SURFACE), decoders.Fuse()]
         if kind == "wordpiece":
-            parts.insert(0, decoders.Replace(hf.Regex(rf"\A{PREFIX}"), ""))
+            parts.insert(0, decoders.Replace(hf.Regex(rf"\A{CONTINUATION_PREFIX}"), ""))
     else:
         parts = [decoders.ByteFallback(), decoders.Fuse()]
     return decoders.Sequence([*parts, decoders.Strip(" ", 1, 0)])

@@ -1,15 +1,15 @@
-"""Subword regularisation: in each epoch a training sentence is cut into other pieces of the same text.
+"""Subword regularisation: in each epoch, a training sentence is segmented into different tokens of the same text.
 
-bpe, byte_bpe: BPE-dropout (Provilkov et al. 2020). Before each merge, every merge that is possible is left out with
-probability `rate`; of the others the earliest learnt one is done; where none is left, the word stays as it is. Rate 0
-is the canonical segmentation, rate 1 is characters.
+bpe, byte_bpe: BPE-dropout (Provilkov et al. 2020). Before each merge, every possible merge is dropped with probability
+`rate`, and the remaining merge that was learned first is applied. The word is done when no merge remains. Rate 0 gives
+the canonical segmentation, rate 1 gives characters.
 
-unigram: Kudo (2018). A word's segmentation is drawn from all that there are, with a probability in proportion to its
-likelihood to the power of (1 - rate) / rate (forward filtering, backward sampling). Rate 0 is the canonical, likeliest
-segmentation; 0.5 draws by likelihood; 1 draws evenly.
+unigram: sampling from the lattice of segmentations (Kudo 2018). A word's segmentation is drawn with a probability
+proportional to its likelihood to the power of (1 - rate) / rate, by forward filtering and backward sampling. Rate 0
+gives the canonical (most likely) segmentation, 0.5 samples by likelihood, 1 samples uniformly.
 
-The segmentation is a pure function of (seed, epoch, side, row), so a run that resumes sees what it would have seen.
-What is remembered of a word is only what does not depend on chance.
+The segmentation is a pure function of (seed, epoch, side, row), so a resumed run sees the same tokens. The caches store
+only what does not depend on random numbers.
 """
 
 from __future__ import annotations
@@ -31,194 +31,219 @@ from transformer_mt.data.tokenizers.pretrained import kind_of
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer
 from transformer_mt.errors import UserError
 
-# what is remembered at most: some 150 MB
-WORDS = 2**15
-LONGEST = 32  # characters of such a word
-SPACE = "[ \u2581]"  # of text, and of SentencePiece: a word begins with it
-STATES = 100_000  # of all words, on their way from characters to pieces
+# bounds of the caches: about 150 MB in total
+MAX_CACHED_WORDS = 2**15
+MAX_CACHED_LENGTH = 32  # characters of a cached word
+MAX_CACHED_STATES = 100_000  # partly merged words
 
-Dice = Callable[[], float]  # the next random number from 0 to 1
+SPACE = "[ \u2581]"  # first character of a word: a space, or SentencePiece's replacement for it
+
+Uniform = Callable[[], float]  # returns the next random number in [0, 1)
 
 
-class Word(Protocol):
+class WordSampler(Protocol):
     """A word whose segmentation can be drawn."""
 
-    def draw(self, dice: Dice) -> list[int]: ...
+    def draw(self, uniform: Uniform) -> list[int]:
+        """Draw the ids of one segmentation."""
+        ...
 
 
 class SubwordSampler:
-    """Segmentations for one language: ids in, other ids of the same text out."""
+    """Random segmentation for one language: replaces the ids of a sentence by other ids of the same text."""
 
-    def __init__(self, tokenizer: Tokenizer, rate: float, seed: int, longest: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, rate: float, seed: int, max_length: int) -> None:
         self.tokenizer, self.seed = tokenizer, seed
-        self.longest = longest  # a sentence that would have more ids stays as it was
-        self._prepare = tokenizer.backend.normalizer
-        self._cut = tokenizer.backend.pre_tokenizer
+        self.max_length = max_length  # a sentence that would have more ids keeps its canonical segmentation
+        self._normalizer = tokenizer.backend.normalizer
+        self._pre_tokenizer = tokenizer.backend.pre_tokenizer
         self._model: Any = tokenizer.backend.model
-        self._make = make_words(tokenizer, rate)
-        crosses = any(re.search(f".{SPACE}", piece) for piece in tokenizer.backend.get_vocab())
-        self._spaces = None if crosses else re.compile(f"(?={SPACE})")
-        self._remembered = lru_cache(maxsize=WORDS)(self._look_up)
+        self._make_word = make_word_factory(tokenizer, rate)
+        spans_words = any(re.search(f".{SPACE}", entry) for entry in tokenizer.backend.get_vocab())
+        self._word_start = None if spans_words else re.compile(f"(?={SPACE})")
+        self._cached_look_up = lru_cache(maxsize=MAX_CACHED_WORDS)(self._look_up)
 
     def __call__(self, ids: list[int], epoch: int, side: int, row: int) -> list[int]:
-        """The ids of a row in an epoch. What cannot be cut into its words again, such as half a character, stays."""
-        look_up, remembered = self._look_up, self._remembered
-        words = [remembered(word) if len(word) <= LONGEST else look_up(word) for word in self._words(ids)]
+        """Return the ids of a corpus row in an epoch.
+
+        Ids that the text does not encode to, such as those of a truncated character, are returned unchanged.
+        """
+        look_up, cached = self._look_up, self._cached_look_up
+        words = [cached(word) if len(word) <= MAX_CACHED_LENGTH else look_up(word) for word in self._words(ids)]
         if [i for canonical, _ in words for i in canonical] != ids:
             return ids
-        dice = random.Random(((self.seed << 64 | epoch) << 1 | side) << 64 | row).random
-        drawn = [i for _, word in words for i in word.draw(dice)]
-        return drawn if len(drawn) <= self.longest else ids
+        uniform = random.Random(((self.seed << 64 | epoch) << 1 | side) << 64 | row).random
+        drawn = [i for _, word in words for i in word.draw(uniform)]
+        return drawn if len(drawn) <= self.max_length else ids
 
     def _words(self, ids: list[int]) -> list[str]:
+        """Split the text of the ids as the tokenizer does, and at spaces too if no vocabulary entry contains one."""
         text = self.tokenizer.decode([ids])[0]
-        if self._prepare is not None:
-            text = self._prepare.normalize_str(text)
-        words = [word for word, _ in self._cut.pre_tokenize_str(text)] if self._cut is not None else [text]
-        if self._spaces is None:
+        if self._normalizer is not None:
+            text = self._normalizer.normalize_str(text)
+        words = [text]
+        if self._pre_tokenizer is not None:
+            words = [word for word, _ in self._pre_tokenizer.pre_tokenize_str(text)]
+        if self._word_start is None:
             return words
-        return [part for word in words for part in self._spaces.split(word) if part]
+        return [part for word in words for part in self._word_start.split(word) if part]
 
-    def _look_up(self, word: str) -> tuple[list[int], Word]:
+    def _look_up(self, word: str) -> tuple[list[int], WordSampler]:
+        """Return the canonical ids of a word, and the sampler of its segmentations."""
         canonical: list[int] = [token.id for token in self._model.tokenize(word)]
-        return canonical, self._make(word) or Fixed(canonical)
+        return canonical, self._make_word(word) or FixedWord(canonical)
 
 
-SubwordSamplers = tuple[SubwordSampler, SubwordSampler]  # of the source and of the target
+SubwordSamplers = tuple[SubwordSampler, SubwordSampler]  # source, target
 
 
-def make_words(tokenizer: Tokenizer, rate: float) -> Callable[[str], Word | None]:
-    """What makes words of text; None for a word that the vocabulary cannot spell, which keeps its one segmentation."""
+def make_word_factory(tokenizer: Tokenizer, rate: float) -> Callable[[str], WordSampler | None]:
+    """Return a function that makes the sampler of a word, or None if the vocabulary cannot spell the word.
+
+    Raises `UserError` for a tokenizer whose tokens mark the ends of words.
+    """
     model: dict[str, Any] = json.loads(tokenizer.to_json())["model"]
     if kind_of(tokenizer.backend) == "unigram":
-        return UnigramWords(model, rate).make
+        return UnigramVocabulary(model, rate).make_word
     if model["continuing_subword_prefix"] or model["end_of_word_suffix"]:
-        raise UserError("tokenizer.sampling: this tokenizer's file marks the ends of words in its pieces; set 0")
-    return BpeWords(model, rate).make
+        raise UserError(
+            "tokenizer.sampling: not supported for this vocabulary file, whose tokens mark the ends of words; set 0"
+        )
+    return BpeVocabulary(model, rate).make_word
 
 
-class Fixed:
-    """A word with one segmentation."""
+class FixedWord:
+    """A word with a single segmentation."""
 
     def __init__(self, ids: list[int]) -> None:
         self.ids = ids
 
-    def draw(self, dice: Dice) -> list[int]:
+    def draw(self, uniform: Uniform) -> list[int]:
+        """Return the ids."""
         return self.ids
 
 
-def _spell(character: str, vocabulary: dict[str, int], fallback: bool) -> list[int]:
-    """A character's ids: its entry, or its bytes, or none."""
+def _spell(character: str, vocabulary: dict[str, int], byte_fallback: bool) -> list[int]:
+    """Return the id of a character, or else the ids of its bytes, or else an empty list."""
     if character in vocabulary:
         return [vocabulary[character]]
-    names = [BYTE_TOKENS[byte] for byte in character.encode()] if fallback else []
+    names = [BYTE_TOKENS[byte] for byte in character.encode()] if byte_fallback else []
     return [vocabulary[name] for name in names] if all(name in vocabulary for name in names) else []
 
 
 # --- BPE-dropout ------------------------------------------------------------------------------------------------------
 
 
-class BpeWords:
-    """The merges of a vocabulary, and the rate at which they are left out."""
+class BpeVocabulary:
+    """Entries and merges of a BPE vocabulary, with the dropout rate of the merges."""
 
     def __init__(self, model: dict[str, Any], rate: float) -> None:
         self.vocabulary: dict[str, int] = model["vocab"]
-        self.fallback, self.rate = bool(model["byte_fallback"]), rate
-        self.states = 0  # that are remembered
+        self.byte_fallback, self.rate = bool(model["byte_fallback"]), rate
+        self.n_cached_states = 0
         ids = self.vocabulary
         self.merges = {
             (ids[left], ids[right]): (rank, ids[left + right]) for rank, (left, right) in enumerate(model["merges"])
         }
 
-    def make(self, word: str) -> Word | None:
-        spelt = [_spell(character, self.vocabulary, self.fallback) for character in word]
-        return BpeState(self, tuple(i for ids in spelt for i in ids)) if all(spelt) else None
+    def make_word(self, word: str) -> WordSampler | None:
+        """Return the word before its first merge, or None if the vocabulary cannot spell it."""
+        spelled = [_spell(character, self.vocabulary, self.byte_fallback) for character in word]
+        return MergeState(self, tuple(i for ids in spelled for i in ids)) if all(spelled) else None
 
 
-class BpeState:
-    """A word after some merges, and the states that one more merge leads to, the earliest learnt merge first."""
+class MergeState:
+    """A partly merged word. It caches the states that follow, one for each possible merge."""
 
-    __slots__ = ("after", "ids", "merges", "words")
+    __slots__ = ("following", "ids", "merges", "vocabulary")
 
-    def __init__(self, words: BpeWords, ids: tuple[int, ...]) -> None:
-        self.words, self.ids = words, ids
-        found = [(words.merges.get(pair), at) for at, pair in enumerate(pairwise(ids))]
+    def __init__(self, vocabulary: BpeVocabulary, ids: tuple[int, ...]) -> None:
+        self.vocabulary, self.ids = vocabulary, ids
+        found = [(vocabulary.merges.get(pair), at) for at, pair in enumerate(pairwise(ids))]
+        # (rank, position, merged id), the merge that was learned first comes first
         self.merges = sorted((merge[0], at, merge[1]) for merge, at in found if merge is not None)
-        self.after: list[BpeState | None] = [None] * len(self.merges)
+        self.following: list[MergeState | None] = [None] * len(self.merges)
 
-    def draw(self, dice: Dice) -> list[int]:
-        state, rate, choice = self, self.words.rate, 0
+    def draw(self, uniform: Uniform) -> list[int]:
+        """Draw a segmentation by BPE-dropout."""
+        state, rate, choice = self, self.vocabulary.rate, 0
         while choice < len(state.merges):
-            if dice() < rate:
-                choice += 1  # left out; at the next merge it may be possible again
+            if uniform() < rate:
+                choice += 1  # dropped for this step only
             else:
-                state, choice = state.step(choice), 0
+                state, choice = state._apply(choice), 0
         return list(state.ids)
 
-    def step(self, choice: int) -> BpeState:
-        known = self.after[choice]
+    def _apply(self, choice: int) -> MergeState:
+        """Return the state after one of the possible merges."""
+        known = self.following[choice]
         if known is not None:
             return known
         _, at, merged = self.merges[choice]
-        state = BpeState(self.words, (*self.ids[:at], merged, *self.ids[at + 2 :]))
-        if self.words.states < STATES and len(self.ids) <= LONGEST:
-            self.words.states += 1
-            self.after[choice] = state
+        state = MergeState(self.vocabulary, (*self.ids[:at], merged, *self.ids[at + 2 :]))
+        if self.vocabulary.n_cached_states < MAX_CACHED_STATES and len(self.ids) <= MAX_CACHED_LENGTH:
+            self.vocabulary.n_cached_states += 1
+            self.following[choice] = state
         return state
 
 
-# --- Unigram ----------------------------------------------------------------------------------------------------------
+# --- Unigram lattice --------------------------------------------------------------------------------------------------
 
 
-class UnigramWords:
-    """The pieces of a vocabulary with their scores, sharpened or flattened by the rate."""
+class UnigramVocabulary:
+    """Entries of a Unigram vocabulary, with the power that sharpens or flattens their likelihoods."""
 
     def __init__(self, model: dict[str, Any], rate: float) -> None:
         entries: list[tuple[str, float]] = model["vocab"]
-        self.vocabulary = {piece: i for i, (piece, _) in enumerate(entries)}
-        self.fallback = bool(model["byte_fallback"])
+        self.vocabulary = {entry: i for i, (entry, _) in enumerate(entries)}
+        self.byte_fallback = bool(model["byte_fallback"])
         self.power = (1.0 - rate) / rate if rate > 0.0 else math.inf
         self.scores = [score for _, score in entries]
-        self.longest = max(map(len, self.vocabulary), default=1)
-        self.unknown = min(self.scores, default=0.0) - 10.0
+        self.longest_entry = max(map(len, self.vocabulary), default=1)
+        self.unknown_score = min(self.scores, default=0.0) - 10.0
 
-    def make(self, word: str) -> Word | None:
+    def make_word(self, word: str) -> WordSampler | None:
+        """Return the lattice of a word, or None at rate 0 or if the vocabulary cannot spell the word."""
         if self.power == math.inf:
             return None
-        ends: list[list[tuple[int, list[int], float]]] = [[] for _ in range(len(word) + 1)]
+        arcs: list[list[Arc]] = [[] for _ in range(len(word) + 1)]
         for end in range(1, len(word) + 1):
-            for start in range(max(0, end - self.longest), end):
-                found = self.vocabulary.get(word[start:end])
-                if found is not None:
-                    ends[end].append((start, [found], self.power * self.scores[found]))
-            if not any(start == end - 1 for start, _, _ in ends[end]):
-                spelt = _spell(word[end - 1], self.vocabulary, self.fallback)
-                if not spelt:
+            for start in range(max(0, end - self.longest_entry), end):
+                entry = self.vocabulary.get(word[start:end])
+                if entry is not None:
+                    arcs[end].append((start, [entry], self.power * self.scores[entry]))
+            if not any(start == end - 1 for start, _, _ in arcs[end]):
+                spelled = _spell(word[end - 1], self.vocabulary, self.byte_fallback)
+                if not spelled:
                     return None
-                ends[end].append((end - 1, spelt, self.power * self.unknown))
-        return Lattice(ends)
+                arcs[end].append((end - 1, spelled, self.power * self.unknown_score))
+        return Lattice(arcs)
+
+
+Arc = tuple[int, list[int], float]  # start position, ids, log weight
 
 
 class Lattice:
-    """All segmentations of a word: for each place, the pieces that end there and the chance of each to be the last."""
+    """All segmentations of a word. For each end position: the arcs into it and their cumulative probabilities."""
 
-    def __init__(self, ends: list[list[tuple[int, list[int], float]]]) -> None:
-        total = [0.0]  # the logarithm of the summed weight of all ways to a place
-        self.pieces: list[list[tuple[int, list[int]]]] = [[]]
-        self.chances: list[list[float]] = [[]]
-        for pieces in ends[1:]:
-            weights = [total[start] + score for start, _, score in pieces]
+    def __init__(self, arcs: list[list[Arc]]) -> None:
+        log_totals = [0.0]  # log of the summed weight of all paths to a position (forward filtering)
+        self.arcs: list[list[tuple[int, list[int]]]] = [[]]
+        self.cumulative: list[list[float]] = [[]]
+        for incoming in arcs[1:]:
+            weights = [log_totals[start] + score for start, _, score in incoming]
             most = max(weights)
             sums = np.cumsum(np.exp(np.array(weights) - most))
-            total.append(most + math.log(sums[-1]))
-            self.pieces.append([(start, ids) for start, ids, _ in pieces])
-            self.chances.append((sums / sums[-1]).tolist())
+            log_totals.append(most + math.log(sums[-1]))
+            self.arcs.append([(start, ids) for start, ids, _ in incoming])
+            self.cumulative.append((sums / sums[-1]).tolist())
 
-    def draw(self, dice: Dice) -> list[int]:
-        place, found = len(self.pieces) - 1, list[list[int]]()
-        while place:
-            chances = self.chances[place]
-            choice = bisect_right(chances, dice()) if len(chances) > 1 else 0
-            place, ids = self.pieces[place][min(choice, len(chances) - 1)]
-            found.append(ids)
-        return [i for ids in reversed(found) for i in ids]
+    def draw(self, uniform: Uniform) -> list[int]:
+        """Draw a segmentation from the end of the word to its start (backward sampling)."""
+        position, drawn = len(self.arcs) - 1, list[list[int]]()
+        while position:
+            cumulative = self.cumulative[position]
+            choice = bisect_right(cumulative, uniform()) if len(cumulative) > 1 else 0
+            position, ids = self.arcs[position][min(choice, len(cumulative) - 1)]
+            drawn.append(ids)
+        return [i for ids in reversed(drawn) for i in ids]

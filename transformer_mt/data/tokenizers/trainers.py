@@ -1,15 +1,14 @@
-"""How each kind of vocabulary is learnt.
+"""Training of vocabularies, one function per kind.
 
-    word        whole words, the most frequent; others are unknown
-    char        single characters, the most frequent; others are spelled in their UTF-8 bytes
-    wordpiece   pieces of words (Schuster and Nakajima 2012), the longest first; a word is unknown as a whole
-    bpe         byte-pair encoding (Sennrich et al. 2016); characters that the vocabulary lacks are spelled in bytes
-    byte_bpe    byte-pair encoding whose characters are bytes (Radford et al. 2019)
-    unigram     the most likely segmentation (Kudo 2018); characters that the vocabulary lacks are spelled in bytes
+    word        the most frequent words; other words are unknown
+    char        the most frequent characters; other characters are encoded as their UTF-8 bytes
+    wordpiece   parts of words, longest match first (Schuster and Nakajima 2012); a word is known or unknown as a whole
+    bpe         byte-pair encoding (Sennrich et al. 2016); characters without an entry are encoded as bytes
+    byte_bpe    byte-pair encoding of bytes (Radford et al. 2019)
+    unigram     most probable segmentation (Kudo 2018); characters without an entry are encoded as bytes
 
-All but `unigram` are the same, to the bit, whenever they are learnt from the same text. The library sums the
-likelihoods of `unigram` in an order that changes from run to run: in our trials the pieces agreed, and their scores
-differed in the third decimal. A run keeps the tokenizer that it learnt, so that nothing else depends on it.
+Training is deterministic for all kinds except `unigram`: the library sums its likelihoods in an order that varies, so
+scores may differ in the third decimal. A run stores its trained tokenizer, so nothing else depends on that.
 """
 
 from __future__ import annotations
@@ -26,30 +25,30 @@ from tokenizers import models, normalizers, pre_tokenizers, trainers
 
 from transformer_mt.data.tokenizers.components import (
     BYTE_TOKENS,
+    CONTINUATION_PREFIX,
     CONTROL_SYMBOLS,
-    PREFIX,
     UNK,
-    decoder,
-    normalizer,
-    pre_tokenizer,
+    make_decoder,
+    make_normalizer,
+    make_pre_tokenizer,
 )
 from transformer_mt.data.tokenizers.config import TokenizerConfig
 from transformer_mt.errors import UserError
 
-Texts = Callable[[], Iterator[str]]  # the training text of a vocabulary, to be read as often as it takes
+Texts = Callable[[], Iterator[str]]  # starts a new pass over the training text
 
-LONGEST_WORD = 1000  # characters of a word that `wordpiece` looks at
-COVERAGE = 0.9995  # of the text: as much as its more frequent characters make up, as SentencePiece has it
+MAX_WORDPIECE_WORD = 1000  # characters; WordPiece encodes a longer word as unknown
+ALPHABET_COVERAGE = 0.9995  # share of the text that the alphabet must cover, as in SentencePiece
 
 
 def train(config: TokenizerConfig, texts: Texts) -> hf.Tokenizer:
-    """The library's tokenizer, learnt from the texts. Raises `UserError` where `vocab_size` is too small."""
-    backend = _LEARN[config.kind](config, texts)
-    # what the trainers reserve stays in the vocabulary, and is not looked for in text
-    return _changed(backend, added_tokens=[])
+    """Train a tokenizer on the texts. Raises `UserError` if `vocab_size` is too small for their characters."""
+    backend = _TRAIN[config.kind](config, texts)
+    # reserved tokens stay in the vocabulary, but the library must not search for them in text
+    return _replace_parts(backend, added_tokens=[])
 
 
-def _learn_word(config: TokenizerConfig, texts: Texts) -> hf.Tokenizer:
+def _train_word(config: TokenizerConfig, texts: Texts) -> hf.Tokenizer:
     backend = _make(config, models.WordLevel(unk_token=UNK))
     trainer = trainers.WordLevelTrainer(
         vocab_size=config.vocab_size - len(CONTROL_SYMBOLS),
@@ -61,38 +60,40 @@ def _learn_word(config: TokenizerConfig, texts: Texts) -> hf.Tokenizer:
     return backend
 
 
-def _learn_char(config: TokenizerConfig, texts: Texts) -> hf.Tokenizer:
-    frequent, _ = _characters(config, texts)
-    most = config.vocab_size - len(CONTROL_SYMBOLS) - len(BYTE_TOKENS)
-    vocabulary = {entry: i for i, entry in enumerate([*BYTE_TOKENS, *frequent[:most]])}
+def _train_char(config: TokenizerConfig, texts: Texts) -> hf.Tokenizer:
+    characters, _ = _count_characters(config, texts)
+    size = config.vocab_size - len(CONTROL_SYMBOLS) - len(BYTE_TOKENS)
+    vocabulary = {entry: i for i, entry in enumerate([*BYTE_TOKENS, *characters[:size]])}
     return _make(config, models.BPE(vocabulary, [], byte_fallback=True))
 
 
-def _learn_wordpiece(config: TokenizerConfig, texts: Texts) -> hf.Tokenizer:
+def _train_wordpiece(config: TokenizerConfig, texts: Texts) -> hf.Tokenizer:
     words = _distinct_words(config, texts)
-    # the trainer would number the characters inside words in the order of a hash table
-    inside = sorted({PREFIX + sign for word in words for at, sign in enumerate(word) if at or not sign.isspace()})
-    least = 1 + len(inside) + len(set[str]().union(*words))
-    if least > config.vocab_size - len(CONTROL_SYMBOLS):
+    # listed here, because the trainer would number these entries in the order of a hash table
+    continuations = sorted(
+        {CONTINUATION_PREFIX + sign for word in words for at, sign in enumerate(word) if at or not sign.isspace()}
+    )
+    needed = 1 + len(continuations) + len(set[str]().union(*words))
+    if needed > config.vocab_size - len(CONTROL_SYMBOLS):
         raise UserError(
-            f"tokenizer.vocab_size: {config.vocab_size:,} is too small: wordpiece needs "
-            f"{least + len(CONTROL_SYMBOLS):,} entries for the characters of this text alone;\n"
-            "set more, or kind: bpe, which spells rare characters in bytes"
+            f"tokenizer.vocab_size: {config.vocab_size:,} is too small: wordpiece needs at least "
+            f"{needed + len(CONTROL_SYMBOLS):,} entries for the characters of this text;\n"
+            "raise it, or set kind: bpe, which encodes rare characters as bytes"
         )
     backend = _make(config, models.WordPiece(unk_token=UNK))
     trainer = trainers.WordPieceTrainer(
         vocab_size=config.vocab_size - len(CONTROL_SYMBOLS),
         min_frequency=config.min_frequency,
-        special_tokens=[UNK, *inside],
-        continuing_subword_prefix=PREFIX,
+        special_tokens=[UNK, *continuations],
+        continuing_subword_prefix=CONTINUATION_PREFIX,
         show_progress=False,
     )
     backend.train_from_iterator(texts(), trainer)
     model = json.loads(backend.to_str())["model"]
-    return _changed(backend, model={**model, "max_input_chars_per_word": LONGEST_WORD})
+    return _replace_parts(backend, model={**model, "max_input_chars_per_word": MAX_WORDPIECE_WORD})
 
 
-def _learn_bpe(config: TokenizerConfig, texts: Texts) -> hf.Tokenizer:
+def _train_bpe(config: TokenizerConfig, texts: Texts) -> hf.Tokenizer:
     size = config.vocab_size - len(CONTROL_SYMBOLS)
     if config.kind == "byte_bpe":
         reserved, alphabet = [], sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -111,100 +112,99 @@ def _learn_bpe(config: TokenizerConfig, texts: Texts) -> hf.Tokenizer:
         show_progress=False,
     )
     backend.train_from_iterator(texts(), trainer)
-    return backend if config.merges is None else _cut_merges(backend, config.merges)
+    return backend if config.merges is None else _keep_merges(backend, config.merges)
 
 
-def _cut_merges(backend: hf.Tokenizer, merges: int) -> hf.Tokenizer:
-    """Without the merges beyond that number: two merges may make the same piece, and so not fill a vocabulary."""
+def _keep_merges(backend: hf.Tokenizer, n_merges: int) -> hf.Tokenizer:
+    """Keep only the first merges.
+
+    The trainer may have learned more: it stops at a vocabulary size, and two merges may produce the same token.
+    """
     model = json.loads(backend.to_str())["model"]
-    late = {left + right for left, right in model["merges"][merges:]}
-    kept: list[list[str]] = model["merges"][:merges]
-    late -= {left + right for left, right in kept}
-    entries = [entry for entry in sorted(model["vocab"], key=model["vocab"].__getitem__) if entry not in late]
-    return _changed(backend, model={**model, "merges": kept, "vocab": {entry: i for i, entry in enumerate(entries)}})
+    kept: list[list[str]] = model["merges"][:n_merges]
+    dropped = {left + right for left, right in model["merges"][n_merges:]} - {left + right for left, right in kept}
+    entries = [entry for entry in sorted(model["vocab"], key=model["vocab"].__getitem__) if entry not in dropped]
+    vocabulary = {entry: i for i, entry in enumerate(entries)}
+    return _replace_parts(backend, model={**model, "merges": kept, "vocab": vocabulary})
 
 
-def _learn_unigram(config: TokenizerConfig, texts: Texts) -> hf.Tokenizer:
+def _train_unigram(config: TokenizerConfig, texts: Texts) -> hf.Tokenizer:
     words = _distinct_words(config, texts)
     size = config.vocab_size - len(CONTROL_SYMBOLS) - len(BYTE_TOKENS)
     alphabet = {*_alphabet(config, texts, size)}
-    rare = str.maketrans(dict.fromkeys(set[str]().union(*words) - alphabet))
-    backend = _make(config, models.Unigram())
-    backend.normalizer = normalizers.Sequence([])  # is done before what is rare is taken out
-    pieces: list[tuple[str, float]] = []
+    without_rare = str.maketrans(dict.fromkeys(set[str]().union(*words) - alphabet))
+    tokens: list[tuple[str, float]] = []
     if alphabet:
+        backend = _make(config, models.Unigram())
+        backend.normalizer = normalizers.Sequence([])  # texts are normalised here, before rare characters are removed
         trainer = trainers.UnigramTrainer(vocab_size=max(size, len(alphabet) + 1), show_progress=False)
-        # the trainer starts from what stands in two different words at least: so a frequent word stands in one more
+        # the trainer considers only substrings of two distinct words, so each frequent word is added inside another
         frequent = words[:size] if "whitespace" in config.pre_tokenization else []
-        again = (f" {2 * word.strip()}" for word in frequent)
-        backend.train_from_iterator(
-            (text.translate(rare) for text in chain(_normalised(config, texts), again)), trainer
-        )
+        doubled = (f" {2 * word.strip()}" for word in frequent)
+        training_text = (text.translate(without_rare) for text in chain(_normalised(config, texts), doubled))
+        backend.train_from_iterator(training_text, trainer)
         seen = "\n".join(words) if frequent else ""
-        found: list[tuple[str, float]] = json.loads(backend.to_str())["model"]["vocab"]
-        pieces = [(piece, score) for piece, score in found if not seen or piece in seen]
-    # of pieces that are too many, the likeliest stay; bytes have the lowest score, and only they can be unknown
-    ranked = sorted(pieces, key=lambda entry: (-entry[1], entry[0]))[:size]
+        learned: list[tuple[str, float]] = json.loads(backend.to_str())["model"]["vocab"]
+        tokens = [(token, score) for token, score in learned if not seen or token in seen]
+    # keep the most probable tokens; bytes score lowest, and only they can be unknown
+    ranked = sorted(tokens, key=lambda entry: (-entry[1], entry[0]))[:size]
     lowest = min((score for _, score in ranked), default=0.0)
     vocabulary = [*((byte, lowest - 1.0) for byte in BYTE_TOKENS), *ranked]
     return _make(config, models.Unigram(vocabulary, unk_id=0, byte_fallback=True))
 
 
-_LEARN: dict[str, Callable[[TokenizerConfig, Texts], hf.Tokenizer]] = {
-    "word": _learn_word,
-    "char": _learn_char,
-    "wordpiece": _learn_wordpiece,
-    "bpe": _learn_bpe,
-    "byte_bpe": _learn_bpe,
-    "unigram": _learn_unigram,
+_TRAIN: dict[str, Callable[[TokenizerConfig, Texts], hf.Tokenizer]] = {
+    "word": _train_word,
+    "char": _train_char,
+    "wordpiece": _train_wordpiece,
+    "bpe": _train_bpe,
+    "byte_bpe": _train_bpe,
+    "unigram": _train_unigram,
 }
 
 
 def _make(config: TokenizerConfig, model: models.Model) -> hf.Tokenizer:
     backend = hf.Tokenizer(model)
-    backend.normalizer = normalizer(config.normalization)
-    backend.pre_tokenizer = pre_tokenizer(config.kind, config.pre_tokenization)
-    backend.decoder = decoder(config.kind)
+    backend.normalizer = make_normalizer(config.normalization)
+    backend.pre_tokenizer = make_pre_tokenizer(config.kind, config.pre_tokenization)
+    backend.decoder = make_decoder(config.kind)
     return backend
 
 
 def _normalised(config: TokenizerConfig, texts: Texts) -> Iterator[str]:
-    prepare = normalizer(config.normalization)
-    return map(prepare.normalize_str, texts())
+    return map(make_normalizer(config.normalization).normalize_str, texts())
 
 
-def _characters(config: TokenizerConfig, texts: Texts) -> tuple[list[str], int]:
-    """Those that are met often enough, the most frequent first, and how many of these make up `COVERAGE` of the
-    text."""
+def _count_characters(config: TokenizerConfig, texts: Texts) -> tuple[list[str], int]:
+    """Return the characters with `min_frequency`, most frequent first, and how many cover `ALPHABET_COVERAGE`."""
     counts = Counter[str]()
     for text in _normalised(config, texts):
         counts.update(text)
     ranked = sorted(counts, key=lambda character: (-counts[character], character))
-    covered = [*accumulate(counts[character] for character in ranked)]
-    covering = 1 + bisect_left(covered, COVERAGE * counts.total())
-    return [character for character in ranked if counts[character] >= config.min_frequency], covering
+    cumulative = [*accumulate(counts[character] for character in ranked)]
+    n_covering = 1 + bisect_left(cumulative, ALPHABET_COVERAGE * counts.total())
+    return [character for character in ranked if counts[character] >= config.min_frequency], n_covering
 
 
 def _alphabet(config: TokenizerConfig, texts: Texts, room: int | None) -> list[str]:
-    """The characters that have entries of their own; others are spelled in bytes.
+    """Return the characters that get an entry of their own; the others are encoded as bytes.
 
-    The library's trainers would keep every one that is met: a few thousand that stray into a corpus would leave no room
-    for pieces. Here no more than a quarter of the room is for characters, unless the text needs them.
+    The library's trainers would keep all, so a few thousand rare characters could fill the vocabulary. Here characters
+    take at most a quarter of the `room` (a number of entries), unless the text needs more for `ALPHABET_COVERAGE`.
     """
-    frequent, covering = _characters(config, texts)
-    return sorted(frequent if room is None else frequent[: min(room, max(covering, room // 4))])
+    characters, n_covering = _count_characters(config, texts)
+    return sorted(characters if room is None else characters[: min(room, max(n_covering, room // 4))])
 
 
 def _distinct_words(config: TokenizerConfig, texts: Texts) -> list[str]:
-    """Every stretch of text that pre-tokenisation leaves whole, once, the most frequent first."""
+    """Return the distinct words after pre-tokenization, most frequent first."""
     backend = _make(config, models.WordLevel(unk_token=UNK))
-    backend.train_from_iterator(
-        texts(), trainers.WordLevelTrainer(vocab_size=2**31, min_frequency=0, show_progress=False)
-    )
-    found = backend.get_vocab()
-    return sorted(found, key=found.__getitem__)
+    trainer = trainers.WordLevelTrainer(vocab_size=2**31, min_frequency=0, show_progress=False)
+    backend.train_from_iterator(texts(), trainer)
+    vocabulary = backend.get_vocab()
+    return sorted(vocabulary, key=vocabulary.__getitem__)
 
 
-def _changed(backend: hf.Tokenizer, **parts: Any) -> hf.Tokenizer:
-    """The same with some parts of its JSON replaced."""
+def _replace_parts(backend: hf.Tokenizer, **parts: Any) -> hf.Tokenizer:
+    """Return a copy with some top-level parts of its JSON replaced."""
     return hf.Tokenizer.from_str(json.dumps({**json.loads(backend.to_str()), **parts}))
