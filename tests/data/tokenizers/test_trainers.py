@@ -307,10 +307,10 @@ def test_wordpiece_knows_every_word_of_characters_that_it_has_met() -> None:
 
 def test_wordpiece_needs_room_for_its_alphabet() -> None:
     with pytest.raises(
-        UserError, match=r"tokenizer\.vocab_size: 50 is too small: wordpiece needs (\d+) entries"
+        UserError, match=r"tokenizer\.vocab_size: 50 is too small: wordpiece needs at least (\d+) entries"
     ) as caught:
         learn(TEXTS, kind="wordpiece", vocab_size=50)
-    least = int(re.findall(r"needs (\d+)", str(caught.value))[0])
+    least = int(re.findall(r"at least (\d+)", str(caught.value))[0])
     assert learn(TEXTS, kind="wordpiece", vocab_size=least).vocab_size == least
     with pytest.raises(UserError):
         learn(TEXTS, kind="wordpiece", vocab_size=least - 1)
