@@ -135,7 +135,7 @@ def test_statistics_do_not_depend_on_the_window_size(in_tiny: Path, monkeypatch:
         (("tiny.yaml", "tokenizer.file=nope.json"), "tokenizer.file: nope.json: no such file (looked in"),
         (("tiny.yaml", "tokenizer.file=train.en"), "tokenizer.file: train.en: is not a tokenizer.json"),
         (("tiny.yaml", "tokenizer.file=W"), "is a directory; name a tokenizer.json"),
-        (("tiny.yaml", "tokenizer.src_file=train.en"), "tokenizer.src_file: src_file and tgt_file must be set together"),
+        (("tiny.yaml", "tokenizer.src_file=train.en"), "tokenizer.src_file: src_file and tgt_file must be set"),
     ],
 )  # fmt: skip
 def test_wrong_arguments_are_refused(

@@ -274,7 +274,7 @@ def test_the_order_of_the_steps_counts() -> None:
         ({"sampling": 1.5}, "sampling", "less than or equal to 1"),
         ({"normalization": ["NFX"]}, "normalization", "'strip_accents'"),
         ({"pre_tokenization": ["words"]}, "pre_tokenization", "'punctuation'"),
-        ({"pre_tokenization": [], "kind": "word"}, "pre_tokenization", "kind: word needs at least the boundary whitespace"),
+        ({"pre_tokenization": [], "kind": "word"}, "pre_tokenization", "word needs at least the boundary"),
         ({"file": "a", "merges": 5}, "merges", "is defined by the vocabulary file: leave this out"),
         ({"file": "a", "normalization": ["NFC"]}, "normalization", "is defined by the vocabulary file: leave this out"),
         ({"src_file": "a", "joint": False}, "src_file", "src_file and tgt_file must be set together"),
