@@ -1,4 +1,4 @@
-"""A save that is ended by a second signal, or by a kill at any point of it, costs nothing that was saved before."""
+"""A save that is interrupted at any point loses nothing that was saved before (trap 40)."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ main(sys.argv[1:])
 
 
 @pytest.fixture
-def here(tiny: Path, tmp_path: Path) -> Path:
+def workspace(tiny: Path, tmp_path: Path) -> Path:
     for path in tiny.iterdir():
         if path.is_file():
             shutil.copy(path, tmp_path)
@@ -66,49 +66,55 @@ def here(tiny: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def start(here: Path, *how: str) -> subprocess.Popen[str]:
-    """Train, and disturb the second save."""
-    command = [sys.executable, *(("-c", DISTURBED, *how[:2]) if how else ("-m", "transformer_mt")), *TRAIN, *how[2:]]
+def start_training(workspace: Path, *disturbance: str) -> subprocess.Popen[str]:
+    """Start a training, and disturb its second save if a disturbance and its number are given."""
+    program = ("-c", DISTURBED, *disturbance) if disturbance else ("-m", "transformer_mt")
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
-        command, cwd=here, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, *program, *TRAIN],
+        cwd=workspace,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
 
 
-def assert_goes_on(here: Path, tiny_run: Path, after: int) -> None:
-    """The same command goes on and ends where an undisturbed run ends, and leaves nothing half-written."""
-    process = start(here)
-    _, said = process.communicate()
-    assert process.returncode == 0, said
-    assert f"resuming after step {after}\n" in said and "damaged" not in said
-    left, right = (
-        load_file(RunFolder(run).find_checkpoint("12").path / "model.safetensors")
-        for run in (here / "runs" / "tiny", tiny_run)
-    )
+def assert_resumes(workspace: Path, tiny_run: Path, after: int) -> None:
+    """Check that the same command resumes, ends with the weights of an undisturbed run, and leaves no leftovers."""
+    process = start_training(workspace)
+    _, log = process.communicate()
+    assert process.returncode == 0, log
+    assert f"resuming after step {after}\n" in log and "damaged" not in log
+    run = RunFolder(workspace / "runs" / "tiny")
+    checkpoints = [folder.find_checkpoint("12").path for folder in (run, RunFolder(tiny_run))]
+    left, right = (load_file(checkpoint / "model.safetensors") for checkpoint in checkpoints)
     assert all(torch.equal(left[name], right[name]) for name in right)
-    assert not list((here / "runs" / "tiny").rglob(".*.tmp"))
+    assert not list(run.path.rglob(".*.tmp"))
 
 
 @pytest.mark.parametrize(("second", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_second_signal_ends_it_at_once(second: signal.Signals, status: int, here: Path, tiny_run: Path) -> None:
-    process = start(here, "slow", "0")
+def test_second_signal_ends_a_save_at_once(
+    second: signal.Signals, status: int, workspace: Path, tiny_run: Path
+) -> None:
+    process = start_training(workspace, "slow", "0")
     assert process.stdout is not None
     assert process.stdout.readline() == "saving\n"
     process.send_signal(signal.SIGTERM)
     time.sleep(1.0)
-    assert process.poll() is None  # the first one waits for the save to end
+    assert process.poll() is None  # after the first signal, the save continues
     process.send_signal(second)
-    _, said = process.communicate(timeout=60)
+    _, log = process.communicate(timeout=60)
     assert process.returncode == status
-    assert "Traceback" not in said
-    assert list(RunFolder(here / "runs" / "tiny").checkpoint_folders()) == [4]
-    assert_goes_on(here, tiny_run, after=4)
+    assert "Traceback" not in log
+    assert list(RunFolder(workspace / "runs" / "tiny").checkpoint_folders()) == [4]
+    assert_resumes(workspace, tiny_run, after=4)
 
 
-@pytest.mark.parametrize("number", range(1, 8))
-def test_killed_inside_a_save(number: int, here: Path, tiny_run: Path) -> None:
-    """Before `torch.save`, each flush of a file and of the folder (2 to 5), the renaming (6), the last flush (7)."""
-    process = start(here, "kill", str(number))
-    _, said = process.communicate()
-    assert process.returncode == 77, said
-    assert_goes_on(here, tiny_run, after=4 if number <= 6 else 8)
+@pytest.mark.parametrize("call", range(1, 8))
+def test_kill_during_a_save_keeps_the_checkpoint_before(call: int, workspace: Path, tiny_run: Path) -> None:
+    """Killed at `torch.save`, at each fsync of a file or the folder (2 to 5), the rename (6) or the last fsync (7)."""
+    process = start_training(workspace, "kill", str(call))
+    _, log = process.communicate()
+    assert process.returncode == 77, log
+    assert_resumes(workspace, tiny_run, after=4 if call <= 6 else 8)
