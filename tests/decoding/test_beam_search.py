@@ -239,8 +239,7 @@ def test_cached_search_equals_reference_with_full_recomputation(
     assert len(texts) >= 10, "what is compared differs"
 
 
-@pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize(("penalty", "exponent"), [("average", 1.0), ("gnmt", 2.0)])
+@pytest.mark.parametrize(("seed", "penalty", "exponent"), [(0, "average", 1.0), (1, "gnmt", 2.0)])
 def test_wide_beam_over_a_model_equals_exhaustive_search(
     make_model: MakeModel, assert_same: AssertSame, seed: int, penalty: str, exponent: float
 ) -> None:
