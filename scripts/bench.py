@@ -146,7 +146,7 @@ def make_stream(config: Config, tokenizers: TokenizerPair, folder: Path) -> Batc
     """Return the stream of training batches."""
     table = load_corpus(config.data.train, "en", "de", folder)
     encoded = encode_corpus(table, tokenizers, LengthLimit(config.data.max_length, "drop"), folder)
-    return BatchStream(encoded, tokenizers, config.batches.budget, config.seed)
+    return BatchStream(encoded, tokenizers, config.batches.token_budget, config.seed)
 
 
 def load_workload(folder: Path) -> tuple[Config, TokenizerPair, list[Batch]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from transformer_mt.data.quickstart import SPLITS, load_pairs
+from transformer_mt.errors import UserError
 
 
 def test_splits_have_their_documented_sizes() -> None:
@@ -23,5 +24,5 @@ def test_pairs_are_english_then_german_in_file_order() -> None:
 
 
 def test_unknown_split_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"no split dev; choose from: train, validation, test, combinations"):
+    with pytest.raises(UserError, match=r"no split dev; choose from: train, validation, test, combinations"):
         load_pairs("dev")

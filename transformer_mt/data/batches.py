@@ -1,7 +1,7 @@
 """The stream of training batches: padded sentence pairs of similar length within a token budget.
 
-The order of an epoch depends only on (seed, epoch), and the position in the stream is a small value, `StreamPosition`.
-A resumed run therefore sees the same batches, on any number of processes.
+The order of an epoch depends only on (seed, epoch), and the position in the stream is two integers, `StreamPosition`.
+A resumed run therefore sees the same batches, with any number of processes.
 
 Shapes: `B` sentence pairs, `S` source length, `T` target length, `N` pairs of the corpus.
 """
@@ -10,15 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
 from pydantic import Field
 
 from transformer_mt.config.section import CountOrAuto, Section
-from transformer_mt.data.bucketing import BatchPlan, BucketedBatches, Lengths, Rows
-from transformer_mt.data.encoding import EncodedCorpus, EncodedSide, Ids
+from transformer_mt.data.bucketing import BucketedBatches, Lengths, Rows
+from transformer_mt.data.encoding import EncodedCorpus, Ids
 from transformer_mt.data.tokenizers.subword_sampling import SubwordSamplers
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 
@@ -27,20 +28,20 @@ if TYPE_CHECKING:
 
 Sentences = Sequence[Sequence[int] | Ids]  # ids without control symbols
 
-LENGTH_SAMPLE = 1000  # rows from which the growth by subword sampling is estimated
+LENGTH_SAMPLE = 1000  # rows used to estimate by how much subword sampling lengthens sentences
 
 
 class BatchConfig(Section):
-    """How much is learnt from at once."""
+    """Batch size and gradient accumulation."""
 
     tokens: CountOrAuto = 4096
-    """padded target tokens of a batch (source: twice as many; sampling: about); auto: what a GPU holds, a CPU likes"""
+    """maximum padded target tokens per batch (source: twice); auto: the largest that fits a GPU, a fast one on a CPU"""
     accumulate: int = Field(default=1, ge=1)
-    """batches whose gradients make one step"""
+    """batches per optimizer step, of all processes together (gradient accumulation)"""
 
     @property
-    def budget(self) -> int:
-        """`tokens`, after `auto` was given its meaning."""
+    def token_budget(self) -> int:
+        """Return `tokens` as a number, once `auto` is resolved."""
         assert self.tokens != "auto"
         return self.tokens
 
@@ -55,30 +56,30 @@ class StreamPosition:
 
 @dataclass(frozen=True)
 class Batch:
-    """Right-padded ids. The decoder reads BOS + target and predicts target + EOS."""
+    """A batch of right-padded token ids. The decoder reads BOS + target and predicts target + EOS."""
 
     src: torch.Tensor  # [B, S] source + EOS, or BOS + source + EOS if the tokenizers set `source_bos`
     tgt_in: torch.Tensor  # [B, T] BOS + target
     labels: torch.Tensor  # [B, T] target + EOS
-    n_src: int  # source ids without padding
+    n_src: int  # source tokens without padding
     n_tgt: int  # labels without padding
     rows: Rows = field(default_factory=lambda: np.empty(0, np.int32))  # [B] rows of the encoded corpus
-    epoch: int | None = None  # epoch whose subword segmentation was used; None: the canonical segmentation
+    epoch: int | None = None  # epoch whose subword sampling was used; None: the canonical segmentation
 
     def to(self, device: torch.device) -> Batch:
         """Return this batch on another device."""
         non_blocking = device.type == "cuda"  # on MPS, the source may be freed before the copy has ended
-        src, tgt_in, labels = (t.to(device, non_blocking=non_blocking) for t in (self.src, self.tgt_in, self.labels))
+        src, tgt_in, labels = (x.to(device, non_blocking=non_blocking) for x in (self.src, self.tgt_in, self.labels))
         return replace(self, src=src, tgt_in=tgt_in, labels=labels)
 
     def pin_memory(self) -> Batch:
         """Return this batch in page-locked memory, which a GPU copies asynchronously."""
-        src, tgt_in, labels = (tensor.pin_memory() for tensor in (self.src, self.tgt_in, self.labels))
+        src, tgt_in, labels = (x.pin_memory() for x in (self.src, self.tgt_in, self.labels))
         return replace(self, src=src, tgt_in=tgt_in, labels=labels)
 
 
 class BatchStream:
-    """The endless stream of a corpus' batches, epoch after epoch."""
+    """The endless stream of the batches of a corpus, epoch after epoch."""
 
     def __init__(
         self,
@@ -89,11 +90,10 @@ class BatchStream:
         subword_samplers: SubwordSamplers | None = None,
     ) -> None:
         """Bucket a corpus into batches of at most `tokens` padded target tokens."""
-        self.corpus, self.tokenizers = corpus, tokenizers
-        self.seed, self.subword_samplers = seed, subword_samplers
+        self.corpus, self.tokenizers, self.subword_samplers = corpus, tokenizers, subword_samplers
         src_lengths, tgt_lengths = (self._expected_lengths(side) for side in (0, 1))
         self.bucketed = BucketedBatches(src_lengths + tokenizers.n_source_controls, tgt_lengths + 1, tokens)
-        self.plan = lru_cache(maxsize=2)(self._plan)  # a step may span the end of an epoch
+        self.plan = lru_cache(maxsize=2)(partial(self.bucketed.shuffled, seed))  # 2: a step may span two epochs
 
     def __len__(self) -> int:
         """Return the number of batches per epoch."""
@@ -107,24 +107,23 @@ class BatchStream:
         A rank gets only its share, batches `rank`, `rank + world_size`, ... of the `count`. The position advances by
         all `count`, so the order does not depend on the number of processes.
         """
-        places = [self.advance(position, i) for i in range(rank, count, world_size)]
-        batches = [self.collate(self.plan(place.epoch)[place.index], place.epoch) for place in places]
+        positions = [self.advance(position, i) for i in range(rank, count, world_size)]
+        batches = [self.collate(self.plan(p.epoch)[p.index], p.epoch) for p in positions]
         return batches, self.advance(position, count)
 
     def rows_at(self, position: StreamPosition, count: int) -> Rows:
         """Return the corpus rows of the next `count` batches."""
-        places = [self.advance(position, i) for i in range(count)]
-        return np.concatenate([self.plan(place.epoch)[place.index] for place in places])
+        positions = [self.advance(position, i) for i in range(count)]
+        return np.concatenate([self.plan(p.epoch)[p.index] for p in positions])
 
     def advance(self, position: StreamPosition, count: int) -> StreamPosition:
         """Return the position `count` batches later."""
         epochs, index = divmod(position.index + count, len(self))
         return StreamPosition(position.epoch + epochs, index)
 
-    def shortest_first(self, share: slice = slice(None)) -> Iterator[Batch]:
-        """Yield every pair once, unshuffled and shortest first. `share` selects the batches of one rank."""
-        plan = self.bucketed.shortest_first()
-        return (self.collate(plan[i]) for i in range(len(plan))[share])
+    def shortest_first(self, rank: int = 0, world_size: int = 1) -> Iterator[Batch]:
+        """Yield one rank's share of the corpus, unshuffled and shortest pairs first."""
+        return map(self.collate, islice(self.bucketed.shortest_first(), rank, None, world_size))
 
     def halve(self, batch: Batch) -> list[Batch]:
         """Split a batch of at least two pairs into two batches, each padded to its own longest sentence."""
@@ -132,31 +131,25 @@ class BatchStream:
         return [self.collate(rows, batch.epoch) for rows in (batch.rows[:middle], batch.rows[middle:])]
 
     def collate(self, rows: Rows, epoch: int | None = None) -> Batch:
-        """Pad the pairs of some corpus rows to a batch. `epoch` selects that epoch's subword segmentation."""
+        """Build the batch of some corpus rows, with the subword sampling of `epoch` if one is given."""
         src, tgt = (self._sentences(side, rows, epoch) for side in (0, 1))
         return replace(collate_pairs(src, tgt, self.tokenizers), rows=rows, epoch=epoch)
 
-    def _side(self, side: int) -> EncodedSide:
-        return self.corpus.tgt if side else self.corpus.src
-
     def _sentences(self, side: int, rows: Rows, epoch: int | None) -> Sentences:
-        """Return the ids of some rows, resegmented by subword sampling if it is on and an epoch is given."""
-        ids = self._side(side)
+        """Return the ids of some rows, resegmented if subword sampling is on and an epoch is given."""
+        ids = self.corpus.sides[side]
         if self.subword_samplers is None or epoch is None:
             return [ids[row] for row in rows.tolist()]
         return [self.subword_samplers[side](ids[row].tolist(), epoch, side, row) for row in rows.tolist()]
 
     def _expected_lengths(self, side: int) -> Lengths:
-        """Return the lengths [N] to bucket by. Subword sampling lengthens sentences by a measured factor."""
-        lengths = self._side(side).lengths
+        """Return the lengths [N] to bucket by, scaled by the growth that subword sampling causes in a sample."""
+        lengths = self.corpus.sides[side].lengths
         if self.subword_samplers is None:
             return lengths
         rows = np.unique(np.linspace(0, len(lengths) - 1, LENGTH_SAMPLE, dtype=np.int32))
         canonical, sampled = int(lengths[rows].sum()), sum(map(len, self._sentences(side, rows, 0)))
         return np.ceil(lengths * (sampled / max(1, canonical))).astype(np.int32)
-
-    def _plan(self, epoch: int) -> BatchPlan:
-        return self.bucketed.shuffled(self.seed, epoch)
 
 
 def collate_pairs(src: Sentences, tgt: Sentences, tokenizers: TokenizerPair) -> Batch:
@@ -172,14 +165,14 @@ def collate_pairs(src: Sentences, tgt: Sentences, tokenizers: TokenizerPair) -> 
 
 
 def collate_sources(sentences: Sentences, tokenizers: TokenizerPair) -> torch.Tensor:
-    """Return the encoder's input [B, S]: right-padded source + EOS, with BOS first if the tokenizers set it."""
+    """Return the encoder's input [B, S]: right-padded source + EOS, after BOS if the tokenizers set it."""
     tokenizer = tokenizers.src
     first = tokenizer.bos_id if tokenizers.source_bos else None
     return _pad(sentences, tokenizer.pad_id, first=first, last=tokenizer.eos_id)
 
 
 def _pad(sentences: Sentences, pad_id: int, first: int | None = None, last: int | None = None) -> torch.Tensor:
-    """Right-pad sentences after adding a first and a last id, where given."""
+    """Add the first and the last id, if given, and right-pad: [B, longest sentence]."""
     import torch
 
     start = int(first is not None)

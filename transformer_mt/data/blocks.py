@@ -1,4 +1,4 @@
-"""Processing of a large corpus in blocks, with a progress message from time to time."""
+"""Processing of a large corpus in blocks, with progress messages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TypeVar
 from transformer_mt.system.logging import log_rank0
 
 BLOCK_SIZE = 10_000  # pairs in memory at a time
-LOG_EVERY = 10  # seconds between two messages
+LOG_EVERY = 10  # seconds between messages
 
 T = TypeVar("T")
 

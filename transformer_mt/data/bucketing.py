@@ -1,8 +1,7 @@
-"""Bucketing: which sentence pairs share a batch, and in which order the batches of an epoch come.
+"""Bucketing: sort sentence pairs by length, cut them into batches, and shuffle the batches of each epoch.
 
-Pairs are sorted once by target and source length, and cut into batches once, at the token budget. In each epoch, pairs
-with the same two lengths swap places and the batches are shuffled. The number of batches and their shapes are therefore
-the same in every epoch, and an epoch needs no sorting. All state is a few flat arrays.
+Sorting and cutting happen once. Each epoch shuffles the pairs of equal source and target length among themselves, and
+then the batches. The number of batches and their shapes are therefore the same in every epoch.
 
 Shapes: `N` pairs, `M` batches.
 """
@@ -47,14 +46,15 @@ class BucketedBatches:
 
     def __init__(self, src_lengths: Lengths, tgt_lengths: Lengths, tokens: int) -> None:
         """Sort and cut pairs of these lengths, which include control symbols."""
-        key_type = np.uint16 if max(src_lengths.max(), tgt_lengths.max()) < 2**16 else np.int64  # 16 bits sort fastest
-        # Source lengths alternately rise and fall, so they stay similar in a batch that spans two target lengths.
+        # 16-bit keys sort fastest.
+        key_type = np.uint16 if max(src_lengths.max(), tgt_lengths.max()) < 2**16 else np.int64
+        # Source lengths rise and fall in turn, so they stay similar in a batch that spans two target lengths.
         src_key = np.where(tgt_lengths % 2 == 0, src_lengths, src_lengths.max() - src_lengths)
         order = np.lexsort((src_key.astype(key_type), tgt_lengths.astype(key_type)))
         src, tgt = src_lengths[order], tgt_lengths[order]
         changes = (np.diff(src) != 0) | (np.diff(tgt) != 0)
         self.rows: Rows = order.astype(np.int32)
-        self.length_bounds = np.flatnonzero(np.r_[True, changes, True])  # bounds of runs of pairs with equal lengths
+        self.length_bounds = np.flatnonzero(np.r_[True, changes, True])  # bounds of pairs of equal lengths
         self.bounds = _batch_bounds(src, tgt, tokens)
         starts = self.bounds[:-1]
         # [M, 3] number of pairs, source length and target length of each batch
@@ -78,12 +78,12 @@ class BucketedBatches:
 
 
 def _batch_bounds(src: Lengths, tgt: Lengths, tokens: int) -> NDArray[np.int64]:
-    """Cut sorted pairs into batches greedily. Return the first index of each batch, then N: [M + 1]."""
+    """Cut sorted pairs into batches greedily. Return the start of each batch, and N: [M + 1]."""
     bounds = [0]
     while (start := bounds[-1]) < len(tgt):
-        max_pairs = max(1, tokens // int(tgt[start]))  # an upper limit, because targets only get longer
+        max_pairs = max(1, tokens // int(tgt[start]))  # an upper bound, because targets only get longer
         window = slice(start, start + max_pairs)
         count = np.arange(1, len(tgt[window]) + 1)
         fits = (count * tgt[window] <= tokens) & (count * np.maximum.accumulate(src[window]) <= 2 * tokens)
-        bounds.append(start + max(1, int(fits.sum())))  # both products only grow, so the pairs that fit are a prefix
+        bounds.append(start + max(1, int(fits.sum())))  # both products only grow
     return np.array(bounds)

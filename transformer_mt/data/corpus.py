@@ -1,8 +1,7 @@
 """Parallel text from any source, as one memory-mapped Arrow table `src | tgt | file | line`.
 
-`load_corpus` reads two line-aligned text files, a table (TSV, CSV, JSONL, Parquet), a `datasets` data set from the hub
-or from disk, or the built-in quickstart corpus. It reads a source once and caches the Arrow table under a key of the
-files' paths, sizes, modification times and the settings. Later calls map that file, so a corpus may exceed the memory.
+`load_corpus` reads a source once and caches the table. The key of the cache covers the settings and the files' paths,
+sizes and modification times. Later calls memory-map the table, so a corpus may exceed the main memory.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 FORMAT_VERSION = 2  # of a cached table; part of its key
-MAX_LISTED = 5  # pairs that a message lists before "... and N more"
+MAX_LISTED = 5  # pairs that a message lists
 REST = "rest-"  # name prefix of the training pairs that are left after validation pairs were split off
 
 Language = Annotated[str, AfterValidator(check_language)]
@@ -105,16 +104,16 @@ class ParallelCorpus:
                 start = end
 
     def column(self, name: Literal["src", "tgt"]) -> list[str]:
-        """Return one side as a list in memory; meant for validation and test sets."""
+        """Return one side as a list. Meant for validation and test sets, which fit in memory."""
         return [pair[name == "tgt"] for pair in self]
 
     def describe_line(self, row: int) -> str:
         """Return the file and line of a pair as `file:line`."""
-        found = cast(dict[str, Any], self.table[row if self.selected is None else int(self.selected[row])])
-        return f"{self.files[found['file']]}:{found['line']}"
+        pair = cast(dict[str, Any], self.table[row if self.selected is None else int(self.selected[row])])
+        return f"{self.files[pair['file']]}:{pair['line']}"
 
     def describe_lines(self, rows: Sequence[int], count: int | None = None) -> str:
-        """Return `file:line` of the first few rows, then "... and N more" out of `count` (default: all rows)."""
+        """Return `file:line` of the first few rows, and how many more of `count` (default: all rows) there are."""
         more = (len(rows) if count is None else count) - MAX_LISTED
         return ", ".join(map(self.describe_line, rows[:MAX_LISTED])) + (f", ... and {more:,} more" if more > 0 else "")
 
@@ -125,7 +124,7 @@ class ParallelCorpus:
 
 
 def load_corpus(source: Source, src_lang: str, tgt_lang: str, cache_dir: Path) -> ParallelCorpus:
-    """Read a source, or map its table from the cache. Raises `UserError` with file, line and remedy."""
+    """Map the cached table of a source, after reading the source if needed. Raises `UserError` with file and line."""
     from datasets import Dataset
 
     columns = (source.src_column or src_lang, source.tgt_column or tgt_lang)
@@ -138,7 +137,7 @@ def load_corpus(source: Source, src_lang: str, tgt_lang: str, cache_dir: Path) -
     return ParallelCorpus(Dataset.from_file(str(folder / "pairs.arrow")), info["files"], folder.name, info["sha256"])
 
 
-# --- validation pairs from the training pairs -------------------------------------------------------------------------
+# --- validation pairs split off from the training pairs ---------------------------------------------------------------
 
 
 def split_off_validation(corpus: ParallelCorpus, size: int, seed: int) -> tuple[ParallelCorpus, ParallelCorpus]:
@@ -160,12 +159,12 @@ def split_off_validation(corpus: ParallelCorpus, size: int, seed: int) -> tuple[
 
 
 def has_split_off_validation(fingerprint: str) -> bool:
-    """Return whether a training corpus is the rest after validation pairs were split off."""
+    """Return whether validation pairs were split off from the training corpus with this fingerprint."""
     return f"-{REST}" in fingerprint
 
 
 def is_split_differently(fingerprint: str, other: str) -> bool:
-    """Return whether `other` is the same text as `fingerprint`, but without the same validation pairs split off."""
+    """Return whether `other` is the same text, but with other validation pairs split off, or with none."""
     text = fingerprint.partition(f"-{REST}")[0]
     return has_split_off_validation(fingerprint) and other.partition(f"-{REST}")[0] == text and other != fingerprint
 
@@ -186,8 +185,8 @@ def _cache_key(source: Source, columns: tuple[str, str]) -> str:
     elif source.dataset and Path(source.dataset).is_dir():
         files = sorted(_visible_files(Path(source.dataset)))
     states = [_file_state(path) for path in files]
-    text = json.dumps([FORMAT_VERSION, source.model_dump(mode="json"), columns, states])
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    settings = json.dumps([FORMAT_VERSION, source.model_dump(mode="json"), columns, states])
+    return hashlib.sha256(settings.encode()).hexdigest()[:16]
 
 
 def _file_state(path: Path) -> tuple[str, int, int]:
@@ -196,7 +195,7 @@ def _file_state(path: Path) -> tuple[str, int, int]:
 
 
 def _visible_files(folder: Path) -> Iterator[Path]:
-    """Yield the files below a folder, except hidden ones: the cache that is being written may lie there."""
+    """Yield the files below a folder. Hidden ones are skipped, because they may be the cache itself."""
     for parent, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
         files = (Path(parent, name) for name in names if not name.startswith("."))

@@ -1,7 +1,6 @@
 """The tokenised corpus: token ids as flat memory-mapped arrays on disk.
 
-A pair of tokens takes two 32-bit numbers, a sentence pair two 64-bit offsets and a 32-bit row number. Python lists
-would need ten times that.
+The arrays take 4 bytes per token and 20 bytes per sentence pair; Python lists would take ten times as much.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class EncodedSide:
 
     @property
     def lengths(self) -> Lengths:
-        """Tokens per sentence: [N]."""
+        """Return the tokens per sentence: [N]."""
         return np.diff(self.offsets).astype(np.int32)
 
 
@@ -77,8 +76,13 @@ class EncodedCorpus:
     def __len__(self) -> int:
         return len(self.src)
 
+    @property
+    def sides(self) -> tuple[EncodedSide, EncodedSide]:
+        """Return source and target, to be indexed by side 0 and 1."""
+        return self.src, self.tgt
+
     def describe_lines(self, rows: Rows) -> str:
-        """Return `file:line` of the first few rows, and the number of further ones."""
+        """Return `file:line` of the first few rows, and how many more there are."""
         return self.text.describe_lines(self.text_rows[rows].tolist())
 
 
@@ -95,13 +99,9 @@ def encode_corpus(
     corpus: ParallelCorpus, tokenizers: TokenizerPair, limit: LengthLimit | None, cache_dir: Path
 ) -> EncodedCorpus:
     """Encode and filter a corpus, or map its arrays from the cache. Without a limit, keep every pair unchanged."""
-    settings = [
-        FORMAT_VERSION,
-        *(corpus.key, corpus.fingerprint),
-        *(tokenizers.src.to_json(), tokenizers.tgt.to_json()),
-        str(limit),
-    ]
-    folder = cache_dir / f"ids-{sha256(json.dumps(settings).encode()).hexdigest()[:16]}"
+    tokenizer_json = tokenizers.src.to_json(), tokenizers.tgt.to_json()
+    settings = json.dumps([FORMAT_VERSION, corpus.key, corpus.fingerprint, *tokenizer_json, str(limit)])
+    folder = cache_dir / f"ids-{sha256(settings.encode()).hexdigest()[:16]}"
     if not folder.exists():
         with atomic_shared_folder(folder) as temporary:
             filtered = _write_arrays(corpus, tokenizers, limit, temporary)
@@ -121,10 +121,10 @@ def _load_side(folder: Path, name: str) -> EncodedSide:
 def _write_arrays(
     corpus: ParallelCorpus, tokenizers: TokenizerPair, limit: LengthLimit | None, folder: Path
 ) -> FilterCounts:
+    """Encode and filter block by block, and write ids, offsets and rows to `folder`."""
     filtered = FilterCounts()
-    lengths: tuple[list[Offsets], list[Offsets]] = ([np.zeros(1, np.int64)], [np.zeros(1, np.int64)])
-    rows = [np.empty(0, np.int32)]
-    first_row = 0
+    lengths = [np.zeros(1, np.int64)], [np.zeros(1, np.int64)]  # per side; their cumulative sums are the offsets
+    rows, first_row = [np.empty(0, np.int32)], 0
     with (folder / "src.ids").open("wb") as src_file, (folder / "tgt.ids").open("wb") as tgt_file:
         for pairs in in_blocks(iter(corpus), "encoded", len(corpus)):
             src, tgt = [src for src, _ in pairs], [tgt for _, tgt in pairs]
@@ -139,8 +139,8 @@ def _write_arrays(
                 lengths[side].append(np.array([*map(len, ids)], np.int64))
                 file.write(np.fromiter(chain.from_iterable(ids), np.int32).tobytes())
     np.save(folder / "rows.npy", np.concatenate(rows))
-    for name, counted in zip(("src", "tgt"), lengths, strict=True):
-        np.save(folder / f"{name}.offsets.npy", np.cumsum(np.concatenate(counted)))
+    for name, side_lengths in zip(("src", "tgt"), lengths, strict=True):
+        np.save(folder / f"{name}.offsets.npy", np.cumsum(np.concatenate(side_lengths)))
     return filtered
 
 
@@ -152,7 +152,7 @@ def _filter_block(
     first_row: int,
 ) -> list[int]:
     """Return the indices of the pairs to keep. Truncates ids in place and updates `filtered`."""
-    max_tokens = limit.max_length - 1  # one place is for the end symbol
+    max_tokens = limit.max_length - 1  # without the end symbol
     kept: list[int] = []
     for i, ((src_text, tgt_text), (src, tgt)) in enumerate(zip(pairs, encoded, strict=True)):
         if not limit.keep_empty and not (src and tgt and src_text.strip() and tgt_text.strip()):

@@ -1,4 +1,4 @@
-"""Language codes: validation, and the two-letter code of a language."""
+"""Validation of language codes, and their two-letter forms."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COUNTRY_CODES = {
     "ua": "uk",
     "vn": "vi",
 }
-"""Country codes that are mistaken for language codes, and the languages they should be."""
+"""Country codes that are often mistaken for language codes, and the code to use instead."""
 
 
 def check_language(code: str) -> str:

@@ -1,4 +1,4 @@
-"""A background thread builds the next batches while the model computes on the current ones."""
+"""Prefetching: a background thread builds the next batches while the model trains on the current ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class StepBatches(NamedTuple):
 class Prefetcher:
     """Context manager that builds the batches of upcoming optimizer steps in a background thread.
 
-    It returns exactly what `BatchStream.take` would. An error while building is raised by `take` for the same step.
+    `take` returns the batches of `BatchStream.take`, or raises the error that occurred while building that step.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Prefetcher:
         self._pool.shutdown(cancel_futures=True)
 
     def take(self, position: StreamPosition) -> StepBatches:
-        """Return the step that starts at a position, and start building the following steps."""
+        """Return the step that starts at a position, and submit the following steps."""
         starts = [self.stream.advance(position, i * self.count) for i in range(PREFETCHED_STEPS + 1)]
         self._steps = {start: self._steps.get(start) or self._pool.submit(self._build, start) for start in starts}
         return self._steps[position].result()

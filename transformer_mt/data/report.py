@@ -1,4 +1,4 @@
-"""The data report before training: sizes, dropped pairs, duplicates, and held-out sentences found in training."""
+"""The data report before training: sizes, dropped pairs, duplicates, and leaks of held-out sentences."""
 
 from __future__ import annotations
 
@@ -44,11 +44,9 @@ def build_report(
 
 
 def _report_repetitions(train: ParallelCorpus, held_out: Mapping[str, ParallelCorpus], cache_dir: Path) -> list[str]:
-    """Return the lines about duplicates and leaks, from the cache if the corpora are unchanged."""
-    keys = [
-        *(train.key, train.fingerprint),
-        *(f"{name} {corpus.key} {corpus.fingerprint}" for name, corpus in held_out.items()),
-    ]
+    """Return the lines about duplicates and leaks. They are cached for unchanged corpora."""
+    held_out_keys = [f"{name} {corpus.key} {corpus.fingerprint}" for name, corpus in held_out.items()]
+    keys = [train.key, train.fingerprint, *held_out_keys]
     path = cache_dir / f"repetitions-{sha256(json.dumps(keys).encode()).hexdigest()[:16]}.json"
     if not path.exists():
         write_text(path, json.dumps(_find_repetitions(train, held_out)))

@@ -1,4 +1,4 @@
-"""Lines of text files, plain or gzipped, and line-aligned files.
+"""Readers of text files, plain or gzipped, and of line-aligned files.
 
 Only a line feed ends a line; a carriage return before it is removed. Separators such as U+2028 stay inside a line.
 """
@@ -35,7 +35,7 @@ def check_is_file(path: Path) -> None:
 
 
 def decode_line(raw: bytes, name: str, number: int, errors: Errors = "strict") -> str:
-    """Decode line `number` of a file and strip its line end.
+    """Decode line `number` of a file and strip its line end, and the byte order mark of line 1.
 
     Invalid UTF-8 becomes U+FFFD with `errors="replace"`, else raises `UserError` with file and line.
     """

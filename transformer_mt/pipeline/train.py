@@ -143,7 +143,7 @@ def set_up(run: RunFolder, requested: Config, ranks: Ranks, warm_start: WarmStar
     # ranks may have read different weights of a warm start whose run is being trained
     ranks.broadcast_parameters(parameter.data for parameter in model.parameters())
     config = ranks.run_on_rank0(lambda: resolve_batch_tokens(resolved, machine, model, data))
-    setup = Setup(config, machine, data, model, make_stream(config, data, config.batches.budget))
+    setup = Setup(config, machine, data, model, make_stream(config, data, config.batches.token_budget))
     if ranks.is_rank0:
         log_memory(config, machine, model, setup.stream)
         warn_early_end(config, setup.stream)
@@ -281,7 +281,7 @@ def make_validator(
         model,
         tokenizers,
         config.decoding,
-        BatchStream(corpus, tokenizers, config.batches.budget, config.seed),
+        BatchStream(corpus, tokenizers, config.batches.token_budget, config.seed),
         list(corpus.text),
         machine=machine,
         ranks=ranks,

@@ -86,7 +86,7 @@ class Validator:
         was_training = model.training
         model.eval()
         sums = torch.zeros(3, device=self.machine.device)
-        for batch in self.stream.shortest_first(slice(self.ranks.rank, None, self.ranks.size)):
+        for batch in self.stream.shortest_first(self.ranks.rank, self.ranks.size):
             with self.machine.autocast():
                 loss = batch_loss(model, batch.to(self.machine.device), self.smoothing)
             sums += torch.stack([loss.total, loss.nll, torch.full_like(loss.nll, batch.n_tgt)])
