@@ -59,7 +59,7 @@ def receiving(dice: Dice, subject: Nominal) -> Clause:
 
 
 def placing(dice: Dice, subject: Nominal) -> Clause:
-    """Putting something somewhere: the two-way preposition takes the accusative."""
+    """ "She puts the cup on the table": the two-way preposition takes the accusative."""
     posture = dice.pick(valency.POSTURES)
     thing = noun_phrase(dice, dice.pick(posture.things), owner=subject)
     if posture is valency.HANGING:
@@ -80,7 +80,7 @@ def activity(dice: Dice, subject: Nominal) -> Clause:
 
 
 def _companion(dice: Dice, subject: Nominal) -> Text:
-    """Now and then with or without somebody."""
+    """Return "with" or "without" somebody, or mostly nothing."""
     if not dice.chance(0.15):
         return EMPTY
     preposition = lexicon.WITH if dice.chance(0.6) else lexicon.WITHOUT
@@ -142,7 +142,7 @@ _ACTIONS: tuple[Callable[[Dice, Nominal], Clause], ...] = weighted(
 
 
 def deed(dice: Dice, subject: Nominal) -> Clause:
-    """An action in the narrow sense, neither a state nor a perception."""
+    """Return an action that is neither a state nor a perception."""
     while True:
         clause = action(dice, subject)
         if not clause.verb.stative:
@@ -150,7 +150,7 @@ def deed(dice: Dice, subject: Nominal) -> Clause:
 
 
 def purpose_of(dice: Dice, subject: Nominal) -> Clause:
-    """Something worth going somewhere for."""
+    """Return an action as the purpose of a motion."""
     while True:
         aim = dice.pick(_PURPOSES)(dice, subject)
         if not aim.verb.stative and aim.verb != verbs.LAUGH:
@@ -191,7 +191,7 @@ def _meet(dice: Dice, subject: NounPhrase) -> Clause:
 
 
 def transport(dice: Dice) -> Clause:
-    """Trains, buses and ships come and go."""
+    """Return the arrival or departure of a train, bus or ship."""
     noun = dice.pick(lexicon.nouns("train bus ship"))
     subject = noun_phrase(dice, noun, plural=0.15, definite=True)._replace(determiner=THE, possessor=None)
     return Clause(subject, verbs.ARRIVE if dice.chance(0.5) else verbs.DEPART)

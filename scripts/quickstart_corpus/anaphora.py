@@ -1,11 +1,11 @@
-"""Pronouns that agree with an antecedent: personal pronouns across clauses, relative pronouns within a sentence.
+"""Sentences with pronouns that agree with an antecedent: personal pronouns and relative pronouns.
 
 A pronoun has the gender and number of its German antecedent, and the case of its own clause.
 """
 
 from . import lexicon, valency, verbs
 from .actions import action
-from .clause import Clause, Tense, coordinated, main_clause, subordinate
+from .clause import Clause, Tense, coordinate, main_clause, subordinate
 from .dice import Dice, weighted
 from .lexicon import Case, Noun
 from .morphology import (
@@ -22,8 +22,8 @@ from .morphology import (
     sequence,
 )
 from .phrases import adjective_for, antecedent, human, human_object, noun_phrase, person
-from .states import is_adjective, thing
-from .tenses import in_time
+from .states import predicative, thing
+from .tenses import add_time
 
 _GIFTS = lexicon.nouns("ball book flower picture gift hat apple glass cup bottle")
 _PETS = lexicon.nouns("dog cat bird horse cow")
@@ -46,8 +46,8 @@ def described(dice: Dice) -> Text:
     first = adjective_for(dice, subject.noun)
     second = dice.pick(tuple(a for a in lexicon.ADJECTIVES_FOR[subject.noun.kind] if a.scale != first.scale))
     tense: Tense = "past" if dice.chance(0.2) else "present"
-    claim = Clause(subject, verbs.BE, tense, predicate=is_adjective(subject, first))
-    rest = Clause(pronoun, verbs.BE, tense, predicate=is_adjective(subject, second))
+    claim = Clause(subject, verbs.BE, tense, predicate=predicative(subject, first))
+    rest = Clause(pronoun, verbs.BE, tense, predicate=predicative(subject, second))
     if dice.chance(0.65):
         claim = claim._replace(negated=dice.chance(0.15))
         return sequence("{}, but {}", "{}, aber {}", main_clause(claim), main_clause(rest))
@@ -55,7 +55,7 @@ def described(dice: Dice) -> Text:
 
 
 def acquired(dice: Dice) -> Text:
-    """ "..., weil er ihn braucht", "..., weil er billig ist": the pronoun as object, or as subject."""
+    """ "..., weil er ihn braucht", "..., weil er billig ist": the pronoun is the object or the subject."""
     subject, pronoun = antecedent(dice)
     entry = dice.pick(_ACQUIRING)
     phrase = noun_phrase(dice, dice.pick(entry.objects), owner=pronoun)
@@ -67,7 +67,7 @@ def acquired(dice: Dice) -> Text:
         tense: Tense = "past" if main.tense == "past" else "present"
         scale = phrase.adjective.scale if phrase.adjective else ""
         fitting = tuple(a for a in lexicon.ADJECTIVES_FOR[phrase.noun.kind] if a.scale != scale)
-        why = Clause(it, verbs.BE, tense, predicate=is_adjective(phrase, dice.pick(fitting)))
+        why = Clause(it, verbs.BE, tense, predicate=predicative(phrase, dice.pick(fitting)))
     return sequence("{} because {}", "{}, weil {}", main_clause(main), subordinate(why))
 
 
@@ -98,7 +98,7 @@ def kept(dice: Dice) -> Text:
 
 
 def visited(dice: Dice) -> Text:
-    """ "... besucht und ihm geholfen": the dative or accusative of a person already named."""
+    """ "... besucht und ihm geholfen": the pronoun is in the dative or the accusative."""
     subject = human(dice)
     guest, pronoun = _person_with_pronoun(dice)
     first = Clause(subject, dice.pick(_MEETING), "past", accusative=guest)
@@ -111,17 +111,17 @@ def visited(dice: Dice) -> Text:
     else:
         others = tuple(verb for verb in _MEETING if verb != first.verb)
         second = Clause(subject, dice.pick(others), "past", accusative=pronoun)
-    return coordinated(first, second)
+    return coordinate(first, second)
 
 
 def presented(dice: Dice) -> Text:
-    """ "... gekauft und ihn dem Kind gegeben": the accusative pronoun before the dative noun."""
+    """ "... gekauft und ihn dem Kind gegeben": the accusative pronoun precedes the dative noun."""
     subject = human(dice)
     gift = noun_phrase(dice, dice.pick(_GIFTS), owner=subject)
     first = Clause(subject, dice.pick((verbs.BUY, verbs.FIND)), "past", accusative=gift)
     receiver = human_object(dice, subject)
     second = Clause(subject, verbs.GIVE, "past", dative=receiver, accusative=pronoun_for_thing(gift))
-    return coordinated(first, second)
+    return coordinate(first, second)
 
 
 # --- relative clauses --------------------------------------------------------------------------------------------
@@ -132,38 +132,38 @@ def _head(dice: Dice, noun: Noun) -> NounPhrase:
     return NounPhrase(noun, THE, plural and bool(noun.en_plural), adjective_for(dice, noun) if described else None)
 
 
-def _who_acts(dice: Dice, head: NounPhrase) -> NounPhrase:
+def _with_subject_relative(dice: Dice, head: NounPhrase) -> NounPhrase:
     """ "the man who is reading a book"."""
-    acting = in_time(dice, action(dice, relative_pronoun(head)), embedded=True)
+    acting = add_time(dice, action(dice, relative_pronoun(head)), embedded=True)
     return head._replace(relative=subordinate(acting))
 
 
-def _whom_one_meets(dice: Dice, head: NounPhrase, verb: verbs.Verb, case: Case) -> NounPhrase:
-    """ "the book that the girl is reading", "the man whom the boy is helping": the object has moved to the front."""
+def _with_object_relative(dice: Dice, head: NounPhrase, verb: verbs.Verb, case: Case) -> NounPhrase:
+    """ "the book that the girl is reading", "the man whom the boy is helping"."""
     pronoun = relative_pronoun(head)
-    rest = subordinate(in_time(dice, Clause(human(dice), verb), embedded=True))
+    rest = subordinate(add_time(dice, Clause(human(dice), verb), embedded=True))
     pairs = (*rest.pairs, (verb.lemma, head.noun.en))
     return head._replace(relative=Text(f"{pronoun.en_object} {rest.en}", f"{pronoun.de(case)} {rest.de}", pairs))
 
 
 def relative_subject(dice: Dice) -> Text:
-    """A noun phrase with a relative clause as the subject: "Der Mann, der ein Buch liest, ist müde"."""
+    """Return a subject with a relative clause: "Der Mann, der ein Buch liest, ist müde"."""
     if dice.chance(0.5):
-        head = _who_acts(dice, _head(dice, dice.pick(lexicon.PEOPLE)))
+        head = _with_subject_relative(dice, _head(dice, dice.pick(lexicon.PEOPLE)))
     elif dice.chance(0.3):
-        head = _whom_one_meets(dice, _head(dice, dice.pick(lexicon.PEOPLE)), dice.pick(valency.DATIVE), "dat")
+        head = _with_object_relative(dice, _head(dice, dice.pick(lexicon.PEOPLE)), dice.pick(valency.DATIVE), "dat")
     else:
         entry = dice.pick(valency.TRANSITIVE)
-        head = _whom_one_meets(dice, _head(dice, dice.pick(entry.objects)), entry.verb, "acc")
+        head = _with_object_relative(dice, _head(dice, dice.pick(entry.objects)), entry.verb, "acc")
     scale = head.adjective.scale if head.adjective else ""
     fitting = tuple(a for a in lexicon.ADJECTIVES_FOR[head.noun.kind] if a.scale != scale)
     tense: Tense = "past" if dice.chance(0.15) else "present"
-    return main_clause(Clause(head, verbs.BE, tense, predicate=is_adjective(head, dice.pick(fitting))))
+    return main_clause(Clause(head, verbs.BE, tense, predicate=predicative(head, dice.pick(fitting))))
 
 
 def relative_object(dice: Dice) -> Text:
-    """At the end of the sentence: "Ich sehe den Mann, der im Garten arbeitet"."""
-    head = _who_acts(dice, _head(dice, dice.pick(lexicon.PEOPLE)))
+    """Return an object with a relative clause: "Ich sehe den Mann, der im Garten arbeitet"."""
+    head = _with_subject_relative(dice, _head(dice, dice.pick(lexicon.PEOPLE)))
     verb = dice.pick((verbs.SEE, verbs.VISIT, verbs.LIKE, verbs.LOOK_FOR))
     tense: Tense = "present" if verb.stative else "progressive"
     return main_clause(Clause(human(dice), verb, tense, accusative=head))

@@ -1,7 +1,7 @@
-"""One clause, two word orders.
+"""Clauses, and their word order in English and in German.
 
-A `Clause` says who does what to whom, when, where and how; this file puts it into English and into German. The German
-rules (Duden grammar: sentence bracket and order of the middle field):
+A `Clause` states who does what to whom, when, where and how. The German rules (Duden grammar: sentence bracket and
+order of the middle field) are:
 
 - main clause: one constituent, the finite verb, the middle field, the rest of the verb ("Heute hat er ... gekauft");
 - yes/no question, and main clause after a subordinate clause: the finite verb first;
@@ -48,7 +48,7 @@ class Clause(NamedTuple):
     place: Text = EMPTY
     manner: Adverb | None = None
     time: Adverb | None = None
-    front: Literal["subject", "time", "place"] = "subject"  # what opens the main clause
+    front: Literal["subject", "time", "place"] = "subject"  # first constituent of a main clause
 
     @property
     def pairs(self) -> Pairs:
@@ -62,7 +62,7 @@ class Clause(NamedTuple):
         return pairs + self.predicate.pairs if self.predicate is not None else pairs
 
 
-def _joined(*words: str) -> str:
+def _join(*words: str) -> str:
     return " ".join(word for word in words if word)
 
 
@@ -74,7 +74,7 @@ _BE_PAST: dict[Person, str] = {"1s": "was", "3s": "was", "1p": "were", "3p": "we
 
 
 def _english_verb(clause: Clause, do_support: bool) -> tuple[str, str]:
-    """The auxiliary, which a question moves to the front and `not` follows, and the rest of the verb."""
+    """Return the auxiliary, which precedes `not` and opens a question, and the rest of the verb."""
     verb, modal, person = clause.verb, clause.modal, clause.subject.person
     past = clause.tense == "past"
     if modal is not None and not modal.full:
@@ -88,10 +88,10 @@ def _english_verb(clause: Clause, do_support: bool) -> tuple[str, str]:
     if modal is not None:
         base, third, simple_past, rest = modal.en, modal.en_third, modal.en_past, verb.en
     if do_support:
-        return "did" if past else "does" if person == "3s" else "do", _joined(base, rest)
+        return "did" if past else "does" if person == "3s" else "do", _join(base, rest)
     if past:
-        return "", _joined(simple_past, rest)
-    return "", _joined(third if person == "3s" else base, rest)
+        return "", _join(simple_past, rest)
+    return "", _join(third if person == "3s" else base, rest)
 
 
 def _has_no(clause: Clause) -> bool:
@@ -107,13 +107,13 @@ def _english_objects(clause: Clause) -> str:
     if isinstance(accusative, NounPhrase) and _has_no(clause):
         direct = accusative._replace(determiner=NO).en
     if isinstance(accusative, Pronoun):
-        return _joined(verb.preposition, direct, verb.particle, "to " + indirect if dative else "")
-    return _joined(verb.preposition, verb.particle, indirect, direct)
+        return _join(verb.preposition, direct, verb.particle, "to " + indirect if dative else "")
+    return _join(verb.preposition, verb.particle, indirect, direct)
 
 
-def _english_rest(clause: Clause) -> str:
+def _english_tail(clause: Clause) -> str:
     predicate, time = clause.predicate, clause.time
-    return _joined(
+    return _join(
         _english_objects(clause),
         predicate.en if predicate is not None else "",
         clause.manner.en if clause.manner else "",
@@ -132,37 +132,37 @@ def english(clause: Clause, *, question: bool = False, subject: bool = True) -> 
         auxiliary, negation = "cannot", ""
     adverb = clause.time.en if clause.time and clause.time.mid and clause.front != "time" else ""
     who = clause.subject.en if subject else ""
-    opening = _joined(auxiliary, who) if question else _joined(who, auxiliary)
+    opening = _join(auxiliary, who) if question else _join(who, auxiliary)
     if clause.front == "time" and clause.time:
-        opening = _joined(clause.time.en, opening)
+        opening = _join(clause.time.en, opening)
     if clause.front == "place":
-        opening = _joined(clause.place.en, opening)
-    return _joined(opening, negation, adverb, verb, _english_rest(clause))
+        opening = _join(clause.place.en, opening)
+    return _join(opening, negation, adverb, verb, _english_tail(clause))
 
 
 # --- German ------------------------------------------------------------------------------------------------------
 
 
-def _conjugated(person: Person, first: str, third: str, plural: str) -> str:
+def _conjugate(person: Person, first: str, third: str, plural: str) -> str:
     return first if person == "1s" else third if person == "3s" else plural
 
 
 def _preterite(person: Person, singular: str) -> str:
-    """war, waren; hatte, hatten: the first and third person singular are equal."""
+    """Return the preterite form: "war, waren; hatte, hatten". First and third person singular are equal."""
     if person in ("1s", "3s"):
         return singular
     return singular + ("n" if singular.endswith("e") else "en")
 
 
 def _german_verb(clause: Clause) -> tuple[str, str, str]:
-    """The finite verb, what closes the bracket, and the finite verb as the last word of a subordinate clause."""
+    """Return the finite verb, the end of the bracket, and the finite verb as last word of a subordinate clause."""
     verb, modal, person = clause.verb, clause.modal, clause.subject.person
     past = clause.tense == "past"
     if modal is not None and not modal.gern:
         finite = (
             _preterite(person, modal.de_past)
             if past
-            else _conjugated(person, modal.de_first, modal.de_third, modal.de_plural)
+            else _conjugate(person, modal.de_first, modal.de_third, modal.de_plural)
         )
         return finite, verb.infinitive, finite
     if past and not verb.preterite:
@@ -171,14 +171,14 @@ def _german_verb(clause: Clause) -> tuple[str, str, str]:
     if past:
         finite = _preterite(person, verb.preterite)
     else:
-        finite = _conjugated(person, verb.de_first, verb.de_third, verb.de_plural)
+        finite = _conjugate(person, verb.de_first, verb.de_third, verb.de_plural)
     return finite, verb.prefix, verb.prefix + finite
 
 
 def _perfect_auxiliary(verb: Verb, person: Person) -> str:
     if verb.perfect_with_sein:
-        return _conjugated(person, "bin", "ist", "sind")
-    return _conjugated(person, "habe", "hat", "haben")
+        return _conjugate(person, "bin", "ist", "sind")
+    return _conjugate(person, "habe", "hat", "haben")
 
 
 def _gern(clause: Clause) -> bool:
@@ -224,7 +224,7 @@ def _middle_field(clause: Clause, *, subject: bool, front: str = "") -> str:
     subject_is_pronoun = isinstance(clause.subject, Pronoun)
     accusative_is_pronoun = isinstance(clause.accusative, Pronoun)
     dative_is_pronoun = isinstance(clause.dative, Pronoun)
-    return _joined(
+    return _join(
         who if subject_is_pronoun else "",
         reflexive,
         "" if subject_is_pronoun else who,
@@ -244,57 +244,57 @@ def _middle_field(clause: Clause, *, subject: bool, front: str = "") -> str:
     )
 
 
-# --- both --------------------------------------------------------------------------------------------------------
+# --- both languages ----------------------------------------------------------------------------------------------
 
 
 def main_clause(clause: Clause) -> Text:
-    """Verb second: "Heute liest der Lehrer ein Buch"."""
+    """Put the verb second: "Heute liest der Lehrer ein Buch"."""
     finite, close, _ = _german_verb(clause)
     if clause.front == "time" and clause.time:
         opening = clause.time.de
     else:
         opening = clause.place.de if clause.front == "place" else clause.subject.de("nom")
     middle = _middle_field(clause, subject=clause.front != "subject", front=clause.front)
-    return Text(english(clause), _joined(opening, finite, middle, close), clause.pairs)
+    return Text(english(clause), _join(opening, finite, middle, close), clause.pairs)
 
 
 def question(clause: Clause) -> Text:
-    """Verb first in both languages; a question word may be put before it."""
+    """Put the verb first in both languages. A question word may precede it."""
     return Text(english(clause, question=True), _verb_first(clause), clause.pairs)
 
 
 def after_subordinate(clause: Clause) -> Text:
-    """The main clause after a subordinate one, which is its first constituent: "Wenn es regnet, bleibt er hier"."""
+    """Put the German verb first, because a subordinate clause precedes: "Wenn es regnet, bleibt er hier"."""
     return Text(english(clause), _verb_first(clause), clause.pairs)
 
 
 def _verb_first(clause: Clause) -> str:
     finite, close, _ = _german_verb(clause)
-    return _joined(finite, _middle_field(clause, subject=True), close)
+    return _join(finite, _middle_field(clause, subject=True), close)
 
 
 def subordinate(clause: Clause) -> Text:
-    """Verb last, to follow a conjunction or a relative pronoun: "weil der Lehrer heute ein Buch gelesen hat"."""
+    """Put the verb last, after a conjunction or relative pronoun: "weil der Lehrer heute ein Buch gelesen hat"."""
     finite, close, last = _german_verb(clause)
-    verb = last if close == clause.verb.prefix else _joined(close, finite)
-    return Text(english(clause), _joined(_middle_field(clause, subject=True), verb), clause.pairs)
+    verb = last if close == clause.verb.prefix else _join(close, finite)
+    return Text(english(clause), _join(_middle_field(clause, subject=True), verb), clause.pairs)
 
 
 def purpose(clause: Clause) -> Text:
-    """The infinitive with zu, between a separable prefix and the verb: "um Brot zu kaufen", "um aufzustehen"."""
+    """Return the infinitive with zu, which follows a separable prefix: "um Brot zu kaufen", "um aufzustehen"."""
     verb = clause.verb
     infinitive = f"{verb.prefix}zu{verb.de}" if verb.prefix else f"zu {verb.de}"
-    german = _joined("um", _middle_field(clause, subject=False), infinitive)
-    return Text(_joined("in order to", verb.en, _english_rest(clause)), german, clause.pairs)
+    german = _join("um", _middle_field(clause, subject=False), infinitive)
+    return Text(_join("in order to", verb.en, _english_tail(clause)), german, clause.pairs)
 
 
-def coordinated(first: Clause, second: Clause) -> Text:
-    """Two predicates of one subject. The perfect names haben or sein once where both verbs share it."""
+def coordinate(first: Clause, second: Clause) -> Text:
+    """Join two predicates of one subject. A shared auxiliary of the perfect is named once."""
     opening = main_clause(first)
     finite, close, _ = _german_verb(second)
     both_perfect = not (first.verb.preterite or second.verb.preterite) and first.tense == second.tense == "past"
     if both_perfect and first.verb.perfect_with_sein == second.verb.perfect_with_sein:
         finite = ""
-    german = _joined("und", finite, _middle_field(second, subject=False), close)
+    german = _join("und", finite, _middle_field(second, subject=False), close)
     pairs = opening.pairs + second.pairs
     return Text(f"{opening.en} and {english(second, subject=False)}", f"{opening.de} {german}", pairs)

@@ -25,23 +25,23 @@ MIN_WORDS, MAX_WORDS = 3, 25
 
 
 def is_reserved(pair: tuple[str, str]) -> bool:
-    """Return whether two words may occur together only in `combinations`. A checksum decides, so it never changes."""
+    """Return whether two words may occur together only in `combinations`. A checksum makes the choice permanent."""
     return zlib.crc32(" ".join(pair).encode()) % RESERVED_ONE_IN == 0
 
 
-def word_forms(sentence: str) -> list[str]:
+def word_forms(text: str) -> list[str]:
     """Return the words (with apostrophes) and punctuation marks of a sentence."""
-    return re.findall(r"\w+(?:'\w+)?|[^\w\s]", sentence)
+    return re.findall(r"\w+(?:'\w+)?|[^\w\s]", text)
 
 
 def generate_splits() -> dict[str, list[Text]]:
     """Return the sentences of each split."""
     stream = _distinct_sentences()
     train: list[Text] = []
-    novel: list[Text] = []
+    combinations: list[Text] = []
     while len(train) < TRAIN_SIZE:
         text = next(stream)
-        (novel if _holds_reserved(text.pairs) else train).append(text)
+        (combinations if _holds_reserved(text.pairs) else train).append(text)
 
     english = Counter(form for text in train for form in word_forms(text.en))
     german = Counter(form for text in train for form in word_forms(text.de))
@@ -52,21 +52,21 @@ def generate_splits() -> dict[str, list[Text]]:
         )
 
     held_out: list[Text] = []
-    novel = [text for text in novel if is_familiar(text)]
-    while len(held_out) < VALIDATION_SIZE + TEST_SIZE or len(novel) < COMBINATIONS_SIZE:
+    combinations = [text for text in combinations if is_familiar(text)]
+    while len(held_out) < VALIDATION_SIZE + TEST_SIZE or len(combinations) < COMBINATIONS_SIZE:
         text = next(stream)
         if is_familiar(text):
-            (novel if _holds_reserved(text.pairs) else held_out).append(text)
+            (combinations if _holds_reserved(text.pairs) else held_out).append(text)
     return {
         "train": train,
         "validation": held_out[:VALIDATION_SIZE],
         "test": held_out[VALIDATION_SIZE : VALIDATION_SIZE + TEST_SIZE],
-        "combinations": novel[:COMBINATIONS_SIZE],
+        "combinations": combinations[:COMBINATIONS_SIZE],
     }
 
 
 def _distinct_sentences() -> Iterator[Text]:
-    """Yield sentences for ever, without repeating an English or a German one."""
+    """Yield random sentences endlessly, without repeating an English or a German one."""
     dice = Dice(SEED)
     seen_english: set[str] = set()
     seen_german: set[str] = set()
@@ -80,5 +80,5 @@ def _distinct_sentences() -> Iterator[Text]:
         yield text
 
 
-def _holds_reserved(words: Pairs) -> bool:
-    return any(is_reserved(pair) for pair in words)
+def _holds_reserved(pairs: Pairs) -> bool:
+    return any(map(is_reserved, pairs))

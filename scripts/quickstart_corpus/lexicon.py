@@ -1,8 +1,7 @@
-"""The dictionary of the quickstart language: everything that must be learnt by heart, nothing that follows from a rule.
+"""The dictionary of the quickstart language: all forms that do not follow from a rule, except verbs (`verbs.py`).
 
-Nouns carry gender, plural and (where they name a possessor) the genitive; adjectives their comparative; time adverbials
-the tense they go with. Verbs have a table of their own, `verbs.py`. Every English entry has one German equivalent.
-Checked against the usual reference works (Duden: dictionary and grammar); a word with disputed forms is left out.
+Every English entry has one German equivalent. The entries were checked against Duden (dictionary and grammar); words
+with disputed forms are left out.
 """
 
 from typing import Literal, NamedTuple
@@ -30,11 +29,11 @@ class Noun(NamedTuple):
 class Adjective(NamedTuple):
     en: str
     de: str
-    scale: str  # two adjectives of one scale do not describe one thing
+    scale: str  # two adjectives of one scale never describe one thing
     kinds: tuple[str, ...]
     en_comparative: str = ""
     de_comparative: str = ""
-    de_stem: str = ""  # before endings, where it differs from the bare form
+    de_stem: str = ""  # before endings, if it differs
 
 
 class Name(NamedTuple):
@@ -229,7 +228,7 @@ ADJECTIVES = (
     _adjective("sick/krank", "health", f"{_HUMANS} animal"),
     _adjective("hungry/hungrig", "hunger", f"{_HUMANS} animal"),
 )  # fmt: skip
-# Adjectives that suit a kind of noun; an adjective that suits few kinds counts more there, so that none stays rare.
+# Adjectives by kind of noun. Adjectives of few kinds are repeated, so that none is rare.
 ADJECTIVES_FOR = {
     noun.kind: tuple(a for a in ADJECTIVES if noun.kind in a.kinds for _ in range(max(1, 5 - len(a.kinds))))
     for noun in _NOUNS
@@ -253,7 +252,7 @@ NUMBERS = (
 HOURS = (("one", "ein"), *NUMBERS[:11])
 UNITS = (Unit("days", "Tagen"), Unit("weeks", "Wochen"), Unit("months", "Monaten"), Unit("years", "Jahren"))
 
-# Time adverbials by the tense they go with. Habit and past share none: "I read" and "I put" would be ambiguous.
+# Time adverbials by tense. Habit and past share none, because "I read" and "I put" would be ambiguous.
 NOW = (Adverb("now", "jetzt"), Adverb("today", "heute"))
 NEVER = Adverb("never", "nie", True)
 FREQUENCY = (
@@ -294,7 +293,7 @@ WITH, AT_HOME_OF = Preposition("with", "mit", "dat"), Preposition("with", "bei",
 FOR, WITHOUT = Preposition("for", "für", "acc"), Preposition("without", "ohne", "acc")
 WAITING_FOR, THINKING_OF = Preposition("for", "auf", "acc"), Preposition("of", "an", "acc")
 TALKING_TO = Preposition("to", "mit", "dat")
-# The two-way prepositions take the dative for where something is, the accusative for where it goes.
+# Two-way prepositions take the dative for a place and the accusative for a direction.
 TWO_WAY = (("on", "auf"), ("under", "unter"), ("behind", "hinter"), ("next to", "neben"), ("in front of", "vor"))
 STATIC = {en: Preposition(en, de, "dat") for en, de in TWO_WAY}
 DIRECTED = {en: Preposition(en, de, "acc") for en, de in TWO_WAY}

@@ -1,20 +1,20 @@
 """Noun phrases and pronouns: gender, case, number, and the endings that agree with them.
 
-The rules are those of any reference grammar (Duden: declension of articles, adjectives and nouns): after an article
-that shows the case the adjective is weak ("der alte Hund"), after ein, kein and possessives mixed ("ein alter Hund"),
-without an article strong ("alte Hunde", "kalte Milch"). Every phrase knows its English and its German by case.
+The rules are those of any reference grammar (Duden: declension of articles, adjectives and nouns). Adjectives are weak
+after an article that shows the case ("der alte Hund"), mixed after ein, kein and possessives ("ein alter Hund"), and
+strong without an article ("alte Hunde", "kalte Milch").
 """
 
 from typing import NamedTuple
 
 from .lexicon import NUMBERS, Adjective, Case, Gender, Name, Noun, Person, Preposition
 
-ParallelCorpus = dict[str, dict[str, str]]  # case -> gender, or "p" for plural -> ending or article
-Pairs = tuple[tuple[str, str], ...]  # English lemmas that meet in one phrase: (adjective, noun) or (verb, object)
+CaseTable = dict[str, dict[str, str]]  # by case, then by gender or "p" for plural: an ending or an article
+Pairs = tuple[tuple[str, str], ...]  # English lemmas: (adjective, noun) or (verb, object)
 
 
 class Text(NamedTuple):
-    """A stretch of both languages, and the word pairs that meet in it."""
+    """An English text, its German translation, and the word pairs that it holds."""
 
     en: str
     de: str
@@ -25,12 +25,12 @@ EMPTY = Text("", "")
 
 
 def sequence(en: str, de: str, *parts: Text) -> Text:
-    """The parts, in the same order, in an English and a German template."""
+    """Fill an English and a German template with the parts, in the same order."""
     pairs: Pairs = tuple(pair for part in parts for pair in part.pairs)
     return Text(en.format(*(part.en for part in parts)), de.format(*(part.de for part in parts)), pairs)
 
 
-def _table(nominative: str, accusative: str, dative: str, genitive: str) -> ParallelCorpus:
+def _table(nominative: str, accusative: str, dative: str, genitive: str) -> CaseTable:
     rows = {"nom": nominative, "acc": accusative, "dat": dative, "gen": genitive}
     return {
         case: dict(zip("mfnp", (cell.strip("-") for cell in row.split()), strict=True)) for case, row in rows.items()
@@ -49,39 +49,42 @@ _STRONG = _table("er e es e", "en e es e", "em er em en", "en er en er")
 class Determiner(NamedTuple):
     en: str
     en_plural: str
-    forms: ParallelCorpus
-    adjective_endings: ParallelCorpus
+    forms: CaseTable
+    adjective_endings: CaseTable
     definite: bool
 
 
-def _inflected(stem: str, endings: ParallelCorpus) -> ParallelCorpus:
+def _inflect(stem: str, endings: CaseTable) -> CaseTable:
     return {case: {column: stem + ending for column, ending in row.items()} for case, row in endings.items()}
 
 
-def _uninflected(word: str) -> ParallelCorpus:
+def _repeat_form(word: str) -> CaseTable:
     return {case: dict.fromkeys("mfnp", word) for case in ("nom", "acc", "dat", "gen")}
 
 
 def _possessive(en: str, stem: str) -> Determiner:
-    return Determiner(en, en, _inflected(stem, _EIN_WORD), _MIXED, True)
+    return Determiner(en, en, _inflect(stem, _EIN_WORD), _MIXED, True)
 
 
 THE = Determiner("the", "the", _ARTICLE, _WEAK, True)
-THIS = Determiner("this", "these", _inflected("dies", _DER_WORD), _WEAK, True)
-WHICH = Determiner("which", "which", _inflected("welch", _DER_WORD), _WEAK, True)
-A = Determiner("a", "", _inflected("ein", _EIN_WORD), _MIXED, False)
-NO = Determiner("no", "no", _inflected("kein", _EIN_WORD), _MIXED, False)
-BARE = Determiner("", "", _uninflected(""), _STRONG, False)
-HOW_MANY = Determiner("", "how many", _uninflected("wie viele"), _STRONG, False)
+THIS = Determiner("this", "these", _inflect("dies", _DER_WORD), _WEAK, True)
+WHICH = Determiner("which", "which", _inflect("welch", _DER_WORD), _WEAK, True)
+A = Determiner("a", "", _inflect("ein", _EIN_WORD), _MIXED, False)
+NO = Determiner("no", "no", _inflect("kein", _EIN_WORD), _MIXED, False)
+BARE = Determiner("", "", _repeat_form(""), _STRONG, False)
+HOW_MANY = Determiner("", "how many", _repeat_form("wie viele"), _STRONG, False)
 MY, HIS, HER = _possessive("my", "mein"), _possessive("his", "sein"), _possessive("her", "ihr")
 OUR, THEIR = _possessive("our", "unser"), _possessive("their", "ihr")
 POSSESSIVES = (MY, HIS, HER, OUR, THEIR)
-COUNTS = tuple(Determiner("", en, _uninflected(de), _STRONG, False) for en, de in NUMBERS)
+COUNTS = tuple(Determiner("", en, _repeat_form(de), _STRONG, False) for en, de in NUMBERS)
 
 
-def declined(noun: Noun, case: Case, plural: bool) -> str:
-    """The noun's own forms: -n in the dative plural unless it ends in -n or -s; weak nouns keep -(e)n but in the
-    nominative singular; the genitive singular is in the dictionary, feminines have no ending."""
+def decline(noun: Noun, case: Case, plural: bool) -> str:
+    """Return the form of a noun.
+
+    The dative plural adds -n unless the plural ends in -n or -s. Weak nouns end in -(e)n except in the nominative
+    singular. Feminines have no ending in the singular. The dictionary lists the genitive of the others.
+    """
     if plural:
         needs_n = case == "dat" and not noun.de_plural.endswith(("n", "s"))
         return noun.de_plural + "n" if needs_n else noun.de_plural
@@ -159,7 +162,7 @@ class NounPhrase(NamedTuple):
             article, endings = possessor.de("gen"), _STRONG
         elif possessor is not None:
             after = " " + possessor.de("gen")
-        phrase = declined(noun, case, self.plural) + after
+        phrase = decline(noun, case, self.plural) + after
         if adjective is not None:
             phrase = f"{adjective.de_stem or adjective.de}{endings[case][column]} {phrase}"
         if article:
@@ -207,8 +210,10 @@ def gender(nominal: ProperName | NounPhrase) -> Gender:
 
 
 def pronoun_for(antecedent: Nominal) -> Pronoun | None:
-    """The personal pronoun that agrees with its antecedent: "die Tasse ... sie", "der Tisch ... er". None for a
-    neuter person (das Mädchen, das Kind), where usage wavers between grammatical and natural gender."""
+    """Return the personal pronoun for an antecedent: "die Tasse ... sie", "der Tisch ... er".
+
+    It is None for a neuter person (das Mädchen, das Kind), where usage wavers between grammatical and natural gender.
+    """
     if isinstance(antecedent, Pronoun):
         return antecedent
     if antecedent.person == "3p":
@@ -219,18 +224,18 @@ def pronoun_for(antecedent: Nominal) -> Pronoun | None:
 
 
 def pronoun_for_thing(antecedent: NounPhrase) -> Pronoun:
-    """Things and animals: "it" has the gender of the German noun."""
+    """Return the pronoun for a thing or an animal. German "it" has the gender of the noun."""
     return THEY if antecedent.plural else IT[antecedent.noun.gender]
 
 
 def possessive_for(owner: Nominal) -> Determiner | None:
-    """The possessive that refers back to the owner ("the boy ... his": "der Junge ... sein")."""
+    """Return the possessive of an owner: "the boy ... his", "der Junge ... sein"."""
     pronoun = pronoun_for(owner)
     return {ME: MY, WE: OUR, HE: HIS, SHE: HER, THEY: THEIR}.get(pronoun) if pronoun else None
 
 
 def relative_pronoun(antecedent: NounPhrase) -> Pronoun:
-    """Gender and number come from the antecedent, the case from its own clause."""
+    """Return the relative pronoun, with the gender and number of its antecedent."""
     if antecedent.plural:
         forms = ("die", "die", "denen")
     else:
@@ -248,7 +253,7 @@ _CONTRACTIONS = {
 
 
 def prepositional(preposition: Preposition, nominal: Nominal) -> Text:
-    """The preposition governs the case and contracts with the definite article: "im Garten", "zur Schule"."""
+    """Return a prepositional phrase. The preposition governs the case and contracts: "im Garten", "zur Schule"."""
     phrase = nominal.de(preposition.case)
     german = f"{preposition.de} {phrase}"
     if isinstance(nominal, NounPhrase) and nominal.determiner is THE:

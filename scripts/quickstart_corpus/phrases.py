@@ -1,4 +1,4 @@
-"""Random noun phrases: persons and things as subjects, objects and antecedents."""
+"""Random noun phrases: persons and things as subjects and objects."""
 
 from collections.abc import Sequence
 
@@ -28,10 +28,10 @@ from .morphology import (
 )
 
 _KINDS = {  # of determiners, by (kin, plural)
-    (False, False): weighted(("the", 48), ("a", 28), ("own", 16), ("this", 8)),
-    (False, True): weighted(("the", 34), ("bare", 24), ("count", 26), ("own", 8), ("this", 8)),
-    (True, False): weighted(("the", 40), ("a", 8), ("own", 48), ("this", 4)),
-    (True, True): weighted(("the", 38), ("count", 20), ("own", 38), ("this", 4)),
+    (False, False): weighted(("the", 48), ("a", 28), ("possessive", 16), ("this", 8)),
+    (False, True): weighted(("the", 34), ("bare", 24), ("count", 26), ("possessive", 8), ("this", 8)),
+    (True, False): weighted(("the", 40), ("a", 8), ("possessive", 48), ("this", 4)),
+    (True, True): weighted(("the", 38), ("count", 20), ("possessive", 38), ("this", 4)),
 }
 _SUBJECT_PRONOUNS = weighted((ME, 5), (WE, 2), (HE, 2), (SHE, 2), (THEY, 2))
 _SELF = (MY, OUR)
@@ -58,11 +58,11 @@ def noun_phrase(
     many = dice.chance(plural)
     kind = dice.pick(_KINDS[kin, many])
     unowned = noun in lexicon.UNOWNED or (many and noun in lexicon.PARENTS)
-    if (kind == "own" and unowned) or (definite and kind in ("a", "bare", "count")):
+    if (kind == "possessive" and unowned) or (definite and kind in ("a", "bare", "count")):
         kind = "the"
     if kind == "the" and not many and noun not in lexicon.UNOWNED and dice.chance(0.12):
         return NounPhrase(noun, THE, adjective=quality, possessor=possessor(dice))
-    if kind == "own":
+    if kind == "possessive":
         return NounPhrase(noun, (possessive_for(owner) if owner else None) or dice.pick(_SELF), many, quality)
     if kind == "count":
         return NounPhrase(noun, dice.pick(COUNTS[:4] if kin else COUNTS), many, quality)
@@ -78,7 +78,7 @@ def possessor(dice: Dice) -> NounPhrase | ProperName:
 
 
 def human(dice: Dice, *, pronouns: float = 0.26) -> Nominal:
-    """A person as a subject."""
+    """Return a person as a subject: a pronoun, a name or a noun phrase."""
     if dice.chance(pronouns):
         return dice.pick(_SUBJECT_PRONOUNS)
     if dice.chance(0.14):
@@ -97,7 +97,7 @@ def person(dice: Dice, *, plural: float = 0.24, adjective: float = 0.2) -> NounP
 
 
 def antecedent(dice: Dice) -> tuple[Nominal, Pronoun]:
-    """A person as a subject, and the pronoun that takes it up."""
+    """Return a person as a subject, and the pronoun that refers to it."""
     while True:
         subject = human(dice)
         pronoun = pronoun_for(subject)
@@ -108,7 +108,7 @@ def antecedent(dice: Dice) -> tuple[Nominal, Pronoun]:
 def human_object(
     dice: Dice, owner: Nominal, choices: Sequence[Noun] = lexicon.PEOPLE, *, pronouns: float = 0.14
 ) -> Nominal:
-    """A person as an object: other than the subject, now and then a pronoun or a name."""
+    """Return a person as an object: mostly a noun phrase, sometimes a pronoun or a name."""
     if dice.chance(pronouns):
         pronoun = dice.pick(_SUBJECT_PRONOUNS)
         clash = owner in (ME, WE) and pronoun in (ME, WE)

@@ -1,4 +1,4 @@
-"""Where and whither: the same spots with the dative for the place and the accusative or `zu` for the goal."""
+"""Places and goals: two-way prepositions take the dative for a place and the accusative for a goal."""
 
 from collections.abc import Callable
 
@@ -22,19 +22,19 @@ def place(dice: Dice, sites: tuple[Noun, ...], owner: Nominal | None = None) -> 
 
 
 def inside(where: NounPhrase) -> Text:
-    """in, but at the lake, at the market."""
+    """Return "in" a location, or "at" the lake, station, window or market."""
     return prepositional(lexicon.LOCATIVES.get(where.noun.en, lexicon.IN), where)
 
 
 def location(dice: Dice, noun: Noun, owner: Nominal | None = None) -> NounPhrase:
-    """A place as a noun phrase: mostly with the definite article."""
+    """Return a place as a noun phrase, mostly with the definite article."""
     if dice.chance(0.6):
         return NounPhrase(noun, THE)
     return noun_phrase(dice, noun, owner=owner, plural=0)
 
 
 def city(dice: Dice, en_preposition: str, de_preposition: str) -> Text:
-    """City names take no article."""
+    """Return a city with a preposition and without article."""
     en, de = dice.pick(lexicon.CITIES)
     return Text(f"{en_preposition} {en}", f"{de_preposition} {de}")
 

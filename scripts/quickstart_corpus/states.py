@@ -1,4 +1,4 @@
-"""How, where and whose things are: random clauses with sein, haben, gehören and the verbs of position."""
+"""Random clauses about states, with sein, haben, gehören and the verbs of position."""
 
 from . import lexicon, places, valency, verbs
 from .clause import Clause, Tense
@@ -27,12 +27,12 @@ def state(dice: Dice) -> Clause:
 
 
 def thing(dice: Dice) -> NounPhrase:
-    """A thing or an animal as a subject: definite, for one speaks about it."""
+    """Return a definite thing or animal as a subject."""
     return noun_phrase(dice, dice.pick(_THINGS), adjective=0.12, definite=True)
 
 
-def is_adjective(subject: Nominal, adjective: Adjective) -> Text:
-    """The adjective as a predicate: uninflected."""
+def predicative(subject: Nominal, adjective: Adjective) -> Text:
+    """Return the uninflected adjective as a predicate."""
     pairs = ((adjective.en, subject.noun.en),) if isinstance(subject, NounPhrase) else ()
     return Text(adjective.en, adjective.de, pairs)
 
@@ -48,13 +48,13 @@ def quality(dice: Dice) -> Clause:
     if subject.adjective and subject.adjective.scale == adjective.scale:
         subject = subject._replace(adjective=None)
     tense = "past" if dice.chance(0.25) else "present"
-    return Clause(subject, verbs.BE, tense, negated=dice.chance(0.15), predicate=is_adjective(subject, adjective))
+    return Clause(subject, verbs.BE, tense, negated=dice.chance(0.15), predicate=predicative(subject, adjective))
 
 
 def in_mood(dice: Dice, subject: Nominal) -> Clause:
     if isinstance(subject, NounPhrase):
         subject = subject._replace(adjective=None)
-    clause = Clause(subject, verbs.BE, predicate=is_adjective(subject, dice.pick(lexicon.STATES)))
+    clause = Clause(subject, verbs.BE, predicate=predicative(subject, dice.pick(lexicon.STATES)))
     clause = clause._replace(negated=dice.chance(0.15))
     if dice.chance(0.3):
         return clause._replace(tense="past", time=past_time(dice, True) if dice.chance(0.4) else None)
@@ -64,7 +64,7 @@ def in_mood(dice: Dice, subject: Nominal) -> Clause:
 
 
 def standing(dice: Dice) -> Clause:
-    """Return where things are: the two-way preposition takes the dative."""
+    """ "The cup is standing on the table": the two-way preposition takes the dative."""
     if dice.chance(0.15):
         return Clause(human(dice), verbs.SIT, "progressive", complement=places.near(dice, lexicon.STATIC, places.SEATS))
     if dice.chance(0.15):
@@ -102,7 +102,7 @@ def belonging(dice: Dice) -> Clause:
 
 
 def profession(dice: Dice) -> Clause:
-    """ "My brother is a doctor": a profession without article in German."""
+    """ "My brother is a doctor": German uses no article."""
     subject = human(dice, pronouns=0.15)
     male = not isinstance(subject, Pronoun) and subject.person == "3s" and gender(subject) == "m"
     if not male or (isinstance(subject, NounPhrase) and subject.noun in lexicon.PROFESSIONS):
@@ -139,13 +139,13 @@ def comparison(dice: Dice) -> Clause:
 
 
 def weather(dice: Dice, tense: Tense) -> Clause:
-    """ "It is raining", "the weather was bad"; without a time."""
+    """ "It is raining", "the weather was bad": without a time adverbial."""
     if dice.chance(0.6):
         verb = verbs.RAIN if dice.chance(0.6) else verbs.SNOW
         return Clause(IT["n"], verb, "progressive" if tense == "present" else tense)
     subject = NounPhrase(lexicon.NOUNS["weather"], THE)
     adjective = adjective_for(dice, subject.noun)
-    return Clause(subject, verbs.BE, tense, predicate=is_adjective(subject, adjective))
+    return Clause(subject, verbs.BE, tense, predicate=predicative(subject, adjective))
 
 
 _THINGS = tuple(n for n in lexicon.NOUNS.values() if not is_human(n) and n.kind != "weather")

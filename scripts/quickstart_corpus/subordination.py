@@ -1,4 +1,4 @@
-"""Sentences of two or three clauses: reasons, conditions, object clauses, purposes, chains of events."""
+"""Sentences of two or three clauses: reasons, conditions, object clauses, purposes and chains of events."""
 
 from . import lexicon, verbs
 from .actions import action, deed, motion, purpose_of
@@ -6,7 +6,7 @@ from .clause import (
     Clause,
     Tense,
     after_subordinate,
-    coordinated,
+    coordinate,
     main_clause,
     purpose,
     subordinate,
@@ -21,8 +21,8 @@ from .morphology import (
 )
 from .phrases import antecedent, human
 from .questions import occasion, whereabouts
-from .states import is_adjective, state, weather
-from .tenses import can_be_negated, in_time, untimed
+from .states import predicative, state, weather
+from .tenses import add_time, can_be_negated, remove_time
 
 # --- adverbial clauses -------------------------------------------------------------------------------------------
 
@@ -30,11 +30,11 @@ _CONJUNCTIONS = weighted((("because", "weil"), 3), (("although", "obwohl"), 1))
 
 
 def _circumstance(dice: Dice, subject: Nominal, tense: Tense) -> Clause:
-    """Why or under which condition: a mood, a duty or wish, the weather."""
+    """Return a reason or condition: a mood, a duty or wish, or the weather."""
     if dice.chance(0.45):
         if isinstance(subject, NounPhrase):
             subject = subject._replace(adjective=None)
-        mood = is_adjective(subject, dice.pick(lexicon.STATES))
+        mood = predicative(subject, dice.pick(lexicon.STATES))
         return Clause(subject, verbs.BE, tense, negated=dice.chance(0.12), predicate=mood)
     if dice.chance(0.35):
         return weather(dice, tense)
@@ -47,7 +47,7 @@ def reason(dice: Dice) -> Text:
     """ "..., weil er müde ist"; or first: "Weil der Mann müde ist, schläft er"."""
     (en, de), (subject, pronoun) = dice.pick(_CONJUNCTIONS), antecedent(dice)
     subordinate_first = dice.chance(0.35)
-    main = in_time(dice, action(dice, pronoun if subordinate_first else subject), embedded=True)
+    main = add_time(dice, action(dice, pronoun if subordinate_first else subject), embedded=True)
     tense: Tense = "past" if main.tense == "past" else "present"
     why = subordinate(_circumstance(dice, subject if subordinate_first else pronoun, tense))
     if subordinate_first:
@@ -73,10 +73,10 @@ _CONSEQUENCES = weighted((verbs.WILL, 4), (verbs.CAN, 2), (verbs.MAY, 1), (verbs
 # --- object clauses ----------------------------------------------------------------------------------------------
 
 
-def _content(dice: Dice) -> Clause:
+def _object_clause(dice: Dice) -> Clause:
     if dice.chance(0.35):
         return state(dice)
-    return in_time(dice, action(dice, human(dice)), embedded=True)
+    return add_time(dice, action(dice, human(dice)), embedded=True)
 
 
 def _matrix(dice: Dice, *choices: verbs.Verb) -> Clause:
@@ -89,29 +89,29 @@ _STATEMENTS = (verbs.KNOW, verbs.BELIEVE, verbs.SAY, verbs.HOPE)
 
 def that(dice: Dice) -> Text:
     matrix = main_clause(_matrix(dice, *_STATEMENTS))
-    return sequence("{} that {}", "{}, dass {}", matrix, subordinate(_content(dice)))
+    return sequence("{} that {}", "{}, dass {}", matrix, subordinate(_object_clause(dice)))
 
 
 def that_because(dice: Dice) -> Text:
-    """Three clauses: "Anna sagt, dass der Junge nicht kommt, weil er krank ist"."""
+    """ "Anna sagt, dass der Junge nicht kommt, weil er krank ist"."""
     subject, pronoun = antecedent(dice)
-    content = in_time(dice, action(dice, subject), embedded=True)
+    content = add_time(dice, action(dice, subject), embedded=True)
     why = _circumstance(dice, pronoun, "past" if content.tense == "past" else "present")
     parts = (main_clause(_matrix(dice, *_STATEMENTS)), subordinate(content), subordinate(why))
     return sequence("{} that {} because {}", "{}, dass {}, weil {}", *parts)
 
 
 def whether(dice: Dice) -> Text:
-    """Indirect questions: "ob", and the question words with the verb last."""
+    """Return an indirect question, with "ob" or a question word."""
     if dice.chance(0.5):
         matrix = _matrix(dice, verbs.ASK)._replace(negated=False)
     else:
         matrix = _matrix(dice, verbs.KNOW)._replace(negated=True)
     if dice.chance(0.55):
-        content = _content(dice)._replace(negated=False)
+        content = _object_clause(dice)._replace(negated=False)
         return sequence("{} whether {}", "{}, ob {}", main_clause(matrix), subordinate(content))
     word, asked = whereabouts(dice) if dice.chance(0.5) else occasion(dice)
-    return sequence("{} {} {}", "{}, {} {}", main_clause(matrix), word, subordinate(untimed(asked)))
+    return sequence("{} {} {}", "{}, {} {}", main_clause(matrix), word, subordinate(remove_time(asked)))
 
 
 # --- purposes and chains -----------------------------------------------------------------------------------------
@@ -129,20 +129,20 @@ def intention(dice: Dice) -> Text:
 
 
 def chain(dice: Dice) -> Text:
-    """Two things that one person did, or does every day."""
+    """Return two actions of one person, past or regular."""
     subject = human(dice)
     past = dice.chance(0.7)
     first = second = deed(dice, subject)
     while second.verb == first.verb:
         second = deed(dice, subject)
     if past:
-        return coordinated(first._replace(tense="past"), second._replace(tense="past"))
+        return coordinate(first._replace(tense="past"), second._replace(tense="past"))
     time = dice.pick(lexicon.REGULAR)
-    return coordinated(first._replace(time=time, front="time"), second)
+    return coordinate(first._replace(time=time, front="time"), second)
 
 
 def meanwhile(dice: Dice) -> Text:
-    """Two persons, two things: "und" without a comma."""
+    """Return simultaneous actions of two persons, joined by "und" without a comma."""
     first, second = deed(dice, human(dice)), deed(dice, human(dice, pronouns=0))
     while second.verb == first.verb:
         second = deed(dice, second.subject)

@@ -1,7 +1,4 @@
-"""What each verb goes with: its objects and their case, and the nouns that make sense there.
-
-Doors are opened, books are read, coffee is drunk; tables do not eat.
-"""
+"""The valency of each verb: the case of its objects, and the nouns that make sense as objects and places."""
 
 from typing import NamedTuple
 
@@ -14,7 +11,7 @@ from .verbs import Verb
 class Transitive(NamedTuple):
     verb: Verb
     objects: tuple[Noun, ...]
-    places: tuple[Noun, ...]  # where one does it; none where the place does not matter
+    places: tuple[Noun, ...]  # of the action; empty if the place does not matter
 
 
 def _with(verb: Verb, objects: str, places: str = "") -> Transitive:
@@ -117,7 +114,7 @@ SEPARABLE = (verbs.GET_UP, verbs.FALL_ASLEEP, verbs.COME_BACK, verbs.WATCH_TV, v
 
 
 class Posture(NamedTuple):
-    """How things are somewhere (dative), and the verb that puts them there (accusative)."""
+    """A verb of position (with dative), and the verb of putting things there (with accusative)."""
 
     be_there: Verb
     put_there: Verb
@@ -128,4 +125,4 @@ STANDING = Posture(verbs.STAND, verbs.PUT, nouns("bottle glass cup lamp chair pl
 LYING = Posture(verbs.LIE, verbs.LAY, nouns("book letter newspaper key hat shirt jacket ball"))
 HANGING = Posture(verbs.HANG, verbs.HANG, nouns("picture lamp"))
 POSTURES = weighted((STANDING, 3), (LYING, 3), (HANGING, 1))
-BULKY = nouns("chair suitcase table bicycle cow horse")  # not put on a table, nor under it
+BULKY = nouns("chair suitcase table bicycle cow horse")  # never on or under a table

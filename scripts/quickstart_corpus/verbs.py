@@ -1,8 +1,7 @@
 """The verbs of the quickstart language and their principal parts.
 
-A German entry is written as dictionaries write it: infinitive (a separable prefix marked with "|"), third person
-singular of the present, past participle; so vowel changes (liest, fährt), stems in -t (arbeitet), participles without
-ge- (repariert, besucht) and the auxiliary of the perfect (sein: motion or change of state) are written out.
+A German entry lists the forms of a dictionary: infinitive (with "|" after a separable prefix), third person singular
+of the present, and past participle. Verbs of motion or change of state form the perfect with sein.
 """
 
 from typing import NamedTuple
@@ -21,7 +20,7 @@ class Verb(NamedTuple):
     de_third: str
     de_plural: str
     participle: str
-    preterite: str  # where German prefers it to the perfect
+    preterite: str  # if German prefers it to the perfect
     perfect_with_sein: bool
     reflexive: bool
     stative: bool  # no progressive in English
@@ -142,7 +141,7 @@ DRIVE = _verb("drive drives drove driving", "fahren fährt gefahren", sein=True)
 COME = _verb("come comes came coming", "kommen kommt gekommen", sein=True)
 TRAVEL = _verb("travel travels traveled traveling", "reisen reist gereist", sein=True)
 
-# of position, and of putting there
+# of position and of putting
 STAND = _verb("stand stands stood standing", "stehen steht gestanden")
 LIE = _verb("lie lies lay lying", "liegen liegt gelegen")
 SIT = _verb("sit sits sat sitting", "sitzen sitzt gesessen")

@@ -5,7 +5,7 @@ from quickstart_corpus import lexicon, verbs
 from quickstart_corpus.clause import (
     Clause,
     after_subordinate,
-    coordinated,
+    coordinate,
     main_clause,
     purpose,
     question,
@@ -288,10 +288,10 @@ def test_a_shared_auxiliary_is_named_once():
     came = Clause(HE, verbs.COME, "past", complement=Text("home", "nach Hause"))
     ate = Clause(HE, verbs.EAT, "past", accusative=np("soup"))
     drank = Clause(HE, verbs.DRINK, "past", accusative=np("water", BARE))
-    assert coordinated(came, ate)[:2] == (
+    assert coordinate(came, ate)[:2] == (
         "he came home and ate the soup", "er ist nach Hause gekommen und hat die Suppe gegessen"
     )  # fmt: skip
-    assert coordinated(ate, drank).de == "er hat die Suppe gegessen und Wasser getrunken"
+    assert coordinate(ate, drank).de == "er hat die Suppe gegessen und Wasser getrunken"
 
 
 def test_pronouns_agree_with_their_antecedent():
