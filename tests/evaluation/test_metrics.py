@@ -14,8 +14,8 @@ from transformer_mt.evaluation.metrics import (
     Score,
     Scorer,
     ScoringConfig,
-    bleu_tokenizer,
     corpus_score,
+    resolve_bleu_tokenizer,
 )
 
 REFERENCES = [tgt for _, tgt in load_pairs("test")[:40]]
@@ -63,12 +63,14 @@ def test_lines_for_the_terminal() -> None:
 )
 def test_auto_selects_the_tokenizer_by_language(tokenizer: str, languages: list[str]) -> None:
     assert ScoringConfig().tokenize == "auto"
-    assert {language: bleu_tokenizer("auto", language) for language in languages} == dict.fromkeys(languages, tokenizer)
+    assert {language: resolve_bleu_tokenizer("auto", language) for language in languages} == dict.fromkeys(
+        languages, tokenizer
+    )
 
 
 @pytest.mark.parametrize("tokenize", ["13a", "zh", "char", "none"])
 def test_an_explicit_tokenizer_applies_to_every_language(tokenize: BleuTokenizer) -> None:
-    assert [bleu_tokenizer(tokenize, language) for language in ("de", "zh", "ja")] == [tokenize] * 3
+    assert [resolve_bleu_tokenizer(tokenize, language) for language in ("de", "zh", "ja")] == [tokenize] * 3
     assert f"tok:{tokenize}|" in Scorer(tokenize, "de").score(["ein Satz"], ["ein Satz"]).bleu.signature
 
 

@@ -72,7 +72,7 @@ def test_the_token_count_of_the_references_is_compared_with_the_papers(
     monkeypatch.setattr("transformer_mt.evaluation.confidence.BOOTSTRAP_SAMPLES", 2)
     references = [" ".join("abcdefghijk") + " ."] * count
     references[0] += " x" * 100 + last
-    text = paper_bleu(references, references, Scorer("13a", code)).explanation() + "|"
+    text = paper_bleu(references, references, Scorer("13a", code)).explain() + "|"
     assert f"; the references {expected}" + ("|" if expected.endswith("tokens") else "") in text
 
 

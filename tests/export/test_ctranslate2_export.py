@@ -166,8 +166,8 @@ def test_parity_skips_texts_without_tokens(run: Path, tmp_path: Path, monkeypatc
 
 def test_a_float32_difference_beyond_rounding_gives_a_warning() -> None:
     far = parity.Parity(100, 98, 0.0, "float32")
-    assert ctranslate2_export.parity_lines(far, "float32")[-1].startswith("warning: ")
-    assert len(ctranslate2_export.parity_lines(far, "int8")) == 1
+    assert ctranslate2_export.format_parity(far, "float32")[-1].startswith("warning: ")
+    assert len(ctranslate2_export.format_parity(far, "int8")) == 1
 
 
 def test_a_model_with_nan_scores_is_not_exported(run_copy: Path, tmt: Tmt) -> None:

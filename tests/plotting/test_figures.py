@@ -29,7 +29,7 @@ def labels(ticks: Any) -> list[str]:
 
 def test_positions_figure_shows_table_dimensions_and_dot_products() -> None:
     table = np.random.default_rng(0).normal(size=(7, 16)).astype(np.float32)
-    figure = figures.positions_figure(table, "a table")
+    figure = figures.draw_positions(table, "a table")
     whole, lines, products = figure.axes[:3]
     assert np.array_equal(image(whole), table)
     assert np.allclose(image(products), table @ table.T)
@@ -65,7 +65,7 @@ def test_drawing_does_not_change_the_random_state(make_model: Any) -> None:
     import torch
 
     before = torch.get_rng_state()
-    figures.pixels(pipeline_figures.plot_positions(ModelConfig(d_model=32), None))
+    figures.render_pixels(pipeline_figures.plot_positions(ModelConfig(d_model=32), None))
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -106,15 +106,15 @@ def attention(n_layers: int, n_heads: int, n_queries: int, n_keys: int) -> list[
     return list(weights / weights.sum(-1, keepdims=True))
 
 
-def attention_figure(weights: list[np.ndarray], queries: list[str], keys: list[str]) -> Figure:
+def draw_attention(weights: list[np.ndarray], queries: list[str], keys: list[str]) -> Figure:
     panels = [[f"layer {i}, head {j}" for j in range(len(weights[0]))] for i in range(len(weights))]
-    return figures.attention_figure("cross", weights, queries, keys, panels)
+    return figures.draw_attention("cross", weights, queries, keys, panels)
 
 
 def test_attention_figure_has_a_panel_per_layer_and_head() -> None:
     weights = attention(2, 3, 4, 5)
     queries, keys = ["Der", " Hund", "$x$ $", "</s>"], ["The", " dog", " is", " 5 $", "</s>"]
-    figure = attention_figure(weights, queries, keys)
+    figure = draw_attention(weights, queries, keys)
     for n, axes in enumerate(figure.axes[:6]):
         row, column = divmod(n, 3)
         assert np.array_equal(image(axes), weights[row][column])
@@ -122,13 +122,13 @@ def test_attention_figure_has_a_panel_per_layer_and_head() -> None:
         shown_queries, shown_keys = labels(axes.get_yticklabels()), labels(axes.get_xticklabels())
         assert shown_queries == (["Der", "▁Hund", "$x$▁$", "</s>"] if column == 0 else [""] * 4)
         assert shown_keys == (["The", "▁dog", "▁is", "▁5▁$", "</s>"] if row == 1 else [""] * 5)
-    figures.pixels(figure)  # dollar signs are not mathematics: a warning is an error in tests
+    figures.render_pixels(figure)  # dollar signs are not mathematics: a warning is an error in tests
 
 
 def test_attention_figure_grows_with_the_sentence_up_to_a_limit() -> None:
     sizes: list[float] = []
     for n in (5, 40, 300):
-        figure = attention_figure(attention(1, 4, n, n), ["ab"] * n, ["ab"] * n)
+        figure = draw_attention(attention(1, 4, n, n), ["ab"] * n, ["ab"] * n)
         sizes.append(figure.get_size_inches().max())
         assert len(figure.axes[0].get_xticks()) == len(figure.axes[0].get_xticklabels()) >= min(n, 40)
     assert sizes == sorted(sizes)
@@ -137,7 +137,7 @@ def test_attention_figure_grows_with_the_sentence_up_to_a_limit() -> None:
 
 def test_lengths_figure_counts_every_sentence() -> None:
     src, tgt = np.array([3, 4, 4, 5, 90, 700]), np.array([1, 2, 8, 8, 8, 101])
-    figure = figures.lengths_figure(src, tgt, ("en", "é $x$"), 100, "six pairs")
+    figure = figures.draw_lengths(src, tgt, ("en", "é $x$"), 100, "six pairs")
     for axes, side in zip(figure.axes, (src, tgt), strict=True):
         bars = [patch for patch in axes.patches if patch.get_height() > 0]  # pyright: ignore[reportAttributeAccessIssue]
         assert sum(bar.get_height() for bar in bars) == len(side)  # pyright: ignore[reportAttributeAccessIssue]
@@ -150,7 +150,7 @@ def test_lengths_figure_counts_every_sentence() -> None:
 
 def test_a_length_limit_outside_of_the_figure_is_named() -> None:
     short = np.array([3, 4, 4])
-    figure = figures.lengths_figure(short, short, ("en", "de"), 100, "short")
+    figure = figures.draw_lengths(short, short, ("en", "de"), 100, "short")
     assert all(not axes.lines and axes.texts[0].get_text() == "data.max_length 100 →" for axes in figure.axes)
     heights = [patch.get_height() for patch in figure.axes[0].patches]  # pyright: ignore[reportAttributeAccessIssue]
     assert heights == [0, 0, 1, 2]  # one bar per length, from 1
@@ -168,14 +168,14 @@ def test_title_counts_pairs_beyond_the_limit(make_corpus: Any) -> None:
 
 def test_the_users_matplotlib_settings_are_ignored() -> None:
     """With `usetex`, matplotlib would need LaTeX, and LaTeX would interpret the text."""
-    expected = figures.pixels(figures.positions_figure(np.eye(8), "100 % of a_table"))
+    expected = figures.render_pixels(figures.draw_positions(np.eye(8), "100 % of a_table"))
     with rc_context({"text.usetex": True, "axes.facecolor": "red"}):
-        found = figures.pixels(figures.positions_figure(np.eye(8), "100 % of a_table"))
+        found = figures.render_pixels(figures.draw_positions(np.eye(8), "100 % of a_table"))
     assert np.array_equal(found, expected)
 
 
 def test_pixels_are_rgb_bytes() -> None:
-    shown = figures.pixels(figures.lengths_figure(np.ones(1), np.ones(1), ("en", "de"), 9, "one"))
+    shown = figures.render_pixels(figures.draw_lengths(np.ones(1), np.ones(1), ("en", "de"), 9, "one"))
     assert (shown.ndim, shown.shape[2], shown.dtype) == (3, 3, np.uint8)
     assert shown.min() < 64
     assert shown.max() == 255
@@ -188,7 +188,7 @@ def test_pixels_are_rgb_bytes() -> None:
 )
 def test_any_text_is_drawn_without_a_warning(text: str) -> None:
     """A warning is an error in tests, also matplotlib's for a character that no installed font has."""
-    figures.pixels(attention_figure(attention(1, 1, 1, 1), [text], [text]))
+    figures.render_pixels(draw_attention(attention(1, 1, 1, 1), [text], [text]))
 
 
 @pytest.mark.parametrize(
@@ -196,5 +196,5 @@ def test_any_text_is_drawn_without_a_warning(text: str) -> None:
     [(" a b", "▁a▁b"), ("\t", "<0009>"), ("\u202eabc", "<202E>abc"), ("a" * 20, "a" * 20), ("a" * 21, "a" * 19 + "…")],
 )
 def test_labels_are_short_and_visible(text: str, label: str) -> None:
-    axes = attention_figure(attention(1, 1, 1, 1), [text], ["x"]).axes[0]
+    axes = draw_attention(attention(1, 1, 1, 1), [text], ["x"]).axes[0]
     assert labels(axes.get_yticklabels()) == [label]

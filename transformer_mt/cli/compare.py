@@ -132,9 +132,9 @@ def _compare(args: argparse.Namespace) -> Comparison:
         dict(zip(ascii_uppercase, names, strict=False)),
         len(references),
         compare_systems(hypotheses, references, scorer),
-        breakdown.scores_by_length(hypotheses, references, scorer),
-        breakdown.f1_by_frequency(hypotheses, references, training_text, scorer) if training_text else [],
-        breakdown.most_different(hypotheses, sources, references, scorer, args.show),
+        breakdown.score_by_length(hypotheses, references, scorer),
+        breakdown.compute_f1_by_frequency(hypotheses, references, training_text, scorer) if training_text else [],
+        breakdown.find_most_different(hypotheses, sources, references, scorer, args.show),
     )
 
 

@@ -99,7 +99,7 @@ class Evaluation:
             yield NO_TER
         for found in self.scores.values():
             if isinstance(found, PaperBleu):
-                yield found.explanation()
+                yield found.explain()
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object."""

@@ -64,7 +64,7 @@ def write_weights_folder(
     `checkpoint` gives step and validation scores of the weights, `what` describes them, and `steps` lists the training
     steps that they come from.
     """
-    record = weights.exported_record(source, what, steps)
+    record = weights.make_exported_record(source, what, steps)
     scored = checkpoint if checkpoint.scores else None
     readme = render_card(RunFolder(output), configuration.load_run(source), record, scored)
     weights.write_folder(source, output, model, checkpoint, record, readme)
@@ -91,7 +91,7 @@ def export_ctranslate2(
     return [
         *notes,
         f"{output}: {source.path}, step {step:,}, {quantization}, {size}",
-        *ctranslate2_export.parity_lines(parity, quantization),
+        *ctranslate2_export.format_parity(parity, quantization),
         f"python {quote(str(output / 'translate.py'))} < F > G translates lines",
     ]
 

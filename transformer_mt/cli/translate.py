@@ -95,7 +95,7 @@ def _load_ctranslate2(args: argparse.Namespace) -> tuple[ModelProvenance, TextTr
     scores = args.scores or args.format != "text"  # the engine computes them only if they are written
     options = {**loading_options(args), **decoding_options(args)}
     translator = ctranslate2_translator.CTranslate2Translator.load(args.run, scores=scores, **options)
-    return ctranslate2_metadata.provenance(args.run, translator.engine.compute_type), translator
+    return ctranslate2_metadata.read_provenance(args.run, translator.engine.compute_type), translator
 
 
 @dataclass(frozen=True)

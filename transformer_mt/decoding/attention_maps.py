@@ -14,7 +14,7 @@ from transformer_mt.data.tokenizers.tokenizer import Tokenizer
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.model.attention_weights import AttentionWeights, attention_weights
-from transformer_mt.plotting.figures import attention_figure
+from transformer_mt.plotting.figures import draw_attention
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -40,7 +40,7 @@ class AttentionMaps(NamedTuple):
             "decoder": (self.tgt_out, self.tgt_in),
         }[kind]
         panels = [[f"layer {i + 1}, head {j + 1}" for j in heads] for i in layers]
-        return attention_figure(kind, [weights[i][heads] for i in layers], queries, keys, panels)
+        return draw_attention(kind, [weights[i][heads] for i in layers], queries, keys, panels)
 
 
 def translate_with_attention(translator: Translator, text: str) -> AttentionMaps:

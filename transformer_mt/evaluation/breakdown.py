@@ -59,9 +59,9 @@ class SentenceComparison:
         return max(self.chrf) - min(self.chrf)
 
 
-def scores_by_length(systems: Sequence[Texts], references: Texts, scorer: Scorer) -> list[LengthBucket]:
+def score_by_length(systems: Sequence[Texts], references: Texts, scorer: Scorer) -> list[LengthBucket]:
     """Compute BLEU and chrF for each range of reference lengths. Empty ranges are left out."""
-    lengths = [len(words) for words in word_splitter(scorer)(references)]
+    lengths = [len(words) for words in make_word_splitter(scorer)(references)]
     metrics = scorer.all_metrics()
     systems, references = [scorer.detokenize(texts) for texts in systems], scorer.detokenize(references)
     found: list[LengthBucket] = []
@@ -77,7 +77,7 @@ def scores_by_length(systems: Sequence[Texts], references: Texts, scorer: Scorer
     return found
 
 
-def f1_by_frequency(
+def compute_f1_by_frequency(
     systems: Sequence[Texts], references: Texts, training: Iterable[Texts], scorer: Scorer
 ) -> list[FrequencyBucket]:
     """Compute the F1 of word occurrences for each range of training frequencies. Empty ranges are left out.
@@ -85,7 +85,7 @@ def f1_by_frequency(
     Matches are clipped: a word that a translation has twice and its reference once counts as one match. `training`
     yields chunks of target text.
     """
-    split = word_splitter(scorer)
+    split = make_word_splitter(scorer)
     reference_words, system_words = split(references), [split(texts) for texts in systems]
     vocabulary = {word for texts in (reference_words, *system_words) for words in texts for word in words}
     frequencies = count_words(training, vocabulary, scorer)
@@ -102,7 +102,7 @@ def f1_by_frequency(
     return [FrequencyBucket(label, n_words, list(scores)) for label, n_words, scores in buckets if n_words]
 
 
-def most_different(
+def find_most_different(
     systems: Sequence[Texts], sources: Texts | None, references: Texts, scorer: Scorer, count: int
 ) -> list[SentenceComparison]:
     """Return up to `count` sentences with the largest range of chrF. Equal translations are left out."""
@@ -117,7 +117,7 @@ def most_different(
     return [sentence for sentence in found if sentence.chrf_range > 0]
 
 
-def word_splitter(scorer: Scorer) -> Callable[[Texts], list[list[str]]]:
+def make_word_splitter(scorer: Scorer) -> Callable[[Texts], list[list[str]]]:
     """Return a function that splits texts into the tokens of BLEU."""
     tokenizer = BLEU(tokenize=scorer.tokenize).tokenizer
 
@@ -130,7 +130,7 @@ def word_splitter(scorer: Scorer) -> Callable[[Texts], list[list[str]]]:
 
 def count_words(texts: Iterable[Texts], vocabulary: set[str], scorer: Scorer) -> Counter[str]:
     """Count the words of `vocabulary` in chunks of text. Other words are skipped to save memory."""
-    split, counts = word_splitter(scorer), Counter[str]()
+    split, counts = make_word_splitter(scorer), Counter[str]()
     for chunk in texts:
         counts.update(word for words in split(chunk) for word in words if word in vocabulary)
     return counts

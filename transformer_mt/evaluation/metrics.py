@@ -41,12 +41,12 @@ class ScoringConfig(Section):
             if problem := moses_problem(tgt_lang):
                 yield "text", problem
         try:
-            BLEU(tokenize=bleu_tokenizer(self.tokenize, tgt_lang))
+            BLEU(tokenize=resolve_bleu_tokenizer(self.tokenize, tgt_lang))
         except (ImportError, RuntimeError):  # MeCab is not installed
             yield "tokenize", f"{self.tokenize} needs one more package: pip install 'sacrebleu[{self.tokenize[:2]}]'"
 
 
-def bleu_tokenizer(tokenize: BleuTokenizer, tgt_lang: str) -> str:
+def resolve_bleu_tokenizer(tokenize: BleuTokenizer, tgt_lang: str) -> str:
     """Return the name of sacreBLEU's tokenizer, and resolve `auto` by the target language."""
     return BLEU_TOKENIZERS.get(primary_language(tgt_lang), "13a") if tokenize == "auto" else tokenize
 
@@ -90,7 +90,7 @@ class Scorer:
             from transformer_mt.evaluation import moses
 
             moses.check_moses(tgt_lang)
-        return cls(bleu_tokenizer(config.tokenize, tgt_lang), tgt_lang, config.text)
+        return cls(resolve_bleu_tokenizer(config.tokenize, tgt_lang), tgt_lang, config.text)
 
     @property
     def lowercase(self) -> bool:

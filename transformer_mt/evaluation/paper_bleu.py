@@ -30,7 +30,7 @@ class PaperBleu(IntervalScore):
     papers_reference_tokens: int | None
     """Number of reference tokens in the papers, if known for this test set."""
 
-    def explanation(self) -> str:
+    def explain(self) -> str:
         """Say how the text was prepared and whether its token count matches the papers."""
         text = f"P: BLEU of text {self.prepared}; the references have {self.reference_tokens:,} tokens"
         if self.papers_reference_tokens is None:

@@ -95,7 +95,7 @@ def check_parity(translator: Translator, folder: Path, limits: LengthLimits, tex
     return parity.compare(translator, exported, sources)
 
 
-def parity_lines(parity: Parity | None, quantization: str) -> list[str]:
+def format_parity(parity: Parity | None, quantization: str) -> list[str]:
     """Return the result of the parity check for the terminal, with a warning if a float32 model differs too much."""
     if parity is None:
         return ["the two engines were not compared: there was no sentence to translate"]

@@ -51,7 +51,7 @@ def read_metadata(folder: Path) -> ExportMetadata:
         raise UserError(f"{path}: {'; '.join(problems)}; export the run again with this version") from None
 
 
-def provenance(folder: Path, compute_type: str) -> ModelProvenance:
+def read_provenance(folder: Path, compute_type: str) -> ModelProvenance:
     """Describe the model of an exported folder, computed in `compute_type`."""
     metadata = read_metadata(folder)
     checksum = sha256((folder / EXPORT).read_bytes()).hexdigest()  # differs for each export: it has the time

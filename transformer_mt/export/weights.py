@@ -15,7 +15,7 @@ from transformer_mt.runs.metadata import TEST_KEYS, write_metadata
 from transformer_mt.system import files
 
 
-def exported_record(source: RunFolder, what: str, steps: list[int]) -> dict[str, Any]:
+def make_exported_record(source: RunFolder, what: str, steps: list[int]) -> dict[str, Any]:
     """Return the `run.json` of an exported folder.
 
     `what` describes the weights, `steps` lists the training steps that they come from. Test scores are kept only if

@@ -48,7 +48,7 @@ def plot_positions(config: ModelConfig, model: Transformer | None) -> Figure:
     else:
         table = sinusoidal_table(MAX_POSITIONS, config.d_model)
     shown = table[:MAX_POSITIONS].numpy()
-    return figures.positions_figure(shown, f"{config.positions} positions, {len(shown)} of them")
+    return figures.draw_positions(shown, f"{config.positions} positions, {len(shown)} of them")
 
 
 def plot_schedule(config: ScheduleConfig, d_model: int, max_steps: int | None) -> Figure:
@@ -62,7 +62,7 @@ def plot_schedule(config: ScheduleConfig, d_model: int, max_steps: int | None) -
     for kind in get_args(ScheduleConfig.model_fields["kind"].annotation):
         schedule = make_schedule(config.model_copy(update={"kind": kind}).ending(end), d_model)
         rates[kind] = np.array([schedule(int(step)) for step in steps])
-    return figures.schedule_figure(steps, rates, config.kind, config.warmup_steps)
+    return figures.draw_schedule(steps, rates, config.kind, config.warmup_steps)
 
 
 def plot_lengths(corpus: EncodedCorpus, data: DataConfig) -> Figure:
@@ -75,4 +75,4 @@ def plot_lengths(corpus: EncodedCorpus, data: DataConfig) -> Figure:
         title += f", {filtered.too_long:,} of them dropped"
     if filtered.truncated:
         title += f", {filtered.truncated:,} of them truncated"
-    return figures.lengths_figure(src, tgt, (data.src_lang, data.tgt_lang), data.max_length, title)
+    return figures.draw_lengths(src, tgt, (data.src_lang, data.tgt_lang), data.max_length, title)

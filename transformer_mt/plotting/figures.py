@@ -67,7 +67,7 @@ def plot_style() -> Generator[None]:
 
 
 @plot_style()
-def positions_figure(table: Array, title: str) -> Figure:
+def draw_positions(table: Array, title: str) -> Figure:
     """Draw a position table as an image, some of its dimensions as lines, and its dot products. table: [P, D]."""
     figure = _new_figure(15.0, 5.0)
     table_axes, line_axes, product_axes = figure.subplots(1, 3)
@@ -98,7 +98,7 @@ def _draw_image(figure: Figure, axes: Axes, values: Array, label: str) -> None:
 
 
 @plot_style()
-def schedule_figure(steps: Array, rates: Mapping[str, Array], chosen: str, warmup_steps: int) -> Figure:
+def draw_schedule(steps: Array, rates: Mapping[str, Array], chosen: str, warmup_steps: int) -> Figure:
     """Draw the learning rate of the chosen schedule, and of the others for comparison. steps, rates: [N]."""
     figure = _new_figure(8.5, 4.8)
     axes = figure.subplots()
@@ -142,7 +142,7 @@ ATTENTION_LABELS = {  # kind: title, queries, keys
 
 
 @plot_style()
-def attention_figure(
+def draw_attention(
     kind: str, weights: Sequence[Array], queries: Sequence[str], keys: Sequence[str], titles: Sequence[Sequence[str]]
 ) -> Figure:
     """Draw a panel for each layer (row) and head (column): how much each query piece attends to each key piece.
@@ -193,7 +193,7 @@ def _piece_label(text: str) -> str:
 
 
 @plot_style()
-def lengths_figure(src: Array, tgt: Array, languages: tuple[str, str], max_length: int, title: str) -> Figure:
+def draw_lengths(src: Array, tgt: Array, languages: tuple[str, str], max_length: int, title: str) -> Figure:
     """Draw a histogram of the lengths on each side, with a logarithmic scale that shows the tail. src, tgt: [N]."""
     figure = _new_figure(8.5, 5.6)
     panels: Any = figure.subplots(2, 1, sharex=True, sharey=True)
@@ -237,7 +237,7 @@ def save(figure: Figure, file: Path, kind: str) -> None:
 
 
 @plot_style()
-def pixels(figure: Figure) -> Array:
+def render_pixels(figure: Figure) -> Array:
     """Render a figure for a screen, in red, green and blue. [height, width, 3]."""
     figure.set_dpi(SCREEN_DPI)
     canvas: Any = figure.canvas

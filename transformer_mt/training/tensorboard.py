@@ -17,7 +17,7 @@ from tensorboard.plugins.hparams import metadata, plugin_data_pb2
 from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard import SummaryWriter
 
-from transformer_mt.plotting.figures import pixels
+from transformer_mt.plotting.figures import render_pixels
 from transformer_mt.system.files import atomic_file
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class EventWriter:
         self._writer.add_text(name, markdown, step)
 
     def figure(self, name: str, figure: Figure, step: int) -> None:
-        self._writer.add_image(name, pixels(figure), step, dataformats="HWC")
+        self._writer.add_image(name, render_pixels(figure), step, dataformats="HWC")
 
     def flush(self) -> None:
         self._writer.flush()
