@@ -5,16 +5,7 @@ from collections.abc import Callable
 from . import lexicon, places, valency, verbs
 from .clause import Clause
 from .dice import Dice, weighted
-from .morphology import (
-    BARE,
-    EMPTY,
-    THE,
-    Nominal,
-    NounPhrase,
-    Text,
-    is_human,
-    prepositional,
-)
+from .morphology import BARE, EMPTY, THE, Nominal, NounPhrase, Text, is_human, prepositional
 from .phrases import human_object, noun_phrase
 
 

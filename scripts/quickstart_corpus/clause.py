@@ -15,20 +15,7 @@ order of the middle field) are:
 from typing import Literal, NamedTuple
 
 from .lexicon import PROFESSIONS, Adverb
-from .morphology import (
-    BARE,
-    EMPTY,
-    NO,
-    REFLEXIVES,
-    A,
-    Determiner,
-    Nominal,
-    NounPhrase,
-    Pairs,
-    Person,
-    Pronoun,
-    Text,
-)
+from .morphology import BARE, EMPTY, NO, REFLEXIVES, A, Determiner, Nominal, NounPhrase, Pairs, Person, Pronoun, Text
 from .verbs import BE, HAVE, Modal, Verb
 
 Tense = Literal["present", "progressive", "past"]
@@ -52,7 +39,7 @@ class Clause(NamedTuple):
 
     @property
     def pairs(self) -> Pairs:
-        """The word pairs of the clause: adjectives with their nouns, the verb with its objects."""
+        """Return the word pairs of the clause: adjectives with their nouns, the verb with its objects."""
         pairs = self.subject.pairs + self.complement.pairs + self.companion.pairs + self.place.pairs
         for nominal in (self.dative, self.accusative):
             if nominal is not None:

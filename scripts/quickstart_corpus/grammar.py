@@ -8,14 +8,7 @@ from .actions import action, animal_action, transport
 from .anaphora import ANAPHORA
 from .clause import Clause, main_clause
 from .dice import Dice, weighted
-from .morphology import (
-    COUNTS,
-    NO,
-    A,
-    NounPhrase,
-    Text,
-    sequence,
-)
+from .morphology import COUNTS, NO, A, NounPhrase, Text, sequence
 from .phrases import adjective_for, human
 from .places import inside, location
 from .questions import QUESTIONS

@@ -4,20 +4,7 @@ from . import lexicon, valency, verbs
 from .actions import action, activity, transport
 from .clause import Clause, main_clause, question
 from .dice import Dice, weighted
-from .morphology import (
-    EMPTY,
-    HOW_MANY,
-    ME,
-    WE,
-    WHAT,
-    WHICH,
-    WHO,
-    Nominal,
-    NounPhrase,
-    Pairs,
-    Text,
-    is_human,
-)
+from .morphology import EMPTY, HOW_MANY, ME, WE, WHAT, WHICH, WHO, Nominal, NounPhrase, Pairs, Text, is_human
 from .phrases import human, noun_phrase
 from .states import state
 from .tenses import add_time, remove_time

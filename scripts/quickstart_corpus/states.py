@@ -4,20 +4,7 @@ from . import lexicon, places, valency, verbs
 from .clause import Clause, Tense
 from .dice import Dice, weighted
 from .lexicon import Adjective
-from .morphology import (
-    COUNTS,
-    IT,
-    POSSESSIVES,
-    THE,
-    THIS,
-    A,
-    Nominal,
-    NounPhrase,
-    Pronoun,
-    Text,
-    gender,
-    is_human,
-)
+from .morphology import COUNTS, IT, POSSESSIVES, THE, THIS, A, Nominal, NounPhrase, Pronoun, Text, gender, is_human
 from .phrases import adjective_for, human, human_object, noun_phrase
 from .tenses import past_time
 

@@ -2,23 +2,9 @@
 
 from . import lexicon, verbs
 from .actions import action, deed, motion, purpose_of
-from .clause import (
-    Clause,
-    Tense,
-    after_subordinate,
-    coordinate,
-    main_clause,
-    purpose,
-    subordinate,
-)
+from .clause import Clause, Tense, after_subordinate, coordinate, main_clause, purpose, subordinate
 from .dice import Dice, weighted
-from .morphology import (
-    EMPTY,
-    Nominal,
-    NounPhrase,
-    Text,
-    sequence,
-)
+from .morphology import EMPTY, Nominal, NounPhrase, Text, sequence
 from .phrases import antecedent, human
 from .questions import occasion, whereabouts
 from .states import predicative, state, weather

@@ -1,4 +1,4 @@
-"""Language codes: validation, and the two-letter code of a language."""
+"""Validation of language codes, and their two-letter forms."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_valid_codes_are_returned_unchanged(code: str) -> None:
 )
 def test_invalid_codes_are_refused_with_a_remedy(code: str, remedy: str) -> None:
     """Otherwise BLEU would tokenise Japanese or Chinese at spaces."""
-    with pytest.raises(ValueError, match=f"{remedy}"):
+    with pytest.raises(ValueError, match=remedy):
         check_language(code)
     with pytest.raises(UserError, match=r"data\.tgt_lang"):
         configuration.load(configuration.builtin_path("quickstart"), [f"data.tgt_lang='{code}'"])

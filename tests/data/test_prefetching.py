@@ -28,8 +28,8 @@ def make_stream(
     corpus = make_corpus(ids, ids[::-1])
 
     def make() -> BatchStream:
-        resampler = SubwordSampler(small_tokenizers.src, request.param, 1, 99)
-        return BatchStream(corpus, small_tokenizers, 80, 1, (resampler, resampler) if request.param else None)
+        sampler = SubwordSampler(small_tokenizers.src, request.param, 1, 99)
+        return BatchStream(corpus, small_tokenizers, 80, 1, (sampler, sampler) if request.param else None)
 
     return make
 
@@ -130,9 +130,8 @@ def test_an_error_is_raised_when_its_step_is_taken(make_stream: Callable[[], Bat
     stream = make_stream()
     stream.__class__ = Broken
     with Prefetcher(stream, 1) as prefetcher:
-        assert [step.position for step in steps(prefetcher, StreamPosition(0, len(stream) - 3), 3)][
-            -1
-        ] == StreamPosition(1, 0)
+        *_, last = steps(prefetcher, StreamPosition(0, len(stream) - 3), 3)
+        assert last.position == StreamPosition(1, 0)
         for _ in range(2):
             with pytest.raises(UserError, match="are damaged"):
                 prefetcher.take(StreamPosition(1, 0))

@@ -230,7 +230,7 @@ def test_a_csv_field_may_hold_quotes_commas_and_line_ends() -> None:
     assert load(table="t.csv") == ([('a "b", c', "d\n\ne"), ("f", "g")], ["t.csv:2", "t.csv:5"])
 
 
-# --- what cannot be read ----------------------------------------------------------------------------------------------
+# --- unreadable sources -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("n_src", "n_tgt"), [(3, 2), (2, 3), (1, 0), (0, 5)])

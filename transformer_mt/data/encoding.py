@@ -104,8 +104,7 @@ def encode_corpus(
     folder = cache_dir / f"ids-{sha256(settings.encode()).hexdigest()[:16]}"
     if not folder.exists():
         with atomic_shared_folder(folder) as temporary:
-            filtered = _write_arrays(corpus, tokenizers, limit, temporary)
-            (temporary / "filtered.json").write_text(json.dumps(asdict(filtered)), encoding="utf-8")
+            _write_arrays(corpus, tokenizers, limit, temporary)
     filtered = FilterCounts(**json.loads((folder / "filtered.json").read_text(encoding="utf-8")))
     text_rows = np.load(folder / "rows.npy", mmap_mode="r")
     return EncodedCorpus(_load_side(folder, "src"), _load_side(folder, "tgt"), corpus, text_rows, filtered)
@@ -118,10 +117,8 @@ def _load_side(folder: Path, name: str) -> EncodedSide:
     return EncodedSide(ids, offsets)
 
 
-def _write_arrays(
-    corpus: ParallelCorpus, tokenizers: TokenizerPair, limit: LengthLimit | None, folder: Path
-) -> FilterCounts:
-    """Encode and filter block by block, and write ids, offsets and rows to `folder`."""
+def _write_arrays(corpus: ParallelCorpus, tokenizers: TokenizerPair, limit: LengthLimit | None, folder: Path) -> None:
+    """Encode and filter block by block, and write the arrays and `FilterCounts` to a folder."""
     filtered = FilterCounts()
     lengths = [np.zeros(1, np.int64)], [np.zeros(1, np.int64)]  # per side; their cumulative sums are the offsets
     rows, first_row = [np.empty(0, np.int32)], 0
@@ -141,7 +138,7 @@ def _write_arrays(
     np.save(folder / "rows.npy", np.concatenate(rows))
     for name, side_lengths in zip(("src", "tgt"), lengths, strict=True):
         np.save(folder / f"{name}.offsets.npy", np.cumsum(np.concatenate(side_lengths)))
-    return filtered
+    (folder / "filtered.json").write_text(json.dumps(asdict(filtered)), encoding="utf-8")
 
 
 def _filter_block(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-_NAMES = (
+_NAMES = (  # the two-letter code of each language, and its other codes
     "en eng, de deu ger, fr fra fre, es spa, it ita, pt por, nl nld dut, cs ces cze, sk slk slo, pl pol, ru rus, "
     "uk ukr, sv swe, da dan, no nor, nb nob, nn nno, hu hun, tr tur, ro ron rum, el ell gre, hi hin, ja jpn, ko kor, "
     "zh zho chi cmn yue lzh, th tha, lo lao, km khm, my mya bur, bo bod tib"

@@ -26,11 +26,11 @@ def build_report(
     train: EncodedCorpus, validation: EncodedCorpus, held_out: Mapping[str, ParallelCorpus], cache_dir: Path
 ) -> list[str]:
     """Return the report, one sentence per line. Lines that start with `warning:` need attention before training."""
-    n_src, n_tgt = len(train.src.ids), len(train.tgt.ids)
+    n_src_tokens, n_tgt_tokens = len(train.src.ids), len(train.tgt.ids)
     n_pairs = max(1, len(train))
     lines = [
-        f"{len(train):,} training pairs, {n_src:,} source and {n_tgt:,} target tokens "
-        f"({n_src / n_pairs:.1f} and {n_tgt / n_pairs:.1f} a sentence)"
+        f"{len(train):,} training pairs, {n_src_tokens:,} source and {n_tgt_tokens:,} target tokens "
+        f"({n_src_tokens / n_pairs:.1f} and {n_tgt_tokens / n_pairs:.1f} a sentence)"
     ]
     lines += [f"{len(corpus):,} pairs in {name}" for name, corpus in held_out.items()]
     for reason, sentence in _REASONS.items():

@@ -51,7 +51,7 @@ class Source(Section):
     table: Files = ()
     """.tsv, .csv, .jsonl (each also .gz) or .parquet file with a column for each language; or a list"""
     dataset: PathName | None = None
-    """name of a data set on the Hugging Face hub, or a local folder that `load_dataset` takes"""
+    """data set on the Hugging Face hub, or a local folder for `load_dataset` or from `save_to_disk`"""
     subset: str | None = None
     """configuration of a data set, such as en-de"""
     split: str | None = None

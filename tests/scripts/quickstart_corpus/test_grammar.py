@@ -2,15 +2,7 @@
 
 import pytest
 from quickstart_corpus import lexicon, verbs
-from quickstart_corpus.clause import (
-    Clause,
-    after_subordinate,
-    coordinate,
-    main_clause,
-    purpose,
-    question,
-    subordinate,
-)
+from quickstart_corpus.clause import Clause, after_subordinate, coordinate, main_clause, purpose, question, subordinate
 from quickstart_corpus.lexicon import NOUNS, Adverb
 from quickstart_corpus.morphology import (
     BARE,
