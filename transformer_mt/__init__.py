@@ -1,4 +1,4 @@
-"""Machine translation: a Transformer trained from scratch from one YAML file, and translation with it."""
+"""Train a Transformer for machine translation from one YAML file, and translate with it."""
 
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,7 @@ __all__ = ["Translator", "__version__"]
 
 
 def __getattr__(name: str) -> object:
-    """`Translator` brings torch along, so it is imported when it is first asked for."""
+    """Import `Translator` on first access, because it imports torch."""
     if name == "Translator":
         from transformer_mt.decoding.translator import Translator
 

@@ -9,8 +9,8 @@ class UserError(Exception):
 
 
 class Interrupted(Exception):  # noqa: N818  (it is not an error)
-    """A signal stopped the program. `what` names the saved state and the command to resume."""
+    """A signal stopped a training after it saved a checkpoint."""
 
-    def __init__(self, signal: int, what: str) -> None:
-        super().__init__(signal, what)
-        self.signal, self.what = signal, what
+    def __init__(self, signal: int) -> None:
+        super().__init__(signal)
+        self.signal = signal

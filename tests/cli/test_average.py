@@ -82,7 +82,7 @@ def test_scores_are_printed_with_those_of_the_checkpoints(run: RunFolder, tmt: T
 def test_a_checkpoint_deleted_by_a_running_training_is_reported(run: RunFolder) -> None:
     found = [replace(run.find_checkpoint("last"), path=run.checkpoints / "step-000099")]
     with pytest.raises(UserError, match="step-000099: was deleted, because the run is being trained; try again"):
-        average.average_weights(Translator.load(run.path).model, found)
+        average.load_average(Translator.load(run.path).model, found)
 
 
 def test_the_run_may_be_the_current_folder(longer: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:

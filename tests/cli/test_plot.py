@@ -16,7 +16,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from transformer_mt import Translator
 from transformer_mt.cli import plot
-from transformer_mt.cli.run_or_config import load_run_or_config
+from transformer_mt.cli.options import load_run_or_config
 from transformer_mt.config import root as configuration
 from transformer_mt.decoding.attention_maps import AttentionMaps, token_texts, translate_with_attention
 

@@ -93,7 +93,7 @@ def test_a_run_that_resumes_earlier_is_no_longer_finished(
     """Its README no longer shows the scores of the deleted checkpoint."""
 
     def fit(_: Trainer) -> NoReturn:
-        raise Interrupted(15, "")
+        raise Interrupted(15)
 
     monkeypatch.setattr(Trainer, "fit", fit)
     card = (run_copy / "README.md").read_text(encoding="utf-8")

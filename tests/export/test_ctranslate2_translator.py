@@ -186,7 +186,7 @@ def test_an_interrupted_translation_resumes_only_with_the_same_engine_and_option
     (tmp_path / "f").write_bytes(TEXT)
     command = ("translate", "--engine", "ctranslate2", models.exported, "--input", tmp_path / "f")
     uninterrupted = tmt(*command).stdout
-    monkeypatch.setattr("transformer_mt.cli.process_lines.WINDOW_LINES", 4)
+    monkeypatch.setattr("transformer_mt.cli.line_output.WINDOW_LINES", 4)
     calls: list[int] = []
     search = CTranslate2Translator.translate_ids
 

@@ -219,7 +219,7 @@ def test_a_signal_to_one_stops_all_and_saves(tiny: Path) -> None:
     assert job.returncode != 0
     steps = [info.step for info in RunFolder(tiny / "runs" / "stopped").list_checkpoints()]
     assert steps[-1] == curves(tiny, "stopped")[-1]["step"]  # the last one that was taken
-    assert said.count("stopped by SIGTERM and saved; the same command goes on from here") >= 1
+    assert said.count("stopped by SIGTERM and saved; the same command resumes") >= 1
 
 
 def test_more_processes_than_batches_in_a_step_are_refused(tiny: Path) -> None:

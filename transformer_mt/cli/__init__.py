@@ -1,1 +1,1 @@
-"""The command line `tmt`: one module per command, and what they share."""
+"""The command line `tmt`: one module per command, and shared modules for options, input and output."""

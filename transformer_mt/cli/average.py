@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from transformer_mt.cli.export import check_output_is_new, write_weights_folder
 from transformer_mt.config import root as configuration
@@ -36,7 +35,7 @@ def run(args: argparse.Namespace) -> None:
     config = configuration.load_run(run)
     tokenizers = TokenizerPair.load(run.tokenizer)
     model = Transformer(config.model, tokenizers.src, tokenizers.tgt)
-    _set_weights(model, average_weights(model, checkpoints))
+    load_average(model, checkpoints)
     scores = _validate(run, config, model, tokenizers, args)
     steps = [info.step for info in checkpoints]
     description = f"the mean of {run.path}, steps {', '.join(f'{step:,}' for step in steps)}"
@@ -80,10 +79,11 @@ def _select_checkpoints(run: RunFolder, args: argparse.Namespace) -> list[Checkp
     return sorted(chosen, key=lambda info: info.step)
 
 
-def average_weights(model: Transformer, checkpoints: Sequence[CheckpointInfo]) -> dict[str, Tensor]:
-    """Return the mean of each parameter in fp64. Shared parameters occur once. Each checkpoint is loaded into `model`.
+@torch.no_grad()
+def load_average(model: Transformer, checkpoints: Sequence[CheckpointInfo]) -> None:
+    """Load the mean of the weights, which is computed in fp64.
 
-    Raises `UserError` if a checkpoint was deleted by a running training.
+    Raises `UserError` if a running training has deleted a checkpoint.
     """
     sums = {name: torch.zeros_like(parameter, dtype=torch.float64) for name, parameter in model.named_parameters()}
     for info in checkpoints:
@@ -91,14 +91,9 @@ def average_weights(model: Transformer, checkpoints: Sequence[CheckpointInfo]) -
             raise UserError(f"{info.path}: was deleted, because the run is being trained; try again")
         load_weights(model, info)
         for name, parameter in model.named_parameters():
-            sums[name] += parameter.detach()
-    return {name: total.div(len(checkpoints)) for name, total in sums.items()}
-
-
-@torch.no_grad()
-def _set_weights(model: Transformer, weights: Mapping[str, Tensor]) -> None:
+            sums[name] += parameter
     for name, parameter in model.named_parameters():
-        parameter.copy_(weights[name])
+        parameter.copy_(sums[name].div(len(checkpoints)))
 
 
 def _validate(
@@ -106,7 +101,8 @@ def _validate(
 ) -> dict[str, float]:
     """Compute the scores that the training would give these weights, in its precision.
 
-    Raises `UserError` if the validation text has changed: its scores are not comparable, and it may be training text.
+    Raises `UserError` if the validation pairs have changed. Their scores are not comparable, and they may be training
+    pairs.
     """
     try:
         pairs = data.load_split(config, "validation")

@@ -11,7 +11,7 @@ from pathlib import Path
 from string import ascii_uppercase
 
 from transformer_mt import __version__
-from transformer_mt.cli.line_input import check_file, windows
+from transformer_mt.cli.line_input import WINDOW_LINES, check_files, windows
 from transformer_mt.cli.options import LOADING_OPTIONS, SEARCH_OPTIONS, flag, load_translator
 from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
@@ -23,8 +23,6 @@ from transformer_mt.evaluation.metrics import NO_TER, Scorer, ScoringConfig
 from transformer_mt.evaluation.significance import MetricComparison, Texts, compare_systems
 from transformer_mt.pipeline import data
 from transformer_mt.runs.folder import RunFolder
-
-WINDOW_LINES = 1000  # of training text in memory
 
 
 def run(args: argparse.Namespace) -> None:
@@ -51,7 +49,7 @@ def _check_arguments(args: argparse.Namespace) -> None:
         options = [option for option in (*LOADING_OPTIONS, *SEARCH_OPTIONS) if getattr(args, option) is not None]
         if options:
             raise UserError(f"compare: files contain existing translations; leave out {', '.join(map(flag, options))}")
-    check_file(args.train)
+    check_files(args.train)
     if args.train and args.train.is_file():
         for _ in read_lines(args.train):  # find errors in it before runs translate
             pass

@@ -24,7 +24,7 @@ def run(args: argparse.Namespace) -> None:
     """Run `tmt export`."""
     if args.to == "weights" and (args.quantization or args.src):
         raise UserError("export --to weights: --quantization and --src belong to ctranslate2; leave them out")
-    line_input.check_file(args.src)
+    line_input.check_files(args.src)
     source = RunFolder.open(args.run)
     check_output_is_new(args.output)
     if args.to == "weights":

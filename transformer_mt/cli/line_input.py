@@ -1,7 +1,7 @@
-"""Input lines of the command line: from arguments, a file, a prompt or standard input, grouped into windows.
+"""Input lines: from arguments, a file, a prompt or standard input, grouped into windows.
 
-A stream of lines yields None before it waits for input. The consumer then processes the lines that it has. Thus a
-program that writes one line and waits for the answer gets it at once.
+A stream of lines yields None before it waits for input, and the consumer then processes the lines that it has. Thus a
+program that writes one line and waits for the translation gets it at once.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from pathlib import Path
 from shlex import quote
 from typing import NamedTuple, TypeVar
 
-from transformer_mt.data.text_files import Errors, decode_line, read_lines, zip_lines
+from transformer_mt.data.text_files import Errors, check_is_file, decode_line, read_lines, zip_lines
 from transformer_mt.errors import UserError
 from transformer_mt.system.logging import log_rank0
 
+WINDOW_LINES = 1000  # lines in memory at a time
 CHUNK_BYTES = 1 << 16  # the capacity of a Linux pipe
 REFILL_SECONDS = 0.01  # time for the writer of a pipe to refill it, so that windows are full
 
@@ -48,7 +49,7 @@ def read_input(
 
 
 def decode_argument(text: str, errors: Errors = "strict") -> str:
-    """Return an argument as text. Python represents bytes that are not UTF-8 as lone surrogates.
+    """Return an argument without surrogate escapes, which Python uses for bytes that are not UTF-8.
 
     Raises `UserError` for such bytes, unless `errors` is replace.
     """
@@ -76,7 +77,7 @@ def _read_stdin(errors: Errors) -> Iterator[str | None]:
     while True:
         if not select.select([stdin], [], [], REFILL_SECONDS)[0]:
             yield None
-            select.select([stdin], [], [])  # reading an empty non-blocking pipe raises an error
+            select.select([stdin], [], [])  # because a read of an empty non-blocking pipe raises an error
         chunk = os.read(stdin, CHUNK_BYTES)
         *complete, unfinished = (unfinished + chunk).split(b"\n")
         if not chunk and unfinished:
@@ -111,7 +112,7 @@ def check_same_length(src: Path | None, tgt: Path | None, errors: Errors = "stri
 
 
 def windows(items: Iterable[T | None], size: int) -> Iterator[list[T]]:
-    """Group items into lists of `size`, or fewer before a None, an error and the end."""
+    """Group items into lists of `size`. A None, an error or the end of the items ends a list early."""
     window: list[T] = []
     try:
         for item in items:
@@ -129,19 +130,17 @@ def windows(items: Iterable[T | None], size: int) -> Iterator[list[T]]:
 
 
 def check_input(texts: Sequence[str], file: Path | None, command: str) -> None:
-    """Raise `UserError` for texts together with a file, or an unreadable file. Warn if a text is the name of a file."""
+    """Raise `UserError` for texts together with a file, or a missing file. Warn if a text is the name of a file."""
     if texts and file:
         raise UserError(f"{command}: give texts or --input, not both")
-    check_file(file)
+    check_files(file)
     for text in texts:
         if os.path.isfile(text):  # noqa: PTH113  (Path.is_file raises an error for a long text)
             advice = f"{command} --input {quote(text)} reads its lines"
             log_rank0(f"tmt: warning: {text} is a file, but was read as a text; {advice}")
 
 
-def check_file(file: Path | None) -> None:
-    """Raise `UserError` if the file is missing or is a directory. None is accepted."""
-    if file and file.is_dir():
-        raise UserError(f"{file}: is a directory; name a file")
-    if file and not file.exists():
-        raise UserError(f"{file}: no such file (looked in {Path.cwd()})")
+def check_files(*files: Path | None) -> None:
+    """Raise `UserError` if a file is missing or is a directory. Skip None."""
+    for file in filter(None, files):
+        check_is_file(file)

@@ -1,7 +1,7 @@
-"""Output lines of the command line: to standard output, or to a file that is renamed when it is complete.
+"""Resumable line output of `tmt translate` and `tmt score`: process lines in windows, and write each at once.
 
-Until then the lines of file G are in G.part, and G.part.json records the progress after each window. An interrupted
-command continues with `--resume` after the last complete window.
+The output file G appears when it is complete. Until then its lines are in G.part, and G.part.json records the progress
+after each window. An interrupted command continues with `--resume` after the last complete window.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import fcntl
 import json
 import os
 import sys
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
@@ -18,13 +18,37 @@ from itertools import islice
 from pathlib import Path
 from typing import IO
 
-from transformer_mt.cli.line_input import Line
+from transformer_mt.cli.line_input import WINDOW_LINES, Line, windows
 from transformer_mt.errors import UserError
 from transformer_mt.system.files import write_text
 from transformer_mt.system.logging import log
 
 Settings = dict[str, str]
 """Names and values of all settings that affect the output lines."""
+ProcessWindow = Callable[[Sequence[Line], int], str]
+"""Turns the lines of a window and the number of its first line (from 1) into output text."""
+
+
+def process_lines(
+    lines: Iterator[Line | None],
+    process: ProcessWindow,
+    output: Path | None,
+    settings: Settings | None = None,
+    *,
+    resume: bool = False,
+    is_interactive: bool = False,
+) -> None:
+    """Write the output of each window. Show a progress bar on a terminal, unless the lines come from the user."""
+    from tqdm import tqdm
+
+    shows_output = sys.stdout.isatty() and not output
+    with open_output(output, settings, resume) as file:
+        first = file.progress.lines
+        is_quiet = is_interactive or shows_output or not sys.stderr.isatty()
+        with tqdm(initial=first, unit=" lines", disable=is_quiet, file=sys.stderr) as bar:
+            for window in windows(file.skip_finished(lines), WINDOW_LINES):
+                file.write(window, process(window, file.progress.lines + 1))
+                bar.update(len(window))
 
 
 @dataclass(frozen=True)

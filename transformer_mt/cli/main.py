@@ -1,4 +1,4 @@
-"""Entry point of the command line: parse, set up streams and signals, dispatch, and map exceptions to exit statuses.
+"""Entry point of the command line: run a command, and map exceptions to messages and exit statuses.
 
 Each command is a module of this package with a function `run`. It is imported only when it is called, because
 `tmt --help` must not wait for torch.
@@ -25,7 +25,9 @@ from transformer_mt.system.logging import log
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run a command and exit: status 0, 2 after a mistake of the user, 128 + N after signal N."""
     args = parse_arguments(arguments)
-    _set_up_streams()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")  # under any locale, like files
     if args.command != "train" and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _exit_on_signal)  # so that cleanup code runs; training has its own handler
     warnings.showwarning = _show_warning
@@ -36,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except UserError as error:
         _fail(str(error))
     except Interrupted as stop:
-        log(f"tmt: stopped by {signal.Signals(stop.signal).name}{stop.what}")
+        log(f"tmt: stopped by {signal.Signals(stop.signal).name} and saved; the same command resumes")
         sys.exit(128 + stop.signal)
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
@@ -55,13 +57,6 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     sys.exit(0)
 
 
-def _set_up_streams() -> None:
-    """Write UTF-8 under any locale. Files are UTF-8 as well."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
-
-
 def _exit_on_signal(number: int, _frame: object) -> NoReturn:
     sys.exit(128 + number)
 
@@ -71,7 +66,7 @@ def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
 
 
 def _show_thread_error(error: threading.ExceptHookArgs) -> None:
-    """Hide OSError of a thread. TensorBoard writes in one, and the main thread raises the same error."""
+    """Hide an OSError of TensorBoard's writer thread, because the main thread raises the same error."""
     if not issubclass(error.exc_type, OSError):
         threading.__excepthook__(error)
 

@@ -1,17 +1,20 @@
-"""Options that several commands share: their names, their translation to configuration keys, and loading with them."""
+"""Options and arguments that several commands share, and loading of runs and configurations with them."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from transformer_mt.config import root as configuration
+from transformer_mt.config.root import Config
 from transformer_mt.errors import UserError
+from transformer_mt.runs.folder import RunFolder
 
 if TYPE_CHECKING:
-    from transformer_mt.config.root import Config
     from transformer_mt.decoding.translator import Translator
 
 LOADING_OPTIONS = ("checkpoint", "device", "threads", "precision")
@@ -38,7 +41,7 @@ def loading_options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def decoding_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the given options as keys of the configuration section `decoding`. A command may lack some of them."""
+    """Return the given options as keys of the configuration section `decoding`. Some commands lack some options."""
     names = (*SEARCH_OPTIONS, "sample", *SAMPLING_OPTIONS)
     options: dict[str, Any] = {name: getattr(args, name, None) for name in names}
     options["length_penalty_exponent"] = options.pop("length_penalty")
@@ -62,9 +65,23 @@ def load_translator(args: argparse.Namespace, run: Path) -> Translator:
 
 def load_config(args: argparse.Namespace) -> Config:
     """Load the configuration file, or the built-in quickstart, with the overrides of the command line."""
-    from transformer_mt.config import root as configuration
-
     path, overrides = args.config, args.overrides
     if path is not None and "=" in str(path) and not os.path.exists(path):  # noqa: PTH110  (Path.exists raises an error for a long text)
         path, overrides = None, [str(path), *overrides]  # tmt config key=value
     return configuration.load(path or configuration.builtin_path("quickstart"), overrides)
+
+
+def load_run_or_config(path: Path, overrides: Sequence[str]) -> tuple[Config, RunFolder | None]:
+    """Load the configuration of a run folder or of a YAML file, with overrides. Return it with the run, or None.
+
+    Raises `UserError` if the path does not exist, and for overrides of the model or tokenizer of a run.
+    """
+    if path.is_dir():
+        run = RunFolder.open(path)
+        for override in overrides:
+            if override.startswith(("model", "tokenizer")):
+                raise UserError(f"{override}: the model and tokenizers of a run cannot be changed; leave it out")
+        return configuration.load_run(run, overrides), run
+    if not path.exists():
+        raise UserError(f"{path}: no such run folder and no such YAML file (looked in {Path.cwd()})")
+    return configuration.load(path, overrides), None

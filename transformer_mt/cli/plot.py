@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from transformer_mt.cli.line_input import decode_argument
 from transformer_mt.cli.line_output import check_output
-from transformer_mt.cli.run_or_config import load_run_or_config
+from transformer_mt.cli.options import load_run_or_config
 from transformer_mt.config.root import Config
 from transformer_mt.data.encoding import encode_corpus
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair

@@ -11,9 +11,8 @@ from transformer_mt import __version__
 from transformer_mt.cli import line_input
 from transformer_mt.cli.formats import Format, OutputKind, score_columns
 from transformer_mt.cli.line_input import Line
-from transformer_mt.cli.line_output import Settings, check_output
+from transformer_mt.cli.line_output import Settings, check_output, process_lines
 from transformer_mt.cli.options import load_translator
-from transformer_mt.cli.process_lines import process_lines
 from transformer_mt.data.text_files import read_pairs
 from transformer_mt.errors import UserError
 
@@ -34,8 +33,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _check_arguments(args: argparse.Namespace) -> None:
-    line_input.check_file(args.src)
-    line_input.check_file(args.tgt)
+    line_input.check_files(args.src, args.tgt)
     check_output(args.output, args.src, args.tgt)
     if args.resume and not args.output:
         raise UserError("score: --resume needs --output; standard output cannot be continued")

@@ -7,17 +7,15 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 
-from transformer_mt.cli.line_input import check_input, read_input
-from transformer_mt.cli.run_or_config import load_run_or_config
+from transformer_mt.cli.line_input import WINDOW_LINES, check_input, read_input, windows
+from transformer_mt.cli.options import load_run_or_config
 from transformer_mt.config.root import Config
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.pipeline import data
 
-WINDOW_LINES = 1000  # in memory at a time
-MAX_EXAMPLES = 3  # of lines that are not restored
+MAX_EXAMPLES = 3  # lines that are printed because decoding does not restore them
 
 
 def run(args: argparse.Namespace) -> None:
@@ -36,11 +34,11 @@ def run(args: argparse.Namespace) -> None:
             report(measure(_tokenizer(tokenizers, side), sentences), f"{side}, validation pairs")
         return
     tokenizer = _tokenizer(tokenizers, args.side)
-    lines = (line for line in read_input(texts, args.input) if line is not None)
+    lines = read_input(texts, args.input)
     if args.input:
         report(measure(tokenizer, lines), str(args.input))
     else:
-        for line in lines:
+        for line in (line for line in lines if line is not None):
             print(*show(tokenizer, line), sep="\n")
 
 
@@ -84,10 +82,10 @@ class VocabularyStatistics:
     """Line number, line and decoded line of the first lines that are not restored."""
 
 
-def measure(tokenizer: Tokenizer, lines: Iterable[str]) -> VocabularyStatistics:
+def measure(tokenizer: Tokenizer, lines: Iterable[str | None]) -> VocabularyStatistics:
     """Count over any number of lines, in constant memory."""
-    counts, stream = VocabularyStatistics(tokenizer.vocab_size), iter(lines)
-    while window := list(islice(stream, WINDOW_LINES)):
+    counts = VocabularyStatistics(tokenizer.vocab_size)
+    for window in windows(lines, WINDOW_LINES):
         encoded = tokenizer.encode(window)
         for line, ids, decoded in zip(window, encoded, tokenizer.decode(encoded), strict=True):
             counts.lines += 1

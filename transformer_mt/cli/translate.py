@@ -17,9 +17,8 @@ from transformer_mt import __version__
 from transformer_mt.cli import line_input
 from transformer_mt.cli.formats import Format
 from transformer_mt.cli.line_input import Line
-from transformer_mt.cli.line_output import Settings, check_output
+from transformer_mt.cli.line_output import Settings, check_output, process_lines
 from transformer_mt.cli.options import SAMPLING_OPTIONS, decoding_options, flag, load_translator, loading_options
-from transformer_mt.cli.process_lines import process_lines
 from transformer_mt.errors import UserError
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ def run(args: argparse.Namespace) -> None:
 
 def _check_arguments(args: argparse.Namespace) -> None:
     line_input.check_input(args.texts, args.input, "translate")
-    line_input.check_file(args.prefix)
+    line_input.check_files(args.prefix)
     check_output(args.output, args.input, args.prefix)
     if args.resume and not (args.input and args.output):
         raise UserError("translate: --resume needs --input and --output; other input cannot be read again")

@@ -130,7 +130,7 @@ class Trainer:
                 self.validate_and_save()
             self.ranks.wait()  # whoever leaves before the first has saved makes `torchrun` end it
             if signal := self.ranks.largest(stop.number):
-                raise Interrupted(signal, " and saved; the same command goes on from here")
+                raise Interrupted(signal)
         return str(reason)
 
     def reason_to_stop(self) -> str | None:
