@@ -128,7 +128,7 @@ def make_workload(folder: Path, src: str | None, tgt: str | None, overrides: lis
     file = folder / "workload.yaml"
     file.write_text(yaml.safe_dump({"data": {"src_lang": "en", "tgt_lang": "de", "train": source}}), encoding="utf-8")
     config = configuration.load(file, overrides)
-    return config.model_copy(update={"schedule": config.schedule.ending(config.train.max_steps)})
+    return config.model_copy(update={"schedule": config.schedule.with_end(config.train.max_steps)})
 
 
 def prepare(folder: Path, config: Config, steps: int) -> None:
@@ -238,12 +238,12 @@ def our_step(config: Config, tokenizers: TokenizerPair, precision: str) -> Step:
     """Return our training step."""
     machine = resolve_machine(config.device, precision, config.threads)
     model = Transformer(config.model, tokenizers.src, tokenizers.tgt).to(machine.device)
-    updater = make_train_step(config, machine, Ranks(), model, halve=lambda batch: [])
+    train_step = make_train_step(config, machine, Ranks(), model, split_batch=lambda batch: [])
     schedule, steps = make_schedule(config.schedule, config.model.d_model), count(1)
 
     def step(batch: Batch) -> None:
         number = next(steps)
-        updater.update(number, schedule(number), [batch])
+        train_step(number, schedule(number), [batch])
 
     return step
 

@@ -40,7 +40,7 @@ from transformer_mt.runs.folder import CheckpointInfo, RunFolder
 
 TIMINGS = (
     *("train/tokens_per_second", "train/waiting", "train/hours", "_hparams_/session_start_info"),
-    *("seconds", "waited"),
+    *("seconds", "seconds_waiting"),
 )
 """Names of values that differ between any two runs."""
 PLACES = ("anywhere", "inside a save", "anywhere", "while testing")

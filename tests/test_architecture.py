@@ -36,11 +36,7 @@ RANK = {name: rank for rank, line in enumerate(LAYERS.split("\n")) for name in l
 PUBLIC = {"transformer_mt", "transformer_mt.__main__"}  # re-exports and entry point
 
 
-TO_REMOVE: dict[str, set[str]] = {
-    "transformer_mt.evaluation.degenerate": {"transformer_mt.training.progress"},
-    "transformer_mt.training.metrics_logger": {"transformer_mt.evaluation.samples"},
-    "transformer_mt.training.trainer": {"transformer_mt.evaluation.degenerate", "transformer_mt.evaluation.samples"},
-}  # crossings that the restructuring still has to remove
+TO_REMOVE: dict[str, set[str]] = {}  # crossings that the restructuring still has to remove
 
 
 def unit(module: str) -> str:

@@ -1,4 +1,4 @@
-"""Degenerate output is found in outputs made to be so, not in real sentences, and said once."""
+"""Detection of degenerate output: found in constructed outputs, and not in real sentences."""
 
 from __future__ import annotations
 
@@ -8,22 +8,21 @@ from pathlib import Path
 import pytest
 
 from transformer_mt.data.quickstart import load_pairs
-from transformer_mt.evaluation.degenerate import YOUNG, Finding, find, judge
+from transformer_mt.evaluation.degenerate import DegenerateOutputs, find_degenerate
 from transformer_mt.evaluation.samples import Sample
-from transformer_mt.training.progress import Health
 
 HEALTHY = load_pairs("test")[:100]
 
 
 def kinds(texts: list[tuple[str, str]], finished: bool = True) -> dict[str, int]:
-    """How many of each kind are found."""
+    """Count the degenerate outputs of each kind."""
     sources, hypotheses = ([text[side] for text in texts] for side in (0, 1))
-    finding = find(sources, hypotheses, [finished] * len(texts))
-    return {kind: len(places) for kind, places in finding.kinds.items()}
+    found = find_degenerate(sources, hypotheses, [finished] * len(texts))
+    return {kind: len(rows) for kind, rows in found.rows.items()}
 
 
 @pytest.mark.parametrize("split", ["test", "combinations"])
-def test_real_sentences_are_none(split: str) -> None:
+def test_real_sentences_are_not_degenerate(split: str) -> None:
     assert kinds(load_pairs(split)) == {}
 
 
@@ -40,7 +39,7 @@ def test_real_sentences_are_none(split: str) -> None:
         ("repetitive", "狗在跑" * 6),
     ],
 )
-def test_an_output_that_is_none(kind: str, output: str) -> None:
+def test_degenerate_output_is_found(kind: str, output: str) -> None:
     assert kinds([*HEALTHY, ("A dog runs after a man with a ball.", output)]) == {kind: 1}
 
 
@@ -61,87 +60,67 @@ def test_an_output_that_is_none(kind: str, output: str) -> None:
         (" ", "anything"),
     ],
 )
-def test_an_output_as_its_source_wants_it(source: str, output: str) -> None:
+def test_output_that_repeats_its_source_is_not_degenerate(source: str, output: str) -> None:
     assert kinds([(source, output)] * 20) == {}
 
 
-def test_one_answer_to_everything() -> None:
-    """Of different sources, so a corpus that repeats itself is no reason; a short answer suits more sources."""
+def test_same_output_for_many_different_sources_is_degenerate() -> None:
+    """A repeated source is no reason, and a short output may answer more sources."""
     same = "Ein Mann in einem roten Hemd steht auf der Straße."
-    assert kinds([(source, same) for source, _ in HEALTHY]) == {"the same": 100}
+    assert kinds([(source, same) for source, _ in HEALTHY]) == {"identical": 100}
     assert kinds([(source, same if i < 20 else target) for i, (source, target) in enumerate(HEALTHY)]) == {
-        "the same": 20
+        "identical": 20
     }
     assert kinds([(source, "Ja." if i < 20 else target) for i, (source, target) in enumerate(HEALTHY)]) == {}
-    assert kinds([(source, "Ja.") for source, _ in HEALTHY]) == {"the same": 100}
+    assert kinds([(source, "Ja.") for source, _ in HEALTHY]) == {"identical": 100}
     assert kinds([HEALTHY[0]] * 50 + HEALTHY[1:50]) == {}
     assert kinds([("Hello!", same), ("Hi!", same)]) == {}
 
 
-def test_no_end() -> None:
-    assert kinds(HEALTHY, finished=False) == {"endless": 100}
+def test_output_without_end_is_degenerate() -> None:
+    assert kinds(HEALTHY, finished=False) == {"unfinished": 100}
 
 
-def test_each_is_counted_once_and_blank_sources_not_at_all() -> None:
-    finding = find(["a b", "c d", "", "e f"], ["", "x " * 30, "y", "g h"], [False, False, False, True])
-    assert (finding.total, finding.kinds, finding.share) == (3, {"empty": [0], "repetitive": [1]}, 2 / 3)
-    assert str(finding) == "2 of 3 translations (1 empty, 1 repetitive)"
-    assert find([], [], []).share == 0
+def test_output_is_counted_once_and_blank_sources_are_ignored() -> None:
+    found = find_degenerate(["a b", "c d", "", "e f"], ["", "x " * 30, "y", "g h"], [False, False, False, True])
+    assert (found.total, found.rows, found.share) == (3, {"empty": [0], "repetitive": [1]}, 2 / 3)
+    assert find_degenerate([], [], []).share == 0
 
 
-EXAMPLES = {"empty": Sample("a source", "", "a reference")}
+SAMPLES = {
+    "empty": Sample("a source", "", "a reference"),
+    "repetitive": Sample("a source", "x " * 150, "a reference"),
+}
 
 
-def heard(shares: list[int], warm_up: int = 0) -> list[str]:
-    """What is said at each of some validations of 100 sentences, so many of them without a translation; the first ones
-    are while the learning rate rises."""
-    health, said = Health(), list[str]()
-    for i, n in enumerate(shares):
-        finding = Finding(100, {"empty": list(range(n))} if n else {})
-        health, lines = judge(health, finding, EXAMPLES, warming_up=i < warm_up)
-        said.append("/".join(line.partition(":")[0].strip().partition("  ")[0] for line in lines))
-    return said
+@pytest.mark.parametrize(
+    ("total", "n_empty", "warns"), [(100, 0, False), (100, 9, False), (100, 10, True), (8, 2, False), (2, 2, True)]
+)
+def test_warning_needs_a_share_and_a_number_of_degenerate_outputs(total: int, n_empty: int, warns: bool) -> None:
+    found = DegenerateOutputs(total, {"empty": list(range(n_empty))} if n_empty else {})
+    assert (found.warning(SAMPLES) is not None) == warns
 
 
-FULL = "ALARM/source/model/hint"
+def test_warning_has_an_example_and_a_hint_of_the_most_frequent_kind() -> None:
+    warning = DegenerateOutputs(9, {"empty": [1], "repetitive": [2, 3]}).warning(SAMPLES)
+    assert warning is not None
+    first, source, model, hint = warning.split("\n")
+    assert first == "warning: degenerate output: 3 of 9 translations (1 empty, 2 repetitive)"
+    assert source == "  source     a source"
+    assert model == f"  model      {'x ' * 100}... (300 characters)"
+    assert hint.startswith("  hint       the model loops")
 
 
-def test_an_alarm_begins_and_ends_once() -> None:
-    assert heard([0, 3, 50, 60, 8, 4, 0]) == ["", "", FULL, "", "", "degenerate output is over", ""]
-    assert heard([0, 50, 0, 50]) == ["", FULL, "degenerate output is over", FULL]
-
-
-def test_a_new_model_may_fail_for_a_while() -> None:
-    assert heard([100, 90, 0, 20]) == ["degenerate output", "", "degenerate output is over", FULL]
-    assert heard([100] * (YOUNG + 2)) == ["degenerate output", *[""] * (YOUNG - 2), FULL, "", ""]
-
-
-def test_a_model_is_new_until_it_has_warmed_up() -> None:
-    """However often it is validated until then."""
-    quiet = ["degenerate output", *[""] * (2 * YOUNG - 1)]
-    assert heard([100] * 2 * YOUNG, warm_up=2 * YOUNG) == quiet
-    assert heard([100] * 3 * YOUNG, warm_up=2 * YOUNG) == [*quiet, *[""] * (YOUNG - 2), FULL, ""]
-    assert heard([100, 0, 70, 0], warm_up=3) == ["degenerate output", "", "", "degenerate output is over"]
-    assert heard([0, 100, 100], warm_up=3) == ["", FULL, ""]  # it was well before
-
-
-def test_some_bad_sentences_are_no_alarm() -> None:
-    assert heard([0, 2, 9, 2]) == ["", "", "", ""]
-    assert judge(Health(), Finding(8, {"empty": [0, 1]}), EXAMPLES) == (Health(was_well=True), [])
-    assert judge(Health(), Finding(2, {"empty": [0, 1]}), EXAMPLES)[1]
-
-
-def test_a_run_says_it_in_the_log_and_the_curves(tiny_run: Path) -> None:
-    """After twelve steps every output is as long as it may be, or loops."""
+def test_run_logs_degenerate_output(tiny_run: Path) -> None:
+    """After twelve steps, every output is repetitive or unfinished."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     log = (tiny_run.parents[1] / "train.log").read_text(encoding="utf-8")
-    said = [line for line in log.splitlines() if "degenerate output" in line]
-    assert len(said) == 1
-    assert said[0].startswith("step 4  degenerate output: 8 of 8 translations (")
+    (warning,) = [line for line in log.splitlines() if "degenerate output" in line]
+    assert warning.startswith("step 8  warning: degenerate output: 8 of 8 translations (")  # step 4 is in the warm-up
     entries = [json.loads(line) for line in (tiny_run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [entry["valid/degenerate"] for entry in entries if "valid/loss" in entry] == [1.0] * 3
     board = EventAccumulator(str(tiny_run / "tensorboard")).Reload()
-    shown = board.Tensors("degenerate/text_summary")
-    assert [event.step for event in shown] == [4, 8, 12]
-    assert b"| source | model | reference |" in shown[0].tensor_proto.string_val[0]
+    texts = board.Tensors("degenerate/text_summary")
+    assert [event.step for event in texts] == [4, 8, 12]
+    assert b"| source | model | reference |" in texts[0].tensor_proto.string_val[0]

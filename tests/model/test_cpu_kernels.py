@@ -104,7 +104,7 @@ def test_kernels_equal_plain_torch_in_a_model(make_model: MakeModel, settings: d
 
     def loss_and_gradients() -> list[Tensor]:
         with torch.autocast("cpu", BF16, enabled=autocast):
-            loss = batch_loss(model, batch, smoothing=0.1).total
+            loss = batch_loss(model, batch, smoothing=0.1)[0]
         return [loss, *torch.autograd.grad(loss, list(model.parameters()), allow_unused=True, materialize_grads=True)]
 
     found = loss_and_gradients()
@@ -339,6 +339,6 @@ def test_batches_of_many_shapes_share_product_shapes(
         src, tgt = torch.randint(1, 23, (sentences, 15 + sentences % 2)), torch.randint(1, 23, (sentences, 31))
         batch = Batch(src, tgt, tgt, n_src=src.numel(), n_tgt=tgt.numel())
         with torch.autocast("cpu", BF16), MatmulShapes() as products:
-            loss(model, batch).total.backward()
+            loss(model, batch)[0].backward()
         rows |= {size for shape in products.shapes for size in shape} - {16, 23, 32, 48}  # sizes of the weights
     assert len(rows) <= 16  # including the ends of chunks; without padding, sources and targets alone have 26

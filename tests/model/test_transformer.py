@@ -348,7 +348,7 @@ def take_steps(model: Transformer, count: int) -> None:
     n_tgt = int((tgt != model.tgt_pad).sum())
     for _ in range(count):
         optimizer.zero_grad()
-        batch_loss(model, Batch(src, tgt, tgt, n_src=16, n_tgt=n_tgt), smoothing=0.1).total.backward()
+        batch_loss(model, Batch(src, tgt, tgt, n_src=16, n_tgt=n_tgt), smoothing=0.1)[0].backward()
         optimizer.step()
 
 

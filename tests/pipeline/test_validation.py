@@ -18,6 +18,7 @@ from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.config import DecodingConfig
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.evaluation.metrics import Scorer
+from transformer_mt.evaluation.samples import Sample, as_markdown
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.pipeline.validation import Validator
 from transformer_mt.system.device import Machine
@@ -93,11 +94,12 @@ def test_validation_losses_are_means_over_all_labels(make_validator: Callable[[i
 def test_scores_are_of_free_running_greedy_translations(make_validator: Callable[[int], Validator]) -> None:
     """Trap 36: the references are not an input of the decoder."""
     validator = make_validator(0)
-    scores, samples, draw, *_ = validator()
+    result = validator()
     wanted = Scorer("13a", "de").score(greedy_translations(validator, validator.sources), validator.references)
-    assert (scores["bleu"], scores["chrf"]) == (wanted.bleu.value, wanted.chrf.value)
-    assert not samples
-    assert not draw()
+    assert (result.scores["bleu"], result.scores["chrf"]) == (wanted.bleu.value, wanted.chrf.value)
+    assert not result.samples
+    assert "validation" not in result.markdown
+    assert not result.draw()
 
 
 @pytest.mark.parametrize(
@@ -107,10 +109,12 @@ def test_probes_are_spread_evenly_over_the_validation_set(
     make_validator: Callable[[int], Validator], probes: int, rows: list[int]
 ) -> None:
     validator = make_validator(probes)
-    samples = validator().samples
-    texts = load_pairs("test")[300:310]
-    assert [(sample.src, sample.reference) for sample in samples] == [texts[row] for row in rows]
-    assert [sample.hypothesis for sample in samples] == greedy_translations(validator, [texts[row][0] for row in rows])
+    texts = [load_pairs("test")[300:310][row] for row in rows]
+    hypotheses = greedy_translations(validator, [src for src, _ in texts])
+    expected = [Sample(src, hypothesis, tgt) for (src, tgt), hypothesis in zip(texts, hypotheses, strict=True)]
+    result = validator()
+    assert result.samples == ["\n".join(sample.lines()) for sample in expected]
+    assert result.markdown["validation"] == as_markdown(expected)
 
 
 def test_validation_does_not_warn_about_truncated_sources(

@@ -59,8 +59,8 @@ def loss_of(translator: Translator) -> float:
     assert after.epoch == 1, "all pairs are in one batch"
     with torch.no_grad():
         logits = model.logits(model(batch.src, batch.tgt_in))
-    loss = plain_cross_entropy(logits.flatten(0, 1), batch.labels.flatten(), model.tgt_pad, 0.0)
-    return float(loss.nll) / batch.n_tgt
+    _, nll = plain_cross_entropy(logits.flatten(0, 1), batch.labels.flatten(), model.tgt_pad, 0.0)
+    return float(nll) / batch.n_tgt
 
 
 def config_of(*overrides: str) -> Config:

@@ -73,7 +73,7 @@ def test_drawing_does_not_change_the_random_state(make_model: Any) -> None:
 def test_schedule_figure_contrasts_the_chosen_schedule_with_the_others(kind: str) -> None:
     config = ScheduleConfig.model_validate({"kind": kind, "warmup_steps": 30, "peak": 2e-3})
     axes = pipeline_figures.plot_schedule(config, 64, 3000).axes[0]
-    rate = make_schedule(config.ending(3000), 64)
+    rate = make_schedule(config.with_end(3000), 64)
     curves = {str(line.get_label()).split()[0]: line for line in axes.lines if len(np.asarray(line.get_xdata())) > 2}
     assert set(curves) == set(KINDS)
     steps = [int(step) for step in np.asarray(curves[kind].get_xdata())]

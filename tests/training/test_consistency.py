@@ -1,4 +1,4 @@
-"""Two passes that are to agree, against `F.kl_div`, `F.cross_entropy` and autograd on whole logits."""
+"""Consistency losses against `F.kl_div`, `F.cross_entropy` and autograd on whole logits."""
 
 from __future__ import annotations
 
@@ -12,24 +12,32 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from transformer_mt.data.batches import Batch
-from transformer_mt.model import chunked_logits, padded_linear
+from transformer_mt.model import chunked_logits, cpu_kernels
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.system.device import Machine
-from transformer_mt.training.consistency import Shares, consistent_cross_entropy, cut, two_passes
-from transformer_mt.training.cross_entropy import Loss, batch_loss, label_smoothed_cross_entropy
+from transformer_mt.training.consistency import PassWeights, consistency_loss, cut_off, two_pass_states
+from transformer_mt.training.cross_entropy import batch_loss, label_smoothed_cross_entropy
 from transformer_mt.training.loss import LossConfig, make_loss
 from transformer_mt.training.train_step import loss_and_gradients
 
 MakeModel = Callable[..., Transformer]
 B, T, D, V = 3, 7, 16, 29
 PADS = pytest.mark.parametrize("pad", [0, 13, V - 1], ids=["first", "middle", "last"])
-SIMCUT, R_DROP = Shares((1.0, 0.0), (3.0, 0.0)), Shares((0.5, 0.5), (1.25, 1.25))
-UNEVEN = Shares((0.7, 0.2), (0.4, 2.0))
-SHARES = pytest.mark.parametrize("shares", [SIMCUT, R_DROP, UNEVEN], ids=["simcut", "rdrop", "uneven"])
+SIMCUT, R_DROP = PassWeights((1.0, 0.0), (3.0, 0.0)), PassWeights((0.5, 0.5), (1.25, 1.25))
+UNEVEN = PassWeights((0.7, 0.2), (0.4, 2.0))
+WEIGHTS = pytest.mark.parametrize("pass_weights", [SIMCUT, R_DROP, UNEVEN], ids=["simcut", "rdrop", "uneven"])
+
+
+class Sums(NamedTuple):
+    """Result of a loss function."""
+
+    total: Tensor
+    nll: Tensor
+    consistency: Tensor
 
 
 class Problem(NamedTuple):
-    """States of two passes, output weights, and labels, a third of them padding."""
+    """States of two passes, output weights, and labels, a third of which are padding."""
 
     states: Tensor
     weight: Tensor
@@ -44,13 +52,13 @@ def make_problem(pad: int, scale: float = 1.0, vocab: int = V) -> Problem:
     return Problem(states.requires_grad_(), torch.randn(vocab, D, requires_grad=True), labels)
 
 
-def found(problem: Problem, pad: int, shares: Shares, smoothing: float = 0.1) -> Loss:
+def compute(problem: Problem, pad: int, pass_weights: PassWeights, smoothing: float = 0.1) -> Sums:
     n_labels = int((problem.labels != pad).sum())
-    return consistent_cross_entropy(*problem, pad, shares, smoothing, n_labels)
+    return Sums(*consistency_loss(*problem, pad, pass_weights, smoothing, n_labels))
 
 
-def oracle(problem: Problem, pad: int, shares: Shares, smoothing: float = 0.1) -> Loss:
-    """In double precision, on logits from which the pad symbol's column is taken out."""
+def oracle(problem: Problem, pad: int, pass_weights: PassWeights, smoothing: float = 0.1) -> Sums:
+    """Compute the loss in double precision, on logits without the column of the pad symbol."""
     real = problem.labels != pad
     labels = problem.labels[real]
     labels = torch.where(labels > pad, labels - 1, labels)
@@ -61,13 +69,13 @@ def oracle(problem: Problem, pad: int, shares: Shares, smoothing: float = 0.1) -
     costs = [F.cross_entropy(part, labels, label_smoothing=smoothing, reduction="sum") for part in (one, other)]
     # F.kl_div(log q, log p) is KL(p || q)
     divergences = [F.kl_div(b, a, reduction="sum", log_target=True) for a, b in ((p, q), (q, p))]
-    (first, second), (pull, push) = shares
+    (first, second), (pull, push) = pass_weights
     added = pull * divergences[0] + push * divergences[1]
     nll = F.cross_entropy(one, labels, reduction="sum").detach()
-    return Loss(first * costs[0] + second * costs[1] + added, nll, added)
+    return Sums(first * costs[0] + second * costs[1] + added, nll, added)
 
 
-def slopes(value: Tensor, problem: Problem) -> tuple[Tensor, ...]:
+def gradients(value: Tensor, problem: Problem) -> tuple[Tensor, ...]:
     return torch.autograd.grad(value, (problem.states, problem.weight))
 
 
@@ -75,171 +83,173 @@ def slopes(value: Tensor, problem: Problem) -> tuple[Tensor, ...]:
 
 
 @PADS
-@SHARES
+@WEIGHTS
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
-def test_equals_torch(pad: int, shares: Shares, smoothing: float) -> None:
+def test_loss_and_gradient_equal_torch(pad: int, pass_weights: PassWeights, smoothing: float) -> None:
     problem = make_problem(pad)
-    ours, theirs = found(problem, pad, shares, smoothing), oracle(problem, pad, shares, smoothing)
+    ours, theirs = compute(problem, pad, pass_weights, smoothing), oracle(problem, pad, pass_weights, smoothing)
     for mine, wanted in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine, wanted.float())
     assert ours.consistency > 1 and not ours.nll.requires_grad and not ours.consistency.requires_grad
-    torch.testing.assert_close(slopes(ours.total, problem), slopes(theirs.total, problem), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(gradients(ours.total, problem), gradients(theirs.total, problem), rtol=1e-4, atol=1e-5)
 
 
 @PADS
-@SHARES
-def test_autocast_is_near_fp32(pad: int, shares: Shares) -> None:
+@WEIGHTS
+def test_bf16_is_close_to_fp32(pad: int, pass_weights: PassWeights) -> None:
     problem = make_problem(pad, scale=0.3)
     with torch.autocast("cpu", torch.bfloat16):
-        ours = found(problem, pad, shares)
-    theirs = oracle(problem, pad, shares)
+        ours = compute(problem, pad, pass_weights)
+    theirs = oracle(problem, pad, pass_weights)
     for mine, wanted in zip(ours, theirs, strict=True):
         assert mine.dtype == torch.float32
         assert mine.item() == pytest.approx(wanted.item(), rel=0.02)
-    for mine, wanted in zip(slopes(ours.total, problem), slopes(theirs.total, problem), strict=True):
+    for mine, wanted in zip(gradients(ours.total, problem), gradients(theirs.total, problem), strict=True):
         assert mine.dtype == torch.float32
         torch.testing.assert_close(mine, wanted, rtol=0.03, atol=0.03 * float(wanted.abs().max()))
 
 
-@SHARES
+@WEIGHTS
 @pytest.mark.parametrize("rows", [0, 1, 2, 5, 100])
-def test_chunks_make_no_difference(shares: Shares, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunk_size_changes_nothing(pass_weights: PassWeights, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(chunked_logits.CHUNK_BYTES, "cpu", rows * 2 * V * 4)
     problem = make_problem(13)
-    ours, theirs = found(problem, 13, shares), oracle(problem, 13, shares)
+    ours, theirs = compute(problem, 13, pass_weights), oracle(problem, 13, pass_weights)
     torch.testing.assert_close(ours.consistency, theirs.consistency.float())
-    torch.testing.assert_close(slopes(3 * ours.total, problem), slopes(3 * theirs.total, problem), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        gradients(3 * ours.total, problem), gradients(3 * theirs.total, problem), rtol=1e-4, atol=1e-5
+    )
 
 
-@SHARES
+@WEIGHTS
 @pytest.mark.parametrize("rows", [1, 4, 9, 100])
-def test_rows_that_fill_up_count_nothing(shares: Shares, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In bf16, at most 15 labels become 16, also where chunks end elsewhere."""
+def test_padded_rows_do_not_count(pass_weights: PassWeights, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In bf16, at most 15 labels are padded to 16, also in the last chunk."""
     monkeypatch.setitem(chunked_logits.CHUNK_BYTES, "cpu", rows * 4 * V * 2)
     problem, results = make_problem(13, scale=0.3), list[tuple[Tensor, ...]]()
     for per_octave in (1, 8):
-        monkeypatch.setattr(padded_linear, "PER_OCTAVE", per_octave)
+        monkeypatch.setattr(cpu_kernels, "BUCKETS_PER_OCTAVE", per_octave)
         with torch.autocast("cpu", torch.bfloat16):
-            total, nll, consistency = found(problem, 13, shares)
-        results.append((total.detach(), nll, consistency, *slopes(total, problem)))
+            total, nll, consistency = compute(problem, 13, pass_weights)
+        results.append((total.detach(), nll, consistency, *gradients(total, problem)))
     torch.testing.assert_close(*results, rtol=1e-2, atol=1e-2)
 
 
 @pytest.mark.parametrize("vocab", [16, 1000, 5003])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_other_vocabularies(vocab: int, precision: str) -> None:
-    """Smaller than a vector of the processor and larger than what its kernels hold at once."""
+def test_vocabulary_sizes(vocab: int, precision: str) -> None:
+    """Smaller than a vector register, and larger than the block of a kernel."""
     problem = make_problem(0, 0.3, vocab)
     with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
-        ours = found(problem, 0, R_DROP)
+        ours = compute(problem, 0, R_DROP)
     wanted, tolerance = oracle(problem, 0, R_DROP), 1e-4 if precision == "fp32" else 0.03
     assert ours.total.item() == pytest.approx(wanted.total.item(), rel=tolerance)
-    for mine, theirs in zip(slopes(ours.total, problem), slopes(wanted.total, problem), strict=True):
+    for mine, theirs in zip(gradients(ours.total, problem), gradients(wanted.total, problem), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=tolerance, atol=tolerance * float(theirs.abs().max()))
 
 
-@SHARES
+@WEIGHTS
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_logits_may_be_shifted(shares: Shares, precision: str) -> None:
-    """A pass whose logits are all larger by the same number predicts the same, in bf16 too."""
+def test_shifted_logits_predict_the_same(pass_weights: PassWeights, precision: str) -> None:
+    """In bf16 too, adding a number to all logits of a pass changes nothing."""
     problem = make_problem(0, scale=0.3)
     problem.weight.data[:, 0] = 1.0
     problem.states.data[B:, :, 0] += 30.0
     with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
-        ours = found(problem, 0, shares, 0.0)
-    wanted, tolerance = oracle(problem, 0, shares, 0.0), 1e-4 if precision == "fp32" else 0.1
+        ours = compute(problem, 0, pass_weights, 0.0)
+    wanted, tolerance = oracle(problem, 0, pass_weights, 0.0), 1e-4 if precision == "fp32" else 0.1
     assert ours.consistency.item() == pytest.approx(wanted.consistency.item(), rel=tolerance)
-    mine, theirs = slopes(ours.total, problem)[0], slopes(wanted.total, problem)[0]
+    mine, theirs = gradients(ours.total, problem)[0], gradients(wanted.total, problem)[0]
     torch.testing.assert_close(mine, theirs, rtol=tolerance, atol=tolerance * float(theirs.abs().max()))
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_passes_that_are_certain_of_different_words(precision: str) -> None:
-    """What one expects has probability 0 for the other as far as the numbers go: the gradient is finite, and the other
-    is to expect it."""
+def test_gradient_is_finite_if_passes_are_certain_of_different_words(precision: str) -> None:
     states = torch.zeros(2, 1, V)
     states[0, 0, 5], states[1, 0, 7] = 1000.0, 1000.0
     problem = Problem(states.requires_grad_(), torch.eye(V, requires_grad=True), torch.tensor([[5]]))
     with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
-        ours = found(problem, 0, SIMCUT, 0.0)
-    slope = slopes(ours.total, problem)[0]
+        ours = compute(problem, 0, SIMCUT, 0.0)
+    slope = gradients(ours.total, problem)[0]
     assert ours.consistency.isfinite() and slope.isfinite().all()
     assert slope[1, 0, 5] == -3 and slope[1, 0, 7] == 3
 
 
 @PADS
-@SHARES
-def test_the_pad_row_moves_nothing_and_is_not_moved(pad: int, shares: Shares) -> None:
+@WEIGHTS
+def test_pad_logit_has_no_influence_and_no_gradient(pad: int, pass_weights: PassWeights) -> None:
     """Trap 20."""
     problem = make_problem(pad)
-    before = found(problem, pad, shares)
-    slopes_before = slopes(before.total, problem)
+    before = compute(problem, pad, pass_weights)
+    slopes_before = gradients(before.total, problem)
     with torch.no_grad():
         problem.weight[pad] += 3.0
-    after = found(problem, pad, shares)
-    slopes_after = slopes(after.total, problem)
+    after = compute(problem, pad, pass_weights)
+    slopes_after = gradients(after.total, problem)
     torch.testing.assert_close((*after, *slopes_after), (*before, *slopes_before))
     assert torch.all(slopes_after[1][pad] == 0)
 
 
-@SHARES
-def test_a_batch_of_padding_is_worth_nothing(shares: Shares) -> None:
-    """Trap 19: 0, and finite."""
+@WEIGHTS
+def test_batch_of_padding_has_loss_0(pass_weights: PassWeights) -> None:
+    """Trap 19."""
     problem = make_problem(5)
     problem.labels.fill_(5)
-    ours = found(problem, 5, shares)
+    ours = compute(problem, 5, pass_weights)
     assert not any(map(bool, ours))
-    assert all(torch.all(slope == 0) for slope in slopes(ours.total, problem))
+    assert all(torch.all(slope == 0) for slope in gradients(ours.total, problem))
 
 
-@SHARES
-def test_the_loss_of_a_batch_is_the_sum_of_those_of_its_parts(shares: Shares) -> None:
-    """Trap 23: of sentences with unequal numbers of labels."""
+@WEIGHTS
+def test_loss_of_a_batch_is_the_sum_over_its_sentences(pass_weights: PassWeights) -> None:
+    """Trap 23, with unequal numbers of labels."""
     problem = make_problem(0)
     problem.labels[1, 2:] = 0
     parts = [
-        found(Problem(problem.states[[row, B + row]], problem.weight, problem.labels[row][None]), 0, shares)
+        compute(Problem(problem.states[[row, B + row]], problem.weight, problem.labels[row][None]), 0, pass_weights)
         for row in range(B)
     ]
-    whole = found(problem, 0, shares)
+    whole = compute(problem, 0, pass_weights)
     for i, value in enumerate(whole):
         torch.testing.assert_close(sum(part[i] for part in parts), value)
     total = sum((part.total for part in parts), torch.zeros(()))
-    torch.testing.assert_close(slopes(total, problem), slopes(whole.total, problem))
+    torch.testing.assert_close(gradients(total, problem), gradients(whole.total, problem))
 
 
 @pytest.mark.parametrize("alpha", [0.0, 3.0])
-def test_passes_that_agree_cost_what_one_costs(alpha: float) -> None:
-    """Nor is there a gradient of their divergence."""
+def test_equal_passes_have_the_loss_of_one_pass(alpha: float) -> None:
+    """The gradients are equal as well."""
     problem = make_problem(0)
     problem.states.data[B:] = problem.states.data[:B]
     n_labels = int((problem.labels != 0).sum())
-    one = label_smoothed_cross_entropy(problem.states[:B], problem.weight, problem.labels, 0, 0.1, n_labels)
-    states_of_one, weight_of_one = slopes(one.total, problem)
-    for shares in (Shares((1.0, 0.0), (alpha, 0.0)), Shares((0.5, 0.5), (alpha, alpha))):
-        ours = found(problem, 0, shares)
+    loss, nll = label_smoothed_cross_entropy(problem.states[:B], problem.weight, problem.labels, 0, 0.1, n_labels)
+    one = Sums(loss, nll, torch.zeros_like(nll))
+    states_of_one, weight_of_one = gradients(one.total, problem)
+    for pass_weights in (PassWeights((1.0, 0.0), (alpha, 0.0)), PassWeights((0.5, 0.5), (alpha, alpha))):
+        ours = compute(problem, 0, pass_weights)
         torch.testing.assert_close(tuple(ours), tuple(one), atol=1e-4, rtol=1e-5)
-        states, weight = slopes(ours.total, problem)
+        states, weight = gradients(ours.total, problem)
         torch.testing.assert_close(weight, weight_of_one)
         torch.testing.assert_close(states[:B] + states[B:], states_of_one[:B])
 
 
-def test_without_weight_the_second_pass_learns_nothing() -> None:
+def test_weight_0_ignores_the_second_pass() -> None:
     problem = make_problem(0)
     n_labels = int((problem.labels != 0).sum())
-    one = label_smoothed_cross_entropy(problem.states[:B], problem.weight, problem.labels, 0, 0.1, n_labels)
-    ours = found(problem, 0, Shares((1.0, 0.0), (0.0, 0.0)))
+    loss, nll = label_smoothed_cross_entropy(problem.states[:B], problem.weight, problem.labels, 0, 0.1, n_labels)
+    one = Sums(loss, nll, torch.zeros_like(nll))
+    ours = compute(problem, 0, PassWeights((1.0, 0.0), (0.0, 0.0)))
     torch.testing.assert_close(tuple(ours), tuple(one))
-    torch.testing.assert_close(slopes(ours.total, problem), slopes(one.total, problem))
+    torch.testing.assert_close(gradients(ours.total, problem), gradients(one.total, problem))
 
 
-# --- of a model -------------------------------------------------------------------------------------------------------
+# --- with a model -----------------------------------------------------------------------------------------------------
 
 LOSSES = pytest.mark.parametrize("kind", ["simcut", "rdrop"])
 
 
 def ragged(pads: tuple[int, int] = (0, 0)) -> Batch:
-    """Random ids, rows of 1 to 8 of them."""
+    """Return a batch of random ids with lengths from 1 to 8."""
     src, labels = torch.randint(6, 23, (8, 9)), torch.randint(6, 23, (8, 8))
     tgt_in = labels.roll(1, dims=1)
     tgt_in[:, 0] = 1
@@ -248,33 +258,32 @@ def ragged(pads: tuple[int, int] = (0, 0)) -> Batch:
     return Batch(src, tgt_in, labels, n_src=int((src != pads[0]).sum()), n_tgt=int((labels != pads[1]).sum()))
 
 
-def of_model(model: Transformer, batch: Batch, **settings: Any) -> tuple[Loss, tuple[Tensor, ...]]:
-    loss = make_loss(LossConfig.model_validate(settings))(model, batch)
+def compute_with_model(model: Transformer, batch: Batch, **settings: Any) -> tuple[Sums, tuple[Tensor, ...]]:
+    loss = Sums(*make_loss(LossConfig.model_validate(settings))(model, batch))
     return loss, torch.autograd.grad(loss.total, list(model.parameters()))
 
 
 @LOSSES
 @pytest.mark.parametrize("tie_embeddings", ["all", "none"])
-def test_without_chance_it_is_the_plain_loss(make_model: MakeModel, kind: str, tie_embeddings: str) -> None:
-    """In value and in the gradient of each weight, those that are shared among them."""
+def test_without_dropout_it_is_the_plain_loss(make_model: MakeModel, kind: str, tie_embeddings: str) -> None:
+    """Values and gradients are equal, also of tied weights."""
     none = {"embedding": 0.0, "residual": 0.0}
     model, batch = make_model(tie_embeddings=tie_embeddings, dropout=none, rough=0.1).train(), ragged()
-    ours, slopes_of_two = of_model(model, batch, consistency=kind, cutoff=0)
-    one, slopes_of_one = of_model(model, batch)
+    ours, slopes_of_two = compute_with_model(model, batch, consistency=kind, cutoff=0)
+    one, slopes_of_one = compute_with_model(model, batch)
     torch.testing.assert_close(tuple(ours), tuple(one), atol=1e-4, rtol=1e-5)
     torch.testing.assert_close(slopes_of_two, slopes_of_one, atol=1e-4, rtol=1e-4)
 
 
 @LOSSES
-def test_with_chance_both_passes_are_those_of_the_model(make_model: MakeModel, kind: str) -> None:
-    """Against the model called twice, each with autograd through all of it."""
+def test_with_dropout_it_equals_autograd_through_both_passes(make_model: MakeModel, kind: str) -> None:
     model, batch = make_model(dropout={"residual": 0.3, "embedding": 0.3}, rough=0.1).train(), ragged()
     torch.manual_seed(7)
-    ours, slopes_ours = of_model(model, batch, consistency=kind)
+    ours, slopes_ours = compute_with_model(model, batch, consistency=kind)
     torch.manual_seed(7)
-    states = two_passes(model, batch, 0.05 if kind == "simcut" else 0.0)
-    shares = SIMCUT if kind == "simcut" else R_DROP
-    wanted = oracle(Problem(states, model.output.weight, batch.labels), model.tgt_pad, shares)
+    states = two_pass_states(model, batch, 0.05 if kind == "simcut" else 0.0)
+    pass_weights = SIMCUT if kind == "simcut" else R_DROP
+    wanted = oracle(Problem(states, model.output.weight, batch.labels), model.tgt_pad, pass_weights)
     assert ours.consistency > 0.01
     torch.testing.assert_close(tuple(ours), tuple(part.float() for part in wanted), rtol=1e-4, atol=1e-4)
     slopes_wanted = torch.autograd.grad(wanted.total, list(model.parameters()))
@@ -282,72 +291,70 @@ def test_with_chance_both_passes_are_those_of_the_model(make_model: MakeModel, k
 
 
 @pytest.mark.parametrize("pads", [(0, 0), (5, 2)])
-def test_a_token_that_is_cut_off_has_no_embedding_but_a_position(
+def test_cut_off_token_has_a_position_but_no_embedding(
     make_model: MakeModel, pads: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Against the uncut batch in a model whose embeddings of these ids are zero: so nothing else is masked."""
+    """It equals the whole batch in a model in which the embeddings of these ids are zero."""
     model, batch = make_model(pad=pads, tie_embeddings="decoder", rough=0.1).eval(), ragged(pads)
     gone = torch.tensor([7, 8, 9, 10])
-    module = "transformer_mt.training.consistency.cut"
-    monkeypatch.setattr(module, lambda ids, spared, pad_id, rate: ids.masked_fill(torch.isin(ids, gone), pad_id))
-    whole, cut_off = two_passes(model, batch, 0.05).chunk(2)
+    module = "transformer_mt.training.consistency.cut_off"
+    monkeypatch.setattr(module, lambda ids, kept, pad_id, rate: ids.masked_fill(torch.isin(ids, gone), pad_id))
+    whole, shortened = two_pass_states(model, batch, 0.05).chunk(2)
     real = batch.labels != pads[1]
     torch.testing.assert_close(whole[real], model(batch.src, batch.tgt_in)[real])
     with torch.no_grad():
         model.encoder.embedding.tokens.weight[gone] = model.decoder.embedding.tokens.weight[gone] = 0.0
-    torch.testing.assert_close(cut_off[real], model(batch.src, batch.tgt_in)[real])
-    assert not torch.allclose(whole[real], cut_off[real], atol=0.01)
+    torch.testing.assert_close(shortened[real], model(batch.src, batch.tgt_in)[real])
+    assert not torch.allclose(whole[real], shortened[real], atol=0.01)
 
 
-def test_tokens_are_cut_at_the_rate_and_some_are_spared() -> None:
-    ids, spared = torch.full((200, 100), 7), torch.zeros(200, 100, dtype=torch.bool)
-    spared[:, 3] = True
-    done = cut(ids, spared, 0, 0.05)
+def test_cut_off_has_its_rate_and_keeps_marked_tokens() -> None:
+    ids, kept = torch.full((200, 100), 7), torch.zeros(200, 100, dtype=torch.bool)
+    kept[:, 3] = True
+    done = cut_off(ids, kept, 0, 0.05)
     assert torch.all(ids == 7)
     assert torch.all(done[:, 3] == 7) and set(done.unique().tolist()) == {0, 7}
     assert (done == 0).float().mean().item() == pytest.approx(0.05 * 0.99, abs=0.005)
-    assert torch.equal(cut(ids, spared, 0, 0.0), ids)
+    assert torch.equal(cut_off(ids, kept, 0, 0.0), ids)
 
 
-def test_the_end_of_the_source_and_the_begin_of_the_target_stay(
-    make_model: MakeModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spared = list[Tensor]()
+def test_source_end_and_target_start_are_never_cut_off(make_model: MakeModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = list[Tensor]()
     monkeypatch.setattr(
-        "transformer_mt.training.consistency.cut", lambda ids, which, *_: spared.append(which.expand_as(ids)) or ids
+        "transformer_mt.training.consistency.cut_off", lambda ids, which, *_: kept.append(which.expand_as(ids)) or ids
     )
     batch = ragged()
     batch.src[-1] = 0  # nothing
-    two_passes(make_model(), batch, 0.05)
-    src, tgt_in = spared
+    two_pass_states(make_model(), batch, 0.05)
+    src, tgt_in = kept
     assert src.nonzero().tolist() == [[row, row] for row in range(7)]
     assert tgt_in.nonzero().tolist() == [[row, 0] for row in range(8)]
 
 
 @LOSSES
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_chance_follows_from_the_seed(make_model: MakeModel, kind: str, precision: Literal["fp32", "bf16"]) -> None:
+def test_seed_determines_the_result(make_model: MakeModel, kind: str, precision: Literal["fp32", "bf16"]) -> None:
     model, batch, machine = make_model().train(), ragged(), Machine(torch.device("cpu"), precision, 1)
     loss, runs = make_loss(LossConfig.model_validate({"consistency": kind})), list[list[Tensor]]()
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
-        part = loss_and_gradients(model, batch, machine=machine, loss=loss)
-        runs.append([*part.sums, *part.gradients])
+        result = loss_and_gradients(model, batch, machine=machine, loss=loss)
+        runs.append([result.sums, *result.gradients])
     assert all(map(torch.equal, runs[0], runs[1]))
     assert not all(map(torch.equal, runs[0], runs[2]))
 
 
-def test_alpha_is_the_papers_unless_said_otherwise(make_model: MakeModel) -> None:
-    """3 with SimCut, 5 with R-Drop, of whose loss this is half."""
+def test_default_alpha_is_that_of_the_papers(make_model: MakeModel) -> None:
+    """It is 3 for SimCut and 5 for R-Drop."""
     for kind, alpha in (("simcut", 3), ("rdrop", 5)):
         model, added = make_model(dropout={"residual": 0.3}, rough=0.1).train(), list[Tensor]()
         for weight in (None, alpha, 2 * alpha):
             torch.manual_seed(3)
             settings = LossConfig.model_validate({"consistency": kind, "consistency_weight": weight})
-            added.append(make_loss(settings)(model, ragged()).consistency)
+            added.append(make_loss(settings)(model, ragged())[2])
         assert added[0] == added[1]
         torch.testing.assert_close(added[2], 2 * added[0])
 
 
-def test_validation_knows_of_one_pass_only(make_model: MakeModel) -> None:
-    assert math.isclose(batch_loss(make_model().train(), ragged(), 0.1).consistency.item(), 0.0)
+def test_validation_loss_has_one_pass(make_model: MakeModel) -> None:
+    assert math.isclose(batch_loss(make_model().train(), ragged(), 0.1)[2].item(), 0.0)

@@ -1,4 +1,4 @@
-"""The loss against `F.cross_entropy` and closed forms, and the update made of it: traps 17, 19, 20, 21, 22 and 23."""
+"""The cross-entropy against `F.cross_entropy` and closed forms: traps 17, 19, 20, 21 and 22."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from transformer_mt.data.batches import Batch
-from transformer_mt.model import chunked_logits, padded_linear
+from transformer_mt.model import chunked_logits, cpu_kernels
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.system.device import Machine
 from transformer_mt.training import train_step
 from transformer_mt.training.cross_entropy import (
-    Loss,
     batch_loss,
     label_smoothed_cross_entropy,
     plain_cross_entropy,
@@ -26,13 +25,14 @@ from transformer_mt.training.cross_entropy import (
 from transformer_mt.training.loss import LossConfig, make_loss
 
 MakeModel = Callable[..., Transformer]
+CrossEntropy = Callable[..., tuple[Tensor, Tensor]]
 B, T, D, V = 3, 7, 16, 29
 PADS = pytest.mark.parametrize("pad", [0, 13, V - 1], ids=["first", "middle", "last"])
 SMOOTHINGS = pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
 
 
 class Problem(NamedTuple):
-    """States, output weights and labels, a third of them padding."""
+    """Decoder states, output weights, and labels, a third of which are padding."""
 
     states: Tensor
     weight: Tensor
@@ -42,12 +42,12 @@ class Problem(NamedTuple):
 def make_problem(pad: int) -> Problem:
     labels = torch.randint(0, V, (B, T))
     labels[:, -2:] = pad
-    labels[:, 0] = torch.tensor([1, 12, V - 2])  # before and behind each pad id
+    labels[:, 0] = torch.tensor([1, 12, V - 2])  # ids below and above each pad id
     return Problem(torch.randn(B, T, D, requires_grad=True), torch.randn(V, D, requires_grad=True), labels)
 
 
 def oracle(problem: Problem, pad: int, smoothing: float) -> Tensor:
-    """`F.cross_entropy` in double precision, on logits from which the pad symbol's column is taken out."""
+    """Compute `F.cross_entropy` in double precision, on logits without the column of the pad symbol."""
     logits = problem.states.double() @ problem.weight.double().T
     real = problem.labels != pad
     logits = torch.cat([logits[..., :pad], logits[..., pad + 1 :]], dim=-1)[real]
@@ -57,7 +57,7 @@ def oracle(problem: Problem, pad: int, smoothing: float) -> Tensor:
 
 
 def assert_near(found: Tensor, wanted: Tensor) -> None:
-    """Equal as far as fp32 goes."""
+    """Compare in fp32."""
     torch.testing.assert_close(found, wanted.float())
 
 
@@ -65,11 +65,11 @@ def gradients(value: Tensor, problem: Problem) -> tuple[Tensor, ...]:
     return torch.autograd.grad(value, (problem.states, problem.weight))
 
 
-def chunked(problem: Problem, pad: int, smoothing: float) -> Loss:
+def chunked(problem: Problem, pad: int, smoothing: float) -> tuple[Tensor, Tensor]:
     return label_smoothed_cross_entropy(*problem, pad, smoothing, n_labels=int((problem.labels != pad).sum()))
 
 
-def plain(problem: Problem, pad: int, smoothing: float) -> Loss:
+def plain(problem: Problem, pad: int, smoothing: float) -> tuple[Tensor, Tensor]:
     logits = problem.states @ problem.weight.T
     return plain_cross_entropy(logits.flatten(0, 1), problem.labels.flatten(), pad, smoothing)
 
@@ -79,25 +79,25 @@ def plain(problem: Problem, pad: int, smoothing: float) -> Loss:
 
 @PADS
 @SMOOTHINGS
-@pytest.mark.parametrize("way", [chunked, plain])
-def test_equals_torch(way: Callable[..., Loss], pad: int, smoothing: float) -> None:
-    """Traps 20 and 21: with smoothing what is minimised, without it what is reported."""
+@pytest.mark.parametrize("cross_entropy", [chunked, plain])
+def test_loss_and_gradient_equal_torch(cross_entropy: CrossEntropy, pad: int, smoothing: float) -> None:
+    """Traps 20 and 21: the loss is smoothed, the reported likelihood is not."""
     problem = make_problem(pad)
-    found, wanted = way(problem, pad, smoothing), oracle(problem, pad, smoothing)
-    assert_near(found.total, wanted)
-    assert_near(found.nll, oracle(problem, pad, 0.0))
-    assert not found.nll.requires_grad
-    torch.testing.assert_close(gradients(found.total, problem), gradients(wanted, problem))
+    loss, nll = cross_entropy(problem, pad, smoothing)
+    expected = oracle(problem, pad, smoothing)
+    assert_near(loss, expected)
+    assert_near(nll, oracle(problem, pad, 0.0))
+    assert not nll.requires_grad
+    torch.testing.assert_close(gradients(loss, problem), gradients(expected, problem))
 
 
 @PADS
 @SMOOTHINGS
-@pytest.mark.parametrize("way", [chunked, plain])
-def test_equals_a_kl_divergence_but_for_the_entropy(way: Callable[..., Loss], pad: int, smoothing: float) -> None:
-    """Many write the loss as a KL divergence against the smoothed distribution: the gradient is the same, and the value
-    smaller by the entropy of that distribution, for each label."""
+@pytest.mark.parametrize("cross_entropy", [chunked, plain])
+def test_loss_is_a_kl_divergence_plus_an_entropy(cross_entropy: CrossEntropy, pad: int, smoothing: float) -> None:
+    """Many programs minimise this divergence. Its gradient is the same."""
     problem = make_problem(pad)
-    found = way(problem, pad, smoothing).total
+    loss, _ = cross_entropy(problem, pad, smoothing)
     real = problem.labels != pad
     logits = (problem.states @ problem.weight.T)[real].index_fill(-1, torch.tensor(pad), -1e9)
     wanted = torch.full_like(logits, smoothing / (V - 1))
@@ -105,97 +105,96 @@ def test_equals_a_kl_divergence_but_for_the_entropy(way: Callable[..., Loss], pa
     wanted[:, pad] = 0.0
     divergence = F.kl_div(logits.log_softmax(-1), wanted, reduction="sum")
     entropy = torch.special.entr(wanted).sum()
-    torch.testing.assert_close(found - divergence, entropy, atol=1e-3, rtol=1e-4)
-    for ours, theirs in zip(gradients(found, problem), gradients(divergence, problem), strict=True):
+    torch.testing.assert_close(loss - divergence, entropy, atol=1e-3, rtol=1e-4)
+    for ours, theirs in zip(gradients(loss, problem), gradients(divergence, problem), strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
 
 
 @PADS
 @pytest.mark.parametrize("rows", [1, 2, 4, 100])
-def test_chunks_make_no_difference(pad: int, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunk_size_does_not_change_the_loss(pad: int, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(chunked_logits.CHUNK_BYTES, "cpu", rows * V * 4)
     problem = make_problem(pad)
-    found, wanted = chunked(problem, pad, 0.1), oracle(problem, pad, 0.1)
-    assert_near(found.total, wanted)
-    torch.testing.assert_close(gradients(3 * found.total, problem), gradients(3 * wanted, problem))
+    (loss, _), expected = chunked(problem, pad, 0.1), oracle(problem, pad, 0.1)
+    assert_near(loss, expected)
+    torch.testing.assert_close(gradients(3 * loss, problem), gradients(3 * expected, problem))
 
 
-def test_a_vocabulary_larger_than_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vocabulary_may_exceed_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(chunked_logits.CHUNK_BYTES, "cpu", 1)
     problem = make_problem(0)
-    assert_near(chunked(problem, 0, 0.1).total, oracle(problem, 0, 0.1))
+    assert_near(chunked(problem, 0, 0.1)[0], oracle(problem, 0, 0.1))
 
 
 @PADS
 @SMOOTHINGS
-def test_autocast_is_near_fp32(pad: int, smoothing: float) -> None:
+def test_bf16_is_close_to_fp32(pad: int, smoothing: float) -> None:
     problem = make_problem(pad)
     with torch.autocast("cpu", torch.bfloat16):
-        found = chunked(problem, pad, smoothing)
-    assert found.total.dtype == found.nll.dtype == torch.float32
-    wanted = oracle(problem, pad, smoothing)
-    assert found.total.item() == pytest.approx(wanted.item(), rel=0.01)
-    for ours, theirs in zip(gradients(found.total, problem), gradients(wanted, problem), strict=True):
+        loss, nll = chunked(problem, pad, smoothing)
+    assert loss.dtype == nll.dtype == torch.float32
+    expected = oracle(problem, pad, smoothing)
+    assert loss.item() == pytest.approx(expected.item(), rel=0.01)
+    for ours, theirs in zip(gradients(loss, problem), gradients(expected, problem), strict=True):
         assert ours.dtype == torch.float32
         torch.testing.assert_close(ours, theirs, rtol=0.02, atol=0.02 * float(theirs.abs().max()))
 
 
 @PADS
 @pytest.mark.parametrize("rows", [1, 4, 9, 100])
-def test_rows_that_fill_up_count_nothing(pad: int, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In bf16, at most 15 labels become 16, also where chunks end elsewhere."""
+def test_padded_rows_do_not_count(pad: int, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In bf16, at most 15 labels are padded to 16, also in the last chunk."""
     monkeypatch.setitem(chunked_logits.CHUNK_BYTES, "cpu", rows * V * 2)
-    problem, found = make_problem(pad), list[tuple[Tensor, ...]]()
+    problem, results = make_problem(pad), list[tuple[Tensor, ...]]()
     for per_octave in (1, 8):
-        monkeypatch.setattr(padded_linear, "PER_OCTAVE", per_octave)
+        monkeypatch.setattr(cpu_kernels, "BUCKETS_PER_OCTAVE", per_octave)
         with torch.autocast("cpu", torch.bfloat16):
-            total, nll, _ = chunked(problem, pad, 0.1)
-        found.append((total.detach(), nll, *gradients(total, problem)))
-    torch.testing.assert_close(*found, rtol=1e-2, atol=1e-2)
+            loss, nll = chunked(problem, pad, 0.1)
+        results.append((loss.detach(), nll, *gradients(loss, problem)))
+    torch.testing.assert_close(*results, rtol=1e-2, atol=1e-2)
 
 
 @pytest.mark.parametrize("vocab", [16, 1000, 5003])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_other_vocabularies(vocab: int, precision: str) -> None:
-    """Smaller than a vector of the processor and larger than what its kernels hold at once."""
+def test_vocabulary_sizes(vocab: int, precision: str) -> None:
+    """Smaller than a vector register, and larger than the block of a kernel."""
     labels = torch.randint(1, vocab, (2, 9))
     problem = Problem(torch.randn(2, 9, D, requires_grad=True), torch.randn(vocab, D, requires_grad=True), labels)
     with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
-        found = chunked(problem, 0, 0.1)
-    wanted, tolerance = oracle(problem, 0, 0.1), 1e-5 if precision == "fp32" else 0.02
-    assert found.total.item() == pytest.approx(wanted.item(), rel=tolerance)
-    assert found.nll.item() == pytest.approx(oracle(problem, 0, 0.0).item(), rel=tolerance)
-    for ours, theirs in zip(gradients(found.total, problem), gradients(wanted, problem), strict=True):
+        loss, nll = chunked(problem, 0, 0.1)
+    expected, tolerance = oracle(problem, 0, 0.1), 1e-5 if precision == "fp32" else 0.02
+    assert loss.item() == pytest.approx(expected.item(), rel=tolerance)
+    assert nll.item() == pytest.approx(oracle(problem, 0, 0.0).item(), rel=tolerance)
+    for ours, theirs in zip(gradients(loss, problem), gradients(expected, problem), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance * float(theirs.abs().max()))
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_a_label_that_was_never_expected(precision: str) -> None:
-    """Its probability is 0 as far as the numbers go: the loss is finite, and the gradient still says what to do."""
+def test_label_of_probability_0_has_a_finite_loss_and_a_gradient(precision: str) -> None:
     problem = Problem(torch.zeros(1, 1, V, requires_grad=True), torch.eye(V, requires_grad=True), torch.tensor([[3]]))
     problem.states.data[..., 5] = 1000.0
     with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
-        found = chunked(problem, 0, 0.0)
-    assert 87 < found.nll.item() < 1001
-    wanted = torch.zeros(1, 1, V)
-    wanted[..., 5], wanted[..., 3] = 1.0, -1.0
-    torch.testing.assert_close(gradients(found.total, problem)[0], wanted)
+        loss, nll = chunked(problem, 0, 0.0)
+    assert 87 < nll.item() < 1001
+    expected = torch.zeros(1, 1, V)
+    expected[..., 5], expected[..., 3] = 1.0, -1.0
+    torch.testing.assert_close(gradients(loss, problem)[0], expected)
 
 
-def test_no_gradient_is_worked_out_for_nobody() -> None:
+def test_no_grad_computes_no_gradient() -> None:
     problem = make_problem(0)
     with torch.no_grad():
-        found = chunked(problem, 0, 0.1)
-    assert not found.total.requires_grad
-    assert_near(found.total, oracle(problem, 0, 0.1))
+        loss, _ = chunked(problem, 0, 0.1)
+    assert not loss.requires_grad
+    assert_near(loss, oracle(problem, 0, 0.1))
 
 
 @PADS
 @SMOOTHINGS
-def test_the_masses_of_the_wanted_distribution(pad: int, smoothing: float) -> None:
-    """Trap 20: with an identity for weight, softmax minus gradient is the distribution that the loss wants."""
+def test_target_distribution_of_each_label(pad: int, smoothing: float) -> None:
+    """Trap 20. With an identity as weight, it is the softmax minus the gradient."""
     logits, labels = torch.randn(1, V, V, requires_grad=True), torch.arange(V)[None]
-    loss = label_smoothed_cross_entropy(logits, torch.eye(V), labels, pad, smoothing, V - 1).total
+    loss, _ = label_smoothed_cross_entropy(logits, torch.eye(V), labels, pad, smoothing, V - 1)
     (gradient,) = torch.autograd.grad(loss, logits)
     without_pad = logits.detach().clone()
     without_pad[..., pad] = -math.inf
@@ -209,41 +208,41 @@ def test_the_masses_of_the_wanted_distribution(pad: int, smoothing: float) -> No
 
 
 @PADS
-def test_the_pad_row_moves_nothing_and_is_not_moved(pad: int) -> None:
+def test_pad_logit_has_no_influence_and_no_gradient(pad: int) -> None:
     """Trap 20."""
     problem = make_problem(pad)
     before = chunked(problem, pad, 0.1)
-    states_before, weight_before = gradients(before.total, problem)
+    states_before, weight_before = gradients(before[0], problem)
     with torch.no_grad():
         problem.weight[pad] += 3.0
     after = chunked(problem, pad, 0.1)
-    states_after, weight_after = gradients(after.total, problem)
+    states_after, weight_after = gradients(after[0], problem)
     torch.testing.assert_close((*after, states_after, weight_after), (*before, states_before, weight_before))
     assert torch.all(weight_after[pad] == 0)
 
 
-@pytest.mark.parametrize("way", [chunked, plain])
-def test_a_batch_of_padding_is_worth_nothing(way: Callable[..., Loss]) -> None:
-    """Trap 19: 0, and finite."""
+@pytest.mark.parametrize("cross_entropy", [chunked, plain])
+def test_batch_of_padding_has_loss_0(cross_entropy: CrossEntropy) -> None:
+    """Trap 19."""
     problem = make_problem(5)
     problem.labels.fill_(5)
-    found = way(problem, 5, 0.1)
-    assert found.total == 0 and found.nll == 0
-    assert all(torch.all(gradient == 0) for gradient in gradients(found.total, problem))
+    loss, nll = cross_entropy(problem, 5, 0.1)
+    assert loss == 0 and nll == 0
+    assert all(torch.all(gradient == 0) for gradient in gradients(loss, problem))
 
 
-def test_perfect_logits_cost_nothing() -> None:
-    """Trap 22: no softmax stands before the cross-entropy."""
+def test_perfect_logits_have_loss_0() -> None:
+    """Trap 22: no softmax is applied before the cross-entropy."""
     labels = torch.arange(1, V)[None]
-    found = label_smoothed_cross_entropy(50 * F.one_hot(labels, V).float(), torch.eye(V), labels, 0, 0.0, V - 1)
-    assert found.total < 1e-4 and found.nll < 1e-4
+    loss, nll = label_smoothed_cross_entropy(50 * F.one_hot(labels, V).float(), torch.eye(V), labels, 0, 0.0, V - 1)
+    assert loss < 1e-4 and nll < 1e-4
 
 
-# --- of a model -------------------------------------------------------------------------------------------------------
+# --- with a model -----------------------------------------------------------------------------------------------------
 
 
 def ragged(rows: int, pads: tuple[int, int] = (0, 0), vocab: int = 23) -> Batch:
-    """A batch of random ids with lengths of all kinds."""
+    """Return a batch of random ids and random lengths."""
     src, labels = (torch.randint(6, vocab, (rows, 9)) for _ in range(2))
     tgt_in = labels.roll(1, dims=1)
     tgt_in[:, 0] = 1
@@ -256,7 +255,7 @@ def ragged(rows: int, pads: tuple[int, int] = (0, 0), vocab: int = 23) -> Batch:
 
 @pytest.mark.parametrize("norm_position", ["pre", "post"])
 @pytest.mark.parametrize("tie_embeddings", ["all", "decoder", "none"])
-def test_the_first_loss_is_that_of_a_guess(make_model: MakeModel, tie_embeddings: str, norm_position: str) -> None:
+def test_initial_loss_is_near_ln_v(make_model: MakeModel, tie_embeddings: str, norm_position: str) -> None:
     """Trap 22: ln V within 1."""
     model = make_model(d_model=64, vocab=(1000, 1000), tie_embeddings=tie_embeddings, norm_position=norm_position)
     batch = ragged(32, vocab=1000)
@@ -266,19 +265,18 @@ def test_the_first_loss_is_that_of_a_guess(make_model: MakeModel, tie_embeddings
 
 
 @pytest.mark.parametrize("pads", [(5, 2), (0, 3)])
-def test_each_side_has_its_own_pad_id(make_model: MakeModel, pads: tuple[int, int]) -> None:
-    """Trap 17: the source's pad id is a word of the target, which counts, and the other way round."""
+def test_sides_may_have_different_pad_ids(make_model: MakeModel, pads: tuple[int, int]) -> None:
+    """Trap 17: the pad id of one side is a word of the other."""
     model = make_model(pad=pads, tie_embeddings="decoder", rough=0.1)
     batch = ragged(8, pads)
     batch.labels[0, 0], batch.src[0, 0] = pads
-    found = batch_loss(model, batch, smoothing=0.1)
+    loss, _, _ = batch_loss(model, batch, smoothing=0.1)
     problem = Problem(model(batch.src, batch.tgt_in), model.output.weight, batch.labels)
-    assert_near(found.total, oracle(problem, pads[1], 0.1))
+    assert_near(loss, oracle(problem, pads[1], 0.1))
 
 
-class NoWaiting(TorchDispatchMode):
-    """What a GPU has to be waited for is an error: values that are read, shapes that follow from values, and tensors
-    made of several numbers of the CPU's."""
+class NoSynchronisation(TorchDispatchMode):
+    """Fails on operations that wait for a GPU: reading values, shapes that depend on values, and copies of lists."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket.__name__
@@ -294,15 +292,15 @@ def tensors(values: Any) -> list[Tensor]:
 
 @pytest.mark.parametrize("consistency", ["none", "simcut", "rdrop"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_no_device_is_waited_for(
+def test_gradients_do_not_synchronise(
     make_model: MakeModel, precision: Literal["fp32", "bf16"], consistency: Literal["none", "simcut", "rdrop"]
 ) -> None:
     model, batch, machine = make_model().train(), ragged(8), Machine(torch.device("cpu"), precision, 1)
     loss = make_loss(LossConfig(consistency=consistency))
-    with NoWaiting():
+    with NoSynchronisation():
         train_step.loss_and_gradients(model, batch, machine=machine, loss=loss)
 
 
-def test_smoothing_is_a_tenth_unless_said_otherwise() -> None:
+def test_default_smoothing_is_that_of_the_paper() -> None:
     """Vaswani et al. 2017, section 5.4."""
     assert LossConfig().label_smoothing == 0.1

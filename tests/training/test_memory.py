@@ -1,4 +1,4 @@
-"""Trials before the first step: they find the worst batch, say what it takes, and leave no trace."""
+"""Prediction of peak memory, its lack of side effects, and `batches.tokens: auto`."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ MakeStream = Callable[[int], BatchStream]
 
 @pytest.fixture(scope="module")
 def make_stream(make_corpus: Callable[..., EncodedCorpus], small_tokenizers: TokenizerPair) -> MakeStream:
-    dice = np.random.default_rng(1)
-    sides = ([[5] * n for n in dice.integers(1, 40, 600)] for _ in range(2))
+    rng = np.random.default_rng(1)
+    sides = ([[5] * n for n in rng.integers(1, 40, 600)] for _ in range(2))
     corpus = make_corpus(*sides)
     return lambda tokens: BatchStream(corpus, small_tokenizers, tokens, 1)
 
@@ -48,12 +48,12 @@ class Device:
 
 
 def cells(batch: Batch) -> int:
-    """Padded tokens."""
+    """Count tokens, with padding."""
     return batch.src.numel() + batch.labels.numel()
 
 
-def attended(batch: Batch) -> int:
-    """Scores of one head: of the encoder, of the decoder, and between them."""
+def attention_scores(batch: Batch) -> int:
+    """Count attention scores per head: of encoder, decoder and cross-attention."""
     s, t = batch.src.size(1), batch.labels.size(1)
     return len(batch.src) * (s * s + s * t + t * t)
 
@@ -64,89 +64,86 @@ def most_cells(stream: BatchStream) -> int:
 
 
 def fits(make_stream: MakeStream, device: Device) -> Callable[[int], bool]:
-    return lambda tokens: memory.measure(memory.heaviest(make_stream(tokens)), device, CPU) is not None
+    return lambda tokens: (
+        memory.measure_peak(memory.most_expensive_batches(make_stream(tokens)), device, CPU) is not None
+    )
 
 
-# --- the worst batch --------------------------------------------------------------------------------------------------
+# --- prediction -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("tokens", [50, 300, 2000])
-def test_no_batch_of_any_epoch_is_heavier(make_stream: MakeStream, tokens: int) -> None:
+def test_most_expensive_batches_cost_most_in_every_epoch(make_stream: MakeStream, tokens: int) -> None:
     stream = make_stream(tokens)
-    worst = memory.heaviest(stream)
-    batches, _ = stream.take(StreamPosition(5), 2 * len(stream))
-    for cost in (cells, attended):
-        assert max(map(cost, worst)) == max(map(cost, batches))
+    batches = memory.most_expensive_batches(stream)
+    all_batches, _ = stream.take(StreamPosition(5), 2 * len(stream))
+    for cost in (cells, attention_scores):
+        assert max(map(cost, batches)) == max(map(cost, all_batches))
 
 
-def test_what_a_step_takes_is_told(make_stream: MakeStream) -> None:
-    """Memory that is touched and given back is found in the peak, and what a step needs besides is added."""
+def test_prediction_measures_memory_that_is_freed_again(make_stream: MakeStream) -> None:
     stream = make_stream(300)
-    (worst, *_) = memory.heaviest(stream)
+    (largest, *_) = memory.most_expensive_batches(stream)
 
-    def hungry(_: Batch) -> None:
+    def allocate(_: Batch) -> None:
         torch.ones(400_000_000 // 4)
 
-    before = memory.measure([worst], lambda _: None, CPU)
-    after = memory.measure([worst], hungry, CPU)
+    before = memory.measure_peak([largest], lambda _: None, CPU)
+    after = memory.measure_peak([largest], allocate, CPU)
     assert before is not None
     assert after is not None
     assert 350e6 < after - before < 600e6
-    said = memory.predict(stream, lambda _: None, CPU, besides=0)
-    shape = f"{len(worst.src)} x {worst.src.size(1)} x {worst.labels.size(1)}"
-    assert f"(pairs x source x target: {shape}) takes " in said
+    message = memory.predict_memory(stream, lambda _: None, CPU)
+    shape = f"{len(largest.src)} x {largest.src.size(1)} x {largest.labels.size(1)}"
+    assert f"(pairs x source x target: {shape}) takes " in message
 
 
-def test_what_does_not_fit_is_told_with_a_remedy(make_stream: MakeStream) -> None:
+def test_prediction_advises_if_the_largest_batch_does_not_fit(make_stream: MakeStream) -> None:
     stream = make_stream(300)
-    for device, besides in ((Device(most_cells(stream) - 1), 0), (Device(10**9), memory.capacity(CPU))):
-        said = memory.predict(stream, device, CPU, besides)
-        assert re.search(r"does not fit into .* split.* lower batches\.tokens or data\.max_length", said)
-    assert "does not fit" not in memory.predict(stream, Device(most_cells(stream)), CPU)
+    for device, step_bytes in ((Device(most_cells(stream) - 1), 0), (Device(10**9), memory.available_memory(CPU))):
+        message = memory.predict_memory(stream, device, CPU, step_bytes)
+        assert re.search(r"does not fit into .* split.* lower batches\.tokens or data\.max_length", message)
+    assert "does not fit" not in memory.predict_memory(stream, Device(most_cells(stream)), CPU)
 
 
-def test_another_error_is_not_taken_for_a_lack_of_memory(make_stream: MakeStream) -> None:
+def test_prediction_raises_other_errors(make_stream: MakeStream) -> None:
     def broken(_: Batch) -> None:
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
 
     with pytest.raises(RuntimeError, match="mat1"):
-        memory.predict(make_stream(300), broken, CPU)
+        memory.predict_memory(make_stream(300), broken, CPU)
 
 
-# --- no trace ---------------------------------------------------------------------------------------------------------
+# --- no side effects --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("trial", ["predict", "rate", "out of memory"])
-def test_a_trial_leaves_no_trace(trial: str, make_stream: MakeStream, small_tokenizers: TokenizerPair) -> None:
-    """Weights, gradients and what is drawn afterwards are those of a run without trials, with dropout on."""
-
-    def run(tried: bool) -> list[torch.Tensor]:
+@pytest.mark.parametrize("runs_out", [False, True])
+def test_trials_change_no_weight_and_no_random_number(
+    runs_out: bool, make_stream: MakeStream, small_tokenizers: TokenizerPair
+) -> None:
+    def train(with_trial: bool) -> list[torch.Tensor]:
         torch.manual_seed(1)
         model = make_model(small_tokenizers)
-        drawn = torch.get_rng_state()
+        rng_state = torch.get_rng_state()
 
         def try_batch(batch: Batch) -> None:
-            torch.autograd.grad(batch_loss(model, batch, 0.1).total, list(model.parameters()))
-            assert not torch.equal(torch.get_rng_state(), drawn), "dropout draws"
-            if trial == "out of memory":
+            torch.autograd.grad(batch_loss(model, batch, 0.1)[0], list(model.parameters()))
+            assert not torch.equal(torch.get_rng_state(), rng_state), "dropout draws random numbers"
+            if runs_out:
                 raise torch.OutOfMemoryError
 
-        if tried and trial == "rate":
-            memory.rate(make_stream(300), try_batch)
-        elif tried and trial == "predict":
-            memory.predict(make_stream(300), try_batch, CPU)
-        elif tried:
-            assert memory.measure(memory.heaviest(make_stream(300)), try_batch, CPU) is None
-        assert torch.equal(torch.get_rng_state(), drawn)
+        if with_trial:
+            assert ("does not fit" in memory.predict_memory(make_stream(300), try_batch, CPU)) == runs_out
+        assert torch.equal(torch.get_rng_state(), rng_state)
         assert all(parameter.grad is None for parameter in model.parameters())
         optimizer = torch.optim.Adam(model.parameters())
         for batch in make_stream(300).take(StreamPosition(), 3)[0]:
             optimizer.zero_grad()
-            batch_loss(model, batch, 0.1).total.backward()
+            batch_loss(model, batch, 0.1)[0].backward()
             optimizer.step()
         return [parameter.detach() for parameter in model.parameters()]
 
-    assert all(map(torch.equal, run(tried=True), run(tried=False)))
+    assert all(map(torch.equal, train(with_trial=True), train(with_trial=False)))
 
 
 def make_model(tokenizers: TokenizerPair) -> Transformer:
@@ -160,102 +157,64 @@ def make_model(tokenizers: TokenizerPair) -> Transformer:
 # --- batches.tokens: auto ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("limit", [700, 1500, 4001, 16_000])
-def test_the_largest_budget_that_fits(make_stream: MakeStream, limit: int) -> None:
-    """With it no batch runs out; with a sixteenth more, one does."""
-    fit = fits(make_stream, Device(limit))
-    found = memory.largest(fit, 64, 2**18)
-    assert most_cells(make_stream(found)) <= limit
-    assert most_cells(make_stream(found + found // 16 + 64)) > limit
+@pytest.mark.parametrize("limit", [700, 4001, 16_000])
+def test_largest_batch_size_fits_and_a_sixteenth_more_does_not(make_stream: MakeStream, limit: int) -> None:
+    tokens = memory.largest_that_fits(fits(make_stream, Device(limit)), 64, 2**18)
+    assert most_cells(make_stream(tokens)) <= limit
+    assert most_cells(make_stream(tokens + tokens // 16 + 64)) > limit
 
 
 @pytest.mark.parametrize("limit", [64, 65, 100, 127, 128, 129, 999, 1000])
-def test_the_search_stays_within_its_bounds(limit: int) -> None:
+def test_search_stays_within_its_bounds(limit: int) -> None:
     tried: list[int] = []
 
-    def fit(tokens: int) -> bool:
+    def fits(tokens: int) -> bool:
         tried.append(tokens)
         return tokens <= limit
 
-    found = memory.largest(fit, 64, 1000)
+    found = memory.largest_that_fits(fits, 64, 1000)
     assert limit * 15 / 16 - 1 <= found <= limit
     assert max(tried) <= 1000
     assert len(tried) < 15
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_nothing_fits(make_stream: MakeStream, monkeypatch: pytest.MonkeyPatch, device: str) -> None:
-    monkeypatch.setattr(memory, "measure", lambda *_: None)
+def test_auto_fails_if_the_smallest_batch_does_not_fit(
+    make_stream: MakeStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "measure_peak", lambda *_: None)
+    monkeypatch.setattr(memory, "available_memory", lambda _: 1000)
     with pytest.raises(UserError, match="not even batches of 256 tokens fit"):
-        memory.choose_budget(make_stream, lambda _: None, torch.device(device))
+        memory.choose_batch_tokens(make_stream, lambda _: None, torch.device("cuda"))
 
 
-def test_a_gpu_is_filled_to_nine_tenths(make_stream: MakeStream, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counting what a step needs besides; and an epoch keeps its batches."""
+def test_auto_fills_nine_tenths_of_a_gpu(make_stream: MakeStream, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Optimizer state counts, and an epoch keeps at least 50 batches."""
 
-    def measure(batches: list[Batch], *_: object) -> int:
+    def measure_peak(batches: list[Batch], *_: object) -> int:
         return max(map(cells, batches))
 
-    monkeypatch.setattr(memory, "measure", measure)
-    monkeypatch.setattr(memory, "LEAST", 16)
-    monkeypatch.setattr(memory, "capacity", lambda _: 1000)
-    found, _ = memory.choose_budget(make_stream, lambda _: None, torch.device("cuda"), besides=500)
-    assert most_cells(make_stream(found)) <= 400 < most_cells(make_stream(found + found // 16 + 2))
-    monkeypatch.setattr(memory, "capacity", lambda _: 10**9)
-    found, _ = memory.choose_budget(make_stream, lambda _: None, torch.device("cuda"))
-    assert 50 <= len(make_stream(found)) <= 75
+    def choose(**settings: int) -> int:
+        return memory.choose_batch_tokens(make_stream, lambda _: None, torch.device("cuda"), **settings)
+
+    monkeypatch.setattr(memory, "measure_peak", measure_peak)
+    monkeypatch.setattr(memory, "MIN_TOKENS", 16)
+    monkeypatch.setattr(memory, "available_memory", lambda _: 1000)
+    tokens = choose(step_bytes=500)
+    assert most_cells(make_stream(tokens)) <= 400 < most_cells(make_stream(tokens + tokens // 16 + 2))
+    monkeypatch.setattr(memory, "available_memory", lambda _: 10**9)
+    assert 50 <= len(make_stream(choose())) <= 75
 
 
-RATES = {
-    "the smallest of nearly equals": ({1: 50.0, 2: 80.0, 4: 96.0, 8: 100.0, 16: 99.0, 32: 98.0}, 4),
-    "always faster": ({1: 1.0, 2: 2.0, 4: 3.0, 8: 4.0, 16: 5.0, 32: 6.0}, 32),
-    "always slower": ({1: 9.0, 2: 2.0, 4: 1.0}, 1),
-    "one slow in between": ({1: 5.0, 2: 1.0, 4: 9.0, 8: 8.0, 16: 8.0}, 4),
-    "ever faster until one does not fit": ({1: 1.0, 2: 2.0, 4: 0.0}, 2),
-}
+@pytest.mark.parametrize("device", ["cpu", "mps"])
+def test_auto_is_4096_without_a_cuda_gpu(device: str, make_stream: MakeStream) -> None:
+    def try_batch(_: Batch) -> None:
+        raise AssertionError("no batch is tried")
+
+    assert memory.choose_batch_tokens(make_stream, try_batch, torch.device(device)) == 4096
 
 
-@pytest.mark.parametrize(("rates", "best"), RATES.values(), ids=RATES)
-def test_a_cpu_takes_the_smallest_budget_that_is_nearly_the_fastest(rates: dict[int, float], best: int) -> None:
-    """What is not in `rates` must not be tried."""
-    assert memory.fastest(lambda tokens: rates[tokens], 1, 32) == best
-
-
-def test_a_cpu_budget_fits(make_stream: MakeStream, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever it would be the fastest with; memory that runs out ends the search, not the program."""
-    monkeypatch.setattr(memory, "LEAST", 16)
-    monkeypatch.setattr(memory, "LEAST_BATCHES", 2)
-    monkeypatch.setattr(memory, "rate", lambda stream, _: most_cells(stream))
-    found, _ = memory.choose_budget(make_stream, Device(500), CPU)
-    assert most_cells(make_stream(found)) <= 500 < most_cells(make_stream(2 * found))
-
-
-def test_a_rate_counts_labels(make_stream: MakeStream, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each batch takes a second, but for the first time, which is not counted."""
-    clock, tried = [0.0], list[Batch]()
-
-    def slow(batch: Batch) -> None:
-        clock[0] += 1.0 if any(batch.rows is seen.rows for seen in tried) else 100.0
-        tried.append(batch)
-
-    monkeypatch.setattr(memory.time, "perf_counter", lambda: clock[0])
-    found = memory.rate(make_stream(300), slow)
-    assert len(tried) == 6
-    assert found == sum(batch.n_tgt for batch in tried[::2]) / 3
-
-
-def test_a_cpu_budget_for_a_real_model(
-    make_stream: MakeStream, small_tokenizers: TokenizerPair, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = make_model(small_tokenizers)
-    monkeypatch.setattr(memory, "LEAST", 64)
-    found, why = memory.choose_budget(make_stream, lambda batch: batch_loss(model, batch, 0.1).total.backward(), CPU)
-    assert found in (64, 128)  # twice as much leaves fewer than 50 batches
-    assert why
-
-
-def test_a_run_keeps_what_auto_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A resume asks for `auto` again and gets the same number; and a run that was given the number is the same run."""
+def test_resumed_run_keeps_the_resolved_batch_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run with that number in place of `auto` has the same weights."""
     lines = [f"line {' '.join(str(i))} goes in\n" for i in range(400)]
     for name in ("t.en", "t.de"):
         (tmp_path / name).write_text("".join(lines), encoding="utf-8")
@@ -283,11 +242,11 @@ def test_a_run_keeps_what_auto_found(tmp_path: Path, monkeypatch: pytest.MonkeyP
             RunFolder(tmp_path / name).find_checkpoint("last").path / "model.safetensors"
         )
 
-    monkeypatch.setattr(memory, "LEAST", 32)
+    monkeypatch.setattr(memory, "CPU_TOKENS", 320)
     train("auto", 1, "auto")
     found = configuration.load(tmp_path / "auto" / "config.yaml").batches.tokens
-    assert isinstance(found, int)
-    monkeypatch.setattr(memory, "choose_budget", None)  # not asked again
+    assert found == 320
+    monkeypatch.setattr(memory, "CPU_TOKENS", 999)  # would be used if `auto` were resolved again
     resumed = train("auto", 3, "auto")
     assert configuration.load(tmp_path / "auto" / "config.yaml").batches.tokens == found
     given = train("given", 3, found)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from transformer_mt.training.muon import COEFFICIENTS, ITERATIONS, MOMENTUM, RMS, Muon, orthogonal
+from transformer_mt.training.muon import COEFFICIENTS, ITERATIONS, MOMENTUM, UPDATE_RMS, Muon, orthogonalize
 
 SHAPES = [(4, 4), (3, 7), (9, 2), (1, 5)]
 
@@ -33,7 +33,7 @@ class Oracle:
         self.momentum = MOMENTUM * self.momentum + (1 - MOMENTUM) * gradient
         direction = MOMENTUM * self.momentum + (1 - MOMENTUM) * gradient
         self.weight = (1 - rate * decay) * self.weight
-        self.weight -= rate * RMS * max(self.weight.shape) ** 0.5 * pressed(direction)
+        self.weight -= rate * UPDATE_RMS * max(self.weight.shape) ** 0.5 * pressed(direction)
 
 
 def set_up(optimizer: Muon, rate: float, scale: float = 1.0, bad: bool = False) -> None:
@@ -45,7 +45,7 @@ def set_up(optimizer: Muon, rate: float, scale: float = 1.0, bad: bool = False) 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_all_singular_values_become_nearly_equal(shape: tuple[int, int]) -> None:
     matrices = torch.randn(6, *shape) * torch.tensor([1e-20, 1e-6, 1.0, 3.0, 1e6, 1e15])[:, None, None]
-    found = orthogonal(matrices, in_bf16=False)
+    found = orthogonalize(matrices, in_bf16=False)
     for matrix, made in zip(matrices, found, strict=True):
         torch.testing.assert_close(made.double(), pressed(matrix), atol=1e-3, rtol=1e-3)
         assert torch.linalg.svdvals(made).max() < 1.25
@@ -53,7 +53,7 @@ def test_all_singular_values_become_nearly_equal(shape: tuple[int, int]) -> None
 
 def test_bf16_is_good_enough() -> None:
     matrices = torch.randn(3, 16, 32)
-    exact, found = (orthogonal(matrices, in_bf16) for in_bf16 in (False, True))
+    exact, found = (orthogonalize(matrices, in_bf16) for in_bf16 in (False, True))
     assert found.dtype == torch.float32
     assert not torch.equal(found, exact)
     for one, other in zip(found, exact, strict=True):
@@ -61,7 +61,7 @@ def test_bf16_is_good_enough() -> None:
 
 
 def test_nothing_stays_nothing() -> None:
-    assert torch.equal(orthogonal(torch.zeros(2, 3, 5), in_bf16=True), torch.zeros(2, 3, 5))
+    assert torch.equal(orthogonalize(torch.zeros(2, 3, 5), in_bf16=True), torch.zeros(2, 3, 5))
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.1])

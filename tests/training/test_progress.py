@@ -54,14 +54,14 @@ def test_no_interval(written: object) -> None:
     ],
 )
 def test_an_interval_ends(interval: str | None, step: int, before: int, now: int, due: bool) -> None:
-    assert Milestone(step, epochs_before=before, epochs=now).ends(interval) is due
+    assert Milestone(step, epochs_before=before, epochs=now).is_due(interval) is due
 
 
 # --- the best score, and the end --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("metric", "scores", "best_step", "not_better"),
+    ("metric", "scores", "best_step", "without_improvement"),
     [
         ("bleu", [1.0, 2.0, 3.0], 3, 0),
         ("bleu", [nan, 5.0, 4.0, 4.0], 2, 2),
@@ -72,22 +72,22 @@ def test_an_interval_ends(interval: str | None, step: int, before: int, now: int
     ],
 )
 def test_the_best_score_and_how_long_ago_it_was(
-    metric: str, scores: list[float], best_step: int, not_better: int
+    metric: str, scores: list[float], best_step: int, without_improvement: int
 ) -> None:
     progress = Progress()
     for progress.step, score in enumerate(scores, start=1):
-        progress.take_score(metric, score)
-    assert (progress.best_step, progress.not_better) == (best_step, not_better)
-    assert progress.validated == len(scores)
+        progress.record_score(metric, score)
+    assert (progress.best_step, progress.without_improvement) == (best_step, without_improvement)
+    assert progress.last_validated == len(scores)
     assert repr(progress.best_score) == repr(scores[best_step - 1])
 
 
 def test_no_patience_is_lost_while_the_learning_rate_rises() -> None:
     progress = Progress()
     for progress.step, (score, rises) in enumerate([(0.0, True), (0.0, True), (0.0, True), (0.0, False)], start=1):
-        assert progress.not_better == 0
-        progress.take_score("bleu", score, rises)
-    assert (progress.best_step, progress.not_better) == (1, 1)
+        assert progress.without_improvement == 0
+        progress.record_score("bleu", score, is_warming_up=rises)
+    assert (progress.best_step, progress.without_improvement) == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -102,6 +102,6 @@ def test_no_patience_is_lost_while_the_learning_rate_rises() -> None:
     ],
 )
 def test_what_ends_a_training(limits: dict[str, int | None], patience: int | None, reason: str | None) -> None:
-    progress = Progress(step=7, position=StreamPosition(epoch=3), not_better=2)
+    progress = Progress(step=7, position=StreamPosition(epoch=3), without_improvement=2)
     config, validation = TrainConfig.model_validate(limits), ValidationConfig(patience=patience)
-    assert progress.reason_to_stop(config, validation) == reason
+    assert progress.stop_reason(config, validation) == reason

@@ -105,7 +105,7 @@ def test_steps_in_two_goes_equal_steps_in_one(first: int, text: Path, undisturbe
     ours, theirs = (each["checkpoints"][str(STEPS)] for each in (found, expected))
     # the end of the first go is validated as every end is, which an undisturbed run does not do at that step
     for each in (ours, theirs):
-        for key in ("best_score", "best_step", "not_better", "health", "validated"):
+        for key in ("best_score", "best_step", "without_improvement", "last_validated"):
             del each["state"]["progress"][key]
     assert list(kill_drill.differences(ours, theirs)) == []
     extra = [entry for entry in found["metrics"] if entry not in expected["metrics"]]
@@ -119,11 +119,11 @@ def test_a_run_of_another_version_is_refused(text: Path, tmp_path: Path, monkeyp
 
     def older(info: CheckpointInfo) -> Any:
         state = load_state(info)
-        del state["progress"]["health"]
+        state["progress"]["health"] = {"failing": 0}
         return state
 
     monkeypatch.setattr(checkpoints, "load_state", older)
-    with pytest.raises(UserError, match=r"step-000001: another version .* that .*run\.json names"):
+    with pytest.raises(UserError, match=r"(?s)step-000001: another version .* that .*run\.json names"):
         pipeline.train(make_config(text, tmp_path))
 
 
@@ -138,12 +138,12 @@ def test_no_steps_are_taken_behind_a_curve_that_ends_in_nothing(text: Path, tmp_
 
     train("one", 0.1, 6)
     nothing_left = r"schedule\.total_steps: 4: the learning rate is 0 after it.*\n"
-    with pytest.raises(UserError, match=nothing_left + "set null"):
+    with pytest.raises(UserError, match=nothing_left + "set it to null"):
         train("two", 0.0, 6)
     assert not (tmp_path / "two").exists()
     train("two", 0.0, 4)
     before = (tmp_path / "two" / "config.yaml").read_text(encoding="utf-8")
-    with pytest.raises(UserError, match=nothing_left + r"begin another run: .*train\.init_from=.*two"):
+    with pytest.raises(UserError, match=nothing_left + r"start a new run: .*train\.init_from=.*two"):
         train("two", 0.0, 6)
     assert (tmp_path / "two" / "config.yaml").read_text(encoding="utf-8") == before
 
@@ -213,7 +213,7 @@ LOST: dict[str, Callable[[dict[str, Any]], object]] = {
     "momentum": lambda state: [of["momentum"].zero_() for of in state["optimizers"][0]["state"].values()],
     "moments": lambda state: [of["exp_avg"].zero_() for of in state["optimizers"][1]["state"].values()],
     "place in the stream": lambda state: state["progress"]["position"].update(epoch=0, index=0),
-    "the way back": lambda state: state["progress"].update(returns=1),
+    "the way back": lambda state: state["progress"].update(rollbacks=1),
     "best score": lambda state: state["progress"].update(best_score=0.0),
     "log's next entry": lambda state: state["window"].update(loss=0.0, nll=0.0, n_tgt=0),
 }
@@ -260,7 +260,7 @@ class Killed(BaseException):
 
 def kill_at(moment: int, patch: pytest.MonkeyPatch) -> None:
     """End the process, as it were, at one of the moments of `finish`."""
-    write, record, recorded = metadata.write_metadata, MetricsLogger.record, list[str]()
+    write, record, recorded = metadata.write_metadata, MetricsLogger.log_scalars, list[str]()
 
     def killed_write(run: RunFolder, about: dict[str, Any]) -> None:
         if moment == 2 and "ended" in about:
@@ -269,15 +269,15 @@ def kill_at(moment: int, patch: pytest.MonkeyPatch) -> None:
             raise Killed
         write(run, about)
 
-    def killed_record(self: MetricsLogger, step: int, figures: dict[str, float]) -> None:
-        tests = [name for name in figures if name.startswith("test/")]
+    def killed_record(self: MetricsLogger, step: int, scalars: dict[str, float]) -> None:
+        tests = [name for name in scalars if name.startswith("test/")]
         if tests and len(recorded) == moment - 3:
             raise Killed
         recorded.extend(tests[:1])
-        record(self, step, figures)
+        record(self, step, scalars)
 
     patch.setattr(metadata, "write_metadata", killed_write)
-    patch.setattr(MetricsLogger, "record", killed_record)
+    patch.setattr(MetricsLogger, "log_scalars", killed_record)
 
 
 @pytest.mark.slow
@@ -290,7 +290,7 @@ def test_a_signal_finishes_the_step_saves_and_says_how_to_go_on(
     process.send_signal(number)
     _, errors = process.communicate()
     assert process.returncode == status
-    assert "same command goes on" in errors
+    assert "same command resumes" in errors
     assert "Traceback" not in errors
     run = RunFolder(tmp_path / "run")
     assert torch.load(run.find_checkpoint("last").path / "training.pt", weights_only=True)["progress"]["step"] > 0

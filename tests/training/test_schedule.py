@@ -174,13 +174,13 @@ def test_wsd_decays_within_what_is_left(decay: int, fits: bool) -> None:
 def test_a_schedule_without_an_end_fits_any_run(kind: Any) -> None:
     config = ScheduleConfig(kind=kind, warmup_steps=100)
     assert not list(config.problems(50))
-    assert config.ending(50) == config
+    assert config.with_end(50) == config
 
 
 def test_the_end_is_decided_once() -> None:
-    config = ScheduleConfig(kind="cosine").ending(2000)
+    config = ScheduleConfig(kind="cosine").with_end(2000)
     assert config.total_steps == 2000
-    assert config.ending(3000) == config
+    assert config.with_end(3000) == config
 
 
 def test_without_decay_steps_wsd_falls_in_the_last_fifth() -> None:

@@ -35,7 +35,7 @@ class BatchConfig(Section):
     """Batch size and gradient accumulation."""
 
     tokens: CountOrAuto = 4096
-    """maximum padded target tokens per batch (source: twice); auto: the largest that fits a GPU, a fast one on a CPU"""
+    """maximum padded target tokens per batch (source: twice as many); auto: the largest that fits the GPU, or 4096"""
     accumulate: int = Field(default=1, ge=1)
     """batches per optimizer step, of all processes together (gradient accumulation)"""
 

@@ -1,4 +1,4 @@
-"""A translation beside its source and its reference."""
+"""Example translations with source and reference, as text for the log and as a Markdown table."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import NamedTuple
 
 
 class Sample(NamedTuple):
-    """A sentence, its translation by the model, and its reference."""
+    """One sentence with the model's translation and the reference translation."""
 
     src: str
     hypothesis: str
     reference: str
 
     def lines(self) -> list[str]:
-        """For the terminal."""
+        """Return three labelled lines for the terminal."""
         return [f"  source     {self.src}", f"  model      {self.hypothesis}", f"  reference  {self.reference}"]
 
 
 def as_markdown(samples: Sequence[Sample]) -> str:
-    """A table for TensorBoard's TEXT tab."""
+    """Return a Markdown table for TensorBoard's TEXT tab."""
 
     def cell(text: str) -> str:
         return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")

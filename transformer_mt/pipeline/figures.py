@@ -60,7 +60,7 @@ def plot_schedule(config: ScheduleConfig, d_model: int, max_steps: int | None) -
     steps = np.unique(np.r_[np.linspace(1, end, CURVE_POINTS, dtype=int), min(config.warmup_steps, end)])
     rates: dict[str, NDArray[Any]] = {}
     for kind in get_args(ScheduleConfig.model_fields["kind"].annotation):
-        schedule = make_schedule(config.model_copy(update={"kind": kind}).ending(end), d_model)
+        schedule = make_schedule(config.model_copy(update={"kind": kind}).with_end(end), d_model)
         rates[kind] = np.array([schedule(int(step)) for step in steps])
     return figures.draw_schedule(steps, rates, config.kind, config.warmup_steps)
 

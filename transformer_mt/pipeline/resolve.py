@@ -21,7 +21,7 @@ from transformer_mt.system.device import Machine, resolve_machine
 from transformer_mt.system.logging import log_rank0
 from transformer_mt.training import memory
 from transformer_mt.training.loss import make_loss
-from transformer_mt.training.schedule import ENDING, make_schedule
+from transformer_mt.training.schedule import KINDS_WITH_END, make_schedule
 from transformer_mt.training.train_step import loss_and_gradients
 
 
@@ -43,7 +43,7 @@ def resolve_config(run: RunFolder, requested: Config) -> Config:
     same_processes = run.read_metadata().get("processes") == launcher.local_world_size()
     keys = ("device", "precision", "threads") if same_processes else ("device", "precision")
     kept = {key: getattr(old, key) for key in keys if getattr(requested, key) == "auto"}
-    kept["schedule"] = requested.schedule.ending(old.schedule.total_steps)
+    kept["schedule"] = requested.schedule.with_end(old.schedule.total_steps)
     if requested.batches.tokens == "auto":
         kept["batches"] = requested.batches.model_copy(update={"tokens": old.batches.tokens})
     resolved = _resolve_machine_settings(requested.model_copy(update=kept))
@@ -59,7 +59,7 @@ def _resolve_machine_settings(config: Config) -> Config:
             "device": machine.device.type if config.device == "auto" else config.device,
             "precision": machine.precision,
             "threads": machine.threads,
-            "schedule": config.schedule.ending(config.train.max_steps),
+            "schedule": config.schedule.with_end(config.train.max_steps),
         }
     )
 
@@ -95,7 +95,7 @@ def check_schedule_end(run: RunFolder, config: Config, *, is_new: bool) -> None:
         UserError: It will continue, and that learning rate is 0.
     """
     total, max_steps = config.schedule.total_steps, config.train.max_steps
-    if config.schedule.kind not in ENDING or total is None or (max_steps is not None and max_steps <= total):
+    if config.schedule.kind not in KINDS_WITH_END or total is None or (max_steps is not None and max_steps <= total):
         return
     if max_steps is not None and not config.schedule.final:
         remedy = (
@@ -119,20 +119,20 @@ def resolve_batch_tokens(config: Config, machine: Machine, model: Transformer, d
     """Return the configuration with `batches.tokens: auto` resolved."""
     if config.batches.tokens != "auto":
         return config
-    tokens, reason = memory.choose_budget(partial(make_stream, config, data), *_trial(config, machine, model))
-    log_rank0(f"batches.tokens: auto is {tokens:,} ({reason})")
+    tokens = memory.choose_batch_tokens(partial(make_stream, config, data), *_trial(config, machine, model))
+    log_rank0(f"batches.tokens: auto is {tokens:,}")
     return config.model_copy(update={"batches": config.batches.model_copy(update={"tokens": tokens})})
 
 
 def log_memory(config: Config, machine: Machine, model: Transformer, stream: BatchStream) -> None:
     """Log the memory that the largest batch needs."""
-    log_rank0(f"memory: {memory.predict(stream, *_trial(config, machine, model))}")
+    log_rank0(f"memory: {memory.predict_memory(stream, *_trial(config, machine, model))}")
 
 
 def warn_early_end(config: Config, stream: BatchStream) -> None:
     """Warn if `train.max_epochs` ends the training before the schedule ends."""
     total, epochs = config.schedule.total_steps, config.train.max_epochs
-    if config.schedule.kind not in ENDING or total is None or epochs is None:
+    if config.schedule.kind not in KINDS_WITH_END or total is None or epochs is None:
         return
     steps = math.ceil(epochs * len(stream) / config.batches.accumulate)
     if steps < total:
@@ -145,9 +145,9 @@ def warn_early_end(config: Config, stream: BatchStream) -> None:
 def _trial(config: Config, machine: Machine, model: Transformer) -> tuple[memory.TryBatch, torch.device, int]:
     """Return the function that tries a batch, the device, and the bytes that a step needs beyond the trial."""
     copies = config.optimizer.state_copies + 1  # + 1: the sum of gradients; the trial itself holds one gradient
-    further_bytes = copies * sum(parameter.nbytes for parameter in model.parameters())
+    step_bytes = copies * sum(parameter.nbytes for parameter in model.parameters())
     try_batch = partial(loss_and_gradients, model, machine=machine, loss=make_loss(config.loss))
-    return try_batch, machine.device, further_bytes
+    return try_batch, machine.device, step_bytes
 
 
 def _json(value: object) -> str:

@@ -70,7 +70,7 @@ def train(requested: Config, *, checkpoint: str = "last", restart: bool = False)
     if checkpoint != "last":
         run.find_checkpoint(checkpoint)  # fails before anything is written
     warm_start = find_warm_start(run, requested, restart=restart)
-    with distributed.join(requested.batches.accumulate) as ranks, lock_run(run, ranks, restart=restart):
+    with distributed.init_ranks(requested.batches.accumulate) as ranks, lock_run(run, ranks, restart=restart):
         setup = set_up(run, requested, ranks, warm_start)
         config = setup.config
         with make_logger(run, config, ranks) as logger:
@@ -80,8 +80,8 @@ def train(requested: Config, *, checkpoint: str = "last", restart: bool = False)
                 trainer.resume(start)
                 log_rank0(f"resuming after step {trainer.progress.step:,}")
             else:
-                logger.cut_back(0, is_scored=False)  # remove curves of a start that ended before its first checkpoint
-                logger.show(1, lambda: draw_figures(setup))
+                logger.truncate(0, is_scored=False)  # remove curves of a start that ended before its first checkpoint
+                logger.log_figures(1, lambda: draw_figures(setup))
             if ranks.is_rank0:
                 metadata.record_resume(run, trainer.progress.step)
                 write_card(run, config)
@@ -90,7 +90,7 @@ def train(requested: Config, *, checkpoint: str = "last", restart: bool = False)
             log_rank0(f"training ended: {stop_reason}; {hours:.2f} hours in total")
             if ranks.is_rank0:
                 finish(run, setup, stop_reason, hours, logger)
-            ranks.wait()
+            ranks.barrier()
     log_rank0(f"the run is in {run.path}; its README.md lists the next commands")
 
 
@@ -227,15 +227,15 @@ def make_trainer(run: RunFolder, setup: Setup, ranks: Ranks, logger: MetricsLogg
     config, data, stream = setup.config, setup.data, setup.stream
     ema_decay = config.optimizer.ema_decay
     return Trainer(
-        updater=make_train_step(config, setup.machine, ranks, setup.model, partial(halve_batch, stream)),
-        feed=Prefetcher(
+        train_step=make_train_step(config, setup.machine, ranks, setup.model, partial(halve_batch, stream)),
+        prefetcher=Prefetcher(
             stream, config.batches.accumulate, ranks.rank, ranks.size, pin_memory=setup.machine.device.type == "cuda"
         ),
         schedule=make_schedule(config.schedule, config.model.d_model),
         ema=ExponentialMovingAverage(setup.model, ema_decay) if ema_decay else None,
         validate=make_validator(config, setup.machine, ranks, setup.model, data.tokenizers, data.validation),
         run=run,
-        monitor=logger,
+        logger=logger,
         ranks=ranks,
         config=config.train,
         validation=config.validation,
@@ -244,9 +244,9 @@ def make_trainer(run: RunFolder, setup: Setup, ranks: Ranks, logger: MetricsLogg
 
 
 def make_train_step(
-    config: Config, machine: Machine, ranks: Ranks, model: Transformer, halve: Callable[[Batch], Sequence[Batch]]
+    config: Config, machine: Machine, ranks: Ranks, model: Transformer, split_batch: Callable[[Batch], Sequence[Batch]]
 ) -> TrainStep:
-    """Return the train step. `halve` splits a batch that does not fit into memory."""
+    """Return the train step. `split_batch` splits a batch that does not fit into memory."""
     return TrainStep(
         model,
         make_optimizers(config.optimizer, model, machine.precision),
@@ -255,7 +255,7 @@ def make_train_step(
         seed=config.seed,
         machine=machine,
         ranks=ranks,
-        halve=halve,
+        split_batch=split_batch,
     )
 
 
@@ -306,5 +306,5 @@ def finish(run: RunFolder, setup: Setup, stop_reason: str, hours: float, logger:
         scores = score_test_sets(run, config, setup.machine, best.step, setup.data.test)
     metadata.record_end(run, ended=stop_reason, last_step=last.step, hours=hours, tested=tested, test=scores)
     for name, metrics in scores.items():
-        logger.record(last.step, {f"test/{name}/{metric}": score["value"] for metric, score in metrics.items()})
+        logger.log_scalars(last.step, {f"test/{name}/{metric}": score["value"] for metric, score in metrics.items()})
     write_card(run, config)

@@ -1,11 +1,15 @@
-"""Losses of two passes of a batch through the model, which draw different dropout and are to predict alike.
+"""Consistency losses: two passes of a batch with different dropout, and a penalty if their predictions differ.
 
-SimCut (Gao et al. 2022, NAACL): the second pass reads source and target with some token embeddings cut off, and only
-its distance counts: CE(1) + alpha KL(1 || 2). R-Drop (Liang et al. 2021, NeurIPS): both passes read the same and count
-alike. Its paper has CE(1) + CE(2) + alpha / 2 (KL(1 || 2) + KL(2 || 1)); here it is half of that, so that the loss is
-as large as that of one pass, and alpha means what it means there. Gradients flow through both passes.
+SimCut (Gao et al. 2022, NAACL): CE(1) + alpha KL(1 || 2). The second pass reads source and target with some token
+embeddings set to zero.
 
-`B` sentences, `T` target length, `N` labels that count, `n` of a chunk, `D` width, `V` vocabulary.
+R-Drop (Liang et al. 2021, NeurIPS): both passes read the same batch. The paper has CE(1) + CE(2) + alpha / 2 (KL(1 ||
+2) + KL(2 || 1)). Here it is half of that, so that the loss is as large as that of one pass and alpha means the same.
+
+Gradients flow through both passes. Losses are sums over the labels, never means.
+
+`B` batch, `S` source length, `T` target length, `N` labels that are no padding, `n` labels of a chunk, `D` width,
+`V` vocabulary.
 """
 
 from __future__ import annotations
@@ -22,93 +26,112 @@ from transformer_mt.data.batches import Batch
 from transformer_mt.model.attention import padding_mask
 from transformer_mt.model.chunked_logits import non_pad_indices, sum_over_chunks
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.training.cross_entropy import TINY, Loss, sum_of_logits
+from transformer_mt.training.cross_entropy import TINY, sum_of_logits
 
 
-class Shares(NamedTuple):
-    """What counts how much, for the first pass and for the second."""
+class PassWeights(NamedTuple):
+    """Factors of the parts of the loss."""
 
-    cross_entropy: tuple[float, float]
-    divergence: tuple[float, float]  # from the pass to the other: KL(1 || 2), KL(2 || 1)
-
-
-def two_pass_loss(model: Transformer, batch: Batch, *, shares: Shares, smoothing: float, cutoff: float) -> Loss:
-    """The loss of one batch, teacher-forced, in two passes."""
-    states = two_passes(model, batch, cutoff)
-    weight, pad_id = model.output.weight, model.tgt_pad
-    return consistent_cross_entropy(states, weight, batch.labels, pad_id, shares, smoothing, batch.n_tgt)
+    cross_entropy: tuple[float, float]  # of the first pass, of the second
+    divergence: tuple[float, float]  # of KL(1 || 2), of KL(2 || 1)
 
 
-def two_passes(model: Transformer, batch: Batch, cutoff: float) -> Tensor:
-    """The decoder's states of a batch, and then those of the batch with tokens cut off. [2 B, T, D]
+def two_pass_loss(
+    model: Transformer, batch: Batch, *, pass_weights: PassWeights, smoothing: float, cutoff: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute loss, negative log-likelihood and consistency loss of one batch, with teacher forcing."""
+    states = two_pass_states(model, batch, cutoff)
+    return consistency_loss(
+        states, model.output.weight, batch.labels, model.tgt_pad, pass_weights, smoothing, batch.n_tgt
+    )
 
-    The masks are those of the whole sentences. As one batch, both leave out the same layers where `layer_drop` does.
+
+def two_pass_states(model: Transformer, batch: Batch, cutoff: float) -> Tensor:
+    """Return decoder states of a batch, followed by those of the same batch with tokens cut off. [2 B, T, D]
+
+    Attention masks ignore the cutoff. Both passes run as one batch, so that `layer_drop` drops the same layers.
     """
-    real = batch.src != model.src_pad
-    is_last = real & ~F.pad(real[:, 1:], (0, 1))
-    is_rank0 = torch.arange(batch.tgt_in.size(1), device=real.device) == 0
-    src = torch.cat([batch.src, cut(batch.src, is_last, model.src_pad, cutoff)])
-    tgt_in = torch.cat([batch.tgt_in, cut(batch.tgt_in, is_rank0, model.tgt_pad, cutoff)])
+    is_token = batch.src != model.src_pad  # [B, S]
+    is_last = is_token & ~F.pad(is_token[:, 1:], (0, 1))
+    is_first = torch.arange(batch.tgt_in.size(1), device=is_token.device) == 0  # [T]
+    src = torch.cat([batch.src, cut_off(batch.src, is_last, model.src_pad, cutoff)])  # [2 B, S]
+    tgt_in = torch.cat([batch.tgt_in, cut_off(batch.tgt_in, is_first, model.tgt_pad, cutoff)])  # [2 B, T]
     mask = padding_mask(batch.src, model.src_pad).repeat(2, 1, 1, 1)
     return model.decode(tgt_in, model.encoder(src, mask), mask)
 
 
-def cut(ids: Tensor, spared: Tensor, pad_id: int, rate: float) -> Tensor:
-    """Ids of which some are padding, whose embedding is 0, so that the position is left. As in the authors' program,
-    the source's end and the target's begin are spared, and the other embeddings are not rescaled. [B, L] -> [B, L]"""
-    drawn = torch.rand(ids.shape, device=ids.device) < rate
-    return ids.masked_fill(drawn & ~spared, pad_id)
+def cut_off(ids: Tensor, is_kept: Tensor, pad_id: int, rate: float) -> Tensor:
+    """Replace random ids by padding, whose embedding is zero, so that only the position is left. [B, L] -> [B, L]
+
+    Like in the authors' program, the caller keeps the end of the source and the start of the target, and the other
+    embeddings are not rescaled.
+    """
+    is_drawn = torch.rand(ids.shape, device=ids.device) < rate
+    return ids.masked_fill(is_drawn & ~is_kept, pad_id)
 
 
-def consistent_cross_entropy(
-    states: Tensor, weight: Tensor, labels: Tensor, pad_id: int, shares: Shares, smoothing: float, n_labels: int
-) -> Loss:
-    """The loss of the states of two passes [2 B, T, D]; otherwise see `label_smoothed_cross_entropy`. The likelihood
-    that is reported is that of the first pass."""
-    real = non_pad_indices(labels, pad_id, n_labels)
-    labels = labels.flatten().index_select(0, real)  # [N]
-    states = states.reshape(2, -1, states.size(-1)).transpose(0, 1).index_select(0, real)  # [N, 2, D]
-    chunk_loss = partial(_chunk_loss_and_grad, pad_id=pad_id, shares=shares, smoothing=smoothing)
+def consistency_loss(
+    states: Tensor,
+    weight: Tensor,
+    labels: Tensor,
+    pad_id: int,
+    pass_weights: PassWeights,
+    smoothing: float,
+    n_labels: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute loss, negative log-likelihood of the first pass, and consistency loss of the states of two passes.
+
+    states [2 B, T, D]; see `label_smoothed_cross_entropy` for the other arguments.
+    """
+    indices = non_pad_indices(labels, pad_id, n_labels)
+    labels = labels.flatten().index_select(0, indices)  # [N]
+    states = states.reshape(2, -1, states.size(-1)).transpose(0, 1).index_select(0, indices)  # [N, 2, D]
+    chunk_loss = partial(chunk_loss_and_grad, pad_id=pad_id, pass_weights=pass_weights, smoothing=smoothing)
     total, nll, consistency = sum_over_chunks(states, weight, labels, chunk_loss, tensors=2).unbind()
     first, second = sum_of_logits(states, weight, pad_id).unbind()
-    all_logits = shares.cross_entropy[0] * first + shares.cross_entropy[1] * second
-    return Loss(total - smoothing / (len(weight) - 1) * all_logits, nll.detach(), consistency.detach())
+    logit_sum = pass_weights.cross_entropy[0] * first + pass_weights.cross_entropy[1] * second
+    loss = total - smoothing / (len(weight) - 1) * logit_sum
+    return loss, nll.detach(), consistency.detach()
 
 
-def _chunk_loss_and_grad(logits: Tensor, labels: Tensor, pad_id: int, shares: Shares, smoothing: float) -> Tensor:
-    """Sums of the loss, but for the term with all logits (see `loss._work_out`), of the first pass's plain loss, and of
-    what the divergences add to the loss. [n, 2, V], [n] -> [3]
+def chunk_loss_and_grad(
+    logits: Tensor, labels: Tensor, pad_id: int, pass_weights: PassWeights, smoothing: float
+) -> Tensor:
+    """Return sums of loss, negative log-likelihood of the first pass, and consistency loss. [n, 2, V], [n] -> [3]
 
-    With p = softmax(z) of a pass, q of the other, d = log p - log q and KL = KL(p || q) = sum(p d):
-    d KL / d z = p (d - KL), and d KL / d (the other's z) = q - p.
+    The loss lacks the term with the sum of logits, as in `cross_entropy.chunk_loss_and_grad`. Its gradient overwrites
+    the logits. Autograd is not used, because it needs three to five times as long for this function.
+
+    With p = softmax(z) of a pass, q of the other, d = log p - log q and KL = KL(p || q) = sum(p d), the gradients are
+    dKL/dz = p (d - KL) and dKL/dz' = q - p, where z' are the logits of the other pass.
     """
-    (ce_1, ce_2), (kl_12, kl_21) = shares
+    (ce_1, ce_2), (kl_12, kl_21) = pass_weights
     rows = torch.arange(len(labels), device=labels.device)
     logits[..., pad_id] = -math.inf
     probabilities = torch.softmax(logits, -1)
     label_logits = logits[rows, :, labels].float()  # [n, 2]
-    nll = -probabilities[rows, :, labels].float().clamp(min=TINY).log()
-    smoothed = (nll + smoothing * label_logits).sum(0)  # nll is log_norm - logits[label]
+    nll = -probabilities[rows, :, labels].float().clamp(min=TINY).log()  # [n, 2]
+    smoothed = (nll + smoothing * label_logits).sum(0)  # [2]; nll is log_norm - logits[label]
 
     (first, second), (p, q) = logits.unbind(1), probabilities.unbind(1)  # [n, V]
     log_norms = nll + label_logits
-    exact = log_norms[:, 0] - log_norms[:, 1]  # [n]
-    rounded = exact.to(logits.dtype)
-    difference = torch.sub(first, second, out=second).sub_(rounded[:, None])  # d, but for rounding
+    norm_difference = log_norms[:, 0] - log_norms[:, 1]  # [n]
+    rounded = norm_difference.to(logits.dtype)
+    difference = torch.sub(first, second, out=second).sub_(rounded[:, None])  # [n, V] d, up to the rounding
     difference[:, pad_id] = 0.0
     mean_1, mean_2 = (torch.mul(own, difference, out=first).sum(-1).float() for own in (p, q))  # [n]
-    left = rounded.float() - exact
-    added = (kl_12 * (mean_1 + left) - kl_21 * (mean_2 + left)).sum()
+    error = rounded.float() - norm_difference
+    consistency = (kl_12 * (mean_1 + error) - kl_21 * (mean_2 + error)).sum()
 
-    _gradient(p, q, difference, ce_1 + kl_21 - kl_12 * mean_1, kl_12, kl_21, out=first)
-    _gradient(q, p, difference, ce_2 + kl_12 + kl_21 * mean_2, -kl_21, kl_12, out=second)
+    _write_gradient(p, q, difference, ce_1 + kl_21 - kl_12 * mean_1, kl_12, kl_21, out=first)
+    _write_gradient(q, p, difference, ce_2 + kl_12 + kl_21 * mean_2, -kl_21, kl_12, out=second)
     first[rows, labels] -= ce_1 * (1 - smoothing)
     second[rows, labels] -= ce_2 * (1 - smoothing)
-    return torch.stack([ce_1 * smoothed[0] + ce_2 * smoothed[1] + added, nll[:, 0].sum(), added])
+    return torch.stack([ce_1 * smoothed[0] + ce_2 * smoothed[1] + consistency, nll[:, 0].sum(), consistency])
 
 
-def _gradient(
-    own: Tensor, other: Tensor, difference: Tensor, level: Tensor, slope: float, pull: float, out: Tensor
+def _write_gradient(
+    own: Tensor, other: Tensor, difference: Tensor, offset: Tensor, slope: float, pull: float, out: Tensor
 ) -> None:
-    """own (level + slope difference) - pull other. [n, V]"""
-    torch.add(level.to(own.dtype)[:, None], difference, alpha=slope, out=out).mul_(own).sub_(other, alpha=pull)
+    """Write own * (offset + slope * difference) - pull * other to `out`. [n, V]"""
+    torch.add(offset.to(own.dtype)[:, None], difference, alpha=slope, out=out).mul_(own).sub_(other, alpha=pull)

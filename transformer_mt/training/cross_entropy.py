@@ -1,16 +1,15 @@
 """Label-smoothed cross-entropy (Szegedy et al. 2016; Vaswani et al. 2017, section 5.4) of decoder states.
 
-The softmax is over the vocabulary without the pad symbol, K = V - 1 classes. With smoothing e, the wanted distribution
-is (1 - e) on the label and e / K on every class, as in `F.cross_entropy`.
+The softmax is over the vocabulary without the pad symbol, K = V - 1 classes. With smoothing e, the target distribution
+is (1 - e) on the label and e / K on every class, as in `F.cross_entropy`. Losses are sums over the labels, never means.
 
-`N` labels that count, `D` width, `V` vocabulary.
+`B` batch, `T` target length, `N` labels that are no padding, `n` labels of a chunk, `D` width, `V` vocabulary.
 """
 
 from __future__ import annotations
 
 import math
 from functools import partial
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -21,75 +20,71 @@ from transformer_mt.model.chunked_logits import non_pad_indices, sum_over_chunks
 from transformer_mt.model.transformer import Transformer
 
 TINY = torch.finfo(torch.float32).tiny
-"""A label less probable than this counts as if it were so probable: the loss of a token ends at 87 nats."""
+"""Smallest probability of a label. It limits the loss of a token to 87 nats."""
 
 
-class Loss(NamedTuple):
-    """Sums over the labels that count: what is minimised, and what is reported beside it."""
-
-    total: Tensor  # cross-entropy with smoothed labels, and `consistency`
-    nll: Tensor  # negative log-likelihood, in nats
-    consistency: Tensor  # what the divergence of two passes adds to the loss; 0 with one
-
-
-def perplexity(nll: float) -> float:
-    """exp of the mean negative log-likelihood of a token; infinite where that is past the largest number."""
-    return float(torch.tensor(nll, dtype=torch.float64).exp())
+def batch_loss(model: Transformer, batch: Batch, smoothing: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute loss, negative log-likelihood and a consistency loss of 0 for one batch, with teacher forcing."""
+    states = model(batch.src, batch.tgt_in)  # [B, T, D]
+    loss, nll = label_smoothed_cross_entropy(
+        states, model.output.weight, batch.labels, model.tgt_pad, smoothing, batch.n_tgt
+    )
+    return loss, nll, torch.zeros_like(nll)
 
 
 def label_smoothed_cross_entropy(
     states: Tensor, weight: Tensor, labels: Tensor, pad_id: int, smoothing: float, n_labels: int
-) -> Loss:
-    """The loss of decoder states against labels. Padding counts nothing; without any other label the loss is 0.
+) -> tuple[Tensor, Tensor]:
+    """Compute the loss and the negative log-likelihood of decoder states. Padding is ignored.
 
-    states [B, T, D], weight [V, D] of the output layer, labels [B, T], of which so many are no padding: known before,
-    since a GPU would have to be waited for. The logits exist only in chunks, see `sum_over_chunks`.
+    states [B, T, D], weight [V, D] of the output projection, labels [B, T]. The caller counts `n_labels`, the labels
+    that are no padding, so that a GPU need not synchronise. Logits exist only in chunks, see `sum_over_chunks`.
     """
-    real = non_pad_indices(labels, pad_id, n_labels)
-    states, labels = states.flatten(0, 1).index_select(0, real), labels.flatten().index_select(0, real)  # [N, D], [N]
-    chunk_loss = partial(_chunk_loss_and_grad, pad_id=pad_id, smoothing=smoothing)
-    total, nll = sum_over_chunks(states, weight, labels, chunk_loss).unbind()
-    all_logits = sum_of_logits(states, weight, pad_id)
-    return Loss(total - smoothing / (len(weight) - 1) * all_logits, nll.detach(), torch.zeros_like(nll))
+    indices = non_pad_indices(labels, pad_id, n_labels)
+    states = states.flatten(0, 1).index_select(0, indices)  # [N, D]
+    labels = labels.flatten().index_select(0, indices)  # [N]
+    chunk_loss = partial(chunk_loss_and_grad, pad_id=pad_id, smoothing=smoothing)
+    loss, nll = sum_over_chunks(states, weight, labels, chunk_loss).unbind()
+    logit_sum = sum_of_logits(states, weight, pad_id)
+    return loss - smoothing / (len(weight) - 1) * logit_sum, nll.detach()
 
 
-def sum_of_logits(states: Tensor, weight: Tensor, pad_id: int) -> Tensor:
-    """Of all labels and classes, the pad symbol's left out, without making them. [N, ..., D], [V, D] -> [...]"""
-    with torch.autocast(states.device.type, enabled=False):
-        classes = (torch.arange(len(weight), device=weight.device) != pad_id).to(weight.dtype)  # [V]
-        return states.sum(0) @ (classes @ weight)
+def chunk_loss_and_grad(logits: Tensor, labels: Tensor, pad_id: int, smoothing: float) -> Tensor:
+    """Return sums of log_norm - (1 - e) logits[label] and of the plain loss. [n, V], [n] -> [2]
 
-
-def plain_cross_entropy(logits: Tensor, labels: Tensor, pad_id: int, smoothing: float) -> Loss:
-    """Label-smoothed cross-entropy from logits [N, V] and labels [N], with torch's own functions: to read, and to test
-    against."""
-    keep = torch.arange(logits.size(-1), device=logits.device) != pad_id
-    real = labels != pad_id
-    logits, labels = logits[real][:, keep].float(), labels[real]
-    labels = labels - (labels > pad_id).long()  # the classes behind the pad symbol move up
-    smoothed = F.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
-    nll = F.cross_entropy(logits, labels, reduction="sum").detach()
-    return Loss(smoothed, nll, torch.zeros_like(nll))
-
-
-def _chunk_loss_and_grad(logits: Tensor, labels: Tensor, pad_id: int, smoothing: float) -> Tensor:
-    """Sums of log_norm - (1 - e) logits[label], the smoothed loss but for one term, and of the plain loss.
-    [n, V], [n] -> [2]
-
-    The term is e / K times the sum of all logits: it is linear in states and weight, so it needs no logits. The
-    gradient is softmax(logits) - (1 - e) [label], and 0 for the pad symbol.
+    The first is the smoothed loss without the term e / K * sum(logits). That term is linear in states and weight, so
+    it is added without logits. The gradient, softmax(logits) - (1 - e) [label], and 0 for the pad symbol, overwrites
+    the logits.
     """
-    target = torch.arange(len(labels), device=labels.device), labels
+    label_entries = torch.arange(len(labels), device=labels.device), labels
     logits[:, pad_id] = -math.inf
-    label_logits = logits[target].float()
-    probabilities = torch.softmax(logits, -1, out=logits)  # in the place of the logits
-    nll = -probabilities[target].float().clamp(min=TINY).log()
-    probabilities[target] -= 1 - smoothing  # which makes them the gradient
+    label_logits = logits[label_entries].float()
+    probabilities = torch.softmax(logits, -1, out=logits)
+    nll = -probabilities[label_entries].float().clamp(min=TINY).log()
+    probabilities[label_entries] -= 1 - smoothing
     return torch.stack([(nll + smoothing * label_logits).sum(), nll.sum()])  # nll is log_norm - logits[label]
 
 
-def batch_loss(model: Transformer, batch: Batch, smoothing: float) -> Loss:
-    """The loss of one batch, teacher-forced."""
-    states = model(batch.src, batch.tgt_in)
-    weight, pad_id = model.output.weight, model.tgt_pad
-    return label_smoothed_cross_entropy(states, weight, batch.labels, pad_id, smoothing, batch.n_tgt)
+def sum_of_logits(states: Tensor, weight: Tensor, pad_id: int) -> Tensor:
+    """Sum the logits of all labels and all classes but the pad symbol, without computing them.
+
+    [N, ..., D], [V, D] -> [...]
+    """
+    with torch.autocast(states.device.type, enabled=False):
+        is_class = (torch.arange(len(weight), device=weight.device) != pad_id).to(weight.dtype)  # [V]
+        return states.sum(0) @ (is_class @ weight)
+
+
+def plain_cross_entropy(logits: Tensor, labels: Tensor, pad_id: int, smoothing: float) -> tuple[Tensor, Tensor]:
+    """Compute the same from logits [N, V] and labels [N] with `F.cross_entropy`: the reference for tests."""
+    is_class = torch.arange(logits.size(-1), device=logits.device) != pad_id
+    is_label = labels != pad_id
+    logits, labels = logits[is_label][:, is_class].float(), labels[is_label]
+    labels = labels - (labels > pad_id).long()  # ids above the pad symbol's move down by one
+    loss = F.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
+    return loss, F.cross_entropy(logits, labels, reduction="sum").detach()
+
+
+def perplexity(nll: float) -> float:
+    """Return exp of the mean negative log-likelihood per token, or infinity on overflow."""
+    return float(torch.tensor(nll, dtype=torch.float64).exp())

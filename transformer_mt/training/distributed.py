@@ -1,9 +1,8 @@
-"""The processes that train together, as `torchrun` starts them; alone there is one.
+"""Collectives of the processes that `torchrun` starts for one training. Without torchrun there is a single process.
 
-Every process (a *rank*) holds the whole model. A step's micro-batches are shared out among them, each sums up the
-gradients of its own, and one all-reduce adds the sums; another, of one number, says whether to stop. Against
-overlapping the exchange with the backward pass, as `DistributedDataParallel` does, this costs the time of one exchange
-a step; for it, a rank may split a batch or have nothing to do, and no other waits for a message that never comes.
+Every rank holds the whole model. The ranks share the micro-batches of a step, each sums the gradients of its own, and
+one all-reduce adds the sums. `DistributedDataParallel` would overlap this exchange with the backward pass. Here it
+comes afterwards, so that a rank may split a batch, or have none, while no other rank waits for a missing message.
 """
 
 from __future__ import annotations
@@ -24,100 +23,99 @@ from torch.distributed.rendezvous import rendezvous  # pyright: ignore[reportUnk
 from transformer_mt.errors import UserError
 from transformer_mt.system import launcher
 
-PATIENCE = timedelta(hours=2)
-"""How long ranks wait for each other: the first one tokenises a large corpus before the others can begin."""
-STEP = timedelta(minutes=10)
-"""How long they wait for each other's gradients, for which all set out together: far above what a step takes, also one
-whose batches are split. A process that has died is noticed at once, by its closed connections; this is for one that
-hangs, and for a machine that lost its power or its network."""
+SETUP_TIMEOUT = timedelta(hours=2)
+"""Timeout of all collectives but the gradients'. Rank 0 tokenises a large corpus while the others wait."""
+STEP_TIMEOUT = timedelta(minutes=10)
+"""Timeout of the exchange of gradients, far above the time of a step. It ends the training if a rank hangs, or its
+machine lost power or network. A rank that died is noticed at once, because its connections close."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among those that train together."""
+    """This process and the others of the same training."""
 
     rank: int = 0
     size: int = 1
-    patient: dist.ProcessGroup | None = None  # in which they wait for as long as `PATIENCE`
+    patient_group: dist.ProcessGroup | None = None  # on CPU, with `SETUP_TIMEOUT`
 
     @property
     def is_rank0(self) -> bool:
-        """Whether this is the one that speaks and writes."""
+        """Return True for the rank that logs and writes files."""
         return self.rank == 0
 
-    def share(self, items: Sequence[T]) -> Sequence[T]:
-        """Every `size`-th item, beginning with this rank's own number."""
+    def shard(self, items: Sequence[T]) -> Sequence[T]:
+        """Return this rank's items: every `size`-th one, starting with number `rank`."""
         return items[self.rank :: self.size]
 
     def all_reduce_sum(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """The sums over all ranks, in one exchange. The same bits on every rank.
+        """Sum each tensor over all ranks, in one exchange. All ranks get the same bits.
 
-        They have to come here at about the same time, see `STEP`; to all other exchanges any of them may be late.
+        The ranks must call this within `STEP_TIMEOUT`; every other collective allows `SETUP_TIMEOUT`.
         """
         if self.size == 1:
             return list(tensors)
         flat = torch.cat([tensor.flatten() for tensor in tensors])
-        with _together():
+        with _translate_errors():
             dist.all_reduce(flat)
         parts = flat.split_with_sizes([tensor.numel() for tensor in tensors])
         return [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]
 
-    def broadcast_parameters(self, tensors: Iterable[Tensor]) -> None:
-        """Give them on every rank, in place, the values that they have on the first one."""
-        for tensor in tensors if self.size > 1 else ():
-            with _together():
-                dist.broadcast(tensor, src=0)
-
-    def largest(self, number: int) -> int:
-        """The largest of the ranks' numbers: a stop signal that one received, all obey."""
+    def all_reduce_max(self, number: int) -> int:
+        """Return the maximum over all ranks."""
         if self.size == 1:
             return number
-        largest = torch.tensor(number)
-        with _together():
-            dist.all_reduce(largest, dist.ReduceOp.MAX, group=self.patient)
-        return int(largest)
+        maximum = torch.tensor(number)
+        with _translate_errors():
+            dist.all_reduce(maximum, dist.ReduceOp.MAX, group=self.patient_group)
+        return int(maximum)
 
-    def gather(self, share: Sequence[T]) -> list[T]:
-        """What `share` took apart, in order again, on every rank."""
+    def all_gather(self, shard: Sequence[T]) -> list[T]:
+        """Undo `shard`: return the items of all ranks in their original order."""
         if self.size == 1:
-            return list(share)
-        shares: list[Any] = [None] * self.size
-        with _together():
-            dist.all_gather_object(shares, list(share), group=self.patient)
-        rows = [list(part) for part in cast("list[list[T]]", shares)]
+            return list(shard)
+        shards: list[Any] = [None] * self.size
+        with _translate_errors():
+            dist.all_gather_object(shards, list(shard), group=self.patient_group)
+        rows = [list(part) for part in cast("list[list[T]]", shards)]
         return [part[i] for i in range(len(rows[0])) for part in rows if i < len(part)]
 
-    def run_on_rank0(self, decide: Callable[[], T]) -> T:
-        """What the first rank found; the others wait for it, and do not look themselves."""
-        found: list[Any] = [decide() if self.is_rank0 else None]
+    def broadcast_parameters(self, tensors: Iterable[Tensor]) -> None:
+        """Overwrite the tensors of every rank, in place, with those of rank 0."""
+        for tensor in tensors if self.size > 1 else ():
+            with _translate_errors():
+                dist.broadcast(tensor, src=0)
+
+    def run_on_rank0(self, function: Callable[[], T]) -> T:
+        """Call a function on rank 0 only, and return its result on every rank."""
+        result: list[Any] = [function() if self.is_rank0 else None]
         if self.size > 1:
-            with _together():
-                dist.broadcast_object_list(found, group=self.patient)
-        return cast(T, found[0])
+            with _translate_errors():
+                dist.broadcast_object_list(result, group=self.patient_group)
+        return cast(T, result[0])
 
     @contextmanager
     def rank0_first(self) -> Generator[None]:
-        """The first rank does what stands inside, and only then the others, who find its files."""
+        """Run the `with` block on rank 0, and then on the other ranks, which find its files."""
         if not self.is_rank0:
-            self.wait()
+            self.barrier()
         yield
         if self.is_rank0:
-            self.wait()
+            self.barrier()
 
-    def wait(self) -> None:
-        """Until all have come here."""
+    def barrier(self) -> None:
+        """Wait until every rank has called this."""
         if self.size > 1:
-            with _together():
-                dist.barrier(self.patient)
+            with _translate_errors():
+                dist.barrier(self.patient_group)
 
 
 @contextmanager
-def join(accumulate: int) -> Generator[Ranks]:
-    """Meet the processes that `torchrun` started with this one. Without it this is one process alone.
+def init_ranks(accumulate: int) -> Generator[Ranks]:
+    """Connect to the other processes that `torchrun` started, if any.
 
-    Raises `UserError` where a step has fewer batches than there are processes.
+    Raises `UserError` for an incomplete environment, and for more processes than batches per step.
     """
     size = launcher.world_size()
     if size == 1:
@@ -125,36 +123,35 @@ def join(accumulate: int) -> Generator[Ranks]:
         return
     if missing := [name for name in launcher.REQUIRED_VARIABLES if name not in os.environ]:
         raise UserError(
-            f"WORLD_SIZE is {size} in the environment, and {missing[0]} is not there: start the processes with "
+            f"WORLD_SIZE is {size} in the environment, but {missing[0]} is missing: start the processes with "
             "torchrun, or unset WORLD_SIZE"
         )
     if size > accumulate:
         raise UserError(
-            f"batches.accumulate: {accumulate}: {size} processes cannot share so few batches a step: set it to {size}, "
-            f"or a multiple (a step is then as much larger), or start {accumulate}"
+            f"batches.accumulate: {accumulate}: {size} processes cannot share so few batches per step: set it to "
+            f"{size} or a multiple (which makes a step larger), or start {accumulate}"
         )
     if (number := launcher.local_rank()) is not None and number < torch.cuda.device_count():
         torch.cuda.set_device(number)
-    store, rank, _ = next(rendezvous("env://", timeout=PATIENCE))
-    # torchrun keeps its store when it starts a job anew, with the addresses of those that have died
+    store, rank, _ = next(rendezvous("env://", timeout=SETUP_TIMEOUT))
+    # a restarted job gets the same store, which still holds the addresses of the dead processes
     store = PrefixStore(f"start-{launcher.restart_count()}", store)
-    # messages between CPUs go by gloo, between GPUs by NCCL
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=STEP)
-    patient = cast("dist.ProcessGroup", dist.new_group(backend="gloo", timeout=PATIENCE))
-    yield Ranks(rank, size, patient)
-    # not after an error, or a stop: NCCL would wait here for the others, and these for the end of this process
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=STEP_TIMEOUT)
+    patient_group = cast("dist.ProcessGroup", dist.new_group(backend="gloo", timeout=SETUP_TIMEOUT))
+    yield Ranks(rank, size, patient_group)
+    # only after success: after an error, NCCL would wait for the other ranks, and they for the end of this process
     dist.destroy_process_group()
 
 
 @contextmanager
-def _together() -> Generator[None]:
-    """An exchange, which fails where a process has gone."""
+def _translate_errors() -> Generator[None]:
+    """Turn the error of a failed collective into a `UserError`."""
     try:
         yield
     except RuntimeError as error:
         raise UserError(
-            f"another process of this training has gone, or hangs ({str(error).splitlines()[0]});\n"
-            "what it said stands above; the same command goes on from the last checkpoint, and "
-            "torchrun --max-restarts N types it by itself"
+            f"another process of this training died or hangs ({str(error).splitlines()[0]});\n"
+            "see its message above; run the same command to resume from the last checkpoint, or let "
+            "torchrun --max-restarts N do so"
         ) from None

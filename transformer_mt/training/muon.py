@@ -1,6 +1,10 @@
-"""Muon (Jordan et al. 2024): each matrix moves along its momentum with all singular values made nearly equal.
+"""Muon (Jordan et al. 2024): update each matrix along its momentum, with all singular values made nearly equal.
 
 `R` rows, `C` columns of a matrix, `N` matrices of one shape.
+
+`torch.optim.Muon` is not used. It cannot skip a step without synchronising (it has neither `grad_scale` nor
+`found_inf`), treats packed projections as one matrix, and always iterates in bf16, which took 20 times as long on a CPU
+without native bf16. Apart from the bf16 rounding, its update with `match_rms_adamw` is the same.
 """
 
 from __future__ import annotations
@@ -16,22 +20,25 @@ from torch import Tensor
 MOMENTUM = 0.95
 ITERATIONS = 5
 COEFFICIENTS = 3.4445, -4.7750, 2.0315
-"""Of x, x^3 and x^5: after so many iterations most singular values are between 0.7 and 1.2, and none is above."""
-RMS = 0.2
-"""Root mean square of a move at a learning rate of 1: about that of Adam's, so that one learning rate suits both (Liu
-et al. 2025, Muon is Scalable for LLM Training, section 2.2)."""
+"""Factors of x, x^3 and x^5. After all iterations most singular values are between 0.7 and 1.2, and none is larger."""
+UPDATE_RMS = 0.2
+"""Root mean square of an update at a learning rate of 1. It is about that of Adam, so that both can share a learning
+rate (Liu et al. 2025, Muon is Scalable for LLM Training, section 2.2)."""
 
 
 class Muon(torch.optim.Optimizer):
-    """Moves matrices alone; the learning rate is set before each step.
+    """Muon optimizer for matrices only. The caller sets the learning rate before each step.
 
-    As torch's fused Adam does it, a step divides the gradients by `grad_scale`, and changes nothing where `found_inf`
-    is 1; neither is read, since a GPU would have to be waited for.
+    As in torch's fused Adam, `step` divides the gradients by `grad_scale`, and changes nothing if `found_inf` is 1.
+    It does not read these tensors on the CPU, which would synchronise with a GPU.
     """
 
     def __init__(self, matrices: Mapping[Tensor, Sequence[int]], weight_decay: float, in_bf16: bool) -> None:
-        """matrices: with the rows of each of the projections that are packed into one; these move one by one. in_bf16:
-        whether its iterations are in bf16, which is good enough for them."""
+        """Create the optimizer.
+
+        `matrices` maps each matrix to the row counts of the projections packed into it, which are updated separately.
+        `in_bf16` chooses the precision of the iterations; bf16 is accurate enough.
+        """
         groups = [{"params": [matrix], "rows": [*rows]} for matrix, rows in matrices.items()]
         super().__init__(groups, {"lr": 0.0, "weight_decay": weight_decay})
         self.in_bf16 = in_bf16
@@ -39,36 +46,39 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Take a step; there is no closure."""
-        taken = 1 - self.found_inf
+        """Update all matrices. A closure is not supported."""
+        is_taken = 1 - self.found_inf  # 1.0 or 0.0
         by_shape: dict[torch.Size, list[tuple[Tensor, Tensor]]] = defaultdict(list)
         for group in self.param_groups:
             matrix = cast(Tensor, group["params"][0])
             if "momentum" not in self.state[matrix]:
                 self.state[matrix]["momentum"] = torch.zeros_like(matrix)
             momentum: Tensor = self.state[matrix]["momentum"]
-            gradient = cast(Tensor, matrix.grad).div(self.grad_scale).masked_fill(taken == 0, 0.0)
-            momentum.lerp_(gradient, (1 - MOMENTUM) * taken)
-            direction = gradient.lerp(momentum, MOMENTUM) * taken  # Nesterov's
-            matrix.mul_(1 - group["lr"] * group["weight_decay"] * taken)
-            for pair in zip(*(of.split_with_sizes(group["rows"]) for of in (matrix, direction)), strict=True):
+            gradient = cast(Tensor, matrix.grad).div(self.grad_scale).masked_fill(is_taken == 0, 0.0)
+            momentum.lerp_(gradient, (1 - MOMENTUM) * is_taken)
+            direction = gradient.lerp(momentum, MOMENTUM) * is_taken  # Nesterov momentum
+            matrix.mul_(1 - group["lr"] * group["weight_decay"] * is_taken)
+            for pair in zip(*(tensor.split_with_sizes(group["rows"]) for tensor in (matrix, direction)), strict=True):
                 by_shape[pair[0].shape].append(pair)
         for shape, pairs in by_shape.items():
-            length = self.param_groups[0]["lr"] * RMS * max(shape) ** 0.5
-            moves = orthogonal(torch.stack([direction for _, direction in pairs]), self.in_bf16)
-            for (weight, _), move in zip(pairs, moves, strict=True):
-                weight.add_(move, alpha=-length)
+            step_size = self.param_groups[0]["lr"] * UPDATE_RMS * max(shape) ** 0.5
+            updates = orthogonalize(torch.stack([direction for _, direction in pairs]), self.in_bf16)
+            for (weight, _), update in zip(pairs, updates, strict=True):
+                weight.add_(update, alpha=-step_size)
 
 
-def orthogonal(matrices: Tensor, in_bf16: bool) -> Tensor:
-    """U V^T of each U S V^T, nearly, by Newton-Schulz iterations; of zeros, zeros. [N, R, C] -> [N, R, C]"""
+def orthogonalize(matrices: Tensor, in_bf16: bool) -> Tensor:
+    """Approximate U V^T for each matrix U S V^T by Newton-Schulz iterations. [N, R, C] -> [N, R, C]
+
+    Zeros stay zeros.
+    """
     is_tall = matrices.size(1) > matrices.size(2)
     x = matrices.mT if is_tall else matrices
     x = F.normalize(x.flatten(1), eps=torch.finfo(x.dtype).tiny).view_as(x)
     if in_bf16:
         x = x.bfloat16()
-    of_1, of_3, of_5 = COEFFICIENTS
+    a, b, c = COEFFICIENTS
     for _ in range(ITERATIONS):
         gram = x @ x.mT
-        x = of_1 * x + torch.baddbmm(gram, gram, gram, beta=of_3, alpha=of_5) @ x
+        x = a * x + torch.baddbmm(gram, gram, gram, beta=b, alpha=c) @ x
     return (x.mT if is_tall else x).to(matrices.dtype)

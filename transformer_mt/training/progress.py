@@ -1,4 +1,4 @@
-"""How far a training has come, what ends it, and what is kept of it."""
+"""Progress of a training, the conditions that end it, and the settings of both."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from transformer_mt.runs.folder import is_better
 _INTERVAL = re.compile(r"([1-9][0-9_]*)\s*(steps?|epochs?)?")
 
 
-def _read_interval(value: object) -> str:
+def _normalize_interval(value: object) -> str:
     match = _INTERVAL.fullmatch(str(value).strip())
     if match is None:
         raise ValueError(f'"{value}" is neither a number of steps ("500") nor of epochs ("1 epoch")')
@@ -25,21 +25,21 @@ def _read_interval(value: object) -> str:
 
 Interval = Annotated[
     str,
-    BeforeValidator(_read_interval),
+    BeforeValidator(_normalize_interval),
     WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": _INTERVAL.pattern}]}),
 ]
-"""How often something happens: `500`, `500 steps` or `2 epochs`."""
+"""Number of steps or epochs between two events: `500`, `500 steps` or `2 epochs`."""
 
 
 class Milestone(NamedTuple):
-    """The end of a step (counted from 1), which took the run from one count of whole epochs to another."""
+    """A completed step (counted from 1), with the number of completed epochs before and after it."""
 
     step: int
     epochs_before: int
     epochs: int
 
-    def ends(self, interval: str | None) -> bool:
-        """Whether an interval ends here; null never does."""
+    def is_due(self, interval: str | None) -> bool:
+        """Tell whether an interval ends with this step. None never ends."""
         if interval is None:
             return False
         count, unit = interval.split()
@@ -49,79 +49,70 @@ class Milestone(NamedTuple):
 
 
 class TrainConfig(Section):
-    """How long, and how often something is said or saved. The first limit that is reached ends the training."""
+    """Length of the training, and intervals of logging and saving. The first limit that is reached ends it."""
 
     max_steps: Annotated[int | None, MAY_CHANGE] = Field(default=20_000, ge=1, le=10**12)
-    """last step; null: no such limit"""
+    """maximum number of steps; null: no limit"""
     max_epochs: Annotated[int | None, MAY_CHANGE] = Field(default=None, ge=1)
-    """last pass through the training pairs; null: no such limit"""
+    """maximum number of passes through the training pairs; null: no limit"""
     init_from: PathName | None = None
-    """a run folder: begin with its best weights and its tokenizers, and with a new optimiser and schedule"""
+    """run folder for a warm start: take its best weights and its tokenizers, with a new optimizer and schedule"""
     save_every: Annotated[Interval | None, MAY_CHANGE] = None
-    """steps ("500") or epochs ("1 epoch") between checkpoints besides those at each validation"""
+    """steps ("500") or epochs ("1 epoch") between checkpoints besides those of each validation; null: only those"""
     log_every: Annotated[int, MAY_CHANGE] = Field(default=50, ge=1)
     """steps between two entries of the log and the curves"""
 
 
 class ValidationConfig(Section):
-    """Validation: the loss, and greedy translations scored on raw text."""
+    """Validation: loss, and scores of greedy translations of raw text."""
 
     every: Annotated[Interval, MAY_CHANGE] = "500 steps"
     """steps ("500") or epochs ("1 epoch") between validations"""
     metric: Literal["loss", "bleu", "chrf"] = "bleu"
-    """which score says what the best checkpoint is and when to stop"""
+    """score that chooses the best checkpoint and decides early stopping"""
     patience: Annotated[int | None, MAY_CHANGE] = Field(default=10, ge=1)
-    """stop after so many validations in a row without a better score, after the warm-up; null: never"""
+    """stop after this many validations in a row without improvement, counted after the warm-up; null: never"""
     probes: Annotated[int, MAY_CHANGE] = Field(default=4, ge=0)
-    """sentences whose translations are shown at each validation; 0: none, and no pictures in TensorBoard either"""
-
-
-@dataclass(frozen=True)
-class Health:
-    """How a run has fared with degenerate output."""
-
-    was_well: bool = False  # at some validation; until then the model is new
-    failing: int = 0  # validations in a row with such output; of a new model in its warm-up 1 at most
+    """number of translations shown at each validation; 0: none, and no figures in TensorBoard"""
 
 
 @dataclass
 class Progress:
-    """How far a run has come. With weights, optimiser and settings it is all that the next step depends on."""
+    """State of a run besides weights and optimizer state. Every checkpoint saves it."""
 
     step: int = 0
     position: StreamPosition = field(default_factory=StreamPosition)
-    validated: int = 0  # last step that was validated
+    last_validated: int = 0  # step
     best_step: int = 0
     best_score: float | None = None
-    not_better: int = 0  # validations in a row
-    health: Health = Health()
-    skipped: int = 0  # steps whose gradient was not finite
+    without_improvement: int = 0  # validations in a row
+    skipped: int = 0  # steps without an update, because the gradient was not finite
     skipped_in_a_row: int = 0
-    trouble: int = 0  # first step of so many in a row that the run has to go back
-    splits: int = 0  # batches that did not fit into memory as they were
-    returns: int = 0  # to an earlier checkpoint, each with half the learning rate
-    seconds: float = 0.0  # of training, over all starts, validating and saving counted
+    diverged_at: int = 0  # first of so many skipped steps in a row that the run must roll back; 0: none
+    splits: int = 0  # batches that were split because memory ran out
+    rollbacks: int = 0  # each halves the learning rate
+    seconds: float = 0.0  # of training, validation and saving, over all starts
 
     @classmethod
-    def of(cls, saved: dict[str, Any]) -> Progress:
-        """The progress that a checkpoint holds. Raises `KeyError` or `TypeError` for one of another version."""
-        parts: dict[str, Any] = {"position": StreamPosition(**saved["position"]), "health": Health(**saved["health"])}
-        return cls(**{**saved, **parts})
+    def from_checkpoint(cls, saved: dict[str, Any]) -> Progress:
+        """Read the progress that a checkpoint holds. Raises `KeyError` or `TypeError` for another format."""
+        values: dict[str, Any] = {**saved, "position": StreamPosition(**saved["position"])}
+        return cls(**values)
 
-    def take_score(self, metric: str, score: float, warming_up: bool = False) -> None:
-        """A validation of the step that was reached. Patience is not lost while the learning rate still rises."""
-        self.validated = self.step
+    def record_score(self, metric: str, score: float, *, is_warming_up: bool = False) -> None:
+        """Record a validation of the current step. During the warm-up, patience is not used up."""
+        self.last_validated = self.step
         if self.best_score is None or is_better(metric, score, self.best_score):
-            self.best_score, self.best_step, self.not_better = score, self.step, 0
-        elif not warming_up:
-            self.not_better += 1
+            self.best_score, self.best_step, self.without_improvement = score, self.step, 0
+        elif not is_warming_up:
+            self.without_improvement += 1
 
-    def reason_to_stop(self, limits: TrainConfig, validation: ValidationConfig) -> str | None:
-        """Which limit is reached, if one is."""
+    def stop_reason(self, limits: TrainConfig, validation: ValidationConfig) -> str | None:
+        """Return the limit that is reached, or None to continue."""
         if limits.max_steps is not None and self.step >= limits.max_steps:
             return f"train.max_steps {limits.max_steps} reached"
         if limits.max_epochs is not None and self.position.epoch >= limits.max_epochs:
             return f"train.max_epochs {limits.max_epochs} reached"
-        if validation.patience is not None and self.not_better >= validation.patience:
+        if validation.patience is not None and self.without_improvement >= validation.patience:
             return f"no better {validation.metric} in {validation.patience} validations"
         return None

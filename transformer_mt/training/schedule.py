@@ -1,7 +1,7 @@
 """Learning-rate schedules: pure functions of the step.
 
-`step` is counted from 1: the learning rate of step s is what the s-th update uses. Each grows linearly while it warms
-up, to its peak at `warmup_steps`.
+Steps are counted from 1, so step s uses the learning rate of s. Every schedule warms up linearly and reaches its peak
+at `warmup_steps`.
 """
 
 from __future__ import annotations
@@ -15,61 +15,66 @@ from pydantic import Field
 from transformer_mt.config.section import Section
 
 Schedule = Callable[[int], float]
-ENDING = ("cosine", "linear", "wsd")
-OF_OLD = " (a run that goes on: as in its config.yaml)"
-DECAY = 5  # wsd decays over this part of all steps where nothing is said: a fifth, as in Hägele et al. 2024
+"""Maps a step to its learning rate."""
+
+KINDS_WITH_END = ("cosine", "linear", "wsd")
+RESUMED_HINT = " (for a resumed run: as in its config.yaml)"
+WSD_DECAY_DIVISOR = 5  # without decay_steps, wsd decays in the last fifth of the steps (Hägele et al. 2024)
 
 
 class ScheduleConfig(Section):
-    """The learning rate: warm-up, then what its kind says."""
+    """Learning-rate schedule: a warm-up, then the curve of its kind."""
 
     kind: Literal["inverse_sqrt", "noam", "cosine", "linear", "wsd", "constant"] = "inverse_sqrt"
-    """after the warm-up: constant stays, wsd stays and falls at the end, the others fall; noam: the paper's"""
+    """curve after the warm-up: constant, wsd (constant, then a decay at the end), or falling; noam: as in the paper"""
     warmup_steps: int = Field(default=1000, ge=1)
-    """steps until the peak; 1: from the first step on"""
+    """step that reaches the peak; 1: no warm-up"""
     peak: float = Field(default=2e-3, gt=0)
-    """the highest learning rate, of all kinds but noam"""
+    """maximum learning rate (not for noam)"""
     factor: float = Field(default=1.0, gt=0)
-    """of noam: factor * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5)"""
+    """for noam: factor * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5)"""
     total_steps: int | None = Field(default=None, ge=1)
-    """of cosine, linear, wsd: where the curve ends; null: at train.max_steps as it was when the run began"""
+    """for cosine, linear, wsd: step at which the curve ends; null: the value of train.max_steps when the run started"""
     decay_steps: int | None = Field(default=None, ge=1)
-    """of wsd: the last steps of the curve, in which it falls; null: a fifth of all"""
+    """for wsd: number of steps of the decay at the end; null: a fifth of all steps"""
     final: float = Field(default=0.0, ge=0, le=1)
-    """of cosine, linear, wsd: the rate at the end of the curve and after it, as a share of the peak"""
+    """for cosine, linear, wsd: learning rate at the end of the curve and afterwards, as a share of the peak"""
 
     def problems(self, max_steps: int | None) -> Iterator[tuple[str, str]]:
-        """Which key does not fit the length of the run, and what to do."""
-        if self.kind not in ENDING:
+        """Yield each key that does not fit the length of the run, with an error message."""
+        if self.kind not in KINDS_WITH_END:
             return
         total = self.total_steps or max_steps
         if total is None:
-            yield "total_steps", f"{self.kind} has to know where its curve ends: set this{OF_OLD}, or train.max_steps"
+            yield (
+                "total_steps",
+                f"{self.kind} has to know where its curve ends: set this{RESUMED_HINT}, or train.max_steps",
+            )
         elif self.warmup_steps >= total:
             yield (
                 "warmup_steps",
-                f"the curve ends at step {total:,}, before it falls: lower this, or raise total_steps{OF_OLD}",
+                f"the curve ends at step {total:,}, before the warm-up: lower this, or raise total_steps{RESUMED_HINT}",
             )
         elif self.kind == "wsd" and (self.decay_steps or 0) > total - self.warmup_steps:
             yield (
                 "decay_steps",
                 f"{total - self.warmup_steps:,} of {total:,} steps are left after the warm-up: lower this, "
-                f"or raise total_steps{OF_OLD}",
+                f"or raise total_steps{RESUMED_HINT}",
             )
 
-    def ending(self, max_steps: int | None) -> ScheduleConfig:
-        """The same with the end of its curve decided, where it has one."""
-        if self.kind not in ENDING or self.total_steps is not None:
+    def with_end(self, max_steps: int | None) -> ScheduleConfig:
+        """Return the same settings with `total_steps` filled in, if the kind needs it."""
+        if self.kind not in KINDS_WITH_END or self.total_steps is not None:
             return self
         return self.model_copy(update={"total_steps": max_steps})
 
 
 def make_schedule(config: ScheduleConfig, d_model: int) -> Schedule:
-    """The learning rate by step; where the curve ends has been decided."""
+    """Return the schedule. `config.total_steps` must be set if the kind has an end, see `with_end`."""
     warmup, total, end = config.warmup_steps, config.total_steps or 0, config.final * config.peak
-    assert total or config.kind not in ENDING, "see ScheduleConfig.ending"
-    decay = min(config.decay_steps or max(1, total // DECAY), max(1, total - warmup))
-    kinds: dict[str, Schedule] = {
+    assert total or config.kind not in KINDS_WITH_END
+    decay = min(config.decay_steps or max(1, total // WSD_DECAY_DIVISOR), max(1, total - warmup))
+    schedules: dict[str, Schedule] = {
         "noam": lambda step: noam(step, d_model, warmup, config.factor),
         "inverse_sqrt": lambda step: inverse_sqrt(step, config.peak, warmup),
         "cosine": lambda step: cosine(step, config.peak, warmup, total, end),
@@ -77,45 +82,45 @@ def make_schedule(config: ScheduleConfig, d_model: int) -> Schedule:
         "wsd": lambda step: wsd(step, config.peak, warmup, total, decay, end),
         "constant": lambda step: constant(step, config.peak, warmup),
     }
-    return kinds[config.kind]
+    return schedules[config.kind]
 
 
 def noam(step: int, d_model: int, warmup_steps: int, factor: float = 1.0) -> float:
-    """Vaswani et al. 2017, equation 3."""
+    """Compute equation 3 of Vaswani et al. 2017."""
     return factor * d_model**-0.5 * min(step**-0.5, step * warmup_steps**-1.5)
 
 
 def inverse_sqrt(step: int, peak: float, warmup_steps: int) -> float:
-    """Linear to `peak` at `warmup_steps`, then peak * sqrt(warmup_steps / step)."""
+    """Rise linearly to `peak` at `warmup_steps`, then fall as peak * sqrt(warmup_steps / step)."""
     return peak * min(step / warmup_steps, (warmup_steps / step) ** 0.5)
 
 
 def constant(step: int, peak: float, warmup_steps: int) -> float:
-    """Linear to `peak` at `warmup_steps`, then the same."""
+    """Rise linearly to `peak` at `warmup_steps`, then stay."""
     return peak * min(1.0, step / warmup_steps)
 
 
 def cosine(step: int, peak: float, warmup_steps: int, total_steps: int, end: float) -> float:
-    """Linear to `peak` at `warmup_steps`, then half a cosine to `end` at `total_steps` (Loshchilov & Hutter 2017)."""
+    """Rise linearly, then follow half a cosine to `end` at `total_steps` (Loshchilov & Hutter 2017)."""
     if step <= warmup_steps:
         return constant(step, peak, warmup_steps)
-    gone = _share(step, warmup_steps, total_steps)
-    return end + (peak - end) * (1 + math.cos(math.pi * gone)) / 2
+    progress = _progress(step, warmup_steps, total_steps)
+    return end + (peak - end) * (1 + math.cos(math.pi * progress)) / 2
 
 
 def linear(step: int, peak: float, warmup_steps: int, total_steps: int, end: float) -> float:
-    """Linear to `peak` at `warmup_steps`, then a straight line to `end` at `total_steps`."""
+    """Rise linearly, then fall linearly to `end` at `total_steps`."""
     return wsd(step, peak, warmup_steps, total_steps, total_steps - warmup_steps, end)
 
 
 def wsd(step: int, peak: float, warmup_steps: int, total_steps: int, decay_steps: int, end: float) -> float:
-    """Warm-up, stable, decay (Hu et al. 2024): a straight line to `end` in the last steps (Hägele et al. 2024)."""
+    """Warm up, stay, and decay linearly to `end` in the last steps (Hu et al. 2024; Hägele et al. 2024)."""
     if step <= warmup_steps:
         return constant(step, peak, warmup_steps)
-    gone = _share(step, total_steps - decay_steps, total_steps)
-    return peak * (1 - gone) + end * gone
+    progress = _progress(step, total_steps - decay_steps, total_steps)
+    return peak * (1 - progress) + end * progress
 
 
-def _share(step: int, start: int, end: int) -> float:
-    """How much of the way from one step to another is gone."""
+def _progress(step: int, start: int, end: int) -> float:
+    """Return how far `step` is from `start` to `end`, from 0 to 1."""
     return min(1.0, max(0.0, (step - start) / max(1, end - start)))

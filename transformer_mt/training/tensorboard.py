@@ -1,7 +1,4 @@
-"""TensorBoard's event files: the row of hyper-parameters, and cutting a file back to a step.
-
-Untyped libraries are behind this door: what comes out has types.
-"""
+"""TensorBoard event files: a typed writer, the table of hyper-parameters, and truncation to a checkpoint."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ Scalar = str | float | int | bool | None
 
 
 class EventWriter:
-    """Appends to the events of one folder. A new folder begins with the run's hyper-parameters."""
+    """Appends events to a folder. In a new folder it writes the hyper-parameters first."""
 
     def __init__(self, folder: Path, hparams: Mapping[str, Scalar]) -> None:
         is_new = not any(folder.glob("*tfevents*"))
@@ -36,34 +33,40 @@ class EventWriter:
             self._writer.file_writer.add_summary(_hparams_summary(hparams), 0)
 
     def scalar(self, name: str, value: float, step: int) -> None:
+        """Write a point of a curve."""
         self._writer.add_scalar(name, value, step)
 
     def text(self, name: str, markdown: str, step: int) -> None:
+        """Write Markdown text."""
         self._writer.add_text(name, markdown, step)
 
     def figure(self, name: str, figure: Figure, step: int) -> None:
+        """Write a figure as an image."""
         self._writer.add_image(name, render_pixels(figure), step, dataformats="HWC")
 
     def flush(self) -> None:
+        """Write buffered events to the file."""
         self._writer.flush()
 
     def close(self) -> None:
+        """Close the file."""
         self._writer.close()
 
 
-def stays(at: int, names: Iterable[str], step: int, is_scored: bool) -> bool:
-    """Whether figures that were recorded at a step belong to a checkpoint's past.
+def precedes_checkpoint(entry_step: int, names: Iterable[str], checkpoint_step: int, is_scored: bool) -> bool:
+    """Tell whether an entry was recorded before a checkpoint was saved.
 
-    Test sets are scored after it, and where it has no scores, so is the validation of its step.
+    Entries of its own step precede it, except scores of test sets, and of the validation if `is_scored` is False.
     """
     later = ("test/",) if is_scored else ("test/", "valid", "best/", "degenerate")
-    return at < step or (at == step and not any(name.startswith(later) for name in names))
+    is_earlier_name = not any(name.startswith(later) for name in names)
+    return entry_step < checkpoint_step or (entry_step == checkpoint_step and is_earlier_name)
 
 
-def cut_back(folder: Path, step: int, is_scored: bool) -> None:
-    """Rewrite the event files of a folder without what came after a step, and without torn ends.
+def truncate(folder: Path, step: int, is_scored: bool) -> None:
+    """Rewrite the event files of a folder without entries after a checkpoint, and without incomplete ends.
 
-    A file in which nothing is left goes: a new one begins with the hyper-parameters, which it may not have held yet.
+    An empty file is deleted, because it may lack the hyper-parameters, which a new file begins with.
     """
     event: Any = event_pb2
     for path in sorted(folder.glob("*tfevents*")):
@@ -71,11 +74,11 @@ def cut_back(folder: Path, step: int, is_scored: bool) -> None:
         records: list[bytes] = list(loader.Load())
         entries: list[Any] = [event.Event.FromString(record) for record in records]
         tags = [[value.tag for value in entry.summary.value] for entry in entries]
-        kept = [i for i, entry in enumerate(entries) if stays(entry.step, tags[i], step, is_scored)]
+        kept = [i for i, entry in enumerate(entries) if precedes_checkpoint(entry.step, tags[i], step, is_scored)]
         if not any(tags[i] for i in kept):
             path.unlink()
             continue
-        with atomic_file(path) as beside, beside.open("wb") as file:
+        with atomic_file(path) as temporary, temporary.open("wb") as file:
             writer: Any = RecordWriter(file)
             for i in kept:
                 writer.write(records[i])
@@ -83,27 +86,30 @@ def cut_back(folder: Path, step: int, is_scored: bool) -> None:
 
 
 def _hparams_summary(hparams: Mapping[str, Scalar]) -> Any:
-    """One row of TensorBoard's HPARAMS table.
+    """Return one row of TensorBoard's HPARAMS table.
 
-    Only the session's start is written. With an experiment summary beside it, as `add_hparams` writes one, TensorBoard
-    shows the columns of one arbitrary run for all; without it, those of every run, and every scalar.
+    This is only a session start. With the experiment summary that `add_hparams` writes as well, TensorBoard would show
+    the columns of one arbitrary run for all runs.
     """
     plugin: Any = plugin_data_pb2
     summary: Any = summary_pb2
     hparams_metadata: Any = metadata
-    info = plugin.SessionStartInfo(start_time_secs=time.time())
+    session = plugin.SessionStartInfo(start_time_secs=time.time())
     for name, value in hparams.items():
-        slot = info.hparams[name]
-        if isinstance(value, bool):  # a bool is an int, so it comes first
-            slot.bool_value = value
+        entry = session.hparams[name]
+        if isinstance(value, bool):  # before int, because a bool is an int
+            entry.bool_value = value
         elif isinstance(value, int | float) and math.isfinite(value):
-            slot.number_value = value
+            entry.number_value = value
         else:
-            slot.string_value = str(value)
-    content = plugin.HParamsPluginData(session_start_info=info)
-    entry = summary.Summary.Value(
-        tag=hparams_metadata.SESSION_START_INFO_TAG,
-        metadata=hparams_metadata.create_summary_metadata(content),
-        tensor=hparams_metadata.NULL_TENSOR,
+            entry.string_value = str(value)
+    content = plugin.HParamsPluginData(session_start_info=session)
+    return summary.Summary(
+        value=[
+            summary.Summary.Value(
+                tag=hparams_metadata.SESSION_START_INFO_TAG,
+                metadata=hparams_metadata.create_summary_metadata(content),
+                tensor=hparams_metadata.NULL_TENSOR,
+            )
+        ]
     )
-    return summary.Summary(value=[entry])

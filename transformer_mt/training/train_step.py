@@ -1,4 +1,4 @@
-"""One step: micro-batches to gradients, their sum over all processes, and the optimiser's move along the mean."""
+"""One optimizer step: gradients of the micro-batches, their sum over all ranks, and the update of the weights."""
 
 from __future__ import annotations
 
@@ -20,42 +20,36 @@ from transformer_mt.training.loss import BatchLoss
 Number = TypeVar("Number", float, Tensor)
 
 
-class Sums(NamedTuple, Generic[Number]):
-    """What micro-batches come to, added up."""
+class MicroBatchResult(NamedTuple):
+    """Sums over the labels of one or more micro-batches, and the gradients of the summed loss."""
+
+    sums: Tensor  # [7] the fields of `StepMetrics` without `grad_norm`
+    gradients: list[Tensor]  # one per parameter of the model
+
+    def plus(self, other: MicroBatchResult) -> MicroBatchResult:
+        """Return the sum. Nothing is added in place, because two parameters may share one gradient tensor."""
+        gradients = [mine + theirs for mine, theirs in zip(self.gradients, other.gradients, strict=True)]
+        return MicroBatchResult(self.sums + other.sums, gradients)
+
+
+class StepMetrics(NamedTuple, Generic[Number]):
+    """Sums over all labels of one step and all ranks, on the device or, after a synchronisation, as numbers."""
 
     loss: Number
     nll: Number
     consistency: Number
     n_src: Number
     n_tgt: Number
-    cells: Number  # padded positions of both sides
-    splits: Number  # of batches that did not fit into memory
-
-
-class Part(NamedTuple):
-    """One micro-batch, or several: their sums, and the gradient of the summed loss for each parameter."""
-
-    sums: Sums[Tensor]
-    gradients: list[Tensor]
-
-    def plus(self, other: Part) -> Part:
-        """Both together. Not in place: one tensor may be the gradient of two parameters."""
-        sums = [one + another for one, another in zip(self.sums, other.sums, strict=True)]
-        return Part(Sums(*sums), [one + another for one, another in zip(self.gradients, other.gradients, strict=True)])
-
-
-class Taken(NamedTuple):
-    """What a step came to, on the device: to read it is to wait for it."""
-
-    sums: Sums[Tensor]
-    norm: Tensor  # of the mean gradient
+    n_padded: Number  # source and target positions, including padding
+    n_splits: Number  # batches that were split because memory ran out
+    grad_norm: Number  # of the mean gradient per label
 
 
 class TrainStep:
-    """Moves a model's weights, a step at a time. The result depends neither on how the micro-batches are shared out
-    among processes nor on how one that does not fit into memory is split, but for rounding (and, split, for dropout).
+    """Updates the weights of a model, one optimizer step per call.
 
-    `halve` makes two batches of one; it says what cannot be split.
+    The result does not depend on the number of ranks or on the splitting of batches, except for rounding (and, if a
+    batch is split, for dropout). `split_batch` divides a batch in two, or raises an error if it has a single pair.
     """
 
     def __init__(
@@ -68,55 +62,56 @@ class TrainStep:
         seed: int,
         machine: Machine,
         ranks: Ranks,
-        halve: Callable[[Batch], Sequence[Batch]],
+        split_batch: Callable[[Batch], Sequence[Batch]],
     ) -> None:
         self.model, self.optimizers, self.parameters = model, optimizers, list(model.parameters())
         self.loss, self.clip_norm, self.seed = loss, clip_norm, seed
-        self.machine, self.ranks, self.halve = machine, ranks, halve
+        self.machine, self.ranks, self.split_batch = machine, ranks, split_batch
 
-    def update(self, step: int, learning_rate: float, batches: Sequence[Batch]) -> Taken:
-        """Take a step with this rank's share of its micro-batches, on the mean loss of all labels of all ranks.
+    def __call__(self, step: int, learning_rate: float, batches: Sequence[Batch]) -> StepMetrics[Tensor]:
+        """Update the weights with this rank's micro-batches, on the mean loss per label over all ranks.
 
-        Where the gradient is not finite, or there is no label, nothing changes.
+        The update is skipped if the gradient is not finite or there is no label.
         """
-        share: Part | None = None
+        total: MicroBatchResult | None = None
         for i, batch in enumerate(batches):
-            torch.manual_seed(self.chance(step, self.ranks.rank + i * self.ranks.size))
-            part = self.sum_up(batch)
-            share = share.plus(part) if share else part
-        assert share is not None
-        sums, *gradients = self.ranks.all_reduce_sum([torch.stack(share.sums), *share.gradients])
-        # copies: they are read late, and until then a part of the exchange would hold on to all gradients
-        total = Sums(*sums.clone())
-        taken = Taken(total, norm=get_total_norm(gradients) / total.n_tgt)
-        self.move(learning_rate, gradients, total.n_tgt, taken.norm)
-        return taken
+            torch.manual_seed(self.micro_batch_seed(step, self.ranks.rank + i * self.ranks.size))
+            result = self.forward_backward(batch)
+            total = total.plus(result) if total else result
+        assert total is not None
+        sums, *gradients = self.ranks.all_reduce_sum([total.sums, *total.gradients])
+        # the clone is read later, and a view would keep the buffer of all gradients allocated until then
+        metrics = StepMetrics(*sums.clone(), grad_norm=get_total_norm(gradients))
+        metrics = metrics._replace(grad_norm=metrics.grad_norm / metrics.n_tgt)
+        self.apply_gradients(learning_rate, gradients, metrics.n_tgt, metrics.grad_norm)
+        return metrics
 
-    def chance(self, step: int, number: int) -> int:
-        """The seed of what is random in one micro-batch: the same on whatever rank, and after whatever happened."""
-        return int(np.random.SeedSequence([self.seed, step, number]).generate_state(1)[0])
+    def micro_batch_seed(self, step: int, index: int) -> int:
+        """Return the seed of dropout in a micro-batch, which does not depend on the rank or on previous steps."""
+        return int(np.random.SeedSequence([self.seed, step, index]).generate_state(1)[0])
 
-    def sum_up(self, batch: Batch) -> Part:
-        """What `loss_and_gradients` finds of a batch; one for which there is no memory is split."""
+    def forward_backward(self, batch: Batch) -> MicroBatchResult:
+        """Compute loss and gradients of a micro-batch. Split it if memory runs out."""
         try:
             return loss_and_gradients(self.model, batch, machine=self.machine, loss=self.loss)
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
-        # outside of the handler, whose traceback holds on to the memory
-        release_memory(self.machine.device)
-        left, right = (self.sum_up(half) for half in self.halve(batch))
-        whole = left.plus(right)
-        return whole._replace(sums=whole.sums._replace(splits=whole.sums.splits + 1))
+        release_memory(self.machine.device)  # outside of the handler, whose traceback keeps tensors alive
+        left, right = (self.forward_backward(half) for half in self.split_batch(batch))
+        result = left.plus(right)
+        result.sums[-1] += 1  # n_splits
+        return result
 
-    def move(self, learning_rate: float, gradients: Sequence[Tensor], n_labels: Tensor, norm: Tensor) -> None:
-        """The optimisers' step. They divide by the number of labels and clip as they go; see `make_optimizers` for the
-        two tensors that they use."""
+    def apply_gradients(
+        self, learning_rate: float, gradients: Sequence[Tensor], n_labels: Tensor, grad_norm: Tensor
+    ) -> None:
+        """Update the weights without synchronising: the optimizers average, clip and skip, see `make_optimizers`."""
         for parameter, gradient in zip(self.parameters, gradients, strict=True):
             parameter.grad = gradient
-        excess = (norm / (self.clip_norm or float("inf"))).clamp(min=1.0)
-        scale, is_finite = n_labels * excess, norm.isfinite()
-        if self.machine.device.type == "mps":  # whose fused kernel reads neither of the two
+        clip_factor = (grad_norm / (self.clip_norm or float("inf"))).clamp(min=1.0)
+        scale, is_finite = n_labels * clip_factor, grad_norm.isfinite()
+        if self.machine.device.type == "mps":  # its fused kernel ignores `grad_scale` and `found_inf`
             if not is_finite:
                 return
             for gradient in gradients:
@@ -131,15 +126,14 @@ class TrainStep:
             optimizer.zero_grad()
 
 
-def loss_and_gradients(model: Transformer, batch: Batch, *, machine: Machine, loss: BatchLoss) -> Part:
-    """What a batch comes to, and the gradient of its summed loss for each parameter of the model.
+def loss_and_gradients(model: Transformer, batch: Batch, *, machine: Machine, loss: BatchLoss) -> MicroBatchResult:
+    """Compute the loss of a batch and its gradients, and leave the model unchanged.
 
-    The model is left as it is, also where memory ends half-way: hence not `backward`, which adds up in the parameters.
+    `torch.autograd.grad` replaces `backward`, which would leave incomplete gradients if memory runs out.
     """
     with machine.autocast():
-        found = loss(model, batch.to(machine.device))
-    gradients = torch.autograd.grad(found.total, list(model.parameters()), materialize_grads=True)
-    cells = batch.src.numel() + batch.labels.numel()
-    n_src, n_tgt, cells, splits = (torch.full_like(found.nll, count) for count in (batch.n_src, batch.n_tgt, cells, 0))
-    sums = Sums(found.total.detach(), found.nll, found.consistency, n_src, n_tgt, cells, splits)
-    return Part(sums, list(gradients))
+        total, nll, consistency = loss(model, batch.to(machine.device))
+    gradients = torch.autograd.grad(total, list(model.parameters()), materialize_grads=True)
+    n_padded, n_splits = batch.src.numel() + batch.labels.numel(), 0
+    counts = [torch.full_like(nll, count) for count in (batch.n_src, batch.n_tgt, n_padded, n_splits)]
+    return MicroBatchResult(torch.stack([total.detach(), nll, consistency, *counts]), list(gradients))
