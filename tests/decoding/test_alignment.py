@@ -40,7 +40,9 @@ def test_word_weights_sum_source_tokens_and_average_target_tokens() -> None:
     """Compare with examples worked out by hand."""
     weights = torch.tensor([[0.5, 0.3, 0.2], [0.1, 0.4, 0.5], [0.45, 0.3, 0.25], [0.1, 0.2, 0.7]])
     assert align_words(weights, [0, 1, 1], [0, 1, 1, 2]) == [(0, 0), (1, 1), (1, 2)]
-    assert align_words(weights[:1], [0, 1, 2], [0]) == [(0, 0)], "as words of their own, the first is the best"
+    assert align_words(weights[:1], [0, 1, 2], [0]) == [(0, 0)], (
+        "with one token per word, the first word has the highest weight"
+    )
     assert align_words(weights[:1], [0, 1, 1], [0]) in ([(0, 0)], [(1, 0)])  # a tie
     assert align_words(weights, [], [0, 0, 0, 0]) == align_words(weights[:0], [0, 1, 2], []) == []
 
@@ -49,7 +51,7 @@ def test_word_indices_from_text_and_from_ids_agree(small_tokenizers: TokenizerPa
     tokenizer = small_tokenizers.src
     coded, numbers = tokenizer.encode(SENTENCES), tokenizer.word_indices(SENTENCES)
     for text, ids, found in zip(SENTENCES, coded, numbers, strict=True):
-        assert found == target_word_indices(tokenizer, ids), "from the text, or from what its ids are decoded to"
+        assert found == target_word_indices(tokenizer, ids), "indices from the text and from its ids agree"
         assert sorted(set(found)) == list(range(len(text.split()))) and found == sorted(found)
         assert len(found) > len(set(found)), "some word has several tokens"
         for number, word in enumerate(text.split()):

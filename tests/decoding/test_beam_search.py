@@ -104,7 +104,7 @@ def test_beam_search_equals_reference_implementation(
         found = run_search(language, limits, config, sync_interval)
         for i, limit in enumerate(limits):
             assert_same(found[i], reference_search(language.scores(i), limit, config))
-        assert language.sizes[0] == len(limits) and language.sizes[-1] < 5, "those that are done leave"
+        assert language.sizes[0] == len(limits) and language.sizes[-1] < 5, "finished sentences are dropped"
 
 
 @pytest.mark.parametrize("vocab", [2, 3, 5, 50])
@@ -126,7 +126,7 @@ def test_n_best_lists_are_sorted_and_distinct(toy: Any) -> None:
             ranks = [one.ranking_score for one in found if one.finished == finished]
             assert ranks == sorted(ranks, reverse=True)
         flags = [one.finished for one in found]
-        assert flags == sorted(flags, reverse=True), "those without an end come last"
+        assert flags == sorted(flags, reverse=True), "unfinished hypotheses come last"
 
 
 def test_result_is_independent_of_batch_and_order(toy: Any) -> None:
@@ -151,7 +151,7 @@ def test_empty_translation_wins_only_if_min_length_is_zero(toy: Any, reference_s
     assert DecodingConfig().min_length == 1
 
 
-# --- the best of many -------------------------------------------------------------------------------------------------
+# --- chunked top-k ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("size", [1, 31, 32, 33, 640, 641, 1000, 8000])
@@ -236,7 +236,7 @@ def test_cached_search_equals_reference_with_full_recomputation(
                 found, reference_search(scores_of(model, source, 9), config.max_target_tokens(len(source)), config, 9)
             )
             texts |= {tuple(one.ids) for one in found}
-    assert len(texts) >= 10, "what is compared differs"
+    assert len(texts) >= 10, "the hypotheses differ from each other"
 
 
 @pytest.mark.parametrize(("seed", "penalty", "exponent"), [(0, "average", 1.0), (1, "gnmt", 2.0)])

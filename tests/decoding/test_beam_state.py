@@ -55,14 +55,14 @@ def test_worked_example_with_crossing_beams() -> None:
     parents = one.advance(
         candidates([(-3.5, -0.5, 1, 8), (-4.0, -3.0, 0, 9), (-5.0, -2.0, 1, EOS), (NEG_INF, 0, 0, 0)])
     )
-    assert (listed(parents), listed(one.tokens)) == ([[1, 0]], [[8, 9]]), "an end behind the best two is none"
+    assert (listed(parents), listed(one.tokens)) == ([[1, 0]], [[8, 9]]), "EOS at rank three is ignored"
     assert one.drop_finished() is None
     one.advance(candidates([(-3.6, -0.1, 0, EOS), (-4.1, -0.1, 1, EOS), (-6.0, -2.0, 0, 3), (-7.0, -3.0, 1, 3)]))
     assert listed(one.drop_finished()) == []
     (first, second) = one.hypotheses()[0]
     assert (first.ids, first.log_probs, first.finished, first.ranking_score) == ([], [-2.0], True, -2.0)
     assert (second.ids, second.log_probs, second.finished) == ([6, 8], pytest.approx([-3.0, -0.5, -0.1]), True)
-    assert second.ranking_score == pytest.approx(-3.6), "as it was at its end"
+    assert second.ranking_score == pytest.approx(-3.6), "the score is that of the position of EOS"
 
 
 def test_finished_hypotheses_are_replaced_only_by_better_ones() -> None:
@@ -77,7 +77,7 @@ def test_finished_hypotheses_are_replaced_only_by_better_ones() -> None:
         seen.append([rank for rank in one.finished.ranking_scores.flatten().tolist() if rank > NEG_INF])
         one.drop_finished()
     assert seen == [[-2.0], [-2.0, -5.0], [-2.0, -4.0, -5.0]]
-    assert not (one.scores > NEG_INF).any(), "three have ended: no branch goes on"
+    assert not (one.scores > NEG_INF).any(), "three hypotheses are finished, so that the search ends"
     assert [len(found.ids) for found in one.hypotheses()[0]] == [0, 2, 1]
 
 
@@ -88,13 +88,13 @@ def test_each_sentence_has_its_own_limit_and_unfinished_rank_last() -> None:
     goes_on = [(-1.0, -1.0, 0, 5), (-2.0, -2.0, 0, 6), (-3.0, -3.0, 0, 7), (-4.0, -4.0, 0, 8)]
     dead = [(NEG_INF, 0.0, 0, 5)] * 4
     three.advance(candidates(ends, *[goes_on] * 8))
-    assert three.drop_finished() is None, "one of nine is too few to be worth the copying"
+    assert three.drop_finished() is None, "one finished sentence of nine is too few"
     three.advance(candidates(dead, *[goes_on] * 8))
     assert three.drop_finished() is None
     three.advance(candidates(dead, *[goes_on] * 8))
     assert listed(three.drop_finished()) == []
     first, second, *_ = three.hypotheses()
-    assert [(one.ids, one.finished) for one in first] == [([], True), ([5], False)], "an end first, however unlikely"
+    assert [(one.ids, one.finished) for one in first] == [([], True), ([5], False)], "finished hypotheses come first"
     assert [(one.ids, one.finished, one.ranking_score) for one in second] == [
         ([5, 5, 5], False, -1),
         ([5, 5, 6], False, -2),

@@ -233,7 +233,7 @@ def test_incompatible_runs_are_refused(tiny_run: Path, tmt: Tmt, tmp_path: Path)
         Translator.load(tiny_run, ensemble=[other])
     *_, remedy = shlex.split(str(caught.value))
     tokenizer = configuration.load(tiny_run / "config.yaml", [remedy]).tokenizer
-    assert tokenizer.file == str(tiny_run / "tokenizer.json"), "in place of the section, which says what the file has"
+    assert tokenizer.file == str(tiny_run / "tokenizer.json"), "the file replaces the settings that it contains"
     config = (other / "config.yaml").read_text(encoding="utf-8")
     config = config.replace("sampling: 0.0", "sampling: 0.1").replace("source_bos: false", "source_bos: true")
     (other / "config.yaml").write_text(config, encoding="utf-8")
@@ -241,7 +241,7 @@ def test_incompatible_runs_are_refused(tiny_run: Path, tmt: Tmt, tmp_path: Path)
         Translator.load(tiny_run, ensemble=[other])
     *_, remedy = shlex.split(str(caught.value))
     tokenizer = configuration.load(tiny_run / "config.yaml", [remedy]).tokenizer
-    assert (tokenizer.sampling, tokenizer.source_bos) == (0.1, True), "what the file does not have is its own"
+    assert (tokenizer.sampling, tokenizer.source_bos) == (0.1, True), "settings that are not in the file are kept"
     turned = changed(tiny_run, tmp_path / "turned", "config.yaml", "tgt_lang: de", "tgt_lang: fr")
     done = tmt("translate", tiny_run, "one", "--ensemble", tiny_run, "--ensemble", turned)
     assert (done.returncode, done.stdout) == (2, "")
@@ -258,7 +258,9 @@ def test_misplaced_ensemble_option_is_refused(tiny_run: Path, second: Path, tmt:
     done = tmt("translate", tiny_run, "--ensemble", second, tiny_run)
     assert (done.returncode, done.stdout) == (2, "")
     assert "is a folder, but was read as a text" in done.stderr
-    assert tmt("translate", tiny_run, "--ensemble", second, "one two " * 1000).returncode == 0  # no path is so long
+    assert (
+        tmt("translate", tiny_run, "--ensemble", second, "one two " * 1000).returncode == 0
+    )  # too long for a file name
 
 
 def test_provenance_has_the_smallest_max_length(tiny_run: Path, tmp_path: Path) -> None:

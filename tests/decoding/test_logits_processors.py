@@ -54,7 +54,7 @@ def test_no_repeat_ngram_equals_reference(
     for i, limit in enumerate(LIMITS):
         assert_same(found[i], reference_search(with_rule(language.scores(i), ban), limit, config))
         assert all(len(set(grams(one.ids, n))) == len(grams(one.ids, n)) for one in found[i])
-    assert found != free, "without the rule some do repeat"
+    assert found != free, "without the processor some repeat"
 
 
 @pytest.mark.parametrize("least", [0, 9])
@@ -132,7 +132,7 @@ def test_eos_inside_a_prefix_ends_the_translation(toy: Any) -> None:
     assert (found.ids, found.finished) == ([1, 2], True)
 
 
-# --- the least length -------------------------------------------------------------------------------------------------
+# --- minimum length ---------------------------------------------------------------------------------------------------
 
 
 @BEAMS

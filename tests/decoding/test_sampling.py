@@ -60,7 +60,7 @@ def kept(probabilities: list[float]) -> Tensor:
     return left / left.sum()
 
 
-# --- how often --------------------------------------------------------------------------------------------------------
+# --- frequencies ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**63 - 1])
@@ -84,11 +84,10 @@ def kept(probabilities: list[float]) -> Tensor:
     ids=lambda value: str(value) if isinstance(value, dict) else "",
 )
 def test_token_frequencies_match_the_probabilities(settings: dict[str, Any], probabilities: Tensor, seed: int) -> None:
-    """top_p keeps the fewest tokens that have so much together; that of 0.3 + 0.25 + 0.2 = 0.75 is too little for 0.76,
-    and the probabilities that it adds up are those of the tokens that are left, at this temperature."""
+    """`top_p` sums probabilities at the temperature and after `top_k`. 0.76 needs a token beyond 0.3 + 0.25 + 0.2."""
     found = first_draws(SCORES, options(seed=seed, **settings))
     assert_drawn_from(found.tokens, probabilities)
-    assert torch.equal(found.log_probs, SCORES[found.tokens]), "the score is the model's, whatever is drawn from"
+    assert torch.equal(found.log_probs, SCORES[found.tokens]), "scores are log-probabilities of the model"
 
 
 def test_tiny_top_p_keeps_the_most_likely_token() -> None:
@@ -127,7 +126,7 @@ def test_random_numbers_are_uniform() -> None:
     assert numbers.unique().numel() > 0.98 * numbers.numel()
 
 
-# --- the same, whatever the batch -------------------------------------------------------------------------------------
+# --- independence of the batch ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("n_best", [1, 3])

@@ -28,7 +28,7 @@ SOURCES, TARGETS = [src for src, _ in PAIRS], [tgt for _, tgt in PAIRS]
 
 
 @torch.no_grad()
-def plainly(one: Translator, source: str, target: str) -> list[float]:
+def reference_log_probs(one: Translator, source: str, target: str) -> list[float]:
     """Return the log-probabilities of one pair from its full logits without padding, with torch's softmax."""
     src, tgt = one.tokenizers.src, one.tokenizers.tgt
     ids = tgt.encode([target])[0]
@@ -48,7 +48,7 @@ def one(make_translator: MakeTranslator) -> Translator:
 
 def test_scores_equal_log_probs_of_single_sentences(one: Translator) -> None:
     for (source, target), found in zip(PAIRS, one.score(SOURCES, TARGETS), strict=True):
-        wanted = plainly(one, source, target)
+        wanted = reference_log_probs(one, source, target)
         assert found.token_scores == pytest.approx(wanted, abs=2e-5)
         assert found.score == pytest.approx(sum(wanted), abs=2e-4)
         assert found.score_per_token == pytest.approx(sum(wanted) / len(wanted), abs=2e-5)
@@ -61,7 +61,7 @@ def test_scores_with_source_bos(one: Translator) -> None:
     other = Translator([one.model], pair, one.config)
     scores = [found.token_scores for found in other.score(SOURCES[:9], TARGETS[:9])]
     for pair, found in zip(PAIRS, scores, strict=False):
-        assert found == pytest.approx(plainly(other, *pair), abs=2e-5)
+        assert found == pytest.approx(reference_log_probs(other, *pair), abs=2e-5)
     assert scores != [found.token_scores for found in one.score(SOURCES[:9], TARGETS[:9])]
 
 
@@ -127,7 +127,7 @@ def test_probabilities_of_first_tokens_sum_to_one(one: Translator) -> None:
     assert sum(math.exp(log_probs[0]) for log_probs in found) == pytest.approx(1, abs=1e-4)
 
 
-# --- what has no words, or too many -----------------------------------------------------------------------------------
+# --- blank and long texts ---------------------------------------------------------------------------------------------
 
 
 def test_nothing_to_score(one: Translator) -> None:
@@ -158,7 +158,7 @@ def test_pairs_longer_than_the_positions_are_not_scored(
     with pytest.warns(UnscoredPairWarning) as warned:
         found = one.score([full, long, full, full], [full, full, long, full], lines=[11, 12, 13, 14])
     assert [math.isfinite(one.score) for one in found] == [True, False, False, True]
-    assert found[0].token_scores == pytest.approx(plainly(one, full, full), abs=2e-5)
+    assert found[0].token_scores == pytest.approx(reference_log_probs(one, full, full), abs=2e-5)
     n = len(tgt.encode([long])[0])
     assert [str(warning.message) for warning in warned] == [
         f"line 12 has {n} source and 7 target tokens, and at most 7 source and 7 target tokens are scored",

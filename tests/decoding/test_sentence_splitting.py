@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from transformer_mt.data.quickstart import load_pairs
 from transformer_mt.decoding.sentence_splitting import restore_spaces, split_long_pieces, split_sentences
 
-# `|` stands where a cut belongs. Where two readings are possible there is none: "4. Good." may be a list's.
+# `|` marks the expected splits. Ambiguous places are not split: "4. Good." may be a list item.
 CASES = {
     "en": [
         "The dog sleeps. |The cat does not.",
@@ -236,7 +236,7 @@ def test_sentences_concatenate_to_the_text(text: str, language: str | None) -> N
     assert all(pieces) or not text
 
 
-# --- pieces that are too long -----------------------------------------------------------------------------------------
+# --- long pieces ------------------------------------------------------------------------------------------------------
 
 
 def characters(texts: Sequence[str]) -> list[int]:
@@ -278,7 +278,7 @@ def test_endless_combining_characters_are_split(rubbish: str) -> None:
     assert all(25 < len(piece) <= 100 for piece in packed)
 
 
-# --- together again ---------------------------------------------------------------------------------------------------
+# --- joining ----------------------------------------------------------------------------------------------------------
 
 
 def join(pieces: list[str], translations: list[str], language: str | None = None) -> str:

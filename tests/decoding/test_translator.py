@@ -96,7 +96,7 @@ def test_batches_respect_batch_tokens(translator: Translator, monkeypatch: pytes
         assert 1 < len(shapes) < len(SENTENCES) / 2
 
 
-# --- what a line may hold ---------------------------------------------------------------------------------------------
+# --- unusual lines ----------------------------------------------------------------------------------------------------
 
 
 def test_empty_and_blank_input(translator: Translator) -> None:
@@ -252,7 +252,9 @@ def test_translations_start_with_their_prefixes(translator: Translator, settings
     free = translator.translate(SENTENCES[:5], **settings)
     assert [found[1], found[3]] == [free[1], free[3]]
     spaced = ["The old dog ", " ", "the the the the\t", "  ", "x </s> <pad> y \u00a0"]
-    assert translator.translate(SENTENCES[:5], prefixes=spaced, **settings) == found, "a space is the next word's"
+    assert translator.translate(SENTENCES[:5], prefixes=spaced, **settings) == found, (
+        "trailing white space of a prefix is ignored"
+    )
 
 
 def test_max_length_counts_tokens_after_the_prefix(make_translator: Callable[..., Translator]) -> None:
@@ -284,7 +286,7 @@ def test_unknown_word_in_a_prefix_warns(make_model: MakeModel) -> None:
         translator.translate(["The dog", "The dog"], prefixes=["Der", "Der Schnauzer"], lines=[7, 8])
 
 
-# --- the longest, and several at once ---------------------------------------------------------------------------------
+# --- long sequences and threads ---------------------------------------------------------------------------------------
 
 
 def learned(make_model: MakeModel, tokenizers: TokenizerPair, max_positions: int) -> Translator:
@@ -341,7 +343,7 @@ def test_position_table_replaced_by_another_thread(kind: Callable[..., Any]) -> 
     assert torch.equal(positions(x), kind(8, length=600)(x))
 
 
-# --- the model is left as it was --------------------------------------------------------------------------------------
+# --- unchanged model --------------------------------------------------------------------------------------------------
 
 
 def test_translation_leaves_no_gradients(translator: Translator) -> None:

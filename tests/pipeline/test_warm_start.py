@@ -71,14 +71,14 @@ def weights(model: Transformer) -> dict[str, torch.Tensor]:
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
 
 
-def section_error(*overrides: str) -> list[str]:
-    """The lines that say why a run cannot begin so."""
+def warm_start_error(*overrides: str) -> list[str]:
+    """Return the error of `WarmStart.open` as lines."""
     with pytest.raises(UserError) as caught:
         WarmStart.open(config_of(*overrides))
     return str(caught.value).split("\n")
 
 
-# --- the start --------------------------------------------------------------------------------------------------------
+# --- starting ---------------------------------------------------------------------------------------------------------
 
 
 def test_first_loss_equals_the_loss_of_the_other_run_and_resume_does_not_need_it(workspace: Path, tmt: Tmt) -> None:
@@ -142,7 +142,7 @@ def test_tokenize_uses_the_tokenizers_of_the_warm_start(workspace: Path, tmt: Tm
     assert new.stdout == old.stdout != ""
 
 
-# --- what fits --------------------------------------------------------------------------------------------------------
+# --- compatibility ----------------------------------------------------------------------------------------------------
 
 
 def test_every_weight_is_copied(workspace: Path) -> None:
@@ -200,7 +200,7 @@ ENCODER = "  encoder.layers.0.feed_forward"
 def test_parameters_that_do_not_fit_are_listed_with_the_key_to_change(
     workspace: Path, override: str, parameters: list[str], key: str
 ) -> None:
-    lines = section_error(override)
+    lines = warm_start_error(override)
     assert lines[0] == "train.init_from: runs/tiny: its weights do not fit this model:"
     assert set(parameters) <= set(lines)
     assert lines[-1] == f"  model.{key}"
@@ -208,7 +208,7 @@ def test_parameters_that_do_not_fit_are_listed_with_the_key_to_change(
 
 
 def test_a_long_list_of_misfits_is_shortened(workspace: Path) -> None:
-    lines = section_error("model.d_model=32")
+    lines = warm_start_error("model.d_model=32")
     names = [line for line in lines if "] here, " in line]
     (more,) = (line for line in lines if " more" in line)
     assert len(names) + int(more.split()[1]) == len(
@@ -220,13 +220,13 @@ def test_untied_matrices_do_not_fit_a_model_that_ties_them(workspace: Path, tmt:
     run_of(
         tmt("train", "--config", "tiny.yaml", "name=apart", "model.tie_embeddings=none", "train.max_steps=1"), "apart"
     )
-    lines = section_error("train.init_from=runs/apart")
+    lines = warm_start_error("train.init_from=runs/apart")
     assert "  output.weight: tied to encoder.embedding.tokens.weight here, a matrix of its own there" in lines
     assert lines[-1] == "  model.tie_embeddings: all here, none there"
 
 
 def test_differing_tokenizer_settings_are_listed(workspace: Path) -> None:
-    lines = section_error("tokenizer.vocab_size=400", "tokenizer.source_bos=true")
+    lines = warm_start_error("tokenizer.vocab_size=400", "tokenizer.source_bos=true")
     assert lines[2:] == [
         "  tokenizer.vocab_size: 400 here, 340 there",
         "  tokenizer.source_bos: True here, False there",

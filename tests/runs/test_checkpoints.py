@@ -180,7 +180,7 @@ def test_damaged_last_checkpoint_is_set_aside_and_the_one_before_used(
 
 
 def test_earlier_checkpoint_without_description_is_set_aside(run: RunFolder) -> None:
-    """Its score is unknown, so that the best checkpoint would be."""
+    """Its score is unknown, so that the best checkpoint would be unknown too."""
     (run.checkpoint_folder(5) / "checkpoint.json").unlink()
     assert find_resume_checkpoint(run, "last") == run.find_checkpoint("100")
     assert [info.step for info in run.list_checkpoints()] == [10, 100]

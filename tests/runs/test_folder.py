@@ -193,7 +193,7 @@ def test_checkpoint_under_the_name_of_another_step_is_refused(run: RunFolder) ->
 
 
 def test_link_to_a_missing_checkpoint_is_refused(run: RunFolder, tmp_path: Path) -> None:
-    """It is not taken for one that was deleted a moment ago, which would be looked for again and again."""
+    """It is not mistaken for a checkpoint that training has just deleted, because the retry would never end."""
     run.checkpoints.mkdir()
     (run.checkpoints / "step-000005").symlink_to(tmp_path / "unmounted")
     with pytest.raises(UserError, match="step-000005"):
@@ -224,7 +224,7 @@ def test_unknown_checkpoint_is_refused_with_a_list(which: str, run: RunFolder) -
     ("metric", "best_first"), [("loss", [10, 30, 9, 40]), ("bleu", [40, 9, 10, 30]), ("chrf", [9, 10, 30, 40])]
 )
 def test_best_checkpoint_is_chosen_by_the_metric(metric: str, best_first: list[int], run: RunFolder) -> None:
-    """Of equal scores the earlier one is better; a checkpoint without scores is never the best."""
+    """The earlier one of equal scores is better; a checkpoint without scores is never the best."""
     add_checkpoint(run, 9, metric, loss=2.0, bleu=20.0, chrf=5.0)
     add_checkpoint(run, 10, metric, loss=1.0, bleu=10.0, chrf=5.0)
     add_checkpoint(run, 30, metric, loss=1.0, bleu=10.0, chrf=5.0)

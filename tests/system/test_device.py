@@ -19,7 +19,7 @@ from transformer_mt.system.device import (
     Machine,
     bf16_is_faster,
     configure_process,
-    describe,
+    hardware_name,
     resolve_machine,
 )
 
@@ -102,8 +102,8 @@ def test_device_name_is_invalid(name: object) -> None:
 
 
 def test_hardware_is_described() -> None:
-    assert describe(torch.device("cpu")).endswith(" cores")
-    assert describe(torch.device("mps")).startswith("Apple GPU, ")
+    assert hardware_name(torch.device("cpu")).endswith(" cores")
+    assert hardware_name(torch.device("mps")).startswith("Apple GPU, ")
 
 
 # --- precision --------------------------------------------------------------------------------------------------------

@@ -37,29 +37,29 @@ def align(
     if not targets:
         return []
     batch = collate_pairs(sources, [ids[:-1] for ids in targets], tokenizers).to(ensemble.device)
-    of_models: list[Tensor] = []
+    per_model: list[Tensor] = []
     for model in ensemble.models:
         cross = attention_weights(model, batch.src, batch.tgt_in).cross  # n_layers x [n, H, T, S]
         layers = cross if layer is None else cross[layer - 1 : layer]
-        of_models.append(torch.stack([weights.float().mean(1) for weights in layers]).mean(0))  # [n, T, S]
-    weights = torch.stack(of_models).mean(0).cpu()  # [n, T, S]
-    first = int(tokenizers.source_bos)  # column of the first source token
+        per_model.append(torch.stack([weights.float().mean(1) for weights in layers]).mean(0))  # [n, T, S]
+    weights = torch.stack(per_model).mean(0).cpu()  # [n, T, S]
+    first = int(tokenizers.source_bos)  # index of the first source token
     alignments: list[WordAlignment] = []
-    for of_pair, words, target in zip(weights, src_words, targets, strict=True):
-        token_weights = of_pair[: len(target), first : first + len(words)]
+    for pair_weights, words, target in zip(weights, src_words, targets, strict=True):
+        token_weights = pair_weights[: len(target), first : first + len(words)]
         alignments.append(align_words(token_weights, words, target_word_indices(tokenizers.tgt, target)))
     return alignments
 
 
 def target_word_indices(tokenizer: Tokenizer, ids: Sequence[int]) -> list[int]:
-    """Return for each token the index of the last word of the text that is decoded up to it."""
+    """Return the index of the word that each token belongs to: the last word of the text decoded so far."""
     return [max(0, len(text.split()) - 1) for text in tokenizer.decode([ids[: end + 1] for end in range(len(ids))])]
 
 
 def align_words(weights: Tensor, src_words: list[int], tgt_words: list[int]) -> WordAlignment:
-    """Align each target word with its best source word. [T, S].
+    """Align each target word with its best source word.
 
-    The weights are summed over the tokens of a source word and averaged over those of a target word.
+    The weights [T, S] are summed over the tokens of a source word and averaged over those of a target word.
     """
     if not src_words or not tgt_words:
         return []

@@ -31,8 +31,8 @@ class AttentionMaps(NamedTuple):
     weights: AttentionWeights  # of a batch of one
 
     def figure(self, kind: AttentionKind, layer: int | None = None, head: int | None = None) -> Figure:
-        """Draw all layers and heads, or one of them, counted from 1. Raises `UserError` if it does not exist."""
-        weights = [of_layer[0].float().cpu().numpy() for of_layer in getattr(self.weights, kind)]  # L x [H, T, S]
+        """Draw one layer or all, and one head or all, counted from 1. Raises `UserError` if one does not exist."""
+        weights = [each[0].float().cpu().numpy() for each in getattr(self.weights, kind)]  # L x [H, T, S]
         layers, heads = _indices("layer", layer, len(weights)), _indices("head", head, len(weights[0]))
         queries, keys = {
             "cross": (self.tgt_out, self.src),
@@ -44,7 +44,7 @@ class AttentionMaps(NamedTuple):
 
 
 def translate_with_attention(translator: Translator, text: str) -> AttentionMaps:
-    """Translate a text, then read it with its translation in one pass to record the attention weights."""
+    """Translate a text, then run the model once on both to record the attention weights."""
     model, tokenizers = translator.model, translator.tokenizers
     source = translator.encode([text], lines=[1])
     hypothesis = translator.translate_ids(source, translator.config)[0][0]
@@ -68,9 +68,9 @@ def token_texts(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
 
 
 def _indices(option: str, number: int | None, count: int) -> Sequence[int]:
-    """Return the index of a number that counts from 1; None: all indices."""
+    """Convert a number that counts from 1 to its index, or None to all indices."""
     if number is None:
-        return list(range(count))
+        return range(count)
     if not 1 <= number <= count:
         raise UserError(f"--{option} {number}: there are {count}; name one from 1 to {count}")
     return [number - 1]

@@ -59,7 +59,7 @@ class Candidates(NamedTuple):
 
 
 class DecoderCache(Protocol):
-    """What the step function remembers about each beam, such as keys and values."""
+    """State that the step function keeps for each beam, such as keys and values."""
 
     def reorder(self, parents: Tensor) -> None:
         """Let beam k continue former beam parents[:, k]. [B, K]."""
@@ -103,18 +103,18 @@ def beam_search(
             processor.reorder(parents, beams.tokens)
         kept = beams.drop_finished()
         if kept is not None:
-            for holder in (cache, *processors):
-                holder.select(kept)
+            for stateful in (cache, *processors):
+                stateful.select(kept)
     return beams.hypotheses()
 
 
 def beam_candidates(beams: BeamState, log_probs: Tensor, chunk: slice) -> Candidates:
     """Return the 2K best extensions over all beams. [b, K, V] -> [b, N].
 
-    At most one extension of each beam ends with EOS, so at least K others remain. A single beam needs only one.
+    At most one extension of each beam ends with EOS, so at least K others remain. A single beam needs one extension.
     """
     n_wanted = 2 * beams.n_beams if beams.n_beams > 1 else 1
-    log_probs, tokens = chunked_topk(log_probs, min(n_wanted, log_probs.size(-1)))  # [b, K, n] per beam
+    log_probs, tokens = chunked_topk(log_probs, min(n_wanted, log_probs.size(-1)))  # [b, K, per_beam]
     n_beams, per_beam = log_probs.shape[1:]
     n_missing = max(0, n_wanted - n_beams * per_beam)
     scores = F.pad((beams.scores[chunk, :, None] + log_probs).flatten(1), (0, n_missing), value=-torch.inf)
@@ -128,7 +128,7 @@ def chunked_topk(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
     Each of the k best lies in one of the k chunks with the highest maxima. [..., V] -> [..., k]
     """
-    n_chunked = values.size(-1) // TOPK_CHUNK * TOPK_CHUNK  # the rest of a row is always searched
+    n_chunked = values.size(-1) // TOPK_CHUNK * TOPK_CHUNK  # the remainder of a row is always searched
     if values.device.type != "cpu" or n_chunked < 4 * k * TOPK_CHUNK:
         return values.topk(k)
     chunks = cast(Tensor, values[..., :n_chunked].unflatten(-1, (-1, TOPK_CHUNK)))  # [..., V / 32, 32]
@@ -145,7 +145,7 @@ def chunked_topk(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 class FinishedHypotheses(NamedTuple):
-    """Hypotheses that no longer grow, the best first: with EOS, or cut at the length limit. [B, K] each."""
+    """Hypotheses with EOS or cut at the length limit, the best first. [B, K] each."""
 
     ranking_scores: Tensor  # -inf: an empty slot
     lengths: Tensor  # tokens without EOS
@@ -169,7 +169,7 @@ class FinishedHypotheses(NamedTuple):
 
 
 class BackPointers(NamedTuple):
-    """The tokens that all beams received at one position, and the beams that they extend."""
+    """The token that each beam received at one position, and the beam that it extended."""
 
     sentences: Tensor  # [B]
     tokens: Tensor  # [B, K]
@@ -208,11 +208,11 @@ class BeamState:
         self._back_pointers: list[BackPointers] = []
 
     def advance(self, candidates: Candidates) -> Tensor:
-        """Collect candidates that end, and make the best others the new beams. Returns their parents. [B, K]."""
+        """Collect candidates with EOS, and make the best others the new beams. Returns their parents. [B, K]."""
         is_end = (candidates.tokens == self.eos) & (candidates.scores > -torch.inf)  # [B, N]
         new = Candidates(*(each[:, : self.n_beams] for each in candidates))
-        if self.sync_interval > 1 or is_end.any():
-            self.finished = self.finished.merge(self._ending(new, is_end[:, : self.n_beams]))
+        if self.sync_interval > 1 or is_end.any():  # on a GPU, `any` would wait for the result
+            self.finished = self.finished.merge(self._finish_with_eos(new, is_end[:, : self.n_beams]))
             others_first = is_end.long().argsort(dim=1, stable=True)[:, : self.n_beams]
             new = Candidates(*(each.gather(1, others_first) for each in candidates))
             new = new._replace(scores=new.scores.masked_fill(is_end.gather(1, others_first), -torch.inf))
@@ -260,9 +260,10 @@ class BeamState:
             return Hypothesis(ids[i, k, :length].tolist(), scores, bool(has_eos[i, k]), float(ranking_scores[i, k]))
 
         exists = ranking_scores > -np.inf
-        found = [[hypothesis(i, k) for k in range(self.n_beams) if exists[i, k]] for i in range(len(lengths))]
         nothing = Hypothesis([], [], finished=False, ranking_score=-np.inf)
-        return [of_sentence or [nothing] for of_sentence in found]
+        return [
+            [hypothesis(i, k) for k in range(self.n_beams) if exists[i, k]] or [nothing] for i in range(len(lengths))
+        ]
 
     def _stack_back_pointers(self) -> Iterator[Tensor]:
         """Yield tokens, parents and log-probabilities of all positions and sentences. [T, n, K] each."""
@@ -273,15 +274,15 @@ class BeamState:
                 stacked[position, rows] = values
             yield stacked
 
-    def _ending(self, candidates: Candidates, is_end: Tensor) -> FinishedHypotheses:
-        """Return the candidates that end with EOS at this position as hypotheses. [B, K]."""
+    def _finish_with_eos(self, candidates: Candidates, is_end: Tensor) -> FinishedHypotheses:
+        """Turn the candidates with EOS at this position into finished hypotheses. [B, K]."""
         length = self.position + 1  # with EOS
         ranking_scores = self.length_normalise(candidates.scores, length).masked_fill(~is_end, -torch.inf)
         lengths = torch.full_like(candidates.parents, self.position)
         return FinishedHypotheses(ranking_scores, lengths, candidates.parents, candidates.log_probs, is_end)
 
     def _cut_at_limit(self) -> None:
-        """Turn the beams of sentences that reached their limit into hypotheses without EOS."""
+        """Turn the beams of sentences at their length limit into finished hypotheses without EOS."""
         is_at_limit = (self.max_lengths == self.position)[:, None]  # [B, 1]
         ranking_scores = self.length_normalise(self.scores, self.position).masked_fill(~is_at_limit, -torch.inf)
         beams = torch.arange(self.n_beams, device=ranking_scores.device).expand_as(ranking_scores)

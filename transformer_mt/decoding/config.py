@@ -41,13 +41,13 @@ class DecodingConfig(Section):
     sample: Annotated[bool, MAY_CHANGE] = False
     """draw n_best random translations instead of beam search"""
     temperature: Annotated[float, MAY_CHANGE] = Field(default=1.0, ge=0.001)
-    """of sampling: divides the log-probabilities"""
+    """sampling temperature: divides the log-probabilities"""
     top_k: Annotated[int, MAY_CHANGE] = Field(default=0, ge=0)
     """sample from the k most likely tokens; 0: from all"""
     top_p: Annotated[float, MAY_CHANGE] = Field(default=1.0, gt=0, le=1)
     """sample from the smallest set of most likely tokens with this total probability (Holtzman et al. 2020)"""
     seed: Annotated[int, MAY_CHANGE] = Field(default=1, ge=0, lt=2**63)
-    """of sampling; a draw depends only on seed, line and position"""
+    """seed of sampling; a draw depends only on seed, line and position"""
     alignment_layer: Annotated[int | None, MAY_CHANGE] = Field(default=None, ge=1)
     """decoder layer whose cross-attention gives the word alignment, from 1; null: mean of all layers"""
     batch_tokens: Annotated[int, MAY_CHANGE] = Field(default=32768, ge=1)

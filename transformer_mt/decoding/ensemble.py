@@ -59,7 +59,7 @@ class Ensemble:
         return min(model.config.decoder.n_layers for model in self.models)
 
     def start(self, src: Tensor) -> EnsembleCache:
-        """Encode the sources and return the caches of step-by-step decoding. [B, S]."""
+        """Encode the sources [B, S] and return the caches for `step`."""
         return EnsembleCache([model.start(src) for model in self.models])
 
     def step(self, tokens: Tensor, cache: EnsembleCache) -> Iterator[Tensor]:
@@ -69,13 +69,13 @@ class Ensemble:
         """
         states = [model.step(tokens, each) for model, each in zip(self.models, cache.caches, strict=True)]  # [B, K, D]
         size = max(1, CPU_CHUNK_ROWS // tokens.size(1)) if self.device.type == "cpu" else len(tokens)
-        for chunks in zip(*(torch.split(of_model, size) for of_model in states), strict=True):
+        for chunks in zip(*(torch.split(model_states, size) for model_states in states), strict=True):
             pairs = zip(self.models, chunks, strict=True)
             yield mean_log_probs([model.logits(chunk).log_softmax(-1) for model, chunk in pairs])
 
 
 def mean_log_probs(log_probs: Sequence[Tensor]) -> Tensor:
-    """Return the logarithm of the mean probability, from the log-probabilities of each model."""
+    """Return the logarithm of the models' mean probability."""
     if len(log_probs) == 1:
         return log_probs[0]
     return torch.stack([*log_probs]).logsumexp(0) - math.log(len(log_probs))

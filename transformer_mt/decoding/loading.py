@@ -1,4 +1,4 @@
-"""Load models from run folders, and check which of them may form an ensemble."""
+"""Loading of models from run folders, and checks that they may form an ensemble."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Member(NamedTuple):
     tokenizers: TokenizerPair
     model: Transformer
     step: int
-    weights_hash: str  # identifies the weights: a running training may replace the checkpoint
+    weights_hash: str  # a run in training may replace the checkpoint of a step
 
     @classmethod
     def load(cls, folder: RunFolder, checkpoint: str) -> Member:
@@ -53,7 +53,7 @@ def load_members(runs: Sequence[RunFolder], checkpoint: str) -> list[Member]:
 
 
 def prepare_for_inference(model: Transformer, precision: Literal["fp32", "bf16"]) -> Transformer:
-    """Switch the model to evaluation mode and its matrix products to `precision`, in place."""
+    """Convert the linear layers to `precision` and switch to evaluation mode, in place."""
     if precision == "bf16":
         convert_linears(model, torch.bfloat16)
     return model.eval()

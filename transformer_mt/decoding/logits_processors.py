@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
-NOT_FORCED = -1  # fills up shorter prefixes
+NOT_FORCED = -1  # pads shorter prefixes
 
 
 class LogitsProcessor(ABC):
@@ -45,7 +45,7 @@ class MinLength(LogitsProcessor):
 
 
 class ForcedPrefix(LogitsProcessor):
-    """Makes translations start with given tokens. Their log-probabilities remain those of the model."""
+    """Makes translations start with given tokens, which keep the model's log-probabilities."""
 
     def __init__(self, prefixes: list[list[int]], device: torch.device) -> None:
         length = max(map(len, prefixes))

@@ -27,11 +27,14 @@ class ParagraphSplitter:
         """Return the pieces of each line. Their concatenation is the line."""
         if self.when == "never":
             return [[line] for line in lines]
-        stays_whole = [self.when == "long" and n_tokens <= self.max_tokens for n_tokens in self.count_tokens(lines)]
-        return [[line] if whole else self._split(line) for line, whole in zip(lines, stays_whole, strict=True)]
-
-    def _split(self, line: str) -> list[str]:
-        return split_long_pieces(split_sentences(line, self.src_lang), self.count_tokens, self.max_tokens)
+        pieces: list[list[str]] = []
+        for line, n_tokens in zip(lines, self.count_tokens(lines), strict=True):
+            if self.when == "long" and n_tokens <= self.max_tokens:
+                pieces.append([line])
+            else:
+                sentences = split_sentences(line, self.src_lang)
+                pieces.append(split_long_pieces(sentences, self.count_tokens, self.max_tokens))
+        return pieces
 
     def source_texts(self, lines: Sequence[Sequence[str]]) -> list[str]:
         """Return the pieces of all lines as inputs of the model: without the white space around them."""
@@ -72,14 +75,16 @@ def join_alignments(
 
 
 def word_offsets(texts: Iterable[str]) -> Iterator[int]:
-    """Yield the number of each text's first word in the joined text.
+    """Yield the index of each text's first word in the joined text.
 
     A text that follows another without white space continues its last word, as in Chinese.
     """
-    count, in_word = 0, False
+    count, ends_in_word = 0, False
     for text in texts:
         words = text.split()
-        count -= bool(words) and in_word and not text[0].isspace()
+        if words and ends_in_word and not text[0].isspace():
+            count -= 1
         yield count
         count += len(words)
-        in_word = not text[-1].isspace() if text else in_word
+        if text:
+            ends_in_word = not text[-1].isspace()

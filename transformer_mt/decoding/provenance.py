@@ -1,4 +1,4 @@
-"""Identity of a loaded model, and the facts about its training data that affect translation."""
+"""Provenance of a loaded model."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from transformer_mt.decoding.translator import Translator
 
 @dataclass(frozen=True)
 class ModelProvenance:
-    """Where a loaded model comes from, and which data it was trained on."""
+    """Identity of a loaded model, and facts about its training data."""
 
     identity: dict[str, str]
-    """Names and checksums. Output may be resumed only with a model that has the same ones."""
+    """Names and checksums. Partial output is resumed only by a model with the same identity."""
     src_lang: str
     tgt_lang: str
     max_length: int

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from transformer_mt.decoding.beam_search import BeamState, Candidates
 
-RANDOM_BITS = 23  # the number plus one half is still exact in fp32, and never 0 or 1
+RANDOM_BITS = 23  # an integer of so many bits plus 0.5 is exact in fp32, so that no number is rounded to 0 or 1
 
 
 class Sampler:
     """Extends each beam by one random token, drawn from the tokens that `top_k` and `top_p` keep.
 
-    It uses the Gumbel-max trick: with -log(-log(u)) added to each log-probability, u uniform, the largest is a draw.
+    It uses the Gumbel-max trick: the token with the largest log p - log(-log u), u uniform, is a draw from p.
     """
 
     def __init__(self, temperature: float, top_k: int, top_p: float, seed: int, lines: Tensor) -> None:
@@ -26,11 +26,11 @@ class Sampler:
 
     def __call__(self, beams: BeamState, log_probs: Tensor, chunk: slice) -> Candidates:
         """Draw one candidate for each beam. [b, K, V] -> [b, K]."""
-        indices = torch.arange(beams.n_beams, device=log_probs.device).expand(len(log_probs), -1)  # [b, K]
-        parents = indices if beams.position else torch.zeros_like(indices)  # at first there is only one beam
+        samples = torch.arange(beams.n_beams, device=log_probs.device).expand(len(log_probs), -1)  # [b, K]
+        parents = samples if beams.position else torch.zeros_like(samples)  # at first there is only one beam
         log_probs = log_probs.gather(1, parents[:, :, None].expand(-1, -1, log_probs.size(2)))  # [b, K, V]
         lines = self.lines[beams.sentences[chunk], None]  # [b, 1]
-        numbers = uniform([self.seed, beams.position], lines, indices, log_probs.size(2))
+        numbers = uniform([self.seed, beams.position], lines, samples, log_probs.size(2))
         noise = numbers.log_().neg_().log_().neg_()
         tokens = (self.filter(log_probs / self.temperature) + noise).argmax(-1)  # [b, K]
         token_log_probs = log_probs.gather(2, tokens[:, :, None]).squeeze(2)  # [b, K]
@@ -43,8 +43,8 @@ class Sampler:
             logits = logits.masked_fill(logits < lowest_kept, -torch.inf)
         if self.top_p < 1:
             probabilities, order = logits.softmax(-1).sort(descending=True, stable=True)
-            is_excluded = probabilities.cumsum(-1) - probabilities >= self.top_p  # the better ones suffice
-            is_excluded[..., 0] = False  # in fp32 a tiny top_p may be 0
+            is_excluded = probabilities.cumsum(-1) - probabilities >= self.top_p  # the tokens before it suffice
+            is_excluded[..., 0] = False  # a tiny top_p is 0 in fp32
             logits = logits.masked_fill(torch.zeros_like(is_excluded).scatter(-1, order, is_excluded), -torch.inf)
         return logits
 

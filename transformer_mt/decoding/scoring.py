@@ -51,8 +51,8 @@ def target_log_probs(
 def _label_log_probs(model: Transformer, batch: Batch) -> Tensor:
     """Return the log-probability of every label, pair by pair. Logits exist only in chunks. [N]."""
     indices = non_pad_indices(batch.labels, model.tgt_pad, batch.n_tgt)  # [N]
-    states = model(batch.src, batch.tgt_in).flatten(0, 1)[indices]  # [N, D]
-    labels = batch.labels.flatten()[indices, None]  # [N, 1]
-    size = chunk_rows(states.device, 4 * model.output.weight.size(0))  # 4 bytes per logit
-    chunks = zip(torch.split(states, size), torch.split(labels, size), strict=True)
+    all_states = model(batch.src, batch.tgt_in).flatten(0, 1)[indices]  # [N, D]
+    all_labels = batch.labels.flatten()[indices, None]  # [N, 1]
+    size = chunk_rows(all_states.device, 4 * model.output.weight.size(0))  # 4 bytes per logit
+    chunks = zip(torch.split(all_states, size), torch.split(all_labels, size), strict=True)
     return torch.cat([model.logits(states).log_softmax(-1).gather(1, labels)[:, 0] for states, labels in chunks])

@@ -81,7 +81,7 @@ def split_sentences(text: str, language: str | None = None) -> list[str]:
 
 
 def restore_spaces(pieces: Sequence[str], translations: Sequence[str], language: str | None = None) -> list[str]:
-    """Return the translations, each with the white space that precedes its source piece put before it.
+    """Prefix each translation with the white space that precedes its source piece.
 
     Chinese and Japanese have no space between sentences. An empty translation adds none.
     """
@@ -168,7 +168,8 @@ def _continues_after(before: str, following: str, language: str) -> bool:
     if _INITIALS.fullmatch(word) and word < "\u3040":
         return word != "I" or language != "en" or _follows_name(before)
     if _ORDINAL.fullmatch(word):
-        return language == "de" or not before.strip(f" {word}")  # "am 3. Oktober"; "1. Wash the dishes."
+        starts_sentence = not before.strip(f" {word}")
+        return language == "de" or starts_sentence  # "am 3. Oktober"; "1. Wash the dishes."
     return bool(_ROMAN.fullmatch(word)) and language in ("de", "cs", "sk", "pl", "hu", "da")  # "Karel IV. Lucemburský"
 
 

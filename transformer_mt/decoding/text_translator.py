@@ -20,7 +20,7 @@ EMPTY_HYPOTHESIS = Hypothesis([], [], finished=True)  # translation of a blank l
 
 
 class UnknownWordWarning(UserWarning):
-    """The vocabulary lacks a word of a prefix."""
+    """A word of a prefix is not in the vocabulary."""
 
 
 class TruncatedSourceWarning(UserWarning):
@@ -93,7 +93,7 @@ class TextTranslator(ABC):
         lines: Sequence[int] | None = None,
         **options: Any,
     ) -> list[str]:
-        """Return one translation per text, in order. A text that is blank, also after normalisation, gives "".
+        """Return one translation per text, in order: "" if the text is blank, also after normalisation.
 
         Each translation starts with its prefix, if prefixes are given. `lines` are line numbers for warnings and for
         random sampling, by default 1, 2, ... Options are keys of the section `decoding`, such as `beam=1`. A text
@@ -128,13 +128,13 @@ class TextTranslator(ABC):
                 [lines[i] for i in batch],
                 None if prefix_ids is None else [prefix_ids[i] for i in batch],
             )
-            for i, of_source in zip(batch, found, strict=True):
-                hypotheses[i] = of_source[: config.n_best]
-        flat = [one for of_text in hypotheses for one in of_text]
-        outputs = self.tokenizers.tgt.decode([one.ids for one in flat])
+            for i, n_best in zip(batch, found, strict=True):
+                hypotheses[i] = n_best[: config.n_best]
+        flat = [hypothesis for n_best in hypotheses for hypothesis in n_best]
+        outputs = self.tokenizers.tgt.decode([hypothesis.ids for hypothesis in flat])
         aligned = self.word_alignments(texts, sources, hypotheses) if alignments else [None] * len(flat)
         translations = (self._translation(*each) for each in zip(flat, outputs, aligned, strict=True))
-        return [[next(translations) for _ in of_text] for of_text in hypotheses]
+        return [[next(translations) for _ in n_best] for n_best in hypotheses]
 
     def score(
         self, sources: Sequence[str], targets: Sequence[str], lines: Sequence[int] | None = None
@@ -205,10 +205,12 @@ class TextTranslator(ABC):
             return Translation(text, -math.inf, tokens, [], finished=True)
         return Translation(text, sum(log_probs), tokens, log_probs, finished=True)
 
-    def _translation(self, found: Hypothesis, text: str, alignment: WordAlignment | None) -> Translation:
-        """Return a hypothesis as text. A line break in it would split the output line."""
-        tokens = self.tokenizers.tgt.tokens(found.ids)
-        return Translation(text.replace("\n", " "), found.score, tokens, found.log_probs, found.finished, alignment)
+    def _translation(self, hypothesis: Hypothesis, text: str, alignment: WordAlignment | None) -> Translation:
+        """Return the translation of a hypothesis. A line break in its text would split the output line."""
+        tokens = self.tokenizers.tgt.tokens(hypothesis.ids)
+        return Translation(
+            text.replace("\n", " "), hypothesis.score, tokens, hypothesis.log_probs, hypothesis.finished, alignment
+        )
 
 
 def batch_by_length(lengths: dict[int, int], max_tokens: int) -> Iterator[list[int]]:

@@ -50,7 +50,7 @@ class Translator(TextTranslator):
         config: DecodingConfig,
         members: Sequence[Member] = (),
     ) -> None:
-        """Translate with models in evaluation mode; several form an ensemble. `members` says where they come from."""
+        """Translate with models in evaluation mode; several form an ensemble, loaded from `members`."""
         self.ensemble, self.members = Ensemble(models), members
         self.precision = self.ensemble.precision
         super().__init__(tokenizers, config, self.ensemble.max_positions or sys.maxsize)
@@ -59,7 +59,7 @@ class Translator(TextTranslator):
     def from_model(
         cls, model: Transformer, tokenizers: TokenizerPair, config: DecodingConfig, precision: Literal["fp32", "bf16"]
     ) -> Translator:
-        """Return a translator with a copy of a model that continues to train."""
+        """Return a translator with a copy of a model, which may continue to train."""
         return cls([prepare_for_inference(copy.deepcopy(model), precision)], tokenizers, config)
 
     @classmethod
@@ -157,9 +157,9 @@ class Translator(TextTranslator):
             raise UserError(f"decoding.alignment_layer: {layer}: there are {n_layers} layers in the decoder")
         word_indices = self.tokenizers.src.word_indices(texts)
         pairs = [
-            (source, words[: len(source)], one.ids)  # a long source was cut
-            for source, words, of_text in zip(sources, word_indices, hypotheses, strict=True)
-            for one in of_text
+            (source, words[: len(source)], hypothesis.ids)  # a long source was cut
+            for source, words, n_best in zip(sources, word_indices, hypotheses, strict=True)
+            for hypothesis in n_best
         ]
         found: dict[int, WordAlignment] = {}
         lengths = {i: len(source) + len(target) for i, (source, _, target) in enumerate(pairs)}

@@ -12,7 +12,7 @@ from transformer_mt.data.encoding import EncodedCorpus, LengthLimit, encode_corp
 from transformer_mt.data.sources import Source
 from transformer_mt.data.tokenizers import tokenizer
 from transformer_mt.data.tokenizers.subword_sampling import SubwordSampler, SubwordSamplers
-from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
+from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.errors import UserError
 from transformer_mt.pipeline import warm_start
 from transformer_mt.runs.folder import RunFolder
@@ -125,7 +125,7 @@ def _make_subword_samplers(config: Config, tokenizers: TokenizerPair) -> Subword
         return None
     longest = config.data.max_length - 1  # one position is for the end symbol
 
-    def sampler(side: tokenizer.Tokenizer) -> SubwordSampler:
+    def sampler(side: Tokenizer) -> SubwordSampler:
         return SubwordSampler(side, config.tokenizer.sampling, config.seed, longest)
 
     src = sampler(tokenizers.src)

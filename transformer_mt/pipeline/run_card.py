@@ -1,4 +1,4 @@
-"""The README of a run folder: what the run is, its data, its scores, and the commands to continue with."""
+"""The README of a run folder: model, data, scores, and commands to continue with."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ from transformer_mt.runs import metadata
 from transformer_mt.runs.checkpoints import disk_space_warning, find_resume_checkpoint
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system import launcher
-from transformer_mt.system.device import Machine, configure_process, describe, resolve_machine
+from transformer_mt.system.device import Machine, configure_process, hardware_name, resolve_machine
 from transformer_mt.system.logging import log, log_rank0
 from transformer_mt.training import distributed
 from transformer_mt.training.distributed import Ranks
@@ -187,7 +187,7 @@ def record_start(run: RunFolder, setup: Setup, report: list[str], warm_start: Wa
     metadata.record_start(
         run,
         render_yaml(config),
-        hardware=describe(setup.machine.device),
+        hardware=hardware_name(setup.machine.device),
         parameters=sum(parameter.numel() for parameter in setup.model.parameters()),
         report=report,
         fingerprints=setup.data.fingerprints(),

@@ -1,4 +1,4 @@
-"""Warm start (`train.init_from`): a new run takes the tokenizers and the best weights of another run."""
+"""Warm start (`train.init_from`): a new run copies the tokenizers and the best weights of another run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from transformer_mt.runs.checkpoints import WEIGHTS, load_weights_of
 from transformer_mt.runs.folder import RunFolder
 
 KEY = "train.init_from"
-MAX_LISTED = 6  # parameters that do not fit, in an error message
+MAX_LISTED = 6  # parameters listed in an error message
 TRAINING_KEYS = ("dropout", "layer_drop", "init", "sampling")  # keys that do not change what the weights mean
 
 

@@ -53,7 +53,7 @@ def save(info: CheckpointInfo, model: nn.Module, state: State | None) -> None:
 
 
 def _save_state(state: State, path: Path) -> None:
-    """Save a state. Raises the `OSError` of the disk instead of the `RuntimeError` that `torch.save` makes of it."""
+    """Save a state. If the disk fails, raise its `OSError`, which `torch.save` hides in a `RuntimeError`."""
     with path.open("wb") as file:
         try:
             torch.save(state, file)
@@ -65,7 +65,7 @@ def prune(run: RunFolder, keep: KeepConfig) -> None:
     """Delete the checkpoints that are neither among the best nor among the newest.
 
     A checkpoint written at a stop signal is kept only while it is the newest, and does not count as one of
-    `keep.last`. So a run that was stopped keeps in the end the same checkpoints as one that was not.
+    `keep.last`. Thus a stopped and resumed run ends with the same checkpoints as an uninterrupted run.
     """
     found = run.readable_checkpoints()
     regular = [info for info in found if not info.stopped]
@@ -77,15 +77,15 @@ def prune(run: RunFolder, keep: KeepConfig) -> None:
 
 def delete_later_checkpoints(run: RunFolder, step: int) -> None:
     """Delete the checkpoints after `step`."""
-    for other, folder in run.checkpoint_folders().items():
-        if other > step:
+    for saved_step, folder in run.checkpoint_folders().items():
+        if saved_step > step:
             delete_folder(folder)
 
 
 def disk_space_warning(run: RunFolder, keep: KeepConfig, model: nn.Module, optimizer_copies: int) -> str | None:
     """Return a warning if the disk cannot hold the checkpoints to be kept and the one being written.
 
-    `optimizer_copies`: numbers per weight in the optimiser state.
+    `optimizer_copies` is the number of values per weight in the optimiser state.
     """
     each = (1 + optimizer_copies) * sum(parameter.nbytes for parameter in model.parameters())
     present = sum(files.folder_bytes(folder) for folder in run.checkpoint_folders().values())
@@ -125,7 +125,7 @@ def load_weights(model: nn.Module, info: CheckpointInfo) -> None:
 def load_weights_of(model: nn.Module, run: RunFolder, which: str) -> CheckpointInfo:
     """Load the weights of the checkpoint `which` (`best`, `last` or a step) into the model, and return its description.
 
-    Training may delete that checkpoint at any moment; then it is chosen again. Raises `UserError` like
+    A training may delete that checkpoint in the meantime; then it is looked up again. Raises `UserError` like
     `RunFolder.find_checkpoint` and `load_weights`.
     """
     while True:
@@ -161,8 +161,8 @@ def find_rollback_checkpoint(run: RunFolder, up_to: int) -> CheckpointInfo | Non
 def find_resume_checkpoint(run: RunFolder, which: str) -> CheckpointInfo | None:
     """Return the checkpoint to resume from, or None if the run has none yet.
 
-    `last` skips damaged checkpoints: they are logged and renamed. Raises `UserError` if none is intact, or if the one
-    that `which` names is damaged.
+    `last` skips damaged checkpoints: they are logged and renamed. Raises `UserError` if none is intact, or if another
+    `which` is damaged.
     """
     if not run.checkpoint_folders():
         return None
@@ -179,7 +179,7 @@ def find_resume_checkpoint(run: RunFolder, which: str) -> CheckpointInfo | None:
 def _newest_intact(run: RunFolder) -> tuple[CheckpointInfo, dict[Path, CorruptFileError]]:
     """Return the newest intact checkpoint, and the damage of those to set aside.
 
-    These are all damaged checkpoints after it, and the earlier ones whose description, and so score, is unreadable.
+    The latter are all newer checkpoints, and older ones whose description, and so score, is unreadable.
     """
     newest, damages = None, dict[Path, CorruptFileError]()
     for folder in reversed(run.checkpoint_folders().values()):

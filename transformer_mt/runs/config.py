@@ -1,4 +1,4 @@
-"""Configuration of the checkpoints that a run keeps."""
+"""Configuration section `keep`: which checkpoints of a run are kept."""
 
 from __future__ import annotations
 

@@ -41,8 +41,8 @@ DELETED_KEYS: dict[tuple[str, str], str | None] = {
     ("keep", "when_full"): None,
     ("optimizer", "kind"): "schedule_free",
 }
-"""Keys of format 3 that no longer exist, or only without the given value. They are ignored in the config.yaml of such
-a run. None of them matters once the run is trained."""
+"""Keys of format 3 that no longer exist, or whose given value no longer exists. They only affected training, so that
+they are ignored when such a run is read."""
 
 CHECKPOINT = "checkpoint.json"
 EXPORT = "export.json"  # marks a folder that `tmt export` made for another engine
@@ -52,11 +52,11 @@ SectionT = TypeVar("SectionT", bound=Section)
 
 @dataclass(frozen=True)
 class CheckpointInfo:
-    """The content of `checkpoint.json`: the step, and the validation scores at that step, if it was validated."""
+    """The content of `checkpoint.json`. There are no scores if the step was not validated."""
 
     path: Path
     step: int
-    metric: str  # chooses the best checkpoint of the run
+    metric: str  # by which the best checkpoint of the run is chosen
     scores: dict[str, float]
     stopped: bool = False  # written at a stop signal, not at a step where a checkpoint was due
     files: dict[str, Any] = field(default_factory=dict[str, Any], compare=False)  # size and checksum by file name
@@ -77,7 +77,7 @@ class CheckpointInfo:
 
 
 class CheckpointDeletedError(Exception):
-    """A checkpoint was deleted between being listed and being read, because its run is in training."""
+    """A running training deleted a checkpoint after it was listed and before it was read."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class RunFolder:
         return run
 
     def exists(self) -> bool:
-        """Return whether a training was started here."""
+        """Return whether the run was created."""
         return self.metadata.exists() and self.config.exists()
 
     def read_metadata(self) -> dict[str, Any]:
@@ -193,7 +193,7 @@ class RunFolder:
         return self.checkpoints / f"step-{step:06d}"
 
     def checkpoint_folders(self) -> dict[int, Path]:
-        """Return all checkpoint folders by step, oldest first, intact or damaged. File times play no part."""
+        """Return all checkpoint folders by step, oldest first, intact or damaged."""
         names = [(re.fullmatch(r"step-(\d+)", path.name), path) for path in self.checkpoints.glob("step-*")]
         return dict(sorted((int(match[1]), path) for match, path in names if match))
 
@@ -245,10 +245,9 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Generator[None]:
-        """Hold the run's lock, and make its folder if needed.
+        """Hold the run's lock, and make its folder if needed. The folder is removed again if no run was created.
 
-        If no training was started in the meantime, the folder is removed again. Raises `UserError` if another process
-        holds the lock, or if the folder holds other files.
+        Raises `UserError` if another process holds the lock, or if the folder holds other files.
         """
         if self.path.exists() and not self.exists() and not self._is_unfinished_start():
             raise UserError(f"{self.path}: holds files and is no run; choose another name=, or another runs_dir=")
@@ -270,7 +269,7 @@ class RunFolder:
         return not found or ((self.path / LOCK_FILE).exists() and found <= {self.config.name, self.tokenizer.name})
 
     def move_aside(self) -> Path:
-        """Rename the folder, so that a new run can take its name. Return the new path."""
+        """Rename the folder, so that a new run can take its name. Returns the new path."""
         stamp = datetime.now().strftime("%Y%m%d-%H%M%S.%f")
         aside = self.path.with_name(f"{self.path.name}.{stamp}")
         (self.path / HOLDER_FILE).unlink(missing_ok=True)  # the lock belongs to the old name

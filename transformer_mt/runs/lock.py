@@ -15,7 +15,7 @@ from filelock import FileLock, Timeout
 from transformer_mt.errors import UserError
 from transformer_mt.system.files import write_text
 
-LOCK_FILE = ".lock"  # stays after the release, because deleting a lock file would let two processes hold it
+LOCK_FILE = ".lock"  # not deleted after the release, because then two processes could hold it
 HOLDER_FILE = ".lock.json"  # names the process that holds the lock, for the error message only
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 BLOCK = 1 << 20  # bytes per read
-END = b"\n}\n"  # of every manifest
+END = b"\n}\n"  # last bytes of every manifest
 
 
 class CorruptFileError(Exception):
-    """A file is missing, unreadable or changed: its `path`, and the reason."""
+    """A file is missing, unreadable or changed."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(f"{path}: {reason}")

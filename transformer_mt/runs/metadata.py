@@ -1,4 +1,4 @@
-"""Run metadata (`run.json`): provenance, fingerprints of the data, the job that trains, and how the training ended."""
+"""Run metadata (`run.json`): provenance, fingerprints of the data, the job, and the end of the training."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from transformer_mt.system.files import write_text
 TEST_KEYS = ("tested", "test")
 """Keys of the test scores and of the checkpoint that they belong to."""
 END_KEYS = ("ended", "last_step", "hours", *TEST_KEYS)
-"""Keys that describe the end of a training."""
+"""Keys that `record_end` writes."""
 PACKAGES = ("torch", "datasets", "tokenizers", "sacrebleu", "sacremoses", "numpy")
 
 
@@ -32,7 +32,7 @@ def write_metadata(run: RunFolder, record: Mapping[str, Any]) -> None:
 
 
 def was_started_by_this_job(run: RunFolder) -> bool:
-    """Return whether the last job that trained this run is the current one, restarted."""
+    """Return whether the last job that trained this run is the current job."""
     return run.exists() and run.read_metadata().get("job") == launcher.job_id()
 
 
@@ -57,7 +57,7 @@ def record_start(
 ) -> None:
     """Write `config.yaml` and the part of `run.json` that describes the run.
 
-    Keys of an earlier end of training are kept until training ends again.
+    Keys of an earlier end of training are kept; `record_resume` clears them.
 
     Args:
         run: The run folder.
@@ -84,7 +84,7 @@ def record_start(
 
 
 def record_resume(run: RunFolder, step: int) -> None:
-    """Record that this job continues at `step`, and clear end-of-run fields of a later step."""
+    """Record that this job resumes at `step`, and clear the `END_KEYS` of a later step."""
     record: dict[str, Any] = {**run.read_metadata(), "job": launcher.job_id()}
     if step < record.get("last_step", math.inf):
         record = {key: value for key, value in record.items() if key not in END_KEYS}
@@ -92,12 +92,7 @@ def record_resume(run: RunFolder, step: int) -> None:
 
 
 def known_test_scores(run: RunFolder, tested: Mapping[str, Any]) -> dict[str, dict[str, dict[str, Any]]] | None:
-    """Return the recorded test scores by test set and metric, or None.
-
-    Args:
-        run: The run folder.
-        tested: Step and decoding settings; scores of other settings do not count.
-    """
+    """Return the recorded test scores by test set and metric, or None if `tested` (step and decoding) differs."""
     record = run.read_metadata()
     return record["test"] if record.get("tested") == tested else None
 
@@ -112,8 +107,8 @@ def record_end(
     test: Mapping[str, Mapping[str, Any]],
 ) -> None:
     """Record why the training ended (`ended`), and the scores `test` of the checkpoint `tested`."""
-    end = zip(END_KEYS, (ended, last_step, hours, tested, test), strict=True)
-    write_metadata(run, {**run.read_metadata(), **dict(end)})
+    end = {"ended": ended, "last_step": last_step, "hours": hours, "tested": tested, "test": test}
+    write_metadata(run, {**run.read_metadata(), **end})
 
 
 def provenance(hardware: str) -> dict[str, Any]:
@@ -132,7 +127,7 @@ def provenance(hardware: str) -> dict[str, Any]:
 
 
 def code_commit() -> str | None:
-    """Return the commit of this program, or None if it does not run from a Git checkout."""
+    """Return the Git commit of this program, or None if it does not run from a checkout."""
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None

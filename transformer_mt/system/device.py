@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PRIMITIVE_CACHE_SIZE = 512
-"""Number of shapes for which oneDNN keeps a compiled bf16 product, about 0.3 MB each. Attention brings new shapes in
-nearly every batch, so that oneDNN's default, 1024, only lets memory grow for longer."""
+"""Number of compiled bf16 products, one per shape, that oneDNN caches, about 0.3 MB each. Nearly every batch has new
+shapes in attention, so that oneDNN's default of 1024 would cost memory without more hits."""
 
-MAX_THREADS = 1024  # with more, OpenMP ends the process
+MAX_THREADS = 1024  # with more, OpenMP aborts the process
 
 CPU_LIMIT = Path("/sys/fs/cgroup/cpu.max")
 """A container's CPU limit: "MICROSECONDS PERIOD" or "max PERIOD"."""
@@ -89,7 +89,7 @@ def configure_process(machine: Machine) -> None:
     if machine.device.type == "cpu":
         keep_freed_memory()
     elif machine.device.type == "cuda":
-        torch.backends.cuda.enable_cudnn_sdp(False)  # it plans each new shape, and nearly every batch has one
+        torch.backends.cuda.enable_cudnn_sdp(False)  # it plans each new shape, and nearly every batch has new ones
 
 
 def _resolve_device(name: str) -> torch.device:
@@ -131,7 +131,7 @@ def _read_or_fail(name: str, read: Callable[[object], T], value: object) -> T:
 
 
 def _available_cores() -> int:
-    """Return the cores that this process may use: its job or its container may be limited."""
+    """Return the number of cores that this process may use; its job or container may be limited."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if CPU_LIMIT.exists():
         time, period = CPU_LIMIT.read_text(encoding="utf-8").split()
@@ -164,7 +164,7 @@ def bf16_is_faster(device: torch.device) -> bool:
     return False
 
 
-def describe(device: torch.device) -> str:
+def hardware_name(device: torch.device) -> str:
     """Return the name of the hardware, for the run's records."""
     import torch
 
@@ -175,7 +175,7 @@ def describe(device: torch.device) -> str:
 
 
 def read_cpuinfo(name: str) -> str:
-    """Return a value that Linux gives for its first processor; "" on other systems."""
+    """Return a field of the first processor in /proc/cpuinfo; "" on other systems than Linux."""
     file = Path("/proc/cpuinfo")
     lines = file.read_text(encoding="utf-8", errors="replace").splitlines() if file.exists() else []
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith(name)), "")

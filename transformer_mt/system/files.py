@@ -19,7 +19,7 @@ from pathlib import Path
 from transformer_mt.errors import UserError
 
 STALE_SECONDS = 24 * 3600.0
-"""Age from which a temporary folder beside shared folders belongs to no living process."""
+"""Age at which a temporary folder in a shared folder is no longer in use."""
 
 
 # --- atomic files -----------------------------------------------------------------------------------------------------
@@ -49,16 +49,13 @@ def write_text(path: Path, text: str) -> None:
 
 
 def append_text(path: Path, text: str) -> None:
-    """Append to a UTF-8 text file. On an error the file keeps its length, so that no line is torn.
-
-    Raises `UserError` if the disk is full.
-    """
+    """Append to a UTF-8 text file, all or nothing. Raises `UserError` if the disk is full."""
     content = text.encode()
     with _full_disk_is_a_user_error(path), path.open("ab", buffering=0) as file:
         length = file.tell()
         try:
             if file.write(content) < len(content):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # a full disk writes only a part
         except OSError:
             file.truncate(length)
             raise
@@ -66,7 +63,7 @@ def append_text(path: Path, text: str) -> None:
 
 @contextmanager
 def _full_disk_is_a_user_error(path: Path) -> Generator[None]:
-    """Turn the error of a full disk into a `UserError` that names the path: the original one often does not."""
+    """Turn the error of a full disk, which often names no path, into a `UserError` that names it."""
     try:
         yield
     except OSError as error:
@@ -111,7 +108,7 @@ def atomic_new_folder(path: Path) -> Generator[Path]:
 
 @contextmanager
 def atomic_shared_folder(path: Path) -> Generator[Path]:
-    """Like `atomic_folder`, for a cache entry that several processes may make at once: the first one wins.
+    """Like `atomic_folder`, for a cache entry that several processes may make at once: the first one is kept.
 
     The content must depend on the name alone. Raises `UserError` if the disk is full or read-only.
     """
@@ -148,7 +145,7 @@ def _temporary_folder(path: Path) -> Generator[Path]:
 def delete_folder(path: Path) -> None:
     """Rename a folder, then delete it, so that readers find either all of its files or no folder.
 
-    NFS keeps files that somebody still reads. `remove_leftovers` deletes those later.
+    NFS keeps files that are still open. `remove_leftovers` deletes those later.
     """
     doomed = _temporary_path(path)
     path.rename(doomed)
@@ -159,14 +156,14 @@ def delete_folder(path: Path) -> None:
 
 
 def _temporary_path(path: Path) -> Path:
-    """Return a unique path in the same folder; the random part tells processes of different hosts apart."""
+    """Return a unique path in the same folder. The random part avoids clashes between hosts."""
     return path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Delete the temporary files and folders below a folder that no other process writes to.
+    """Delete temporary files and folders below a folder that no other process writes to.
 
-    A folder that a killed process was replacing gets its name back.
+    Restores a folder that a killed process was replacing.
     """
     for leftover in list(folder.rglob(".*.tmp")):
         replaced = leftover.with_name(leftover.name[1:].removesuffix(".old.tmp"))

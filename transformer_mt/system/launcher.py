@@ -10,7 +10,7 @@ REQUIRED_VARIABLES = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
 def rank() -> int:
-    """Return the number of this process among all processes of the training, from 0."""
+    """Return the rank of this process, from 0."""
     return int(os.environ.get("RANK", "0"))
 
 
@@ -20,12 +20,12 @@ def world_size() -> int:
 
 
 def local_world_size() -> int:
-    """Return the number of these processes on this machine."""
+    """Return the number of processes that train together on this machine."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 def local_rank() -> int | None:
-    """Return the number of this process among those on this machine, or None without a launcher."""
+    """Return the rank of this process on this machine, or None without a launcher."""
     number = os.environ.get("LOCAL_RANK")
     return None if number is None else int(number)
 
@@ -38,7 +38,7 @@ def under_torchrun() -> bool:
 def job_id() -> str | None:
     """Return an identifier that all processes and all restarts of this job share, or None without a launcher.
 
-    If `torchrun` was given no name, and all processes are on this machine, the job is named after torchrun's process.
+    If `torchrun` was given no --rdzv-id and runs on one machine, the job is named after the process of `torchrun`.
     """
     name = os.environ.get("SLURM_JOB_ID") or os.environ.get("TORCHELASTIC_RUN_ID")
     is_one_host = os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE")
@@ -46,5 +46,5 @@ def job_id() -> str | None:
 
 
 def restart_count() -> int:
-    """Return how often `torchrun` has restarted this job, or SLURM has put it back into its queue."""
+    """Return how often `torchrun` has restarted this job, or SLURM has requeued it."""
     return sum(int(os.environ.get(name, "0")) for name in ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"))

@@ -9,7 +9,7 @@ from transformer_mt.system import launcher
 
 
 def log_rank0(text: str) -> None:
-    """Write a message if this is the only process, or the first one of a distributed training."""
+    """Write a message if this process has rank 0."""
     if launcher.rank() == 0:
         log(text)
 

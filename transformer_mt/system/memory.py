@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # option numbers of glibc's malloc.h
 TRIM_THRESHOLD = 1 << 30  # free bytes from which glibc returns memory to the system
 MMAP_THRESHOLDS = 1 << 30, 1 << 25
-"""Block sizes in bytes from which glibc maps a block separately; older versions only accept the second one."""
+"""Block sizes in bytes from which glibc maps a block separately; old versions reject the first one."""
 
 OUT_OF_MEMORY_MESSAGES = (
     "DefaultCPUAllocator",
@@ -27,9 +27,9 @@ OUT_OF_MEMORY_MESSAGES = (
 
 
 def keep_freed_memory() -> None:
-    """Make glibc keep the memory of freed tensors for the next ones; other C libraries are left alone.
+    """Make glibc keep the memory of freed tensors for new ones. No effect with other C libraries.
 
-    By default glibc maps and unmaps each large block, and the page faults slow down every batch.
+    By default glibc maps and unmaps each large block, and page faults slow down every batch.
     """
     mallopt = _c_function("mallopt")
     if mallopt is not None and any(mallopt(M_MMAP_THRESHOLD, n_bytes) for n_bytes in MMAP_THRESHOLDS):
