@@ -47,7 +47,9 @@ def two_pass_loss(
 
 
 def two_pass_states(model: Transformer, batch: Batch, cutoff: float) -> Tensor:
-    """Return decoder states of a batch, followed by those of the same batch with tokens cut off. [2 B, T, D]
+    """Return decoder states of a batch, followed by those of the same batch with tokens cut off.
+
+    [2 B, T, D]
 
     Attention masks ignore the cutoff. Both passes run as one batch, so that `layer_drop` drops the same layers.
     """
@@ -61,7 +63,9 @@ def two_pass_states(model: Transformer, batch: Batch, cutoff: float) -> Tensor:
 
 
 def cut_off(ids: Tensor, is_kept: Tensor, pad_id: int, rate: float) -> Tensor:
-    """Replace random ids by padding, whose embedding is zero, so that only the position is left. [B, L] -> [B, L]
+    """Replace random ids by padding, whose embedding is zero, so that only the position is left.
+
+    [B, L] -> [B, L]
 
     Like in the authors' program, the caller keeps the end of the source and the start of the target, and the other
     embeddings are not rescaled.
@@ -97,7 +101,9 @@ def consistency_loss(
 def chunk_loss_and_grad(
     logits: Tensor, labels: Tensor, pad_id: int, pass_weights: PassWeights, smoothing: float
 ) -> Tensor:
-    """Return sums of loss, negative log-likelihood of the first pass, and consistency loss. [n, 2, V], [n] -> [3]
+    """Return sums of loss, negative log-likelihood of the first pass, and consistency loss.
+
+    [n, 2, V], [n] -> [3]
 
     The loss lacks the term with the sum of logits, as in `cross_entropy.chunk_loss_and_grad`. Its gradient overwrites
     the logits. Autograd is not used, because it needs three to five times as long for this function.
@@ -133,5 +139,8 @@ def chunk_loss_and_grad(
 def _write_gradient(
     own: Tensor, other: Tensor, difference: Tensor, offset: Tensor, slope: float, pull: float, out: Tensor
 ) -> None:
-    """Write own * (offset + slope * difference) - pull * other to `out`. [n, V]"""
+    """Write own * (offset + slope * difference) - pull * other to `out`.
+
+    [n, V]
+    """
     torch.add(offset.to(own.dtype)[:, None], difference, alpha=slope, out=out).mul_(own).sub_(other, alpha=pull)

@@ -50,7 +50,9 @@ def label_smoothed_cross_entropy(
 
 
 def chunk_loss_and_grad(logits: Tensor, labels: Tensor, pad_id: int, smoothing: float) -> Tensor:
-    """Return sums of log_norm - (1 - e) logits[label] and of the plain loss. [n, V], [n] -> [2]
+    """Return sums of log_norm - (1 - e) logits[label] and of the plain loss.
+
+    [n, V], [n] -> [2]
 
     The first is the smoothed loss without the term e / K * sum(logits). That term is linear in states and weight, so
     it is added without logits. The gradient, softmax(logits) - (1 - e) [label], and 0 for the pad symbol, overwrites

@@ -68,7 +68,9 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonalize(matrices: Tensor, in_bf16: bool) -> Tensor:
-    """Approximate U V^T for each matrix U S V^T by Newton-Schulz iterations. [N, R, C] -> [N, R, C]
+    """Approximate U V^T for each matrix U S V^T by Newton-Schulz iterations.
+
+    [N, R, C] -> [N, R, C]
 
     Zeros stay zeros.
     """
