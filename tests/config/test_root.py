@@ -1,4 +1,4 @@
-"""The whole configuration: mistakes, inheritance, overrides, and files that say what they mean."""
+"""Root configuration: errors, inheritance, overrides, rendering, reference and schema."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Write = Callable[[str, str], Path]
 
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
-    """Write a YAML file into a folder of this test."""
+    """Return a function that writes a YAML file into the folder of this test."""
 
     def write(name: str, text: str) -> Path:
         path = tmp_path / name
@@ -45,14 +45,14 @@ def make(**sections: Any) -> Config:
     return Config.model_validate({"data": data, **sections})
 
 
-def mistakes(path: Path, *overrides: str) -> list[str]:
-    """The lines of the refusal, without the folder."""
+def error_lines(path: Path, *overrides: str) -> list[str]:
+    """Return the lines of the error message, without the folder."""
     with pytest.raises(UserError) as caught:
         load(path, overrides)
     return str(caught.value).replace(f"{path.parent}/", "").split("\n")
 
 
-# --- mistakes ---------------------------------------------------------------------------------------------------------
+# --- errors -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -60,6 +60,11 @@ def mistakes(path: Path, *overrides: str) -> list[str]:
     [
         ("model:\n  d_modle: 8\n", 'x.yaml:3: model.d_modle: unknown key, did you mean "d_model"?'),
         ("modle: {}\n", 'x.yaml:2: modle: unknown key, did you mean "model"?'),
+        ("keep: {when_full: wait}\n", "x.yaml:2: keep.when_full: was removed: a full disk always ends training"),
+        (
+            "optimizer: {kind: schedule_free}\n",
+            'x.yaml:2: optimizer.kind: "schedule_free" was removed: use adamw, or muon, with schedule.kind: wsd',
+        ),
         ("keep: {zzz: 1}\n", "x.yaml:2: keep.zzz: unknown key, choose from: best, last"),
         (
             "model:\n  dropout: {resdual: 0.1}\n",
@@ -97,8 +102,8 @@ def mistakes(path: Path, *overrides: str) -> list[str]:
         ("model: {qk_norm: true}\nexport: ctranslate2\n", "x.yaml:2: model.qk_norm: true: CTranslate2 normalises"),
     ],
 )
-def test_a_mistake_names_file_line_key_and_remedy(write: Write, text: str, message: str) -> None:
-    (line,) = mistakes(write("x.yaml", MINIMAL + text))
+def test_error_names_file_line_key_and_remedy(write: Write, text: str, message: str) -> None:
+    (line,) = error_lines(write("x.yaml", MINIMAL + text))
     assert line.startswith(message)
 
 
@@ -126,13 +131,13 @@ DATA = "data:\n  src_lang: en\n  tgt_lang: de\n"
         ("  train: {dataset: x}\n  test:\n    t: {datset: y}\n", 'x.yaml:6: data.test.t.datset: unknown .*"dataset"'),
     ],
 )
-def test_a_source_is_exactly_one_thing(write: Write, train: str, message: str) -> None:
-    assert re.match(message, mistakes(write("x.yaml", DATA + train))[0])
+def test_source_must_be_of_exactly_one_kind(write: Write, train: str, message: str) -> None:
+    assert re.match(message, error_lines(write("x.yaml", DATA + train))[0])
 
 
-def test_every_mistake_is_told_at_once_in_the_order_of_the_file(write: Write) -> None:
+def test_all_mistakes_are_listed_in_the_order_of_the_file(write: Write) -> None:
     path = write("x.yaml", "model:\n  d_modle: 1\n  d_ff: x\ntrain:\n  max_steps: 0\n" + DATA + "speed: 11\n")
-    lines = [line.split(": ")[:2] for line in mistakes(path, "loss.label_smoothing=2")]
+    lines = [line.split(": ")[:2] for line in error_lines(path, "loss.label_smoothing=2")]
     assert lines == [
         ["x.yaml:2", "model.d_modle"],
         ["x.yaml:3", "model.d_ff"],
@@ -168,21 +173,20 @@ def test_every_mistake_is_told_at_once_in_the_order_of_the_file(write: Write) ->
         ),
     ],
 )
-def test_sections_that_contradict_each_other(write: Write, text: str, place: str) -> None:
-    (line,) = mistakes(write("x.yaml", MINIMAL + text))
+def test_contradicting_sections_are_refused(write: Write, text: str, place: str) -> None:
+    (line,) = error_lines(write("x.yaml", MINIMAL + text))
     assert line.startswith(place)
 
 
 @pytest.mark.parametrize("given", ["[0.9]", "[]"])
-def test_a_list_that_is_too_short(write: Write, given: str) -> None:
-    *_, line = mistakes(write("x.yaml", MINIMAL), f"optimizer.betas={given}")
+def test_short_list_is_refused(write: Write, given: str) -> None:
+    *_, line = error_lines(write("x.yaml", MINIMAL), f"optimizer.betas={given}")
     assert line == "command line: optimizer.betas.1: is required"
 
 
-def test_a_tokeniser_that_is_not_installed(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Said before the first validation, which would be too late."""
+def test_missing_scoring_tokenizer_is_refused_before_training(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "MeCab", None)
-    (line,) = mistakes(write("x.yaml", MINIMAL + "scoring: {tokenize: ja-mecab}\n"))
+    (line,) = error_lines(write("x.yaml", MINIMAL + "scoring: {tokenize: ja-mecab}\n"))
     assert line == "x.yaml:2: scoring.tokenize: ja-mecab needs one more package: pip install 'sacrebleu[ja]'"
 
 
@@ -197,21 +201,21 @@ def test_a_tokeniser_that_is_not_installed(write: Write, monkeypatch: pytest.Mon
         {"train": {"max_steps": None, "max_epochs": 1}, "validation": {"patience": None}},
     ],
 )
-def test_sections_that_agree(sections: dict[str, Any]) -> None:
+def test_compatible_sections_are_accepted(sections: dict[str, Any]) -> None:
     assert list(make(**sections).conflicts()) == []
 
 
 @pytest.mark.parametrize("name", ["train", "validation"])
-def test_a_test_set_has_a_name_of_its_own(name: str, write: Write) -> None:
+def test_test_set_cannot_take_a_reserved_name(name: str, write: Write) -> None:
     text = MINIMAL.replace("}}", f"}}, test: {{{name}: {{builtin: quickstart, split: test}}}}}}")
-    (said,) = mistakes(write("x.yaml", text))
+    (said,) = error_lines(write("x.yaml", text))
     assert said == f"x.yaml:1: data.test: {name} is a reserved name: rename this test set"
 
 
 # --- inheritance ------------------------------------------------------------------------------------------------------
 
 
-def test_a_file_inherits_what_it_does_not_name(write: Write) -> None:
+def test_file_inherits_the_keys_that_it_does_not_set(write: Write) -> None:
     write("base.yaml", MINIMAL + "name: base\nseed: 5\nmodel: {d_model: 64, encoder: {n_layers: 7}}\n")
     write("sub/middle.yaml", "base: ../base.yaml\nseed: 6\n")
     config = load(write("heir.yaml", "base: sub/middle.yaml\nmodel: {d_ff: 99}\n"))
@@ -219,7 +223,7 @@ def test_a_file_inherits_what_it_does_not_name(write: Write) -> None:
     assert (config.seed, config.model.d_model, config.model.d_ff, config.model.encoder.n_layers) == (6, 64, 99, 7)
 
 
-def test_the_home_folder_of_what_is_inherited(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_base_path_expands_the_home_folder(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     write("home/base.yaml", MINIMAL + "seed: 5\n")
     assert load(write("heir.yaml", "base: ~/base.yaml\n")).seed == 5
@@ -227,8 +231,7 @@ def test_the_home_folder_of_what_is_inherited(write: Write, tmp_path: Path, monk
         load(write("heir.yaml", "base: ~nobody.here/base.yaml\n"))
 
 
-def test_sources_take_the_place_of_inherited_ones(write: Write) -> None:
-    """Each as a whole, and all test sets: none of them may be of another corpus."""
+def test_sources_and_test_sets_replace_inherited_ones_as_a_whole(write: Write) -> None:
     hub = "{dataset: hub/name, split: train}"
     sources = f"train: {hub}, validation: {hub}, test: {{news: {hub}}}"
     write("base.yaml", f"data: {{src_lang: en, tgt_lang: de, {sources}}}\n")
@@ -241,9 +244,9 @@ def test_sources_take_the_place_of_inherited_ones(write: Write) -> None:
     assert (data.validation, data.test, data.train.split) == (None, {}, "train")
 
 
-def test_an_inherited_mistake_names_the_file_in_which_it_stands(write: Write) -> None:
+def test_error_names_the_inherited_file_that_contains_it(write: Write) -> None:
     write("base.yaml", MINIMAL + "model:\n  d_modle: 64\n")
-    assert mistakes(write("heir.yaml", "base: base.yaml\nseed: x\n")) == [
+    assert error_lines(write("heir.yaml", "base: base.yaml\nseed: x\n")) == [
         'base.yaml:3: model.d_modle: unknown key, did you mean "d_model"?',
         'heir.yaml:2: seed: Input should be a valid integer, unable to parse string as an integer, not "x"',
     ]
@@ -257,26 +260,26 @@ def test_an_inherited_mistake_names_the_file_in_which_it_stands(write: Write) ->
         (None, "no such file"),
     ],
 )
-def test_a_base_that_cannot_be_read_names_both_files(write: Write, base: str | None, message: str) -> None:
+def test_unreadable_base_error_names_both_files(write: Write, base: str | None, message: str) -> None:
     if base is not None:
         write("base.yaml", base)
-    said = mistakes(write("heir.yaml", MINIMAL + "base: base.yaml\n"))
+    said = error_lines(write("heir.yaml", MINIMAL + "base: base.yaml\n"))
     assert message in said[0]
     assert said[1] == "(inherited by heir.yaml:2)"
 
 
 @pytest.mark.parametrize("names", ["x", "xy", "xyz"])
-def test_a_circle_of_bases(write: Write, tmp_path: Path, names: str) -> None:
+def test_circular_inheritance_is_refused(write: Write, tmp_path: Path, names: str) -> None:
     for name, following in zip(names, names[1:] + names[0], strict=True):
         write(f"{name}.yaml", f"base: {following}.yaml\n")
-    said = mistakes(tmp_path / f"{names[-1]}.yaml")
+    said = error_lines(tmp_path / f"{names[-1]}.yaml")
     circle = " -> ".join(f"{name}.yaml" for name in (names[-1], *names))
     assert said[0].endswith(f"in a circle: {circle}")
 
 
 @pytest.mark.parametrize("base", ["[a, b]", "{a: b}"])
-def test_a_base_is_one_file(write: Write, base: str) -> None:
-    (line,) = mistakes(write("x.yaml", f"{MINIMAL}base: {base}\n"))
+def test_base_must_be_a_single_file(write: Write, base: str) -> None:
+    (line,) = error_lines(write("x.yaml", f"{MINIMAL}base: {base}\n"))
     assert line == "x.yaml:2: base: must be the name of one YAML file"
 
 
@@ -302,20 +305,20 @@ def test_a_base_is_one_file(write: Write, base: str) -> None:
         ("model={d_model: 64}", "model.d_model", 64),
     ],
 )
-def test_an_override_is_a_yaml_value(write: Write, override: str, key: str, value: object) -> None:
+def test_override_value_is_parsed_as_yaml(write: Write, override: str, key: str, value: object) -> None:
     path = write("x.yaml", MINIMAL + "model: {d_model: 32}\ntokenizer: {joint: no}\n")
     config = load(path, [override, "model.tie_embeddings=none"])
     assert flatten(config)[key] == value
 
 
-def test_the_last_override_counts_and_a_section_is_replaced_as_a_whole(write: Write) -> None:
+def test_last_override_wins_and_replaces_a_section_as_a_whole(write: Write) -> None:
     path = write("x.yaml", MINIMAL + "model: {d_model: 32, d_ff: 48}\n")
     config = load(path, ["model={d_model: 64}", "model.n_heads=2", "model.n_heads=8"])
     assert (config.model.d_model, config.model.d_ff, config.model.n_heads) == (64, 1024, 8)
 
 
-def test_a_base_that_no_path_can_hold(write: Write) -> None:
-    (line,) = mistakes(write("x.yaml", 'base: "a\\0b"\n'))
+def test_base_with_a_zero_byte_is_refused(write: Write) -> None:
+    (line,) = error_lines(write("x.yaml", 'base: "a\\0b"\n'))
     assert line == "x.yaml:1: base: a path cannot contain a zero byte"
 
 
@@ -339,22 +342,22 @@ def test_a_base_that_no_path_can_hold(write: Write) -> None:
         ("data.train={src: a}", "command line: data.train.src: a source is exactly one of"),
     ],
 )
-def test_a_mistake_on_the_command_line(write: Write, override: str, message: str) -> None:
-    (line,) = mistakes(write("x.yaml", MINIMAL), override)
+def test_override_error_names_the_command_line(write: Write, override: str, message: str) -> None:
+    (line,) = error_lines(write("x.yaml", MINIMAL), override)
     assert line.startswith(message)
 
 
-def test_the_name_is_the_file_s_unless_it_is_given(write: Write) -> None:
+def test_name_defaults_to_the_file_name(write: Write) -> None:
     assert load(write("my.run.yaml", MINIMAL)).name == "my.run"
     assert load(write("y.yaml", MINIMAL + "name: no\n")).name == "no"
     assert load(write("y.yaml", MINIMAL), ["name=other"]).name == "other"
 
 
-# --- the files that come with the program -----------------------------------------------------------------------------
+# --- shipped files and rendering --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
-def test_an_example_is_valid_and_names_the_schema(path: Path) -> None:
+def test_shipped_configuration_is_valid_and_names_the_schema(path: Path) -> None:
     load(path)
     first = path.read_text(encoding="utf-8").split("\n")[0]
     schema = first.removeprefix("# yaml-language-server: $schema=")
@@ -362,7 +365,7 @@ def test_an_example_is_valid_and_names_the_schema(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
-def test_a_rendered_configuration_loads_back_equal(path: Path, write: Write) -> None:
+def test_rendered_configuration_loads_back_equal(path: Path, write: Write) -> None:
     config = load(path)
     again = load(write("other.yaml", render_yaml(config)))
     assert again == config
@@ -373,13 +376,13 @@ def test_a_rendered_configuration_loads_back_equal(path: Path, write: Write) -> 
     "text",
     ["no", "on", "null", "~", "1e-4", "1:30", "012", "a: b", "a #b", "'", '"', "- a", "&a", "*", "{x}", "é 猫", " "],
 )
-def test_any_text_survives_rendering(text: str, write: Write) -> None:
+def test_rendering_preserves_any_text(text: str, write: Write) -> None:
     test = {text: {"dataset": text, "split": text}}
     config = make(name="run", runs_dir=text, data={"cache_dir": text, "test": test})
     assert load(write("x.yaml", render_yaml(config))) == config
 
 
-def test_what_is_rendered_can_be_read_by_any_yaml_reader(write: Write) -> None:
+def test_plain_yaml_reader_reads_rendered_values(write: Write) -> None:
     import yaml
 
     config = make(name="no", data={"src_lang": "no", "test": {"on": {"src": ["null", "1"], "tgt": ["x", "y"]}}})
@@ -391,7 +394,7 @@ def test_what_is_rendered_can_be_read_by_any_yaml_reader(write: Write) -> None:
 
 
 def keys_of(section: type[Section], prefix: str = "", seen: tuple[type[Section], ...] = ()) -> set[str]:
-    """Every key of a schema, by its annotations alone; of a section that stands again, what it sets itself."""
+    """Return every key of a schema. A section class that repeats contributes only keys that have a value."""
     found: set[str] = set()
     for name, about in section.model_fields.items():
         kind = about.annotation
@@ -404,7 +407,7 @@ def keys_of(section: type[Section], prefix: str = "", seen: tuple[type[Section],
     return found
 
 
-def test_the_reference_holds_every_key_and_its_default() -> None:
+def test_reference_has_every_key_with_its_default() -> None:
     tree = read_yaml(ROOT / "configs" / "reference.yaml")
     config = load(ROOT / "configs" / "reference.yaml", ["name=x"])
     assert {".".join(map(str, path)) for path in leaves(tree)} == keys_of(Config)
@@ -412,24 +415,24 @@ def test_the_reference_holds_every_key_and_its_default() -> None:
 
 
 def leaves(tree: Tree) -> set[tuple[str | int, ...]]:
-    """The paths of a tree below which nothing stands, lists taken as one value."""
+    """Return the paths of all leaves of a tree. A list counts as one leaf."""
     paths = {path for path in tree.locations if not any(isinstance(key, int) for key in path)}
     return paths - {path[:-1] for path in paths if path}
 
 
-def test_the_reference_is_what_its_script_writes() -> None:
+def test_reference_and_schema_are_up_to_date() -> None:
     script = runpy.run_path(str(ROOT / "scripts" / "write_reference.py"))
     assert (ROOT / "configs" / "reference.yaml").read_text(encoding="utf-8") == script["reference"]()
     assert (ROOT / "configs" / "schema.json").read_text(encoding="utf-8") == configuration.json_schema()
 
 
-def test_every_key_of_the_reference_has_a_comment_on_its_line() -> None:
+def test_every_key_of_the_reference_has_a_comment() -> None:
     lines = (ROOT / "configs" / "reference.yaml").read_text(encoding="utf-8").split("\n")
     for line in lines:
         assert not line or line.startswith("#") or re.fullmatch(r"\s*\w+:( \S.*)?  # \S.*\S", line), line
 
 
-def test_the_schema_knows_every_key_and_the_base() -> None:
+def test_schema_has_every_key_and_base() -> None:
     schema = json.loads(configuration.json_schema())
     assert set(schema["properties"]) == {*Config.model_fields, "base"}
     assert '"required"' not in configuration.json_schema()  # a file may inherit what it lacks
@@ -438,13 +441,13 @@ def test_the_schema_knows_every_key_and_the_base() -> None:
         assert all("description" in about for about in definition["properties"].values()), name
 
 
-def test_the_built_in_quickstart_is_the_one_in_configs() -> None:
+def test_builtin_quickstart_equals_the_file_in_configs() -> None:
     assert load(configuration.builtin_path("quickstart")) == load(ROOT / "configs" / "quickstart.yaml")
 
 
-# --- what may change within a run -------------------------------------------------------------------------------------
+# --- keys that may change on resume -----------------------------------------------------------------------------------
 
-FREE: dict[str, Any] = {
+MAY_CHANGE_ON_RESUME: dict[str, Any] = {
     "name": "other",
     "runs_dir": "elsewhere",
     "device": "cuda:1",
@@ -505,7 +508,7 @@ FIXED: dict[str, Any] = {
 
 
 def with_key(dotted: str, value: Any) -> Config:
-    """The minimal configuration with one key changed."""
+    """Return the minimal configuration with one key changed."""
     first, *others = dotted.split(".", 1)
     if dotted.startswith("data.test."):
         name = dotted.removeprefix("data.test.").rpartition(".")[0]
@@ -520,18 +523,18 @@ def with_key(dotted: str, value: Any) -> Config:
     return make(**{first: {inner: {deeper[0]: value} if deeper else value}})
 
 
-@pytest.mark.parametrize(("key", "value"), {**FREE, **FIXED}.items())
-def test_what_may_change_within_a_run(key: str, value: Any) -> None:
+@pytest.mark.parametrize(("key", "value"), {**MAY_CHANGE_ON_RESUME, **FIXED}.items())
+def test_changed_keys_separates_allowed_from_fixed(key: str, value: Any) -> None:
     free, fixed = changed_keys(make(), with_key(key, value))
-    assert (key in free, key in fixed) == (key in FREE, key in FIXED)
+    assert (key in free, key in fixed) == (key in MAY_CHANGE_ON_RESUME, key in FIXED)
     assert not (free if key in FIXED else fixed)
 
 
-def test_nothing_changed() -> None:
+def test_equal_configurations_have_no_changed_keys() -> None:
     assert changed_keys(make(), make()) == ([], [])
 
 
-def test_every_key_is_known_to_be_free_or_fixed() -> None:
-    """A new key that may change within a run has to be added to the list above."""
+def test_list_of_changeable_keys_is_complete() -> None:
+    """A new key marked `MAY_CHANGE` must be added to the list above."""
     free = {key for key in keys_of(Config) if may_change(key)}
-    assert free == set(FREE)
+    assert free == set(MAY_CHANGE_ON_RESUME)

@@ -1,4 +1,4 @@
-"""YAML as the schema reads it (trap 38), the place of every value, and intervals."""
+"""YAML loading: scalars as the schema reads them (trap 38), and the location of every value."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from transformer_mt.errors import UserError
 
 
 class Kinds(Section):
-    """One key of each type that a section may have."""
+    """Section with one key of each type."""
 
     text: str = ""
     real: float = 0.0
@@ -34,7 +34,7 @@ def read(file: Path, text: str) -> Tree:
     return read_yaml(file)
 
 
-# --- the field decides what a scalar is -------------------------------------------------------------------------------
+# --- scalars ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def read(file: Path, text: str) -> Tree:
         ("maybe: none", "maybe", "none"),
     ],
 )
-def test_the_field_decides_what_a_scalar_is(file: Path, line: str, key: str, value: object) -> None:
+def test_field_decides_the_type_of_a_scalar(file: Path, line: str, key: str, value: object) -> None:
     found = getattr(Kinds.model_validate(read(file, line).values), key)
     assert found == value
     assert type(found) is type(value)
@@ -79,25 +79,25 @@ def test_the_field_decides_what_a_scalar_is(file: Path, line: str, key: str, val
 @pytest.mark.parametrize(
     "line", ["real: 1:30", "count: 1:30", "count: 1.5", "real: yes", "flag: 1:30", "real: inf", "count: null", "x: 1"]
 )
-def test_what_a_field_cannot_be_is_refused(file: Path, line: str) -> None:
+def test_scalar_of_a_wrong_type_is_refused(file: Path, line: str) -> None:
     with pytest.raises(ValidationError):
         Kinds.model_validate(read(file, line).values)
 
 
 @pytest.mark.parametrize("key", ["on", "no", "null", "1", "1:30", "~"])
-def test_a_key_is_text(file: Path, key: str) -> None:
+def test_keys_are_always_text(file: Path, key: str) -> None:
     assert read(file, f"{key}: x").values == {key: "x"}
 
 
-def test_a_section_is_frozen() -> None:
+def test_section_is_frozen() -> None:
     with pytest.raises(ValidationError, match="frozen"):
         setattr(Kinds(), "count", 1)  # noqa: B010  (pyright sees through the plain assignment)
 
 
-# --- places -----------------------------------------------------------------------------------------------------------
+# --- locations --------------------------------------------------------------------------------------------------------
 
 
-def test_every_value_knows_its_line(file: Path) -> None:
+def test_every_value_has_a_location(file: Path) -> None:
     tree = read(file, "# comment\na: 1\nb:\n  c: [x,\n      y]\n  d: {e: 1}\n")
     assert {place.source for place in tree.locations.values()} == {str(file)}
     assert {path: place.line for path, place in tree.locations.items()} == {
@@ -113,7 +113,7 @@ def test_every_value_knows_its_line(file: Path) -> None:
     assert str(tree.locate(("b", "d", "missing", "deeper"))) == f"{file}:6"
 
 
-def test_over_merges_sections_and_replaces_the_rest(tmp_path: Path) -> None:
+def test_merge_over_merges_sections_and_replaces_the_rest(tmp_path: Path) -> None:
     base = read(tmp_path / "base.yaml", "a: {x: 1, y: 2}\nb: [1, 2, 3]\nc: old\nd: {x: 1}\n")
     heir = read(tmp_path / "heir.yaml", "a:\n  y: 3\nb: [4]\nc: null\nd: {y: 2}\n")
     both = heir.merge_over(base, lambda path: path != ("d",))
@@ -123,7 +123,7 @@ def test_over_merges_sections_and_replaces_the_rest(tmp_path: Path) -> None:
     assert ("b", 1) not in both.locations and ("d", "x") not in both.locations
 
 
-def test_replacing_puts_a_whole_value_in_place_and_leaves_the_tree(file: Path) -> None:
+def test_replace_returns_a_changed_copy(file: Path) -> None:
     tree, here = read(file, "a: {x: 1, y: 2}\n"), Location("here")
     new = tree.replace(("a", "x"), {"deep": "3"}, here)
     assert new.values == {"a": {"x": {"deep": "3"}, "y": "2"}}
@@ -133,7 +133,7 @@ def test_replacing_puts_a_whole_value_in_place_and_leaves_the_tree(file: Path) -
     assert tree.replace(("n", "e", "w"), "1", here).locate(("n", "e")) == here
 
 
-# --- files that cannot be read ----------------------------------------------------------------------------------------
+# --- invalid files ----------------------------------------------------------------------------------------------------
 
 MISTAKES: dict[str, tuple[bytes, str]] = {
     "empty": (b"", "is empty"),
@@ -157,7 +157,7 @@ MISTAKES: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize(("content", "message"), MISTAKES.values(), ids=MISTAKES)
-def test_a_mistake_is_one_sentence_with_its_place(file: Path, content: bytes, message: str) -> None:
+def test_invalid_yaml_error_is_one_line_with_location(file: Path, content: bytes, message: str) -> None:
     file.write_bytes(content)
     with pytest.raises(UserError, match=message) as caught:
         read_yaml(file)
@@ -165,7 +165,7 @@ def test_a_mistake_is_one_sentence_with_its_place(file: Path, content: bytes, me
     assert "\n" not in str(caught.value)
 
 
-def test_what_is_no_file(tmp_path: Path, file: Path) -> None:
+def test_missing_file_or_directory_is_refused(tmp_path: Path, file: Path) -> None:
     with pytest.raises(UserError, match="no such file"):
         read_yaml(file)
     with pytest.raises(UserError, match="is a directory"):
@@ -176,18 +176,18 @@ def test_what_is_no_file(tmp_path: Path, file: Path) -> None:
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
-def test_byte_order_mark_and_line_ends(file: Path, end: str) -> None:
+def test_byte_order_mark_and_any_line_ending_are_accepted(file: Path, end: str) -> None:
     file.write_bytes(f"\ufeffa: 1{end}b: 2".encode())
     tree = read_yaml(file)
     assert tree.values == {"a": "1", "b": "2"}
     assert tree.locate(("b",)) == (str(file), 2)
 
 
-def test_an_alias_repeats_a_value(file: Path) -> None:
+def test_alias_repeats_a_value(file: Path) -> None:
     assert read(file, "a: &x {k: 1}\nb: *x\n").values == {"a": {"k": "1"}, "b": {"k": "1"}}
 
 
-def test_tags_construct_nothing(file: Path) -> None:
+def test_tags_construct_no_objects(file: Path) -> None:
     assert read(file, "a: !!python/object/apply:os.system [x]\n").values == {"a": ["x"]}
 
 
@@ -195,10 +195,10 @@ def test_tags_construct_nothing(file: Path) -> None:
     ("text", "value"),
     [("1e-4", "1e-4"), ("null", None), ("", None), ("[a, b]", ["a", "b"]), ("{a: 1}", {"a": "1"}), ("'null'", "null")],
 )
-def test_read_value(text: str, value: Any) -> None:
+def test_read_value_parses_yaml(text: str, value: Any) -> None:
     assert read_value(text, "there") == value
 
 
-def test_a_value_that_is_no_yaml_names_its_place() -> None:
+def test_invalid_value_error_names_its_source() -> None:
     with pytest.raises(UserError, match=r"^there:1: not valid YAML"):
         read_value("[a", "there")

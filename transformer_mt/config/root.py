@@ -188,7 +188,7 @@ def _read_inherited(path: Path, descendants: tuple[Path, ...]) -> Tree:
 
 
 def _is_merged(path: KeyPath) -> bool:
-    """Return whether an heir's section merges with that of its base. A source or `data.test` is replaced as a whole."""
+    """Return whether a section is merged with the inherited one. A source and `data.test` are replaced as a whole."""
     return _section_at(path) not in (None, Source)
 
 
@@ -205,7 +205,8 @@ def _explain(error: ValidationError, tree: Tree) -> list[str]:
         if detail["type"] == "section_error":  # it names a key of the section that pydantic reports
             path = (*path, *filter(None, detail.get("ctx", {})["key"].split(".")))
         section = _section_at(path[:-1])
-        message = describe_error(cast(dict[str, Any], detail), list(section.model_fields) if section else [])
+        keys = list(section.model_fields) if section else []
+        message = describe_error(cast(dict[str, Any], detail), keys, ".".join(map(str, path)))
         messages.setdefault(path, []).append(message)
     return [
         _error_line(tree, path, "; or: ".join(dict.fromkeys(messages[path])))

@@ -84,17 +84,29 @@ def section_error(key: str, message: str) -> PydanticCustomError:
     return PydanticCustomError("section_error", "{message}", {"key": key, "message": message})
 
 
-def describe_error(detail: dict[str, Any], keys: list[str]) -> str:
-    """Describe one pydantic error to the user. `keys` are the known keys of the section, for suggestions."""
+REMOVED = {
+    "keep.when_full": "was removed: a full disk always ends training with status 2; delete this key, and resume with "
+    "the same command after you have freed space",
+    "optimizer.kind=schedule_free": '"schedule_free" was removed: use adamw, or muon, with schedule.kind: wsd',
+}
+"""Keys (`section.key`) and values (`section.key=value`) of earlier versions, with the message for their users."""
+
+
+def describe_error(detail: dict[str, Any], keys: list[str], path: str = "") -> str:
+    """Describe one pydantic error to the user.
+
+    `keys` are the known keys of the section, for suggestions. `path` is the dotted key, which selects the message for a
+    removed key or value.
+    """
     kind, given = detail["type"], detail["input"]
     shown = "nothing" if given is None else json.dumps(given, ensure_ascii=False, default=str)
     if kind == "extra_forbidden":
-        return "unknown key, " + _suggest(str(detail["loc"][-1]), keys)
+        return REMOVED.get(path) or "unknown key, " + _suggest(str(detail["loc"][-1]), keys)
     if kind == "missing":
         return "is required"
     if kind == "literal_error":
         choices = [choice.strip("'") for choice in detail["ctx"]["expected"].replace(" or ", ", ").split(", ")]
-        return f"{shown} is not allowed, {_suggest(str(given), choices)}"
+        return REMOVED.get(f"{path}={given}") or f"{shown} is not allowed, {_suggest(str(given), choices)}"
     if kind in ("model_type", "model_attributes_type", "dict_type"):
         return f"must be a section of keys and values, not {shown}"
     message = detail["msg"].removeprefix("Value error, ")

@@ -1,4 +1,4 @@
-"""Tokenizers of other programs and of earlier runs: what they do to text is taken over, what they add is not."""
+"""Loading of existing tokenizers: same ids as the original, without its special tokens and templates."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ TEXTS = [text for pair in PAIRS for text in pair]
 STRANGE = ["", " ", "  two  spaces ", "<s> </s> <pad> <0x41> [CLS]", "語 é 😀", "Der Hund, 2024!", "\ta\n"]
 
 
-def imported(path: Path, kind: str = "bpe") -> Tokenizer:
+def load_file(path: Path, kind: str = "bpe") -> Tokenizer:
     return build_tokenizers(TokenizerConfig.model_validate({"file": str(path), "kind": kind}), PAIRS).src
 
 
 def make_hugging_face(model: str, normalizer: normalizers.Normalizer | None = None) -> hf.Tokenizer:
-    """A tokenizer as other programs make it: with special tokens, a template, padding and truncation."""
+    """Return a Hugging Face tokenizer with special tokens, a template, padding and truncation."""
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
     kinds: dict[str, tuple[Any, Any]] = {
         "word": (models.WordLevel(unk_token="[UNK]"), trainers.WordLevelTrainer(special_tokens=special)),
@@ -65,11 +65,11 @@ def kind(request: pytest.FixtureRequest) -> str:
 # --- tokenizer.json of Hugging Face -----------------------------------------------------------------------------------
 
 
-def test_text_has_the_ids_that_the_file_gives_it(kind: str, tmp_path: Path) -> None:
-    """Apart from template, padding, truncation and dropout."""
+def test_hugging_face_file_gives_the_same_ids(kind: str, tmp_path: Path) -> None:
+    """Template, padding, truncation and dropout are removed."""
     original = make_hugging_face(kind)
     original.save(str(tmp_path / "other.json"))
-    found = imported(tmp_path / "other.json", kind)
+    found = load_file(tmp_path / "other.json", kind)
     original.no_padding()
     original.no_truncation()
     if kind == "bpe":
@@ -79,10 +79,10 @@ def test_text_has_the_ids_that_the_file_gives_it(kind: str, tmp_path: Path) -> N
     assert found.vocab_size == original.get_vocab_size() + 3
 
 
-def test_a_literal_special_token_is_text(kind: str, tmp_path: Path) -> None:
-    """Trap 30: also when what was imported is saved and loaded."""
+def test_literal_special_token_encodes_as_text(kind: str, tmp_path: Path) -> None:
+    """Trap 30, also after saving and loading."""
     make_hugging_face(kind, normalizers.NFC()).save(str(tmp_path / "other.json"))
-    found = imported(tmp_path / "other.json", kind)
+    found = load_file(tmp_path / "other.json", kind)
     TokenizerPair(found, found).save(tmp_path / "tokenizer.json")
     for tokenizer in (found, TokenizerPair.load(tmp_path / "tokenizer.json").tgt):
         (ids,) = tokenizer.encode(["a [CLS][SEP] [PAD] </s> b"])
@@ -90,20 +90,20 @@ def test_a_literal_special_token_is_text(kind: str, tmp_path: Path) -> None:
         assert max(ids) < tokenizer.pad_id
 
 
-def test_the_normalisation_of_bert(tmp_path: Path) -> None:
-    """Which takes characters for private use away."""
+def test_bert_normalizer_gives_the_same_ids(tmp_path: Path) -> None:
+    """BERT's normalizer removes private-use characters."""
     original = make_hugging_face("wordpiece", normalizers.BertNormalizer())
     original.no_truncation()
     original.no_padding()
     original.save(str(tmp_path / "other.json"))
-    found = imported(tmp_path / "other.json", "wordpiece")
+    found = load_file(tmp_path / "other.json", "wordpiece")
     assert found.encode(TEXTS) == [original.encode(text, add_special_tokens=False).ids for text in TEXTS]
 
 
 @pytest.mark.parametrize("kind", ["bpe", "byte_bpe", "unigram"], indirect=True)
-def test_an_imported_vocabulary_can_be_sampled_from(kind: str, tmp_path: Path) -> None:
+def test_loaded_vocabulary_supports_subword_sampling(kind: str, tmp_path: Path) -> None:
     make_hugging_face(kind).save(str(tmp_path / "other.json"))
-    found = imported(tmp_path / "other.json", kind)
+    found = load_file(tmp_path / "other.json", kind)
     resample, coded = SubwordSampler(found, 0.5, 1, 999), found.encode([text.lower() for text in TEXTS])
     drawn = [resample(ids, 0, 0, row) for row, ids in enumerate(coded)]
     assert found.decode(drawn) == found.decode(coded)
@@ -113,7 +113,7 @@ def test_an_imported_vocabulary_can_be_sampled_from(kind: str, tmp_path: Path) -
 # --- of a run ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_tokenizers_of_a_run_are_taken_again(tmp_path: Path) -> None:
+def test_tokenizers_of_a_run_can_be_reused(tmp_path: Path) -> None:
     for joint in (True, False):
         first = build_tokenizers(TokenizerConfig(joint=joint, vocab_size=400), PAIRS)
         first.save(tmp_path / "tokenizer.json")
@@ -124,7 +124,7 @@ def test_the_tokenizers_of_a_run_are_taken_again(tmp_path: Path) -> None:
         for old, new in ((first.src, again.src), (first.tgt, again.tgt)):
             assert new.encode([*TEXTS, *STRANGE]) == old.encode([*TEXTS, *STRANGE])
     with pytest.raises(UserError, match="holds a vocabulary for each language; name it in src_file and in tgt_file"):
-        imported(tmp_path / "tokenizer.json")
+        load_file(tmp_path / "tokenizer.json")
 
 
 # --- SentencePiece ----------------------------------------------------------------------------------------------------
@@ -151,12 +151,12 @@ def make_sentencepiece(folder: Path, **options: Any) -> Path:
     ],
     ids=str,
 )
-def test_text_has_the_pieces_that_sentencepiece_gives_it(options: dict[str, Any], tmp_path: Path) -> None:
+def test_sentencepiece_model_gives_the_same_ids_and_text(options: dict[str, Any], tmp_path: Path) -> None:
     path = make_sentencepiece(tmp_path, **options)
     import sentencepiece
 
     original: Any = sentencepiece.SentencePieceProcessor(model_file=str(path))
-    found = imported(path, options["model_type"])
+    found = load_file(path, options["model_type"])
     held_out = [text for pair in load_pairs("validation")[:200] for text in pair]
     strange = ["  two  spaces ", " ", "", "语 é ﬁ 😀", "ABC abc ①", "a<sep>b", "<sep>", "a <sep>>b", "a <unk> </s>b<s>"]
     texts = [*held_out, *strange]
@@ -165,10 +165,10 @@ def test_text_has_the_pieces_that_sentencepiece_gives_it(options: dict[str, Any]
     assert found.vocab_size == original.get_piece_size() + 3
 
 
-def test_a_byte_of_sentencepiece_is_no_text(tmp_path: Path) -> None:
+def test_literal_byte_token_encodes_as_text(tmp_path: Path) -> None:
     """Trap 30."""
     path = make_sentencepiece(tmp_path, model_type="unigram", vocab_size=400, byte_fallback=True)
-    found = imported(path, "unigram")
+    found = load_file(path, "unigram")
     assert found.decode(found.encode(["<0x41>"])) == ["<0x41>"]
 
 
@@ -186,12 +186,12 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_another_file_is_refused(name: str, tmp_path: Path) -> None:
+def test_wrong_file_is_refused(name: str, tmp_path: Path) -> None:
     if name.endswith(".model"):
         pytest.importorskip("sentencepiece")
     (tmp_path / name).write_bytes(WRONG[name])
     with pytest.raises(UserError) as caught:
-        imported(tmp_path / name)
+        load_file(tmp_path / name)
     said = str(caught.value)
     assert said.startswith(f"tokenizer.file: {tmp_path / name}: is no")
     assert "a tokenizer.json (of Hugging Face tokenizers, or of a run) or a SentencePiece .model" in said
@@ -205,45 +205,44 @@ def test_another_file_is_refused(name: str, tmp_path: Path) -> None:
         ("char", models.BPE({"a": 0}, []), "drops characters that it does not know"),
     ],
 )
-def test_a_file_that_cannot_take_any_text(name: str, model: Any, message: str, tmp_path: Path) -> None:
+def test_vocabulary_that_cannot_encode_any_text_is_refused(name: str, model: Any, message: str, tmp_path: Path) -> None:
     hf.Tokenizer(model).save(str(tmp_path / "t.json"))
     with pytest.raises(UserError, match=rf"tokenizer\.file: .*/t\.json: {message}"):
-        imported(tmp_path / "t.json", name)
+        load_file(tmp_path / "t.json", name)
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_missing_file_or_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=rf"tokenizer\.file: {tmp_path}/no\.json: no such file \(looked in"):
-        imported(tmp_path / "no.json")
+        load_file(tmp_path / "no.json")
     with pytest.raises(UserError, match=rf"tokenizer\.file: {tmp_path}: is a directory; name a tokenizer\.json"):
-        imported(tmp_path)
+        load_file(tmp_path)
     config = TokenizerConfig(src_file=str(tmp_path), tgt_file="no.json", joint=False)
     with pytest.raises(UserError, match=r"tokenizer\.src_file: .*: is a directory"):
         build_tokenizers(config, PAIRS)
 
 
-def test_another_kind_is_refused(kind: str, tmp_path: Path) -> None:
+def test_mismatched_kind_is_refused(kind: str, tmp_path: Path) -> None:
     make_hugging_face(kind).save(str(tmp_path / "other.json"))
     with pytest.raises(UserError, match=f"holds {kind}, but tokenizer.kind is char; set tokenizer.kind: {kind}"):
-        imported(tmp_path / "other.json", "char")
+        load_file(tmp_path / "other.json", "char")
 
 
 @pytest.mark.parametrize("model_type", ["word", "char"])
-def test_another_type_of_sentencepiece_is_refused(model_type: str, tmp_path: Path) -> None:
+def test_unsupported_sentencepiece_type_is_refused(model_type: str, tmp_path: Path) -> None:
     path = make_sentencepiece(tmp_path, model_type=model_type, vocab_size=40, hard_vocab_limit=False)
     with pytest.raises(UserError, match="of an unsupported type; only unigram and bpe"):
-        imported(path)
+        load_file(path)
 
 
-def test_without_sentencepiece_the_remedy_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_sentencepiece_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "spm.model").write_bytes(b"")
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
     with pytest.raises(UserError, match=r"needs one more package: pip install sentencepiece"):
-        imported(tmp_path / "spm.model")
+        load_file(tmp_path / "spm.model")
 
 
-def test_nothing_of_the_file_is_lost_in_json(kind: str, tmp_path: Path) -> None:
-    """What is kept is the library's JSON of what was read."""
+def test_json_keeps_added_tokens_and_drops_post_processing(kind: str, tmp_path: Path) -> None:
     make_hugging_face(kind).save(str(tmp_path / "other.json"))
-    content = json.loads(imported(tmp_path / "other.json", kind).to_json())
+    content = json.loads(load_file(tmp_path / "other.json", kind).to_json())
     assert (content["padding"], content["truncation"], content["post_processor"]) == (None, None, None)
     assert [token["content"] for token in content["added_tokens"]] == ["Hund"]

@@ -1,4 +1,4 @@
-"""The tokenizer gives back any text (trap 31), and no text reaches the symbols that are not text (trap 30)."""
+"""Tokenizers: any text round-trips (trap 31), and no text encodes to a reserved symbol (trap 30)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LOSSLESS = ("char", "bpe", "byte_bpe", "unigram")
 GERMAN = [tgt for _, tgt in load_pairs("test")[:200]]
 
 
-def learn(texts: Sequence[str], vocab_size: int = 400, min_frequency: int = 2, **keys: Any) -> Tokenizer:
+def train_on(texts: Sequence[str], vocab_size: int = 400, min_frequency: int = 2, **keys: Any) -> Tokenizer:
     config = TokenizerConfig(vocab_size=vocab_size, min_frequency=min_frequency, **keys)
     return build_tokenizers(config, [(text, "") for text in texts]).src
 
@@ -41,7 +41,7 @@ def reloaded(tokenizer: Tokenizer, folder: Path) -> Tokenizer:
 
 
 def vocabulary(tokenizer: Tokenizer) -> list[str]:
-    """The entries that the library knows."""
+    """Return all entries except the control symbols."""
     return tokenizer.tokens(range(tokenizer.vocab_size))[: -len(CONTROL_SYMBOLS)]
 
 
@@ -49,65 +49,65 @@ def round_trip(tokenizer: Tokenizer, texts: Sequence[str]) -> list[str]:
     return tokenizer.decode(tokenizer.encode(texts))
 
 
-LEARNT_FROM = {
+TRAINING_TEXTS = {
     "plain": GERMAN,
     "odd": [*ODD * 3, *(f" {a}{b}{a} {b} {a}" for a in ODD for b in ODD[::5])],
     "tiny": [""],
 }
 
 
-@pytest.fixture(scope="module", params=itertools.product(LOSSLESS, LEARNT_FROM), ids="-".join)
+@pytest.fixture(scope="module", params=itertools.product(LOSSLESS, TRAINING_TEXTS), ids="-".join)
 def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
-    """From German text, from text of odd characters, and with nothing but bytes."""
+    """A tokenizer trained on German text, on odd characters, or on no text (bytes only)."""
     kind, text = request.param
-    return learn(LEARNT_FROM[text], kind=kind)
+    return train_on(TRAINING_TEXTS[text], kind=kind)
 
 
-# --- any text comes back ----------------------------------------------------------------------------------------------
+# --- round trips ------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@settings(max_examples=30, deadline=None, derandomize=True, database=None)
 @given(texts=st.lists(TEXTS, max_size=4))
-def test_any_text_comes_back(tokenizer: Tokenizer, texts: list[str]) -> None:
-    """Trap 31; and no text has control symbols in it (30)."""
+def test_any_text_round_trips(tokenizer: Tokenizer, texts: list[str]) -> None:
+    """Traps 30 and 31."""
     ids = tokenizer.encode(texts)
     assert tokenizer.decode(ids) == texts
     assert max(itertools.chain(*ids), default=-1) < tokenizer.pad_id
 
 
-@pytest.mark.parametrize("cuts", [[], ["whitespace"], ["punctuation"], ["digits"], ["scripts"]], ids=str)
+@pytest.mark.parametrize("boundaries", [[], ["whitespace"], ["punctuation"], ["digits"], ["scripts"]], ids=str)
 @pytest.mark.parametrize("kind", LOSSLESS)
-def test_any_text_comes_back_whatever_is_cut(kind: str, cuts: list[str]) -> None:
-    """Trap 31; also where pieces cross words, and the training text is full of literals."""
+def test_any_text_round_trips_with_any_boundaries(kind: str, boundaries: list[str]) -> None:
+    """Trap 31, also if tokens span words and the training text contains literal special tokens."""
     texts = [text for odd in ODD for text in (odd, f"a{odd}b", f"a {odd} b", f"{odd} a", f"a {odd}", odd * 3)]
-    assert round_trip(learn(texts * 3, 700, kind=kind, pre_tokenization=cuts), texts) == texts
+    assert round_trip(train_on(texts * 3, 700, kind=kind, pre_tokenization=boundaries), texts) == texts
 
 
-def test_the_odd_characters_come_back(tokenizer: Tokenizer) -> None:
-    """Trap 31: each alone, between words, and at the ends."""
+def test_odd_characters_round_trip(tokenizer: Tokenizer) -> None:
+    """Trap 31: alone, between words, and at the ends."""
     texts = [text for odd in ODD for text in (odd, f"a{odd}b", f"a {odd} b", f"{odd} a", f"a {odd}", odd * 3)]
     assert round_trip(tokenizer, texts) == texts
 
 
 @pytest.mark.parametrize("text", ["", " ", "  ", " a", "a ", "  a  b   c  ", "\n", " \n a", "\ta\t"])
-def test_spaces_come_back(tokenizer: Tokenizer, text: str) -> None:
+def test_spaces_round_trip(tokenizer: Tokenizer, text: str) -> None:
     assert round_trip(tokenizer, [text]) == [text]
 
 
 @pytest.mark.parametrize("kind", ["word", "wordpiece"])
-def test_what_is_known_comes_back_and_what_is_not_is_shown(kind: str) -> None:
-    """Trap 31, the documented loss: an unknown word is ` ⁇`, everything else stays."""
+def test_unknown_words_are_shown_and_known_text_round_trips(kind: str) -> None:
+    """Trap 31, the documented loss: an unknown word becomes ` ⁇`."""
     texts = ["the dog, the cat", "a cat  and a  dog", "(see 2024)", "a ## b##c"] * 3
-    tokenizer = learn(texts, kind=kind, min_frequency=1)
+    tokenizer = train_on(texts, kind=kind, min_frequency=1)
     assert round_trip(tokenizer, texts) == texts
     assert round_trip(tokenizer, ["the 猫, the dog", "猫", "(猫)"]) == ["the ⁇, the dog", "⁇", "( ⁇)"]
 
 
-@settings(max_examples=40, deadline=None, derandomize=True, database=None)
+@settings(max_examples=20, deadline=None, derandomize=True, database=None)
 @given(text=TEXTS)
 @pytest.mark.parametrize("kind", ["word", "wordpiece"])
-def test_a_vocabulary_with_unknowns_takes_any_text(kind: str, text: str) -> None:
-    tokenizer = KNOWING_LITTLE[kind]
+def test_vocabulary_with_unknowns_encodes_any_text(kind: str, text: str) -> None:
+    tokenizer = SMALL_VOCABULARIES[kind]
     (ids,) = tokenizer.encode([text])
     assert max(ids, default=-1) < tokenizer.pad_id
     assert bool(ids) == bool(text)
@@ -115,53 +115,53 @@ def test_a_vocabulary_with_unknowns_takes_any_text(kind: str, text: str) -> None
     assert tokenizer.decode([ids])[0].count("⁇") == unknown + (text.count("⁇") if not unknown else 0)
 
 
-KNOWING_LITTLE = {kind: learn(GERMAN, kind=kind) for kind in ("word", "wordpiece")}
+SMALL_VOCABULARIES = {kind: train_on(GERMAN, kind=kind) for kind in ("word", "wordpiece")}
 
 
 @pytest.mark.parametrize("text", ["##", "##s", "a##s", "a ##s", "###", "#", "##unk", "a#b"])
-def test_a_sign_that_marks_the_inside_of_words_is_text_too(text: str) -> None:
-    for cuts in ([], ["whitespace"], ["whitespace", "punctuation"]):
-        tokenizer = learn([text, "the dogs as"] * 3, kind="wordpiece", min_frequency=1, pre_tokenization=cuts)
+def test_literal_continuation_prefix_round_trips(text: str) -> None:
+    for boundaries in ([], ["whitespace"], ["whitespace", "punctuation"]):
+        tokenizer = train_on([text, "the dogs as"] * 3, kind="wordpiece", min_frequency=1, pre_tokenization=boundaries)
         assert round_trip(tokenizer, [text]) == [text]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_nothing_is_nothing(kind: str) -> None:
-    tokenizer = learn(GERMAN, kind=kind)
+def test_empty_input_gives_empty_output(kind: str) -> None:
+    tokenizer = train_on(GERMAN, kind=kind)
     assert tokenizer.encode([]) == [] and tokenizer.encode([""]) == [[]]
     assert tokenizer.decode([]) == [] and tokenizer.decode([[]]) == [""]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_word_has_the_same_pieces_at_the_start_and_inside(kind: str) -> None:
-    tokenizer = learn(["the dog and the cat"] * 9, kind=kind)
+def test_word_has_the_same_tokens_at_the_start_and_inside(kind: str) -> None:
+    tokenizer = train_on(["the dog and the cat"] * 9, kind=kind)
     (alone,), (inside,) = tokenizer.encode(["dog"]), tokenizer.encode(["the dog"])
     assert inside[-len(alone) :] == alone
 
 
-def test_texts_do_not_touch_each_other(tokenizer: Tokenizer) -> None:
+def test_batch_encoding_equals_one_by_one(tokenizer: Tokenizer) -> None:
     texts = ["one", "", "two three", "語"]
     assert tokenizer.encode(texts) == [ids for text in texts for ids in tokenizer.encode([text])]
 
 
 @pytest.mark.parametrize("kind", ["char", "bpe", "unigram"])
-def test_a_character_that_was_never_seen_is_its_utf8_bytes(kind: str) -> None:
-    tokenizer = learn(["abc"], kind=kind)
+def test_unseen_character_encodes_as_utf8_bytes(kind: str) -> None:
+    tokenizer = train_on(["abc"], kind=kind)
     (ids,) = tokenizer.encode(["語"])
     assert tokenizer.tokens(ids)[-3:] == [f"<0x{byte:02X}>" for byte in "語".encode()]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_decoding_leaves_control_symbols_out(kind: str) -> None:
-    tokenizer = learn(["a b"], kind=kind, min_frequency=1)
+def test_decode_skips_control_symbols(kind: str) -> None:
+    tokenizer = train_on(["a b"], kind=kind, min_frequency=1)
     (ids,) = tokenizer.encode(["a b"])
     between = [tokenizer.bos_id, *ids, tokenizer.eos_id, tokenizer.pad_id]
     assert tokenizer.decode([between]) == ["a b"]
     assert tokenizer.tokens(between[:1] + between[-2:]) == ["<s>", "</s>", "<pad>"]
 
 
-def test_bytes_that_are_no_utf8_are_replaced() -> None:
-    tokenizer = learn(["abc"])
+def test_decode_replaces_invalid_utf8() -> None:
+    tokenizer = train_on(["abc"])
     lone_byte = vocabulary(tokenizer).index("<0xE8>")
     assert tokenizer.decode([[lone_byte]]) == ["\ufffd"]
 
@@ -169,41 +169,43 @@ def test_bytes_that_are_no_utf8_are_replaced() -> None:
 # --- literal special tokens -------------------------------------------------------------------------------------------
 
 LITERAL = ["<pad>", "<s>", "</s>", "<unk>", "<0x41>", "<0x0a>", "a<pad>b", "x </s>", "</s></s>", "<s> <s>", "<<s>>"]
-WITH_CUTS = [
-    (kind, cuts)
+KINDS_AND_BOUNDARIES = [
+    (kind, boundaries)
     for kind in KINDS
-    for cuts in (["whitespace", "punctuation", "digits"], ["whitespace"], [])
-    if cuts or kind != "word"  # which needs words
+    for boundaries in (["whitespace", "punctuation", "digits"], ["whitespace"], [])
+    if boundaries or kind != "word"  # word requires a boundary
 ]
 
 
 @pytest.mark.parametrize("trained_on", ["other text", "the literals"])
-@pytest.mark.parametrize(("kind", "cuts"), WITH_CUTS)
-def test_literal_special_tokens_are_text(kind: str, trained_on: str, cuts: list[str], tmp_path: Path) -> None:
-    """Trap 30: also after saving and loading, and though the training text is full of them."""
+@pytest.mark.parametrize(("kind", "boundaries"), KINDS_AND_BOUNDARIES)
+def test_literal_special_tokens_encode_as_text(
+    kind: str, trained_on: str, boundaries: list[str], tmp_path: Path
+) -> None:
+    """Trap 30, also after saving and loading, and with training text that contains them."""
     text = ["<p/s>ad unkb0x41a</"] if trained_on == "other text" else LITERAL * 50
-    tokenizer = learn(text, 700, min_frequency=1, kind=kind, pre_tokenization=cuts)
+    tokenizer = train_on(text, 700, min_frequency=1, kind=kind, pre_tokenization=boundaries)
     for found in (tokenizer, reloaded(tokenizer, tmp_path)):
-        coded = found.encode(LITERAL)
-        assert max(itertools.chain(*coded)) < found.pad_id
-        assert not {*BYTE_TOKENS} & {*found.tokens(itertools.chain(*coded))}
+        ids = found.encode(LITERAL)
+        assert max(itertools.chain(*ids)) < found.pad_id
+        assert not {*BYTE_TOKENS} & {*found.tokens(itertools.chain(*ids))}
         if kind in LOSSLESS or trained_on == "the literals":
-            assert found.decode(coded) == LITERAL
+            assert found.decode(ids) == LITERAL
 
 
-@pytest.mark.parametrize(("kind", "cuts"), WITH_CUTS)
-def test_no_piece_is_a_reserved_entry(kind: str, cuts: list[str]) -> None:
-    """Trap 30, at its root: reserved entries stand once, at the head of the vocabulary."""
+@pytest.mark.parametrize(("kind", "boundaries"), KINDS_AND_BOUNDARIES)
+def test_learned_tokens_never_equal_reserved_ones(kind: str, boundaries: list[str]) -> None:
+    """Trap 30: every reserved token occurs once, at the start of the vocabulary."""
     text = LITERAL * 50 + [" ".join([*CONTROL_SYMBOLS, *BYTE_TOKENS, "<unk>"])] * 50
-    entries = vocabulary(learn(text, vocab_size=700, kind=kind, pre_tokenization=cuts))
+    entries = vocabulary(train_on(text, vocab_size=700, kind=kind, pre_tokenization=boundaries))
     reserved = {"byte_bpe": [], "word": ["<unk>"], "wordpiece": ["<unk>"]}.get(kind, [*BYTE_TOKENS])
     assert entries[: len(reserved)] == reserved
     assert len(set(entries)) == len(entries)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_control_symbols_stand_behind_the_vocabulary(kind: str) -> None:
-    tokenizer = learn(GERMAN, kind=kind)
+def test_control_symbols_follow_the_vocabulary(kind: str) -> None:
+    tokenizer = train_on(GERMAN, kind=kind)
     n = len(vocabulary(tokenizer))
     assert n == tokenizer.backend.get_vocab_size()
     assert (tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id, tokenizer.vocab_size) == (n, n + 1, n + 2, n + 3)
@@ -213,8 +215,8 @@ def test_control_symbols_stand_behind_the_vocabulary(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_loaded_tokenizer_is_the_one_that_was_saved(kind: str, tmp_path: Path) -> None:
-    tokenizer = learn([*GERMAN, *ODD], kind=kind, normalization=["NFKC", "quotes", "strip_accents"])
+def test_saved_tokenizer_loads_back_equal(kind: str, tmp_path: Path) -> None:
+    tokenizer = train_on([*GERMAN, *ODD], kind=kind, normalization=["NFKC", "quotes", "strip_accents"])
     again = reloaded(tokenizer, tmp_path)
     texts = [*ODD, *LITERAL, "Der Hund schläft."]
     assert again.encode(texts) == tokenizer.encode(texts)
@@ -223,7 +225,7 @@ def test_a_loaded_tokenizer_is_the_one_that_was_saved(kind: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_one_vocabulary_or_two(kind: str, tmp_path: Path) -> None:
+def test_joint_and_separate_vocabularies(kind: str, tmp_path: Path) -> None:
     texts = [("aaa bbb aaa bbb", "xxx yyy xxx yyy")] * 9
     for joint in (True, False):
         config = TokenizerConfig.model_validate({"kind": kind, "vocab_size": 300, "joint": joint, "source_bos": joint})
@@ -235,8 +237,8 @@ def test_one_vocabulary_or_two(kind: str, tmp_path: Path) -> None:
         assert ("b" in tgt, "y" in tgt) == (joint or kind == "byte_bpe", True)
 
 
-def test_the_json_is_what_decides_on_ids_and_nothing_else() -> None:
-    """The encoded corpus is cached under it."""
+def test_json_changes_exactly_with_the_ids() -> None:
+    """The JSON is part of the cache key of the encoded corpus."""
     texts = [(text, "") for text in GERMAN]
     plain = build_tokenizers(TokenizerConfig(vocab_size=400), texts).src.to_json()
     assert (
@@ -256,7 +258,7 @@ def test_the_json_is_what_decides_on_ids_and_nothing_else() -> None:
         (json.dumps({"format": 2, "src": {"model": 7}, "tgt": None}), "not a tokenizer of this program"),
     ],
 )
-def test_another_file_is_refused(content: str | None, message: str, tmp_path: Path) -> None:
+def test_wrong_file_is_refused(content: str | None, message: str, tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     if content is not None:
         path.write_text(content, encoding="utf-8")
