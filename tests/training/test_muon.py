@@ -1,4 +1,4 @@
-"""Muon against its formula in double precision, by singular values."""
+"""Muon against its formula, computed from singular values in double precision."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from transformer_mt.training.muon import COEFFICIENTS, ITERATIONS, MOMENTUM, UPD
 SHAPES = [(4, 4), (3, 7), (9, 2), (1, 5)]
 
 
-def pressed(matrix: Tensor) -> Tensor:
-    """U f(S) V^T, where f is the polynomial so many times over; by singular values, in double precision."""
+def exact(matrix: Tensor) -> Tensor:
+    """Apply the polynomial of Muon to the singular values, `ITERATIONS` times."""
     u, s, vt = torch.linalg.svd(matrix.double(), full_matrices=False)
     s = s / s.norm()
     for _ in range(ITERATIONS):
@@ -23,7 +23,7 @@ def pressed(matrix: Tensor) -> Tensor:
 
 
 class Oracle:
-    """One projection, as Jordan et al. 2024 and Liu et al. 2025 have it."""
+    """One projection, updated by the formulas of Jordan et al. 2024 and Liu et al. 2025."""
 
     def __init__(self, weight: Tensor) -> None:
         self.weight, self.momentum = weight.detach().double(), torch.zeros_like(weight).double()
@@ -33,7 +33,7 @@ class Oracle:
         self.momentum = MOMENTUM * self.momentum + (1 - MOMENTUM) * gradient
         direction = MOMENTUM * self.momentum + (1 - MOMENTUM) * gradient
         self.weight = (1 - rate * decay) * self.weight
-        self.weight -= rate * UPDATE_RMS * max(self.weight.shape) ** 0.5 * pressed(direction)
+        self.weight -= rate * UPDATE_RMS * max(self.weight.shape) ** 0.5 * exact(direction)
 
 
 def set_up(optimizer: Muon, rate: float, scale: float = 1.0, bad: bool = False) -> None:
@@ -43,15 +43,15 @@ def set_up(optimizer: Muon, rate: float, scale: float = 1.0, bad: bool = False) 
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_all_singular_values_become_nearly_equal(shape: tuple[int, int]) -> None:
+def test_singular_values_become_nearly_equal(shape: tuple[int, int]) -> None:
     matrices = torch.randn(6, *shape) * torch.tensor([1e-20, 1e-6, 1.0, 3.0, 1e6, 1e15])[:, None, None]
     found = orthogonalize(matrices, in_bf16=False)
     for matrix, made in zip(matrices, found, strict=True):
-        torch.testing.assert_close(made.double(), pressed(matrix), atol=1e-3, rtol=1e-3)
+        torch.testing.assert_close(made.double(), exact(matrix), atol=1e-3, rtol=1e-3)
         assert torch.linalg.svdvals(made).max() < 1.25
 
 
-def test_bf16_is_good_enough() -> None:
+def test_bf16_is_close_to_fp32() -> None:
     matrices = torch.randn(3, 16, 32)
     exact, found = (orthogonalize(matrices, in_bf16) for in_bf16 in (False, True))
     assert found.dtype == torch.float32
@@ -60,12 +60,12 @@ def test_bf16_is_good_enough() -> None:
         assert torch.cosine_similarity(one.flatten(), other.flatten(), dim=0) > 0.99
 
 
-def test_nothing_stays_nothing() -> None:
+def test_zeros_stay_zeros() -> None:
     assert torch.equal(orthogonalize(torch.zeros(2, 3, 5), in_bf16=True), torch.zeros(2, 3, 5))
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.1])
-def test_a_step_is_its_formula_for_each_projection(decay: float) -> None:
+def test_step_equals_its_formula_for_each_packed_projection(decay: float) -> None:
     packed, alone = nn.Parameter(torch.randn(10, 6)), nn.Parameter(torch.randn(6, 4))
     rows = [4, 3, 3]
     optimizer = Muon({packed: rows, alone: [6]}, decay, in_bf16=False)
@@ -82,8 +82,8 @@ def test_a_step_is_its_formula_for_each_projection(decay: float) -> None:
             torch.testing.assert_close(found.double(), oracle.weight, atol=1e-3, rtol=1e-3)
 
 
-def test_a_step_with_found_inf_changes_nothing_to_the_bit() -> None:
-    """Neither weights nor momentum, whatever the gradient."""
+def test_step_with_found_inf_changes_nothing() -> None:
+    """Weights and momentum stay, to the bit."""
     weight = nn.Parameter(torch.randn(5, 3))
     optimizer, oracle = Muon({weight: [5]}, 0.1, in_bf16=False), Oracle(weight)
     for bad, value in [(True, 1.0), (False, 0.5), (True, float("nan")), (True, float("inf")), (False, 0.7)]:

@@ -1,4 +1,4 @@
-"""Against the formulas of Adam and AdamW; what decays and what Muon moves, by name, in every preset."""
+"""Adam and AdamW against their formulas, and the parameters of weight decay and Muon in every preset."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Adam:
 
 def make_both(kind: Any, decay: float) -> tuple[nn.Parameter, torch.optim.Optimizer, Adam]:
     config = OptimizerConfig(kind=kind, weight_decay=decay)
-    layer = nn.Linear(5, 33, bias=False)  # more than a vector register, and a rest
+    layer = nn.Linear(5, 33, bias=False)  # more than a vector register, with a remainder
     weight = cast(nn.Parameter, layer.weight)
     (optimizer,) = make_optimizers(config, layer)
     return weight, optimizer, Adam(config, weight)
@@ -53,7 +53,7 @@ def remembered(optimizer: torch.optim.Optimizer) -> list[Tensor]:
 
 
 @KINDS
-def test_the_optimiser_is_its_formula(kind: str, decay: float) -> None:
+def test_optimizer_equals_its_formula(kind: str, decay: float) -> None:
     weight, optimizer, oracle = make_both(kind, decay)
     for rate in (0.1, 0.2, 0.05):
         weight.grad = torch.randn_like(weight)
@@ -65,8 +65,7 @@ def test_the_optimiser_is_its_formula(kind: str, decay: float) -> None:
 
 
 @KINDS
-def test_gradients_are_divided_by_grad_scale_inside_the_step(kind: str, decay: float) -> None:
-    """What torch's fused kernels read, so that neither normalising nor clipping needs a pass or a wait of its own."""
+def test_step_divides_gradients_by_grad_scale(kind: str, decay: float) -> None:
     weight, optimizer, oracle = make_both(kind, decay)
     for scale in (8.0, 1.0, 0.3, 1000.0):
         weight.grad = torch.randn_like(weight)
@@ -79,8 +78,8 @@ def test_gradients_are_divided_by_grad_scale_inside_the_step(kind: str, decay: f
 
 
 @KINDS
-def test_a_step_with_found_inf_changes_nothing_to_the_bit(kind: str, decay: float) -> None:
-    """Neither weights nor moments nor the count of steps, whatever the gradient; the step after it is the next one."""
+def test_step_with_found_inf_changes_nothing(kind: str, decay: float) -> None:
+    """Weights, moments and the step count stay, to the bit."""
     weight, optimizer, oracle = make_both(kind, decay)
     for bad, value in [(False, 0.5), (True, float("nan")), (True, float("inf")), (True, 1.0), (False, 0.7)]:
         weight.grad = torch.randn_like(weight) * value
@@ -98,7 +97,7 @@ def test_a_step_with_found_inf_changes_nothing_to_the_bit(kind: str, decay: floa
     assert {float(state["step"]) for state in optimizer.state.values()} == {2.0}
 
 
-def test_the_settings_reach_the_optimiser() -> None:
+def test_settings_are_passed_to_the_optimizer() -> None:
     config = OptimizerConfig(kind="adamw", betas=(0.8, 0.9), eps=1e-3, weight_decay=0.1)
     (optimizer,) = make_optimizers(config, nn.Linear(2, 2))
     assert [(group["betas"], group["eps"]) for group in optimizer.param_groups] == [((0.8, 0.9), 1e-3)] * 2
@@ -107,7 +106,7 @@ def test_the_settings_reach_the_optimiser() -> None:
     assert all(group["fused"] for group in optimizer.param_groups)
 
 
-def test_weight_decay_is_not_for_adam() -> None:
+def test_adam_refuses_weight_decay() -> None:
     with pytest.raises(ValidationError, match="set kind: adamw"):
         OptimizerConfig(weight_decay=0.1)
 
@@ -121,7 +120,7 @@ VECTOR = re.compile(r".*(\.bias|norm\.weight|_norm\.weight|embedding\.tokens\.we
 
 
 def variants() -> Iterator[tuple[str, ModelConfig]]:
-    """Every preset, and every way of tying with every kind of norm and positions."""
+    """Yield the model of every preset, and all combinations of tying, norm and positions."""
     for path in PRESETS:
         yield path.stem, configuration.load(path).model
     for tie, norm, positions in product(("all", "decoder", "none"), ("layernorm", "rmsnorm"), ("learned", "rotary")):
@@ -131,7 +130,7 @@ def variants() -> Iterator[tuple[str, ModelConfig]]:
 
 
 @pytest.mark.parametrize(("config"), [pytest.param(config, id=name) for name, config in variants()])
-def test_matrices_of_the_layers_decay_and_nothing_else(config: ModelConfig, words: Any) -> None:
+def test_weight_decay_applies_to_layer_matrices_only(config: ModelConfig, words: Any) -> None:
     with torch.device("meta"):
         model = Transformer(config, words(29, 0), words(29, 0))
     (optimizer,) = make_optimizers(OptimizerConfig(kind="adamw", weight_decay=0.1), model)
@@ -149,7 +148,7 @@ def test_matrices_of_the_layers_decay_and_nothing_else(config: ModelConfig, word
 
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 @pytest.mark.parametrize(("config"), [pytest.param(config, id=name) for name, config in variants()])
-def test_muon_moves_the_matrices_of_the_layers_and_adam_all_else(config: ModelConfig, decay: float, words: Any) -> None:
+def test_muon_updates_layer_matrices_and_adam_the_rest(config: ModelConfig, decay: float, words: Any) -> None:
     with torch.device("meta"):
         model = Transformer(config, words(29, 0), words(29, 0))
     muon, adam = make_optimizers(OptimizerConfig(kind="muon", weight_decay=decay), model)
@@ -166,7 +165,7 @@ def test_muon_moves_the_matrices_of_the_layers_and_adam_all_else(config: ModelCo
         assert sum(group["rows"]) == len(group["params"][0]), name
 
 
-def test_without_weight_decay_there_is_one_group() -> None:
+def test_no_weight_decay_gives_one_group() -> None:
     for kind in ("adam", "adamw"):
         config = OptimizerConfig.model_validate({"kind": kind})
         (optimizer,) = make_optimizers(config, nn.Linear(2, 2))

@@ -24,14 +24,14 @@ from transformer_mt.training.progress import Interval, Milestone, Progress, Trai
         ("3epochs", "3 epochs"),
     ],
 )
-def test_interval(written: object, read: str) -> None:
+def test_interval_is_normalised(written: object, read: str) -> None:
     adapter = TypeAdapter[str](Interval)
     assert adapter.validate_python(written) == read
     assert adapter.validate_python(read) == read
 
 
 @pytest.mark.parametrize("written", ["0", "-1", "1.5", "1e3", "steps", "1 hour", "1 epoch 2", "", None, True])
-def test_no_interval(written: object) -> None:
+def test_invalid_interval_is_refused(written: object) -> None:
     with pytest.raises(ValidationError, match="neither a number of steps"):
         TypeAdapter[str](Interval).validate_python(written)
 
@@ -53,7 +53,7 @@ def test_no_interval(written: object) -> None:
         ("3 epochs", 10, 3, 5, False),
     ],
 )
-def test_an_interval_ends(interval: str | None, step: int, before: int, now: int, due: bool) -> None:
+def test_milestone_ends_an_interval(interval: str | None, step: int, before: int, now: int, due: bool) -> None:
     assert Milestone(step, epochs_before=before, epochs=now).is_due(interval) is due
 
 
@@ -71,7 +71,7 @@ def test_an_interval_ends(interval: str | None, step: int, before: int, now: int
         ("loss", [nan, nan], 1, 1),
     ],
 )
-def test_the_best_score_and_how_long_ago_it_was(
+def test_best_score_and_validations_since_are_recorded(
     metric: str, scores: list[float], best_step: int, without_improvement: int
 ) -> None:
     progress = Progress()
@@ -82,7 +82,7 @@ def test_the_best_score_and_how_long_ago_it_was(
     assert repr(progress.best_score) == repr(scores[best_step - 1])
 
 
-def test_no_patience_is_lost_while_the_learning_rate_rises() -> None:
+def test_warm_up_does_not_use_up_patience() -> None:
     progress = Progress()
     for progress.step, (score, rises) in enumerate([(0.0, True), (0.0, True), (0.0, True), (0.0, False)], start=1):
         assert progress.without_improvement == 0
@@ -101,7 +101,7 @@ def test_no_patience_is_lost_while_the_learning_rate_rises() -> None:
         ({"max_steps": 8}, 3, None),
     ],
 )
-def test_what_ends_a_training(limits: dict[str, int | None], patience: int | None, reason: str | None) -> None:
+def test_stop_reason_names_the_limit(limits: dict[str, int | None], patience: int | None, reason: str | None) -> None:
     progress = Progress(step=7, position=StreamPosition(epoch=3), without_improvement=2)
     config, validation = TrainConfig.model_validate(limits), ValidationConfig(patience=patience)
     assert progress.stop_reason(config, validation) == reason

@@ -1,4 +1,4 @@
-"""A run that is stopped, killed or prolonged ends where an undisturbed one ends, bit for bit (traps 40, 41, 42)."""
+"""A run that was stopped, killed or extended ends with the same bits as an uninterrupted one (traps 40, 41, 42)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ STEPS = 10
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Enough pairs for three batches an epoch: ten steps of two batches cross several epochs."""
+    """Write text for three batches per epoch, so that ten steps of two batches cross several epochs."""
     folder = tmp_path_factory.mktemp("text")
     numbers = [f"{i:03d}" for i in range(60)]
     for name, part in {"t": numbers, "some": ["617", "618"], "others": ["619"]}.items():
@@ -44,7 +44,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def make_config(text: Path, runs_dir: Path, **train: Any) -> Config:
-    """A tiny model with everything on that a resume could forget: dropout, cutoff, sampling, accumulation, patience."""
+    """Return a tiny configuration with all features that have state or draw random numbers."""
     return Config.model_validate(
         {
             "name": "run",
@@ -82,28 +82,28 @@ def make_config(text: Path, runs_dir: Path, **train: Any) -> Config:
 
 
 def assert_same(runs_dir: Path, expected: Path) -> None:
-    """Two runs left the same, to the bit: checkpoints, metrics, curves, scores."""
+    """Compare checkpoints, metrics, curves and scores of two runs, to the bit."""
     left, right = (kill_drill.outcome(RunFolder(folder / "run")) for folder in (runs_dir, expected))
     assert list(kill_drill.differences(left, right)) == []
 
 
 @pytest.fixture(scope="module")
-def undisturbed(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    runs_dir = tmp_path_factory.mktemp("undisturbed")
+def uninterrupted(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    runs_dir = tmp_path_factory.mktemp("uninterrupted")
     pipeline.train(make_config(text, runs_dir))
     return runs_dir
 
 
 @pytest.mark.parametrize("first", [1, 4, 7])
-def test_steps_in_two_goes_equal_steps_in_one(first: int, text: Path, undisturbed: Path, tmp_path: Path) -> None:
-    """The first go ends inside an epoch (1), at an entry of neither log nor curve (4), after a validation (7)."""
+def test_resumed_run_equals_an_uninterrupted_one(first: int, text: Path, uninterrupted: Path, tmp_path: Path) -> None:
+    """The first part ends inside an epoch (1), at a validation (4), or between two log entries (7)."""
     pipeline.train(make_config(text, tmp_path, max_steps=first))
     hours = RunFolder(tmp_path / "run").read_metadata()["hours"]
     pipeline.train(make_config(text, tmp_path))
     assert RunFolder(tmp_path / "run").read_metadata()["hours"] > hours > 0
-    found, expected = (kill_drill.outcome(RunFolder(folder / "run")) for folder in (tmp_path, undisturbed))
+    found, expected = (kill_drill.outcome(RunFolder(folder / "run")) for folder in (tmp_path, uninterrupted))
     ours, theirs = (each["checkpoints"][str(STEPS)] for each in (found, expected))
-    # the end of the first go is validated as every end is, which an undisturbed run does not do at that step
+    # the end of the first part is validated, which the uninterrupted run does not do at that step
     for each in (ours, theirs):
         for key in ("best_score", "best_step", "without_improvement", "last_validated"):
             del each["state"]["progress"][key]
@@ -113,7 +113,7 @@ def test_steps_in_two_goes_equal_steps_in_one(first: int, text: Path, undisturbe
     assert [entry for entry in found["metrics"] if entry in expected["metrics"]] == expected["metrics"]
 
 
-def test_a_run_of_another_version_is_refused(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resume_refuses_another_checkpoint_format(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pipeline.train(make_config(text, tmp_path, max_steps=1))
     load_state = checkpoints.load_state
 
@@ -127,7 +127,7 @@ def test_a_run_of_another_version_is_refused(text: Path, tmp_path: Path, monkeyp
         pipeline.train(make_config(text, tmp_path))
 
 
-def test_no_steps_are_taken_behind_a_curve_that_ends_in_nothing(text: Path, tmp_path: Path) -> None:
+def test_training_beyond_a_schedule_that_ends_at_0_is_refused(text: Path, tmp_path: Path) -> None:
     """As they would be with `base: runs/OLD/config.yaml`, where the old run's end is written down, and by a run that is
     over and gets more steps."""
 
@@ -148,10 +148,8 @@ def test_no_steps_are_taken_behind_a_curve_that_ends_in_nothing(text: Path, tmp_
     assert (tmp_path / "two" / "config.yaml").read_text(encoding="utf-8") == before
 
 
-def test_a_prolonged_run_keeps_the_curve_that_it_had(
-    text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """schedule.total_steps is decided when the run begins, and a later train.max_steps does not stretch the curve."""
+def test_extended_run_keeps_its_schedule(text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A larger train.max_steps does not change schedule.total_steps."""
 
     def go_on(max_steps: int, total_steps: int | None = None) -> str:
         config = make_config(text, tmp_path, max_steps=max_steps, log_every=1)
@@ -171,13 +169,13 @@ def test_a_prolonged_run_keeps_the_curve_that_it_had(
     assert rates == pytest.approx([0.5e-3, 1e-3, 0.55e-3, 1e-4, 1e-4, 1e-4])
 
 
-def test_epochs_that_are_over_before_the_curve_is(
+def test_max_epochs_that_end_before_the_schedule_are_warned_of(
     text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = make_config(text, tmp_path, max_steps=100)
     curve = ScheduleConfig(kind="cosine", warmup_steps=2, peak=1e-3)
     limits = config.train.model_copy(update={"max_epochs": 1})
-    batches = config.batches.model_copy(update={"accumulate": 5})  # the last step goes beyond the epoch's end
+    batches = config.batches.model_copy(update={"accumulate": 5})  # the last step crosses the end of the epoch
     pipeline.train(config.model_copy(update={"schedule": curve, "train": limits, "batches": batches}))
     said = capsys.readouterr().err
     (steps,) = re.findall(r"max_epochs 1 ends the training near step (\d+), before the cosine schedule", said)
@@ -186,7 +184,7 @@ def test_epochs_that_are_over_before_the_curve_is(
 
 
 def start(config: Config, folder: Path) -> subprocess.Popen[str]:
-    """The run through the command line."""
+    """Start the run with the command line."""
     path = folder / "run.yaml"
     path.write_text(json.dumps(config.model_dump(mode="json", exclude_defaults=True)), encoding="utf-8")
     command = [sys.executable, "-m", "transformer_mt", "train", "--config", str(path)]
@@ -200,7 +198,7 @@ def wait_for_checkpoint(process: subprocess.Popen[str], runs_dir: Path) -> None:
 
 
 def without_later_checkpoints(runs_dir: Path, folder: Path) -> RunFolder:
-    """A copy of a run whose last checkpoint is that of step 4."""
+    """Copy a run without its checkpoints after step 4."""
     shutil.copytree(runs_dir / "run", folder / "run")
     run = RunFolder(folder / "run")
     for info in run.list_checkpoints():
@@ -220,46 +218,45 @@ LOST: dict[str, Callable[[dict[str, Any]], object]] = {
 
 
 @pytest.mark.parametrize("piece", LOST)
-def test_the_comparison_notices_a_lost_piece_of_the_state(
-    piece: str, text: Path, undisturbed: Path, tmp_path: Path
+def test_comparison_finds_each_lost_part_of_the_state(
+    piece: str, text: Path, uninterrupted: Path, tmp_path: Path
 ) -> None:
-    """So a drill that finds no difference has looked at it."""
-    run = without_later_checkpoints(undisturbed, tmp_path)
+    """Without this test, a comparison that ignores a part would pass."""
+    run = without_later_checkpoints(uninterrupted, tmp_path)
     info = run.find_checkpoint("4")
     state = torch.load(info.path / "training.pt", weights_only=True)
     LOST[piece](state)
     torch.save(state, info.path / "training.pt")
     write_manifest(info.path / "checkpoint.json", {"step": info.step, "metric": info.metric, "scores": info.scores})
     pipeline.train(make_config(text, tmp_path))
-    assert list(kill_drill.differences(kill_drill.outcome(run), kill_drill.outcome(RunFolder(undisturbed / "run"))))
+    assert list(kill_drill.differences(kill_drill.outcome(run), kill_drill.outcome(RunFolder(uninterrupted / "run"))))
 
 
 @pytest.mark.slow
-@pytest.mark.drill
-def test_a_killed_run_goes_on_by_the_same_command(tmp_path: Path) -> None:
-    """At any moment, inside a save, and once more after it went on."""
+def test_killed_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
+    """It is killed at random moments, during a save, and again after a resume."""
     assert kill_drill.drill(tmp_path, 3, random.Random(1))
 
 
-def test_a_run_killed_while_its_test_sets_are_scored_has_each_score_once(
-    text: Path, undisturbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_run_killed_while_scoring_test_sets_records_each_score_once(
+    text: Path, uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before the scores are in the record, between record and curves, and between two entries of the curves."""
+    """It is killed before and after run.json is written, and between two entries of the curves."""
     config = make_config(text, tmp_path)
     for moment in (1, 2, 3, 4):
         with monkeypatch.context() as patch, pytest.raises(Killed):
             kill_at(moment, patch)
             pipeline.train(config)
     pipeline.train(config)
-    assert_same(tmp_path, undisturbed)
+    assert_same(tmp_path, uninterrupted)
 
 
 class Killed(BaseException):
-    """As sudden as a signal."""
+    """Ends the process like SIGKILL: no handler catches it."""
 
 
 def kill_at(moment: int, patch: pytest.MonkeyPatch) -> None:
-    """End the process, as it were, at one of the moments of `finish`."""
+    """Raise `Killed` at one of four moments of `finish`."""
     write, record, recorded = metadata.write_metadata, MetricsLogger.log_scalars, list[str]()
 
     def killed_write(run: RunFolder, about: dict[str, Any]) -> None:
@@ -282,9 +279,7 @@ def kill_at(moment: int, patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_finishes_the_step_saves_and_says_how_to_go_on(
-    number: signal.Signals, status: int, text: Path, tmp_path: Path
-) -> None:
+def test_signal_saves_and_logs_how_to_resume(number: signal.Signals, status: int, text: Path, tmp_path: Path) -> None:
     process = start(make_config(text, tmp_path, max_steps=100_000), tmp_path)
     wait_for_checkpoint(process, tmp_path)
     process.send_signal(number)
@@ -296,8 +291,8 @@ def test_a_signal_finishes_the_step_saves_and_says_how_to_go_on(
     assert torch.load(run.find_checkpoint("last").path / "training.pt", weights_only=True)["progress"]["step"] > 0
 
 
-def test_curves_are_cut_back_to_the_checkpoint(text: Path, tmp_path: Path) -> None:
-    """What was recorded after the last checkpoint, and a line torn by a kill, is recorded anew, not twice."""
+def test_resume_truncates_curves_to_the_checkpoint(text: Path, tmp_path: Path) -> None:
+    """Later entries and an incomplete line are not kept."""
     pipeline.train(make_config(text, tmp_path, max_steps=4))
     run = RunFolder(tmp_path / "run")
     with run.metrics.open("a", encoding="utf-8") as file:
@@ -311,8 +306,8 @@ def test_curves_are_cut_back_to_the_checkpoint(text: Path, tmp_path: Path) -> No
     assert [entry["step"] for entry in losses] == [3, 6, 9]
 
 
-def test_a_checkpoint_of_another_step_can_be_resumed_from(text: Path, undisturbed: Path, tmp_path: Path) -> None:
-    """Deleting the newest falls back on the one before, with the same end."""
-    without_later_checkpoints(undisturbed, tmp_path)
+def test_run_resumes_from_an_earlier_checkpoint(text: Path, uninterrupted: Path, tmp_path: Path) -> None:
+    """The newest one was deleted."""
+    without_later_checkpoints(uninterrupted, tmp_path)
     pipeline.train(make_config(text, tmp_path))
-    assert_same(tmp_path, undisturbed)
+    assert_same(tmp_path, uninterrupted)

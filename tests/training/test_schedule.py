@@ -44,7 +44,7 @@ def make(**config: Any) -> Schedule:
 
 
 def peak_of(config: dict[str, Any]) -> float:
-    """By the papers' formulas."""
+    """Compute the peak by the formulas of the papers."""
     if config["kind"] == "noam":
         return config.get("factor", 1.0) / math.sqrt(D_MODEL * config["warmup_steps"])
     return config.get("peak", 2e-3)
@@ -58,7 +58,7 @@ def steps_of(config: dict[str, Any]) -> range:
 
 
 @every
-def test_a_straight_line_to_the_peak_and_never_up_again(config: dict[str, Any]) -> None:
+def test_rate_rises_linearly_to_the_peak_and_never_again(config: dict[str, Any]) -> None:
     schedule, warmup, peak = make(**config), config["warmup_steps"], peak_of(config)
     rates = [schedule(step) for step in steps_of(config)]
     assert rates[:warmup] == pytest.approx([peak * step / warmup for step in range(1, warmup + 1)])
@@ -67,8 +67,8 @@ def test_a_straight_line_to_the_peak_and_never_up_again(config: dict[str, Any]) 
 
 
 @every
-def test_no_jump(config: dict[str, Any]) -> None:
-    """No step changes the rate by more than the steepest piece of its curve does on average, times pi / 2."""
+def test_rate_has_no_jump(config: dict[str, Any]) -> None:
+    """The steepest part of a cosine exceeds its mean slope by a factor of pi / 2."""
     schedule, warmup, peak = make(**config), config["warmup_steps"], peak_of(config)
     left = config.get("total_steps", math.inf) - warmup
     pieces = min(warmup, left, config.get("decay_steps", left))
@@ -77,8 +77,7 @@ def test_no_jump(config: dict[str, Any]) -> None:
 
 
 @every
-def test_a_schedule_is_a_pure_function(config: dict[str, Any]) -> None:
-    """State as a value: a resumed run asks for any step first."""
+def test_rate_depends_on_the_step_only(config: dict[str, Any]) -> None:
     schedule = make(**config)
     assert [schedule(step) for step in (900, 3, 900, 50)] == [make(**config)(step) for step in (900, 3, 900, 50)]
 
@@ -87,32 +86,32 @@ def test_a_schedule_is_a_pure_function(config: dict[str, Any]) -> None:
 
 
 @falling
-def test_down_with_the_root(config: dict[str, Any]) -> None:
+def test_rate_falls_with_the_square_root_of_the_step(config: dict[str, Any]) -> None:
     schedule, warmup, peak = make(**config), config["warmup_steps"], peak_of(config)
     for step in (warmup, warmup + 1, 4 * warmup, 100 * warmup):
         assert schedule(step) == pytest.approx(peak * math.sqrt(warmup / step))
 
 
 @pytest.mark.parametrize("step", [1, 17, 4000, 100_000])
-def test_noam_is_inverse_sqrt_with_a_peak_of_its_own(step: int) -> None:
+def test_noam_equals_inverse_sqrt_with_its_peak(step: int) -> None:
     peak = 2.0 * (D_MODEL * 4000) ** -0.5
     assert noam(step, D_MODEL, 4000, factor=2.0) == pytest.approx(inverse_sqrt(step, peak, 4000))
 
 
-def test_noam_is_equation_3_of_the_paper() -> None:
-    """Vaswani et al. 2017, with numbers that can be checked in the head: 100^-0.5 * min(4^-0.5, 4 * 16^-1.5)."""
+def test_noam_equals_equation_3_of_the_paper() -> None:
+    """Vaswani et al. 2017, with easy numbers: 100^-0.5 * min(4^-0.5, 4 * 16^-1.5)."""
     assert noam(4, d_model=100, warmup_steps=16) == pytest.approx(0.1 * 4 / 64)
     assert noam(25, d_model=100, warmup_steps=16) == pytest.approx(0.1 / 5)
 
 
 @pytest.mark.parametrize("warmup", [1, 10])
-def test_a_constant_rate_after_the_warm_up(warmup: int) -> None:
+def test_constant_stays_at_the_peak(warmup: int) -> None:
     schedule = make(kind="constant", warmup_steps=warmup, peak=1e-4)
     assert [schedule(step) for step in (warmup, warmup + 1, 10**6)] == [1e-4] * 3
 
 
 @ending
-def test_the_curve_ends_where_it_should_and_stays(config: dict[str, Any]) -> None:
+def test_curve_reaches_its_final_rate_and_stays(config: dict[str, Any]) -> None:
     schedule, total = make(**config), config["total_steps"]
     end = config.get("final", 0.0) * config["peak"]
     assert [schedule(total), schedule(total + 1), schedule(10**6)] == pytest.approx([end] * 3, abs=1e-18)
@@ -131,10 +130,10 @@ DECAYS: dict[str, Torch] = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:.*epoch parameter in `scheduler.step:UserWarning")  # torch's own, of SequentialLR
+@pytest.mark.filterwarnings("ignore:.*epoch parameter in `scheduler.step:UserWarning")  # raised inside SequentialLR
 @pytest.mark.parametrize("kind", DECAYS)
 @pytest.mark.parametrize("final", [0.0, 0.3])
-def test_after_the_warm_up_the_rates_are_those_of_torch(kind: str, final: float) -> None:
+def test_curve_equals_the_schedulers_of_torch(kind: str, final: float) -> None:
     schedule = make(kind=kind, warmup_steps=5, total_steps=45, decay_steps=15, peak=0.4, final=final)
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.4)
     oracle = DECAYS[kind](optimizer, 40, final)
@@ -159,30 +158,30 @@ def test_after_the_warm_up_the_rates_are_those_of_torch(kind: str, final: float)
         ({"total_steps": 5000}, None, None),
     ],
 )
-def test_a_curve_fits_its_run(kind: str, settings: dict[str, Any], max_steps: int | None, key: str | None) -> None:
+def test_curve_must_fit_the_run(kind: str, settings: dict[str, Any], max_steps: int | None, key: str | None) -> None:
     config = ScheduleConfig.model_validate({"kind": kind, **settings})
     assert [where for where, _ in config.problems(max_steps)] == [key] * (key is not None)
 
 
 @pytest.mark.parametrize(("decay", "fits"), [(90, True), (91, False)])
-def test_wsd_decays_within_what_is_left(decay: int, fits: bool) -> None:
+def test_wsd_decay_must_fit_after_the_warm_up(decay: int, fits: bool) -> None:
     config = ScheduleConfig(kind="wsd", warmup_steps=10, decay_steps=decay)
     assert [where for where, _ in config.problems(100)] == [] if fits else ["decay_steps"]
 
 
 @pytest.mark.parametrize("kind", ["inverse_sqrt", "noam", "constant"])
-def test_a_schedule_without_an_end_fits_any_run(kind: Any) -> None:
+def test_schedule_without_an_end_fits_every_run(kind: Any) -> None:
     config = ScheduleConfig(kind=kind, warmup_steps=100)
     assert not list(config.problems(50))
     assert config.with_end(50) == config
 
 
-def test_the_end_is_decided_once() -> None:
+def test_end_of_the_curve_is_set_once() -> None:
     config = ScheduleConfig(kind="cosine").with_end(2000)
     assert config.total_steps == 2000
     assert config.with_end(3000) == config
 
 
-def test_without_decay_steps_wsd_falls_in_the_last_fifth() -> None:
+def test_wsd_decays_in_the_last_fifth_by_default() -> None:
     schedule = make(kind="wsd", warmup_steps=10, total_steps=100, peak=1.0)
     assert [schedule(step) for step in (79, 80, 90, 100)] == pytest.approx([1.0, 1.0, 0.5, 0.0])

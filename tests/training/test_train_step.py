@@ -1,4 +1,4 @@
-"""A step of the optimiser: the mean loss of all labels, whatever the batches are cut into (traps 19, 23)."""
+"""The train step minimises the mean loss per label, whatever the micro-batches are (traps 19, 23)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CPU = Machine(torch.device("cpu"), "fp32", 1)
 
 @pytest.fixture
 def stream(make_corpus, small_tokenizers) -> BatchStream:
-    """Ragged pairs in batches of very unequal numbers of labels."""
+    """Return a stream whose batches have very unequal numbers of labels."""
     sentences = [[3 + (i * j) % 400 for j in range(1, 2 + (i * 7) % 13)] for i in range(1, 41)]
     return BatchStream(make_corpus(sentences, sentences[::-1]), small_tokenizers, 64, seed=1)
 
@@ -33,14 +33,14 @@ def make_train_step(make_model, small_tokenizers, stream) -> Callable[..., Train
         rates = {"residual": dropout, "embedding": dropout}
         model = make_model(vocab=(size, size), pad=(small_tokenizers.tgt.pad_id,) * 2, dropout=rates)
         optimizer = optimizer or torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-2, fused=True)
-        plain: dict[str, Any] = {
+        defaults: dict[str, Any] = {
             "loss": make_loss(LossConfig()),
             "clip_norm": 1.0,
             "seed": 1,
             "machine": CPU,
             "ranks": Ranks(),
         }
-        return TrainStep(model.train(), [optimizer], split_batch=stream.halve, **(plain | settings))
+        return TrainStep(model.train(), [optimizer], split_batch=stream.halve, **(defaults | settings))
 
     return make_train_step
 
@@ -49,8 +49,8 @@ def weights(train_step: TrainStep) -> torch.Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in train_step.parameters])
 
 
-def assert_alike(left: StepMetrics[torch.Tensor], right: StepMetrics[torch.Tensor]) -> None:
-    """But for padding and splits."""
+def assert_same_metrics(left: StepMetrics[torch.Tensor], right: StepMetrics[torch.Tensor]) -> None:
+    """Compare all metrics but padding and splits."""
     assert (left.n_src, left.n_tgt) == (right.n_src, right.n_tgt)
     for name in ("loss", "nll", "consistency"):
         torch.testing.assert_close(getattr(left, name), getattr(right, name), rtol=1e-4, atol=0.0)
@@ -62,8 +62,8 @@ def batches(stream: BatchStream, count: int) -> list[Batch]:
 
 
 @pytest.mark.parametrize("clip_norm", [None, 100.0, 0.01])
-def test_it_is_adam_on_the_clipped_gradient_of_the_mean_loss(clip_norm, stream, make_train_step) -> None:
-    """Against torch's plain Adam, `backward`, and `clip_grad_norm_`, over all batches in one loss."""
+def test_step_equals_adam_with_clip_grad_norm(clip_norm, stream, make_train_step) -> None:
+    """The reference computes the mean loss of all micro-batches at once, with `backward`."""
     train_step = make_train_step(clip_norm=clip_norm)
     model = copy.deepcopy(train_step.model)
     adam = torch.optim.Adam(model.parameters(), lr=0.01, betas=(0.9, 0.98), eps=1e-2)
@@ -88,8 +88,8 @@ def test_it_is_adam_on_the_clipped_gradient_of_the_mean_loss(clip_norm, stream, 
     torch.testing.assert_close(weights(train_step), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_figures_that_are_read_late_do_not_hold_on_to_gradients(stream, make_train_step) -> None:
-    """Between ranks, all that is exchanged lies in one piece of memory."""
+def test_metrics_do_not_keep_the_gradients_in_memory(stream, make_train_step) -> None:
+    """The all-reduce returns views of one buffer."""
 
     class Exchange(Ranks):
         def all_reduce_sum(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -103,7 +103,7 @@ def test_figures_that_are_read_late_do_not_hold_on_to_gradients(stream, make_tra
 
 @pytest.fixture(params=["none", "simcut", "rdrop"])
 def loss(request, monkeypatch) -> Any:
-    """A loss of one pass or of two; what is cut off then is no matter of chance, so that batches may be compared."""
+    """Return each kind of loss. The cutoff is deterministic, so that batches can be compared."""
 
     def cut(ids: torch.Tensor, spared: torch.Tensor, pad_id: int, rate: float) -> torch.Tensor:
         return ids.masked_fill((ids % 5 == 0) & ~spared, pad_id)
@@ -112,18 +112,18 @@ def loss(request, monkeypatch) -> Any:
     return make_loss(LossConfig(consistency=request.param))
 
 
-def test_many_small_batches_are_one_large_one(small_tokenizers, stream, make_train_step, loss) -> None:
+def test_accumulated_micro_batches_equal_one_large_batch(small_tokenizers, stream, make_train_step, loss) -> None:
     whole = BatchStream(stream.corpus, small_tokenizers, 10**6, seed=1)
     parts = batches(stream, len(stream))
     one, many = make_train_step(loss=loss), make_train_step(loss=loss)
     left, right = one(1, 0.01, batches(whole, 1)), many(1, 0.01, parts)
     assert len(parts) > 4
-    assert_alike(left, right)
+    assert_same_metrics(left, right)
     torch.testing.assert_close(weights(one), weights(many), rtol=1e-4, atol=1e-5)
 
 
-class Full:
-    """A model that runs out of memory with batches of more than some rows, in the forward or in the backward pass."""
+class OutOfMemoryHook:
+    """Hook that runs out of memory in the forward or backward pass if the batch has more than `rows` rows."""
 
     def __init__(self, rows: int, where: str) -> None:
         self.rows, self.where = rows, where
@@ -133,10 +133,10 @@ class Full:
             return output
         if self.where == "forward":
             raise torch.OutOfMemoryError("no memory left")
-        return Explosive.apply(output)
+        return FailingBackward.apply(output)
 
 
-class Explosive(torch.autograd.Function):
+class FailingBackward(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
         return x.clone()
@@ -147,19 +147,19 @@ class Explosive(torch.autograd.Function):
 
 
 @pytest.mark.parametrize("where", ["forward", "backward"])
-def test_a_batch_that_does_not_fit_is_split_and_the_step_is_the_same(where, stream, make_train_step, loss) -> None:
+def test_splitting_a_batch_does_not_change_the_step(where, stream, make_train_step, loss) -> None:
     taken = batches(stream, 4)
     rows = max(len(batch.src) for batch in taken)
-    undisturbed, disturbed = make_train_step(loss=loss), make_train_step(loss=loss)
-    # in the backward pass: the decoder's first layer, when the gradients of what stands above it are there
-    disturbed.model.decoder.layers[0].register_forward_hook(Full((rows + 2) // 3, where))
-    expected, found = undisturbed(1, 0.01, taken), disturbed(1, 0.01, taken)
+    whole, split = make_train_step(loss=loss), make_train_step(loss=loss)
+    # in the first decoder layer, so that a failing backward pass has already computed other gradients
+    split.model.decoder.layers[0].register_forward_hook(OutOfMemoryHook((rows + 2) // 3, where))
+    expected, found = whole(1, 0.01, taken), split(1, 0.01, taken)
     assert found.n_splits > 0
-    assert_alike(found, expected)
-    torch.testing.assert_close(weights(disturbed), weights(undisturbed), rtol=1e-4, atol=1e-5)
+    assert_same_metrics(found, expected)
+    torch.testing.assert_close(weights(split), weights(whole), rtol=1e-4, atol=1e-5)
 
 
-def test_other_errors_are_no_lack_of_memory(stream, make_train_step) -> None:
+def test_other_errors_are_raised(stream, make_train_step) -> None:
     train_step = make_train_step()
 
     def fail(*_: Any) -> None:
@@ -171,8 +171,8 @@ def test_other_errors_are_no_lack_of_memory(stream, make_train_step) -> None:
 
 
 @pytest.mark.parametrize("poison", [float("nan"), float("inf")])
-def test_a_gradient_that_is_not_finite_changes_nothing(poison, stream, make_train_step) -> None:
-    """Neither weights nor the optimiser's means and count of steps; and the step after is the one that would be."""
+def test_step_with_a_gradient_that_is_not_finite_changes_nothing(poison, stream, make_train_step) -> None:
+    """Weights and optimizer state stay, and the next step is not affected."""
     train_step, spared = make_train_step(), make_train_step()
     for one in (train_step, spared):
         one(1, 0.01, batches(stream, 2))
@@ -190,7 +190,7 @@ def test_a_gradient_that_is_not_finite_changes_nothing(poison, stream, make_trai
     assert torch.equal(weights(train_step), weights(spared))
 
 
-def test_without_a_label_nothing_changes(stream, make_train_step) -> None:
+def test_step_without_labels_changes_nothing(stream, make_train_step) -> None:
     train_step = make_train_step()
     before = weights(train_step)
     batch = batches(stream, 1)[0]
@@ -199,7 +199,7 @@ def test_without_a_label_nothing_changes(stream, make_train_step) -> None:
     assert torch.equal(weights(train_step), before)
 
 
-def test_chance_follows_from_seed_step_and_number_alone(stream, make_train_step) -> None:
+def test_dropout_depends_on_seed_step_and_micro_batch_only(stream, make_train_step) -> None:
     taken = batches(stream, 2)
     one, other = make_train_step(dropout=0.3), make_train_step(dropout=0.3)
     one(7, 0.01, taken)

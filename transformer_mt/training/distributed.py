@@ -1,8 +1,8 @@
 """Collectives of the processes that `torchrun` starts for one training. Without torchrun there is a single process.
 
-Every rank holds the whole model. The ranks share the micro-batches of a step, each sums the gradients of its own, and
-one all-reduce adds the sums. `DistributedDataParallel` would overlap this exchange with the backward pass. Here it
-comes afterwards, so that a rank may split a batch, or have none, while no other rank waits for a missing message.
+Every rank holds the whole model. The ranks share the micro-batches of a step. Each rank sums its gradients, and one
+all-reduce adds the sums of all ranks. `DistributedDataParallel` would overlap this exchange with the backward pass.
+Here it comes afterwards, so that a rank may split a batch, or have none, and no rank waits for a missing message.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The most expensive batches are tried. A trial computes a loss and its gradients, and changes neither weights nor the
 state of the random number generator. So a run gives the same bits with and without trials. `step_bytes` is memory that
-a step needs besides a trial, such as optimizer state.
+a step needs in addition to a trial, such as optimizer state.
 """
 
 from __future__ import annotations

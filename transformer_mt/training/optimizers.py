@@ -42,7 +42,7 @@ class OptimizerConfig(Section):
 
     @property
     def state_copies(self) -> int:
-        """Return how many values are stored per weight besides the weight: two moments, and the average if any."""
+        """Return how many values are stored per weight: two moments, and the moving average if there is one."""
         return 2 + (self.ema_decay is not None)
 
 

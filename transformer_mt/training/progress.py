@@ -58,7 +58,7 @@ class TrainConfig(Section):
     init_from: PathName | None = None
     """run folder for a warm start: take its best weights and its tokenizers, with a new optimizer and schedule"""
     save_every: Annotated[Interval | None, MAY_CHANGE] = None
-    """steps ("500") or epochs ("1 epoch") between checkpoints besides those of each validation; null: only those"""
+    """steps ("500") or epochs ("1 epoch") between checkpoints; null: only each validation saves one"""
     log_every: Annotated[int, MAY_CHANGE] = Field(default=50, ge=1)
     """steps between two entries of the log and the curves"""
 
@@ -78,7 +78,7 @@ class ValidationConfig(Section):
 
 @dataclass
 class Progress:
-    """State of a run besides weights and optimizer state. Every checkpoint saves it."""
+    """State of a run without weights and optimizer state. Every checkpoint saves it."""
 
     step: int = 0
     position: StreamPosition = field(default_factory=StreamPosition)

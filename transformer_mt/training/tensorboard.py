@@ -56,7 +56,7 @@ class EventWriter:
 def precedes_checkpoint(entry_step: int, names: Iterable[str], checkpoint_step: int, is_scored: bool) -> bool:
     """Tell whether an entry was recorded before a checkpoint was saved.
 
-    Entries of its own step precede it, except scores of test sets, and of the validation if `is_scored` is False.
+    Entries of the same step precede it, except scores of test sets, and of the validation if `is_scored` is False.
     """
     later = ("test/",) if is_scored else ("test/", "valid", "best/", "degenerate")
     is_earlier_name = not any(name.startswith(later) for name in names)

@@ -247,7 +247,7 @@ class Trainer:
             checkpoints.prune(self.run, self.keep)
 
     def state(self, raw_weights: dict[str, Tensor] | None) -> State:
-        """Return all state that a resume needs besides the weights. Random numbers depend only on seed and step."""
+        """Return all state but the weights that a resume needs. Random numbers depend only on seed and step."""
         return {
             "progress": asdict(self.progress),
             "window": asdict(self.window),
