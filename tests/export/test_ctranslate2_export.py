@@ -70,7 +70,7 @@ def set_keys(run: Path, **changes: str) -> None:
 def test_the_folder_records_its_source_and_the_parity_check(run: Path, tmp_path: Path, tmt: Tmt) -> None:
     out = tmp_path / "new" / "engine"
     before = read_folder(run)
-    said = assert_succeeded(tmt("export", run, "--to", "ctranslate2", "--output", out, "--checkpoint", "8"))
+    output = assert_succeeded(tmt("export", run, "--to", "ctranslate2", "--output", out, "--checkpoint", "8"))
     about = json.loads((out / "export.json").read_text(encoding="utf-8"))
     assert (about["run"], about["step"], about["quantization"]) == (str(run), 8, "float32")
     assert about["versions"]["transformer-mt"] == __version__
@@ -78,8 +78,8 @@ def test_the_folder_records_its_source_and_the_parity_check(run: Path, tmp_path:
     compared = about["compared"]
     assert compared["sentences"] == compared["identical"] == 8, "all validation pairs"
     assert compared["score_difference"] < 1e-3
-    assert "8 of 8 translations identical" in said
-    assert f"{compared['score_difference']:.1e}" in said
+    assert "8 of 8 translations identical" in output
+    assert f"{compared['score_difference']:.1e}" in output
     names = "model.bin config.json shared_vocabulary.json export.json translate.py"
     assert {path.name for path in out.iterdir()} == {*names.split(), "src_tokenizer.json", "tgt_tokenizer.json"}
     assert [path.name for path in out.parent.iterdir()] == ["engine"]
@@ -100,14 +100,16 @@ def test_the_script_translates_like_tmt_translate(noisy_run: Path, tmp_path: Pat
     about = json.loads((out / "export.json").read_text(encoding="utf-8"))
     (out / "export.json").write_text(json.dumps({**about, "longest_source": 2}), encoding="utf-8")
     cut = subprocess.run(command, input=b"eins\neins zwei drei\n", capture_output=True, check=True)
-    assert cut.stderr.startswith(b"translate.py: line 2 has ") and cut.stderr.endswith(b" tokens and is cut to 2\n")
+    assert cut.stderr.startswith(b"translate.py: line 2 has ") and cut.stderr.endswith(
+        b" tokens and is truncated to 2\n"
+    )
     assert subprocess.run(command, input=b"", capture_output=True, check=True).stdout == b""
     assert subprocess.run(command, input=b"\n\n", capture_output=True, check=True).stdout == b"\n\n"
     reading, writing = os.pipe()
     os.close(reading)
-    left = subprocess.run(command, input=b"eins\n", stdout=writing, stderr=subprocess.PIPE)
+    unread = subprocess.run(command, input=b"eins\n", stdout=writing, stderr=subprocess.PIPE)
     os.close(writing)
-    assert (left.returncode, left.stderr) == (-signal.SIGPIPE, b"")
+    assert (unread.returncode, unread.stderr) == (-signal.SIGPIPE, b"")
     refused = subprocess.run(command, input=b"\xef\xbb\xbfone\n\xfftwo\n", capture_output=True)
     assert (refused.returncode, refused.stdout) == (2, b"")
     assert refused.stderr == b"translate.py: line 2 is not UTF-8 text; convert it, e.g. with iconv\n"
@@ -130,10 +132,10 @@ def test_quantised_exports_record_their_own_parity(noisy_run: Path, tmp_path: Pa
     for quantization in ("float32", "int8"):
         out = tmp_path / quantization
         command = ("export", noisy_run, "--to", "ctranslate2", "--output", out)
-        said = assert_succeeded(tmt(*command, "--quantization", quantization))
+        output = assert_succeeded(tmt(*command, "--quantization", quantization))
         about = json.loads((out / "export.json").read_text(encoding="utf-8"))
         assert about["quantization"] == quantization
-        assert about["compared"]["compute_type"] in said
+        assert about["compared"]["compute_type"] in output
         sizes[quantization] = (out / "model.bin").stat().st_size, about["compared"]["score_difference"]
     assert sizes["int8"][0] < sizes["float32"][0]
     assert sizes["int8"][1] > sizes["float32"][1]
@@ -143,10 +145,10 @@ def test_missing_validation_text_is_reported_and_src_replaces_it(run_copy: Path,
     for file in Path().glob("valid.*"):
         file.unlink()
     to = ("export", run_copy, "--to", "ctranslate2", "--output")
-    said = assert_succeeded(tmt(*to, "one"))
-    assert "valid.en" in said
-    assert "--src F has the engines compared on the lines of a file" in said
-    assert "the two engines were not compared: there was no sentence to translate" in said
+    output = assert_succeeded(tmt(*to, "one"))
+    assert "valid.en" in output
+    assert "--src F has the engines compared on the lines of a file" in output
+    assert "the two engines were not compared: there was no sentence to translate" in output
     assert json.loads(Path("one/export.json").read_text(encoding="utf-8"))["compared"] is None
     assert "6 of 6 translations identical" in assert_succeeded(tmt(*to, "two", "--src", "test.en"))
 
@@ -248,9 +250,9 @@ def test_a_terminated_export_leaves_no_files(run: Path, tmp_path: Path) -> None:
 def test_a_weights_only_folder_replaces_the_run(run: Path, tmp_path: Path, tmt: Tmt) -> None:
     out = tmp_path / "weights"
     before = read_folder(run)
-    said = assert_succeeded(tmt("export", run, "--to", "weights", "--output", out))
+    output = assert_succeeded(tmt("export", run, "--to", "weights", "--output", out))
     best = RunFolder.open(run).find_checkpoint("best")
-    assert f"{files.folder_bytes(out) / 1000:.1f} kB" in said
+    assert f"{files.folder_bytes(out) / 1000:.1f} kB" in output
     (folder,) = (out / "checkpoints").iterdir()
     assert sorted(path.name for path in folder.iterdir()) == ["checkpoint.json", "model.safetensors"]
     exported, original = (load_file(path / "model.safetensors") for path in (folder, best.path))
@@ -263,8 +265,8 @@ def test_a_weights_only_folder_replaces_the_run(run: Path, tmp_path: Path, tmt: 
         without_time = {re.sub(r", [0-9.]+ s\)", ")", output) for output in outputs}
         assert len(without_time) == 1
     for name, source in (("one", run), ("two", out)):
-        said = assert_succeeded(tmt("export", source, "--to", "ctranslate2", "--output", tmp_path / name))
-        assert "8 of 8" in said
+        output = assert_succeeded(tmt("export", source, "--to", "ctranslate2", "--output", tmp_path / name))
+        assert "8 of 8" in output
     assert (tmp_path / "one" / "model.bin").read_bytes() == (tmp_path / "two" / "model.bin").read_bytes()
     card = (out / "README.md").read_text(encoding="utf-8")
     assert f"- Weights only: from {run}, step {best.step}" in card

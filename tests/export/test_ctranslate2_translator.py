@@ -163,10 +163,10 @@ def test_ctranslate2_counts_eos_in_the_length(models: Models) -> None:
     translator = CTranslate2Translator.load(models.exported, threads=1)
     ids = translator.tokenizers.src.encode(["one two"])[0]
     options = {"beam_size": 4, "num_hypotheses": 4, "length_penalty": 1, "max_decoding_length": 40}
-    source = [translator.src[i] for i in ids]
+    source = [translator.src_vocabulary[i] for i in ids]
     found = translator.engine.translate_batch([source], return_scores=True, **options)[0]
     for tokens, mean in zip(found.hypotheses, found.scores, strict=True):
-        scores = translator.target_log_probs([ids], [[translator.ids[token] for token in tokens]])[0]
+        scores = translator.target_log_probs([ids], [[translator.tgt_ids[token] for token in tokens]])[0]
         if len(tokens) < 40:
             assert mean == pytest.approx(sum(scores) / (len(tokens) + 1), abs=1e-4)
 

@@ -1,4 +1,4 @@
-"""Figures contain the data that they were given, read back from the axes, and any text can be drawn."""
+"""The axes of figures contain the given data, and any text can be drawn."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_attention_figure_has_a_panel_per_layer_and_head() -> None:
         shown_queries, shown_keys = labels(axes.get_yticklabels()), labels(axes.get_xticklabels())
         assert shown_queries == (["Der", "▁Hund", "$x$▁$", "</s>"] if column == 0 else [""] * 4)
         assert shown_keys == (["The", "▁dog", "▁is", "▁5▁$", "</s>"] if row == 1 else [""] * 5)
-    figures.render_pixels(figure)  # dollar signs are not mathematics: a warning is an error in tests
+    figures.render_pixels(figure)  # dollar signs start no formula; a warning would fail the test
 
 
 def test_attention_figure_grows_with_the_sentence_up_to_a_limit() -> None:
@@ -187,7 +187,7 @@ def test_pixels_are_rgb_bytes() -> None:
     ids=["Latin, Cyrillic, Greek", "other scripts", "no font", "control characters", "empty"],
 )
 def test_any_text_is_drawn_without_a_warning(text: str) -> None:
-    """A warning is an error in tests, also matplotlib's for a character that no installed font has."""
+    """matplotlib warns of characters that no font has, and a warning would fail the test."""
     figures.render_pixels(draw_attention(attention(1, 1, 1, 1), [text], [text]))
 
 

@@ -1,4 +1,4 @@
-"""Breakdown of the scores of several systems: by sentence length, by word frequency (Neubig et al. 2019), by sentence.
+"""Scores of several systems by sentence length, by word frequency (Neubig et al. 2019) and by sentence.
 
 Words are the tokens of BLEU.
 """
@@ -16,8 +16,10 @@ from sacrebleu.metrics.chrf import CHRF
 from transformer_mt.evaluation.metrics import Scorer, corpus_score
 from transformer_mt.evaluation.significance import Texts
 
-LENGTH_BOUNDS = (10, 20, 30, 40, 50, 60)  # longest reference of each bucket in words; the last bucket is open
-FREQUENCY_BOUNDS = (0, 1, 5, 20, 100)  # highest frequency of each bucket in the training text; the last one is open
+LENGTH_BOUNDS = (10, 20, 30, 40, 50, 60)
+"""Maximum reference length of each bucket in words. One more bucket has no maximum."""
+FREQUENCY_BOUNDS = (0, 1, 5, 20, 100)
+"""Maximum training frequency of each bucket. One more bucket has no maximum."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class LengthBucket:
     """Scores of all systems on the sentences whose reference length is in one range."""
 
     words: str
-    """The range, such as "11-20"."""
+    """The range of lengths, such as "11-20"."""
     pairs: int
     bleu: list[float]
     chrf: list[float]
@@ -36,7 +38,7 @@ class FrequencyBucket:
     """F1 of all systems on the words whose training frequency is in one range."""
 
     frequency: str
-    """The range, such as "2-5"."""
+    """The range of frequencies, such as "2-5"."""
     words: int
     """Number of occurrences in the references."""
     f1: list[float]
@@ -60,7 +62,7 @@ class SentenceComparison:
 
 
 def score_by_length(systems: Sequence[Texts], references: Texts, scorer: Scorer) -> list[LengthBucket]:
-    """Compute BLEU and chrF for each range of reference lengths. Empty ranges are left out."""
+    """Compute BLEU and chrF for each range of reference lengths that occurs."""
     lengths = [len(words) for words in make_word_splitter(scorer)(references)]
     metrics = scorer.all_metrics()
     systems, references = [scorer.detokenize(texts) for texts in systems], scorer.detokenize(references)
@@ -80,10 +82,9 @@ def score_by_length(systems: Sequence[Texts], references: Texts, scorer: Scorer)
 def compute_f1_by_frequency(
     systems: Sequence[Texts], references: Texts, training: Iterable[Texts], scorer: Scorer
 ) -> list[FrequencyBucket]:
-    """Compute the F1 of word occurrences for each range of training frequencies. Empty ranges are left out.
+    """Compute the F1 of words for each range of training frequencies that occurs in the references.
 
-    Matches are clipped: a word that a translation has twice and its reference once counts as one match. `training`
-    yields chunks of target text.
+    Matches are clipped as in BLEU. `training` yields chunks of target text.
     """
     split = make_word_splitter(scorer)
     reference_words, system_words = split(references), [split(texts) for texts in systems]
@@ -105,7 +106,7 @@ def compute_f1_by_frequency(
 def find_most_different(
     systems: Sequence[Texts], sources: Texts | None, references: Texts, scorer: Scorer, count: int
 ) -> list[SentenceComparison]:
-    """Return up to `count` sentences with the largest range of chrF. Equal translations are left out."""
+    """Return up to `count` sentences with the largest range of chrF. Sentences with range 0 are left out."""
     metric = CHRF(lowercase=scorer.lowercase)
     plain_systems, plain_references = [scorer.detokenize(texts) for texts in systems], scorer.detokenize(references)
     found: list[SentenceComparison] = []
@@ -113,8 +114,8 @@ def find_most_different(
         chrf = [metric.sentence_score(texts[i], [plain_references[i]]).score for texts in plain_systems]
         source = None if sources is None else sources[i]
         found.append(SentenceComparison(i + 1, source, reference, [texts[i] for texts in systems], chrf))
-    found = sorted(found, key=lambda sentence: -sentence.chrf_range)[:count]
-    return [sentence for sentence in found if sentence.chrf_range > 0]
+    found.sort(key=lambda sentence: -sentence.chrf_range)
+    return [sentence for sentence in found[:count] if sentence.chrf_range > 0]
 
 
 def make_word_splitter(scorer: Scorer) -> Callable[[Texts], list[list[str]]]:
@@ -128,10 +129,10 @@ def make_word_splitter(scorer: Scorer) -> Callable[[Texts], list[list[str]]]:
     return split
 
 
-def count_words(texts: Iterable[Texts], vocabulary: set[str], scorer: Scorer) -> Counter[str]:
+def count_words(chunks: Iterable[Texts], vocabulary: set[str], scorer: Scorer) -> Counter[str]:
     """Count the words of `vocabulary` in chunks of text. Other words are skipped to save memory."""
     split, counts = make_word_splitter(scorer), Counter[str]()
-    for chunk in texts:
+    for chunk in chunks:
         counts.update(word for words in split(chunk) for word in words if word in vocabulary)
     return counts
 
@@ -145,7 +146,7 @@ def _sum_by_frequency(counts: Counter[str], frequencies: Counter[str]) -> list[i
 
 
 def _labels(bounds: Sequence[int]) -> list[str]:
-    """Name the ranges between the bounds: (0, 1, 5) -> 0, 1, 2-5, >5."""
+    """Name the ranges of the bounds: (0, 1, 5) -> 0, 1, 2-5, >5."""
     starts = [0, *(bound + 1 for bound in bounds[:-1])]
     labels = [str(last) if first == last else f"{first}-{last}" for first, last in zip(starts, bounds, strict=True)]
     return [*labels, f">{bounds[-1]}"]

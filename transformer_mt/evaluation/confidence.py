@@ -12,7 +12,7 @@ from sacrebleu.significance import PairedTest, Result
 from transformer_mt.evaluation.metrics import Score, Scorer, corpus_score
 
 BOOTSTRAP_SAMPLES = 1000
-MAX_RESAMPLED_PAIRS = 10_000  # sacreBLEU resamples chrF++ in one array: 1 GB for so many pairs
+MAX_RESAMPLED_PAIRS = 10_000  # sacreBLEU resamples chrF++ in one array, which takes 1 GB for this many pairs
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,8 @@ class IntervalScore(Score):
     """A score with its confidence interval."""
 
     interval: tuple[float, float] | None
-    """Mean of the bootstrap samples minus and plus half the width of their central 95 %, as `sacrebleu --confidence`
-    prints it. None for more than `MAX_RESAMPLED_PAIRS` pairs."""
+    """Mean of the bootstrap samples, minus and plus half the width of their central 95 %, as in `sacrebleu
+    --confidence`. None for more than `MAX_RESAMPLED_PAIRS` pairs."""
 
     def line(self, name: str) -> str:
         """Return a table row for the terminal."""

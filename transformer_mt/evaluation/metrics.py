@@ -13,12 +13,14 @@ from sacrebleu.metrics.ter import TER
 
 from transformer_mt.config.section import Section
 from transformer_mt.data.languages import primary_language
+from transformer_mt.errors import UserError
+from transformer_mt.evaluation import moses
 
 BleuTokenizer = Literal["auto", "13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none"]
 TextKind = Literal["raw", "moses"]
 
-# 13a splits at spaces, which these languages do not put between words. The default is characters and not MeCab words,
-# because scores must not depend on which dictionaries are installed.
+# These languages have no spaces between words, so 13a does not split them. The default for Japanese and Korean is not
+# MeCab, because scores must not depend on the installed dictionaries.
 BLEU_TOKENIZERS = {"zh": "zh"} | dict.fromkeys(["ja", "ko", "th", "lo", "km", "my", "bo"], "char")
 TER_ON_CHARACTERS = ("zh", "ja")
 TER_UNDEFINED = ("th", "lo", "km", "my", "bo")  # no spaces, and TER does not split these scripts into characters
@@ -35,11 +37,8 @@ class ScoringConfig(Section):
 
     def problems(self, tgt_lang: str) -> Iterator[tuple[str, str]]:
         """Yield each key that does not fit the target language or the installed packages, and the remedy."""
-        if self.text == "moses":
-            from transformer_mt.evaluation.moses import moses_problem
-
-            if problem := moses_problem(tgt_lang):
-                yield "text", problem
+        if self.text == "moses" and (problem := moses.unsupported_language(tgt_lang)):
+            yield "text", problem
         try:
             BLEU(tokenize=resolve_bleu_tokenizer(self.tokenize, tgt_lang))
         except (ImportError, RuntimeError):  # MeCab is not installed
@@ -47,7 +46,7 @@ class ScoringConfig(Section):
 
 
 def resolve_bleu_tokenizer(tokenize: BleuTokenizer, tgt_lang: str) -> str:
-    """Return the name of sacreBLEU's tokenizer, and resolve `auto` by the target language."""
+    """Return the name of sacreBLEU's tokenizer. `auto` depends on the target language."""
     return BLEU_TOKENIZERS.get(primary_language(tgt_lang), "13a") if tokenize == "auto" else tokenize
 
 
@@ -86,33 +85,27 @@ class Scorer:
     @classmethod
     def from_config(cls, config: ScoringConfig, tgt_lang: str) -> Scorer:
         """Resolve a configuration. Raises `UserError` for Moses text in a language that Moses does not support."""
-        if config.text == "moses":
-            from transformer_mt.evaluation import moses
-
-            moses.check_moses(tgt_lang)
+        if config.text == "moses" and (problem := moses.unsupported_language(tgt_lang)):
+            raise UserError(f"text moses: {problem}")
         return cls(resolve_bleu_tokenizer(config.tokenize, tgt_lang), tgt_lang, config.text)
 
     @property
     def lowercase(self) -> bool:
-        """Ignore case in Moses text, which is usually lower-cased. Signatures then contain `case:lc`."""
+        """Ignore case in Moses text, because it is usually lower-cased. Signatures then contain `case:lc`."""
         return self.text == "moses"
 
     def detokenize(self, texts: Sequence[str]) -> list[str]:
         """Return plain text: raw text unchanged, Moses tokens joined."""
-        if self.text == "raw":
-            return list(texts)
-        from transformer_mt.evaluation.moses import detokenize
-
-        return detokenize(texts, self.tgt_lang)
+        return list(texts) if self.text == "raw" else moses.detokenize(texts, self.tgt_lang)
 
     def score(self, hypotheses: Sequence[str], references: Sequence[str]) -> BleuChrf:
-        """Compute BLEU and chrF without intervals. This is fast enough for every validation."""
+        """Compute BLEU and chrF without confidence intervals."""
         hypotheses, references = self.detokenize(hypotheses), self.detokenize(references)
-        bleu, chrf = BLEU(tokenize=self.tokenize, lowercase=self.lowercase), CHRF(lowercase=self.lowercase)
-        return BleuChrf(*(corpus_score(metric, hypotheses, references) for metric in (bleu, chrf)))
+        metrics = self.all_metrics()
+        return BleuChrf(*(corpus_score(metrics[name], hypotheses, references) for name in ("BLEU", "chrF")))
 
     def all_metrics(self) -> dict[str, Metric]:
-        """Create BLEU, chrF, chrF++ and, if the language has words, TER. Keys are their names."""
+        """Create BLEU, chrF, chrF++ and, unless `TER_UNDEFINED`, TER. Keys are their names."""
         language = primary_language(self.tgt_lang)
         metrics: dict[str, Metric] = {
             "BLEU": BLEU(tokenize=self.tokenize, lowercase=self.lowercase),

@@ -15,31 +15,31 @@ from transformer_mt.evaluation.confidence import IntervalScore, bootstrap
 from transformer_mt.evaluation.metrics import Scorer
 
 LANGUAGES = ("en", "de", "fr", "cs")
-PREPROCESSING = f"lower-cased, with punctuation and tokens by sacremoses {version('sacremoses')}"
+PREPROCESSING = f"lower-cased, normalised and tokenized by sacremoses {version('sacremoses')}"
 TEST_2016_FLICKR_PAIRS = 1000
-TEST_2016_FLICKR_DE_TOKENS = 12_103  # of the references, as the papers prepared them
+TEST_2016_FLICKR_DE_TOKENS = 12_103  # after the preprocessing of the papers
 
 
 @dataclass(frozen=True)
 class PaperBleu(IntervalScore):
-    """BLEU on Moses tokens. The number of reference tokens shows whether the text was prepared as in the papers."""
+    """BLEU on Moses tokens. The number of reference tokens shows if the text was preprocessed as in the papers."""
 
     prepared: str
-    """How the text was prepared, which the signature does not tell."""
+    """Description of the preprocessing, which the signature does not contain."""
     reference_tokens: int
     papers_reference_tokens: int | None
     """Number of reference tokens in the papers, if known for this test set."""
 
     def explain(self) -> str:
-        """Say how the text was prepared and whether its token count matches the papers."""
+        """Describe the preprocessing, and compare the number of tokens with the papers."""
         text = f"P: BLEU of text {self.prepared}; the references have {self.reference_tokens:,} tokens"
         if self.papers_reference_tokens is None:
             return text
         if self.reference_tokens == self.papers_reference_tokens:
             return f"{text}, as test_2016_flickr.de has in the papers"
         return (
-            f"{text}; test_2016_flickr.de has {self.papers_reference_tokens:,} in the papers: if that is your set, it "
-            "was prepared otherwise"
+            f"{text}; test_2016_flickr.de has {self.papers_reference_tokens:,} in the papers: if this is that set, it "
+            "was prepared differently"
         )
 
 
@@ -47,13 +47,13 @@ def check_language(language: str) -> None:
     """Raise `UserError` for a target language that Multi30k does not have."""
     if primary_language(language) not in LANGUAGES:
         raise UserError(
-            f'--paper multi30k: the data set has no "{language}" (but {", ".join(LANGUAGES)}); leave it out, or name '
+            f'--paper multi30k: the data set has no "{language}", only {", ".join(LANGUAGES)}; leave it out, or name '
             "the target language (--tgt-lang; data.tgt_lang of a run)"
         )
 
 
 def paper_bleu(hypotheses: Sequence[str], references: Sequence[str], scorer: Scorer) -> PaperBleu:
-    """Score raw text after the papers' preprocessing, or given Moses tokens after lower-casing."""
+    """Preprocess raw text as in the papers, or lower-case Moses tokens, and compute BLEU."""
     is_raw, language = scorer.text == "raw", scorer.tgt_lang
     hypotheses, references = (
         preprocess(texts, language) if is_raw else [text.lower() for text in texts]
@@ -74,8 +74,8 @@ def paper_bleu(hypotheses: Sequence[str], references: Sequence[str], scorer: Sco
 def preprocess(texts: Sequence[str], language: str) -> list[str]:
     """Lower-case, normalise punctuation, and tokenize with escaped special characters.
 
-    Multi30k itself was prepared in this order (lowercase.perl, normalize-punctuation.perl, tokenizer.perl). It matters:
-    the tokenizer recognises abbreviations by their case ("Bart." is one, "bart." is a beard and a full stop).
+    The order is that of Multi30k (lowercase.perl, normalize-punctuation.perl, tokenizer.perl). It matters because the
+    tokenizer recognises abbreviations by their case: "Bart." is one, "bart." is a beard and a full stop.
     """
     from sacremoses import MosesPunctNormalizer, MosesTokenizer  # takes more than a second
 

@@ -14,8 +14,8 @@ from transformer_mt.evaluation.metrics import Scorer, corpus_score
 
 RANDOMISATION_TRIALS = 10_000
 MIN_DIFFERENT = 6
-"""Fewest different translations for which a p-value is given. With 5, the exact randomisation test cannot fall below
-2 / 2^5 = 0.06, but sacreBLEU would report 0.0001, because it does not count trials with an equal difference."""
+"""Minimum number of different translations for a p-value. With 5, the exact randomisation test cannot fall below
+2 / 2^5 = 0.06, but sacreBLEU reports 0.0001, because it does not count trials with an equal difference."""
 
 Texts = Sequence[str]
 
@@ -60,18 +60,18 @@ def compare_systems(systems: Sequence[Texts], references: Texts, scorer: Scorer)
     found: dict[str, MetricComparison] = {}
     for name, key in zip(metrics, signatures, strict=True):
         signatures[key].update("ar", RANDOMISATION_TRIALS)
-        baseline, *others = zip(bootstrap[key], randomisation[key], n_different, strict=True)
-        baseline_score = cast(Result, baseline[0]).score
-        found[name] = MetricComparison(str(signatures[key]), [SystemScore(baseline_score)])
-        for results in others:
-            by_bootstrap, by_randomisation = cast("tuple[Result, Result]", results[:2])
-            difference = by_bootstrap.score - baseline_score
-            p_values = by_bootstrap.p_value, by_randomisation.p_value
-            if difference == 0:
+        by_bootstrap, by_randomisation = (cast("list[Result]", results[key]) for results in (bootstrap, randomisation))
+        baseline = by_bootstrap[0].score
+        scores = [SystemScore(baseline)]
+        for i in range(1, len(systems)):
+            score = by_bootstrap[i].score
+            p_values = by_bootstrap[i].p_value, by_randomisation[i].p_value
+            if score == baseline:
                 p_values = 1.0, 1.0  # sacreBLEU counts larger differences only, and would report significance
-            elif results[2] < MIN_DIFFERENT:
+            elif n_different[i] < MIN_DIFFERENT:
                 p_values = None, None
-            found[name].systems.append(SystemScore(by_bootstrap.score, difference, *p_values))
+            scores.append(SystemScore(score, score - baseline, *p_values))
+        found[name] = MetricComparison(str(signatures[key]), scores)
     return found
 
 

@@ -4,7 +4,7 @@ DIR/
   model.bin  config.json  *vocabulary.json   read by CTranslate2
   src_tokenizer.json  tgt_tokenizer.json     read by the tokenizers library
   export.json                                source run, decoding settings and parity check
-  translate.py                               translates text with only ctranslate2 and tokenizers installed
+  translate.py                               translates text; needs only ctranslate2 and tokenizers
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
-from importlib import metadata
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,13 +45,13 @@ class LengthLimits:
     def of_translator(cls, translator: Translator) -> LengthLimits:
         """Fit the longest source with its control symbols, and the longest translation."""
         controls, config = translator.tokenizers.n_source_controls, translator.config
-        longest = max(config.max_source_length + controls, config.max_target_tokens(config.max_source_length))
-        positions = translator.model.config.max_sequence_length or min(MAX_POSITIONS, longest)
+        needed = max(config.max_source_length + controls, config.max_target_tokens(config.max_source_length))
+        positions = translator.model.config.max_sequence_length or min(MAX_POSITIONS, needed)
         return cls(positions, min(config.max_source_length, positions - controls))
 
 
 def check_quantization(quantization: str) -> None:
-    """Raise `UserError` if CTranslate2 is not installed or does not have this quantization."""
+    """Raise `UserError` if CTranslate2 is not installed or does not support this quantization."""
     try:
         from ctranslate2.specs.model_spec import ACCEPTED_MODEL_TYPES
     except ImportError:
@@ -63,7 +63,7 @@ def check_quantization(quantization: str) -> None:
 def write_folder(translator: Translator, output: Path, quantization: str, texts: Sequence[str]) -> Parity | None:
     """Write the folder atomically and compare its translations of `texts` with those of `translator`.
 
-    `translator` holds one model in fp32 on the CPU. Returns None if `texts` has no sentence to translate.
+    `translator` holds one model in fp32 on the CPU. Returns None if there was no sentence to compare.
     """
     from transformer_mt.export import ctranslate2_model
 
@@ -74,29 +74,29 @@ def write_folder(translator: Translator, output: Path, quantization: str, texts:
             files.write_text(folder / f"{side}_tokenizer.json", tokenizer.to_json())
         shutil.copyfile(SCRIPT, folder / "translate.py")
         parity = check_parity(translator, folder, limits, texts)
-        about = _metadata(translator, quantization, limits, parity)
-        files.write_text(folder / EXPORT, json.dumps(about, ensure_ascii=False, indent=1) + "\n")
+        metadata = _make_metadata(translator, quantization, limits, parity)
+        files.write_text(folder / EXPORT, json.dumps(metadata, ensure_ascii=False, indent=1) + "\n")
     return parity
 
 
 def check_parity(translator: Translator, folder: Path, limits: LengthLimits, texts: Sequence[str]) -> Parity | None:
     """Compare both engines on the first `PARITY_SENTENCES` texts that are not blank.
 
-    Returns None if no text is left. CTranslate2 gives no score to an empty source, so these are skipped.
+    Sources without tokens are skipped, because CTranslate2 does not score them. Returns None if no source is left.
     """
-    from transformer_mt.export import parity
     from transformer_mt.export.ctranslate2_translator import CTranslate2Translator
+    from transformer_mt.export.parity import compare
 
     chosen = [text for text in texts if text.strip()][:PARITY_SENTENCES]
     sources = [ids[: limits.source] for ids in translator.tokenizers.src.encode(chosen) if ids]
     if not sources:
         return None
     exported = CTranslate2Translator(folder, translator.tokenizers, translator.config, limits.positions, scores=False)
-    return parity.compare(translator, exported, sources)
+    return compare(translator, exported, sources)
 
 
 def format_parity(parity: Parity | None, quantization: str) -> list[str]:
-    """Return the result of the parity check for the terminal, with a warning if a float32 model differs too much."""
+    """Return the lines to print, with a warning if a float32 model differs too much."""
     if parity is None:
         return ["the two engines were not compared: there was no sentence to translate"]
     if quantization == "float32" and not parity.is_close:
@@ -104,7 +104,9 @@ def format_parity(parity: Parity | None, quantization: str) -> list[str]:
     return [str(parity)]
 
 
-def _metadata(translator: Translator, quantization: str, limits: LengthLimits, parity: Parity | None) -> dict[str, Any]:
+def _make_metadata(
+    translator: Translator, quantization: str, limits: LengthLimits, parity: Parity | None
+) -> dict[str, Any]:
     """Return the content of `export.json`."""
     member = translator.members[0]
     packages = ("ctranslate2", "tokenizers", "torch")
@@ -112,7 +114,7 @@ def _metadata(translator: Translator, quantization: str, limits: LengthLimits, p
         "run": str(member.folder.path),
         "step": member.step,
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "versions": {"transformer-mt": __version__, **{package: metadata.version(package) for package in packages}},
+        "versions": {"transformer-mt": __version__, **{package: version(package) for package in packages}},
         "quantization": quantization,
         "data": {key: getattr(member.data, key) for key in ("src_lang", "tgt_lang", "max_length")},
         "source_bos": translator.tokenizers.source_bos,

@@ -1,4 +1,4 @@
-"""The metadata of an exported CTranslate2 folder: what `export.json` records."""
+"""Metadata of an exported CTranslate2 folder (`export.json`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from transformer_mt.runs.folder import EXPORT, RunFolder
 
 
 class TrainingDataMetadata(BaseModel):
-    """The training pairs of the exported model."""
+    """Languages and maximum length of the training pairs."""
 
     src_lang: str
     tgt_lang: str
@@ -35,15 +35,15 @@ class ExportMetadata(BaseModel):
 
 
 def read_metadata(folder: Path) -> ExportMetadata:
-    """Read `export.json`. Raises `UserError` if this is not a folder that this version exported."""
+    """Read `export.json`. Raises `UserError` unless this version exported the folder."""
     path = folder / EXPORT
     if RunFolder(folder).exists():
         raise UserError(
-            f"{folder}: is a run; `tmt export {quote(str(folder))} --to ctranslate2 --output DIR` makes what "
-            "`tmt translate --engine ctranslate2 DIR` reads"
+            f"{folder}: is a run; export it with `tmt export {quote(str(folder))} --to ctranslate2 --output DIR`, then "
+            "use `tmt translate --engine ctranslate2 DIR`"
         )
     if not path.exists():
-        raise UserError(f"{folder}: has no {EXPORT}; name a folder that tmt export --to ctranslate2 made")
+        raise UserError(f"{folder}: has no {EXPORT}; name a folder that tmt export --to ctranslate2 wrote")
     try:
         return ExportMetadata.model_validate_json(path.read_bytes())
     except ValidationError as error:
@@ -52,9 +52,9 @@ def read_metadata(folder: Path) -> ExportMetadata:
 
 
 def read_provenance(folder: Path, compute_type: str) -> ModelProvenance:
-    """Describe the model of an exported folder, computed in `compute_type`."""
+    """Return the provenance of an exported model that computes in `compute_type`."""
     metadata = read_metadata(folder)
-    checksum = sha256((folder / EXPORT).read_bytes()).hexdigest()  # differs for each export: it has the time
+    checksum = sha256((folder / EXPORT).read_bytes()).hexdigest()  # unique, because it contains the time
     identity = {
         "--engine": f"ctranslate2 {ctranslate2.__version__} ({compute_type})",
         "exported": folder.resolve().name,

@@ -1,10 +1,10 @@
 """Conversion of our model to CTranslate2: its Transformer specification, filled with our weights.
 
-Differences: keys and values that several heads share are repeated for each head; all positions except rotary ones are
-a table; the pad token has an output bias of minus infinity, which keeps it out of the softmax.
+Keys and values that several heads share are repeated for each head. All positions except rotary ones become a table.
+The pad token gets an output bias of minus infinity, which removes it from the softmax.
 
-Tokens are the ids as text ("0", "1", ...), followed by the control symbols. The pieces themselves would not do: two
-pieces may be equal, and a piece may look like a control symbol. CTranslate2 adds the control symbols of a source.
+CTranslate2 gets ids as text ("0", "1", ...) instead of pieces, because two pieces may be equal, and a piece may look
+like a control symbol. It adds the control symbols of a source itself.
 
 `D` model width, `H` heads, `G` key-value heads, `E` head width, `V` vocabulary size.
 """
@@ -27,13 +27,13 @@ from transformer_mt.model.layers import FeedForward
 from transformer_mt.model.positions import LearnedPositions, sinusoidal_table
 from transformer_mt.model.transformer import Embedding, Stack, Transformer
 
-Spec = Any  # CTranslate2 types its specifications in part only
+Spec = Any  # the specifications of CTranslate2 are only partly typed
 
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH", "geglu": "GELU", "swiglu": "SWISH"}
 
 
 def save(translator: Translator, n_positions: int, quantization: str, folder: Path) -> None:
-    """Write the model into a folder, with position tables of `n_positions`."""
+    """Convert the model, and write it into a folder. Position tables have `n_positions` rows."""
     spec = make_spec(translator.model, n_positions)
     spec.config.add_source_bos, spec.config.add_source_eos = translator.tokenizers.source_bos, True
     spec.validate()
@@ -49,14 +49,11 @@ def vocabulary(pad_id: int) -> list[str]:
 def make_spec(model: Transformer, n_positions: int) -> Spec:
     """Fill a specification with copies of the weights, because CTranslate2 quantises them in place."""
     config = model.config
-    encoder = _make_stack(
-        transformer_spec.TransformerEncoderSpec, config.for_stack(config.encoder), config.encoder.n_layers
-    )
-    decoder = _make_stack(
-        transformer_spec.TransformerDecoderSpec, config.for_stack(config.decoder), config.decoder.n_layers
-    )
-    _fill_stack(encoder, encoder.embeddings[0], model.encoder, config.for_stack(config.encoder), n_positions)
-    _fill_stack(decoder, decoder.embeddings, model.decoder, config.for_stack(config.decoder), n_positions)
+    src_config, tgt_config = config.for_stack(config.encoder), config.for_stack(config.decoder)
+    encoder = _make_stack(transformer_spec.TransformerEncoderSpec, src_config, len(model.encoder.layers))
+    decoder = _make_stack(transformer_spec.TransformerDecoderSpec, tgt_config, len(model.decoder.layers))
+    _fill_stack(encoder, encoder.embeddings[0], model.encoder, src_config, n_positions)
+    _fill_stack(decoder, decoder.embeddings, model.decoder, tgt_config, n_positions)
     bias = torch.zeros(model.output.out_features)  # [V]
     bias[model.tgt_pad] = -math.inf
     _fill_linear(decoder.projection, model.output.weight, bias)
@@ -64,7 +61,7 @@ def make_spec(model: Transformer, n_positions: int) -> Spec:
     spec.register_source_vocabulary(vocabulary(model.src_pad))
     spec.register_target_vocabulary(vocabulary(model.tgt_pad))
     spec.config.bos_token, spec.config.eos_token, spec.config.decoder_start_token = BOS, EOS, BOS
-    spec.config.unk_token = PAD  # required, but our tokenizers never produce it
+    spec.config.unk_token = PAD  # CTranslate2 requires one, but our tokenizers never produce it
     spec.config.layer_norm_epsilon = config.norm_eps
     return spec
 
@@ -91,25 +88,25 @@ def _fill_stack(spec: Spec, tokens: Spec, stack: Stack, config: ModelConfig, n_p
     tokens.weight = _copy(embedding.tokens.weight)
     spec.scale_embeddings = config.scale_embeddings
     if config.positions != "rotary":
-        spec.position_encodings.encodings = _positions(embedding, config, n_positions)
-    elif hasattr(spec, "position_encodings"):  # the encoder has it even with rotary positions
+        spec.position_encodings.encodings = _make_position_table(embedding, config, n_positions)
+    elif hasattr(spec, "position_encodings"):  # the encoder specification has it even with rotary positions
         del spec.position_encodings
     if config.embedding_norm:
         _fill_norm(spec.layernorm_embedding, embedding.norm)
     if config.norm_position == "pre":
         _fill_norm(spec.layer_norm, stack.norm)
-    for inner, layer in zip(spec.layer, cast(Any, stack.layers), strict=True):
-        _fill_attention(inner.self_attention, layer.self_attention, config)
-        sublayers = [inner.self_attention, inner.ffn]
+    for layer_spec, layer in zip(spec.layer, cast(Any, stack.layers), strict=True):
+        _fill_attention(layer_spec.self_attention, layer.self_attention, config)
+        sublayers = [layer_spec.self_attention, layer_spec.ffn]
         if hasattr(layer, "cross_attention"):
-            _fill_attention(inner.attention, layer.cross_attention, config)
-            sublayers.insert(1, inner.attention)
-        _fill_feed_forward(inner.ffn, layer.feed_forward)
+            _fill_attention(layer_spec.attention, layer.cross_attention, config)
+            sublayers.insert(1, layer_spec.attention)
+        _fill_feed_forward(layer_spec.ffn, layer.feed_forward)
         for sublayer, residual in zip(sublayers, layer.residuals, strict=True):
             _fill_norm(sublayer.layer_norm, residual.norm)
 
 
-def _positions(embedding: Embedding, config: ModelConfig, n_positions: int) -> Tensor:
+def _make_position_table(embedding: Embedding, config: ModelConfig, n_positions: int) -> Tensor:
     """Return the embedding that is added at each position. Shape: [n_positions, D]."""
     if isinstance(embedding.positions, LearnedPositions):
         return _copy(embedding.positions.table)
@@ -122,12 +119,13 @@ def _positions(embedding: Embedding, config: ModelConfig, n_positions: int) -> T
 
 
 def _fill_attention(spec: Spec, attention: MultiHeadAttention, config: ModelConfig) -> None:
-    """Fill attention. Self-attention packs queries, keys and values; cross-attention packs keys and values only."""
+    """Fill attention. CTranslate2 packs queries, keys and values, but in cross-attention only keys and values."""
     packed = attention.queries_keys_values
     weights, biases = _unpack(packed.weight, config), _unpack(packed.bias, config)
-    cuts = [slice(0, 3)] if len(spec.linear) == 2 else [slice(0, 1), slice(1, 3)]
-    for linear, cut in zip(spec.linear[:-1], cuts, strict=True):
-        _fill_linear(linear, torch.cat(weights[cut]), torch.cat(biases[cut]) if biases else None)
+    is_self_attention = len(spec.linear) == 2
+    packs = [slice(0, 3)] if is_self_attention else [slice(0, 1), slice(1, 3)]
+    for linear, pack in zip(spec.linear[:-1], packs, strict=True):
+        _fill_linear(linear, torch.cat(weights[pack]), torch.cat(biases[pack]) if biases else None)
     _fill_linear(spec.linear[-1], attention.output.weight, attention.output.bias)
 
 

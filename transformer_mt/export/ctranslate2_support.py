@@ -1,4 +1,4 @@
-"""Settings that CTranslate2 does not support. Checked without importing CTranslate2 or torch."""
+"""Settings that CTranslate2 does not support. This module imports neither CTranslate2 nor torch."""
 
 from __future__ import annotations
 

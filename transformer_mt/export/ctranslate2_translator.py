@@ -1,15 +1,16 @@
 """Translation with CTranslate2, from a folder that `tmt export --to ctranslate2` wrote.
 
 CTranslate2's beam search agrees with ours: it follows K beams until K hypotheses have ended, and ranks these by
-log-probability / length^A, where EOS counts as a token (tried with CTranslate2 4.8.5). Differences:
+log-probability / length^A, where EOS counts as a token (tested with CTranslate2 4.8.5). Differences:
 
-- A token that `min_length` or `no_repeat_ngram` forbids leaves the softmax, so the other tokens become more likely.
+- `min_length` and `no_repeat_ngram` remove tokens from the softmax, so the other tokens become more likely.
 - After a given prefix, a hypothesis ends at once only if EOS is the most likely token.
 - An empty source has an empty translation.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -35,7 +36,7 @@ COMPUTE_TYPES = {"fp32": "float32", "bf16": "bfloat16"}
 
 
 class CTranslate2Translator(TextTranslator):
-    """A translator that computes with CTranslate2. It takes all options except those of `unsupported_search`.
+    """A translator that computes with CTranslate2. It supports all options except those of `unsupported_search`.
 
     >>> CTranslate2Translator.load("exported").translate(["The old dog sleeps."])
     ['Der alte Hund schläft.']
@@ -50,16 +51,17 @@ class CTranslate2Translator(TextTranslator):
         device: str = "cpu",
         scores: bool = True,
     ) -> None:
-        """Load the model.
+        """Load the model. `positions` is the length of the longest sequence that it can read.
 
-        `positions` is the longest sequence that it reads. Scores cost one more forward pass for each translation; leave
-        them out with `scores=False`.
+        `scores=False` omits the scores of translations, and saves a forward pass for each.
         """
         super().__init__(tokenizers, config, max_positions=positions)
         self.has_scores = scores
-        self.src, self.tgt = (vocabulary(side.pad_id) for side in (tokenizers.src, tokenizers.tgt))
-        self.ids = {token: i for i, token in enumerate(self.tgt)}
-        ctranslate2.set_log_level(40)  # no warning about compute types that this CPU lacks: we print the chosen one
+        self.src_vocabulary, self.tgt_vocabulary = vocabulary(tokenizers.src.pad_id), vocabulary(tokenizers.tgt.pad_id)
+        self.tgt_ids = {token: i for i, token in enumerate(self.tgt_vocabulary)}
+        ctranslate2.set_log_level(
+            logging.ERROR
+        )  # no warning if the CPU lacks a compute type: `tmt` prints the used one
         kind, _, index = device.partition(":")
         self.engine = cast(Any, ctranslate2).Translator(
             str(folder), device=kind, device_index=int(index or 0), intra_threads=torch.get_num_threads()
@@ -77,10 +79,9 @@ class CTranslate2Translator(TextTranslator):
         scores: bool = True,
         **options: Any,
     ) -> CTranslate2Translator:
-        """Read an exported folder.
+        """Load an exported folder. `precision` must be auto or the precision of the folder.
 
-        `precision` must be auto or the precision of the folder. Raises `UserError` if the folder is missing or damaged,
-        or if CTranslate2 does not support an option.
+        Raises `UserError` if the folder is missing or damaged, or if CTranslate2 does not support an option.
         """
         folder = Path(run)
         metadata = read_metadata(folder)
@@ -114,7 +115,7 @@ class CTranslate2Translator(TextTranslator):
         forced = prefixes or [[] for _ in sources]
         limits = [config.max_target_tokens(len(ids)) + len(prefix) for ids, prefix in zip(sources, forced, strict=True)]
         found = self._search_within(limits, sources, forced, config)
-        if prefixes is not None:  # CTranslate2 ranks without the log-probabilities of the prefix: rank again
+        if prefixes is not None:  # rank again, because CTranslate2 ignores the log-probabilities of the prefix
 
             def rank(one: Hypothesis) -> tuple[bool, float]:
                 return one.finished, float(config.length_normalise(torch.tensor(one.score), max(1, len(one.log_probs))))
@@ -127,7 +128,7 @@ class CTranslate2Translator(TextTranslator):
 
     def target_log_probs(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
         """Return the log-probability of each token of given translations, including EOS."""
-        tokens = [[self.tgt[i] for i in ids] for ids in targets]
+        tokens = [[self.tgt_vocabulary[i] for i in ids] for ids in targets]
         results = self.engine.score_batch(self._source_tokens(sources), tokens, max_input_length=0)
         return [result.log_probs for result in results]
 
@@ -142,9 +143,9 @@ class CTranslate2Translator(TextTranslator):
     ) -> list[list[Hypothesis]]:
         """Return hypotheses without scores: finished ones first, otherwise in the order of CTranslate2.
 
-        CTranslate2 has one length limit for a batch, so all sentences are first translated with the largest. A sentence
-        is done if all its hypotheses end within its own limit, which then would not have changed them. The others are
-        translated again with their limit, and return unfinished hypotheses too.
+        CTranslate2 has one length limit for a batch, so all sentences are first translated with the largest limit. The
+        result is final for a sentence whose hypotheses all end within its own limit. The other sentences are translated
+        again with their own limits, and may then return unfinished hypotheses.
         """
         limits = [min(limit, self.max_positions) for limit in limits]
         found = [[EMPTY_HYPOTHESIS] for _ in sentences]
@@ -166,10 +167,10 @@ class CTranslate2Translator(TextTranslator):
     def _translate(
         self, sources: list[list[int]], prefixes: list[list[int]], config: DecodingConfig, limit: int, n: int
     ) -> list[list[Hypothesis]]:
-        """Search until n hypotheses of each sentence have ended, and return up to n."""
+        """Search until `n` hypotheses of each sentence have ended. Return up to `n` hypotheses."""
         results = self.engine.translate_batch(
             self._source_tokens(sources),
-            [[self.tgt[i] for i in ids] for ids in prefixes] if any(prefixes) else None,
+            [[self.tgt_vocabulary[i] for i in ids] for ids in prefixes] if any(prefixes) else None,
             beam_size=config.beam,
             num_hypotheses=n,
             patience=n / config.beam,
@@ -184,10 +185,10 @@ class CTranslate2Translator(TextTranslator):
 
     def _hypothesis(self, tokens: list[str]) -> Hypothesis:
         finished = tokens[-1:] == [EOS]
-        return Hypothesis([self.ids[token] for token in tokens[: len(tokens) - finished]], [], finished)
+        return Hypothesis([self.tgt_ids[token] for token in tokens[: len(tokens) - finished]], [], finished)
 
     def _add_scores(self, sentences: list[list[int]], found: list[list[Hypothesis]]) -> list[list[Hypothesis]]:
-        """Add the log-probabilities. A hypothesis that fills all positions has none for its last token."""
+        """Add log-probabilities. The last token of a hypothesis that fills all positions gets none."""
         pairs = [(ids, one.ids) for ids, hypotheses in zip(sentences, found, strict=True) if ids for one in hypotheses]
         scores = iter(
             self.target_log_probs([src for src, _ in pairs], [tgt[: self.max_positions - 1] for _, tgt in pairs])
@@ -203,7 +204,7 @@ class CTranslate2Translator(TextTranslator):
         ]
 
     def _source_tokens(self, sources: Sequence[Sequence[int]]) -> list[list[str]]:
-        return [[self.src[i] for i in ids] for ids in sources]
+        return [[self.src_vocabulary[i] for i in ids] for ids in sources]
 
 
 # --- checks -----------------------------------------------------------------------------------------------------------
@@ -222,11 +223,11 @@ def check_device(device: str) -> None:
         raise UserError(f"--device {device}: CTranslate2 has auto, cpu, cuda and cuda:N")
     n_devices: int = cast(Any, ctranslate2).get_cuda_device_count()
     if kind == "cuda" and int(index or 0) >= n_devices:
-        raise UserError(f"--device {device}: is not there ({n_devices} CUDA devices); choose cpu")
+        raise UserError(f"--device {device}: CTranslate2 finds {n_devices} CUDA devices; choose another or cpu")
 
 
 def _check_precision(folder: Path, precision: str, quantization: str, compute_type: str) -> None:
-    """Raise `UserError` unless the weights and the computation on this machine have the wanted precision."""
+    """Raise `UserError` unless the stored weights and the computation have the requested precision."""
     if precision == "auto" or {quantization, compute_type} == {COMPUTE_TYPES[precision]}:
         return
     wanted = COMPUTE_TYPES[precision]

@@ -11,14 +11,14 @@ import tokenizers
 
 signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # exit silently when the reader closes the pipe
 here = Path(__file__).resolve().parent
-about = json.loads((here / "export.json").read_text(encoding="utf-8"))
-decoding = about["decoding"]
+metadata = json.loads((here / "export.json").read_text(encoding="utf-8"))
+decoding = metadata["decoding"]
 src, tgt = (tokenizers.Tokenizer.from_file(str(here / f"{side}_tokenizer.json")) for side in ("src", "tgt"))
 engine = ctranslate2.Translator(str(here), device="auto")
 with open(0, "rb") as file:
-    given = file.readlines()
+    raw_lines = file.readlines()
 lines: list[str] = []
-for number, line in enumerate(given, start=1):
+for number, line in enumerate(raw_lines, start=1):
     try:
         lines.append(line.decode("utf-8" if lines else "utf-8-sig").removesuffix("\n").removesuffix("\r"))
     except UnicodeDecodeError:
@@ -26,20 +26,20 @@ for number, line in enumerate(given, start=1):
         sys.exit(2)
 translations: list[list[int]] = [[] for _ in lines]
 by_limit: dict[int, dict[int, list[str]]] = {}  # CTranslate2 has one length limit per call
-for i, (line, found) in enumerate(zip(lines, src.encode_batch(lines, add_special_tokens=False), strict=True)):
-    ids, longest = found.ids, about["longest_source"]
+for i, (line, encoding) in enumerate(zip(lines, src.encode_batch(lines, add_special_tokens=False), strict=True)):
+    ids, longest = encoding.ids, metadata["longest_source"]
     if len(ids) > longest:
-        sys.stderr.write(f"translate.py: line {i + 1} has {len(ids)} tokens and is cut to {longest}\n")
+        sys.stderr.write(f"translate.py: line {i + 1} has {len(ids)} tokens and is truncated to {longest}\n")
         ids = ids[:longest]
     limit = int(decoding["max_length_factor"] * len(ids)) + decoding["max_length_offset"]
     if ids and line.strip():  # CTranslate2 adds the control symbols
-        by_limit.setdefault(min(limit, about["positions"]), {})[i] = [*map(str, ids)]
+        by_limit.setdefault(min(limit, metadata["positions"]), {})[i] = [*map(str, ids)]
 for limit, sources in by_limit.items():
     results = engine.translate_batch(
         list(sources.values()),
         beam_size=decoding["beam"],
         num_hypotheses=decoding["beam"],
-        length_penalty=decoding["length_penalty_exponent"] or 1e-9,  # with 0 its search stops too early
+        length_penalty=decoding["length_penalty_exponent"] or 1e-9,  # with 0, the search stops too early
         no_repeat_ngram_size=decoding["no_repeat_ngram"],
         min_decoding_length=min(decoding["min_length"], limit),
         max_decoding_length=limit,

@@ -16,9 +16,9 @@ from transformer_mt.system import files
 
 
 def make_exported_record(source: RunFolder, what: str, steps: list[int]) -> dict[str, Any]:
-    """Return the `run.json` of an exported folder.
+    """Return the content of `run.json` of an exported folder.
 
-    `what` describes the weights, `steps` lists the training steps that they come from. Test scores are kept only if
+    `what` describes the weights, and `steps` lists the training steps that they come from. Test scores are kept only if
     they were measured with exactly these weights.
     """
     record = source.read_metadata()
@@ -38,7 +38,7 @@ def write_folder(
 ) -> None:
     """Write a run folder with one checkpoint atomically.
 
-    `checkpoint` gives the step and the validation scores of the weights; `record` becomes `run.json`. Configuration and
+    `checkpoint` gives the step and validation scores of the weights; `record` becomes `run.json`. Configuration and
     tokenizers are copied from `source`.
     """
     with files.atomic_new_folder(output) as folder:

@@ -1,7 +1,7 @@
 """Figures from plain arrays and strings: positions, schedule, attention and lengths.
 
 Figures use the Agg canvas without pyplot, so they work in any thread and without a display. Functions import matplotlib
-themselves, because its import is slow. The colour map, cividis, is readable in grey and for the colour-blind.
+themselves, because its import is slow. The colour map cividis is readable in grey and by the colour-blind.
 
 `P` positions, `D` dimensions, `L` layers, `H` heads, `T` queries, `S` keys, `N` steps or sentences.
 """
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-logging.getLogger("matplotlib").setLevel(logging.ERROR)  # its warning about an unwritable home directory is no problem
+logging.getLogger("matplotlib").setLevel(logging.ERROR)  # no warning about a read-only home directory
 
 Array = NDArray[Any]
 
 COLOUR_MAP = "cividis"
 DARK, MIDDLE, BRIGHT, RED = "#00224e", "#575d6d", "#a59c74", "#8a1c1c"
 LINE_STYLES = ("-", "--", "-.", ":")  # distinguish lines without colour
-MAX_BINS = 60  # of a histogram
-MAX_INCHES = 36.0  # width or height of all panels of a figure
+MAX_BINS = 60
+MAX_INCHES = 36.0  # of all panels together, in width and in height
 MAX_LABEL_LENGTH = 20  # characters
 DPI, SCREEN_DPI = 120, 80
 FONTS = (
-    "DejaVu Sans",  # comes with matplotlib: Latin, Cyrillic, Greek, Arabic, Hebrew and others
+    "DejaVu Sans",  # included in matplotlib: Latin, Cyrillic, Greek, Arabic, Hebrew and others
     "Noto Sans CJK SC",
     "Noto Sans CJK JP",
     "Noto Sans Devanagari",
@@ -43,14 +43,14 @@ FONTS = (
     "Arial Unicode MS",
     "Microsoft YaHei",
 )
-"""Font families in order of preference. matplotlib takes each character from the first installed one that has it."""
+"""Font families in order of preference. matplotlib takes each character from the first font that has it."""
 
 
 @contextmanager
 def plot_style() -> Generator[None]:
-    """Use matplotlib's default style instead of the user's, which may need LaTeX, and the installed `FONTS`.
+    """Use matplotlib's default style with the installed `FONTS`. The user's style may need LaTeX.
 
-    Characters that no font has are drawn as boxes, without matplotlib's warning for each of them.
+    Characters that no font has are drawn as boxes without a warning.
     """
     from matplotlib import font_manager, style
 
@@ -68,7 +68,7 @@ def plot_style() -> Generator[None]:
 
 @plot_style()
 def draw_positions(table: Array, title: str) -> Figure:
-    """Draw a position table as an image, some of its dimensions as lines, and its dot products. table: [P, D]."""
+    """Draw a position table as an image, four dimensions as lines, and the dot products of rows. table: [P, D]."""
     figure = _new_figure(15.0, 5.0)
     table_axes, line_axes, product_axes = figure.subplots(1, 3)
     figure.suptitle(title)
@@ -104,7 +104,7 @@ def draw_schedule(steps: Array, rates: Mapping[str, Array], chosen: str, warmup_
     axes = figure.subplots()
     axes.plot(steps, rates[chosen], color=DARK, linewidth=4, label=_schedule_label(chosen, rates))
     for i, name in enumerate(name for name in rates if name != chosen):
-        line_style, colour = LINE_STYLES[1:][i % 3], (BRIGHT, MIDDLE)[i % 2]  # six different pairs
+        line_style, colour = LINE_STYLES[1:][i % 3], (BRIGHT, MIDDLE)[i % 2]  # six combinations
         axes.plot(steps, rates[name], line_style, color=colour, linewidth=1.4, label=_schedule_label(name, rates))
     top = max(float(rate.max()) for rate in rates.values())
     axes.set_ylim(0, 1.05 * min(top, 2.5 * float(rates[chosen].max())))  # other schedules may be much higher
@@ -145,7 +145,7 @@ ATTENTION_LABELS = {  # kind: title, queries, keys
 def draw_attention(
     kind: str, weights: Sequence[Array], queries: Sequence[str], keys: Sequence[str], titles: Sequence[Sequence[str]]
 ) -> Figure:
-    """Draw a panel for each layer (row) and head (column): how much each query piece attends to each key piece.
+    """Draw the attention weights of each query piece (vertical) and key piece, in a panel per layer (row) and head.
 
     weights: L x [H, T, S]; titles of the panels: L x H.
     """
@@ -161,7 +161,7 @@ def draw_attention(
     grid: Any = figure.subplots(rows, columns, squeeze=False)
     image: Any = None
     highest = max(float(layer.max()) for layer in weights)
-    step = int(np.ceil(font_size / (cell * 72)))  # skips labels that would overlap
+    step = int(np.ceil(font_size / (cell * 72)))  # omit labels that would overlap
     text_options: dict[str, Any] = {"fontsize": font_size, "parse_math": False}
     for row, column in product(range(rows), range(columns)):
         axes = grid[row, column]
@@ -184,7 +184,7 @@ def draw_attention(
 
 
 def _piece_label(text: str) -> str:
-    """Make spaces visible, replace characters that cannot be printed by their codes, and cut a long text."""
+    """Make spaces visible, replace unprintable characters by their codes, and truncate a long text."""
     shown = "".join("▁" if char == " " else char if char.isprintable() else f"<{ord(char):04X}>" for char in text)
     return shown if len(shown) <= MAX_LABEL_LENGTH else shown[: MAX_LABEL_LENGTH - 1] + "…"
 
@@ -194,7 +194,7 @@ def _piece_label(text: str) -> str:
 
 @plot_style()
 def draw_lengths(src: Array, tgt: Array, languages: tuple[str, str], max_length: int, title: str) -> Figure:
-    """Draw a histogram of the lengths on each side, with a logarithmic scale that shows the tail. src, tgt: [N]."""
+    """Draw a histogram of the lengths of each side on a logarithmic scale, which shows the tail. src, tgt: [N]."""
     figure = _new_figure(8.5, 5.6)
     panels: Any = figure.subplots(2, 1, sharex=True, sharey=True)
     figure.suptitle(title)
@@ -227,18 +227,18 @@ def draw_lengths(src: Array, tgt: Array, languages: tuple[str, str], max_length:
     return figure
 
 
-# --- canvas -----------------------------------------------------------------------------------------------------------
+# --- output -----------------------------------------------------------------------------------------------------------
 
 
 @plot_style()
 def save(figure: Figure, file: Path, kind: str) -> None:
-    """Write a figure to a file, as png, svg or another format that matplotlib supports."""
+    """Write a figure as png, svg or another format of matplotlib."""
     figure.savefig(file, format=kind)
 
 
 @plot_style()
 def render_pixels(figure: Figure) -> Array:
-    """Render a figure for a screen, in red, green and blue. [height, width, 3]."""
+    """Render a figure at screen resolution. Returns RGB bytes: [height, width, 3]."""
     figure.set_dpi(SCREEN_DPI)
     canvas: Any = figure.canvas
     canvas.draw()
