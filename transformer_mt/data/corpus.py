@@ -43,15 +43,15 @@ class DataConfig(Section):
     src_lang: Language
     """source language, an ISO 639 code such as en; required"""
     tgt_lang: Language
-    """target language; it also chooses the tokeniser of BLEU; required"""
+    """target language, an ISO 639 code; it also selects the tokenizer of BLEU; required"""
     train: Source
-    """the training pairs; required"""
+    """training pairs: exactly one of builtin, src with tgt, table, dataset; required"""
     validation: Source | None = None
-    """validation pairs; without them, some training pairs are split off"""
+    """validation pairs, with the same keys as train; null: split off training pairs"""
     validation_size: int = Field(default=1000, ge=1)
-    """number of pairs to split off if `validation` is missing (at most a tenth)"""
+    """number of training pairs to split off if validation is null (at most a tenth)"""
     test: dict[str, Source] = Field(default={})
-    """test sets by name, scored once, at the end, with the best checkpoint"""
+    """test sets by name, with the same keys as train; scored at the end with the best checkpoint"""
     cache_dir: Annotated[PathName, MAY_CHANGE] = "runs/.cache"
     """folder of the memory-mapped tables; it may be deleted while no training runs"""
     max_length: int = Field(default=256, ge=2)

@@ -43,7 +43,7 @@ class Source(Section):
     """A source of sentence pairs: exactly one of `builtin`, `src` with `tgt`, `table` and `dataset`."""
 
     builtin: Literal["quickstart"] | None = None
-    """the corpus that comes with the program: quickstart"""
+    """corpus that ships with the program: quickstart"""
     src: Files = ()
     """text file with one source sentence per line, plain or .gz; or a list of files"""
     tgt: Files = ()

@@ -33,9 +33,9 @@ class DecodingConfig(Section):
     max_length_offset: int = Field(default=10, ge=1, le=1_000_000)
     """offset of the maximum length"""
     max_source_length: int = Field(default=1024, ge=2)
-    """longer sources are cut, with a warning; in tokens"""
+    """maximum source length in tokens; longer sources are truncated with a warning"""
     no_repeat_ngram: Annotated[int, MAY_CHANGE] = Field(default=0, ge=0)
-    """forbid a second occurrence of any sequence of so many tokens; 0: off"""
+    """forbid an n-gram of this many tokens to occur twice in a translation; 0: off"""
     repetition_penalty: Annotated[float, MAY_CHANGE] = Field(default=1.0, ge=1)
     """factor on the log-probability of tokens already generated (Keskar et al. 2019); scores include it; 1: off"""
     sample: Annotated[bool, MAY_CHANGE] = False
@@ -47,7 +47,7 @@ class DecodingConfig(Section):
     top_p: Annotated[float, MAY_CHANGE] = Field(default=1.0, gt=0, le=1)
     """sample from the smallest set of most likely tokens with this total probability (Holtzman et al. 2020)"""
     seed: Annotated[int, MAY_CHANGE] = Field(default=1, ge=0, lt=2**63)
-    """seed of sampling; a draw depends only on seed, line and position"""
+    """random seed of sampling; a draw depends only on the seed, the line and the position"""
     alignment_layer: Annotated[int | None, MAY_CHANGE] = Field(default=None, ge=1)
     """decoder layer whose cross-attention gives the word alignment, from 1; null: mean of all layers"""
     batch_tokens: Annotated[int, MAY_CHANGE] = Field(default=32768, ge=1)

@@ -30,7 +30,7 @@ class StackDropoutConfig(Section):
     """Dropout rates of one stack, where they differ from `model.dropout`."""
 
     embedding: float | None = Field(default=None, ge=0, lt=1)
-    """null: as in model.dropout; the same holds for the rates below"""
+    """on the sum of embeddings and positions; null here and below: as in model.dropout"""
     residual: float | None = Field(default=None, ge=0, lt=1)
     """on the output of each sub-layer"""
     attention: float | None = Field(default=None, ge=0, lt=1)
@@ -47,7 +47,7 @@ class StackConfig(Section):
     n_layers: int = Field(default=3, ge=1, le=1000)
     """number of layers"""
     n_heads: int | None = Field(default=None, ge=1)
-    """attention heads; null: as model.n_heads, and the same holds for the keys below"""
+    """attention heads; null here and below: as in model"""
     n_kv_heads: int | None = Field(default=None, ge=1)
     """key/value heads"""
     d_ff: int | None = Field(default=None, ge=1, le=1048576)
@@ -64,7 +64,7 @@ class ModelConfig(Section):
     d_model: int = Field(default=256, ge=2, le=65536)
     """width of embeddings and layers"""
     d_ff: int = Field(default=1024, ge=1, le=1048576)
-    """width of the feed-forward's inner layer; of each half if it is gated"""
+    """inner width of the feed-forward; of each of the two halves if it is gated"""
     n_heads: int = Field(default=4, ge=1)
     """attention heads; each has width d_model / n_heads"""
     n_kv_heads: int | None = Field(default=None, ge=1)
@@ -76,7 +76,7 @@ class ModelConfig(Section):
     positions: Literal["sinusoidal", "learned", "rotary", "none"] = "sinusoidal"
     """sinusoidal, learned: added to the embeddings; rotary: rotates queries and keys of self-attention; none"""
     max_positions: int = Field(default=512, ge=2, le=1048576)
-    """learned positions: the maximum sequence length"""
+    """for positions: learned: the maximum sequence length"""
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
     """layernorm, or rmsnorm (without mean and bias)"""
     norm_position: Literal["pre", "post", "sublayer"] = "pre"
@@ -90,7 +90,7 @@ class ModelConfig(Section):
     scale_embeddings: bool = True
     """multiply token embeddings by sqrt(d_model)"""
     tie_embeddings: Literal["all", "decoder", "none"] = "all"
-    """matrices to share: source, target and output (all; needs a joint vocabulary), or the last two (decoder)"""
+    """all: source, target and output share a matrix (needs tokenizer.joint); decoder: target and output; none"""
     activation: Literal["relu", "gelu", "silu", "geglu", "swiglu"] = "relu"
     """of the feed-forward: relu, gelu, silu, or gated, activation(x W) * (x V): geglu, swiglu"""
     feed_forward_bias: bool = True

@@ -13,6 +13,6 @@ class KeepConfig(Section):
     """Which checkpoints are kept."""
 
     best: Annotated[int, MAY_CHANGE] = Field(default=1, ge=1)
-    """how many of the best, by validation.metric"""
+    """number of best checkpoints, by validation.metric"""
     last: Annotated[int, MAY_CHANGE] = Field(default=2, ge=1)
-    """how many of the newest; with 1, there may be none to resume from if the disk damages that one"""
+    """number of newest checkpoints; 2 or more let a run resume if the newest one is damaged"""

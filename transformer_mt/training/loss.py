@@ -29,11 +29,11 @@ class LossConfig(Section):
     label_smoothing: float = Field(default=0.1, ge=0, lt=1)
     """probability mass that is spread evenly over the vocabulary"""
     consistency: Literal["none", "simcut", "rdrop"] = "none"
-    """consistency loss between two passes of a batch: simcut (the second with tokens cut off) or rdrop (by dropout)"""
+    """compare two passes of a batch: simcut (token cutoff in the second), rdrop (different dropout); none"""
     consistency_weight: float | None = Field(default=None, ge=0)
     """alpha of the papers, the weight of the divergence; null: 3 for simcut, 5 for rdrop"""
     cutoff: float = Field(default=0.05, ge=0, lt=1)
-    """rate of source and target tokens whose embedding simcut zeroes in the second pass"""
+    """for simcut: rate of source and target tokens whose embedding is zeroed in the second pass"""
 
     @model_validator(mode="after")
     def _weight_needs_consistency(self) -> LossConfig:

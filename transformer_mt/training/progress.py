@@ -60,7 +60,7 @@ class TrainConfig(Section):
     save_every: Annotated[Interval | None, MAY_CHANGE] = None
     """steps ("500") or epochs ("1 epoch") between checkpoints; null: only each validation saves one"""
     log_every: Annotated[int, MAY_CHANGE] = Field(default=50, ge=1)
-    """steps between two entries of the log and the curves"""
+    """steps between log lines and points of the curves"""
 
 
 class ValidationConfig(Section):
@@ -69,11 +69,11 @@ class ValidationConfig(Section):
     every: Annotated[Interval, MAY_CHANGE] = "500 steps"
     """steps ("500") or epochs ("1 epoch") between validations"""
     metric: Literal["loss", "bleu", "chrf"] = "bleu"
-    """score that chooses the best checkpoint and decides early stopping"""
+    """loss, bleu or chrf: selects the best checkpoint and decides early stopping"""
     patience: Annotated[int | None, MAY_CHANGE] = Field(default=10, ge=1)
     """stop after this many validations in a row without improvement, counted after the warm-up; null: never"""
     probes: Annotated[int, MAY_CHANGE] = Field(default=4, ge=0)
-    """number of translations shown at each validation; 0: none, and no figures in TensorBoard"""
+    """number of sample translations to log at each validation; 0: none, and no figures in TensorBoard"""
 
 
 @dataclass

@@ -26,7 +26,7 @@ class ScheduleConfig(Section):
     """Learning-rate schedule: a warm-up, then the curve of its kind."""
 
     kind: Literal["inverse_sqrt", "noam", "cosine", "linear", "wsd", "constant"] = "inverse_sqrt"
-    """curve after the warm-up: constant, wsd (constant, then a decay at the end), or falling; noam: as in the paper"""
+    """inverse_sqrt, cosine, linear: decay after warm-up; wsd: constant, then decay; constant; noam: as in the paper"""
     warmup_steps: int = Field(default=1000, ge=1)
     """step that reaches the peak; 1: no warm-up"""
     peak: float = Field(default=2e-3, gt=0)
