@@ -166,7 +166,10 @@ def test_all_mistakes_are_listed_in_the_order_of_the_file(write: Write) -> None:
             "decoding: {alignment_layer: 4}\n",
             "x.yaml:2: decoding.alignment_layer: 4: the decoder has only 3 layers",
         ),
-        ("loss: {consistency_weight: 2}\n", "x.yaml:2: loss.consistency_weight: with one pass nothing diverges"),
+        (
+            "loss: {consistency_weight: 2}\n",
+            "x.yaml:2: loss.consistency_weight: it has no effect without a consistency loss",
+        ),
         (
             "loss: {consistency: rdrop}\nmodel: {layer_drop: 0.1, dropout: {embedding: 0, residual: 0}}\n",
             "x.yaml:2: loss.consistency: rdrop compares two passes",
