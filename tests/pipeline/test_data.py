@@ -10,8 +10,8 @@ import pytest
 from transformer_mt.config.root import Config
 from transformer_mt.data.corpus import ParallelCorpus, load_corpus
 from transformer_mt.data.sources import Source
-from transformer_mt.data.tokenizers import tokenizer as tokenizers
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair, build_tokenizers
+from transformer_mt.pipeline import data as data_pipeline
 from transformer_mt.pipeline.data import encode_validation, load_split, prepare_data
 from transformer_mt.runs.folder import RunFolder
 
@@ -65,13 +65,12 @@ def test_held_out_validation_pairs_are_not_trained_on(tmp_path: Path, monkeypatc
     data = {"src_lang": "en", "tgt_lang": "de", "train": source, "validation_size": 8, "cache_dir": str(tmp_path)}
     config = Config.model_validate({"data": data, "tokenizer": {"vocab_size": 300}})
     training_pairs: list[tuple[str, str]] = []
-    learn = tokenizers.build_tokenizers
 
     def watched(config: Any, pairs: Any, seed: int) -> TokenizerPair:
         training_pairs.extend(pairs)
-        return learn(config, pairs, seed)
+        return build_tokenizers(config, pairs, seed)
 
-    monkeypatch.setattr(tokenizers, "build_tokenizers", watched)
+    monkeypatch.setattr(data_pipeline, "build_tokenizers", watched)
     run = RunFolder(tmp_path / "run")
     run.path.mkdir()
     prepared = prepare_data(run, config, is_rank0=True)

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, NoReturn, cast
+from typing import NoReturn, cast
 
 import pytest
 import torch
 
 from transformer_mt.config import root as configuration
+from transformer_mt.data.corpus import ParallelCorpus
+from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
-from transformer_mt.pipeline import train
+from transformer_mt.pipeline.test_sets import score_test_sets
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.device import Machine
 
 
 def test_test_sets_are_scored_on_the_configured_device(tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rank 0 must not name its own cuda:0, and takes no more memory than its validations do."""
+    """Rank 0 passes on `cuda`, not its own cuda:0, and uses no larger batches than validation does."""
     devices: list[str] = []
 
     def load(path: Path, checkpoint: str, device: str, *_: object, batch_tokens: int) -> NoReturn:
@@ -25,11 +26,11 @@ def test_test_sets_are_scored_on_the_configured_device(tiny_run: Path, monkeypat
         devices.append(device)
         raise UserError("loading")
 
-    monkeypatch.setattr(train.Translator, "load", load)
-    run, tables = RunFolder(tiny_run), SimpleNamespace(test={"unseen": None})
+    monkeypatch.setattr(Translator, "load", load)
+    run, sets = RunFolder(tiny_run), cast(dict[str, ParallelCorpus], {"unseen": None})
     config = configuration.load(run.config)
     for name in ("cuda", "cuda:1"):
         changed = config.model_copy(update={"device": name, "decoding": config.decoding.with_options({"beam": 3})})
         with pytest.raises(UserError, match="loading"):
-            train.finish(run, changed, Machine(torch.device("cuda:0"), "fp32", 1), "", 0.0, *cast(Any, (tables, None)))
+            score_test_sets(run, changed, Machine(torch.device("cuda:0"), "fp32", 1), 12, sets)
     assert devices == ["cuda", "cuda:1"]

@@ -47,7 +47,7 @@ def make_validator(
             machine=Machine(torch.device("cpu"), "fp32", 1),
             ranks=Ranks(),
             smoothing=0.1,
-            standard=Scorer("13a", "de"),
+            scorer=Scorer("13a", "de"),
             probes=probes,
         )
 

@@ -10,11 +10,10 @@ from transformer_mt.data.batches import BatchStream
 from transformer_mt.data.corpus import ParallelCorpus, load_corpus, split_off_validation
 from transformer_mt.data.encoding import EncodedCorpus, LengthLimit, encode_corpus
 from transformer_mt.data.sources import Source
-from transformer_mt.data.tokenizers import tokenizer
 from transformer_mt.data.tokenizers.subword_sampling import SubwordSampler, SubwordSamplers
-from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
+from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair, build_tokenizers
 from transformer_mt.errors import UserError
-from transformer_mt.pipeline import warm_start
+from transformer_mt.pipeline.warm_start import load_tokenizers
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.files import remove_stale_folders
 from transformer_mt.system.logging import log_rank0
@@ -61,8 +60,8 @@ def prepare_data(run: RunFolder, config: Config, *, is_rank0: bool) -> TrainingD
 def load_split(config: Config, name: str) -> ParallelCorpus:
     """Return the text of `train`, `validation` or a test set.
 
-    Without `data.validation`, random training pairs (`data.validation_size`, drawn with `seed`) are the validation set
-    and are left out of the training set.
+    Without `data.validation`, the validation set is `data.validation_size` training pairs, drawn with `seed` and
+    removed from the training set.
     """
 
     def load(source: Source) -> ParallelCorpus:
@@ -79,12 +78,12 @@ def load_split(config: Config, name: str) -> ParallelCorpus:
 def make_tokenizers(config: Config, train: ParallelCorpus) -> TokenizerPair:
     """Learn tokenizers from the training pairs, or copy those of the run in `train.init_from`."""
     if config.train.init_from is not None:
-        return warm_start.load_tokenizers(config)
-    return tokenizer.build_tokenizers(config.tokenizer, train, config.seed)
+        return load_tokenizers(config)
+    return build_tokenizers(config.tokenizer, train, config.seed)
 
 
 def encode_training(config: Config, corpus: ParallelCorpus, tokenizers: TokenizerPair) -> EncodedCorpus:
-    """Encode the training pairs; pairs beyond `data.max_length` are dropped or truncated.
+    """Encode the training pairs. Longer ones than `data.max_length` are dropped or truncated.
 
     Raises:
         UserError: No pair is left.

@@ -1,4 +1,4 @@
-"""Resolving the configuration: `auto` is replaced once per run, and settings that affect the result never change."""
+"""Resolving `auto` in the configuration, once per run, and refusing changes of settings that affect the result."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ from transformer_mt.training.train_step import loss_and_gradients
 def resolve_config(run: RunFolder, requested: Config) -> Config:
     """Return the configuration with `auto` resolved for device, precision, threads and the end of the schedule.
 
-    An existing run keeps the values that it was created with. Only the threads are counted again if another number of
-    processes shares the machine.
+    An existing run keeps the values that it was created with, except threads if the number of processes changed.
 
     Raises:
         UserError: The run exists and a setting that affects the result differs, or it cannot be resumed.
@@ -89,10 +88,10 @@ def check_unchanged(run: RunFolder, old: Config, new: Config) -> None:
 
 
 def check_schedule_end(run: RunFolder, config: Config, *, is_new: bool) -> None:
-    """Log the learning rate after the end of the schedule, if training may continue beyond it.
+    """Log the learning rate after the end of the schedule, if training may continue after it.
 
     Raises:
-        UserError: It will continue, and that learning rate is 0.
+        UserError: Training will continue with a learning rate of 0.
     """
     total, max_steps = config.schedule.total_steps, config.train.max_steps
     if config.schedule.kind not in KINDS_WITH_END or total is None or (max_steps is not None and max_steps <= total):

@@ -18,14 +18,7 @@ def write_card(run: RunFolder, config: Config) -> None:
 
 
 def render_card(run: RunFolder, config: Config, record: Mapping[str, Any], best: CheckpointInfo | None) -> str:
-    """Return the Markdown text.
-
-    Args:
-        run: The run folder; only its path is used.
-        config: The resolved configuration.
-        record: The content of `run.json`.
-        best: The best checkpoint, or None before the first validation.
-    """
+    """Return the Markdown text from the content `record` of `run.json` and the best checkpoint, if any."""
     model, provenance = config.model, record["provenance"]
     folder, parent = quote(str(run.path)), quote(str(run.path.parent))
     stacks = [model.for_stack(stack) for stack in (model.encoder, model.decoder)]

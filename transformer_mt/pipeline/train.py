@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 HPARAM_SECTIONS = ("batches", "loss", "model", "optimizer", "schedule", "tokenizer", "seed", "precision")
-"""What TensorBoard's table of hyper-parameters shows."""
+"""Configuration keys in TensorBoard's table of hyper-parameters."""
 
 
 def train(requested: Config, *, checkpoint: str = "last", restart: bool = False) -> None:
@@ -68,7 +68,7 @@ def train(requested: Config, *, checkpoint: str = "last", restart: bool = False)
     if not restart:
         run.check_resumable()
     if checkpoint != "last":
-        run.find_checkpoint(checkpoint)  # fails before anything is written
+        run.find_checkpoint(checkpoint)  # raises before anything is written
     warm_start = find_warm_start(run, requested, restart=restart)
     with distributed.init_ranks(requested.batches.accumulate) as ranks, lock_run(run, ranks, restart=restart):
         setup = set_up(run, requested, ranks, warm_start)
@@ -122,7 +122,7 @@ def lock_run(run: RunFolder, ranks: Ranks, *, restart: bool) -> Generator[None]:
 
 @dataclass(frozen=True)
 class Setup:
-    """Everything that a training needs before its first step."""
+    """Configuration, data and model, ready for training."""
 
     config: Config  # without `auto`
     machine: Machine
@@ -140,7 +140,7 @@ def set_up(run: RunFolder, requested: Config, ranks: Ranks, warm_start: WarmStar
         data = prepare_data(run, resolved, is_rank0=ranks.is_rank0)
     report = ranks.run_on_rank0(lambda: report_data(run, resolved, data, warm_start))
     model = make_model(resolved, data.tokenizers, warm_start).to(machine.device)
-    # ranks may have read different weights of a warm start whose run is being trained
+    # if the run of the warm start is still in training, ranks may have read different weights
     ranks.broadcast_parameters(parameter.data for parameter in model.parameters())
     config = ranks.run_on_rank0(lambda: resolve_batch_tokens(resolved, machine, model, data))
     setup = Setup(config, machine, data, model, make_stream(config, data, config.batches.token_budget))
@@ -286,12 +286,12 @@ def make_validator(
         machine=machine,
         ranks=ranks,
         smoothing=config.loss.label_smoothing,
-        standard=Scorer.from_config(config.scoring, config.data.tgt_lang),
+        scorer=Scorer.from_config(config.scoring, config.data.tgt_lang),
         probes=config.validation.probes,
     )
 
 
-# --- the end ----------------------------------------------------------------------------------------------------------
+# --- end of training --------------------------------------------------------------------------------------------------
 
 
 def finish(run: RunFolder, setup: Setup, stop_reason: str, hours: float, logger: MetricsLogger) -> None:

@@ -40,26 +40,25 @@ class Validator:
         machine: Machine,
         ranks: Ranks,
         smoothing: float,
-        standard: Scorer,
+        scorer: Scorer,
         probes: int,
     ) -> None:
         self.model, self.tokenizers, self.decoding, self.stream = model, tokenizers, decoding.for_validation(), stream
         self.sources, self.references = [src for src, _ in pairs], [tgt for _, tgt in pairs]
-        self.machine, self.ranks, self.smoothing, self.standard = machine, ranks, smoothing, standard
-        # the examples are spread evenly over the set
+        self.machine, self.ranks, self.smoothing, self.scorer = machine, ranks, smoothing, scorer
         n = min(probes, len(pairs))
-        self.probes = [i * len(pairs) // n for i in range(n)]
+        self.probes = [i * len(pairs) // n for i in range(n)]  # indices of examples, spread evenly over the set
 
     def __call__(self) -> ValidationResult:
         """Compute losses, translate the validation set on all ranks, and score the translations."""
         translator = Translator.from_model(self.model, self.tokenizers, self.decoding, self.machine.precision)
         lines = self.ranks.shard(range(1, len(self.sources) + 1))
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", TruncatedSourceWarning)  # the data report has named them
+            warnings.simplefilter("ignore", TruncatedSourceWarning)  # the data report lists them
             n_best = translator.n_best(self.ranks.shard(self.sources), lines=lines)
         translations = self.ranks.all_gather([best for best, *_ in n_best])
         hypotheses = [translation.text for translation in translations]
-        text_scores = self.standard.score(hypotheses, self.references)
+        text_scores = self.scorer.score(hypotheses, self.references)
         degenerate = find_degenerate(self.sources, hypotheses, [translation.finished for translation in translations])
         scores = {
             **self.losses(),
@@ -86,10 +85,8 @@ class Validator:
         """Draw the last layer's cross-attention for the first example."""
         if not self.probes:
             return {}
-        last = len(translator.model.decoder.layers)
-        return {
-            "attention": translate_with_attention(translator, self.sources[self.probes[0]]).figure("cross", layer=last)
-        }
+        maps = translate_with_attention(translator, self.sources[self.probes[0]])
+        return {"attention": maps.figure("cross", layer=len(translator.model.decoder.layers))}
 
     @torch.no_grad()
     def losses(self) -> dict[str, float]:

@@ -29,7 +29,7 @@ TRAINING_KEYS = ("dropout", "layer_drop", "init", "sampling")  # keys that do no
 
 @dataclass(frozen=True)
 class WarmStart:
-    """The best model of another run, checked against the configuration of this one."""
+    """The best model of another run, which fits the configuration of this run."""
 
     run: RunFolder
     step: int
@@ -72,10 +72,7 @@ class WarmStart:
             )
 
     def check_validation_split(self, fingerprints: Mapping[str, str]) -> None:
-        """Check that the other run did not train on this run's validation pairs.
-
-        Args:
-            fingerprints: Hash of each corpus' text of this run, by name.
+        """Check that the other run did not train on the validation pairs of this one.
 
         Raises:
             UserError: Both runs split validation pairs off the same text, but different ones.
@@ -94,7 +91,7 @@ class WarmStart:
             )
 
     def copy_weights_to(self, model: Transformer) -> None:
-        """Copy the weights into a model of the same shape."""
+        """Copy the weights into a model with the same parameters."""
         model.load_state_dict(self.model.state_dict())
 
     def provenance(self) -> dict[str, Any]:

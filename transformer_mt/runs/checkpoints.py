@@ -18,7 +18,6 @@ from transformer_mt.runs.config import KeepConfig
 from transformer_mt.runs.folder import CHECKPOINT, CheckpointInfo, RunFolder, damaged_checkpoint_error, rank_checkpoints
 from transformer_mt.runs.manifest import CorruptFileError, verify_manifest, write_manifest
 from transformer_mt.system import files
-from transformer_mt.system.files import atomic_folder, delete_folder
 from transformer_mt.system.logging import log_rank0
 
 State = dict[str, Any]
@@ -36,7 +35,7 @@ def save(info: CheckpointInfo, model: nn.Module, state: State | None) -> None:
     Without a state, training cannot be resumed from it. Raises `UserError` if the disk is full or fails.
     """
     try:
-        with atomic_folder(info.path) as folder:
+        with files.atomic_folder(info.path) as folder:
             safetensors.torch.save_model(model, str(folder / WEIGHTS))
             if state is not None:
                 _save_state(state, folder / STATE)
@@ -72,14 +71,14 @@ def prune(run: RunFolder, keep: KeepConfig) -> None:
     kept = {info.step for info in (*found[-1:], *regular[-keep.last :], *rank_checkpoints(found)[: keep.best])}
     for info in found:
         if info.step not in kept:
-            delete_folder(info.path)
+            files.delete_folder(info.path)
 
 
 def delete_later_checkpoints(run: RunFolder, step: int) -> None:
     """Delete the checkpoints after `step`."""
     for saved_step, folder in run.checkpoint_folders().items():
         if saved_step > step:
-            delete_folder(folder)
+            files.delete_folder(folder)
 
 
 def disk_space_warning(run: RunFolder, keep: KeepConfig, model: nn.Module, optimizer_copies: int) -> str | None:

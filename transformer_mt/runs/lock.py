@@ -30,7 +30,7 @@ def lock_folder(folder: Path) -> Generator[None]:
         lock.acquire(blocking=False)
     except Timeout:
         raise UserError(
-            f"{folder}: another process is training this run{_describe(holder)}; wait for it or stop it"
+            f"{folder}: another process is training this run{_format_holder(holder)}; wait for it or stop it"
         ) from None
     try:
         since = datetime.now().isoformat(sep=" ", timespec="seconds")
@@ -41,7 +41,7 @@ def lock_folder(folder: Path) -> Generator[None]:
         lock.release()
 
 
-def _describe(holder: Path) -> str:
+def _format_holder(holder: Path) -> str:
     """Return " (process P on HOST since TIME)", or "" if the holder has not written its file yet."""
     try:
         found = json.loads(holder.read_text(encoding="utf-8"))

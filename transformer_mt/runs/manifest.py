@@ -25,7 +25,8 @@ class CorruptFileError(Exception):
 def write_manifest(path: Path, content: dict[str, Any]) -> None:
     """Write `content` with the size and checksum of each file in the same folder, and a checksum of the manifest."""
     names = sorted(file.name for file in path.parent.iterdir() if file != path)
-    path.write_text(_render({**content, "files": {name: _describe(path.with_name(name)) for name in names}}), "utf-8")
+    files = {name: _size_and_checksum(path.with_name(name)) for name in names}
+    path.write_text(_render({**content, "files": files}), "utf-8")
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
@@ -64,14 +65,14 @@ def _verify_file(path: Path, expected: dict[str, Any]) -> None:
         n_bytes = path.stat().st_size
         if n_bytes < expected["bytes"]:
             raise CorruptFileError(path, f"was truncated ({n_bytes:,} of {expected['bytes']:,} bytes)")
-        found = _describe(path)
+        found = _size_and_checksum(path)
     except OSError as error:
         raise CorruptFileError(path, f"cannot be read ({error.strerror})") from None
     if found != expected:
         raise CorruptFileError(path, "its checksum does not match")
 
 
-def _describe(path: Path) -> dict[str, Any]:
+def _size_and_checksum(path: Path) -> dict[str, Any]:
     digest, n_bytes = sha256(), 0
     with path.open("rb") as file:
         while block := file.read(BLOCK):

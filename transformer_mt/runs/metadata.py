@@ -57,19 +57,11 @@ def record_start(
 ) -> None:
     """Write `config.yaml` and the part of `run.json` that describes the run.
 
-    Keys of an earlier end of training are kept; `record_resume` clears them.
-
-    Args:
-        run: The run folder.
-        config_yaml: The resolved configuration.
-        hardware: Name of the device.
-        parameters: Number of model parameters.
-        report: Lines of the data report.
-        fingerprints: Hash of the text of each corpus, by name.
-        warm_start: The run and step whose weights this run starts from, or None.
+    Keys of an earlier end of training are kept; `record_resume` clears them. `parameters` is the number of model
+    parameters, and `report` has the lines of the data report.
     """
     earlier = run.read_metadata() if run.exists() else {}
-    origin = earlier.get("provenance") or provenance(hardware)
+    origin = earlier.get("provenance") or collect_provenance(hardware)
     record = {
         **earlier,
         "format": FORMAT,
@@ -111,7 +103,7 @@ def record_end(
     write_metadata(run, {**run.read_metadata(), **end})
 
 
-def provenance(hardware: str) -> dict[str, Any]:
+def collect_provenance(hardware: str) -> dict[str, Any]:
     """Return the time, package versions, commit, hardware and operating system."""
     return {
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -120,13 +112,13 @@ def provenance(hardware: str) -> dict[str, Any]:
             "python": platform.python_version(),
             **dict(_installed_versions()),
         },
-        "commit": code_commit(),
+        "commit": git_commit(),
         "hardware": hardware,
         "system": platform.platform(),
     }
 
 
-def code_commit() -> str | None:
+def git_commit() -> str | None:
     """Return the Git commit of this program, or None if it does not run from a checkout."""
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():

@@ -32,7 +32,7 @@ def atomic_file(path: Path) -> Generator[Path]:
     Raises `UserError` if the disk is full.
     """
     temporary = _temporary_path(path)
-    with _full_disk_is_a_user_error(path):
+    with _report_full_disk(path):
         try:
             yield temporary
             _fsync(temporary)
@@ -51,7 +51,7 @@ def write_text(path: Path, text: str) -> None:
 def append_text(path: Path, text: str) -> None:
     """Append to a UTF-8 text file, all or nothing. Raises `UserError` if the disk is full."""
     content = text.encode()
-    with _full_disk_is_a_user_error(path), path.open("ab", buffering=0) as file:
+    with _report_full_disk(path), path.open("ab", buffering=0) as file:
         length = file.tell()
         try:
             if file.write(content) < len(content):
@@ -62,7 +62,7 @@ def append_text(path: Path, text: str) -> None:
 
 
 @contextmanager
-def _full_disk_is_a_user_error(path: Path) -> Generator[None]:
+def _report_full_disk(path: Path) -> Generator[None]:
     """Turn the error of a full disk, which often names no path, into a `UserError` that names it."""
     try:
         yield
@@ -98,7 +98,7 @@ def atomic_new_folder(path: Path) -> Generator[Path]:
 
     Raises `UserError` if `path` exists by the time of the renaming, or if the disk is full.
     """
-    with _full_disk_is_a_user_error(path), _temporary_folder(path) as temporary:
+    with _report_full_disk(path), _temporary_folder(path) as temporary:
         yield temporary
         _fsync_folder(temporary)
         if path.exists() or path.is_symlink():
@@ -113,7 +113,7 @@ def atomic_shared_folder(path: Path) -> Generator[Path]:
     The content must depend on the name alone. Raises `UserError` if the disk is full or read-only.
     """
     try:
-        with _full_disk_is_a_user_error(path), _temporary_folder(path) as temporary:
+        with _report_full_disk(path), _temporary_folder(path) as temporary:
             yield temporary
             _fsync_folder(temporary)
             try:
