@@ -83,13 +83,13 @@ def find_degenerate(sources: Sequence[str], hypotheses: Sequence[str], finished:
 
 
 def is_repetitive(hypothesis: str, source: str) -> bool:
-    """Tell whether a translation repeats itself much more than its source does."""
+    """Return whether a translation repeats itself more than twice as much as its source."""
     words, characters = hypothesis.split(), "".join(hypothesis.split())
     if len(words) >= MIN_WORDS:
-        found = repetition(words)
+        share = repetition(words)
     else:
-        found = repetition(characters) if len(characters) >= MIN_CHARACTERS else 0.0
-    return found >= MAX_REPETITION and found > 2 * max(repetition(source.split()), repetition("".join(source.split())))
+        share = repetition(characters) if len(characters) >= MIN_CHARACTERS else 0.0
+    return share >= MAX_REPETITION and share > 2 * max(repetition(source.split()), repetition("".join(source.split())))
 
 
 def repetition(units: Sequence[str]) -> float:

@@ -1,14 +1,14 @@
-"""Consistency losses: two passes of a batch with different dropout, and a penalty if their predictions differ.
+"""Consistency losses: run each batch twice with different dropout, and penalise different predictions.
 
 SimCut (Gao et al. 2022, NAACL): CE(1) + alpha KL(1 || 2). The second pass reads source and target with some token
 embeddings set to zero.
 
 R-Drop (Liang et al. 2021, NeurIPS): both passes read the same batch. The paper has CE(1) + CE(2) + alpha / 2 (KL(1 ||
-2) + KL(2 || 1)). Here it is half of that, so that the loss is as large as that of one pass and alpha means the same.
+2) + KL(2 || 1)). This module halves it, which keeps the paper's alpha but has the scale of a single pass.
 
 Gradients flow through both passes. Losses are sums over the labels, never means.
 
-`B` batch, `S` source length, `T` target length, `N` labels that are no padding, `n` labels of a chunk, `D` width,
+`B` batch, `S` source length, `T` target length, `N` labels that are not padding, `n` labels of a chunk, `D` width,
 `V` vocabulary.
 """
 
@@ -30,10 +30,10 @@ from transformer_mt.training.cross_entropy import TINY, sum_of_logits
 
 
 class PassWeights(NamedTuple):
-    """Factors of the parts of the loss."""
+    """Factors of the terms of the loss."""
 
-    cross_entropy: tuple[float, float]  # of the first pass, of the second
-    divergence: tuple[float, float]  # of KL(1 || 2), of KL(2 || 1)
+    cross_entropy: tuple[float, float]  # first and second pass
+    divergence: tuple[float, float]  # KL(1 || 2) and KL(2 || 1)
 
 
 def two_pass_loss(
@@ -47,11 +47,10 @@ def two_pass_loss(
 
 
 def two_pass_states(model: Transformer, batch: Batch, cutoff: float) -> Tensor:
-    """Return decoder states of a batch, followed by those of the same batch with tokens cut off.
+    """Return decoder states of a batch, followed by those of the same batch with tokens cut off. [2 B, T, D].
 
-    [2 B, T, D]
-
-    Attention masks ignore the cutoff. Both passes run as one batch, so that `layer_drop` drops the same layers.
+    As in the authors' code, the end of the source and the start of the target are never cut off. Attention masks ignore
+    the cutoff. Both passes run as one batch, so that LayerDrop skips the same layers.
     """
     is_token = batch.src != model.src_pad  # [B, S]
     is_last = is_token & ~F.pad(is_token[:, 1:], (0, 1))
@@ -63,15 +62,12 @@ def two_pass_states(model: Transformer, batch: Batch, cutoff: float) -> Tensor:
 
 
 def cut_off(ids: Tensor, is_kept: Tensor, pad_id: int, rate: float) -> Tensor:
-    """Replace random ids by padding, whose embedding is zero, so that only the position is left.
+    """Replace random ids by padding, whose embedding is zero, so that only the position is left. [B, L] -> [B, L].
 
-    [B, L] -> [B, L]
-
-    Like in the authors' program, the caller keeps the end of the source and the start of the target, and the other
-    embeddings are not rescaled.
+    As in the authors' code, the other embeddings are not rescaled.
     """
-    is_drawn = torch.rand(ids.shape, device=ids.device) < rate
-    return ids.masked_fill(is_drawn & ~is_kept, pad_id)
+    is_cut = torch.rand(ids.shape, device=ids.device) < rate
+    return ids.masked_fill(is_cut & ~is_kept, pad_id)
 
 
 def consistency_loss(
@@ -101,12 +97,10 @@ def consistency_loss(
 def chunk_loss_and_grad(
     logits: Tensor, labels: Tensor, pad_id: int, pass_weights: PassWeights, smoothing: float
 ) -> Tensor:
-    """Return sums of loss, negative log-likelihood of the first pass, and consistency loss.
-
-    [n, 2, V], [n] -> [3]
+    """Return sums of loss, negative log-likelihood of the first pass, and consistency loss. [n, 2, V], [n] -> [3].
 
     The loss lacks the term with the sum of logits, as in `cross_entropy.chunk_loss_and_grad`. Its gradient overwrites
-    the logits. Autograd is not used, because it needs three to five times as long for this function.
+    the logits. Autograd would take three to five times as long.
 
     With p = softmax(z) of a pass, q of the other, d = log p - log q and KL = KL(p || q) = sum(p d), the gradients are
     dKL/dz = p (d - KL) and dKL/dz' = q - p, where z' are the logits of the other pass.
@@ -139,8 +133,5 @@ def chunk_loss_and_grad(
 def _write_gradient(
     own: Tensor, other: Tensor, difference: Tensor, offset: Tensor, slope: float, pull: float, out: Tensor
 ) -> None:
-    """Write own * (offset + slope * difference) - pull * other to `out`.
-
-    [n, V]
-    """
+    """Write own * (offset + slope * difference) - pull * other to `out`. [n, V]."""
     torch.add(offset.to(own.dtype)[:, None], difference, alpha=slope, out=out).mul_(own).sub_(other, alpha=pull)

@@ -1,9 +1,9 @@
 """Label-smoothed cross-entropy (Szegedy et al. 2016; Vaswani et al. 2017, section 5.4) of decoder states.
 
-The softmax is over the vocabulary without the pad symbol, K = V - 1 classes. With smoothing e, the target distribution
+The softmax excludes the pad symbol, which leaves K = V - 1 classes. With smoothing e, the target distribution
 is (1 - e) on the label and e / K on every class, as in `F.cross_entropy`. Losses are sums over the labels, never means.
 
-`B` batch, `T` target length, `N` labels that are no padding, `n` labels of a chunk, `D` width, `V` vocabulary.
+`B` batch, `T` target length, `N` labels that are not padding, `n` labels of a chunk, `D` width, `V` vocabulary.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def label_smoothed_cross_entropy(
     """Compute the loss and the negative log-likelihood of decoder states. Padding is ignored.
 
     states [B, T, D], weight [V, D] of the output projection, labels [B, T]. The caller counts `n_labels`, the labels
-    that are no padding, so that a GPU need not synchronise. Logits exist only in chunks, see `sum_over_chunks`.
+    that are not padding, to avoid a synchronisation. Logits exist only in chunks, see `sum_over_chunks`.
     """
     indices = non_pad_indices(labels, pad_id, n_labels)
     states = states.flatten(0, 1).index_select(0, indices)  # [N, D]
@@ -50,13 +50,10 @@ def label_smoothed_cross_entropy(
 
 
 def chunk_loss_and_grad(logits: Tensor, labels: Tensor, pad_id: int, smoothing: float) -> Tensor:
-    """Return sums of log_norm - (1 - e) logits[label] and of the plain loss.
+    """Return sums of log_norm - (1 - e) logits[label] and of log_norm - logits[label]. [n, V], [n] -> [2].
 
-    [n, V], [n] -> [2]
-
-    The first is the smoothed loss without the term e / K * sum(logits). That term is linear in states and weight, so
-    it is added without logits. The gradient, softmax(logits) - (1 - e) [label], and 0 for the pad symbol, overwrites
-    the logits.
+    The first is the smoothed loss without the term -e / K * sum(logits), which `sum_of_logits` computes. Its gradient
+    overwrites the logits: softmax(logits) - (1 - e) on the label, and 0 for the pad symbol.
     """
     label_entries = torch.arange(len(labels), device=labels.device), labels
     logits[:, pad_id] = -math.inf
@@ -68,9 +65,9 @@ def chunk_loss_and_grad(logits: Tensor, labels: Tensor, pad_id: int, smoothing: 
 
 
 def sum_of_logits(states: Tensor, weight: Tensor, pad_id: int) -> Tensor:
-    """Sum the logits of all labels and all classes but the pad symbol, without computing them.
+    """Sum the logits over labels and classes without the pad symbol. [N, ..., D], [V, D] -> [...].
 
-    [N, ..., D], [V, D] -> [...]
+    Logits are linear in states and weight, so their sum is that of the states times that of the weight.
     """
     with torch.autocast(states.device.type, enabled=False):
         is_class = (torch.arange(len(weight), device=weight.device) != pad_id).to(weight.dtype)  # [V]

@@ -1,8 +1,8 @@
 """Collectives of the processes that `torchrun` starts for one training. Without torchrun there is a single process.
 
-Every rank holds the whole model. The ranks share the micro-batches of a step. Each rank sums its gradients, and one
-all-reduce adds the sums of all ranks. `DistributedDataParallel` would overlap this exchange with the backward pass.
-Here it comes afterwards, so that a rank may split a batch, or have none, and no rank waits for a missing message.
+Every rank holds the whole model. The ranks share the micro-batches of a step, and one all-reduce sums their gradients
+after the backward passes. `DistributedDataParallel` would overlap both, but then every rank must run the same number of
+backward passes. Here a rank may split a batch that does not fit into memory.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from torch.distributed.rendezvous import rendezvous  # pyright: ignore[reportUnk
 from transformer_mt.errors import UserError
 from transformer_mt.system import launcher
 
-SETUP_TIMEOUT = timedelta(hours=2)
-"""Timeout of all collectives but the gradients'. Rank 0 tokenises a large corpus while the others wait."""
+CPU_GROUP_TIMEOUT = timedelta(hours=2)
+"""Timeout of all collectives except that of the gradients. The others wait while rank 0 tokenises a large corpus."""
 STEP_TIMEOUT = timedelta(minutes=10)
-"""Timeout of the exchange of gradients, far above the time of a step. It ends the training if a rank hangs, or its
-machine lost power or network. A rank that died is noticed at once, because its connections close."""
+"""Timeout of the all-reduce of gradients. It ends the training if a rank hangs, or its machine loses power or network.
+The death of a rank is noticed at once, because its connections close."""
 
 T = TypeVar("T")
 
@@ -38,7 +38,7 @@ class Ranks:
 
     rank: int = 0
     size: int = 1
-    patient_group: dist.ProcessGroup | None = None  # on CPU, with `SETUP_TIMEOUT`
+    cpu_group: dist.ProcessGroup | None = None  # on CPU, with `CPU_GROUP_TIMEOUT`
 
     @property
     def is_rank0(self) -> bool:
@@ -50,10 +50,7 @@ class Ranks:
         return items[self.rank :: self.size]
 
     def all_reduce_sum(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Sum each tensor over all ranks, in one exchange. All ranks get the same bits.
-
-        The ranks must call this within `STEP_TIMEOUT`; every other collective allows `SETUP_TIMEOUT`.
-        """
+        """Sum each tensor over all ranks, in one all-reduce with `STEP_TIMEOUT`. All ranks get the same bits."""
         if self.size == 1:
             return list(tensors)
         flat = torch.cat([tensor.flatten() for tensor in tensors])
@@ -68,7 +65,7 @@ class Ranks:
             return number
         maximum = torch.tensor(number)
         with _translate_errors():
-            dist.all_reduce(maximum, dist.ReduceOp.MAX, group=self.patient_group)
+            dist.all_reduce(maximum, dist.ReduceOp.MAX, group=self.cpu_group)
         return int(maximum)
 
     def all_gather(self, shard: Sequence[T]) -> list[T]:
@@ -77,22 +74,23 @@ class Ranks:
             return list(shard)
         shards: list[Any] = [None] * self.size
         with _translate_errors():
-            dist.all_gather_object(shards, list(shard), group=self.patient_group)
+            dist.all_gather_object(shards, list(shard), group=self.cpu_group)
         rows = [list(part) for part in cast("list[list[T]]", shards)]
         return [part[i] for i in range(len(rows[0])) for part in rows if i < len(part)]
 
     def broadcast_parameters(self, tensors: Iterable[Tensor]) -> None:
         """Overwrite the tensors of every rank, in place, with those of rank 0."""
-        for tensor in tensors if self.size > 1 else ():
+        if self.size > 1:
             with _translate_errors():
-                dist.broadcast(tensor, src=0)
+                for tensor in tensors:
+                    dist.broadcast(tensor, src=0)
 
     def run_on_rank0(self, function: Callable[[], T]) -> T:
         """Call a function on rank 0 only, and return its result on every rank."""
         result: list[Any] = [function() if self.is_rank0 else None]
         if self.size > 1:
             with _translate_errors():
-                dist.broadcast_object_list(result, group=self.patient_group)
+                dist.broadcast_object_list(result, group=self.cpu_group)
         return cast(T, result[0])
 
     @contextmanager
@@ -108,7 +106,7 @@ class Ranks:
         """Wait until every rank has called this."""
         if self.size > 1:
             with _translate_errors():
-                dist.barrier(self.patient_group)
+                dist.barrier(self.cpu_group)
 
 
 @contextmanager
@@ -133,14 +131,14 @@ def init_ranks(accumulate: int) -> Generator[Ranks]:
         )
     if (number := launcher.local_rank()) is not None and number < torch.cuda.device_count():
         torch.cuda.set_device(number)
-    store, rank, _ = next(rendezvous("env://", timeout=SETUP_TIMEOUT))
+    store, rank, _ = next(rendezvous("env://", timeout=CPU_GROUP_TIMEOUT))
     # a restarted job gets the same store, which still holds the addresses of the dead processes
     store = PrefixStore(f"start-{launcher.restart_count()}", store)
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=STEP_TIMEOUT)
-    patient_group = cast("dist.ProcessGroup", dist.new_group(backend="gloo", timeout=SETUP_TIMEOUT))
-    yield Ranks(rank, size, patient_group)
-    # only after success: after an error, NCCL would wait for the other ranks, and they for the end of this process
+    cpu_group = cast("dist.ProcessGroup", dist.new_group(backend="gloo", timeout=CPU_GROUP_TIMEOUT))
+    yield Ranks(rank, size, cpu_group)
+    # skipped after an error: NCCL would wait for the other ranks, which wait for the end of this process
     dist.destroy_process_group()
 
 

@@ -1,4 +1,4 @@
-"""Exponential moving average of the weights, which is validated and saved instead of the weights themselves."""
+"""Exponential moving average of the weights, which is validated and saved in their place."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class ExponentialMovingAverage:
 
     @torch.no_grad()
     def update(self, step: int, is_taken: Tensor) -> None:
-        """Average in the weights after `step`, counted from 1. Nothing changes if the bool `is_taken` is False.
+        """Update the average after `step`, counted from 1, unless the bool `is_taken` is False.
 
         The decay is min(decay, (1 + step) / (10 + step)), like TensorFlow's ExponentialMovingAverage with
-        `num_updates`. The initial weights therefore fade quickly in a short run.
+        `num_updates`, so the initial weights fade quickly even in a short run.
         """
         share = (1 - min(self.decay, (1 + step) / (10 + step))) * is_taken  # reading `is_taken` would synchronise
         for average, weight in zip(self.shadow.values(), self.parameters.values(), strict=True):

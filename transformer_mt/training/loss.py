@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 SIMCUT_WEIGHT, R_DROP_WEIGHT = 3.0, 5.0  # the papers' alpha for small corpora
 
 BatchLoss = Callable[["Transformer", "Batch"], "tuple[Tensor, Tensor, Tensor]"]
-"""Computes sums over the labels of a batch: the loss, which has a gradient, the negative log-likelihood in nats, and
-the part of the loss that is due to consistency."""
+"""Computes sums over the labels of a batch: loss (with gradient), negative log-likelihood in nats, consistency loss."""
 
 
 class LossConfig(Section):
@@ -60,7 +59,7 @@ def make_loss(config: LossConfig) -> BatchLoss:
         weights = PassWeights((1.0, 0.0), (SIMCUT_WEIGHT if alpha is None else alpha, 0.0))
         return partial(two_pass_loss, pass_weights=weights, smoothing=smoothing, cutoff=config.cutoff)
     if config.consistency == "rdrop":
-        quarter = (R_DROP_WEIGHT if alpha is None else alpha) / 4
-        weights = PassWeights((0.5, 0.5), (quarter, quarter))
+        weight = (R_DROP_WEIGHT if alpha is None else alpha) / 4
+        weights = PassWeights((0.5, 0.5), (weight, weight))
         return partial(two_pass_loss, pass_weights=weights, smoothing=smoothing, cutoff=0.0)
     return partial(batch_loss, smoothing=smoothing)

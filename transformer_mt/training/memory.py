@@ -1,8 +1,7 @@
-"""Predict the peak memory of a training step before the first one, and choose the batch size that fits a GPU.
+"""Predict the peak memory of a training step, and choose the largest batch size that fits a GPU.
 
-The most expensive batches are tried. A trial computes a loss and its gradients, and changes neither weights nor the
-state of the random number generator. So a run gives the same bits with and without trials. `step_bytes` is memory that
-a step needs in addition to a trial, such as optimizer state.
+Both try the most expensive batches. A trial computes loss and gradients, and changes neither the weights nor the state
+of the random number generator. `step_bytes` is the memory that a step needs in addition, such as optimizer state.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from transformer_mt.system.memory import is_out_of_memory, release_memory
 CPU_TOKENS = 4096  # `batches.tokens: auto` on anything but a CUDA GPU
 MIN_TOKENS, MAX_TOKENS = 256, 2**18  # range of `batches.tokens: auto`
 MIN_BATCHES = 50  # per epoch with `batches.tokens: auto`, because larger batches of a small corpus train badly
-MEMORY_SHARE = 0.9  # of the GPU memory that may be planned for; fragmentation needs the rest
+MEMORY_SHARE = 0.9  # of the GPU memory with `batches.tokens: auto`; fragmentation needs the rest
 
 TryBatch = Callable[[Batch], object]
-"""Computes loss and gradients of a batch. Raises the error of torch if memory runs out."""
+"""Computes loss and gradients of a batch. Raises torch's error if memory runs out."""
 
 
 # --- prediction -------------------------------------------------------------------------------------------------------
@@ -48,10 +47,7 @@ def predict_memory(stream: BatchStream, try_batch: TryBatch, device: torch.devic
 
 
 def most_expensive_batches(stream: BatchStream) -> list[Batch]:
-    """Return the batch with the most tokens, and the one with the most attention scores, over all epochs.
-
-    With subword sampling, a batch may become slightly larger.
-    """
+    """Return the batches of all epochs with the most tokens and the most attention scores, without subword sampling."""
     n, s, t = (stream.bucketed.shapes[:, i] for i in range(3))  # pairs, source length, target length
     costs = n * (s + t), n * (s * s + s * t + t * t)
     plan = stream.bucketed.shortest_first()
@@ -59,9 +55,9 @@ def most_expensive_batches(stream: BatchStream) -> list[Batch]:
 
 
 def measure_peak(batches: list[Batch], try_batch: TryBatch, device: torch.device) -> int | None:
-    """Return the peak memory in bytes while batches are tried one by one, or None if memory runs out.
+    """Try batches one by one, and return the peak memory in bytes, or None if memory runs out.
 
-    This is allocated memory of a CUDA GPU, or else resident memory of the process.
+    This is allocated memory on a CUDA GPU, otherwise resident memory of the process.
     """
     _reset_peak(device)
     try:
@@ -133,8 +129,8 @@ def choose_batch_tokens(
 
 
 def largest_that_fits(fits: Callable[[int], bool], low: int, high: int) -> int:
-    """Return the largest number from `low` to `high` that fits, to within a sixteenth. `low` is known to fit."""
-    end = high + 1  # smallest number that is known not to fit, or is not allowed
+    """Search the largest number from `low` to `high` that fits, to within a sixteenth. `low` must fit."""
+    end = high + 1  # smallest number that does not fit or is not allowed
     while end - low > max(1, low // 16):
         middle = min(2 * low, (low + end) // 2)
         low, end = (middle, end) if fits(middle) else (low, middle)

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 
 class MetricsLogger:
-    """Writes metrics to files, and shows a progress bar on a terminal or else a line per log entry.
+    """Writes metrics to files, and shows a progress bar on a terminal, otherwise a line per log entry.
 
-    The event file is opened by the first entry, so that files can be truncated to a checkpoint before.
+    The first entry opens the event file, so `truncate` can be called before it.
     """
 
     def __init__(self, run: RunFolder, hparams: Mapping[str, Scalar], max_steps: int | None) -> None:
@@ -38,18 +38,16 @@ class MetricsLogger:
         self._first_step: int | None = None
 
     def __enter__(self) -> MetricsLogger:
-        """Return the logger itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close bar and files."""
         self.close()
 
     def close(self) -> None:
         """Close the bar and the event file. The next entry opens new ones."""
-        for part in (self._bar, self._events):
-            if part is not None:
-                part.close()
+        for output in (self._bar, self._events):
+            if output is not None:
+                output.close()
         self._bar = self._events = self._first_step = None
         self._start_time = time.perf_counter()
 
@@ -114,9 +112,9 @@ class MetricsLogger:
             self._events.flush()
 
     def truncate(self, step: int, *, is_scored: bool) -> None:
-        """Delete all entries after a checkpoint, so that no part of a curve is recorded twice.
+        """Delete all entries after a checkpoint, because a resumed run records them again.
 
-        `is_scored` tells whether the checkpoint was saved after the validation of its step.
+        `is_scored` is True for a checkpoint that was saved after the validation of its step.
         """
         self.close()
         _truncate_metrics(self.run.metrics, step, is_scored)
@@ -135,7 +133,7 @@ class MetricsLogger:
 
 
 class SilentMetricsLogger(MetricsLogger):
-    """Logger of all ranks but rank 0, which writes nothing."""
+    """Logger of the other ranks, which writes nothing."""
 
     def advance(self, step: int) -> None:
         """Do nothing."""

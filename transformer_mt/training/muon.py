@@ -1,4 +1,4 @@
-"""Muon (Jordan et al. 2024): update each matrix along its momentum, with all singular values made nearly equal.
+"""Muon (Jordan et al. 2024): update each matrix by its momentum, after making all singular values nearly equal.
 
 `R` rows, `C` columns of a matrix, `N` matrices of one shape.
 
@@ -20,10 +20,10 @@ from torch import Tensor
 MOMENTUM = 0.95
 ITERATIONS = 5
 COEFFICIENTS = 3.4445, -4.7750, 2.0315
-"""Factors of x, x^3 and x^5. After all iterations most singular values are between 0.7 and 1.2, and none is larger."""
+"""Factors of x, x^3 and x^5. They bring most singular values between 0.7 and 1.2, and none above."""
 UPDATE_RMS = 0.2
-"""Root mean square of an update at a learning rate of 1. It is about that of Adam, so that both can share a learning
-rate (Liu et al. 2025, Muon is Scalable for LLM Training, section 2.2)."""
+"""Root mean square of an update at a learning rate of 1. It is close to Adam's, so both can share a learning rate (Liu
+et al. 2025, Muon is Scalable for LLM Training, section 2.2)."""
 
 
 class Muon(torch.optim.Optimizer):
@@ -68,12 +68,7 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonalize(matrices: Tensor, in_bf16: bool) -> Tensor:
-    """Approximate U V^T for each matrix U S V^T by Newton-Schulz iterations.
-
-    [N, R, C] -> [N, R, C]
-
-    Zeros stay zeros.
-    """
+    """Approximate U V^T for each matrix U S V^T by Newton-Schulz iterations; 0 stays 0. [N, R, C] -> [N, R, C]."""
     is_tall = matrices.size(1) > matrices.size(2)
     x = matrices.mT if is_tall else matrices
     x = F.normalize(x.flatten(1), eps=torch.finfo(x.dtype).tiny).view_as(x)

@@ -42,16 +42,16 @@ class OptimizerConfig(Section):
 
     @property
     def state_copies(self) -> int:
-        """Return how many values are stored per weight: two moments, and the moving average if there is one."""
+        """Return the number of values stored per weight in addition to it: two moments, and the average if any."""
         return 2 + (self.ema_decay is not None)
 
 
 def make_optimizers(
     config: OptimizerConfig, model: nn.Module, precision: Literal["fp32", "bf16"] = "fp32"
 ) -> list[torch.optim.Optimizer]:
-    """Return fused Adam or AdamW for all parameters, or Muon and AdamW with disjoint parameters.
+    """Return fused Adam or AdamW for all parameters, or Muon and AdamW for disjoint sets of parameters.
 
-    `precision` is that of Muon's iterations. The caller sets the learning rate before each step, and may set two scalar
+    `precision` applies to Muon's iterations. The caller sets the learning rate before each step, and may set two scalar
     fp32 tensors: `step` divides the gradients by `grad_scale`, and changes no weight or state if `found_inf` is 1.
     """
     import torch
@@ -79,7 +79,7 @@ def layer_matrices(model: nn.Module) -> dict[torch.Tensor, list[int]]:
 def parameter_groups(
     model: nn.Module, weight_decay: float, excluded: Container[torch.Tensor] = ()
 ) -> list[dict[str, list[nn.Parameter] | float]]:
-    """Split the parameters into a group with weight decay and one without. Empty groups are left out."""
+    """Split the parameters into a group with weight decay and one without, and omit empty groups."""
     decayed: list[nn.Parameter] = []
     others: list[nn.Parameter] = []
     for name, parameter in model.named_parameters():  # a tied parameter appears once, as an embedding

@@ -39,7 +39,7 @@ class Milestone(NamedTuple):
     epochs: int
 
     def is_due(self, interval: str | None) -> bool:
-        """Tell whether an interval ends with this step. None never ends."""
+        """Return whether an event with this interval is due after this step. None is never due."""
         if interval is None:
             return False
         count, unit = interval.split()
@@ -78,7 +78,7 @@ class ValidationConfig(Section):
 
 @dataclass
 class Progress:
-    """State of a run without weights and optimizer state. Every checkpoint saves it."""
+    """Training state apart from weights and optimizers. Every checkpoint contains it."""
 
     step: int = 0
     position: StreamPosition = field(default_factory=StreamPosition)
@@ -88,14 +88,14 @@ class Progress:
     without_improvement: int = 0  # validations in a row
     skipped: int = 0  # steps without an update, because the gradient was not finite
     skipped_in_a_row: int = 0
-    diverged_at: int = 0  # first of so many skipped steps in a row that the run must roll back; 0: none
+    diverged_at: int = 0  # first of the skipped steps that require a rollback; 0: none
     splits: int = 0  # batches that were split because memory ran out
     rollbacks: int = 0  # each halves the learning rate
-    seconds: float = 0.0  # of training, validation and saving, over all starts
+    seconds: float = 0.0  # of training, validation and saving, including those before a resume
 
     @classmethod
     def from_checkpoint(cls, saved: dict[str, Any]) -> Progress:
-        """Read the progress that a checkpoint holds. Raises `KeyError` or `TypeError` for another format."""
+        """Restore the progress from a checkpoint. Raises `KeyError` or `TypeError` for another format."""
         values: dict[str, Any] = {**saved, "position": StreamPosition(**saved["position"])}
         return cls(**values)
 

@@ -1,7 +1,6 @@
 """Learning-rate schedules: pure functions of the step.
 
-Steps are counted from 1, so step s uses the learning rate of s. Every schedule warms up linearly and reaches its peak
-at `warmup_steps`.
+Steps are counted from 1. Every schedule warms up linearly and reaches its peak at `warmup_steps`.
 """
 
 from __future__ import annotations

@@ -54,9 +54,9 @@ class EventWriter:
 
 
 def precedes_checkpoint(entry_step: int, names: Iterable[str], checkpoint_step: int, is_scored: bool) -> bool:
-    """Tell whether an entry was recorded before a checkpoint was saved.
+    """Return whether an entry was recorded before a checkpoint was saved.
 
-    Entries of the same step precede it, except scores of test sets, and of the validation if `is_scored` is False.
+    Entries of the checkpoint's step precede it, except test scores, and validation scores unless `is_scored`.
     """
     later = ("test/",) if is_scored else ("test/", "valid", "best/", "degenerate")
     is_earlier_name = not any(name.startswith(later) for name in names)
@@ -64,9 +64,9 @@ def precedes_checkpoint(entry_step: int, names: Iterable[str], checkpoint_step: 
 
 
 def truncate(folder: Path, step: int, is_scored: bool) -> None:
-    """Rewrite the event files of a folder without entries after a checkpoint, and without incomplete ends.
+    """Delete the entries after a checkpoint, and incomplete records, from the event files of a folder.
 
-    An empty file is deleted, because it may lack the hyper-parameters, which a new file begins with.
+    Files without entries are deleted, so that `EventWriter` writes the hyper-parameters again.
     """
     event: Any = event_pb2
     for path in sorted(folder.glob("*tfevents*")):
@@ -88,8 +88,8 @@ def truncate(folder: Path, step: int, is_scored: bool) -> None:
 def _hparams_summary(hparams: Mapping[str, Scalar]) -> Any:
     """Return one row of TensorBoard's HPARAMS table.
 
-    This is only a session start. With the experiment summary that `add_hparams` writes as well, TensorBoard would show
-    the columns of one arbitrary run for all runs.
+    It lacks the experiment summary that `add_hparams` also writes, because TensorBoard would then show the columns of
+    one arbitrary run for all runs.
     """
     plugin: Any = plugin_data_pb2
     summary: Any = summary_pb2

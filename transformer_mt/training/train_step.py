@@ -48,8 +48,8 @@ class StepMetrics(NamedTuple, Generic[Number]):
 class TrainStep:
     """Updates the weights of a model, one optimizer step per call.
 
-    The result does not depend on the number of ranks or on the splitting of batches, except for rounding (and, if a
-    batch is split, for dropout). `split_batch` divides a batch in two, or raises an error if it has a single pair.
+    The result depends on the number of ranks only by rounding, and on the splitting of batches only by rounding and
+    dropout. `split_batch` divides a batch in two, or raises an error if it has a single pair.
     """
 
     def __init__(
@@ -80,14 +80,14 @@ class TrainStep:
             total = total.plus(result) if total else result
         assert total is not None
         sums, *gradients = self.ranks.all_reduce_sum([total.sums, *total.gradients])
-        # the clone is read later, and a view would keep the buffer of all gradients allocated until then
+        # `sums` is a view of the buffer of all gradients; a clone lets that buffer be freed before the metrics are read
         metrics = StepMetrics(*sums.clone(), grad_norm=get_total_norm(gradients))
         metrics = metrics._replace(grad_norm=metrics.grad_norm / metrics.n_tgt)
         self.apply_gradients(learning_rate, gradients, metrics.n_tgt, metrics.grad_norm)
         return metrics
 
     def micro_batch_seed(self, step: int, index: int) -> int:
-        """Return the seed of dropout in a micro-batch, which does not depend on the rank or on previous steps."""
+        """Return the dropout seed of a micro-batch, which does not depend on the rank or on previous steps."""
         return int(np.random.SeedSequence([self.seed, step, index]).generate_state(1)[0])
 
     def forward_backward(self, batch: Batch) -> MicroBatchResult:

@@ -83,16 +83,15 @@ class Trainer:
         self.validate, self.run, self.logger, self.ranks = validate, run, logger, ranks
         self.config, self.validation, self.keep = config, validation, keep
         self.progress, self.window, self.has_warned = Progress(), LogWindow(), False
-        self.pending: list[
-            tuple[int, StreamPosition, StepMetrics[Tensor]]
-        ] = []  # step, its first batch, unread metrics
-        self.last_time = time.perf_counter()  # up to which `progress.seconds` counts
+        # step, position of its first batch, and metrics that are still on the device
+        self.pending: list[tuple[int, StreamPosition, StepMetrics[Tensor]]] = []
+        self.last_time = time.perf_counter()  # of the last `update_time`
 
     def fit(self) -> str:
         """Train until a limit is reached, and return the stop reason. Raises `Interrupted` after a stop signal."""
         self.last_time = time.perf_counter()
         with StopSignals() as stop, self.prefetcher:
-            self.ranks.barrier()  # rank 0 has opened the curves, which may take longer than a step's timeout
+            self.ranks.barrier()  # rank 0 may need more time than `STEP_TIMEOUT` to open the curves
             while (reason := self.stop_reason()) is None:
                 if self.progress.diverged_at:
                     self.roll_back()
@@ -106,7 +105,7 @@ class Trainer:
                     self.validate_and_save()
                 elif is_saved:
                     self.save(scores={})
-                if self.ranks.all_reduce_max(stop.number):  # here all ranks wait for rank 0, which may be saving
+                if self.ranks.all_reduce_max(stop.number):  # also waits for rank 0, which may be saving
                     if not is_saved:
                         self.save(scores={}, stopped=True)
                     break
@@ -149,7 +148,7 @@ class Trainer:
     # --- metrics ------------------------------------------------------------------------------------------------------
 
     def flush_metrics(self) -> None:
-        """Read the metrics of the last steps, all at once, because reading synchronises with the GPU."""
+        """Read the pending metrics, all at once, because reading synchronises with the GPU."""
         start, pending = time.perf_counter(), self.pending
         if not pending:
             return
@@ -180,7 +179,7 @@ class Trainer:
             log_rank0(f"step {step:,} skipped: the {culprit} is not finite ({lines})")
 
     def log(self) -> None:
-        """Log means over the steps since the last entry, without the skipped ones."""
+        """Log means over the steps since the last entry, except skipped ones."""
         self.flush_metrics()
         self.update_time()
         window, self.window, progress = self.window, LogWindow(), self.progress
@@ -233,7 +232,7 @@ class Trainer:
     # --- checkpoints --------------------------------------------------------------------------------------------------
 
     def save(self, scores: dict[str, float], *, stopped: bool = False) -> None:
-        """Write a checkpoint of this step, then delete those that `keep` does not ask for."""
+        """Write a checkpoint of this step, then delete those that `keep` does not list."""
         self.flush_metrics()
         self.update_time()
         if not self.ranks.is_rank0:
@@ -247,7 +246,7 @@ class Trainer:
             checkpoints.prune(self.run, self.keep)
 
     def state(self, raw_weights: dict[str, Tensor] | None) -> State:
-        """Return all state but the weights that a resume needs. Random numbers depend only on seed and step."""
+        """Return the training state for a resume. Random numbers depend only on seed and step."""
         return {
             "progress": asdict(self.progress),
             "window": asdict(self.window),
@@ -299,4 +298,4 @@ class Trainer:
         self.resume(info)
         self.progress.rollbacks, self.progress.seconds = rollbacks, seconds
         log_rank0(f"{problem}: rolled back to step {info.step:,} with half the learning rate")
-        self.ranks.barrier()  # rank 0 has truncated the curves meanwhile
+        self.ranks.barrier()  # rank 0 may need more time than `STEP_TIMEOUT` to truncate the curves

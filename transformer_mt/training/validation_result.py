@@ -1,4 +1,4 @@
-"""Result of a validation, in the form in which the trainer logs it."""
+"""Result of a validation, as the trainer logs it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ if TYPE_CHECKING:
 
 
 class ValidationResult(NamedTuple):
-    """Scores of one validation, and text and figures that are ready to be logged."""
+    """Scores of one validation, with text and figures for the log."""
 
     scores: dict[str, float]  # loss, nll, ppl, bleu, chrf, and the share of degenerate output
     samples: list[str]  # blocks of lines for the log
     markdown: dict[str, str]  # name -> text for TensorBoard
     warning: str | None  # about degenerate output
-    draw: Callable[[], dict[str, Figure]]  # makes figures by name, only if they are wanted
+    draw: Callable[[], dict[str, Figure]]  # draws the figures by name
