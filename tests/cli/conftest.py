@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def unusable(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with files that no training can use."""
+    """Make a folder with files that a training cannot use."""
     folder = tmp_path_factory.mktemp("wrong")
     lines = "".join(f"line {n * n}\n" for n in range(2000)).encode()
     files = {

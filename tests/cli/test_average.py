@@ -37,8 +37,8 @@ def run(longer: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
 
 def test_the_result_is_the_mean_of_the_weights(run: RunFolder, tmt: Tmt, tmp_path: Path) -> None:
     before = read_folder(run.path)
-    said = assert_succeeded(tmt("average", run.path, "--last", 3, "--output", tmp_path / "mean"))
-    assert read_folder(run.path) == before, "the run is as it was"
+    printed = assert_succeeded(tmt("average", run.path, "--last", 3, "--output", tmp_path / "mean"))
+    assert read_folder(run.path) == before, "the run has not changed"
     steps = [info.step for info in run.list_checkpoints()[-3:]]
     assert steps == [12, 16, 20]
     parts = [load_file(run.find_checkpoint(str(step)).path / "model.safetensors") for step in steps]
@@ -46,7 +46,7 @@ def test_the_result_is_the_mean_of_the_weights(run: RunFolder, tmt: Tmt, tmp_pat
     assert found.keys() == parts[0].keys()
     for name, tensor in found.items():
         assert torch.equal(tensor, torch.stack([part[name].double() for part in parts]).mean(0).float()), name
-    assert "the mean of runs/tiny, steps 12, 16, 20" in said
+    assert "the mean of runs/tiny, steps 12, 16, 20" in printed
 
 
 def test_the_mean_is_validated_like_the_checkpoints(run: RunFolder, tmt: Tmt, tmp_path: Path, tiny: Path) -> None:
@@ -67,9 +67,9 @@ def test_the_mean_is_validated_like_the_checkpoints(run: RunFolder, tmt: Tmt, tm
 
 
 def test_scores_are_printed_with_those_of_the_checkpoints(run: RunFolder, tmt: Tmt, tmp_path: Path) -> None:
-    said = assert_succeeded(tmt("average", run.path, "--best", 2, "--output", tmp_path / "mean")).split("\n")
-    assert said[0].split() == ["step", "loss", "nll", "ppl", "bleu", "chrf", "degenerate"]
-    rows = {line.split()[0]: line.split()[1:] for line in said[1:4]}
+    printed = assert_succeeded(tmt("average", run.path, "--best", 2, "--output", tmp_path / "mean")).split("\n")
+    assert printed[0].split() == ["step", "loss", "nll", "ppl", "bleu", "chrf", "degenerate"]
+    rows = {line.split()[0]: line.split()[1:] for line in printed[1:4]}
     best = sorted(run.list_checkpoints(), key=lambda info: info.scores["loss"])[:2]
     assert list(rows) == [*sorted((str(info.step) for info in best), key=int), "average"]
     for info in best:
@@ -98,12 +98,12 @@ def test_the_folder_is_read_like_a_run_and_the_training_can_continue(
     shutil.copytree(longer, tmp_path / "copy")
     monkeypatch.chdir(tmp_path / "copy")
     out = Path("runs/tiny-average-12-20")
-    said = assert_succeeded(tmt("average", "runs/tiny", 12, 20))
-    assert f"{out}: the mean of runs/tiny, steps 12, 20" in said
+    printed = assert_succeeded(tmt("average", "runs/tiny", 12, 20))
+    assert f"{out}: the mean of runs/tiny, steps 12, 20" in printed
     translations = assert_succeeded(tmt("translate", out, "one two three"))
     card = (out / "README.md").read_text(encoding="utf-8")
     assert "- Weights only: the mean of runs/tiny, steps 12, 20" in card
-    assert "- unseen, at step" not in card, "it was not tested"
+    assert "- unseen, at step" not in card, "the mean has no test scores"
     done = tmt("train", "--config", "tiny.yaml", "train.max_steps=24")
     assert_succeeded(done)
     assert "resuming after step 20" in done.stderr

@@ -20,7 +20,7 @@ from transformer_mt.evaluation.significance import compare_systems
 
 @pytest.fixture
 def workspace(tiny: Path, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Change to a copy of the folder of the tiny run, with two files of translations and unusable ones."""
+    """Change to a copy of the tiny run's folder, with two files of translations and some unusable files."""
     folder = shutil.copytree(tiny, tmp_path / "copy")
     monkeypatch.chdir(folder)
     references = Path("valid.de").read_text(encoding="utf-8")
@@ -35,7 +35,7 @@ def workspace(tiny: Path, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.fixture(autouse=True)
 def few_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Save time; other tests check the significance tests."""
+    """Reduce the number of resamples to save time."""
     monkeypatch.setattr(significance, "RANDOMISATION_TRIALS", 200)
     monkeypatch.setattr(significance, "BOOTSTRAP_SAMPLES", 100)
 
@@ -52,13 +52,13 @@ def parse_json(done: CompletedProcess[str]) -> dict[str, Any]:
 def test_two_files_are_compared(workspace: Path, tmt: Tmt) -> None:
     done = tmt("compare", "a.de", "b.de", "--ref", "valid.de", "--show", 2)
     assert (done.returncode, done.stderr) == (0, "")
-    wanted = compare_systems([lines("a.de"), lines("b.de")], lines("valid.de"), Scorer("13a", ""))
-    for name, contest in wanted.items():
-        a, b = contest.systems
+    expected = compare_systems([lines("a.de"), lines("b.de")], lines("valid.de"), Scorer("13a", ""))
+    for name, comparison in expected.items():
+        a, b = comparison.systems
         assert re.search(rf"^{re.escape(name)} +A +{a.score:.2f}\n", done.stdout, re.MULTILINE)
         p = rf"{b.p_bootstrap:.4f} +{b.p_randomisation:.4f}"
         assert re.search(rf"^ +B +{b.score:.2f} +{re.escape(f'{b.difference:+.2f}')} +{p}$", done.stdout, re.MULTILINE)
-        assert contest.signature in done.stdout
+        assert comparison.signature in done.stdout
     assert done.stdout.startswith("A  a.de\nB  b.de\n\n8 pairs; ")
     assert len(re.findall("^line ", done.stdout, re.MULTILINE)) == 2
     assert "source" not in done.stdout
@@ -66,9 +66,9 @@ def test_two_files_are_compared(workspace: Path, tmt: Tmt) -> None:
 
 
 def test_systems_may_follow_options(workspace: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = tmt("compare", "a.de", "b.de", "--ref", "valid.de", "--train", "train.de").stdout
+    expected = tmt("compare", "a.de", "b.de", "--ref", "valid.de", "--train", "train.de").stdout
     done = tmt("compare", "a.de", "--ref", "valid.de", "--train", "train.de", "b.de")
-    assert (done.returncode, done.stderr, done.stdout) == (0, "", wanted)
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", expected)
 
 
 def test_a_run_is_compared_with_a_file(workspace: Path, tmt: Tmt) -> None:
@@ -76,11 +76,11 @@ def test_a_run_is_compared_with_a_file(workspace: Path, tmt: Tmt) -> None:
     files = ("--src", "valid.en", "--ref", "valid.de", "--json", "--beam", 2)
     one = parse_json(tmt("compare", "runs/tiny", "a.de", *files))
     hypotheses = Translator.load("runs/tiny", beam=2).translate(lines("valid.en"))
-    wanted = compare_systems([hypotheses, lines("a.de")], lines("valid.de"), Scorer("13a", "de"))
+    expected = compare_systems([hypotheses, lines("a.de")], lines("valid.de"), Scorer("13a", "de"))
     assert one["systems"] == {"A": "runs/tiny (beam 2, step 12)", "B": "a.de"}
     assert one["pairs"] == 8
-    for name, contest in wanted.items():
-        for ours, theirs in zip(one["metrics"][name]["systems"], contest.systems, strict=True):
+    for name, comparison in expected.items():
+        for ours, theirs in zip(one["metrics"][name]["systems"], comparison.systems, strict=True):
             assert ours["score"] == theirs.score
             assert ours["p_bootstrap"] == theirs.p_bootstrap
     assert [bucket["words"] for bucket in one["lengths"]] == ["0-10"]
@@ -93,7 +93,7 @@ def test_a_run_is_compared_with_a_file(workspace: Path, tmt: Tmt) -> None:
 
 @pytest.mark.filterwarnings("default")
 def test_held_out_validation_pairs_do_not_count_as_training_text(workspace: Path, tmt: Tmt) -> None:
-    """Without data.validation, a run holds out some training pairs. Here each line has a word of its own."""
+    """Without data.validation, a run holds out some training pairs. Each training line here contains a unique word."""
     config = Path("runs/tiny/config.yaml")
     text = config.read_text(encoding="utf-8")
     without = re.sub(r"(?s)\n  validation:.*?\n  validation_size", "\n  validation_size", text)
@@ -103,14 +103,14 @@ def test_held_out_validation_pairs_do_not_count_as_training_text(workspace: Path
     Path("words.de").write_text("".join(f"{' '.join(words[i::8])}\n" for i in range(8)), encoding="utf-8")
     done = tmt("compare", "runs/tiny", "a.de", "--src", "valid.en", "--ref", "words.de", "--json")
     by_frequency = {one["frequency"]: one["words"] for one in json.loads(done.stdout)["frequencies"]}
-    assert by_frequency == {"0": 5, "1": 45}, "a tenth is held out"
+    assert by_frequency == {"0": 5, "1": 45}, "a tenth of the pairs is held out"
 
 
 def test_a_system_that_is_named_twice_has_no_difference(workspace: Path, tmt: Tmt) -> None:
     one = parse_json(tmt("compare", "a.de", "b.de", "a.de", "--ref", "valid.de", "--json", "--show", 0))
     assert list(one["systems"].values()) == ["a.de", "b.de", "a.de"]
-    for contest in one["metrics"].values():
-        first, _, third = contest["systems"]
+    for comparison in one["metrics"].values():
+        first, _, third = comparison["systems"]
         assert (third["score"], third["difference"], third["p_randomisation"]) == (first["score"], 0, 1)
     assert one["sentences"] == one["frequencies"] == []
 
@@ -130,8 +130,7 @@ def test_the_target_language_sets_the_tokeniser(workspace: Path, tmt: Tmt) -> No
 
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("gone", ["text", "cache"])
-def test_missing_training_text_gives_a_warning(workspace: Path, tmt: Tmt, gone: str) -> None:
-    """So does a cache folder that cannot be used."""
+def test_missing_training_text_or_cache_gives_a_warning(workspace: Path, tmt: Tmt, gone: str) -> None:
     shutil.rmtree("runs/.cache")
     if gone == "text":
         Path("train.de").unlink()
@@ -148,7 +147,7 @@ def test_missing_training_text_gives_a_warning(workspace: Path, tmt: Tmt, gone: 
 
 
 def test_missing_validation_text_is_not_needed(workspace: Path, tmt: Tmt) -> None:
-    """The command reads --src and --ref."""
+    """The command reads only --src and --ref."""
     for lang in ("en", "de"):
         Path(f"test.{lang}").write_bytes(Path(f"valid.{lang}").read_bytes())
         Path(f"valid.{lang}").unlink()
@@ -168,7 +167,7 @@ def test_changed_training_text_gives_a_warning(workspace: Path, tmt: Tmt) -> Non
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ("a.de --ref valid.de", "name at least two runs or files"),
         ("a.de b.de", "arguments are required: --ref"),
@@ -187,15 +186,15 @@ def test_changed_training_text_gives_a_warning(workspace: Path, tmt: Tmt) -> Non
         ("a.de folder --ref valid.de --src valid.en", "folder: is not a run folder"),
         ("a.de runs/tiny --ref valid.de", "name its source sentences with --src"),
         ("a.de runs/tiny --ref valid.de --src valid.en --checkpoint 9", "best, last and the steps 8, 12"),
-        ("a.de runs/tiny --ref valid.de --src valid.en --tgt-lang de", "--tgt-lang and --text are for files alone"),
+        ("a.de runs/tiny --ref valid.de --src valid.en --tgt-lang de", "--tgt-lang and --text are only for files"),
         ("a.de b.de --ref valid.de --show -1", "--show -1: give a number of sentences"),
         ("a.de b.de --ref valid.de --length-penalty 2 --device cpu", "leave out --device, --length-penalty"),
         ("a.de runs/tiny --ref valid.de --src valid.en --beam 0", "decoding.beam"),
     ],
 )
-def test_wrong_arguments_are_refused(words: str, said: str, workspace: Path, tmt: Tmt) -> None:
+def test_wrong_arguments_are_refused(words: str, message: str, workspace: Path, tmt: Tmt) -> None:
     done = tmt("compare", *words.split())
-    assert_user_error(done, said)
+    assert_user_error(done, message)
     assert done.stdout == ""
 
 

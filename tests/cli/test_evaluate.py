@@ -27,7 +27,7 @@ TITLE = "        score  95 % interval     signature"
 
 @pytest.fixture
 def texts(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Change to a folder with copies of the texts of the tiny run, and some more."""
+    """Change to a folder with copies of the texts of the tiny run, and some other files."""
     for path in tiny.glob("*.??"):
         shutil.copy(path, tmp_path)
     monkeypatch.chdir(tmp_path)
@@ -130,7 +130,7 @@ def test_json_contains_all_results(texts: Path, tiny_run: Path, tmt: Tmt) -> Non
     assert high - low == pytest.approx(2 * by_hand._ci, abs=1e-4)
     assert found_set["metrics"]["p"]["reference_tokens"] == 24
     assert found_set["metrics"]["p"]["papers_reference_tokens"] is None
-    # the translations that were written have the same scores
+    # the written translations have the same scores
     again = in_json(tmt, "--hyp", "out", "--ref", "valid.de", "--tgt-lang", "de", "--paper", "multi30k")
     assert again["test_sets"]["valid.de"] == {**found_set, "seconds": None}
 
@@ -154,8 +154,8 @@ def test_a_run_on_moses_text_is_scored_on_plain_text(run_copy: Path, tiny_run: P
 
 def test_a_file_of_translations_is_scored(texts: Path, tmt: Tmt) -> None:
     done = tmt("evaluate", *HYP)
-    wanted = ["train6.de (6 pairs)", TITLE, *rows(lines_of("test.de"), lines_of("train6.de")), ""]
-    assert done.stdout.split("\n") == wanted
+    expected = ["train6.de (6 pairs)", TITLE, *rows(lines_of("test.de"), lines_of("train6.de")), ""]
+    assert done.stdout.split("\n") == expected
     assert in_json(tmt, *HYP)["hypotheses"] == "test.de"
 
 
@@ -251,8 +251,8 @@ def test_output_needs_a_single_test_set(run_copy: Path, texts: Path, tmt: Tmt) -
     config = (run_copy / "config.yaml").read_text(encoding="utf-8")
     more = "\n    more: {src: valid.en, tgt: valid.de}\n    unseen:"
     (run_copy / "config.yaml").write_text(config.replace("\n    unseen:", more), encoding="utf-8")
-    said = "--output needs a single test set; choose one with --set (this run has more, unseen)"
-    assert_user_error(tmt("evaluate", run_copy, "--output", "out"), said)
+    message = "--output needs a single test set; choose one with --set (this run has more, unseen)"
+    assert_user_error(tmt("evaluate", run_copy, "--output", "out"), message)
     assert list(in_json(tmt, run_copy)["test_sets"]) == ["more", "unseen"]
     assert not Path("out").exists()
     assert_user_error(
@@ -266,7 +266,6 @@ def test_output_needs_a_single_test_set(run_copy: Path, texts: Path, tmt: Tmt) -
 def test_an_unwritable_output_is_refused_before_translation(
     tiny_run: Path, texts: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is found before anything is translated."""
     monkeypatch.setattr(Translator, "translate", lambda *_, **__: pytest.fail("has translated"))
     Path("out.part").mkdir()
     assert_user_error(tmt("evaluate", tiny_run, *FILES, "--output", "out"), "out.part: Is a directory")
@@ -286,7 +285,6 @@ def test_an_interruption_during_translation_leaves_no_files(
 
 
 def test_paper_bleu_and_moses_text_refuse_unknown_languages(run_copy: Path, texts: Path, tmt: Tmt) -> None:
-    """Neither has rules for them."""
     config = (run_copy / "config.yaml").read_text(encoding="utf-8").replace("tgt_lang: de", "tgt_lang: xx")
     (run_copy / "config.yaml").write_text(config, encoding="utf-8")
     assert_user_error(tmt("evaluate", run_copy, *FILES, "--paper", "multi30k"), 'the data set has no "xx"')

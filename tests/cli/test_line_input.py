@@ -1,4 +1,4 @@
-"""Lines of arguments, files, pipes and the prompt; their prefixes; and windows of them."""
+"""Input lines from arguments, files, pipes and the prompt, their prefixes, and their windows."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_an_unfinished_line_waits_for_its_end(stdin: Write) -> None:
 
 @pytest.mark.parametrize("size", [1, 5, 70_000])
 def test_a_pipe_may_be_cut_anywhere(size: int, stdin: Write) -> None:
-    """Also within a line, within a character and within \\r\\n."""
+    """The cut may be within a line, within a character or within \\r\\n."""
     content = ("\ufeffÄ\r\n" + "ö€\n\n" * 9 + "end").encode()
     lines, found = read_input([], None), list[str | None]()
     for start in range(0, len(content), size):
@@ -174,7 +174,7 @@ def test_invalid_bytes_are_refused_or_replaced(source: str, stdin: Write, tmp_pa
         "argument": "an argument is not UTF-8 text",
     }
     found: list[str | None] = []
-    if source != "pipe":  # which can be read only once
+    if source != "pipe":  # a pipe can be read only once
         with pytest.raises(UserError) as error:
             found.extend(read_input(texts, file))
         assert where[source] in str(error.value)

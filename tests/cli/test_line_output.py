@@ -1,4 +1,4 @@
-"""Output files: complete or not there, resumed after an interruption, never overwritten by mistake."""
+"""Output files: atomic, resumed after an interruption, never overwritten by mistake."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def process(
 
 @pytest.fixture
 def interrupted(tmp_path: Path) -> Path:
-    """The output path of a command that was killed after 10 lines: its partial output and its record are there."""
+    """Return the output path of a command that was killed after 10 lines, with its partial output and record."""
     (tmp_path / "first").mkdir()
     with pytest.raises(KeyboardInterrupt):
         process(tmp_path / "first" / "g", stop_after=10, error=KeyboardInterrupt())
@@ -56,7 +56,7 @@ def interrupted(tmp_path: Path) -> Path:
         shutil.copy(tmp_path / "first" / name, tmp_path)
     shutil.rmtree(tmp_path / "first")
     with (tmp_path / "g.part").open("ab") as file:
-        file.write(b"LINE 11\nHALF")  # of a window that was not recorded
+        file.write(b"LINE 11\nHALF")  # a window that was not recorded
     return tmp_path / "g"
 
 
@@ -100,7 +100,7 @@ def test_lines_may_be_appended_to_the_input_before_resuming(interrupted: Path) -
 
 
 def test_resume_without_partial_output_starts_at_the_first_line(tmp_path: Path) -> None:
-    (tmp_path / "g.part").touch()  # of a command that was killed before its first window
+    (tmp_path / "g.part").touch()  # a command was killed before its first window
     assert process(tmp_path / "g", resume=True) == len(LINES)
     assert process(tmp_path / "h", resume=True) == len(LINES)
     assert (tmp_path / "g").read_text() == (tmp_path / "h").read_text() == upper(LINES)
@@ -167,7 +167,7 @@ def test_output_without_settings_has_no_record(tmp_path: Path, capsys: pytest.Ca
 
 
 def test_the_record_counts_input_lines(tmp_path: Path) -> None:
-    """The output may have another number of lines, as n-best lists have."""
+    """The output may have another number of lines, for example n-best lists."""
     with pytest.raises(RuntimeError), open_output(tmp_path / "g", SETTINGS) as output:
         for window in windows(output.skip_finished(iter(LINES[:7])), 2):
             if output.progress.lines == 4:

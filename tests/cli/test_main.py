@@ -77,9 +77,9 @@ def test_the_real_command_exits_with_2_and_no_traceback(tmp_path: Path) -> None:
 
 def test_texts_may_follow_options_and_begin_with_a_dash(tiny_run: Path, tmt: Tmt) -> None:
     texts = ("- one two", "-5")
-    wanted = tmt("translate", tiny_run, stdin="\n".join([*texts, ""]).encode())
+    expected = tmt("translate", tiny_run, stdin="\n".join([*texts, ""]).encode())
     done = tmt("translate", tiny_run, "--beam", 5, "--", *texts)
-    assert (done.returncode, done.stdout) == (0, wanted.stdout), done.stderr
-    before, behind = (tmt("translate", tiny_run, *options, "--", "-one") for options in ((), ("--beam", 5)))
-    assert (behind.returncode, behind.stdout) == (0, before.stdout), behind.stderr
+    assert (done.returncode, done.stdout) == (0, expected.stdout), done.stderr
+    before, after = (tmt("translate", tiny_run, *options, "--", "-one") for options in ((), ("--beam", 5)))
+    assert (after.returncode, after.stdout) == (0, before.stdout), after.stderr
     assert tmt("translate", tiny_run, "--beem", 5, "one").returncode == 2

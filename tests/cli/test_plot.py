@@ -19,6 +19,7 @@ from transformer_mt.cli import plot
 from transformer_mt.cli.options import load_run_or_config
 from transformer_mt.config import root as configuration
 from transformer_mt.decoding.attention_maps import AttentionMaps, token_texts, translate_with_attention
+from transformer_mt.pipeline import figures
 
 KINDS = ("positions", "schedule", "attention", "lengths")
 
@@ -40,7 +41,7 @@ def test_each_kind_of_image_is_drawn_for_a_run(
     with Image.open(tmp_path / "f.png") as picture:
         assert picture.format == "PNG"
         assert 300 < min(picture.size) <= max(picture.size) < 3000
-        assert len(np.unique(np.asarray(picture))) > 9  # something is on it
+        assert len(np.unique(np.asarray(picture))) > 9  # the image is not blank
     assert [path.name for path in tmp_path.iterdir()] == ["f.png"]
     assert not (tiny_run / "plots").exists()
 
@@ -65,14 +66,14 @@ def test_the_default_output_is_in_the_run_unless_overrides_are_given(
     shutil.copytree(tiny, tmp_path / "copy")
     monkeypatch.chdir(tmp_path / "copy")
     run = tiny_run.relative_to(tiny)
-    for _ in range(2):  # a picture replaces the one before
+    for _ in range(2):  # a second image replaces the first
         assert tmt("plot", "schedule", run).stdout == f"{run}/plots/schedule.png\n"
     assert [path.name for path in (run / "plots").iterdir()] == ["schedule.png"]
     assert tmt("plot", "lengths", "tiny.yaml", "name=other").stdout == "other-lengths.png\n"
     assert Path("other-lengths.png").exists()
     drawn = (run / "plots" / "schedule.png").read_bytes()
     other = tmt("plot", "schedule", run, "schedule.peak=0.5").stdout.strip()
-    assert (run / "plots" / "schedule.png").read_bytes() == drawn, "the run had no such schedule"
+    assert (run / "plots" / "schedule.png").read_bytes() == drawn, "the image of the run is kept"
     assert Path(other).name == other and other.endswith("-schedule.png") and Path(other).exists()
     assert not Path("runs/other").exists()
 
@@ -100,14 +101,14 @@ def test_lengths_include_pairs_beyond_the_limit(in_tiny: Path) -> None:
 
 def test_overrides_change_the_schedule(in_tiny: Path) -> None:
     config = configuration.load(Path("tiny.yaml"), ["schedule.kind=noam", "train.max_steps=77"])
-    axes = plot.draw_schedule(config).axes[0]
+    axes = figures.plot_schedule(config.schedule, config.model.d_model, config.train.max_steps).axes[0]
     assert (axes.get_title(), axes.get_xlim()[1]) == ("learning rate: noam", 77)
 
 
 def test_a_schedule_without_its_own_end_ends_with_the_training(in_tiny: Path) -> None:
-    """The default of its last step is train.max_steps."""
+    """Its last step is train.max_steps by default."""
     config = configuration.load(Path("tiny.yaml"), ["schedule.kind=linear", "train.max_steps=77"])
-    (chosen, *_) = plot.draw_schedule(config).axes[0].lines
+    (chosen, *_) = figures.plot_schedule(config.schedule, config.model.d_model, config.train.max_steps).axes[0].lines
     rates = list(np.asarray(chosen.get_ydata()))
     assert (rates.index(max(rates)), rates[-1]) == (4, 0.0)
 
@@ -152,13 +153,13 @@ def test_attention_maps_do_not_change_the_model_or_the_random_state(translator: 
 
 
 def test_attention_of_a_model_with_nan_weights_is_drawn(translator: Translator) -> None:
-    """A training that draws attention may have diverged."""
+    """A diverged training draws such attention."""
     for parameter in translator.model.parameters():
         parameter.data.fill_(np.nan)
     maps = translate_with_attention(translator, "one two")
     assert (maps.tgt_in, maps.tgt_out) == (["<s>"], ["</s>"])
     for kind in ("cross", "encoder", "decoder"):
-        assert len(maps.figure(kind).axes) == 3  # two heads, and the scale
+        assert len(maps.figure(kind).axes) == 3  # two heads and the color bar
 
 
 def test_token_labels_restore_the_text(translator: Translator) -> None:
@@ -166,7 +167,7 @@ def test_token_labels_restore_the_text(translator: Translator) -> None:
     for text in ("one two three", "two  spaces ", "fünf</s>"):
         (ids,) = tokenizer.encode([text])
         assert "".join(token_texts(tokenizer, ids)) == text
-    (ids,) = tokenizer.encode(["犬"])  # the vocabulary spells it in bytes
+    (ids,) = tokenizer.encode(["犬"])  # the vocabulary represents it by bytes
     assert re.fullmatch(r"\s*(<0x[0-9A-F]{2}>){3}", "".join(token_texts(tokenizer, ids)))
 
 
@@ -206,7 +207,10 @@ MISTAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "another suffix": (("schedule", "tiny.yaml", "--output", "W/f.bmp"), ("W/f.bmp: the suffix", ".png, .svg, .pdf")),
     "no suffix": (("schedule", "tiny.yaml", "--output", "W/f"), (".png, .svg, .pdf",)),
     "no such folder": (("schedule", "tiny.yaml", "--output", "W/no/f.png"), ("there is no folder",)),
-    "attention of a configuration": (("attention", "tiny.yaml"), ("a configuration has no model", "name a run")),
+    "attention of a configuration": (
+        ("attention", "tiny.yaml"),
+        ("a configuration has no trained model", "name a run"),
+    ),
     "no positions": (("positions", "tiny.yaml", "model.positions=none"), ("model.positions is none",)),
     "positions not learnt": (("positions", "tiny.yaml", "model.positions=learned"), ("name a trained run",)),
     "another model than the run's": (
@@ -230,10 +234,10 @@ MISTAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_wrong_arguments_are_refused(mistake: str, tiny_run: Path, in_tiny: Path, tmt: Tmt, tmp_path: Path) -> None:
-    arguments, said = MISTAKES[mistake]
+    arguments, messages = MISTAKES[mistake]
     given = [text.replace("RUN", str(tiny_run)).replace("W", str(tmp_path), text[0] == "W") for text in arguments]
     done = tmt("plot", *given)
-    assert_user_error(done, *(part.replace("W/", f"{tmp_path}/") for part in said))
+    assert_user_error(done, *(part.replace("W/", f"{tmp_path}/") for part in messages))
     assert done.stdout == ""
     assert list(tmp_path.iterdir()) == []
 
@@ -243,9 +247,9 @@ def test_missing_validation_text_is_reported_with_a_remedy(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     done = tmt("plot", "attention", tiny_run, "--output", "f.png")
-    assert_user_error(done, "without --text, the first validation sentence is drawn")
+    assert_user_error(done, "without --text, the first validation sentence is used")
     assert tmt("plot", "attention", tiny_run, "--output", "f.png", "--text", "one").returncode == 0
-    for language in ("en", "de"):  # the training text may have gone
+    for language in ("en", "de"):  # the training text may be missing
         shutil.copy(tiny_run.parents[1] / f"valid.{language}", tmp_path)
     assert tmt("plot", "attention", tiny_run, "--output", "g.png").returncode == 0
 

@@ -1,4 +1,4 @@
-"""Processes that read lines and write answers: pipes, terminals, signals, constant memory."""
+"""The loop over input windows, in real processes: pipes, terminals, signals and constant memory."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_lines_that_arrive_during_processing_make_full_windows(tmp_path: Path) -
 
 
 def test_a_progress_bar_is_shown_on_a_terminal(tmp_path: Path) -> None:
-    """It is not shown if the output appears on the terminal as well."""
+    """It is hidden if the output appears on the terminal as well."""
 
     def shown_on_terminal(stdout_is_terminal: bool) -> str:
         screen, terminal = pty.openpty()

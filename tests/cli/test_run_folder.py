@@ -129,16 +129,16 @@ def test_validation_scores_unknown_words_like_translate(run_copy: Path, tmt: Tmt
     assert done.returncode == 0, done.stderr
     run = RunFolder(run_copy.parent / "words")
     for_validation = ("--checkpoint", "last", "--precision", "fp32", "--beam", 1, "--min-length", 0)
-    said = tmt("translate", run.path, "--input", "valid.en", *for_validation).stdout
-    assert "⁇" in said
+    printed = tmt("translate", run.path, "--input", "valid.en", *for_validation).stdout
+    assert "⁇" in printed
     references = Path("valid.de").read_text(encoding="utf-8").splitlines()
-    wanted = Scorer("13a", "de").score(said.splitlines(), references)
-    assert run.find_checkpoint("last").scores["chrf"] == pytest.approx(wanted.chrf.value) != 0.0
+    expected = Scorer("13a", "de").score(printed.splitlines(), references)
+    assert run.find_checkpoint("last").scores["chrf"] == pytest.approx(expected.chrf.value) != 0.0
 
 
 @pytest.mark.slow
 def test_the_best_checkpoint_is_the_default(run_copy: Path, tmt: Tmt) -> None:
-    """This holds for translation, test sets and warm starts. The test first makes the last checkpoint a bad one."""
+    """Translation, test sets and warm starts use it. The test first gives the last checkpoint a bad loss."""
     last = RunFolder(run_copy).find_checkpoint("last").path / "checkpoint.json"
     about = read_manifest(last)
     write_manifest(last, {**about, "scores": {**about["scores"], "loss": 99.0}})

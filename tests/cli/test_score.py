@@ -51,12 +51,12 @@ def test_tsv_and_json_equal_the_formats_of_translate(files: Path, tiny_run: Path
     done = tmt("score", tiny_run, "--src", "f", "--tgt", "g", "--format", "json")
     objects = [json.loads(line, parse_constant=pytest.fail) for line in done.stdout.split("\n")[:-1]]
     assert [(one["line"], one["source"]) for one in objects] == list(enumerate(pairs()[0], start=1))
-    for one, wanted in zip(objects, found, strict=True):
+    for one, expected in zip(objects, found, strict=True):
         (given,) = one["translations"]
         assert set(given) == {"text", "score", "score_per_token", "finished", "tokens", "token_scores"}
-        assert (given["text"], given["tokens"]) == (wanted.text, wanted.tokens)
-        assert given["token_scores"] == pytest.approx(wanted.token_scores, abs=1e-6)
-        assert (given["score"] is None) == (wanted.score == -math.inf)
+        assert (given["text"], given["tokens"]) == (expected.text, expected.tokens)
+        assert given["token_scores"] == pytest.approx(expected.token_scores, abs=1e-6)
+        assert (given["score"] is None) == (expected.score == -math.inf)
     done = tmt("score", tiny_run, "--src", "f", "--tgt", "g", "--format", "tsv")
     rows = [line.split("\t") for line in done.stdout.split("\n")[:-1]]
     assert [row[:2] for row in rows] == [[str(n), "1"] for n in range(1, 7)]
@@ -67,14 +67,14 @@ def test_tsv_and_json_equal_the_formats_of_translate(files: Path, tiny_run: Path
 def test_all_inputs_outputs_and_windows_give_the_same_scores(
     files: Path, tiny_run: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wanted = tmt("score", tiny_run, "--src", "f", "--tgt", "g", "--precision", "fp32").stdout
-    assert wanted.count("\n") == 6
+    expected = tmt("score", tiny_run, "--src", "f", "--tgt", "g", "--precision", "fp32").stdout
+    assert expected.count("\n") == 6
     Path("g.gz").write_bytes(gzip.compress(TGT.encode()))
     monkeypatch.setattr("transformer_mt.cli.line_output.WINDOW_LINES", 2)
     command = ("score", tiny_run, "--src", "f", "--tgt", "g.gz", "--precision", "fp32", "--batch-tokens", 1)
-    assert near(tmt(*command).stdout, wanted)
+    assert near(tmt(*command).stdout, expected)
     assert tmt(*command, "--output", "h").stdout == ""
-    assert near(Path("h").read_text(encoding="utf-8"), wanted)
+    assert near(Path("h").read_text(encoding="utf-8"), expected)
     assert not list(files.glob("h.*"))
 
 
@@ -85,14 +85,14 @@ def near(one: str, other: str) -> bool:
 
 def test_a_pipe_with_too_many_lines_is_reported_at_its_end(files: Path, tiny_run: Path, tmt: Tmt) -> None:
     """A pipe can be read only once, so the lines are not counted before."""
-    wanted = tmt("score", tiny_run, "--src", "f", "--tgt", "g").stdout
+    expected = tmt("score", tiny_run, "--src", "f", "--tgt", "g").stdout
     os.mkfifo("pipe")
     for lines in (TGT, TGT + "mehr\nund mehr\n"):
         thread = threading.Thread(target=lambda text=lines: Path("pipe").write_text(text, encoding="utf-8"))
         thread.start()
         done = tmt("score", tiny_run, "--src", "f", "--tgt", "pipe")
         thread.join()
-        assert done.stdout == wanted
+        assert done.stdout == expected
         assert ("f has 6 lines, pipe has 8" in done.stderr) == (lines != TGT) == (done.returncode == 2)
 
 
@@ -113,7 +113,7 @@ def test_an_interrupted_command_resumes_and_refuses_changes(
     monkeypatch.setattr("transformer_mt.cli.line_output.WINDOW_LINES", 2)
     command = ("score", tiny_run, "--src", "f", "--tgt", "g", "--output", "h")
     assert tmt(*command).returncode == 0
-    wanted = Path("h").read_text(encoding="utf-8")
+    expected = Path("h").read_text(encoding="utf-8")
     score = PairScorer.score
 
     def stop(self: PairScorer, window: Any, first_line: int) -> str:
@@ -124,7 +124,7 @@ def test_an_interrupted_command_resumes_and_refuses_changes(
     with monkeypatch.context() as patch:
         patch.setattr(PairScorer, "score", stop)
         assert tmt(*command).returncode == 2
-    assert Path("h").read_text(encoding="utf-8") == wanted
+    assert Path("h").read_text(encoding="utf-8") == expected
     assert Path("h.part").read_text(encoding="utf-8").count("\n") == 2
     assert_user_error(
         tmt(*command, "--resume", "--checkpoint", "8"), "h.part: was started with other settings: checkpoint 12 ("
@@ -134,11 +134,11 @@ def test_an_interrupted_command_resumes_and_refuses_changes(
     assert_user_error(tmt(*command, "--resume"), "h.part: input lines 1 to 2 changed")
     Path("g").write_text(TGT, encoding="utf-8")
     assert tmt(*command, "--resume").returncode == 0
-    assert Path("h").read_text(encoding="utf-8") == wanted
+    assert Path("h").read_text(encoding="utf-8") == expected
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ("--src f", "arguments are required: --tgt"),
         ("--src nope --tgt g", "nope: no such file"),
@@ -159,9 +159,9 @@ def test_an_interrupted_command_resumes_and_refuses_changes(
         ("--src f --tgt g more", "unrecognized arguments: more"),
     ],
 )
-def test_wrong_arguments_are_refused(words: str, said: str, files: Path, tiny_run: Path, tmt: Tmt) -> None:
+def test_wrong_arguments_are_refused(words: str, message: str, files: Path, tiny_run: Path, tmt: Tmt) -> None:
     before = sorted(files.iterdir())
-    assert_user_error(tmt("score", tiny_run, *words.split()), said)
+    assert_user_error(tmt("score", tiny_run, *words.split()), message)
     assert sorted(files.iterdir()) == before
 
 

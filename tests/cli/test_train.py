@@ -23,18 +23,20 @@ TRAIN = ("train", "--config", "tiny.yaml")
 
 
 def test_training_logs_data_progress_and_the_end(tiny_run: Path, in_tiny: Path) -> None:
-    said = (in_tiny / "train.log").read_text(encoding="utf-8").split("\n")
-    assert said[:3] == [
+    printed = (in_tiny / "train.log").read_text(encoding="utf-8").split("\n")
+    assert printed[:3] == [
         "data: 50 training pairs, 150 source and 150 target tokens (3.0 and 3.0 a sentence)",
         "data: 8 pairs in validation",
         "data: 6 pairs in unseen",
     ]
-    assert any(re.fullmatch(r"step 3 of 12  loss \d\.\d+  ppl [\d.]+  [\d,]+ tokens/s  .* left", line) for line in said)
-    assert any(re.match(r"step 4  validation  loss .* bleu .*\(best so far\)", line) for line in said)
-    assert sum(line.startswith("  reference  ") for line in said) == 3 * 2
+    assert any(
+        re.fullmatch(r"step 3 of 12  loss \d\.\d+  ppl [\d.]+  [\d,]+ tokens/s  .* left", line) for line in printed
+    )
+    assert any(re.match(r"step 4  validation  loss .* bleu .*\(best so far\)", line) for line in printed)
+    assert sum(line.startswith("  reference  ") for line in printed) == 3 * 2
     ended = r"training ended: train.max_steps 12 reached; \d\.\d\d hours in total"
-    assert any(re.fullmatch(ended, line) for line in said)
-    assert said[-2] == "the run is in runs/tiny; its README.md lists the next commands"
+    assert any(re.fullmatch(ended, line) for line in printed)
+    assert printed[-2] == "the run is in runs/tiny; its README.md lists the next commands"
 
 
 def test_a_finished_training_is_not_repeated(run_copy: Path, tmt: Tmt) -> None:
@@ -63,18 +65,18 @@ def test_training_resumes_with_more_steps(run_copy: Path, tmt: Tmt) -> None:
 def test_auto_threads_are_resolved_again_if_the_process_count_changes(
     run_copy: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise they stay the same on any machine, because rounding depends on them."""
+    """With the same process count they stay the same, because rounding depends on them."""
 
-    def go_on(processes: int, cores: int, max_steps: int) -> object:
+    def train_and_load_threads(processes: int, cores: int, max_steps: int) -> object:
         monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
         monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(cores), raising=False)
         done = tmt(*TRAIN, "name=shared", "threads=auto", f"train.max_steps={max_steps}")
         assert done.returncode == 0, done.stderr
         return configuration.load(run_copy.with_name("shared") / "config.yaml").threads
 
-    assert [go_on(2, 4, 1), go_on(2, 8, 2)] == [2, 2]
-    assert [go_on(1, 8, 3), go_on(1, 4, 4)] == [1, 1]  # torch's own default, here
-    assert go_on(4, 12, 5) == 3
+    assert [train_and_load_threads(2, 4, 1), train_and_load_threads(2, 8, 2)] == [2, 2]
+    assert [train_and_load_threads(1, 8, 3), train_and_load_threads(1, 4, 4)] == [1, 1]  # the default of torch here
+    assert train_and_load_threads(4, 12, 5) == 3
 
 
 def test_training_resumes_from_an_earlier_checkpoint(run_copy: Path, tmt: Tmt) -> None:
@@ -113,7 +115,7 @@ def test_an_unknown_checkpoint_deletes_nothing(run_copy: Path, tmt: Tmt) -> None
 
 
 def test_resuming_from_an_unreadable_checkpoint_deletes_nothing(run_copy: Path, tmt: Tmt) -> None:
-    """The checkpoint is complete, but another version of the program has written its progress."""
+    """Another version of the program has written the progress of this complete checkpoint."""
     folder = run_copy / "checkpoints" / "step-000008"
     state: dict[str, Any] = torch.load(folder / "training.pt", weights_only=True)
     torch.save({**state, "progress": {"since": "another version"}}, folder / "training.pt")
@@ -178,7 +180,7 @@ def test_restart_and_checkpoint_exclude_each_other(run_copy: Path, tmt: Tmt) -> 
 
 
 def test_changed_decoding_rescores_the_test_sets(run_copy: Path, tmt: Tmt) -> None:
-    """Settings that do not change translations do not rescore them."""
+    """A setting that does not affect translations causes no rescoring."""
     before = json.loads((run_copy / "run.json").read_text(encoding="utf-8"))
     for change in ("decoding.batch_tokens=64", "decoding.beam=1"):
         done = tmt(*TRAIN, change)
@@ -210,7 +212,7 @@ def test_training_resumes_before_a_damaged_checkpoint(run_copy: Path, tmt: Tmt) 
 
 
 def test_training_does_not_start_over_if_all_checkpoints_are_damaged(run_copy: Path, tmt: Tmt) -> None:
-    """Only --restart does that."""
+    """Only --restart starts over."""
     for step in ("8", "12"):
         (RunFolder(run_copy).find_checkpoint(step).path / "training.pt").write_bytes(b"")
     before = read_folder(run_copy)

@@ -32,7 +32,7 @@ def test_a_run_of_another_format_is_refused(command: tuple[str, ...], run_copy: 
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "message"),
     [
         (
             OSError(errno.ENOSPC, "No space left on device"),
@@ -42,9 +42,9 @@ def test_a_run_of_another_format_is_refused(command: tuple[str, ...], run_copy: 
     ],
 )
 def test_a_failed_save_leaves_no_partial_checkpoint(
-    error: Exception, said: str, run_copy: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
+    error: Exception, message: str, run_copy: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same command resumes when there is room again."""
+    """The same command resumes after space was freed."""
     before = read_folder(run_copy / "checkpoints")
 
     def save(_: object, file: IO[bytes]) -> NoReturn:
@@ -53,7 +53,7 @@ def test_a_failed_save_leaves_no_partial_checkpoint(
 
     with monkeypatch.context() as patch:
         patch.setattr(torch, "save", save)
-        assert_user_error(tmt(*TRAIN, "train.max_steps=14"), said, "run the same command again to resume")
+        assert_user_error(tmt(*TRAIN, "train.max_steps=14"), message, "run the same command again to resume")
     assert read_folder(run_copy / "checkpoints") == before
     assert tmt(*TRAIN, "train.max_steps=14").returncode == 0
     assert list(read_metrics(run_copy)["valid/loss"]) == [4, 8, 12, 14]
@@ -151,7 +151,7 @@ def test_a_run_without_checkpoint_is_refused(run_copy: Path, tmt: Tmt) -> None:
 def test_a_damaged_checkpoint_is_not_loaded(
     name: str, damage: Callable[[bytes], bytes], run_copy: Path, tmt: Tmt
 ) -> None:
-    """A single changed bit of the weights is detected, too."""
+    """Even a single changed bit is detected."""
     path = RunFolder(run_copy).find_checkpoint("12").path / name
     path.write_bytes(damage(path.read_bytes()))
     before = read_folder(run_copy / "checkpoints")

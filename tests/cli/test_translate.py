@@ -80,7 +80,7 @@ HARD_LINES = [
 def test_output_line_n_translates_input_line_n(
     tiny_run: Path, tmt: Tmt, translator: Translator, tmp_path: Path
 ) -> None:
-    """The lines contain characters at which Python would split them. They fill two windows."""
+    """The lines fill two windows, and contain characters at which str.splitlines would split them."""
     lines = [HARD_LINES[n * n % 7 * n % len(HARD_LINES)] for n in range(1500)]
     alone = {line: translator.translate([line])[0] for line in HARD_LINES}
     text = "".join(f"{line}\n" for line in lines).encode()
@@ -142,8 +142,7 @@ def test_a_long_line_is_translated_sentence_by_sentence(run_copy: Path, tmt: Tmt
     assert done.stdout == "{} {}  {}\n".format(*three)
 
 
-def test_a_long_line_without_sentence_ends_is_translated_completely(run_copy: Path, tmt: Tmt) -> None:
-    """It is split between words."""
+def test_a_long_line_without_sentence_ends_is_split_between_words(run_copy: Path, tmt: Tmt) -> None:
     run = RunFolder(run_copy)
     text = run.config.read_text(encoding="utf-8")
     run.config.write_text(text.replace("max_source_length: 1024", "max_source_length: 3"), encoding="utf-8")
@@ -188,7 +187,7 @@ def test_the_prompt_answers_each_line(tiny_run: Path, translator: Translator) ->
         shown = b""
         for typed in ("one two\n", "\n", "three\n", "\x04"):
             while not shown.endswith(b"> "):
-                shown += os.read(keyboard, 4096)  # an error once the program has ended
+                shown += os.read(keyboard, 4096)  # raises an error after the program has ended
             os.write(keyboard, typed.encode())
             shown += b"\n"
         assert process.wait() == 0

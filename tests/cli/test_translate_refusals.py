@@ -1,4 +1,4 @@
-"""`tmt translate` with arguments or runs that it refuses, and its prompt."""
+"""Arguments and runs that `tmt translate` refuses, and its prompt."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ def test_missing_validation_text_is_reported_and_src_replaces_it(run_copy: Path,
     to = ("export", run_copy, "--to", "ctranslate2", "--output")
     output = assert_succeeded(tmt(*to, "one"))
     assert "valid.en" in output
-    assert "--src F has the engines compared on the lines of a file" in output
+    assert "--src F compares the engines on the lines of a file" in output
     assert "the two engines were not compared: there was no sentence to translate" in output
     assert json.loads(Path("one/export.json").read_text(encoding="utf-8"))["compared"] is None
     assert "6 of 6 translations identical" in assert_succeeded(tmt(*to, "two", "--src", "test.en"))

@@ -29,7 +29,10 @@ def run(args: argparse.Namespace) -> None:
     """Run `tmt compare`."""
     _check_arguments(args)
     comparison = _compare(args)
-    print(comparison.to_json() if args.json else "\n".join(comparison.lines()))
+    if args.json:
+        print(json.dumps({"tmt": __version__, **asdict(comparison)}, ensure_ascii=False, indent=1))
+    else:
+        print(*comparison.lines(), sep="\n")
 
 
 def _check_arguments(args: argparse.Namespace) -> None:
@@ -44,14 +47,14 @@ def _check_arguments(args: argparse.Namespace) -> None:
         if args.src is None:
             raise UserError("compare: a run has to translate; name its source sentences with --src")
         if args.tgt_lang or args.text:
-            raise UserError("compare: --tgt-lang and --text are for files alone; a run has them in its config.yaml")
+            raise UserError("compare: --tgt-lang and --text are only for files; a run has them in its config.yaml")
     else:
         options = [option for option in (*LOADING_OPTIONS, *SEARCH_OPTIONS) if getattr(args, option) is not None]
         if options:
             raise UserError(f"compare: files contain existing translations; leave out {', '.join(map(flag, options))}")
     check_files(args.train)
     if args.train and args.train.is_file():
-        for _ in read_lines(args.train):  # find errors in it before runs translate
+        for _ in read_lines(args.train):  # report errors before a run translates
             pass
 
 
@@ -65,10 +68,6 @@ class Comparison:
     lengths: Sequence[LengthBucket]
     frequencies: Sequence[FrequencyBucket]
     sentences: Sequence[SentenceComparison]
-
-    def to_json(self) -> str:
-        """Return one JSON object."""
-        return json.dumps({"tmt": __version__, **asdict(self)}, ensure_ascii=False, indent=1)
 
     def lines(self) -> Iterator[str]:
         """Yield the lines to print."""
@@ -110,7 +109,7 @@ def _compare(args: argparse.Namespace) -> Comparison:
     runs = {path: RunFolder.open(path) for path in args.systems if path.is_dir()}
     configs = {path: configuration.load_run(run) for path, run in runs.items()}
     for run in runs.values():
-        run.find_checkpoint(args.checkpoint or "best")  # a missing checkpoint is found before another run translates
+        run.find_checkpoint(args.checkpoint or "best")  # report a missing checkpoint before a run translates
     scorer = _make_scorer(args, configs)
     paths = [args.ref, *([args.src] if args.src else []), *(path for path in args.systems if path not in runs)]
     texts = dict(zip(paths, read_aligned_files(*paths), strict=True))
@@ -137,7 +136,7 @@ def _compare(args: argparse.Namespace) -> Comparison:
 
 
 def _make_scorer(args: argparse.Namespace, configs: Mapping[Path, Config]) -> Scorer:
-    """Make the scorer of the runs, which must agree; of files alone, make it from the options."""
+    """Make the scorer from the options for files, or from the configurations of the runs, which must agree."""
     if not configs:
         return Scorer.from_config(ScoringConfig(text=args.text or "raw"), args.tgt_lang or "")
     scorers = {path: Scorer.from_config(config.scoring, config.data.tgt_lang) for path, config in configs.items()}
@@ -159,7 +158,7 @@ def _make_scorer(args: argparse.Namespace, configs: Mapping[Path, Config]) -> Sc
 
 
 def _read_training_text(args: argparse.Namespace, configs: Mapping[Path, Config]) -> Iterator[Texts] | None:
-    """Return windows of target sentences, from --train or the training data of the first run; None without both."""
+    """Return windows of target sentences from --train, or from the training data of the first run if there is one."""
     if args.train:
         return windows(read_lines(args.train), WINDOW_LINES)
     if not configs:

@@ -17,6 +17,7 @@ from transformer_mt.cli.line_input import Line
 from transformer_mt.cli.line_output import check_output, open_output
 from transformer_mt.cli.options import LOADING_OPTIONS, SEARCH_OPTIONS, flag, load_translator
 from transformer_mt.config import root as configuration
+from transformer_mt.config.root import Config
 from transformer_mt.data.text_files import read_aligned_files
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.confidence import IntervalScore, score_with_intervals
@@ -26,7 +27,6 @@ from transformer_mt.evaluation.samples import Sample
 from transformer_mt.runs.folder import RunFolder
 
 if TYPE_CHECKING:
-    from transformer_mt.config.root import Config
     from transformer_mt.decoding.translator import Translator
 
 FILE_OPTIONS = ("tgt_lang", "text")
@@ -76,7 +76,7 @@ def _given_options(args: argparse.Namespace, options: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The scores of one test set. The last three fields are known only for a run."""
+    """The scores of one test set. Only a run sets the last three fields."""
 
     name: str
     pairs: int
@@ -110,7 +110,9 @@ class Evaluation:
 def _evaluate_file(args: argparse.Namespace) -> tuple[dict[str, Any], list[Evaluation]]:
     """Score a file of translations. Return a header for JSON, and the scores."""
     text = args.text or "raw"
-    scorer = _make_scorer(ScoringConfig(text=text), args.tgt_lang or "", args.paper)
+    if args.paper:
+        check_language(args.tgt_lang)
+    scorer = Scorer.from_config(ScoringConfig(text=text), args.tgt_lang or "")
     hypotheses, references = read_aligned_files(args.hyp, args.ref)
     scores = _score(hypotheses, references, scorer, args.paper)
     header = {"hypotheses": str(args.hyp), "tgt_lang": args.tgt_lang, "text": text}
@@ -121,7 +123,9 @@ def _evaluate_run(args: argparse.Namespace) -> tuple[dict[str, Any], Iterator[Ev
     """Translate and score test sets with a run. Return a header for JSON, and the scores of each set in turn."""
     run = RunFolder.open(args.run)
     config = configuration.load_run(run)
-    scorer = _make_scorer(config.scoring, config.data.tgt_lang, args.paper)
+    if args.paper:
+        check_language(config.data.tgt_lang)
+    scorer = Scorer.from_config(config.scoring, config.data.tgt_lang)
     test_sets = _read_test_sets(args, run, config)
     translator = load_translator(args, args.run)
     first, *others = translator.members
@@ -136,15 +140,11 @@ def _evaluate_run(args: argparse.Namespace) -> tuple[dict[str, Any], Iterator[Ev
         "tgt_lang": scorer.tgt_lang,
         "text": scorer.text,
     }
-    evaluations = (
-        _evaluate_test_set(name, columns, translator, scorer, args.output, args.paper)
-        for name, columns in test_sets.items()
-    )
-    return header, evaluations
+    return header, (_evaluate_test_set(args, name, columns, translator, scorer) for name, columns in test_sets.items())
 
 
 def _read_test_sets(args: argparse.Namespace, run: RunFolder, config: Config) -> dict[str, list[list[str]]]:
-    """Read sources and references of --src and --ref, or of test sets of the run. Warn if their text has changed."""
+    """Read --src and --ref, or test sets of the run. Return sources and references by name. Warn of changed text."""
     if args.src:
         return {str(args.src): read_aligned_files(args.src, args.ref)}
     from transformer_mt.pipeline import data
@@ -173,31 +173,20 @@ def _read_test_sets(args: argparse.Namespace, run: RunFolder, config: Config) ->
 
 
 def _evaluate_test_set(
-    name: str,
-    columns: Sequence[Sequence[str]],
-    translator: Translator,
-    scorer: Scorer,
-    output: Path | None,
-    paper: str | None,
+    args: argparse.Namespace, name: str, columns: Sequence[Sequence[str]], translator: Translator, scorer: Scorer
 ) -> Evaluation:
     sources, references = columns
-    with open_output(output) if output else nullcontext() as file:
+    with open_output(args.output) if args.output else nullcontext() as file:
         start = time.perf_counter()
         hypotheses = translator.translate(sources)
         seconds = time.perf_counter() - start
         if file:
             file.write([Line(text) for text in sources], "".join(f"{text}\n" for text in hypotheses))
-    scores = _score(hypotheses, references, scorer, paper)
+    scores = _score(hypotheses, references, scorer, args.paper)
     samples = [Sample(*texts) for texts in zip(sources, hypotheses, references, strict=True)]
     steps = " + ".join(f"{member.step:,}" for member in translator.members)
     method = f"{translator.config.method}, step {steps}"
     return Evaluation(name, len(sources), scores, samples, method, seconds)
-
-
-def _make_scorer(config: ScoringConfig, tgt_lang: str, paper: str | None) -> Scorer:
-    if paper:
-        check_language(tgt_lang)
-    return Scorer.from_config(config, tgt_lang)
 
 
 def _score(

@@ -28,10 +28,9 @@ def run(args: argparse.Namespace) -> None:
     source = RunFolder.open(args.run)
     check_output_is_new(args.output)
     if args.to == "weights":
-        report = export_weights(source, args.checkpoint, args.output)
+        _export_weights(source, args.checkpoint, args.output)
     else:
-        report = export_ctranslate2(source, args.checkpoint, args.output, args.quantization or "float32", args.src)
-    print("\n".join(report))
+        _export_ctranslate2(source, args.checkpoint, args.output, args.quantization or "float32", args.src)
 
 
 def check_output_is_new(output: Path) -> None:
@@ -40,20 +39,15 @@ def check_output_is_new(output: Path) -> None:
         raise UserError(f"{output}: exists already; name a new folder (--output)")
 
 
-# --- weights only -----------------------------------------------------------------------------------------------------
-
-
-def export_weights(source: RunFolder, checkpoint: str, output: Path) -> list[str]:
-    """Write the weights of one checkpoint into a new run folder. Return the lines to print."""
+def _export_weights(source: RunFolder, checkpoint: str, output: Path) -> None:
     info = source.find_checkpoint(checkpoint)
     model = Translator.load(source.path, str(info.step), "cpu", precision="fp32").model
     write_weights_folder(source, output, model, info, f"from {source.path}, step {info.step:,}", [info.step])
     size = files.format_bytes(files.folder_bytes(output))
-    return [
-        f"{output}: the weights of {source.path}, step {info.step:,}, {size}; in place of a "
-        "run, tmt translate, score, evaluate, compare, tokenize, plot and export read it, and train.init_from begins "
-        "with it"
-    ]
+    print(
+        f"{output}: the weights of {source.path}, step {info.step:,}, {size}; tmt translate, score, evaluate, compare, "
+        "tokenize, plot and export read it like a run, and train.init_from starts from it"
+    )
 
 
 def write_weights_folder(
@@ -70,52 +64,37 @@ def write_weights_folder(
     weights.write_folder(source, output, model, checkpoint, record, readme)
 
 
-# --- CTranslate2 ------------------------------------------------------------------------------------------------------
-
-
-def export_ctranslate2(
-    source: RunFolder, checkpoint: str, output: Path, quantization: str, src: Path | None
-) -> list[str]:
-    """Write a CTranslate2 folder and compare both engines. Return the lines to print.
-
-    The engines translate the lines of `src`, or the run's validation sentences.
-    """
+def _export_ctranslate2(source: RunFolder, checkpoint: str, output: Path, quantization: str, src: Path | None) -> None:
+    """Write a CTranslate2 folder, and compare both engines on the lines of `src`, or the validation sentences."""
     ctranslate2_export.check_quantization(quantization)
     config = configuration.load_run(source)
-    check_supported(source, config)
+    _check_supported(source, config)
     translator = Translator.load(source.path, checkpoint, "cpu", precision="fp32")
-    notes: list[str] = []
-    texts = list(read_lines(src)) if src else validation_sources(config, notes)
+    texts = list(read_lines(src)) if src else _validation_sources(config)
     parity = ctranslate2_export.write_folder(translator, output, quantization, texts)
     step, size = translator.members[0].step, files.format_bytes(files.folder_bytes(output))
-    return [
-        *notes,
-        f"{output}: {source.path}, step {step:,}, {quantization}, {size}",
-        *ctranslate2_export.format_parity(parity, quantization),
-        f"python {quote(str(output / 'translate.py'))} < F > G translates lines",
-    ]
+    print(f"{output}: {source.path}, step {step:,}, {quantization}, {size}")
+    print(*ctranslate2_export.format_parity(parity, quantization), sep="\n")
+    print(f"python {quote(str(output / 'translate.py'))} < F > G translates lines")
 
 
-def check_supported(source: RunFolder, config: Config) -> None:
+def _check_supported(source: RunFolder, config: Config) -> None:
     """Raise `UserError` if CTranslate2 does not support the run's model or decoding settings."""
     problems = list(config.unsupported_by_ctranslate2())
     if not problems:
         return
     lines = "\n".join(f"  {section}.{key}: {reason}" for section, key, reason in problems)
     remedy = (
-        "(for a new run; with export: ctranslate2 in its YAML it is checked before the training)"
+        "(train a new run; with export: ctranslate2 in its YAML, this is checked before the training)"
         if any(section == "model" for section, *_ in problems)
         else f"(it may be changed in {source.config})"
     )
     raise UserError(f"{source.path}: CTranslate2 does not support this model:\n{lines}\n{remedy}")
 
 
-def validation_sources(config: Config, notes: list[str]) -> list[str]:
-    """Return the run's validation sources. If they cannot be read, add a note and return an empty list."""
+def _validation_sources(config: Config) -> list[str]:
     try:
         return data.load_split(config, "validation").column("src")
     except (UserError, OSError) as error:
-        notes.append(
-            f"the validation sentences cannot be read: {error}\n--src F has the engines compared on the lines of a file"
-        )
+        print(f"the validation sentences cannot be read: {error}\n--src F compares the engines on the lines of a file")
         return []

@@ -18,8 +18,8 @@ OutputKind = Literal["text", "tsv", "json"]
 class Format:
     """The output format for the translations of one line.
 
-    text: `n_best` lines, padded with empty lines. With `scores`, the log-probability and its mean per token come
-    first; with `alignments`, these come last; tabs separate the columns.
+    text: `n_best` lines, padded with empty lines. `scores` adds the log-probability and its mean per token before the
+    text, and `alignments` adds the alignment after it, separated by tabs.
     tsv: one line per translation with line number, rank, log-probability, its mean per token, text and alignment.
     json: one object.
     """
@@ -33,21 +33,16 @@ class Format:
         """Return the output lines for line `number` of the input. `translations` are sorted, the best first."""
         if self.kind == "json":
             return [json.dumps(self._to_object(number, source, translations), ensure_ascii=False)]
-        if self.kind == "tsv":
-            return [
-                "\t".join([str(number), str(rank), *score_columns(translation), *self._text_columns(translation)])
-                for rank, translation in enumerate(translations, start=1)
-            ]
-        lines = [
-            "\t".join([*(score_columns(translation) if self.scores else []), *self._text_columns(translation)])
-            for translation in translations
-        ]
-        return lines + [""] * (self.n_best - len(lines))
-
-    def _text_columns(self, translation: Translation) -> list[str]:
-        has_columns = self.kind == "tsv" or self.scores or self.alignments
-        text = translation.text.replace("\t", " ") if has_columns else translation.text
-        return [text, pharaoh(translation)] if self.alignments else [text]
+        lines: list[str] = []
+        for rank, translation in enumerate(translations, start=1):
+            columns = [str(number), str(rank)] if self.kind == "tsv" else []
+            if self.kind == "tsv" or self.scores:
+                columns += score_columns(translation)
+            columns.append(translation.text.replace("\t", " ") if columns or self.alignments else translation.text)
+            if self.alignments:
+                columns.append(format_alignment(translation))
+            lines.append("\t".join(columns))
+        return lines + [""] * (self.n_best - len(lines) if self.kind == "text" else 0)
 
     def _to_object(self, number: int, source: str, translations: Sequence[Translation]) -> dict[str, object]:
         objects = [
@@ -58,15 +53,15 @@ class Format:
                 "finished": translation.finished,
                 "tokens": translation.tokens,
                 "token_scores": translation.token_scores,
-                **({"alignment": pharaoh(translation)} if self.alignments else {}),
+                **({"alignment": format_alignment(translation)} if self.alignments else {}),
             }
             for translation in translations
         ]
         return {"line": number, "source": source, "translations": objects}
 
 
-def pharaoh(translation: Translation) -> str:
-    """Return the word alignment as `0-0 1-2`: source word, target word, counted from 0."""
+def format_alignment(translation: Translation) -> str:
+    """Return the word alignment in Pharaoh format: `0-0 1-2`, source word - target word, counted from 0."""
     return " ".join(f"{source}-{target}" for source, target in translation.alignment or [])
 
 

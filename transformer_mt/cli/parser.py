@@ -284,7 +284,7 @@ def _add_ensemble(parser: argparse.ArgumentParser) -> None:
 
 def _add_search(parser: argparse.ArgumentParser) -> None:
     """Add the options that override keys of the section `decoding` of the run."""
-    description = "Section decoding of the run's config.yaml sets the defaults; in parentheses: without such settings."
+    description = "Defaults are in parentheses. Section decoding of the run's config.yaml overrides them."
     add = parser.add_argument_group("search", description).add_argument
     add("--beam", type=int, metavar="K", help="beam size (5); 1: greedy")
     help = (

@@ -53,11 +53,11 @@ def _check_arguments(args: argparse.Namespace) -> None:
 
 
 def _check_model(args: argparse.Namespace, config: Config, run: RunFolder | None) -> None:
-    """Check the arguments that depend on whether trained weights are drawn, and whether there are any."""
+    """Raise `UserError` if the figure needs a run, or if --checkpoint is given but no trained weights are drawn."""
     if args.checkpoint and not (run and _needs_weights(args.what, config)):
         raise UserError(f"plot {args.what}: --checkpoint {args.checkpoint}: no weights are drawn; leave it out")
     if args.what == "attention" and run is None:
-        raise UserError("plot attention: a configuration has no model that could attend; name a run")
+        raise UserError("plot attention: a configuration has no trained model; name a run")
 
 
 def _needs_weights(what: str, config: Config) -> bool:
@@ -69,7 +69,7 @@ def _image_format(path: Path) -> str:
 
 
 def _default_output(args: argparse.Namespace, config: Config, run: RunFolder | None) -> Path:
-    """Return a path in the run; with overrides, which the run was not trained with, one in the current folder."""
+    """Return a path in the run, or in the current folder if the figure does not show the run as it was trained."""
     if run and not args.overrides:
         return run.path / "plots" / f"{args.what}.png"
     return Path(f"{config.name}-{args.what}.png")
@@ -82,7 +82,7 @@ def _draw(args: argparse.Namespace, config: Config, run: RunFolder | None) -> Fi
     if args.what == "positions":
         return figures.plot_positions(config.model, translator and translator.model)
     if args.what == "schedule":
-        return draw_schedule(config)
+        return figures.plot_schedule(config.schedule, config.model.d_model, config.train.max_steps)
     if args.what == "lengths":
         return draw_lengths(config, run)
     assert translator is not None
@@ -90,16 +90,8 @@ def _draw(args: argparse.Namespace, config: Config, run: RunFolder | None) -> Fi
     return translate_with_attention(translator, text).figure(args.kind, args.layer, args.head)
 
 
-def draw_schedule(config: Config) -> Figure:
-    """Draw the learning rate of each step of the training."""
-    return figures.plot_schedule(config.schedule, config.model.d_model, config.train.max_steps)
-
-
 def draw_lengths(config: Config, run: RunFolder | None) -> Figure:
-    """Draw the lengths of all training pairs, including those above data.max_length.
-
-    Without a run, the tokenizers are trained first.
-    """
+    """Draw the lengths of all training pairs, also above data.max_length. Train the tokenizers if there is no run."""
     table = data.load_split(config, "train")
     tokenizers = TokenizerPair.load(run.tokenizer) if run else data.make_tokenizers(config, table)
     return figures.plot_lengths(encode_corpus(table, tokenizers, None, Path(config.data.cache_dir)), config.data)
@@ -110,4 +102,4 @@ def first_validation_sentence(config: Config) -> str:
     try:
         return next(iter(data.load_split(config, "validation")))[0]
     except UserError as error:
-        raise UserError(f"{error}\n(without --text, the first validation sentence is drawn)") from None
+        raise UserError(f"{error}\n(without --text, the first validation sentence is used)") from None

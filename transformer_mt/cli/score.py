@@ -36,7 +36,7 @@ def _check_arguments(args: argparse.Namespace) -> None:
     line_input.check_files(args.src, args.tgt)
     check_output(args.output, args.src, args.tgt)
     if args.resume and not args.output:
-        raise UserError("score: --resume needs --output; standard output cannot be continued")
+        raise UserError("score: --resume needs --output; standard output cannot be resumed")
     line_input.check_same_length(args.src, args.tgt, args.errors)
 
 
@@ -59,15 +59,13 @@ class PairScorer:
 
     def score(self, window: Sequence[Line], first_number: int) -> str:
         """Return the output text for the pairs of a window, which are numbered from `first_number`."""
-        sources, targets = [line.src for line in window], [line.tgt for line in window]
+        sources, targets = zip(*window, strict=True)
         numbers = range(first_number, first_number + len(window))
         scored = zip(numbers, sources, self.translator.score(sources, targets, numbers), strict=True)
-        if self.format == "text":
-            output = ["\t".join(score_columns(translation)) for _, _, translation in scored]
-        else:
-            output = [
-                line
-                for number, source, translation in scored
-                for line in Format(self.format).lines(number, source, [translation])
-            ]
+        output: list[str] = []
+        for number, source, translation in scored:
+            if self.format == "text":
+                output.append("\t".join(score_columns(translation)))
+            else:
+                output += Format(self.format).lines(number, source, [translation])
         return "".join(f"{line}\n" for line in output)

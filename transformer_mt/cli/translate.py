@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from transformer_mt.decoding.provenance import ModelProvenance
     from transformer_mt.decoding.text_translator import TextTranslator
 
-PIECE_STRIDE = 1 << 32  # between the numbers of the pieces of one line, above any line number
+PIECE_STRIDE = 1 << 32  # above any line number, so that each piece of a line has its own number for sampling
 
 
 def run(args: argparse.Namespace) -> None:
@@ -71,7 +71,7 @@ def _check_arguments(args: argparse.Namespace) -> None:
 
 
 def _check_sampling_options(args: argparse.Namespace, is_sampling: bool) -> None:
-    """Check options that depend on `decoding.sample` of the run."""
+    """Raise `UserError` for options that do not fit `decoding.sample` of the run."""
     for option in SAMPLING_OPTIONS:
         if getattr(args, option) is not None and not is_sampling:
             raise UserError(f"translate: {flag(option)} needs --sample; add it, or leave the option out")
@@ -99,7 +99,7 @@ def _load_ctranslate2(args: argparse.Namespace) -> tuple[ModelProvenance, TextTr
 
 @dataclass(frozen=True)
 class LineTranslator:
-    """Translates windows of lines, sentence by sentence where a line is long, and formats the translations."""
+    """Translates windows of lines, long lines sentence by sentence, and formats the translations."""
 
     provenance: ModelProvenance
     translator: TextTranslator
@@ -123,7 +123,7 @@ class LineTranslator:
         pieces_of_line = self._paragraphs.split([line.src for line in window])
         for i, line in enumerate(window):
             if line.tgt.strip():
-                pieces_of_line[i] = [line.src]  # no piece boundary of the source is known within a target prefix
+                pieces_of_line[i] = [line.src]  # not split, because the prefix cannot be split at the same places
         positions = [(i, piece) for i, pieces in enumerate(pieces_of_line) for piece in range(len(pieces))]
         has_prefixes = any(line.tgt.strip() for line in window)
         translations = iter(
