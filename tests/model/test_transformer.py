@@ -165,18 +165,6 @@ def test_model_equals_torch(make_model: MakeModel, norm_position: str, tie_embed
     assert_same_gradients(real(ours, TGT)[:, 1:], real(theirs, TGT)[:, 1:], both)
 
 
-def test_an_encoder_without_a_model_masks_its_padding() -> None:
-    class Words:
-        vocab_size, pad_id = 23, PAD
-
-    config = ModelConfig(d_model=16, d_ff=32, n_heads=2)
-    encoder = Encoder(config, Embedding(Words(), config)).eval()
-    stack = stack_in_torch(encoder, config)
-    wanted = stack(embed(encoder.embedding, SRC), src_key_padding_mask=SRC == PAD)
-    torch.testing.assert_close(real(encoder(SRC), SRC), real(wanted, SRC))
-    torch.testing.assert_close(encoder(SRC), encoder(SRC, padding_mask(SRC, PAD)))
-
-
 # --- masks ------------------------------------------------------------------------------------------------------------
 
 

@@ -189,18 +189,18 @@ def test_tied_embeddings_share_only_their_matrix(make_model: MakeModel) -> None:
 
 def test_without_positions_the_encoder_ignores_order(make_model: MakeModel) -> None:
     model, order = make_model(positions="none", rough=0.2), torch.tensor([3, 0, 4, 1, 2])
-    states = model.encoder(SRC[:1])
-    torch.testing.assert_close(model.encoder(SRC[:1, order]), states[:, order], atol=1e-5, rtol=1e-5)
+    states, _ = model.encode(SRC[:1])
+    torch.testing.assert_close(model.encode(SRC[:1, order])[0], states[:, order], atol=1e-5, rtol=1e-5)
     for positions in ("sinusoidal", "learned", "rotary"):
-        encoder = make_model(positions=positions, rough=0.2).encoder
-        assert not torch.allclose(encoder(SRC[:1, order]), encoder(SRC[:1])[:, order], atol=1e-2)
+        model = make_model(positions=positions, rough=0.2)
+        assert not torch.allclose(model.encode(SRC[:1, order])[0], model.encode(SRC[:1])[0][:, order], atol=1e-2)
 
 
 def test_rotary_models_depend_only_on_distance(make_model: MakeModel) -> None:
     """A source moved to the right by masked positions has the same states."""
     model = make_model(positions="rotary", rough=0.2)
     moved = F.pad(SRC[:1], (7, 0), value=PAD)
-    torch.testing.assert_close(model.encoder(moved)[:, 7:], model.encoder(SRC[:1]), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(model.encode(moved)[0][:, 7:], model.encode(SRC[:1])[0], atol=1e-5, rtol=1e-5)
 
 
 def test_embeddings_can_be_unscaled_and_normalised(make_model: MakeModel) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers import plain_cross_entropy
 
 from transformer_mt import Translator
 from transformer_mt.config import root as configuration
@@ -25,7 +26,6 @@ from transformer_mt.model.transformer import Transformer
 from transformer_mt.pipeline.warm_start import WarmStart
 from transformer_mt.runs import metadata
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.training.cross_entropy import plain_cross_entropy
 
 Tmt = Callable[..., "CompletedProcess[str]"]
 

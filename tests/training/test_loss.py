@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers import plain_cross_entropy
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -20,7 +21,6 @@ from transformer_mt.training import train_step
 from transformer_mt.training.cross_entropy import (
     batch_loss,
     label_smoothed_cross_entropy,
-    plain_cross_entropy,
 )
 from transformer_mt.training.loss import LossConfig, make_loss
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from helpers import plain_cross_entropy
 
 from transformer_mt.data.batches import Batch, BatchStream, StreamPosition
 from transformer_mt.system.device import Machine
-from transformer_mt.training.cross_entropy import plain_cross_entropy
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.loss import LossConfig, make_loss
 from transformer_mt.training.train_step import StepMetrics, TrainStep

@@ -23,14 +23,13 @@ CHUNK_BYTES = {"cpu": 1 << 23, "cuda": 1 << 28}
 DEFAULT_CHUNK_BYTES = 1 << 25
 
 ChunkLoss = Callable[[Tensor, Tensor], Tensor]
-"""Compute fp32 sums from logits [n, ..., V] and labels [n] of a chunk; overwrite the logits with the gradient of the
-first sum."""
+"""Returns fp32 sums from logits [n, ..., V] and labels [n], and overwrites the logits with the first sum's gradient."""
 
 
 def sum_over_chunks(states: Tensor, weight: Tensor, labels: Tensor, chunk_loss: ChunkLoss, tensors: int = 1) -> Tensor:
     """Sum `chunk_loss` over all chunks. Only the first sum has a gradient. [N, ..., D], [V, D], [N] -> [sums].
 
-    Logits have the dtype of the surrounding autocast. `tensors` is how many tensors of the size of the logits
+    Logits have the dtype of the surrounding autocast. `tensors` is the number of tensors of the size of the logits that
     `chunk_loss` holds at once.
     """
     dtype, logits_per_label = compute_dtype(states), math.prod(states.shape[1:-1]) * len(weight)

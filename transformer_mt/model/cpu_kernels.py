@@ -163,7 +163,7 @@ class _RMSNorm(torch.autograd.Function):
 # --- bf16 products with padded rows -----------------------------------------------------------------------------------
 
 BUCKETS_PER_OCTAVE = 8
-"""Row counts between a power of two and the next: padding adds at most an eighth, and a twenty-fourth on average."""
+"""Number of row counts from a power of two to the next. Padding adds at most 1/8 of the rows, 1/24 on average."""
 
 
 def needs_padded_rows(device: torch.device, dtype: torch.dtype) -> bool:
@@ -193,7 +193,7 @@ def padded_linear(x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.d
     """Return x W^T + b in `dtype`, computed with padded rows. [..., D], [O, D], [O] -> [..., O]."""
     n_rows = x.numel() // x.size(-1)
     if not torch.is_grad_enabled() and bucket_size(n_rows) == n_rows:
-        return F.linear(x.to(dtype), weight, bias)  # skips the cost of the call below, which decoding would notice
+        return F.linear(x.to(dtype), weight, bias)  # decoding would notice the overhead of the call below
     return cast(Tensor, _PaddedLinear.apply(x, weight, bias, dtype))
 
 

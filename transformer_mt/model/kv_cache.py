@@ -1,8 +1,8 @@
 """Key/value cache of a step-by-step decoder.
 
-The K hypotheses of a sentence share prefixes. So the cache is a tree: each token's keys and values are written once,
-into the next free slot, and each hypothesis has a mask of the slots that hold its own tokens. When beam search replaces
-one hypothesis by the continuation of another, it copies masks, and no key or value moves.
+The K hypotheses of a sentence share prefixes, so the cache is a tree. Each token's keys and values are written once, to
+the next free slot. Each hypothesis has a mask of the slots of its own tokens. To reorder hypotheses, beam search copies
+masks; keys and values do not move.
 
 `B` sentences, `K` hypotheses per sentence, `G` key/value heads, `S` source length, `C` slots (allocated in blocks), `E`
 head width.

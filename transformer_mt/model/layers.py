@@ -22,7 +22,7 @@ Sublayer = Callable[[Tensor], Tensor]
 # --- feed-forward -----------------------------------------------------------------------------------------------------
 
 
-class Gated(nn.Module):
+class GatedActivation(nn.Module):
     """activation(x W) * (x V), a gated linear unit (Shazeer 2020)."""
 
     def __init__(self, activation: nn.Module) -> None:
@@ -53,7 +53,7 @@ def make_activation(name: str) -> tuple[nn.Module, int]:
     """Build the activation `name`; also return how many projections of the input it takes."""
     plain = {"relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU}
     gated = {"geglu": nn.GELU, "swiglu": nn.SiLU}
-    return (plain[name](), 1) if name in plain else (Gated(gated[name]()), 2)
+    return (plain[name](), 1) if name in plain else (GatedActivation(gated[name]()), 2)
 
 
 # --- residual connections ---------------------------------------------------------------------------------------------

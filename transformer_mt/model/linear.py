@@ -19,7 +19,7 @@ NORMAL_STD = 0.02  # of `init: normal`, as in BERT (Devlin et al. 2019)
 
 
 def compute_dtype(x: Tensor) -> torch.dtype:
-    """Return the dtype of products with `x`: under autocast that of autocast for fp32, else its own."""
+    """Return the dtype of products with `x`: that of autocast if it is enabled and `x` is fp32, otherwise its own."""
     device = x.device.type
     if x.dtype == torch.float32 and torch.is_autocast_enabled(device):
         return torch.get_autocast_dtype(device)

@@ -18,7 +18,7 @@ from transformer_mt.errors import UserError
 from transformer_mt.model.config import ModelConfig
 
 INITIAL_LENGTH = 512
-"""Length of a computed table before it grows."""
+"""Initial length of a computed table."""
 
 
 def frequencies(width: int) -> Tensor:
@@ -45,7 +45,7 @@ def rotary_table(length: int, width: int) -> Tensor:
 
 
 class PositionTable(nn.Module):
-    """A table `compute(length, width)` [..., length, _] that grows on demand, and that no checkpoint contains."""
+    """A table `compute(length, width)` [..., length, _] that grows on demand. No checkpoint contains it."""
 
     table: Tensor
 
@@ -57,7 +57,7 @@ class PositionTable(nn.Module):
     def get(self, length: int) -> Tensor:
         """Return the table with at least this length.
 
-        Threads share the table, and another one may replace it: use the returned tensor, not the attribute.
+        Another thread may replace the attribute at any time, so callers use the returned tensor.
         """
         table = self.table
         if length > table.size(-2):
@@ -68,7 +68,7 @@ class PositionTable(nn.Module):
 
 
 class NoPositions(nn.Module):
-    """Placeholder that leaves its input unchanged."""
+    """Identity, for models without positions."""
 
     def forward(self, x: Tensor, positions: slice | None = None) -> Tensor:
         """Return `x`."""

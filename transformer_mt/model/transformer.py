@@ -24,7 +24,7 @@ from transformer_mt.model.positions import make_positions
 
 
 class Vocabulary(Protocol):
-    """The two numbers that the model needs to know about the vocabulary of a language."""
+    """Properties of a vocabulary that the model needs."""
 
     @property
     def vocab_size(self) -> int:
@@ -40,8 +40,8 @@ class Vocabulary(Protocol):
 class Embedding(nn.Module):
     """Token embeddings plus positions.
 
-    Token embeddings are initialised to N(0, 1 / D), and the one of padding is always zero. `tokens` are those of the
-    other language, to share them.
+    Token embeddings are initialised to N(0, 1 / D), and that of padding is always zero. `tokens` shares those of the
+    other language.
     """
 
     def __init__(self, vocabulary: Vocabulary, config: ModelConfig, tokens: nn.Embedding | None = None) -> None:
@@ -53,7 +53,7 @@ class Embedding(nn.Module):
         self.norm = make_norm(config) if config.embedding_norm else nn.Identity()
 
     def forward(self, ids: Tensor, positions: slice | None = None) -> Tensor:
-        """Embed ids that are at `positions` (by default from 0 on). [B, L] -> [B, L, D]."""
+        """Embed ids at `positions`, by default from 0. [B, L] -> [B, L, D]."""
         return self.norm(self.positions(self.tokens(ids) * self.scale, positions))
 
 
@@ -66,7 +66,7 @@ def make_token_embedding(vocabulary: Vocabulary, d_model: int) -> nn.Embedding:
 
 
 class Stack(nn.Module):
-    """The parts that encoder and decoder share: embedding, layers, and a final norm."""
+    """Base class of encoder and decoder: embedding, layers, and a final norm."""
 
     def __init__(
         self, config: ModelConfig, n_layers: int, make_layer: Callable[[ModelConfig], nn.Module], embedding: Embedding
@@ -83,7 +83,7 @@ class Stack(nn.Module):
     def embed(self, ids: Tensor, positions: slice | None = None) -> Tensor:
         """Embed ids with dropout. [B, L] -> [B, L, D].
 
-        Word dropout replaces whole words by padding: their position remains, and other words are not rescaled.
+        Word dropout replaces tokens by padding, so only their position remains. The others are not rescaled.
         """
         if self.training and self.word_dropout:
             dropped = torch.rand(ids.shape, device=ids.device) < self.word_dropout
@@ -91,7 +91,7 @@ class Stack(nn.Module):
         return self.dropout(self.embedding(ids, positions))
 
     def active_layers(self) -> Iterator[tuple[int, nn.Module]]:
-        """Yield index and layer of the layers to run. LayerDrop skips some in training (Fan et al. 2020)."""
+        """Yield the layers to run, with their index. LayerDrop skips some in training (Fan et al. 2020)."""
         for i, layer in enumerate(self.layers):
             if not (self.training and self.layer_drop and torch.rand(()).item() < self.layer_drop):
                 yield i, layer
@@ -103,10 +103,8 @@ class Encoder(Stack):
     def __init__(self, config: ModelConfig, embedding: Embedding) -> None:
         super().__init__(config.for_stack(config.encoder), config.encoder.n_layers, EncoderLayer, embedding)
 
-    def forward(self, src: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Encode; without a mask, mask the padding. [B, S] -> [B, S, D]."""
-        if mask is None:
-            mask = padding_mask(src, self.embedding.pad_id)
+    def forward(self, src: Tensor, mask: Tensor) -> Tensor:
+        """Encode source ids. [B, S], [B, 1, 1, S] -> [B, S, D]."""
         x = self.embed(src)
         for _, layer in self.active_layers():
             x = layer(x, mask)
@@ -191,8 +189,5 @@ class Transformer(nn.Module):
         return KVCache(self.decoder.project_memory(src_states), src_mask)
 
     def step(self, tokens: Tensor, cache: KVCache) -> Tensor:
-        """Append the newest token of each hypothesis to the cache, and return the decoder states after it.
-
-        [B, K] -> [B, K, D]
-        """
+        """Append a token to each hypothesis in the cache, and return its decoder state. [B, K] -> [B, K, D]."""
         return self.decoder.step(tokens, cache)

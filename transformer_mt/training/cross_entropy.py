@@ -1,7 +1,7 @@
 """Label-smoothed cross-entropy (Szegedy et al. 2016; Vaswani et al. 2017, section 5.4) of decoder states.
 
-The softmax excludes the pad symbol, which leaves K = V - 1 classes. With smoothing e, the target distribution
-is (1 - e) on the label and e / K on every class, as in `F.cross_entropy`. Losses are sums over the labels, never means.
+The softmax excludes the pad symbol, which leaves K = V - 1 classes. With smoothing e, the target distribution has 1 - e
+on the label plus e / K on every class, as in `F.cross_entropy`. Losses are sums over the labels, never means.
 
 `B` batch, `T` target length, `N` labels that are not padding, `n` labels of a chunk, `D` width, `V` vocabulary.
 """
@@ -12,7 +12,6 @@ import math
 from functools import partial
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from transformer_mt.data.batches import Batch
@@ -72,16 +71,6 @@ def sum_of_logits(states: Tensor, weight: Tensor, pad_id: int) -> Tensor:
     with torch.autocast(states.device.type, enabled=False):
         is_class = (torch.arange(len(weight), device=weight.device) != pad_id).to(weight.dtype)  # [V]
         return states.sum(0) @ (is_class @ weight)
-
-
-def plain_cross_entropy(logits: Tensor, labels: Tensor, pad_id: int, smoothing: float) -> tuple[Tensor, Tensor]:
-    """Compute the same from logits [N, V] and labels [N] with `F.cross_entropy`: the reference for tests."""
-    is_class = torch.arange(logits.size(-1), device=logits.device) != pad_id
-    is_label = labels != pad_id
-    logits, labels = logits[is_label][:, is_class].float(), labels[is_label]
-    labels = labels - (labels > pad_id).long()  # ids above the pad symbol's move down by one
-    loss = F.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
-    return loss, F.cross_entropy(logits, labels, reduction="sum").detach()
 
 
 def perplexity(nll: float) -> float:
