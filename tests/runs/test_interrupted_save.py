@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 from transformer_mt.runs.folder import RunFolder
 
-pytestmark = [pytest.mark.slow, pytest.mark.drill]
+pytestmark = pytest.mark.slow
 
 TRAIN = ("train", "--config", "tiny.yaml")
 
