@@ -213,6 +213,7 @@ def test_auto_is_4096_without_a_cuda_gpu(device: str, make_stream: MakeStream) -
     assert memory.choose_batch_tokens(make_stream, try_batch, torch.device(device)) == 4096
 
 
+@pytest.mark.slow
 def test_resumed_run_keeps_the_resolved_batch_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run with that number in place of `auto` has the same weights."""
     lines = [f"line {' '.join(str(i))} goes in\n" for i in range(400)]

@@ -94,7 +94,7 @@ def uninterrupted(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return runs_dir
 
 
-@pytest.mark.parametrize("first", [1, 4, 7])
+@pytest.mark.parametrize("first", [*(pytest.param(step, marks=pytest.mark.slow) for step in (1, 4)), 7])
 def test_resumed_run_equals_an_uninterrupted_one(first: int, text: Path, uninterrupted: Path, tmp_path: Path) -> None:
     """The first part ends inside an epoch (1), at a validation (4), or between two log entries (7)."""
     pipeline.train(make_config(text, tmp_path, max_steps=first))
@@ -127,6 +127,7 @@ def test_resume_refuses_another_checkpoint_format(text: Path, tmp_path: Path, mo
         pipeline.train(make_config(text, tmp_path))
 
 
+@pytest.mark.slow
 def test_training_beyond_a_schedule_that_ends_at_0_is_refused(text: Path, tmp_path: Path) -> None:
     """As they would be with `base: runs/OLD/config.yaml`, where the old run's end is written down, and by a run that is
     over and gets more steps."""
@@ -169,6 +170,7 @@ def test_extended_run_keeps_its_schedule(text: Path, tmp_path: Path, capsys: pyt
     assert rates == pytest.approx([0.5e-3, 1e-3, 0.55e-3, 1e-4, 1e-4, 1e-4])
 
 
+@pytest.mark.slow
 def test_max_epochs_that_end_before_the_schedule_are_warned_of(
     text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -217,6 +219,7 @@ LOST: dict[str, Callable[[dict[str, Any]], object]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("piece", LOST)
 def test_comparison_finds_each_lost_part_of_the_state(
     piece: str, text: Path, uninterrupted: Path, tmp_path: Path
@@ -238,6 +241,7 @@ def test_killed_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
     assert kill_drill.drill(tmp_path, 3, random.Random(1))
 
 
+@pytest.mark.slow
 def test_run_killed_while_scoring_test_sets_records_each_score_once(
     text: Path, uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -210,9 +210,9 @@ def test_dropout_depends_on_seed_step_and_micro_batch_only(stream, make_train_st
     third(8, 0.01, taken)
     assert not torch.equal(weights(one), weights(third))
     seeds = {
-        make_train_step(seed=seed).micro_batch_seed(step, number)
-        for seed in (1, 2)
+        train_step.micro_batch_seed(step, i)
+        for train_step in (make_train_step(seed=1), make_train_step(seed=2))
         for step in range(50)
-        for number in range(4)
+        for i in range(4)
     }
     assert len(seeds) == 400
