@@ -72,7 +72,8 @@ def test_training_does_not_depend_on_home_or_locale(
     """Files are UTF-8 in every locale, and no library warns."""
     unset = dict.fromkeys(("MPLCONFIGDIR", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "HF_HOME", "PYTHONIOENCODING"))
     log = tmt(workspace, *TRAIN, environment={**unset, **environment})
-    assert not [line for line in log.splitlines() if "atplotlib" in line or "warn" in line.lower()]
+    lines = [line for line in log.splitlines() if "degenerate output" not in line]
+    assert not [line for line in lines if "atplotlib" in line or "warn" in line.lower()]
     run = workspace / "runs" / "tiny"
     assert_same_weights(run, tiny_run)
     assert (run / "tokenizer.json").read_bytes() == (tiny_run / "tokenizer.json").read_bytes()
