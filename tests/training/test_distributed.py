@@ -261,31 +261,31 @@ RECORD_TOKENIZERS = """
 import os
 from hashlib import sha256
 from pathlib import Path
+from transformer_mt.pipeline import data as pipeline_data
 from transformer_mt.pipeline import train as pipeline
-from transformer_mt.data.tokenizers import tokenizer
 
-prepare, learn = pipeline.prepare_data, tokenizer.build_tokenizers
+prepare, build = pipeline.prepare_data, pipeline_data.build_tokenizers
 
-def watched_learn(*arguments):
-    Path(f"learnt-{os.environ['RANK']}").touch()
-    return learn(*arguments)
+def record_build(*arguments):
+    Path(f"built-{os.environ['RANK']}").touch()
+    return build(*arguments)
 
-def watched_prepare(*arguments, **options):
-    material = prepare(*arguments, **options)
-    ids = material.train.src.ids.tobytes() + material.train.tgt.ids.tobytes()
-    vocabulary = str(material.tokenizers.src.encode(["one two three four", "eight"]))
-    Path(f"has-{os.environ['RANK']}").write_text(vocabulary + sha256(ids).hexdigest())
-    return material
+def record_data(*arguments, **options):
+    data = prepare(*arguments, **options)
+    ids = data.train.src.ids.tobytes() + data.train.tgt.ids.tobytes()
+    encoded = str(data.tokenizers.src.encode(["one two three four", "eight"]))
+    Path(f"data-{os.environ['RANK']}").write_text(encoded + sha256(ids).hexdigest())
+    return data
 
-pipeline.prepare_data, tokenizer.build_tokenizers = watched_prepare, watched_learn
+pipeline.prepare_data, pipeline_data.build_tokenizers = record_data, record_build
 """
 
 
 def test_rank_0_trains_the_tokenizers_of_all(tiny: Path) -> None:
     """Training a unigram model twice does not give the same bits."""
     train(tiny, 2, "name=unigram", "tokenizer={kind: unigram, vocab_size: 280}", patch=RECORD_TOKENIZERS)
-    assert [path.name for path in tiny.glob("learnt-*")] == ["learnt-0"]
-    first, second = ((tiny / f"has-{rank}").read_text() for rank in (0, 1))
+    assert [path.name for path in tiny.glob("built-*")] == ["built-0"]
+    first, second = ((tiny / f"data-{rank}").read_text() for rank in (0, 1))
     assert first == second
 
 
