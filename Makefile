@@ -5,7 +5,7 @@ BIN := .venv/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev quickstart test test-all check fix clean
+.PHONY: help setup setup-dev quickstart test test-all check fix docs docs-serve clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -33,8 +33,14 @@ fix: .venv/.installed-dev ## format, and apply the fixes of ruff
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: .venv/.installed-docs ## build the documentation site into docs/_build/html
+	$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build/html
+
+docs-serve: docs ## build the site and serve it at http://localhost:8000
+	$(BIN)/python -m http.server --bind 127.0.0.1 --directory docs/_build/html 8000
+
 clean: ## remove .venv and caches, but not runs
-	rm -rf .venv .pytest_cache .ruff_cache dist
+	rm -rf .venv .pytest_cache .ruff_cache dist docs/_build
 	find . -name __pycache__ -not -path './runs/*' -prune -exec rm -rf {} +
 
 .venv/.installed: pyproject.toml constraints.txt
@@ -44,4 +50,8 @@ clean: ## remove .venv and caches, but not runs
 
 .venv/.installed-dev: .venv/.installed
 	$(INSTALL) -e ".[dev]"
+	touch $@
+
+.venv/.installed-docs: .venv/.installed
+	$(INSTALL) -e ".[docs]"
 	touch $@
