@@ -8,10 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from typing import Any
 
 Tmt = Callable[..., "CompletedProcess[str]"]
 """The type of the fixture `tmt`."""
@@ -58,16 +55,3 @@ def read_events(run: Path) -> Any:
     events = EventAccumulator(str(run / "tensorboard"), size_guidance={"scalars": 0, "tensors": 0})
     events.Reload()
     return events
-
-
-def plain_cross_entropy(logits: Tensor, labels: Tensor, pad_id: int, smoothing: float) -> tuple[Tensor, Tensor]:
-    """Compute label-smoothed loss and negative log-likelihood with PyTorch. [N, V], [N]."""
-    import torch
-    import torch.nn.functional as F
-
-    is_class = torch.arange(logits.size(-1), device=logits.device) != pad_id
-    is_label = labels != pad_id
-    logits, labels = logits[is_label][:, is_class].float(), labels[is_label]
-    labels = labels - (labels > pad_id).long()  # the pad symbol is no class
-    loss = F.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
-    return loss, F.cross_entropy(logits, labels, reduction="sum").detach()

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import plain_cross_entropy
 
 from transformer_mt import Translator
 from transformer_mt.config import root as configuration
@@ -26,6 +25,7 @@ from transformer_mt.model.transformer import Transformer
 from transformer_mt.pipeline.warm_start import WarmStart
 from transformer_mt.runs import metadata
 from transformer_mt.runs.folder import RunFolder
+from transformer_mt.training.cross_entropy import explicit_cross_entropy
 
 Tmt = Callable[..., "CompletedProcess[str]"]
 
@@ -59,7 +59,7 @@ def loss_of(translator: Translator) -> float:
     assert after.epoch == 1, "all pairs are in one batch"
     with torch.no_grad():
         logits = model.logits(model(batch.src, batch.tgt_in))
-    _, nll = plain_cross_entropy(logits.flatten(0, 1), batch.labels.flatten(), model.tgt_pad, 0.0)
+    _, nll = explicit_cross_entropy(logits.flatten(0, 1), batch.labels.flatten(), model.tgt_pad, 0.0)
     return float(nll) / batch.n_tgt
 
 

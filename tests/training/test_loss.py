@@ -9,7 +9,6 @@ from typing import Any, Literal, NamedTuple
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import plain_cross_entropy
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -20,6 +19,7 @@ from transformer_mt.system.device import Machine
 from transformer_mt.training import train_step
 from transformer_mt.training.cross_entropy import (
     batch_loss,
+    explicit_cross_entropy,
     label_smoothed_cross_entropy,
 )
 from transformer_mt.training.loss import LossConfig, make_loss
@@ -69,9 +69,9 @@ def chunked(problem: Problem, pad: int, smoothing: float) -> tuple[Tensor, Tenso
     return label_smoothed_cross_entropy(*problem, pad, smoothing, n_labels=int((problem.labels != pad).sum()))
 
 
-def plain(problem: Problem, pad: int, smoothing: float) -> tuple[Tensor, Tensor]:
+def explicit(problem: Problem, pad: int, smoothing: float) -> tuple[Tensor, Tensor]:
     logits = problem.states @ problem.weight.T
-    return plain_cross_entropy(logits.flatten(0, 1), problem.labels.flatten(), pad, smoothing)
+    return explicit_cross_entropy(logits.flatten(0, 1), problem.labels.flatten(), pad, smoothing)
 
 
 # --- value and gradient -----------------------------------------------------------------------------------------------
@@ -79,7 +79,7 @@ def plain(problem: Problem, pad: int, smoothing: float) -> tuple[Tensor, Tensor]
 
 @PADS
 @SMOOTHINGS
-@pytest.mark.parametrize("cross_entropy", [chunked, plain])
+@pytest.mark.parametrize("cross_entropy", [chunked, explicit])
 def test_loss_and_gradient_equal_torch(cross_entropy: CrossEntropy, pad: int, smoothing: float) -> None:
     """Traps 20 and 21: the loss is smoothed, the reported likelihood is not."""
     problem = make_problem(pad)
@@ -93,7 +93,7 @@ def test_loss_and_gradient_equal_torch(cross_entropy: CrossEntropy, pad: int, sm
 
 @PADS
 @SMOOTHINGS
-@pytest.mark.parametrize("cross_entropy", [chunked, plain])
+@pytest.mark.parametrize("cross_entropy", [chunked, explicit])
 def test_loss_is_a_kl_divergence_plus_an_entropy(cross_entropy: CrossEntropy, pad: int, smoothing: float) -> None:
     """Many programs minimise this divergence. Its gradient is the same."""
     problem = make_problem(pad)
@@ -221,7 +221,7 @@ def test_pad_logit_has_no_influence_and_no_gradient(pad: int) -> None:
     assert torch.all(weight_after[pad] == 0)
 
 
-@pytest.mark.parametrize("cross_entropy", [chunked, plain])
+@pytest.mark.parametrize("cross_entropy", [chunked, explicit])
 def test_batch_of_padding_has_loss_0(cross_entropy: CrossEntropy) -> None:
     """Trap 19."""
     problem = make_problem(5)

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import plain_cross_entropy
 
 from transformer_mt.data.batches import Batch, BatchStream, StreamPosition
 from transformer_mt.system.device import Machine
+from transformer_mt.training.cross_entropy import explicit_cross_entropy
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.loss import LossConfig, make_loss
 from transformer_mt.training.train_step import StepMetrics, TrainStep
@@ -73,7 +73,7 @@ def test_step_equals_adam_with_clip_grad_norm(clip_norm, stream, make_train_step
         smoothed, nll = torch.zeros(()), torch.zeros(())
         for batch in taken:
             logits = model.output(model(batch.src, batch.tgt_in)).flatten(0, 1)
-            loss, plain_nll = plain_cross_entropy(logits, batch.labels.flatten(), model.tgt_pad, 0.1)
+            loss, plain_nll = explicit_cross_entropy(logits, batch.labels.flatten(), model.tgt_pad, 0.1)
             smoothed, nll = smoothed + loss, nll + plain_nll
         n_tgt = sum(batch.n_tgt for batch in taken)
         adam.zero_grad()

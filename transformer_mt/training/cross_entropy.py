@@ -31,6 +31,24 @@ def batch_loss(model: Transformer, batch: Batch, smoothing: float) -> tuple[Tens
     return loss, nll, torch.zeros_like(nll)
 
 
+def explicit_cross_entropy(logits: Tensor, labels: Tensor, pad_id: int, smoothing: float) -> tuple[Tensor, Tensor]:
+    """Compute the loss and the negative log-likelihood step by step. Padding is ignored. [N, V], [N].
+
+    Training uses `label_smoothed_cross_entropy` instead, which gives the same values without holding all logits.
+    """
+    is_class = torch.arange(logits.size(-1), device=logits.device) != pad_id  # [V]
+    is_label = labels != pad_id
+    logits, labels = logits[is_label].float().masked_fill(~is_class, -math.inf), labels[is_label]
+    log_probs = logits - logits.logsumexp(-1, keepdim=True)  # [n, V], log-softmax
+    label_entries = torch.arange(len(labels), device=labels.device), labels
+    target = torch.zeros_like(log_probs)  # [n, V], each row sums to 1
+    target[:, is_class] = smoothing / is_class.sum()
+    target[label_entries] += 1 - smoothing
+    loss = -(target * log_probs)[:, is_class].sum()
+    nll = -log_probs[label_entries].sum()
+    return loss, nll.detach()
+
+
 def label_smoothed_cross_entropy(
     states: Tensor, weight: Tensor, labels: Tensor, pad_id: int, smoothing: float, n_labels: int
 ) -> tuple[Tensor, Tensor]:
