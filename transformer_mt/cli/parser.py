@@ -71,6 +71,8 @@ def make_parser() -> argparse.ArgumentParser:
     _add_plot(command("plot", summary, example))
     summary = "show the tokens and ids of texts, or statistics of a vocabulary"
     _add_tokenize(command("tokenize", summary, "tmt tokenize runs/my 'The dog sleeps.'"))
+    summary = "check the environment and train a tiny model, for a bug report"
+    _add_doctor(command("doctor", summary, "tmt doctor > report.txt"))
     _add_config(command("config", "print the resolved configuration with all defaults", "tmt config my.yaml"))
     return parser
 
@@ -253,6 +255,14 @@ def _add_config(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", type=Path, nargs="?", metavar="X.yaml", help=CONFIG_FILE)
     parser.add_argument("overrides", nargs="*", metavar="section.key=value", help=OVERRIDES)
     parser.add_argument("--schema", action="store_true", help="print the JSON schema, for editors")
+
+
+def _add_doctor(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Check versions, devices, torch features, disk and write access, and train a tiny model (about a minute). "
+        "Exit status: 0: no problems; 1: something works badly; 2: training cannot work."
+    )
+    parser.add_argument("--json", action="store_true", help=JSON)
 
 
 # --- options of several commands --------------------------------------------------------------------------------------

@@ -1,0 +1,71 @@
+"""Checks of `tmt doctor`: each fault is a severity and one sentence."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from transformer_mt.system import diagnostics
+from transformer_mt.system.device import resolve_machine
+from transformer_mt.system.diagnostics import Severity
+
+
+def test_a_missing_package_is_an_error_and_an_old_one_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    requirements = ["tqdm>=4", "pyyaml>=999", "no-such-package>=1", 'no-such-extra>=1; extra == "more"']
+    monkeypatch.setattr(metadata, "requires", lambda _: requirements)
+    monkeypatch.setattr(metadata, "metadata", lambda _: _Extras())
+    found = {check.name: check for check in diagnostics.check_packages()}
+    assert found["tqdm"].severity == Severity.OK
+    assert found["pyyaml"].severity == Severity.WARNING
+    assert found["no-such-package"][2:] == (Severity.ERROR, "is not installed; pip install 'no-such-package>=1'")
+    assert found["no-such-extra"][2:] == (Severity.OK, "not installed (optional)")
+
+
+class _Extras:
+    def get_all(self, _: str) -> list[str]:
+        return ["more", "dev"]
+
+
+def test_a_folder_without_write_access_is_an_error_in_one_sentence(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    space, access = diagnostics.check_disk(runs / "later")
+    assert (space.severity, access.severity) == (Severity.OK, Severity.OK)
+    assert not list(tmp_path.iterdir())
+    runs.touch()
+    *_, access = diagnostics.check_disk(runs)
+    assert access.severity == Severity.ERROR
+    assert access.value.startswith(f"{runs}: cannot be written (Not a directory); ")
+
+
+def test_little_free_space_is_a_warning_and_none_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(diagnostics, "LOW_DISK", 10**18)
+    assert next(diagnostics.check_disk(tmp_path)).severity == Severity.WARNING
+    monkeypatch.setattr(diagnostics, "FULL_DISK", 10**18)
+    assert next(diagnostics.check_disk(tmp_path)).severity == Severity.ERROR
+
+
+def test_an_exception_in_a_check_becomes_a_sentence() -> None:
+    def check() -> str:
+        raise RuntimeError("first line\nlast line")
+
+    found = diagnostics.run_check("torch", "gloo", check, Severity.WARNING)
+    assert found[2:] == (Severity.WARNING, "RuntimeError: last line")
+
+
+def test_a_check_in_another_process_has_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert diagnostics.run_python("pass").startswith("works: ")
+    with pytest.raises(RuntimeError, match="failed: ZeroDivisionError"):
+        diagnostics.run_python("1 / 0")
+    monkeypatch.setattr(diagnostics, "TIME_LIMIT", 0.2)
+    assert diagnostics.run_python("import time; time.sleep(9)") == "unknown: stopped after the limit of 0 s"
+
+
+def test_devices_and_gloo_are_checked_without_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(diagnostics, "TIMING_SECONDS", 0.0)
+    monkeypatch.setattr(diagnostics, "COMPILE_CODE", "pass")
+    monkeypatch.setattr(diagnostics, "NCCL_CODE", "pass")
+    found = [*diagnostics.check_devices(resolve_machine("cpu", "fp32", 1)), *diagnostics.check_torch_features()]
+    assert {check.severity for check in found} == {Severity.OK}
+    assert "two ranks" in {check.name: check for check in found}["gloo"].value

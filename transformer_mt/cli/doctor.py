@@ -1,0 +1,90 @@
+"""`tmt doctor`: check the environment, and train a tiny model, for a bug report."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+
+from transformer_mt import __version__
+from transformer_mt.system.diagnostics import (
+    Check,
+    Severity,
+    check_devices,
+    check_disk,
+    check_packages,
+    check_torch_features,
+    run_check,
+)
+
+SELF_TEST_SECONDS = 50.0
+
+
+def run(args: argparse.Namespace) -> None:
+    """Run `tmt doctor`. The exit status is the highest severity."""
+    found: list[Check] = []
+    if not args.json:
+        print(f"tmt {__version__}")
+    for group, checks in groupby(run_checks(), key=lambda check: check.group):
+        if not args.json:
+            print(group)
+        for check in checks:
+            found.append(check)
+            if not args.json:
+                print(f"  {check.severity.name.lower():<8} {check.name:<13} {check.value}", flush=True)
+    severity = max(check.severity for check in found)
+    if args.json:
+        checks = [{**check._asdict(), "severity": check.severity.name.lower()} for check in found]
+        print(json.dumps({"tmt": __version__, "severity": severity.name.lower(), "checks": checks}, indent=1))
+    else:
+        print(summarize(found))
+    sys.exit(severity)
+
+
+def run_checks() -> Iterator[Check]:
+    """Run all checks, or only that of the packages if one is missing, because the others need them."""
+    severities: list[Severity] = []
+    for check in check_packages():
+        severities.append(check.severity)
+        yield check
+    if max(severities) == Severity.ERROR:
+        yield Check("training", "self-test", Severity.ERROR, "not run: it needs all packages")
+        return
+    from transformer_mt.config.root import Config
+    from transformer_mt.runs.metadata import git_commit
+    from transformer_mt.system.device import configure_process, resolve_machine
+
+    if commit := git_commit():
+        yield Check("program", "commit", Severity.OK, commit)
+    machine = resolve_machine("auto", "auto", "auto")
+    configure_process(machine)
+    yield from check_devices(machine)
+    yield from check_disk(Path(Config.model_fields["runs_dir"].default))
+    yield from check_torch_features()
+
+    def train() -> str | tuple[Severity, str]:
+        from transformer_mt.pipeline.self_test import learn_to_reverse
+
+        result = learn_to_reverse(machine, SELF_TEST_SECONDS)
+        value = (
+            f"reverses {result.accuracy:.0%} of new digit sequences after {result.steps:,} steps, "
+            f"loss {result.loss:.3f}, {result.seconds:.1f} s"
+        )
+        if result.is_learnt:
+            return value
+        if result.is_training:
+            return Severity.WARNING, f"learns, but not within its limit of {SELF_TEST_SECONDS:.0f} s: {value}"
+        return Severity.ERROR, f"does not learn: {value}"
+
+    yield run_check("training", "self-test", train, Severity.ERROR)
+
+
+def summarize(found: list[Check]) -> str:
+    """Return the last line of the report."""
+    names = {level: ", ".join(check.name for check in found if check.severity == level) for level in Severity}
+    if names[Severity.ERROR]:
+        return f"training cannot work here; see: {names[Severity.ERROR]}"
+    return f"works, with warnings; see: {names[Severity.WARNING]}" if names[Severity.WARNING] else "no problems found"

@@ -1,0 +1,280 @@
+"""Checks of the environment for `tmt doctor`: packages, devices, number formats, processes, disk and allocator.
+
+The module imports only the standard library and `packaging`, so that it can report that torch is missing.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from enum import IntEnum
+from importlib import import_module, metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from packaging.requirements import Requirement
+
+if TYPE_CHECKING:
+    from transformer_mt.system.device import Machine
+
+DISTRIBUTION = "transformer-mt"
+MODULES = {"pyyaml": "yaml"}  # distributions whose module has another name
+DEVELOPMENT_EXTRAS = ("dev", "docs")
+
+LOW_DISK, FULL_DISK = 2 * 10**9, 2 * 10**8  # bytes: a large run, and the quickstart, need about as much
+TIME_LIMIT = 30.0  # seconds for a check that runs in its own process
+TIMING_SECONDS = 0.2  # per number format
+
+COMPILE_CODE = "import torch; assert torch.compile(lambda x: (2 * x + 1).relu().sum())(torch.ones(64)).item() == 192"
+NCCL_CODE = """
+import torch, torch.distributed as dist
+dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
+x = torch.ones(1, device="cuda")
+dist.all_reduce(x)
+assert x.item() == 1
+dist.destroy_process_group()
+"""
+
+
+class Severity(IntEnum):
+    """Severity of a finding. The value is the exit status of `tmt doctor`."""
+
+    OK = 0
+    WARNING = 1  # something works badly
+    ERROR = 2  # training cannot work
+
+
+class Check(NamedTuple):
+    """The result of one check."""
+
+    group: str
+    name: str
+    severity: Severity
+    value: str  # one sentence or value
+
+
+def run_check(group: str, name: str, check: Callable[[], str | tuple[Severity, str]], on_error: Severity) -> Check:
+    """Run a check that returns a value, or its severity and a sentence. An exception counts as `on_error`."""
+    try:
+        found = check()
+    except Exception as error:
+        lines = str(error).strip().splitlines()
+        found = on_error, f"{type(error).__name__}: {lines[-1] if lines else 'no message'}"
+    return Check(group, name, *((Severity.OK, found) if isinstance(found, str) else found))
+
+
+# --- packages ---------------------------------------------------------------------------------------------------------
+
+
+def check_packages() -> Iterator[Check]:
+    """Check Python, and that each dependency is installed, new enough and can be imported."""
+    yield Check("packages", "python", Severity.OK, f"{platform.python_version()}, {platform.platform()}")
+    try:
+        requirements = [Requirement(line) for line in metadata.requires(DISTRIBUTION) or ()]
+    except metadata.PackageNotFoundError:
+        value = (
+            f"is not installed (pip install .), so that its dependencies are not checked; it runs from {sys.path[0]}"
+        )
+        yield Check("packages", DISTRIBUTION, Severity.WARNING, value)
+        return
+    for requirement in requirements:
+        if requirement.marker is None:
+            yield run_check("packages", requirement.name, lambda r=requirement: _describe_package(r), Severity.ERROR)
+    for extra in metadata.metadata(DISTRIBUTION).get_all("Provides-Extra") or ():
+        for requirement in requirements if extra not in DEVELOPMENT_EXTRAS else ():
+            if requirement.marker is not None and requirement.marker.evaluate({"extra": extra}):
+                yield run_check("extras", requirement.name, lambda r=requirement: _describe_extra(r), Severity.WARNING)
+
+
+def _describe_package(requirement: Requirement) -> str | tuple[Severity, str]:
+    try:
+        version = metadata.version(requirement.name)
+    except metadata.PackageNotFoundError:
+        return Severity.ERROR, f"is not installed; pip install '{requirement.name}{requirement.specifier}'"
+    import_module(MODULES.get(requirement.name, requirement.name))
+    if not requirement.specifier.contains(version, prereleases=True):
+        return Severity.WARNING, f"{version} was not tested; pip install '{requirement.name}{requirement.specifier}'"
+    return version
+
+
+def _describe_extra(requirement: Requirement) -> str | tuple[Severity, str]:
+    try:
+        metadata.version(requirement.name)
+    except metadata.PackageNotFoundError:
+        return "not installed (optional)"
+    return _describe_package(requirement)
+
+
+# --- devices and memory -----------------------------------------------------------------------------------------------
+
+
+def check_devices(machine: Machine) -> Iterator[Check]:
+    """Describe the devices, the threads and the allocator, and compare the speed of fp32 and bf16."""
+    yield run_check("devices", "cuda", _describe_cuda, Severity.WARNING)
+    yield run_check("devices", "mps", _describe_mps, Severity.WARNING)
+    yield run_check("devices", "cpu", _describe_cpu, Severity.WARNING)
+    yield Check("devices", "chosen", Severity.OK, f"device: auto is {machine.device.type}")
+    yield run_check("devices", "bf16", lambda: _compare_precisions(machine), Severity.WARNING)
+    yield run_check("devices", "threads", lambda: _describe_threads(machine), Severity.WARNING)
+    yield run_check("devices", "allocator", _describe_allocator, Severity.WARNING)
+
+
+def _describe_cuda() -> str | tuple[Severity, str]:
+    import torch
+
+    if torch.cuda.is_available():
+        devices: list[Any] = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
+        names = ", ".join(f"{device.name} ({device.total_memory / 2**30:.0f} GiB)" for device in devices)
+        return f"{names}; CUDA {torch.version.cuda}"
+    if Path("/dev/nvidiactl").exists():
+        build = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "a build for the CPU"
+        return Severity.WARNING, (
+            f"there is an NVIDIA GPU that torch cannot use; torch {torch.__version__} is {build}: "
+            "install one that fits the driver (nvidia-smi shows its version)"
+        )
+    return "none"
+
+
+def _describe_mps() -> str:
+    import torch
+
+    return "available" if torch.backends.mps.is_available() else "none"
+
+
+def _describe_cpu() -> str:
+    import torch
+
+    from transformer_mt.system.device import hardware_name
+
+    return f"{hardware_name(torch.device('cpu'))}, {torch.backends.cpu.get_cpu_capability()}"
+
+
+def _compare_precisions(machine: Machine) -> str:
+    import torch
+
+    size = 512 if machine.device.type == "cpu" else 4096
+    rates: list[float] = []
+    for dtype in (torch.float32, torch.bfloat16):
+        matrix = torch.ones(size, size, dtype=dtype, device=machine.device)
+        (matrix @ matrix).sum().item()
+        start, count = time.perf_counter(), 0
+        while time.perf_counter() - start < TIMING_SECONDS:
+            (matrix @ matrix)[0, 0].item()  # waits for the device
+            count += 1
+        rates.append(count * 2 * size**3 / (time.perf_counter() - start) / 1e9)
+    fp32, bf16 = rates
+    return f"{bf16:.3g} GFLOP/s, fp32 {fp32:.3g} GFLOP/s (measured briefly); precision: auto is {machine.precision}"
+
+
+def _describe_threads(machine: Machine) -> str:
+    variable = os.environ.get("OMP_NUM_THREADS")
+    reason = f"; OMP_NUM_THREADS is {variable}" if variable else ""
+    return f"threads: auto is {machine.threads}, on {os.cpu_count()} cores{reason}"
+
+
+def _describe_allocator() -> str:
+    from transformer_mt.system.memory import allocator_name
+
+    name = allocator_name()
+    return name if name == "TCMalloc" else f"{name} (TCMalloc, preloaded with LD_PRELOAD, is faster on a CPU)"
+
+
+# --- compilation and processes ----------------------------------------------------------------------------------------
+
+
+def check_torch_features() -> Iterator[Check]:
+    """Check collectives of two ranks with gloo, NCCL if there is a GPU, and torch.compile.
+
+    NCCL and torch.compile run in their own process, with a time limit.
+    """
+    import torch
+
+    yield run_check("torch", "gloo", _check_gloo, Severity.WARNING)
+    if torch.cuda.is_available():
+        yield run_check("torch", "nccl", lambda: run_python(NCCL_CODE), Severity.WARNING)
+    else:
+        yield Check("torch", "nccl", Severity.OK, "not checked: it needs a CUDA device")
+    yield run_check("torch", "compile", _check_compile, Severity.OK)
+
+
+def _check_gloo() -> str:
+    import torch
+    from torch.distributed import HashStore, ProcessGroupGloo  # pyright: ignore[reportPrivateImportUsage]
+
+    store, start = HashStore(), time.perf_counter()
+
+    def sum_ranks(rank: int) -> float:
+        group: Any = ProcessGroupGloo(store, rank, 2, timedelta(seconds=5))
+        tensor = torch.tensor([rank + 1.0])
+        group.allreduce(tensor).wait()
+        return tensor.item()
+
+    with ThreadPoolExecutor(2) as pool:
+        sums = list(pool.map(sum_ranks, range(2)))
+    if sums != [3.0, 3.0]:
+        raise RuntimeError(f"the sum of 1 and 2 over two ranks was {sums}")
+    return f"works: two ranks in {time.perf_counter() - start:.1f} s"
+
+
+def _check_compile() -> str:
+    return f"{run_python(COMPILE_CODE)} (no command needs it)"
+
+
+def run_python(code: str) -> str:
+    """Run code in a new process. Return how long it took, or that the time limit was reached."""
+    start = time.perf_counter()
+    environment = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"}  # no workers that outlive the process
+    try:
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=TIME_LIMIT,
+        )
+    except subprocess.TimeoutExpired:
+        return f"unknown: stopped after the limit of {TIME_LIMIT:.0f} s"
+    except subprocess.CalledProcessError as error:
+        lines = error.stderr.strip().splitlines()
+        raise RuntimeError(f"failed: {lines[-1] if lines else f'exit status {error.returncode}'}") from None
+    return f"works: {time.perf_counter() - start:.1f} s, with the start of a process"
+
+
+# --- disk -------------------------------------------------------------------------------------------------------------
+
+
+def check_disk(runs: Path) -> Iterator[Check]:
+    """Check the free space, and that files can be created, in the folder of the runs or the one that will hold it."""
+    folder = runs.absolute()
+    while not folder.exists():
+        folder = folder.parent
+    yield run_check("disk", "free space", lambda: _describe_space(folder), Severity.WARNING)
+    yield run_check("disk", "write access", lambda: _try_writing(folder), Severity.ERROR)
+
+
+def _describe_space(folder: Path) -> str | tuple[Severity, str]:
+    from transformer_mt.system.files import format_bytes, free_bytes
+
+    free = free_bytes(folder)
+    value = f"{format_bytes(free)} in {folder}"
+    if free >= LOW_DISK:
+        return value
+    return Severity.ERROR if free < FULL_DISK else Severity.WARNING, f"{value}: make room for checkpoints"
+
+
+def _try_writing(folder: Path) -> str | tuple[Severity, str]:
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"x")
+    except OSError as error:
+        remedy = "start in a folder that you may write to, or set runs_dir and data.cache_dir"
+        return Severity.ERROR, f"{folder}: cannot be written ({error.strerror}); {remedy}"
+    return f"yes, in {folder}"
