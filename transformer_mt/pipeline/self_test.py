@@ -63,11 +63,11 @@ class SelfTestResult(NamedTuple):
         return self.accuracy >= SUFFICIENT_ACCURACY
 
 
-def learn_to_reverse(machine: Machine, time_limit: float) -> SelfTestResult:
+def learn_to_reverse(machine: Machine, time_limit: float, config: ModelConfig = MODEL) -> SelfTestResult:
     """Train until the task is learnt, or until the time limit in seconds or `MAX_STEPS` is reached."""
     torch.manual_seed(1)
-    model, generator = Transformer(MODEL, Digits(), Digits()).to(machine.device), torch.Generator().manual_seed(1)
-    schedule = make_schedule(SCHEDULE, MODEL.d_model)
+    model, generator = Transformer(config, Digits(), Digits()).to(machine.device), torch.Generator().manual_seed(1)
+    schedule = make_schedule(SCHEDULE, config.d_model)
     train_step = TrainStep(
         model,
         make_optimizers(OptimizerConfig(), model),
