@@ -106,6 +106,7 @@ HEAVY = {
     "datasets",
     "tokenizers",
     "numpy",
+    "py3langid",
     "pyarrow",
     "sacrebleu",
     "sacremoses",

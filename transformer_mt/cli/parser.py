@@ -51,6 +51,8 @@ def make_parser() -> argparse.ArgumentParser:
         description = f"{summary[0].upper()}{summary[1:]}."
         return commands.add_parser(name, help=summary, description=description, epilog=f"Example: {example}")
 
+    summary = "write a commented configuration for your own sentence pairs"
+    _add_init(command("init", summary, "tmt init train.en train.de --out mine.yaml"))
     summary = "train a model; the same command resumes an interrupted training"
     several = "Several processes: torchrun --nproc-per-node N -m transformer_mt train ... batches.accumulate=N"
     _add_train(command("train", summary, f"tmt train --config my.yaml model.d_model=512. {several}"))
@@ -75,6 +77,23 @@ def make_parser() -> argparse.ArgumentParser:
     _add_doctor(command("doctor", summary, "tmt doctor > report.txt"))
     _add_config(command("config", "print the resolved configuration with all defaults", "tmt config my.yaml"))
     return parser
+
+
+def _add_init(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Inspect sentence pairs, detect their languages, and write a configuration that trains on them: two text files "
+        "whose line N belong together, or one table (.tsv, .csv, .jsonl or .parquet) with a column for each language."
+    )
+    add = parser.add_argument
+    add("src", type=Path, metavar="SRC", help="source sentences, one per line (plain or .gz); or a table")
+    add("tgt", type=Path, nargs="?", metavar="TGT", help="their translations, line by line")
+    help = "the configuration to write (default: mine.yaml); the run is named after it"
+    add("--out", type=Path, default=Path("mine.yaml"), metavar="X.yaml", help=help)
+    add("--force", action="store_true", help="replace an existing file")
+    add("--src-lang", type=_language, metavar="L", help="source language, such as en (default: detected)")
+    add("--tgt-lang", type=_language, metavar="L", help="target language (default: detected)")
+    help = "the two columns of a table (default: those named like the languages, or the only two)"
+    add("--columns", nargs=2, metavar=("SRC", "TGT"), help=help)
 
 
 def _add_train(parser: argparse.ArgumentParser) -> None:

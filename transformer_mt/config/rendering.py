@@ -36,16 +36,16 @@ def _render_section(section: Section, indent: str, seen: set[type[Section]]) -> 
         elif isinstance(value, dict) and value:
             yield f"{indent}{key}:{comment}"
             for name, inner in cast(dict[str, Section], value).items():
-                yield f"{indent}  {_render_scalar(name)}:"
+                yield f"{indent}  {render_scalar(name)}:"
                 yield from _render_section(inner, indent + "    ", seen)
         else:
-            yield f"{indent}{key}: {_render_scalar(cast(object, value))}{comment}"
+            yield f"{indent}{key}: {render_scalar(cast(object, value))}{comment}"
 
 
-def _render_scalar(value: object) -> str:
+def render_scalar(value: object) -> str:
     """Render a value that is not a section. Quotes text that any YAML reader could take for another type."""
     if isinstance(value, tuple):
-        return f"[{', '.join(_render_scalar(item) for item in cast(tuple[object, ...], value))}]"
+        return f"[{', '.join(render_scalar(item) for item in cast(tuple[object, ...], value))}]"
     if isinstance(value, str):
         bare = yaml.safe_dump(value, width=10**6).removesuffix("\n...\n").strip()
         if bare == value and re.fullmatch(r"[\w./ -]+", value):

@@ -61,7 +61,8 @@ CountOrAuto = Annotated[
 _FOLDER = re.compile(r"[^/\s.\x00]([^/\n\x00]*[^/\s\x00])?")
 
 
-def _check_folder_name(value: str) -> str:
+def check_folder_name(value: str) -> str:
+    """Return the name. Raises `ValueError` if it cannot be that of one folder."""
     if not _FOLDER.fullmatch(value):
         raise ValueError(
             f'"{value}" cannot be the name of the run\'s folder: use no slash, no leading dot or space and no trailing '
@@ -71,7 +72,7 @@ def _check_folder_name(value: str) -> str:
 
 
 FolderName = Annotated[
-    str, AfterValidator(_check_folder_name), WithJsonSchema({"type": "string", "pattern": f"^{_FOLDER.pattern}$"})
+    str, AfterValidator(check_folder_name), WithJsonSchema({"type": "string", "pattern": f"^{_FOLDER.pattern}$"})
 ]
 """Name of one folder, without its parents."""
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import csv
-import json
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, cast
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import BeforeValidator, WithJsonSchema, model_validator
 
 from transformer_mt.config.section import PathName, Section, section_error
 from transformer_mt.data import quickstart
 from transformer_mt.data.languages import primary_language
-from transformer_mt.data.text_files import SentencePair, read_lines, read_pairs
+from transformer_mt.data.tables import get_pair, read_table, text_columns
+from transformer_mt.data.text_files import SentencePair, read_pairs
 from transformer_mt.errors import UserError
 
 
@@ -34,9 +32,6 @@ KINDS_WITH_KEY = {  # the kinds of source that allow an optional key
     "src_column": ("dataset", "table"),
     "tgt_column": ("dataset", "table"),
 }
-
-PARQUET_BLOCK = 10_000  # rows of a Parquet file in memory at a time
-MAX_CSV_FIELD = 10_000_000  # characters; a longer field means that a quote was never closed
 
 
 class Source(Section):
@@ -95,130 +90,10 @@ def read_source(source: Source, columns: tuple[str, str]) -> Iterator[SentencePa
         yield from _read_dataset(source, columns)
     elif source.table:
         for name in source.table:
-            yield from _read_table(Path(name), columns)
+            yield from read_table(Path(name), columns)
     else:
         for src, tgt in zip(source.src, source.tgt, strict=True):
             yield from read_pairs(Path(src), Path(tgt))
-
-
-# --- tables: one row per pair, one column per language ----------------------------------------------------------------
-
-
-class Row(NamedTuple):
-    """One row of a table: its line, and its values by column."""
-
-    line: int
-    values: Mapping[str, object]
-
-
-def _read_table(path: Path, columns: tuple[str, str]) -> Iterator[SentencePair]:
-    kind = path.name.removesuffix(".gz").rpartition(".")[2]
-    if kind == "parquet":
-        rows = _read_parquet(path, columns)
-    elif kind in _ROW_READERS:
-        rows = _ROW_READERS[kind](path)
-    else:
-        raise UserError(f"{path}: a table ends in .tsv, .csv, .jsonl (or these with .gz) or .parquet")
-    for row in rows:
-        yield SentencePair(*_get_pair(row.values, columns, f"{path}:{row.line}"), str(path), row.line)
-
-
-def _get_pair(row: Mapping[str, object], columns: tuple[str, str], where: str) -> tuple[str, str]:
-    """Return both sentences of a row, from two columns or from a column `translation` that holds a dictionary."""
-    nested = row.get("translation")
-    if isinstance(nested, Mapping):
-        row = cast(Mapping[str, object], nested)
-    _check_columns(list(row), columns, where)
-    for column in columns:
-        if not isinstance(row[column], str):
-            raise UserError(f"{where}: column {column} holds {json.dumps(row[column], default=str)} instead of text")
-        if re.search("[\ud800-\udfff]", str(row[column])):
-            raise UserError(f"{where}: column {column} holds half a character (a lone surrogate); repair or drop it")
-    return cast(str, row[columns[0]]), cast(str, row[columns[1]])
-
-
-def _check_columns(names: Sequence[str], columns: tuple[str, str], where: str) -> None:
-    for column in columns:
-        if column not in names:
-            raise UserError(f"{where}: no column {column}; it has {', '.join(names)}: set src_column and tgt_column")
-
-
-def _check_header(names: list[str], where: str) -> list[str]:
-    """Return the column names. Raises `UserError` if two are equal."""
-    if repeated := [name for i, name in enumerate(names) if name and name in names[:i]]:
-        raise UserError(f'{where}: two columns are named "{repeated[0]}"; rename one')
-    return names
-
-
-def _text_columns(names: list[str], columns: tuple[str, str], where: str) -> list[str]:
-    """Return the columns to read. Others may hold audio or images, which need further packages."""
-    if "translation" not in names:
-        _check_columns(names, columns, where)
-    return [name for name in names if name in ("translation", *columns)]
-
-
-def _read_tsv(path: Path) -> Iterator[Row]:
-    lines = read_lines(path)
-    header = _check_header(next(lines, "").split("\t"), f"{path}:1")
-    for number, line in enumerate(lines, start=2):
-        if not line:
-            continue
-        fields = line.split("\t")
-        if len(fields) != len(header):
-            raise UserError(f"{path}:{number}: {len(fields)} columns, but line 1 names {len(header)}")
-        yield Row(number, dict(zip(header, fields, strict=True)))
-
-
-def _read_csv(path: Path) -> Iterator[Row]:
-    csv.field_size_limit(MAX_CSV_FIELD)
-    reader = csv.reader((line + "\n" for line in read_lines(path)), strict=True)
-    try:
-        header = _check_header(next(reader, list[str]()), f"{path}:1")
-        first_line = reader.line_num + 1
-        for fields in reader:
-            if fields and len(fields) != len(header):
-                raise UserError(f"{path}:{reader.line_num}: {len(fields)} columns, but line 1 names {len(header)}")
-            if fields:  # a blank line has none
-                yield Row(first_line, dict(zip(header, fields, strict=True)))
-            first_line = reader.line_num + 1
-    except csv.Error as error:
-        raise UserError(f"{path}:{reader.line_num}: not valid CSV: {error}") from None
-
-
-def _read_jsonl(path: Path) -> Iterator[Row]:
-    for number, line in enumerate(read_lines(path), start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{path}:{number}: not valid JSON: {error}") from None
-        if not isinstance(row, dict):
-            raise UserError(f'{path}:{number}: not a JSON object such as {{"en": "...", "de": "..."}}')
-        yield Row(number, cast(dict[str, object], row))
-
-
-def _read_parquet(path: Path, columns: tuple[str, str]) -> Iterator[Row]:
-    import pyarrow.parquet
-
-    pa: Any = pyarrow
-    parquet: Any = pyarrow.parquet
-    unreadable: tuple[type[Exception], ...] = (pa.ArrowException, ValueError, OSError)
-    try:
-        file = parquet.ParquetFile(path)
-        names = _check_header(file.schema_arrow.names, str(path))
-        blocks = file.iter_batches(PARQUET_BLOCK, columns=_text_columns(names, columns, str(path)))
-        rows = (row for block in blocks for row in block.to_pylist())
-        yield from (Row(number, row) for number, row in enumerate(rows, start=1))
-    except unreadable as error:
-        raise UserError(f"{path}: not a readable Parquet file: {str(error).splitlines()[0]}") from None
-
-
-_ROW_READERS: dict[str, Callable[[Path], Iterable[Row]]] = {
-    "tsv": _read_tsv,
-    "csv": _read_csv,
-    "jsonl": _read_jsonl,
-}
 
 
 # --- data sets and the built-in corpus --------------------------------------------------------------------------------
@@ -227,9 +102,9 @@ _ROW_READERS: dict[str, Callable[[Path], Iterable[Row]]] = {
 def _read_dataset(source: Source, columns: tuple[str, str]) -> Iterator[SentencePair]:
     name = f"{source.dataset} ({source.split or 'train'})"
     rows = _load_dataset(cast(str, source.dataset), source.subset, source.split or "train")
-    rows = rows.select_columns(_text_columns(rows.column_names, columns, name))
+    rows = rows.select_columns(text_columns(rows.column_names, columns, name))
     for number, row in enumerate(rows, start=1):
-        yield SentencePair(*_get_pair(row, columns, f"{name}:{number}"), name, number)
+        yield SentencePair(*get_pair(row, columns, f"{name}:{number}"), name, number)
 
 
 def _load_dataset(name: str, subset: str | None, split: str) -> Any:

@@ -1,0 +1,150 @@
+"""`tmt init`: the configuration that it writes, and refused input."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from helpers import Tmt, assert_succeeded, assert_user_error, read_folder
+
+from transformer_mt.config import root as configuration
+from transformer_mt.data.quickstart import load_pairs
+from transformer_mt.data.sources import Source
+
+PAIRS = load_pairs("test")[:40]
+
+
+@pytest.fixture
+def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make a folder with text files and tables of the same pairs, and change to it."""
+    import pyarrow
+    import pyarrow.parquet
+
+    monkeypatch.chdir(tmp_path)
+    src, tgt = ("".join(f"{pair[side]}\n" for pair in PAIRS) for side in (0, 1))
+    files = {
+        "a.en": src,
+        "a.de": tgt,
+        "table.tsv": "source\ttarget\n" + "".join(f"{en}\t{de}\n" for en, de in PAIRS),
+        "three.csv": "de,en,note\n" + "".join(f'"{de}","{en}",x\n' for en, de in PAIRS),
+        "nested.jsonl": "".join(json.dumps({"translation": {"en": en, "de": de}}) + "\n" for en, de in PAIRS),
+        "no_header.tsv": "".join(f"{en}\t{de}\n" for en, de in PAIRS),
+        "one.tsv": "text\n" + src,
+        "short.de": tgt.partition("\n")[2],
+        "numbers.de": "1 2 3\n" * len(PAIRS),
+        "few": "a\n" * 9,
+        "empty": "",
+        "blank": "\n" * len(PAIRS),
+        "copy.en": src,
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    (tmp_path / "binary").write_bytes(bytes(range(256)) * 40)
+    (tmp_path / "latin").write_bytes("für\n".encode("latin-1") * len(PAIRS))
+    (tmp_path / "a.en.gz").write_bytes(gzip.compress(src.encode()))
+    (tmp_path / "cut.gz").write_bytes(gzip.compress("".join(f"{n * n}\n" for n in range(2000)).encode())[:-500])
+    table = pyarrow.table({"en": [en for en, _ in PAIRS], "de": [de for _, de in PAIRS]})
+    pyarrow.parquet.write_table(table, "pairs.parquet")
+    return tmp_path
+
+
+def test_init_writes_a_commented_configuration_and_prints_the_reasons(corpus: Path, tmt: Tmt) -> None:
+    printed = assert_succeeded(tmt("init", "a.en", "a.de"))
+    config = configuration.load(corpus / "mine.yaml")
+    assert (config.data.src_lang, config.data.tgt_lang) == ("en", "de")
+    assert config.data.train == Source(src=("a.en",), tgt=("a.de",))
+    assert config.data.validation_size == 4
+    assert printed.startswith("40 sentence pairs\nen: ")
+    text = (corpus / "mine.yaml").read_text(encoding="utf-8")
+    for line in text.splitlines():
+        key, colon, value = line.strip().partition(": ")
+        if colon and not line.startswith("#"):
+            value, reason = value.split("  # ")
+            assert any(f".{key} " in row and value in row and row.endswith(reason) for row in printed.splitlines())
+    assert "tmt plan mine.yaml" in printed.splitlines()[-2]
+    assert "tmt train --config mine.yaml" in printed.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "source"),
+    [
+        (("a.en.gz", "a.de"), Source(src=("a.en.gz",), tgt=("a.de",))),
+        (("table.tsv",), Source(table=("table.tsv",), src_column="source", tgt_column="target")),
+        (("three.csv", "--columns", "en", "de"), Source(table=("three.csv",))),
+        (("three.csv", "--src-lang", "en", "--tgt-lang", "de"), Source(table=("three.csv",))),
+        (("nested.jsonl",), Source(table=("nested.jsonl",))),
+        (("pairs.parquet",), Source(table=("pairs.parquet",))),
+    ],
+)
+def test_each_kind_of_file_is_read(arguments: tuple[str, ...], source: Source, corpus: Path, tmt: Tmt) -> None:
+    assert_succeeded(tmt("init", *arguments, "--out", "x.yaml"))
+    data = configuration.load(corpus / "x.yaml").data
+    assert (data.train, data.src_lang, data.tgt_lang) == (source, "en", "de")
+
+
+def test_given_languages_are_used(corpus: Path, tmt: Tmt) -> None:
+    assert_succeeded(tmt("init", "a.en", "a.de", "--src-lang", "sco", "--tgt-lang", "gsw"))
+    data = configuration.load(corpus / "mine.yaml").data
+    assert (data.src_lang, data.tgt_lang) == ("sco", "gsw")
+
+
+def test_an_existing_file_is_replaced_only_with_force(corpus: Path, tmt: Tmt) -> None:
+    (corpus / "mine.yaml").write_text("mine", encoding="utf-8")
+    assert_user_error(tmt("init", "a.en", "a.de"), "mine.yaml: exists already", "--force")
+    assert (corpus / "mine.yaml").read_text(encoding="utf-8") == "mine"
+    assert_succeeded(tmt("init", "a.en", "a.de", "--force"))
+    configuration.load(corpus / "mine.yaml")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (("a.en", "short.de"), ("a.en has 40 lines, short.de has 39 lines",)),
+        (("one.tsv",), ("one.tsv: has one column (text)", "need two")),
+        (("a.en",), ("a.en: name two text files", ".tsv")),
+        (("a.en", "table.tsv"), ("table.tsv: a table holds both languages",)),
+        (("no_header.tsv",), ("no_header.tsv:1: must name the columns",)),
+        (("three.csv",), ("three.csv: has the columns de, en, note", "--columns")),
+        (("three.csv", "--columns", "en", "fr"), ("three.csv:2: no column fr",)),
+        (("a.en", "a.de", "--columns", "en", "de"), ("--columns: belongs to a table",)),
+        (("binary", "a.de"), ("binary: holds zero bytes",)),
+        (("latin", "a.de"), ("latin:1: not UTF-8 text",)),
+        (("cut.gz", "a.de"), ("cut.gz:", "truncated or damaged")),
+        (("a.en", "./a.en"), ("a.en and a.en are the same file",)),
+        (("a.en", "copy.en"), ("source and target are equal in every pair",)),
+        (("a.en", "empty"), ("empty: is empty",)),
+        (("a.en", "blank"), ("a.en and blank: 0 sentence pairs are too few",)),
+        (("few", "few"), ("are the same file",)),
+        (("a.en", "missing"), ("missing: no such file",)),
+        (("a.en", "."), (".: is a directory",)),
+        (("a.en", "numbers.de"), ("tgt: the text has no words", "--tgt-lang")),
+        (("a.en", "a.de", "--tgt-lang", "en"), ("source and target are both en",)),
+        (("a.en", "a.de", "--out", "nowhere/x.yaml"), ("there is no folder nowhere",)),
+        (("a.en", "a.de", "--out", "/proc/x.yaml"), ("/proc/x.yaml: cannot be written",)),
+        (("a.en", "a.de", "--out", "x.txt"), ("x.txt: a configuration ends in .yaml",)),
+        (("a.en", "a.de", "--out", ".x.yaml"), ('".x" cannot be the name',)),
+    ],
+)
+def test_wrong_input_is_refused_and_nothing_is_written(
+    arguments: tuple[str, ...], parts: tuple[str, ...], corpus: Path, tmt: Tmt
+) -> None:
+    before = read_folder(corpus)
+    assert_user_error(tmt("init", *arguments), *parts)
+    assert read_folder(corpus) == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tgt_lang", ["de", "zh"])
+def test_the_written_configuration_trains(tgt_lang: str, corpus: Path, tmt: Tmt) -> None:
+    """With a smaller model and fewer steps, which take less time."""
+    text = (corpus / "a.de").read_text(encoding="utf-8")
+    if tgt_lang == "zh":  # letters and spaces become Chinese characters
+        text = "".join(chr(0x4E00 + ord(letter)) if letter != "\n" else letter for letter in text)
+    (corpus / f"b.{tgt_lang}").write_text(text, encoding="utf-8")
+    assert_succeeded(tmt("init", "a.en", f"b.{tgt_lang}"))
+    smaller = ("model.d_model=16", "model.encoder.n_layers=1", "model.decoder.n_layers=1", "validation.probes=0")
+    shorter = ("train.max_steps=3", "schedule.warmup_steps=2", "device=cpu", "threads=1")
+    assert_succeeded(tmt("train", "--config", "mine.yaml", *smaller, *shorter))
+    assert configuration.load(corpus / "runs" / "mine" / "config.yaml").data.tgt_lang == tgt_lang

@@ -1,0 +1,86 @@
+"""Statistics of a corpus, and the detection of its languages."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from transformer_mt.data import inspection
+from transformer_mt.data.inspection import CorpusStatistics, inspect_pairs
+from transformer_mt.data.language_detection import detect_language
+from transformer_mt.data.text_files import SentencePair
+
+TEXTS = {
+    "en": ["The old dog is sleeping in the garden.", "She wrote a long letter to her friends."],
+    "de": ["Der alte Hund schläft heute im Garten.", "Sie hat ihren Freunden einen langen Brief geschrieben."],
+    "ru": ["Старая собака спит в саду.", "Она написала друзьям длинное письмо."],
+    "ja": ["古い犬が庭で寝ています。", "彼女は友達に長い手紙を書きました。"],
+    "zh": ["那只老狗在花园里睡觉。", "她给朋友们写了一封很长的信。"],
+    "th": ["สุนัขแก่นอนหลับอยู่ในสวน", "เธอเขียนจดหมายยาวถึงเพื่อนของเธอ"],
+    "ko": ["늙은 개가 정원에서 자고 있다.", "그녀는 친구들에게 긴 편지를 썼다."],
+}
+
+
+def inspect(src: list[str], tgt: list[str]) -> CorpusStatistics:
+    return inspect_pairs(SentencePair(*pair, "f", i) for i, pair in enumerate(zip(src, tgt, strict=True), 1))
+
+
+def test_words_are_counted_in_a_spaced_text_and_characters_in_another() -> None:
+    found = inspect(TEXTS["en"], TEXTS["zh"])
+    assert (found.src.unit, found.src.n_units, found.src.lengths[50], found.src.lengths[100]) == ("words", 16, 8, 8)
+    assert (found.tgt.unit, found.tgt.n_units) == ("characters", 25)
+
+
+@pytest.mark.parametrize(
+    ("language", "script", "is_spaced"),
+    [
+        ("en", "LATIN", True),
+        ("ru", "CYRILLIC", True),
+        ("ja", "HIRAGANA", False),
+        ("zh", "HAN", False),
+        ("th", "THAI", False),
+        ("ko", "HANGUL", True),
+    ],
+)
+def test_script_and_spaces_are_found(language: str, script: str, is_spaced: bool) -> None:
+    side = inspect(TEXTS[language], TEXTS["en"]).src
+    assert (side.script, side.is_spaced) == (script, is_spaced)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_spaced"),
+    [
+        ("Hund", True),
+        ("狗", False),
+        ("那 只 老 狗", True),
+        ("eintextohneleerzeichenzwischendenwörtern", False),
+        ("", True),
+    ],
+)
+def test_one_word_lines_segmented_text_and_text_without_spaces_are_told_apart(text: str, is_spaced: bool) -> None:
+    assert inspect([text] * 3, ["a"] * 3).src.is_spaced == is_spaced
+
+
+def test_empty_pairs_and_copies_are_counted() -> None:
+    found = inspect(["a", "", "c d", " "], ["a", "b", "e", "f"])
+    assert (found.n_pairs, found.n_empty, found.n_copies) == (2, 2, 1)
+
+
+def test_the_sample_is_spread_over_a_large_corpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspection, "SAMPLE_SIZE", 4)
+    sample = inspect([f"line {i}" for i in range(1000)], ["x"] * 1000).src.sample
+    numbers = [int(line.split()[1]) for line in sample]
+    assert 4 <= len(numbers) < 8
+    assert len({b - a for a, b in pairwise(numbers)}) == 1
+    assert numbers[0] == 0 and numbers[-1] >= 500
+
+
+@pytest.mark.parametrize("language", TEXTS)
+def test_languages_are_detected(language: str) -> None:
+    assert detect_language(TEXTS[language] * 50) == language
+
+
+@pytest.mark.parametrize("lines", [[], ["", "12 + 34"], ["!?"]])
+def test_text_without_words_has_no_language(lines: list[str]) -> None:
+    assert detect_language(lines) is None

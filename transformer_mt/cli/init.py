@@ -1,0 +1,33 @@
+"""`tmt init`: write a configuration for a corpus, with the reasons."""
+
+from __future__ import annotations
+
+import argparse
+from shlex import quote
+
+from transformer_mt.cli.table import align_left
+from transformer_mt.errors import UserError
+from transformer_mt.pipeline.starting_config import render_value, write_starting_config
+
+
+def run(args: argparse.Namespace) -> None:
+    """Run `tmt init`."""
+    files = [args.src] if args.tgt is None else [args.src, args.tgt]
+    if args.columns and args.tgt is not None:
+        raise UserError("--columns: belongs to a table, not to two text files; leave it out")
+    config = write_starting_config(
+        files,
+        args.out,
+        force=args.force,
+        src_lang=args.src_lang,
+        tgt_lang=args.tgt_lang,
+        columns=args.columns,
+    )
+    print(*config.describe_corpus(), "", sep="\n")
+    rows = [(f"{choice.section}.{choice.key}", render_value(choice.value), choice.reason) for choice in config.choices]
+    print(*align_left([("setting", "value", "why"), *rows]), "", sep="\n")
+    print(f"settings: {config.evidence}")
+    out = quote(str(args.out))
+    print(f"{args.out} is written; next:")
+    commands = [(f"  tmt plan {out}", "# hours, memory and disk"), (f"  tmt train --config {out}", "# train")]
+    print(*align_left(commands), sep="\n")

@@ -1,0 +1,214 @@
+"""The configuration file that `tmt init` writes: checks of the files, languages, chosen settings, YAML text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import cast
+
+from transformer_mt.config.rendering import render_scalar
+from transformer_mt.config.section import check_folder_name
+from transformer_mt.data.inspection import CorpusStatistics, SideStatistics, inspect_pairs
+from transformer_mt.data.language_detection import detect_language
+from transformer_mt.data.sources import Source, read_source
+from transformer_mt.data.tables import column_names, is_table
+from transformer_mt.data.text_files import check_is_file
+from transformer_mt.errors import UserError
+from transformer_mt.pipeline.starting_point import MIN_PAIRS, Choice, choose_settings, find_starting_point
+from transformer_mt.system.files import write_text
+
+COLUMN_NAME = re.compile(r"[\w-]{1,40}")  # other text in the first line of a table is taken for a sentence pair
+HEAD_BYTES = 1 << 16  # of a file, in which zero bytes are searched
+
+
+@dataclass(frozen=True)
+class StartingConfig:
+    """A configuration with the statistics and the reasons that it follows from."""
+
+    statistics: CorpusStatistics
+    choices: list[Choice]
+    src_lang: str
+    tgt_lang: str
+    evidence: str
+
+    def describe_corpus(self) -> list[str]:
+        """Return sizes, lengths and scripts, one line per language."""
+        sides = (self.src_lang, self.statistics.src), (self.tgt_lang, self.statistics.tgt)
+        lines = [f"{self.statistics.n_pairs:,} sentence pairs", *(_describe_side(*side) for side in sides)]
+        if self.statistics.n_empty:
+            lines.append(f"{self.statistics.n_empty:,} more pairs have an empty side and will be dropped")
+        return lines
+
+    def render(self, path: Path) -> str:
+        """Return the YAML text for a file of this name."""
+        head = [
+            f"A starting point for {self.src_lang} to {self.tgt_lang}, written by `tmt init`.",
+            *self.describe_corpus(),
+            f"Settings: {self.evidence}.",
+            f"Train: tmt train --config {path}. All other keys: tmt config {path}",
+        ]
+        return "\n".join([*(f"# {line}" for line in head), *_render_sections(self.choices)]) + "\n"
+
+
+def write_starting_config(
+    files: Sequence[Path],
+    output: Path,
+    *,
+    force: bool = False,
+    src_lang: str | None = None,
+    tgt_lang: str | None = None,
+    columns: Sequence[str] | None = None,
+) -> StartingConfig:
+    """Inspect a corpus and write a configuration that trains on it.
+
+    `files` are two text files, or one table, whose `columns` may be named.
+
+    Raises:
+        UserError: The files are not a parallel corpus, or the output cannot be written. Nothing is written then.
+    """
+    _check_output(output, force)
+    found = _check_columns(files[0], columns, src_lang, tgt_lang) if len(files) == 1 else None
+    source = _make_source(files, found)
+    statistics = inspect_pairs(read_source(source, found or ("src", "tgt")))
+    _check_statistics(statistics, files)
+    src = src_lang or _detect("src", statistics.src)
+    tgt = tgt_lang or _detect("tgt", statistics.tgt)
+    if src == tgt:
+        raise UserError(
+            f"{' and '.join(map(str, files))}: source and target are both {src}; if that is wrong, name the languages "
+            "with --src-lang and --tgt-lang"
+        )
+    languages = [
+        Choice("data", "src_lang", src, "given" if src_lang else "detected"),
+        Choice("data", "tgt_lang", tgt, "given" if tgt_lang else "detected"),
+        Choice("data", "train", _source_keys(source, (src, tgt)), "paths are relative to the folder of the command"),
+    ]
+    choices = [*languages, *choose_settings(statistics, tgt)]
+    config = StartingConfig(statistics, choices, src, tgt, find_starting_point(statistics.n_pairs).evidence)
+    try:
+        write_text(output, config.render(output))
+    except OSError as error:
+        raise UserError(f"{output}: cannot be written: {error.strerror}; choose another --out") from None
+    return config
+
+
+# --- checks -----------------------------------------------------------------------------------------------------------
+
+
+def _check_output(output: Path, force: bool) -> None:
+    if output.suffix not in (".yaml", ".yml"):
+        raise UserError(f"--out {output}: a configuration ends in .yaml")
+    if output.exists() and (output.is_dir() or not force):
+        remedy = "choose another name" + ("" if output.is_dir() else ", or replace it with --force")
+        raise UserError(f"--out {output}: exists already; {remedy}")
+    if not output.parent.is_dir():
+        raise UserError(f"--out {output}: there is no folder {output.parent}; make it first")
+    try:
+        check_folder_name(output.stem)
+    except ValueError as error:
+        raise UserError(f"--out {output}: {error}") from None
+
+
+def _check_columns(
+    table: Path, columns: Sequence[str] | None, src_lang: str | None, tgt_lang: str | None
+) -> tuple[str, str]:
+    """Return the source and the target column of a table: the given ones, those named like the languages, or both."""
+    if not is_table(table):
+        raise UserError(
+            f"{table}: name two text files (tmt init SRC TGT), or one table that ends in .tsv, .csv, .jsonl (each also "
+            ".gz) or .parquet"
+        )
+    _check_file(table)
+    if columns is not None:
+        return columns[0], columns[1]
+    names = column_names(table)
+    if len(names) < 2:
+        raise UserError(f"{table}: has one column ({names[0]}), and sentence pairs need two: source and target")
+    if wrong := [name for name in names if not COLUMN_NAME.fullmatch(name)]:
+        raise UserError(
+            f'{table}:1: must name the columns, such as en and de, and reads "{wrong[0][:40]}"; insert that line, or '
+            "name the columns with --columns"
+        )
+    if src_lang in names and tgt_lang in names:
+        return src_lang, tgt_lang
+    if len(names) > 2:
+        raise UserError(f"{table}: has the columns {', '.join(names)}; choose two with --columns SRC TGT")
+    return names[0], names[1]
+
+
+def _make_source(files: Sequence[Path], columns: tuple[str, str] | None) -> Source:
+    if columns is not None:
+        src_column, tgt_column = columns
+        return Source(table=(str(files[0]),), src_column=src_column, tgt_column=tgt_column)
+    for path in files:
+        _check_file(path)
+        if is_table(path):
+            raise UserError(f"{path}: a table holds both languages; name it alone (tmt init {path.name})")
+    if files[0].samefile(files[1]):
+        raise UserError(f"{files[0]} and {files[1]} are the same file; name the sentences and their translations")
+    return Source(src=(str(files[0]),), tgt=(str(files[1]),))
+
+
+def _check_file(path: Path) -> None:
+    check_is_file(path)
+    with path.open("rb") as file:
+        head = file.read(HEAD_BYTES)
+    if not head:
+        raise UserError(f"{path}: is empty; is it the right file?")
+    if path.suffix not in (".gz", ".parquet") and b"\0" in head:
+        raise UserError(f"{path}: holds zero bytes, so it is binary or UTF-16; name a text file in UTF-8")
+
+
+def _check_statistics(statistics: CorpusStatistics, files: Sequence[Path]) -> None:
+    names, n_pairs = " and ".join(map(str, files)), statistics.n_pairs
+    if n_pairs < MIN_PAIRS:
+        raise UserError(
+            f"{names}: {n_pairs} sentence pairs are too few to train and validate on; {MIN_PAIRS} are needed"
+        )
+    if statistics.n_copies == n_pairs:
+        raise UserError(
+            f"{names}: source and target are equal in every pair; name the sentences and their translations"
+        )
+
+
+def _detect(side: str, statistics: SideStatistics) -> str:
+    language = detect_language(statistics.sample)
+    if language is None:
+        raise UserError(f"{side}: the text has no words to tell its language by; name it with --{side}-lang")
+    return language
+
+
+# --- text -------------------------------------------------------------------------------------------------------------
+
+
+def _describe_side(language: str, side: SideStatistics) -> str:
+    lengths = f"{side.lengths[50]} a sentence (95 %: up to {side.lengths[95]}, longest {side.lengths[100]})"
+    spaces = "spaces" if side.is_spaced else "no spaces"
+    return f"{language}: {side.n_units:,} {side.unit}, {lengths}, {side.script.title()} script, {spaces} between words"
+
+
+def _source_keys(source: Source, languages: tuple[str, str]) -> dict[str, str]:
+    """Return the keys of `data.train`. Columns that are named like their language are left out."""
+    if source.src:
+        return {"src": source.src[0], "tgt": source.tgt[0]}
+    columns = {"src_column": source.src_column, "tgt_column": source.tgt_column}
+    named = {key: name for (key, name), lang in zip(columns.items(), languages, strict=True) if name and name != lang}
+    return {"table": source.table[0], **named}
+
+
+def _render_sections(choices: Sequence[Choice]) -> Iterator[str]:
+    for section, group in groupby(choices, lambda choice: choice.section):
+        yield f"\n{section}:"
+        lines = [(f"  {choice.key}: {render_value(choice.value)}", choice.reason) for choice in group]
+        yield from (f"{line}  # {reason}" for line, reason in lines)
+
+
+def render_value(value: object) -> str:
+    """Render a value, or a mapping in one line."""
+    if isinstance(value, dict):
+        items = cast(dict[str, object], value).items()
+        return "{" + ", ".join(f"{key}: {render_scalar(item)}" for key, item in items) + "}"
+    return render_scalar(value)
