@@ -95,7 +95,7 @@ def test_prediction_measures_memory_that_is_freed_again(make_stream: MakeStream)
     assert before is not None
     assert after is not None
     assert 800e6 < after - before < 1200e6  # other memory of the process may be freed in between
-    message = memory.predict_memory(stream, lambda _: None, CPU)
+    message = memory.predict_memory(stream, lambda _: None, CPU).describe()
     shape = f"{len(largest.src)} x {largest.src.size(1)} x {largest.labels.size(1)}"
     assert f"(pairs x source x target: {shape}) takes " in message
 
@@ -103,9 +103,9 @@ def test_prediction_measures_memory_that_is_freed_again(make_stream: MakeStream)
 def test_prediction_advises_if_the_largest_batch_does_not_fit(make_stream: MakeStream) -> None:
     stream = make_stream(300)
     for device, step_bytes in ((Device(most_cells(stream) - 1), 0), (Device(10**9), memory.available_memory(CPU))):
-        message = memory.predict_memory(stream, device, CPU, step_bytes)
+        message = memory.predict_memory(stream, device, CPU, step_bytes).describe()
         assert re.search(r"does not fit into .* split.* lower batches\.tokens or data\.max_length", message)
-    assert "does not fit" not in memory.predict_memory(stream, Device(most_cells(stream)), CPU)
+    assert memory.predict_memory(stream, Device(most_cells(stream)), CPU).fits
 
 
 def test_prediction_raises_other_errors(make_stream: MakeStream) -> None:
@@ -135,7 +135,7 @@ def test_trials_change_no_weight_and_no_random_number(
                 raise torch.OutOfMemoryError
 
         if with_trial:
-            assert ("does not fit" in memory.predict_memory(make_stream(300), try_batch, CPU)) == runs_out
+            assert memory.predict_memory(make_stream(300), try_batch, CPU).fits != runs_out
         assert torch.equal(torch.get_rng_state(), rng_state)
         assert all(parameter.grad is None for parameter in model.parameters())
         optimizer = torch.optim.Adam(model.parameters())

@@ -53,6 +53,8 @@ def make_parser() -> argparse.ArgumentParser:
 
     summary = "write a commented configuration for your own sentence pairs"
     _add_init(command("init", summary, "tmt init train.en train.de --out mine.yaml"))
+    summary = "measure a few steps, and predict the time, memory and disk of a training"
+    _add_plan(command("plan", summary, "tmt plan mine.yaml batches.tokens=2048"))
     summary = "train a model; the same command resumes an interrupted training"
     several = "Several processes: torchrun --nproc-per-node N -m transformer_mt train ... batches.accumulate=N"
     _add_train(command("train", summary, f"tmt train --config my.yaml model.d_model=512. {several}"))
@@ -94,6 +96,17 @@ def _add_init(parser: argparse.ArgumentParser) -> None:
     add("--tgt-lang", type=_language, metavar="L", help="target language (default: detected)")
     help = "the two columns of a table (default: those named like the languages, or the only two)"
     add("--columns", nargs=2, metavar=("SRC", "TGT"), help=help)
+
+
+def _add_plan(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Set up the training in a scratch folder, take 25 steps and a part of a validation, and print parameters, "
+        "memory, speed, hours, disk and export formats, and what to change if something does not fit. Nothing is kept. "
+        "Other programs on the machine make it look slower."
+    )
+    parser.add_argument("config", type=Path, nargs="?", metavar="X.yaml", help=CONFIG_FILE)
+    parser.add_argument("overrides", nargs="*", metavar="section.key=value", help=OVERRIDES)
+    parser.add_argument("--json", action="store_true", help=JSON)
 
 
 def _add_train(parser: argparse.ArgumentParser) -> None:

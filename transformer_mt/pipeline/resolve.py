@@ -21,6 +21,7 @@ from transformer_mt.system.device import Machine, resolve_machine
 from transformer_mt.system.logging import log_rank0
 from transformer_mt.training import memory
 from transformer_mt.training.loss import make_loss
+from transformer_mt.training.memory import MemoryPrediction
 from transformer_mt.training.schedule import KINDS_WITH_END, make_schedule
 from transformer_mt.training.train_step import loss_and_gradients
 
@@ -123,9 +124,11 @@ def resolve_batch_tokens(config: Config, machine: Machine, model: Transformer, d
     return config.model_copy(update={"batches": config.batches.model_copy(update={"tokens": tokens})})
 
 
-def log_memory(config: Config, machine: Machine, model: Transformer, stream: BatchStream) -> None:
-    """Log the memory that the largest batch needs."""
-    log_rank0(f"memory: {memory.predict_memory(stream, *_trial(config, machine, model))}")
+def predict_memory(config: Config, machine: Machine, model: Transformer, stream: BatchStream) -> MemoryPrediction:
+    """Predict and log the memory that the largest batch needs."""
+    prediction = memory.predict_memory(stream, *_trial(config, machine, model))
+    log_rank0(f"memory: {prediction.describe()}")
+    return prediction
 
 
 def warn_early_end(config: Config, stream: BatchStream) -> None:

@@ -24,7 +24,7 @@ from transformer_mt.evaluation.metrics import Scorer
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.pipeline import figures
 from transformer_mt.pipeline.data import TrainingData, make_stream, prepare_data
-from transformer_mt.pipeline.resolve import log_memory, resolve_batch_tokens, resolve_config, warn_early_end
+from transformer_mt.pipeline.resolve import predict_memory, resolve_batch_tokens, resolve_config, warn_early_end
 from transformer_mt.pipeline.run_card import write_card
 from transformer_mt.pipeline.test_sets import score_test_sets
 from transformer_mt.pipeline.validation import Validator
@@ -39,6 +39,7 @@ from transformer_mt.training import distributed
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.ema import ExponentialMovingAverage
 from transformer_mt.training.loss import make_loss
+from transformer_mt.training.memory import MemoryPrediction
 from transformer_mt.training.metrics_logger import MetricsLogger, SilentMetricsLogger
 from transformer_mt.training.optimizers import make_optimizers
 from transformer_mt.training.schedule import make_schedule
@@ -73,6 +74,8 @@ def train(requested: Config, *, checkpoint: str = "last", restart: bool = False)
     with distributed.init_ranks(requested.batches.accumulate) as ranks, lock_run(run, ranks, restart=restart):
         setup = set_up(run, requested, ranks, warm_start)
         config = setup.config
+        if ranks.is_rank0:
+            record_start(run, setup, warm_start)
         with make_logger(run, config, ranks) as logger:
             trainer = make_trainer(run, setup, ranks, logger)
             start = ranks.run_on_rank0(lambda: find_resume_checkpoint(run, checkpoint))
@@ -129,10 +132,12 @@ class Setup:
     data: TrainingData
     model: Transformer
     stream: BatchStream
+    report: list[str]  # about the data
+    memory: MemoryPrediction
 
 
 def set_up(run: RunFolder, requested: Config, ranks: Ranks, warm_start: WarmStart | None) -> Setup:
-    """Resolve the configuration, prepare data and model, and write the metadata of the run."""
+    """Resolve the configuration, and prepare data and model. Only the tokenizers are written to the run folder."""
     resolved = ranks.run_on_rank0(lambda: resolve_config(run, requested))
     machine = resolve_machine(resolved.device, resolved.precision, resolved.threads)
     configure_process(machine)
@@ -143,12 +148,11 @@ def set_up(run: RunFolder, requested: Config, ranks: Ranks, warm_start: WarmStar
     # if the run of the warm start is still in training, ranks may have read different weights
     ranks.broadcast_parameters(parameter.data for parameter in model.parameters())
     config = ranks.run_on_rank0(lambda: resolve_batch_tokens(resolved, machine, model, data))
-    setup = Setup(config, machine, data, model, make_stream(config, data, config.batches.token_budget))
+    stream = make_stream(config, data, config.batches.token_budget)
+    memory = ranks.run_on_rank0(lambda: predict_memory(config, machine, model, stream))
     if ranks.is_rank0:
-        log_memory(config, machine, model, setup.stream)
-        warn_early_end(config, setup.stream)
-        record_start(run, setup, report, warm_start)
-    return setup
+        warn_early_end(config, stream)
+    return Setup(config, machine, data, model, stream, report, memory)
 
 
 def report_data(run: RunFolder, config: Config, data: TrainingData, warm_start: WarmStart | None) -> list[str]:
@@ -177,7 +181,7 @@ def make_model(config: Config, tokenizers: TokenizerPair, warm_start: WarmStart 
     return model
 
 
-def record_start(run: RunFolder, setup: Setup, report: list[str], warm_start: WarmStart | None) -> None:
+def record_start(run: RunFolder, setup: Setup, warm_start: WarmStart | None) -> None:
     """Write `config.yaml` and `run.json`, and warn if the disk is too small for the checkpoints."""
     config = setup.config
     if warm_start is not None:
@@ -189,7 +193,7 @@ def record_start(run: RunFolder, setup: Setup, report: list[str], warm_start: Wa
         render_yaml(config),
         hardware=hardware_name(setup.machine.device),
         parameters=sum(parameter.numel() for parameter in setup.model.parameters()),
-        report=report,
+        report=setup.report,
         fingerprints=setup.data.fingerprints(),
         warm_start=warm_start and warm_start.provenance(),
     )

@@ -10,6 +10,7 @@ import os
 import resource
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -32,18 +33,40 @@ TryBatch = Callable[[Batch], object]
 # --- prediction -------------------------------------------------------------------------------------------------------
 
 
-def predict_memory(stream: BatchStream, try_batch: TryBatch, device: torch.device, step_bytes: int = 0) -> str:
-    """Try the most expensive batches, and return a line about the peak memory of a step."""
+@dataclass(frozen=True)
+class MemoryPrediction:
+    """Peak memory of a training step with the largest batch."""
+
+    largest_batch: tuple[int, int, int]  # pairs, source length, target length
+    n_bytes: int | None  # None: the trial ran out of memory
+    available: int
+    device: str
+
+    @property
+    def fits(self) -> bool:
+        """Return whether the largest batch fits into memory."""
+        return self.n_bytes is not None and self.n_bytes <= self.available
+
+    def describe(self) -> str:
+        """Return the line for the log."""
+        shape = " x ".join(f"{n:,}" for n in self.largest_batch)
+        subject = f"the largest batch (pairs x source x target: {shape})"
+        if self.n_bytes is not None and self.fits:
+            return f"{subject} takes {format_bytes(self.n_bytes)} of {format_bytes(self.available)}"
+        return (
+            f"{subject} does not fit into the {format_bytes(self.available)} of {self.device}: it will be split, which "
+            "takes time; lower batches.tokens or data.max_length"
+        )
+
+
+def predict_memory(
+    stream: BatchStream, try_batch: TryBatch, device: torch.device, step_bytes: int = 0
+) -> MemoryPrediction:
+    """Try the most expensive batches, and return the peak memory of a step."""
     batches = most_expensive_batches(stream)
     peak, available = measure_peak(batches, try_batch, device), available_memory(device)
-    shape = " x ".join(f"{n:,}" for n in (len(batches[0].src), batches[0].src.size(1), batches[0].labels.size(1)))
-    subject = f"the largest batch (pairs x source x target: {shape})"
-    if peak is None or peak + step_bytes > available:
-        return (
-            f"{subject} does not fit into the {format_bytes(available)} of {device}: it will be split, which takes "
-            "time; lower batches.tokens or data.max_length"
-        )
-    return f"{subject} takes {format_bytes(peak + step_bytes)} of {format_bytes(available)}"
+    shape = len(batches[0].src), batches[0].src.size(1), batches[0].labels.size(1)
+    return MemoryPrediction(shape, None if peak is None else peak + step_bytes, available, str(device))
 
 
 def most_expensive_batches(stream: BatchStream) -> list[Batch]:
@@ -64,7 +87,7 @@ def measure_peak(batches: list[Batch], try_batch: TryBatch, device: torch.device
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             for batch in batches:
                 try_batch(batch)
-        return _peak(device)
+        return read_peak(device)
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
@@ -93,7 +116,8 @@ def _reset_peak(device: torch.device) -> None:
             Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # see proc(5)
 
 
-def _peak(device: torch.device) -> int:
+def read_peak(device: torch.device) -> int:
+    """Return the peak memory of this process in bytes, since the last prediction."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     with suppress(OSError, KeyError):

@@ -1,0 +1,174 @@
+"""`tmt plan`: what it predicts for the tiny training, and refused input."""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import Tmt, assert_succeeded, assert_user_error, read_folder
+
+from transformer_mt.cli import plan as command
+from transformer_mt.config import root as configuration
+from transformer_mt.pipeline import plan as planning
+from transformer_mt.pipeline.plan import Measurements, Plan, advise, count_events, count_steps, find_exports
+from transformer_mt.runs.folder import RunFolder
+from transformer_mt.system.files import folder_bytes
+
+QUICKSTART = configuration.builtin_path("quickstart")
+MEASURED = Measurements(
+    setup_seconds=1,
+    cache_bytes=10,
+    step_seconds=1,
+    tokens_per_second=1000,
+    padding=0.1,
+    validation_seconds=1,
+    checkpoint_seconds=1,
+    checkpoint_bytes=10,
+    peak_bytes=10,
+)
+BIG_ENOUGH = Plan(
+    name="x",
+    hardware="CPU",
+    device="cpu",
+    precision="fp32",
+    threads=1,
+    measured=MEASURED,
+    parameters={},
+    largest_batch=(1, 1, 1),
+    memory_bytes=10,
+    memory_available=100,
+    n_pairs=10,
+    steps_per_epoch=10,
+    steps=1500,
+    may_stop_early=False,
+    n_validations=2,
+    n_checkpoints=2,
+    n_on_disk=2,
+    max_on_disk=2,
+    disk_free=100,
+    exports={},
+)
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a folder for the temporary files of the plan."""
+    return tmp_path_factory.mktemp("scratch")
+
+
+@pytest.fixture(autouse=True)
+def in_scratch(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+
+
+@pytest.fixture(scope="module")
+def tiny_plan(tiny: Path, scratch: Path) -> Plan:
+    """The plan of the tiny training, from fewer steps."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tiny)
+        patch.setattr(tempfile, "tempdir", str(scratch))
+        patch.setattr(planning, "WARM_UP_STEPS", 1)
+        patch.setattr(planning, "MEASURED_STEPS", 3)
+        return planning.make_plan(configuration.load(Path("tiny.yaml")))
+
+
+def test_the_plan_agrees_with_the_training(tiny_plan: Plan, tiny_run: Path, in_tiny: Path) -> None:
+    run = RunFolder(tiny_run)
+    assert sum(tiny_plan.parameters.values()) == run.read_metadata()["parameters"]
+    saved = [folder_bytes(path) for path in run.checkpoint_folders().values()]
+    assert max(saved) - min(saved) < 1000
+    assert abs(tiny_plan.measured.checkpoint_bytes - saved[0]) < 1000
+    assert (tiny_plan.steps, tiny_plan.n_validations, tiny_plan.n_checkpoints) == (12, 3, 3)
+    assert (tiny_plan.n_on_disk, tiny_plan.max_on_disk) == (3, 3)
+    assert tiny_plan.n_pairs == 50
+    log = (in_tiny / "train.log").read_text(encoding="utf-8")
+    assert " x ".join(map(str, tiny_plan.largest_batch)) in log
+
+
+def test_the_plan_leaves_nothing_behind(tiny_plan: Plan, scratch: Path, in_tiny: Path) -> None:
+    assert read_folder(scratch) == {}
+    assert {path.name for path in in_tiny.iterdir()} <= {
+        *(f"{part}.{language}" for part in ("train", "valid", "test") for language in ("en", "de")),
+        *("tiny.yaml", "runs", "train.log"),
+    }
+
+
+def test_the_plan_is_printed_as_a_table_and_as_json(
+    tiny_plan: Plan, in_tiny: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "make_plan", lambda _: tiny_plan)
+    table = assert_succeeded(tmt("plan", "tiny.yaml"))
+    rows = [re.split("  +", line.strip(), maxsplit=1) for line in table.splitlines() if "  " in line]
+    found = {name: value for name, value in rows if name != "to change"}
+    assert found["parameters"] == f"{sum(tiny_plan.parameters.values()):,}"
+    assert found["epoch"].endswith(" for 50 pairs")
+    assert "12 steps" in found["time"]
+    assert found["export to ctranslate2"] == "yes"
+    assert command.NOTE in table
+    values: dict[str, Any] = json.loads(assert_succeeded(tmt("plan", "tiny.yaml", "--json")))
+    assert values["hours"] == tiny_plan.hours
+    assert values["measured"]["tokens_per_second"] == tiny_plan.measured.tokens_per_second > 0
+    assert values["fits_memory"] is True
+
+
+@pytest.mark.parametrize(
+    ("overrides", "per_epoch", "steps", "events"),
+    [
+        ((), 100, 1500, (2, 2)),
+        (("train.max_epochs=3",), 100.5, 302, (1, 1)),
+        (("train.max_steps=null", "train.max_epochs=2", "validation.every=1 epoch"), 50, 100, (2, 2)),
+        (("train.max_steps=1000", "validation.every=300", "train.save_every=100"), 100, 1000, (4, 10)),
+        (("train.max_steps=null",), 100, None, (0, 0)),
+    ],
+)
+def test_steps_validations_and_checkpoints_are_counted(
+    overrides: tuple[str, ...], per_epoch: float, steps: int | None, events: tuple[int, int]
+) -> None:
+    config = configuration.load(QUICKSTART, overrides)
+    assert count_steps(config, per_epoch) == steps
+    if steps is not None:
+        assert count_events(config, steps, per_epoch) == events
+
+
+def test_exports_name_the_keys_that_prevent_them() -> None:
+    assert find_exports(configuration.load(QUICKSTART)) == {"weights": "yes", "ctranslate2": "yes"}
+    exports = find_exports(configuration.load(QUICKSTART, ["model.qk_norm=true", "decoding.sample=true"]))
+    assert re.match(r"model\.qk_norm: .*; decoding\.sample: ", exports["ctranslate2"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "advice"),
+    [
+        ({}, []),
+        ({"memory_bytes": None}, ["memory: batches.tokens=1024 batches.accumulate=2 "]),
+        ({"memory_bytes": 10**15}, ["memory: "]),
+        ({"disk_free": 0}, ["disk: "]),
+        ({"steps": 240_000, "n_validations": 0, "n_checkpoints": 0}, ["time: train.max_steps=86400 "]),
+        ({"steps_per_epoch": 5000.0}, ["steps: an epoch has 5,000 steps"]),
+    ],
+)
+def test_advice_names_what_does_not_fit(changes: dict[str, Any], advice: list[str]) -> None:
+    found = list(advise(replace(BIG_ENOUGH, **changes), configuration.load(QUICKSTART)))
+    assert len(found) == len(advice)
+    assert all(line.startswith(start) for line, start in zip(found, advice, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (("runs/tiny",), ("runs/tiny: is a run folder", "tmt plan runs/tiny/config.yaml")),
+        (("runs",), ("runs: is a directory",)),
+        (("nothing.yaml",), ("nothing.yaml: no such file",)),
+        (("tiny.yaml", "data.train={src: missing, tgt: train.de}"), ("missing: no such file",)),
+    ],
+)
+def test_wrong_input_is_refused(
+    arguments: tuple[str, ...], parts: tuple[str, ...], tiny_run: Path, in_tiny: Path, scratch: Path, tmt: Tmt
+) -> None:
+    assert_user_error(tmt("plan", *arguments), *parts)
+    assert read_folder(scratch) == {}

@@ -1,0 +1,77 @@
+"""`tmt plan`: what a training will need, measured in a few steps before it starts."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from shlex import quote
+from typing import TYPE_CHECKING
+
+from transformer_mt.cli.options import load_config
+from transformer_mt.cli.table import align_left
+from transformer_mt.errors import UserError
+from transformer_mt.runs.folder import RunFolder
+from transformer_mt.system.files import format_bytes
+
+if TYPE_CHECKING:
+    from transformer_mt.pipeline.plan import Plan
+
+NOTE = "20 steps, a part of the validation, one checkpoint. Other programs on this machine slow it down."
+
+
+def run(args: argparse.Namespace) -> None:
+    """Run `tmt plan`."""
+    if args.config is not None and RunFolder(args.config).exists():
+        path = quote(str(RunFolder(args.config).config))
+        raise UserError(f"{args.config}: is a run folder; type `tmt plan {path}` to plan its training anew")
+    config = load_config(args)
+    from transformer_mt.pipeline.plan import advise, make_plan
+
+    plan = make_plan(config)
+    advice = list(advise(plan, config))
+    if args.json:
+        derived = {key: getattr(plan, key) for key in ("hours", "disk_bytes", "max_disk_bytes", "fits_memory")}
+        print(json.dumps({**asdict(plan), **derived, "advice": advice}, ensure_ascii=False))
+    else:
+        rows = [*_rows(plan), *(("to change", line) for line in advice or ["nothing: it fits"])]
+        print(*align_left(rows), sep="\n")
+        print(f"\n* measured now: {NOTE}")
+
+
+def _rows(plan: Plan) -> Iterator[tuple[str, str]]:
+    measured = plan.measured
+    yield "run", plan.name
+    yield "machine", f"{plan.hardware} (device {plan.device}, precision {plan.precision}, threads {plan.threads})"
+    yield "parameters", f"{sum(plan.parameters.values()):,}"
+    for part, count in plan.parameters.items():
+        yield f"  {part}", f"{count:,}"
+    needed = "more than there is" if plan.memory_bytes is None else f"{format_bytes(plan.memory_bytes)}*"
+    yield "memory", f"{needed} of {format_bytes(plan.memory_available)}"
+    pairs, src, tgt = plan.largest_batch
+    yield "  largest batch", f"{pairs:,} pairs x {src:,} source and {tgt:,} target tokens"
+    yield "speed", f"{measured.tokens_per_second:,.0f} target tokens/s*"
+    yield "  step", f"{measured.step_seconds:.2f} s*, padding {measured.padding:.0%}*"
+    yield "  epoch", f"{plan.steps_per_epoch:,.0f} steps for {plan.n_pairs:,} pairs"
+    yield "time", _time(plan)
+    yield "  set-up", f"{measured.setup_seconds:.0f} s* in addition: reading, vocabulary, encoding"
+    yield "  validations", f"{plan.n_validations:,}, {measured.validation_seconds:.1f} s* each"
+    yield "  checkpoints", f"{plan.n_checkpoints:,}, {measured.checkpoint_seconds:.1f} s* each"
+    yield "disk", f"{format_bytes(plan.disk_bytes)}, at most {format_bytes(plan.max_disk_bytes)}"
+    yield "  free", format_bytes(plan.disk_free)
+    yield (
+        "  checkpoint",
+        f"{format_bytes(measured.checkpoint_bytes)}*, {plan.n_on_disk} to {plan.max_on_disk} at a time",
+    )
+    yield "  cached text", f"{format_bytes(measured.cache_bytes)}*"
+    for kind, answer in plan.exports.items():
+        yield f"export to {kind}", answer
+
+
+def _time(plan: Plan) -> str:
+    if plan.hours is None:
+        return "unknown: only validation.patience ends this training"
+    epochs = (plan.steps or 0) / plan.steps_per_epoch
+    early = "; validation.patience may end it earlier" if plan.may_stop_early else ""
+    return f"{plan.hours:.2f} hours for {plan.steps:,} steps ({epochs:.1f} epochs){early}"

@@ -1,0 +1,284 @@
+"""The plan of a training before it starts: memory, speed, time and disk, from a few measured steps.
+
+Everything is written to a scratch folder in the system's temporary folder, which is deleted at the end.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from transformer_mt.config.root import Config
+from transformer_mt.data.encoding import EncodedCorpus
+from transformer_mt.export.ctranslate2_support import unsupported_model, unsupported_search
+from transformer_mt.model.transformer import Transformer
+from transformer_mt.pipeline.data import encode_validation
+from transformer_mt.pipeline.train import Setup, make_trainer, make_validator, set_up
+from transformer_mt.pipeline.warm_start import find_warm_start
+from transformer_mt.runs.folder import RunFolder
+from transformer_mt.system.device import hardware_name
+from transformer_mt.system.files import folder_bytes, format_bytes, free_bytes
+from transformer_mt.training import memory
+from transformer_mt.training.distributed import Ranks
+from transformer_mt.training.metrics_logger import SilentMetricsLogger
+from transformer_mt.training.progress import Interval
+from transformer_mt.training.trainer import LogWindow, Trainer
+
+WARM_UP_STEPS = 5  # compile kernels and fill caches
+MEASURED_STEPS = 20
+WARM_UP_PAIRS = 8
+VALIDATION_PAIRS = 1000  # translated at most to measure the speed of a validation
+EXTRA_LENGTH = 3  # tokens by which the longest translation of a batch exceeds the mean ratio
+LONG_HOURS = 24.0  # from which on the plan advises a shorter training
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """What was measured: set-up, steps after the warm-up, a part of a validation, and one checkpoint."""
+
+    setup_seconds: float  # reading the text, learning the vocabulary, encoding
+    cache_bytes: int
+    step_seconds: float  # a step with as many positions as the mean step of an epoch
+    tokens_per_second: float  # target tokens without padding
+    padding: float  # share of the positions of a batch
+    validation_seconds: float  # of all validation pairs
+    checkpoint_seconds: float
+    checkpoint_bytes: int
+    peak_bytes: int  # memory of all these
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a training will need. Everything but the field `measured` follows from it and the configuration."""
+
+    name: str
+    hardware: str
+    device: str
+    precision: str
+    threads: int
+    measured: Measurements
+    parameters: dict[str, int]  # by part of the model
+    largest_batch: tuple[int, int, int]  # pairs, source length, target length
+    memory_bytes: int | None  # peak; None: the largest batch does not fit
+    memory_available: int
+    n_pairs: int
+    steps_per_epoch: float
+    steps: int | None  # None: only early stopping ends the training
+    may_stop_early: bool
+    n_validations: int
+    n_checkpoints: int  # saved during the training
+    n_on_disk: int  # checkpoints at the same time, if the best one is among the last ones
+    max_on_disk: int  # otherwise
+    disk_free: int
+    exports: dict[str, str]  # format -> "yes", or the keys that prevent it
+
+    @property
+    def fits_memory(self) -> bool:
+        """Return whether the largest batch fits."""
+        return self.memory_bytes is not None and self.memory_bytes <= self.memory_available
+
+    @property
+    def disk_bytes(self) -> int:
+        """Return the bytes of the run and its cache on the disk."""
+        return self.n_on_disk * self.measured.checkpoint_bytes + self.measured.cache_bytes
+
+    @property
+    def max_disk_bytes(self) -> int:
+        """Return the bytes on the disk if the best checkpoint is none of the last ones."""
+        return self.max_on_disk * self.measured.checkpoint_bytes + self.measured.cache_bytes
+
+    @property
+    def hours(self) -> float | None:
+        """Return the duration with validations and checkpoints, without set-up and test sets."""
+        if self.steps is None:
+            return None
+        seconds = self.steps * self.measured.step_seconds + self.n_validations * self.measured.validation_seconds
+        return (seconds + self.n_checkpoints * self.measured.checkpoint_seconds) / 3600
+
+
+def make_plan(requested: Config) -> Plan:
+    """Set up a training, take a few steps, and return what the training will need.
+
+    Raises:
+        UserError: For mistakes that would also stop the training.
+    """
+    with tempfile.TemporaryDirectory(prefix="tmt-plan-") as scratch:
+        run, cache = RunFolder(Path(scratch) / "run"), Path(scratch) / "cache"
+        run.path.mkdir()
+        data = requested.data.model_copy(update={"cache_dir": str(cache)})
+        in_scratch = requested.model_copy(update={"runs_dir": scratch, "data": data})
+        warm_start = find_warm_start(run, in_scratch, restart=False)
+        start = time.perf_counter()
+        setup = set_up(run, in_scratch, Ranks(), warm_start)
+        measured = measure(run, setup, time.perf_counter() - start, folder_bytes(cache))
+    return _complete(setup, measured, free_bytes(_existing_parent(Path(requested.runs_dir))))
+
+
+# --- measurements -----------------------------------------------------------------------------------------------------
+
+
+def measure(run: RunFolder, setup: Setup, setup_seconds: float, cache_bytes: int) -> Measurements:
+    """Validate, take steps and save a checkpoint in the run folder."""
+    trainer = make_trainer(run, setup, Ranks(), SilentMetricsLogger(run, {}, None))
+    validation_seconds = measure_validation(setup)  # first: an untrained model hardly ends a sentence early
+    window = measure_steps(trainer)
+    n, src, tgt = (setup.stream.bucketed.shapes[:, i] for i in range(3))
+    n_padded_per_epoch = float((n * (src + tgt)).sum())
+    start = time.perf_counter()
+    trainer.save(scores={})
+    return Measurements(
+        setup_seconds=setup_seconds,
+        cache_bytes=cache_bytes,
+        step_seconds=window.seconds / window.n_padded * n_padded_per_epoch / steps_per_epoch(setup),
+        tokens_per_second=window.n_tgt / window.seconds,
+        padding=1 - (window.n_src + window.n_tgt) / window.n_padded,
+        validation_seconds=validation_seconds,
+        checkpoint_seconds=time.perf_counter() - start,
+        checkpoint_bytes=folder_bytes(run.checkpoints),
+        peak_bytes=memory.read_peak(setup.machine.device),
+    )
+
+
+def measure_steps(trainer: Trainer) -> LogWindow:
+    """Take steps of the training, and return the sums over those after the warm-up."""
+    with trainer.prefetcher:
+        for count in (WARM_UP_STEPS, MEASURED_STEPS):
+            trainer.window = LogWindow()
+            for _ in range(count):
+                trainer.take_step()
+            trainer.flush_metrics()  # waits for the device
+    return trainer.window
+
+
+def measure_validation(setup: Setup) -> float:
+    """Validate a sample of the validation pairs, and return the seconds that all of them take.
+
+    The length of translations is limited to what a trained model would write, because an untrained one does not stop.
+    """
+    config, data = setup.config, setup.data
+    corpus = data.validation
+    ratio = len(data.train.tgt.ids) / max(1, len(data.train.src.ids))
+    limits = {"max_length_factor": ratio, "max_length_offset": EXTRA_LENGTH}
+    config = config.model_copy(update={"decoding": config.decoding.model_copy(update=limits)})
+    seconds, n_pairs = 0.0, 0
+    for n_pairs in (min(WARM_UP_PAIRS, len(corpus)), min(VALIDATION_PAIRS, len(corpus))):
+        sample = _sample(config, setup, n_pairs)
+        validate = make_validator(config, setup.machine, Ranks(), setup.model, data.tokenizers, sample)
+        start = time.perf_counter()
+        validate()
+        seconds = time.perf_counter() - start
+    return seconds * len(corpus) / n_pairs
+
+
+def _sample(config: Config, setup: Setup, n_pairs: int) -> EncodedCorpus:
+    text = setup.data.validation.text
+    rows = np.unique(np.linspace(0, len(text) - 1, n_pairs, dtype=np.int64))
+    return encode_validation(config, text.select(rows, f"sample-{n_pairs}"), setup.data.tokenizers)
+
+
+def count_parameters(model: Transformer) -> dict[str, int]:
+    """Return the number of parameters by part. A shared matrix is counted once, with the embeddings."""
+    counts: dict[str, int] = dict.fromkeys(("embeddings", "encoder", "decoder", "output projection"), 0)
+    for name, parameter in model.named_parameters():
+        stack, inner = name.split(".")[:2]
+        part = "embeddings" if inner == "embedding" else "output projection" if stack == "output" else stack
+        counts[part] += parameter.numel()
+    return {part: count for part, count in counts.items() if count}
+
+
+# --- what follows -----------------------------------------------------------------------------------------------------
+
+
+def _complete(setup: Setup, measured: Measurements, disk_free: int) -> Plan:
+    config, machine, keep = setup.config, setup.machine, setup.config.keep
+    per_epoch = steps_per_epoch(setup)
+    steps = count_steps(config, per_epoch)
+    n_validations, n_checkpoints = count_events(config, steps, per_epoch) if steps else (0, 0)
+    predicted = setup.memory.n_bytes
+    return Plan(
+        name=str(config.name),
+        hardware=hardware_name(machine.device),
+        device=str(machine.device),
+        precision=machine.precision,
+        threads=machine.threads,
+        measured=measured,
+        parameters=count_parameters(setup.model),
+        largest_batch=setup.memory.largest_batch,
+        memory_bytes=None if predicted is None else max(predicted, measured.peak_bytes),
+        memory_available=setup.memory.available,
+        n_pairs=len(setup.data.train),
+        steps_per_epoch=per_epoch,
+        steps=steps,
+        may_stop_early=config.validation.patience is not None,
+        n_validations=n_validations,
+        n_checkpoints=n_checkpoints,
+        n_on_disk=min(max(keep.best, keep.last) + 1, n_checkpoints or sys.maxsize),
+        max_on_disk=min(keep.best + keep.last + 1, n_checkpoints or sys.maxsize),
+        disk_free=disk_free,
+        exports=find_exports(config),
+    )
+
+
+def steps_per_epoch(setup: Setup) -> float:
+    """Return the number of optimizer steps per pass through the training pairs."""
+    return len(setup.stream) / setup.config.batches.accumulate
+
+
+def count_steps(config: Config, per_epoch: float) -> int | None:
+    """Return the number of steps unless early stopping ends the training before, or None without a limit."""
+    limits = [config.train.max_steps] if config.train.max_steps is not None else []
+    if config.train.max_epochs is not None:
+        limits.append(math.ceil(config.train.max_epochs * per_epoch))
+    return min(limits, default=None)
+
+
+def count_events(config: Config, steps: int, per_epoch: float) -> tuple[int, int]:
+    """Return the number of validations and of saved checkpoints. The last step is always validated and saved."""
+
+    def last_and_count(interval: Interval) -> tuple[bool, int]:
+        count, unit = interval.split()
+        length = int(count) * (1 if unit.startswith("step") else per_epoch)
+        return math.isclose(steps % length, 0, abs_tol=1e-9), int(steps / length + 1e-9)
+
+    is_last, n_validations = last_and_count(config.validation.every)
+    n_validations += not is_last
+    n_saves = last_and_count(config.train.save_every)[1] if config.train.save_every else 0
+    return n_validations, max(n_validations, n_saves)
+
+
+def find_exports(config: Config) -> dict[str, str]:
+    """Return each export format with "yes", or with the keys and reasons that prevent it."""
+    problems = [
+        *(f"model.{key}: {reason}" for key, reason in unsupported_model(config.model)),
+        *(f"decoding.{key}: {reason}" for key, reason in unsupported_search(config.decoding)),
+    ]
+    return {"weights": "yes", "ctranslate2": "; ".join(problems) or "yes"}
+
+
+def advise(plan: Plan, config: Config) -> Iterator[str]:
+    """Yield what to change if the training does not fit into memory, disk or a day."""
+    if not plan.fits_memory:
+        tokens, accumulate = config.batches.token_budget // 2, config.batches.accumulate * 2
+        yield (
+            f"memory: batches.tokens={tokens} batches.accumulate={accumulate} halves a batch and keeps the step; "
+            "data.max_length drops the longest pairs"
+        )
+    if plan.max_disk_bytes > plan.disk_free:
+        missing = format_bytes(plan.max_disk_bytes - plan.disk_free)
+        yield f"disk: {missing} are missing; keep.last=1 keeps fewer checkpoints, runs_dir=... names another disk"
+    if plan.hours is not None and plan.hours > LONG_HOURS:
+        steps = int(LONG_HOURS / plan.hours * (plan.steps or 0))
+        yield f"time: train.max_steps={steps} takes {LONG_HOURS:g} hours here; a GPU or a smaller model takes less"
+    if plan.steps is not None and plan.steps < plan.steps_per_epoch:
+        yield f"steps: an epoch has {plan.steps_per_epoch:,.0f} steps, so that some pairs are never read"
+
+
+def _existing_parent(path: Path) -> Path:
+    return next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
