@@ -95,3 +95,14 @@ def test_targets_without_spaces_are_scored_on_characters() -> None:
     assert chosen(3000, "de", unspaced)["scoring.tokenize"] == "char"
     assert "scoring.tokenize" not in chosen(3000, "zh", unspaced)  # `auto` knows Chinese
     assert "scoring.tokenize" not in chosen(3000)
+
+
+def test_the_documented_rules_are_those_of_the_code() -> None:
+    rows = [
+        f"| {f'up to {p.max_pairs:,}' if p.max_pairs else 'more'} | {p.vocab_size:,} | {p.d_model}, {p.d_ff:,} "
+        f"| {p.n_heads} | {p.n_layers} + {p.n_layers} | {p.dropout} | {p.sampling or '-'} "
+        f"| {p.tokens * p.accumulate:,} | {p.peak:g} | {p.warmup_steps:,} | {p.max_steps:,} | {p.evidence} |"
+        for p in STARTING_POINTS
+    ]
+    page = (CONFIGS.parent / "docs" / "first_steps.md").read_text(encoding="utf-8")
+    assert "\n".join(["", *rows, ""]) in page

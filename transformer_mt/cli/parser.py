@@ -100,9 +100,9 @@ def _add_init(parser: argparse.ArgumentParser) -> None:
 
 def _add_plan(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Set up the training in a scratch folder, take 25 steps and a part of a validation, and print parameters, "
-        "memory, speed, hours, disk and export formats, and what to change if something does not fit. Nothing is kept. "
-        "Other programs on the machine make it look slower."
+        "Set up the training in a temporary folder, take 25 steps, validate once and save a checkpoint. Print "
+        "parameters, memory, speed, hours, disk and export formats, and what to change if something does not fit. "
+        "Nothing is kept. Other programs on the machine make it look slower."
     )
     parser.add_argument("config", type=Path, nargs="?", metavar="X.yaml", help=CONFIG_FILE)
     parser.add_argument("overrides", nargs="*", metavar="section.key=value", help=OVERRIDES)

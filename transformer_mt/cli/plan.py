@@ -1,4 +1,4 @@
-"""`tmt plan`: what a training will need, measured in a few steps before it starts."""
+"""`tmt plan`: print the needs of a training, measured in a few steps before it starts."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from transformer_mt.system.files import format_bytes
 if TYPE_CHECKING:
     from transformer_mt.pipeline.plan import Plan
 
-NOTE = "20 steps, a part of the validation, one checkpoint. Other programs on this machine slow it down."
+NOTE = "20 steps, a validation of up to 1,000 pairs, one checkpoint. Other programs on this machine slow it down."
 
 
 def run(args: argparse.Namespace) -> None:
     """Run `tmt plan`."""
     if args.config is not None and RunFolder(args.config).exists():
         path = quote(str(RunFolder(args.config).config))
-        raise UserError(f"{args.config}: is a run folder; type `tmt plan {path}` to plan its training anew")
+        raise UserError(f"{args.config}: is a run folder; type `tmt plan {path}` to plan its training again")
     config = load_config(args)
     from transformer_mt.pipeline.plan import advise, make_plan
 

@@ -41,11 +41,11 @@ LONG_HOURS = 24.0  # from which on the plan advises a shorter training
 
 @dataclass(frozen=True)
 class Measurements:
-    """What was measured: set-up, steps after the warm-up, a part of a validation, and one checkpoint."""
+    """Results of the measurements: set-up, steps after the warm-up, a validation and a checkpoint."""
 
     setup_seconds: float  # reading the text, learning the vocabulary, encoding
     cache_bytes: int
-    step_seconds: float  # a step with as many positions as the mean step of an epoch
+    step_seconds: float  # a step with the mean number of positions of an epoch
     tokens_per_second: float  # target tokens without padding
     padding: float  # share of the positions of a batch
     validation_seconds: float  # of all validation pairs
@@ -56,7 +56,7 @@ class Measurements:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a training will need. Everything but the field `measured` follows from it and the configuration."""
+    """Needs of a training. Everything but the field `measured` follows from it and the configuration."""
 
     name: str
     hardware: str

