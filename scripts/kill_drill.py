@@ -37,6 +37,7 @@ from torch import Tensor
 from transformer_mt.data.quickstart import load_pairs
 from transformer_mt.runs.checkpoints import STATE, WEIGHTS
 from transformer_mt.runs.folder import CheckpointInfo, RunFolder
+from transformer_mt.training.tensorboard import chart
 
 TIMINGS = (
     *("train/tokens_per_second", "train/waiting", "train/hours", "_hparams_/session_start_info"),
@@ -233,18 +234,19 @@ def checkpoint(info: CheckpointInfo) -> dict[str, Any]:
 
 
 def curves(folder: Path) -> dict[str, list[Any]]:
-    """Read TensorBoard's scalars and texts: `tag @ step` -> values, of which there should be one."""
+    """Read TensorBoard's scalars and texts: `folder: tag @ step` -> values, of which there should be one."""
     event: Any = event_pb2
     found: dict[str, list[Any]] = {}
-    for path in sorted(folder.glob("*tfevents*")):
+    timings = {chart(name)[1] for name in TIMINGS}
+    for path in sorted(folder.rglob("*tfevents*")):
         loader: Any = RawEventFileLoader(str(path))
         for record in loader.Load():
             entry = event.Event.FromString(record)
             for value in entry.summary.value:
                 if not value.HasField("image"):  # figures are drawn after the save, so the last one can be missing
                     content = value.simple_value if value.HasField("simple_value") else str(value.tensor)
-                    content = None if value.tag in TIMINGS else content
-                    found.setdefault(f"{value.tag} @ {entry.step}", []).append(content)
+                    content = None if value.tag in timings else content
+                    found.setdefault(f"{path.parent.name}: {value.tag} @ {entry.step}", []).append(content)
     return found
 
 

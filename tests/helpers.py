@@ -48,10 +48,22 @@ def read_metrics(run: Path) -> dict[str, dict[int, float]]:
     return dict(metrics)
 
 
-def read_events(run: Path) -> Any:
-    """Read all TensorBoard events of a run."""
+def read_events(run: Path, part: str = "") -> Any:
+    """Read the TensorBoard events of a run: those of the sub-folder `part`, or those beside the sub-folders."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    events = EventAccumulator(str(run / "tensorboard"), size_guidance={"scalars": 0, "tensors": 0})
+    events = EventAccumulator(str(run / "tensorboard" / part), size_guidance={"scalars": 0, "tensors": 0})
     events.Reload()
     return events
+
+
+def read_curves(run: Path) -> dict[str, dict[int, float]]:
+    """Read TensorBoard's curves of a run, with the names of metrics.jsonl: name -> step -> value."""
+    curves: dict[str, dict[int, float]] = {}
+    for part in ("train", "valid", ""):
+        events = read_events(run, part)
+        for tag in events.Tags()["scalars"]:
+            name = f"{part}/{tag.rpartition('/')[2]}" if part else tag
+            curves[name] = {event.step: event.value for event in events.Scalars(tag)}
+            assert len(curves[name]) == len(events.Scalars(tag)), f"{name} has a step twice"
+    return curves

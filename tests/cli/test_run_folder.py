@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import Tmt, read_events, read_metrics
+from helpers import Tmt, read_curves, read_events, read_metrics
 from safetensors.torch import load_file
 
 from transformer_mt import Translator
@@ -73,6 +73,7 @@ def test_the_readme_of_a_run_is_true(tiny_run: Path, in_tiny: Path, tmt: Tmt, tm
     ):
         assert fact in text
     commands = re.findall(r"^tmt .*?(?=  |$)", text, re.MULTILINE)
+    assert commands.pop() == "tmt board runs/tiny"
     assert len(commands) == 3
     for command in commands:
         _, verb, *words = command.split()
@@ -82,12 +83,22 @@ def test_the_readme_of_a_run_is_true(tiny_run: Path, in_tiny: Path, tmt: Tmt, tm
 
 
 def test_metrics_file_and_tensorboard_have_the_same_values(tiny_run: Path) -> None:
-    in_file, on_board = read_metrics(tiny_run), read_events(tiny_run)
-    assert set(on_board.Tags()["scalars"]) == set(in_file)
-    for name, by_step in in_file.items():
-        scalars = on_board.Scalars(name)
-        assert [event.step for event in scalars] == list(by_step)
-        assert [event.value for event in scalars] == pytest.approx(list(by_step.values()), rel=1e-6)
+    in_file, on_board = read_metrics(tiny_run), read_curves(tiny_run)
+    assert set(on_board) == {name for name in in_file if not name.startswith("best/")}
+    for name, by_step in on_board.items():
+        assert by_step == pytest.approx(in_file[name], rel=1e-6)
+
+
+def test_training_and_validation_share_charts_and_the_headline_comes_first(tiny_run: Path) -> None:
+    train, valid = (set(read_events(tiny_run, part).Tags()["scalars"]) for part in ("train", "valid"))
+    assert {"headline/loss", "quality/nll", "quality/ppl"} <= train & valid
+    assert sorted(train | valid)[:4] == [
+        "headline/bleu",
+        "headline/learning_rate",
+        "headline/loss",
+        "headline/tokens_per_second",
+    ]
+    assert not any(tag.startswith("other/") for tag in train | valid)
 
 
 def test_metrics_are_recorded_at_the_configured_steps(tiny_run: Path) -> None:
@@ -165,10 +176,25 @@ def test_tensorboard_shows_samples_and_hyperparameters(tiny_run: Path) -> None:
     table = shown[-1].tensor_proto.string_val[0].decode()
     assert table.startswith("| source | model | reference |")
     assert table.count("\n") == 3
+    settings = session_hparams(tiny_run)
+    assert settings["model.d_model"].number_value == 16
+    assert settings["schedule.kind"].string_value == "inverse_sqrt"
+
+
+def test_best_scores_are_hyperparameters_and_no_curves(run_copy: Path, tmt: Tmt) -> None:
+    """Also after a resume from an earlier checkpoint."""
+    best = read_metrics(run_copy)["best/loss"]
+    assert session_hparams(run_copy)["best/loss"].number_value == best[max(best)]
+    assert tmt(*TRAIN, "--checkpoint", "8", "train.max_steps=8").returncode == 0
+    best = read_metrics(run_copy)["best/loss"]
+    assert max(best) <= 8
+    assert session_hparams(run_copy)["best/loss"].number_value == best[max(best)]
+
+
+def session_hparams(run: Path) -> Any:
+    """Return the row of a run in TensorBoard's HPARAMS table."""
     from tensorboard.plugins.hparams import plugin_data_pb2
 
     messages: Any = plugin_data_pb2
-    data = on_board.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
-    settings = messages.HParamsPluginData.FromString(data).session_start_info.hparams
-    assert settings["model.d_model"].number_value == 16
-    assert settings["schedule.kind"].string_value == "inverse_sqrt"
+    data = read_events(run).SummaryMetadata("_hparams_/session_start_info").plugin_data.content
+    return messages.HParamsPluginData.FromString(data).session_start_info.hparams

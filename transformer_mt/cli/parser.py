@@ -42,7 +42,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tmt",
         description="Train a Transformer for machine translation from scratch, from one YAML file.",
-        epilog="tensorboard --logdir runs shows training curves. configs/reference.yaml lists every key.",
+        epilog="tmt board shows training curves. configs/reference.yaml lists every key.",
     )
     parser.add_argument("--version", action="version", version=f"tmt {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
@@ -75,6 +75,8 @@ def make_parser() -> argparse.ArgumentParser:
     _add_plot(command("plot", summary, example))
     summary = "show the tokens and ids of texts, or statistics of a vocabulary"
     _add_tokenize(command("tokenize", summary, "tmt tokenize runs/my 'The dog sleeps.'"))
+    summary = "open TensorBoard on some runs or all"
+    _add_board(command("board", summary, "tmt board runs/a runs/b"))
     summary = "check the environment and train a tiny model, for a bug report"
     _add_doctor(command("doctor", summary, "tmt doctor > report.txt"))
     _add_config(command("config", "print the resolved configuration with all defaults", "tmt config my.yaml"))
@@ -287,6 +289,13 @@ def _add_config(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", type=Path, nargs="?", metavar="X.yaml", help=CONFIG_FILE)
     parser.add_argument("overrides", nargs="*", metavar="section.key=value", help=OVERRIDES)
     parser.add_argument("--schema", action="store_true", help="print the JSON schema, for editors")
+
+
+def _add_board(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("runs", type=Path, nargs="*", metavar="RUN", help="run folders (default: all in --runs-dir)")
+    add("--runs-dir", type=Path, default=Path("runs"), metavar="DIR", help="folder of the runs (runs)")
+    add("--port", type=int, default=6006, metavar="N", help="port on this machine (6006)")
 
 
 def _add_doctor(parser: argparse.ArgumentParser) -> None:

@@ -20,7 +20,7 @@ def write_card(run: RunFolder, config: Config) -> None:
 def render_card(run: RunFolder, config: Config, record: Mapping[str, Any], best: CheckpointInfo | None) -> str:
     """Return the Markdown text from the content `record` of `run.json` and the best checkpoint, if any."""
     model, provenance = config.model, record["provenance"]
-    folder, parent = quote(str(run.path)), quote(str(run.path.parent))
+    folder = quote(str(run.path))
     stacks = [model.for_stack(stack) for stack in (model.encoder, model.decoder)]
     d_ff, heads = (
         " + ".join(dict.fromkeys(str(getattr(stack, key)) for stack in stacks)) for key in ("d_ff", "n_heads")
@@ -49,7 +49,7 @@ def render_card(run: RunFolder, config: Config, record: Mapping[str, Any], best:
         f"tmt translate {folder}                # a prompt, or standard input",
         f"tmt translate {folder} --input F --output G",
         f"tmt evaluate {folder} --src F --ref G",
-        f"tensorboard --logdir {parent}",
+        f"tmt board {folder}",
         "```",
         "",
         "`config.yaml` holds every setting; `run.json` holds the versions and the machine.",

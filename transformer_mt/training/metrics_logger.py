@@ -6,7 +6,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tqdm import tqdm
 
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.system.files import append_text, atomic_file
+from transformer_mt.system.files import append_text, write_text
 from transformer_mt.system.logging import log_rank0
 from transformer_mt.training import tensorboard
 from transformer_mt.training.tensorboard import EventWriter, Scalar
@@ -22,6 +22,8 @@ from transformer_mt.training.validation_result import ValidationResult
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+BEST = "best/"  # prefix of the best scores so far
 
 
 class MetricsLogger:
@@ -78,7 +80,7 @@ class MetricsLogger:
         """Log scores and example translations of a validation."""
         scalars = {f"valid/{name}": value for name, value in result.scores.items()}
         if is_best:
-            scalars |= {f"best/{name}": value for name, value in result.scores.items()}
+            scalars |= {f"{BEST}{name}": value for name, value in result.scores.items()}
         self.log_scalars(step, scalars)
         summary = "  ".join(f"{name} {value:.3f}" for name, value in result.scores.items())
         log_rank0(f"step {step:,}  validation  {summary}{'  (best so far)' if is_best else ''}")
@@ -89,12 +91,15 @@ class MetricsLogger:
         self.flush()
 
     def log_scalars(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Write scalars by name to metrics.jsonl and TensorBoard."""
+        """Write scalars by name to metrics.jsonl and TensorBoard, which shows the best scores as hyper-parameters."""
         events = self._open_events()
         for name, value in scalars.items():
-            events.scalar(name, value, step)
+            if not name.startswith(BEST):
+                events.scalar(name, value, step)
         values = {name: value if math.isfinite(value) else str(value) for name, value in scalars.items()}
         append_text(self.run.metrics, json.dumps({"step": step, **values}) + "\n")
+        if any(name.startswith(BEST) for name in scalars):
+            self._write_hparams(events)
 
     def log_markdown(self, step: int, name: str, markdown: str) -> None:
         """Write Markdown text to TensorBoard."""
@@ -122,8 +127,15 @@ class MetricsLogger:
 
     def _open_events(self) -> EventWriter:
         if self._events is None:
-            self._events = EventWriter(self.run.tensorboard, self.hparams)
+            self._events = EventWriter(self.run.tensorboard)
+            self._write_hparams(self._events)
         return self._events
+
+    def _write_hparams(self, events: EventWriter) -> None:
+        best: dict[str, Scalar] = {}
+        for entry in read_metrics(self.run.metrics):
+            best |= {name: value for name, value in entry.items() if name.startswith(BEST)}
+        events.hparams({**self.hparams, **best})
 
     def _time_left(self, step: int) -> str:
         if self.max_steps is None or self._first_step is None:
@@ -151,14 +163,20 @@ class SilentMetricsLogger(MetricsLogger):
         """Do nothing."""
 
 
-def _truncate_metrics(path: Path, step: int, is_scored: bool) -> None:
+def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the entries of metrics.jsonl, except lines that are incomplete after a kill, or damaged."""
     if not path.exists():
         return
-    kept: list[str] = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        with suppress(ValueError, KeyError, TypeError):  # a line that is incomplete after a kill, or damaged
-            entry = json.loads(line)
-            if tensorboard.precedes_checkpoint(entry["step"], entry, step, is_scored):
-                kept.append(line + "\n")
-    with atomic_file(path) as temporary:
-        temporary.write_text("".join(kept), encoding="utf-8")
+        with suppress(ValueError, KeyError, TypeError):
+            entry: dict[str, Any] = json.loads(line)
+            if isinstance(entry["step"], int):
+                yield entry
+
+
+def _truncate_metrics(path: Path, step: int, is_scored: bool) -> None:
+    kept = [
+        entry for entry in read_metrics(path) if tensorboard.precedes_checkpoint(entry["step"], entry, step, is_scored)
+    ]
+    if path.exists():
+        write_text(path, "".join(json.dumps(entry) + "\n" for entry in kept))

@@ -23,34 +23,72 @@ if TYPE_CHECKING:
 Scalar = str | float | int | bool | None
 
 
-class EventWriter:
-    """Appends events to a folder. In a new folder it writes the hyper-parameters first."""
+CHARTS = {
+    "headline": ("bleu", "learning_rate", "loss", "tokens_per_second"),
+    "input": ("padding", "waiting"),
+    "optimization": ("consistency", "gradient_norm", "skipped_steps", "split_batches"),
+    "progress": ("epoch", "hours"),
+    "quality": ("chrf", "degenerate", "nll", "ppl"),
+}
+"""Quantities by section of TensorBoard, which shows sections and charts in alphabetical order."""
 
-    def __init__(self, folder: Path, hparams: Mapping[str, Scalar]) -> None:
-        is_new = not any(folder.glob("*tfevents*"))
-        self._writer: Any = SummaryWriter(str(folder))
-        if is_new:
-            self._writer.file_writer.add_summary(_hparams_summary(hparams), 0)
+_SECTIONS = {quantity: section for section, quantities in CHARTS.items() for quantity in quantities}
+CURVES = ("train", "valid")
+"""Sub-folders whose curves share the charts. The folder itself has hyper-parameters, images, texts and test scores."""
+HPARAMS_FILE = "events.hparams.tfevents"  # sorts before "events.out": TensorBoard follows only the last file
+
+
+class EventWriter:
+    """Appends events to a folder, training and validation curves to its sub-folders."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._writers: dict[str, Any] = {}  # by sub-folder
+
+    def _writer(self, part: str = "") -> Any:
+        if part not in self._writers:
+            self._writers[part] = SummaryWriter(str(self._folder / part))
+        return self._writers[part]
 
     def scalar(self, name: str, value: float, step: int) -> None:
         """Write a point of a curve."""
-        self._writer.add_scalar(name, value, step)
+        part, tag = chart(name)
+        self._writer(part).add_scalar(tag, value, step)
 
     def text(self, name: str, markdown: str, step: int) -> None:
         """Write Markdown text."""
-        self._writer.add_text(name, markdown, step)
+        self._writer().add_text(name, markdown, step)
 
     def figure(self, name: str, figure: Figure, step: int) -> None:
         """Write a figure as an image."""
-        self._writer.add_image(name, render_pixels(figure), step, dataformats="HWC")
+        self._writer().add_image(name, render_pixels(figure), step, dataformats="HWC")
+
+    def hparams(self, values: Mapping[str, Scalar]) -> None:
+        """Replace this run's row of the HPARAMS table. A running TensorBoard keeps showing the old one."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        event: Any = event_pb2
+        now = time.time()
+        entries = [
+            event.Event(wall_time=now, file_version="brain.Event:2"),
+            event.Event(wall_time=now, summary=_hparams_summary(values)),
+        ]
+        _write_records(self._folder / HPARAMS_FILE, [entry.SerializeToString() for entry in entries])
 
     def flush(self) -> None:
-        """Write buffered events to the file."""
-        self._writer.flush()
+        """Write buffered events to the files."""
+        for writer in self._writers.values():
+            writer.flush()
 
     def close(self) -> None:
-        """Close the file."""
-        self._writer.close()
+        """Close the files."""
+        for writer in self._writers.values():
+            writer.close()
+
+
+def chart(name: str) -> tuple[str, str]:
+    """Return the sub-folder and the tag of a metric: `valid/bleu` -> `valid`, `headline/bleu`."""
+    part, _, quantity = name.partition("/")
+    return (part, f"{_SECTIONS.get(quantity, 'other')}/{quantity}") if part in CURVES else ("", name)
 
 
 def precedes_checkpoint(entry_step: int, names: Iterable[str], checkpoint_step: int, is_scored: bool) -> bool:
@@ -64,25 +102,27 @@ def precedes_checkpoint(entry_step: int, names: Iterable[str], checkpoint_step: 
 
 
 def truncate(folder: Path, step: int, is_scored: bool) -> None:
-    """Delete the entries after a checkpoint, and incomplete records, from the event files of a folder.
-
-    Files without entries are deleted, so that `EventWriter` writes the hyper-parameters again.
-    """
+    """Delete the entries after a checkpoint, incomplete records and empty files from the event files of a run."""
     event: Any = event_pb2
-    for path in sorted(folder.glob("*tfevents*")):
+    for path in sorted(folder.rglob("*tfevents*")):
+        prefix = "" if path.parent == folder else f"{path.parent.name}/"
         loader: Any = RawEventFileLoader(str(path))
         records: list[bytes] = list(loader.Load())
         entries: list[Any] = [event.Event.FromString(record) for record in records]
-        tags = [[value.tag for value in entry.summary.value] for entry in entries]
+        tags = [[f"{prefix}{value.tag}" for value in entry.summary.value] for entry in entries]
         kept = [i for i, entry in enumerate(entries) if precedes_checkpoint(entry.step, tags[i], step, is_scored)]
-        if not any(tags[i] for i in kept):
+        if any(tags[i] for i in kept):
+            _write_records(path, [records[i] for i in kept])
+        else:
             path.unlink()
-            continue
-        with atomic_file(path) as temporary, temporary.open("wb") as file:
-            writer: Any = RecordWriter(file)
-            for i in kept:
-                writer.write(records[i])
-            writer.flush()
+
+
+def _write_records(path: Path, records: Iterable[bytes]) -> None:
+    with atomic_file(path) as temporary, temporary.open("wb") as file:
+        writer: Any = RecordWriter(file)
+        for record in records:
+            writer.write(record)
+        writer.flush()
 
 
 def _hparams_summary(hparams: Mapping[str, Scalar]) -> Any:

@@ -1,0 +1,75 @@
+"""`tmt board`: open TensorBoard on some runs, or on all of them."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import threading
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from transformer_mt.errors import UserError
+from transformer_mt.runs.folder import RunFolder
+from transformer_mt.system.logging import log
+
+HOST = "localhost"
+
+
+def run(args: argparse.Namespace) -> None:
+    """Run `tmt board` until a signal ends it."""
+    _check_port(args.port)
+    with log_folder(args.runs, Path(args.runs_dir)) as folder, suppress(KeyboardInterrupt):
+        log(f"TensorBoard shows {', '.join(map(str, args.runs)) or folder} at {start(folder, args.port)}")
+        log("Ctrl-C ends it")
+        threading.Event().wait()
+
+
+def start(folder: Path, port: int) -> str:
+    """Start TensorBoard in a thread of this process, and return its address."""
+    from tensorboard import program
+
+    board = program.TensorBoard()
+    board.configure(argv=["tensorboard", "--logdir", str(folder), "--host", HOST, "--port", str(port)])
+    return board.launch()
+
+
+@contextmanager
+def log_folder(runs: Sequence[Path], runs_dir: Path) -> Generator[Path]:
+    """Yield a folder with the events of `runs`, as links under their names; without runs, the folder of all runs.
+
+    Raises `UserError` if a run does not exist or has no curves yet.
+    """
+    if not runs:
+        if not any(runs_dir.glob("*/tensorboard")):
+            raise UserError(f"{runs_dir}: has no run with curves; train one, or name a run")
+        yield runs_dir
+        return
+    names = _unique_names(runs)
+    with TemporaryDirectory(prefix="tmt-board-") as folder:
+        for path, name in zip(runs, names, strict=True):
+            events = RunFolder.open(path).tensorboard.resolve()
+            if not events.is_dir():
+                raise UserError(f"{path}: has no curves (no folder {events.name}); they are written by tmt train")
+            (Path(folder) / name).symlink_to(events, target_is_directory=True)
+        yield Path(folder)
+
+
+def _unique_names(runs: Sequence[Path]) -> list[str]:
+    """Return the names of the run folders, or their whole paths if two runs have the same name."""
+    paths = [path.resolve() for path in runs]
+    if len({*paths}) < len(paths):
+        raise UserError("board: a run is named twice")
+    names = [path.name for path in paths]
+    return names if len({*names}) == len(names) else [str(path).strip("/").replace("/", "-") for path in paths]
+
+
+def _check_port(port: int) -> None:
+    try:
+        with socket.create_server((HOST, port)):
+            pass
+    except (OSError, OverflowError) as error:
+        reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else error
+        raise UserError(f"board: --port {port}: {reason}; choose another one, for example {port + 1}") from None
