@@ -5,7 +5,7 @@ BIN := .venv/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev quickstart test test-all check fix docs docs-serve clean
+.PHONY: help setup setup-dev quickstart test test-all check fix docs docs-serve docs-figures clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -38,6 +38,9 @@ docs: .venv/.installed-docs ## build the documentation site into docs/_build/htm
 
 docs-serve: docs ## build the site and serve it at http://localhost:8000
 	$(BIN)/python -m http.server --bind 127.0.0.1 --directory docs/_build/html 8000
+
+docs-figures: .venv/.installed-dev ## draw the figures of the documentation from the quickstart run (trained if missing)
+	$(BIN)/python scripts/docs_figures.py
 
 clean: ## remove .venv and caches, but not runs
 	rm -rf .venv .pytest_cache .ruff_cache dist docs/_build
