@@ -16,6 +16,7 @@ from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.logging import log
 
 HOST = "localhost"
+MAX_PORT = 65535
 
 
 def run(args: argparse.Namespace) -> None:
@@ -67,9 +68,11 @@ def _unique_names(runs: Sequence[Path]) -> list[str]:
 
 
 def _check_port(port: int) -> None:
+    if not 0 <= port <= MAX_PORT:
+        raise UserError(f"board: --port {port}: choose a port from 0 (any free one) to {MAX_PORT}")
     try:
         with socket.create_server((HOST, port)):
             pass
-    except (OSError, OverflowError) as error:
-        reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else error
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else error
         raise UserError(f"board: --port {port}: {reason}; choose another one, for example {port + 1}") from None
