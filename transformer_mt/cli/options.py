@@ -1,4 +1,4 @@
-"""Options and arguments that several commands share, and loading of runs and configurations with them."""
+"""Reading of the options that several commands share: loading of runs and configurations, search settings."""
 
 from __future__ import annotations
 

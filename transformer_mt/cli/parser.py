@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from transformer_mt import __version__
-from transformer_mt.data.languages import check_language
-
-Add = Callable[..., argparse.Action]
-"""The method `add_argument` of a parser or of a group of options."""
+from transformer_mt.cli.arguments import (
+    add_device,
+    add_ensemble,
+    add_kind_of_text,
+    add_loading,
+    add_output,
+    add_search,
+    language,
+)
 
 CONFIG_FILE = "configuration file (default: the built-in quickstart)"
 OVERRIDES = "override a key of the configuration: model.d_model=512, 'data.train={src: F, tgt: G}'"
@@ -94,8 +99,8 @@ def _add_init(parser: argparse.ArgumentParser) -> None:
     help = "the configuration to write (default: mine.yaml); the run is named after it"
     add("--out", type=Path, default=Path("mine.yaml"), metavar="X.yaml", help=help)
     add("--force", action="store_true", help="replace an existing file")
-    add("--src-lang", type=_language, metavar="L", help="source language, such as en (default: detected)")
-    add("--tgt-lang", type=_language, metavar="L", help="target language (default: detected)")
+    add("--src-lang", type=language, metavar="L", help="source language, such as en (default: detected)")
+    add("--tgt-lang", type=language, metavar="L", help="target language (default: detected)")
     help = "the two columns of a table (default: those named like the languages, or the only two)"
     add("--columns", nargs=2, metavar=("SRC", "TGT"), help=help)
 
@@ -129,12 +134,12 @@ def _add_translate(parser: argparse.ArgumentParser) -> None:
     add("--engine", choices=("tmt", "ctranslate2"), default="tmt", help=help)
     help = "number of translations per line, best first; text format: always N lines, some may be empty"
     add("--n-best", type=int, metavar="N", help=help)
-    _add_loading(parser)
-    _add_ensemble(parser)
+    add_loading(parser)
+    add_ensemble(parser)
 
     add = parser.add_argument_group("input and output").add_argument
     add("--input", type=Path, metavar="F", help="translate the lines of a file (plain or .gz)")
-    _add_output(add, "--input and --output")
+    add_output(add, "--input and --output")
     help = "force the translation of line N to begin with line N of this file"
     add("--prefix", type=Path, metavar="F", help=help)
     help = (
@@ -149,7 +154,7 @@ def _add_translate(parser: argparse.ArgumentParser) -> None:
     help = "add the word alignment, from the cross-attention: 0-0 1-2 (source word - target word)"
     add("--alignments", action="store_true", help=help)
 
-    _add_search(parser)
+    add_search(parser)
     add = parser.add_argument_group("sampling instead of beam search").add_argument
     add("--sample", action="store_true", default=None, help="sample --n-best translations")
     add("--temperature", type=float, metavar="T", help="divide the logits by T (1)")
@@ -168,15 +173,15 @@ def _add_score(parser: argparse.ArgumentParser) -> None:
     add("run", type=Path, metavar="RUN", help="a run folder")
     add("--src", type=Path, required=True, metavar="F", help="source sentences (plain or .gz)")
     add("--tgt", type=Path, required=True, metavar="G", help="their translations, line by line")
-    _add_output(add, "--output")
+    add_output(add, "--output")
     help = (
         "text (default): natural log-probability including EOS, and its mean per token; tsv: line, rank (always 1), "
         "both scores, translation; json: one object per line, with tokens"
     )
     add("--format", choices=("text", "tsv", "json"), default="text", help=help)
     add("--batch-tokens", type=int, metavar="N", help="maximum padded target tokens per batch (CPU: at most 2048)")
-    _add_loading(parser)
-    _add_ensemble(parser)
+    add_loading(parser)
+    add_ensemble(parser)
 
 
 def _add_evaluate(parser: argparse.ArgumentParser) -> None:
@@ -196,12 +201,12 @@ def _add_evaluate(parser: argparse.ArgumentParser) -> None:
     add("--json", action="store_true", help=JSON)
     add("--show", type=int, metavar="N", help="print the first N translations")
     add("--output", type=Path, metavar="OUT", help="write the translations to this file, one per line")
-    _add_loading(parser)
-    _add_ensemble(parser)
+    add_loading(parser)
+    add_ensemble(parser)
     add = parser.add_argument_group("a file instead of a run").add_argument
     add("--hyp", type=Path, metavar="F", help="translations to score, line by line")
-    _add_kind_of_text(add)
-    _add_search(parser)
+    add_kind_of_text(add)
+    add_search(parser)
 
 
 def _add_compare(parser: argparse.ArgumentParser) -> None:
@@ -218,9 +223,9 @@ def _add_compare(parser: argparse.ArgumentParser) -> None:
     add("--train", type=Path, metavar="F", help=help)
     add("--show", type=int, default=5, metavar="N", help="print the N sentences that differ most (5)")
     add("--json", action="store_true", help=JSON)
-    _add_loading(parser)
-    _add_kind_of_text(parser.add_argument_group("only if all systems are files").add_argument)
-    _add_search(parser)
+    add_loading(parser)
+    add_kind_of_text(parser.add_argument_group("only if all systems are files").add_argument)
+    add_search(parser)
 
 
 def _add_export(parser: argparse.ArgumentParser) -> None:
@@ -252,7 +257,7 @@ def _add_average(parser: argparse.ArgumentParser) -> None:
     add("--best", type=int, metavar="N", help="instead of steps: the N best checkpoints (keep.best limits N)")
     help = "a new folder (default: for example RUN-average-last-N, in the folder of RUN)"
     add("--output", type=Path, metavar="DIR", help=help)
-    _add_device(parser, default="auto")
+    add_device(parser, default="auto")
 
 
 def _add_plot(parser: argparse.ArgumentParser) -> None:
@@ -304,69 +309,3 @@ def _add_doctor(parser: argparse.ArgumentParser) -> None:
         "Exit status: 0: no problems; 1: something works badly; 2: training cannot work."
     )
     parser.add_argument("--json", action="store_true", help=JSON)
-
-
-# --- options of several commands --------------------------------------------------------------------------------------
-
-
-def _add_output(add: Add, needed: str) -> None:
-    """Add the options of resumable line output. `needed` names the options that --resume needs."""
-    help = "output file (default: standard output); unfinished output is in OUT.part"
-    add("--output", type=Path, metavar="OUT", help=help)
-    add("--resume", action="store_true", help=f"continue an interrupted command (needs {needed})")
-    help = "input that is not UTF-8: strict (default): stop with an error; replace: replace invalid bytes by U+FFFD"
-    add("--errors", choices=("strict", "replace"), default="strict", help=help)
-
-
-def _add_kind_of_text(add: Add) -> None:
-    help = "target language; it sets the tokeniser of BLEU (default: 13a), the words of TER, and the rules of Moses"
-    add("--tgt-lang", type=_language, metavar="L", help=help)
-    help = "kind of text in all files: raw (default), or moses: Moses tokens, which are detokenised, case ignored"
-    add("--text", choices=("raw", "moses"), help=help)
-
-
-def _add_ensemble(parser: argparse.ArgumentParser) -> None:
-    help = (
-        "average the token probabilities of RUN and RUN2, at the same --checkpoint; both need the same vocabulary; "
-        "the settings are those of RUN; repeat the option for more runs"
-    )
-    parser.add_argument("--ensemble", type=Path, action="append", metavar="RUN2", help=help)
-
-
-def _add_search(parser: argparse.ArgumentParser) -> None:
-    """Add the options that override keys of the section `decoding` of the run."""
-    description = "Defaults are in parentheses. Section decoding of the run's config.yaml overrides them."
-    add = parser.add_argument_group("search", description).add_argument
-    add("--beam", type=int, metavar="K", help="beam size (5); 1: greedy")
-    help = (
-        "exponent A (1): rank hypotheses by log-probability / length^A, or, if decoding.length_penalty is gnmt, by "
-        "log-probability / ((5 + length) / 6)^A; the length includes EOS"
-    )
-    add("--length-penalty", type=float, metavar="A", help=help)
-    add("--min-length", type=int, metavar="N", help="minimum tokens of a translation (1)")
-    help = "maximum tokens of a translation including EOS: a number, or A*source+B (2*source+10)"
-    add("--max-length", metavar="L", help=help)
-    add("--no-repeat-ngram", type=int, metavar="N", help="forbid repeated n-grams of N tokens (0: off)")
-    help = "multiply the log-probabilities of tokens that occurred already by X; scores include it (1: off)"
-    add("--repetition-penalty", type=float, metavar="X", help=help)
-    help = "maximum of padded source tokens times beam size in a batch"
-    add("--batch-tokens", type=int, metavar="N", help=help)
-
-
-def _add_loading(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--checkpoint", metavar="best|last|STEP", help="checkpoint to load (default: best)")
-    _add_device(parser)
-    help = "precision of matrix products: fp32, bf16, or auto (default): the faster one"
-    parser.add_argument("--precision", choices=("auto", "fp32", "bf16"), help=help)
-
-
-def _add_device(parser: argparse.ArgumentParser, default: str | None = None) -> None:
-    parser.add_argument("--device", default=default, help="auto (default), cpu, cuda, cuda:N or mps")
-    parser.add_argument("--threads", default=default, metavar="N", help="CPU threads (default: one per core)")
-
-
-def _language(text: str) -> str:
-    try:
-        return check_language(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None

@@ -1,0 +1,80 @@
+"""Arguments that several commands share, with their help."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+from transformer_mt.data.languages import check_language
+
+Add = Callable[..., argparse.Action]
+"""The method `add_argument` of a parser or of a group of options."""
+
+
+def add_output(add: Add, needed: str) -> None:
+    """Add the options of resumable line output. `needed` names the options that --resume needs."""
+    help = "output file (default: standard output); unfinished output is in OUT.part"
+    add("--output", type=Path, metavar="OUT", help=help)
+    add("--resume", action="store_true", help=f"continue an interrupted command (needs {needed})")
+    help = "input that is not UTF-8: strict (default): stop with an error; replace: replace invalid bytes by U+FFFD"
+    add("--errors", choices=("strict", "replace"), default="strict", help=help)
+
+
+def add_kind_of_text(add: Add) -> None:
+    """Add the options that say what kind of text the files hold."""
+    help = "target language; it sets the tokeniser of BLEU (default: 13a), the words of TER, and the rules of Moses"
+    add("--tgt-lang", type=language, metavar="L", help=help)
+    help = "kind of text in all files: raw (default), or moses: Moses tokens, which are detokenised, case ignored"
+    add("--text", choices=("raw", "moses"), help=help)
+
+
+def add_ensemble(parser: argparse.ArgumentParser) -> None:
+    """Add the option for further models that are searched together."""
+    help = (
+        "average the token probabilities of RUN and RUN2, at the same --checkpoint; both need the same vocabulary; "
+        "the settings are those of RUN; repeat the option for more runs"
+    )
+    parser.add_argument("--ensemble", type=Path, action="append", metavar="RUN2", help=help)
+
+
+def add_search(parser: argparse.ArgumentParser) -> None:
+    """Add the options that override keys of the section `decoding` of the run."""
+    description = "Defaults are in parentheses. Section decoding of the run's config.yaml overrides them."
+    add = parser.add_argument_group("search", description).add_argument
+    add("--beam", type=int, metavar="K", help="beam size (5); 1: greedy")
+    help = (
+        "exponent A (1): rank hypotheses by log-probability / length^A, or, if decoding.length_penalty is gnmt, by "
+        "log-probability / ((5 + length) / 6)^A; the length includes EOS"
+    )
+    add("--length-penalty", type=float, metavar="A", help=help)
+    add("--min-length", type=int, metavar="N", help="minimum tokens of a translation (1)")
+    help = "maximum tokens of a translation including EOS: a number, or A*source+B (2*source+10)"
+    add("--max-length", metavar="L", help=help)
+    add("--no-repeat-ngram", type=int, metavar="N", help="forbid repeated n-grams of N tokens (0: off)")
+    help = "multiply the log-probabilities of tokens that occurred already by X; scores include it (1: off)"
+    add("--repetition-penalty", type=float, metavar="X", help=help)
+    help = "maximum of padded source tokens times beam size in a batch"
+    add("--batch-tokens", type=int, metavar="N", help=help)
+
+
+def add_loading(parser: argparse.ArgumentParser) -> None:
+    """Add the options that select the checkpoint, the device and the precision."""
+    parser.add_argument("--checkpoint", metavar="best|last|STEP", help="checkpoint to load (default: best)")
+    add_device(parser)
+    help = "precision of matrix products: fp32, bf16, or auto (default): the faster one"
+    parser.add_argument("--precision", choices=("auto", "fp32", "bf16"), help=help)
+
+
+def add_device(parser: argparse.ArgumentParser, default: str | None = None) -> None:
+    """Add the options that select the device and the number of threads."""
+    parser.add_argument("--device", default=default, help="auto (default), cpu, cuda, cuda:N or mps")
+    parser.add_argument("--threads", default=default, metavar="N", help="CPU threads (default: one per core)")
+
+
+def language(text: str) -> str:
+    """Parse a language code. argparse reports the error."""
+    try:
+        return check_language(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
