@@ -8,8 +8,8 @@ import os
 import shutil
 import sys
 import warnings
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -33,23 +33,11 @@ def written(stream: io.TextIOWrapper) -> str:
     return stream.read()
 
 
-@contextmanager
-def one_thread() -> Generator[None]:
-    """Tiny models are fastest so, and most of all on a machine that is busy."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="session")
 def tmt() -> Tmt:
     """`tmt("translate", run, ..., stdin=b"...")`: the command line in this process, and what it said."""
     from transformer_mt.cli.main import main
+    from transformer_mt.system.device import one_thread
 
     def tmt(*arguments: object, stdin: bytes = b"") -> CompletedProcess[str]:
         command = [str(argument) for argument in arguments]

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
 from itertools import count
 from typing import NamedTuple
 
@@ -19,7 +17,7 @@ from transformer_mt.data.batches import Batch
 from transformer_mt.errors import UserError
 from transformer_mt.model.config import ModelConfig
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.system.device import Machine
+from transformer_mt.system.device import Machine, one_thread
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.loss import LossConfig, make_loss
 from transformer_mt.training.optimizers import OptimizerConfig, make_optimizers
@@ -79,7 +77,7 @@ def learn_to_reverse(machine: Machine, time_limit: float, config: ModelConfig = 
         split_batch=_refuse_split,
     )
     start = time.perf_counter()
-    with _one_thread():
+    with one_thread():
         for step in count(1):
             metrics = train_step(step, schedule(step), [make_batch(generator)])
             is_last = step == MAX_STEPS or time.perf_counter() - start > time_limit
@@ -114,17 +112,6 @@ def measure_accuracy(model: Transformer, machine: Machine, batch: Batch) -> floa
             outputs.append(tokens)
     model.train()
     return float((torch.cat(outputs, 1) == batch.labels).all(1).float().mean())
-
-
-@contextmanager
-def _one_thread() -> Generator[None]:
-    """Use one thread: with more, a tiny model is slower on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _refuse_split(_: Batch) -> list[Batch]:

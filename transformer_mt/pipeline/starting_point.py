@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from transformer_mt.data.inspection import CorpusStatistics
@@ -36,47 +36,38 @@ class StartingPoint:
     evidence: str
 
 
+FEW_PAIRS = StartingPoint(
+    max_pairs=15_000,
+    vocab_size=3000,
+    sampling=0.1,
+    d_model=128,
+    d_ff=256,
+    n_heads=4,
+    n_layers=4,
+    positions="rotary",
+    dropout=0.3,
+    tokens=2048,
+    accumulate=1,
+    optimizer="muon",
+    schedule="wsd",
+    warmup_steps=400,
+    peak=8e-3,
+    max_steps=3000,
+    validate_every=250,
+    validation_size=1000,
+    evidence="measured with 1,000 to 10,000 pairs (configs/low_resource.yaml)",
+)
+
 STARTING_POINTS = (
-    StartingPoint(
-        max_pairs=15_000,
-        vocab_size=3000,
-        sampling=0.1,
-        d_model=128,
-        d_ff=256,
-        n_heads=4,
-        n_layers=4,
-        positions="rotary",
-        dropout=0.3,
-        tokens=2048,
-        accumulate=1,
-        optimizer="muon",
-        schedule="wsd",
-        warmup_steps=400,
-        peak=8e-3,
-        max_steps=3000,
-        validate_every=250,
-        validation_size=1000,
-        evidence="measured with 1,000 to 10,000 pairs (configs/low_resource.yaml)",
-    ),
-    StartingPoint(
+    FEW_PAIRS,
+    replace(
+        FEW_PAIRS,
         max_pairs=60_000,
         vocab_size=6000,
         sampling=0.0,
-        d_model=128,
-        d_ff=256,
-        n_heads=4,
-        n_layers=4,
-        positions="rotary",
         dropout=0.2,
         tokens=4096,
-        accumulate=1,
-        optimizer="muon",
-        schedule="wsd",
-        warmup_steps=400,
-        peak=8e-3,
-        max_steps=3000,
         validate_every=500,
-        validation_size=1000,
         evidence="measured with 29,000 pairs (configs/multi30k_en_de.yaml)",
     ),
     StartingPoint(
