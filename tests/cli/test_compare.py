@@ -120,7 +120,7 @@ def test_the_chosen_checkpoint_is_compared(workspace: Path, tmt: Tmt) -> None:
     assert parse_json(tmt("compare", "runs/tiny", "a.de", *files))["systems"]["A"] == "runs/tiny (beam 5, step 8)"
 
 
-def test_the_target_language_sets_the_tokeniser(workspace: Path, tmt: Tmt) -> None:
+def test_the_target_language_sets_the_tokenizer(workspace: Path, tmt: Tmt) -> None:
     one = parse_json(tmt("compare", "a.de", "b.de", "--ref", "valid.de", "--json", "--tgt-lang", "ja"))
     assert "|tok:char|" in one["metrics"]["BLEU"]["signature"]
     assert "|norm:yes|" in one["metrics"]["TER"]["signature"]

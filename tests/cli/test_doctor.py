@@ -28,7 +28,7 @@ def fast(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("fast")
-def test_a_sound_machine_has_status_0(tmt: Tmt) -> None:
+def test_a_machine_without_problems_has_status_0(tmt: Tmt) -> None:
     done = tmt("doctor")
     assert done.returncode == 0, done.stdout
     assert done.stdout.splitlines()[0] == f"tmt {transformer_mt.__version__}"
@@ -36,7 +36,7 @@ def test_a_sound_machine_has_status_0(tmt: Tmt) -> None:
 
 
 @pytest.mark.usefixtures("fast")
-def test_slow_training_is_a_warning_and_none_an_error(tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_training_is_a_warning_and_failed_training_an_error(tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:
     for loss, status, word in ((2.0, 1, "warning"), (float("nan"), 2, "error")):
         monkeypatch.setattr(self_test, "learn_to_reverse", lambda *_, loss=loss: SelfTestResult(9, loss, 0.0, 50.0))
         done = tmt("doctor")

@@ -136,7 +136,7 @@ def test_json_contains_all_results(texts: Path, tiny_run: Path, tmt: Tmt) -> Non
 
 
 def test_a_run_on_moses_text_is_scored_on_plain_text(run_copy: Path, tiny_run: Path, texts: Path, tmt: Tmt) -> None:
-    """Translations and references are detokenised, and case is ignored."""
+    """Translations and references are detokenized, and case is ignored."""
     config = (run_copy / "config.yaml").read_text(encoding="utf-8")
     (run_copy / "config.yaml").write_text(re.sub(r"\n  text: raw", "\n  text: moses", config), encoding="utf-8")
     (texts / "ref").write_text("".join(f"{text} , &quot; Eins &quot;\n" for text in lines_of("valid.de")))
@@ -159,7 +159,7 @@ def test_a_file_of_translations_is_scored(texts: Path, tmt: Tmt) -> None:
     assert in_json(tmt, *HYP)["hypotheses"] == "test.de"
 
 
-def test_the_target_language_sets_the_tokeniser(texts: Path, tmt: Tmt) -> None:
+def test_the_target_language_sets_the_tokenizer(texts: Path, tmt: Tmt) -> None:
     for language, tokenizer in (("zh-CN", "zh"), ("ja", "char"), ("de", "13a")):
         found = in_json(tmt, *HYP, "--tgt-lang", language)
         assert f"|tok:{tokenizer}|" in found["test_sets"]["train6.de"]["metrics"]["bleu"]["signature"]
@@ -176,7 +176,7 @@ def test_paper_bleu_of_a_file_matches_its_definition(texts: Path, tmt: Tmt) -> N
     assert (account.endswith("; the references have 18 tokens"), end) == (True, "")
 
 
-def test_a_file_of_moses_tokens_is_detokenised(texts: Path, tmt: Tmt) -> None:
+def test_a_file_of_moses_tokens_is_detokenized(texts: Path, tmt: Tmt) -> None:
     Path("hyp").write_text("&quot; Eins , zwei ! &quot;\n")
     Path("ref").write_text("&quot; eins , zwei ! &quot;\n")
     options = ("--hyp", "hyp", "--ref", "ref", "--tgt-lang", "de")

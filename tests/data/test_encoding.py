@@ -1,4 +1,4 @@
-"""The tokenised corpus: filtered in pairs (trap 35), truncated before the end symbol (trap 33), counted and cached."""
+"""The tokenized corpus: filtered in pairs (trap 35), truncated before the end symbol (trap 33), counted and cached."""
 
 from __future__ import annotations
 

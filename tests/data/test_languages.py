@@ -27,7 +27,7 @@ def test_valid_codes_are_returned_unchanged(code: str) -> None:
     ],
 )
 def test_invalid_codes_are_refused_with_a_remedy(code: str, remedy: str) -> None:
-    """Otherwise BLEU would tokenise Japanese or Chinese at spaces."""
+    """Otherwise BLEU would tokenize Japanese or Chinese at spaces."""
     with pytest.raises(ValueError, match=remedy):
         check_language(code)
     with pytest.raises(UserError, match=r"data\.tgt_lang"):

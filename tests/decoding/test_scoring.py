@@ -67,7 +67,7 @@ def test_scores_with_source_bos(one: Translator) -> None:
 
 @pytest.mark.parametrize("beam", [1, 4])
 def test_scores_equal_those_of_the_search(one: Translator, beam: int) -> None:
-    """Only translations that are tokenised again into the same tokens are compared."""
+    """Only translations that are tokenized again into the same tokens are compared."""
     found = [best for best, *_ in one.n_best(SOURCES, beam=beam, max_length_factor=3)]
     again = one.score(SOURCES, [best.text for best in found])
     alike = [(a, b) for a, b in zip(found, again, strict=True) if a.finished and a.tokens == b.tokens]

@@ -39,7 +39,9 @@ def test_a_folder_without_write_access_is_an_error_in_one_sentence(tmp_path: Pat
     assert access.value.startswith(f"{runs}: cannot be written (Not a directory); ")
 
 
-def test_little_free_space_is_a_warning_and_none_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_little_free_space_is_a_warning_and_a_full_disk_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(diagnostics, "LOW_DISK", 10**18)
     assert next(diagnostics.check_disk(tmp_path)).severity == Severity.WARNING
     monkeypatch.setattr(diagnostics, "FULL_DISK", 10**18)

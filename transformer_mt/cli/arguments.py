@@ -23,9 +23,9 @@ def add_output(add: Add, needed: str) -> None:
 
 def add_kind_of_text(add: Add) -> None:
     """Add the options that say what kind of text the files hold."""
-    help = "target language; it sets the tokeniser of BLEU (default: 13a), the words of TER, and the rules of Moses"
+    help = "target language; it sets the tokenizer of BLEU (default: 13a), the words of TER, and the rules of Moses"
     add("--tgt-lang", type=language, metavar="L", help=help)
-    help = "kind of text in all files: raw (default), or moses: Moses tokens, which are detokenised, case ignored"
+    help = "kind of text in all files: raw (default), or moses: Moses tokens, which are detokenized, case ignored"
     add("--text", choices=("raw", "moses"), help=help)
 
 

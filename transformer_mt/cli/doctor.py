@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> None:
         checks = [{**check._asdict(), "severity": check.severity.name.lower()} for check in found]
         print(json.dumps({"tmt": __version__, "severity": severity.name.lower(), "checks": checks}, indent=1))
     else:
-        print(summarize(found))
+        print(summarise(found))
     sys.exit(severity)
 
 
@@ -82,7 +82,7 @@ def run_checks() -> Iterator[Check]:
     yield run_check("training", "self-test", train, Severity.ERROR)
 
 
-def summarize(found: list[Check]) -> str:
+def summarise(found: list[Check]) -> str:
     """Return the last line of the report."""
     names = {level: ", ".join(check.name for check in found if check.severity == level) for level in Severity}
     if names[Severity.ERROR]:

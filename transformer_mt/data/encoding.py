@@ -1,4 +1,4 @@
-"""The tokenised corpus: token ids as flat memory-mapped arrays on disk.
+"""The tokenized corpus: token ids as flat memory-mapped arrays on disk.
 
 The arrays take 4 bytes per token and 20 bytes per sentence pair; Python lists would take ten times as much.
 """

@@ -23,7 +23,7 @@ COUNTRY_CODES = {
 
 
 def check_language(code: str) -> str:
-    """Return `code`. Raises `ValueError` if it cannot be an ISO 639 code; BLEU would use the wrong tokeniser."""
+    """Return `code`. Raises `ValueError` if it cannot be an ISO 639 code; BLEU would use the wrong tokenizer."""
     primary = _primary_subtag(code)
     if primary in COUNTRY_CODES:
         raise ValueError(f'"{code}" is a country code; for its language write {COUNTRY_CODES[primary]}')

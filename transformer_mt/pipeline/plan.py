@@ -127,7 +127,7 @@ def make_plan(requested: Config) -> Plan:
 def measure(run: RunFolder, setup: Setup, setup_seconds: float, cache_bytes: int) -> Measurements:
     """Validate, take steps and save a checkpoint in the run folder."""
     trainer = make_trainer(run, setup, Ranks(), SilentMetricsLogger(run, {}, None))
-    validation_seconds = measure_validation(setup)  # first: an untrained model hardly ends a sentence early
+    validation_seconds = measure_validation(setup)  # before the steps: an untrained model reaches the length limit
     window = measure_steps(trainer)
     n, src, tgt = (setup.stream.bucketed.shapes[:, i] for i in range(3))
     n_padded_per_epoch = float((n * (src + tgt)).sum())

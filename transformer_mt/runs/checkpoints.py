@@ -84,7 +84,7 @@ def delete_later_checkpoints(run: RunFolder, step: int) -> None:
 def disk_space_warning(run: RunFolder, keep: KeepConfig, model: nn.Module, optimizer_copies: int) -> str | None:
     """Return a warning if the disk cannot hold the checkpoints to be kept and the one being written.
 
-    `optimizer_copies` is the number of values per weight in the optimiser state.
+    `optimizer_copies` is the number of values per weight in the optimizer state.
     """
     each = (1 + optimizer_copies) * sum(parameter.nbytes for parameter in model.parameters())
     present = sum(files.folder_bytes(folder) for folder in run.checkpoint_folders().values())

@@ -24,7 +24,7 @@ from transformer_mt.errors import UserError
 from transformer_mt.system import launcher
 
 CPU_GROUP_TIMEOUT = timedelta(hours=2)
-"""Timeout of all collectives except that of the gradients. The others wait while rank 0 tokenises a large corpus."""
+"""Timeout of all collectives except that of the gradients. The others wait while rank 0 tokenizes a large corpus."""
 STEP_TIMEOUT = timedelta(minutes=10)
 """Timeout of the all-reduce of gradients. It ends the training if a rank hangs, or its machine loses power or network.
 The death of a rank is noticed at once, because its connections close."""
