@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from transformer_mt.model.attention import causal_mask
 from transformer_mt.model.config import ModelConfig, StackConfig
 from transformer_mt.model.layers import EncoderLayer, make_activation
-from transformer_mt.model.transformer import Transformer
+from transformer_mt.model.transformer import Transformer, VocabularySize
 from transformer_mt.plotting.figures import BRIGHT, COLOUR_MAP, DARK, LINE_STYLES, MIDDLE, RED, new_figure, plot_style
 
 if TYPE_CHECKING:
@@ -214,13 +214,9 @@ def stream_sizes(placement: str, n_layers: int) -> list[float]:
 def make_encoder_layers(config: ModelConfig, n_layers: int) -> list[EncoderLayer]:
     """Return initialised encoder layers in evaluation mode."""
     config = config.model_copy(update={"encoder": StackConfig(n_layers=n_layers)})
-    language = _Language()
-    layers = Transformer(config, language, language).eval().encoder.layers
+    vocabulary = VocabularySize(4, pad_id=0)
+    layers = Transformer(config, vocabulary, vocabulary).eval().encoder.layers
     return [layer for layer in layers if isinstance(layer, EncoderLayer)]
-
-
-class _Language:
-    vocab_size, pad_id = 4, 0
 
 
 @plot_style()
@@ -280,7 +276,7 @@ def draw_label_smoothing(vocabulary: int = 2000) -> Figure:
 
 @plot_style()
 def draw_beam_tree() -> Figure:
-    """Draw the tree of `NEXT_WORDS`, the beginnings that a beam of 2 keeps, and the results of both searches."""
+    """Draw the tree of `NEXT_WORDS`, the prefixes that a beam of 2 keeps, and the results of both searches."""
     found, beams = search(2)
     kept = beams | {each.words for each in found}
     best, greedy = found[0].words, search(1)[0][0].words
@@ -288,17 +284,17 @@ def draw_beam_tree() -> Figure:
     axes = blank_axes(figure, (-0.7, MAX_LENGTH - 0.4), (0.4, 11.1))
     rows = _rows_of_tree()
     draw_box(axes, 0, rows[()], 0.64, "<s>", fill=PALE)
-    for beginning, words in NEXT_WORDS.items():
+    for prefix, words in NEXT_WORDS.items():
         for word in words:
-            path = (*beginning, word)
+            path = (*prefix, word)
             x, y = len(path), rows[path]
-            draw_arrow(axes, (x - 0.68, rows[beginning]), (x - 0.32, y), color=MIDDLE)
+            draw_arrow(axes, (x - 0.68, rows[prefix]), (x - 0.32, y), color=MIDDLE)
             text = f"{word}  {probability_of(path):.3f}".replace("0.", ".")
             draw_box(axes, x, y, 0.64, text, fill=PALE if path in kept else "white", size=8.5)
             if path in (best, greedy):
                 axes.patches[-1].set(linewidth=2.2, edgecolor=RED, linestyle="-" if path == best else "--")
     legend = (
-        "a box: the word, and the probability of the beginning that ends with it",
+        "a box: the word, and the probability of the prefix that ends with it",
         "filled: kept by a beam of 2; red: its result; red and dashed: the result of greedy search",
     )
     axes.text(-0.6, 10.9, "\n".join(legend), va="top", fontsize=8.5)

@@ -64,9 +64,9 @@ def loss_of_label(probability: float, smoothing: float, vocabulary: int) -> floa
 
 # --- beam search ------------------------------------------------------------------------------------------------------
 
-Beginning = tuple[str, ...]
+Prefix = tuple[str, ...]
 
-NEXT_WORDS: dict[Beginning, dict[str, float]] = {
+NEXT_WORDS: dict[Prefix, dict[str, float]] = {
     (): {"Der": 0.6, "Ein": 0.4},
     ("Der",): {"Hund": 0.4, "Hase": 0.3, "Wolf": 0.3},
     ("Ein",): {"Hund": 0.9, "</s>": 0.1},
@@ -75,7 +75,7 @@ NEXT_WORDS: dict[Beginning, dict[str, float]] = {
     ("Der", "Hund", "schläft"): {"</s>": 0.6, "tief": 0.4},
     ("Ein", "Hund", "schläft"): {"</s>": 0.6, "tief": 0.4},
 }
-"""The probabilities of the next word in a tiny model, for each beginning of a translation."""
+"""The probabilities of the next word in a tiny model, for each prefix of a translation."""
 VOCABULARY = ["<s>", "</s>", "Der", "Ein", "Hund", "Hase", "Wolf", "schläft", "tief"]
 MAX_LENGTH = 5
 
@@ -84,8 +84,8 @@ class WordCache:
     """The words of each beam so far, in place of keys and values."""
 
     def __init__(self) -> None:
-        self.beams: list[Beginning] = [()]
-        self.kept: set[Beginning] = set()  # every beginning that was a beam
+        self.beams: list[Prefix] = [()]
+        self.kept: set[Prefix] = set()  # every prefix that was a beam
 
     def reorder(self, parents: Tensor) -> None:
         """Let beam k continue former beam parents[0, k]. [1, K]."""
@@ -98,22 +98,22 @@ class WordCache:
 def next_log_probs(tokens: Tensor, cache: WordCache) -> Iterator[Tensor]:
     """Look up the next words of each beam. [1, K] -> [1, K, V]."""
     cache.beams = [(*beam, VOCABULARY[int(token)]) for beam, token in zip(cache.beams, tokens[0], strict=True)]
-    beginnings = [beam[1:] for beam in cache.beams]  # without <s>
-    cache.kept.update(beginning for beginning in beginnings if beginning in NEXT_WORDS)
-    known = [NEXT_WORDS.get(beginning, {}) for beginning in beginnings]
+    prefixes = [beam[1:] for beam in cache.beams]  # without <s>
+    cache.kept.update(prefix for prefix in prefixes if prefix in NEXT_WORDS)
+    known = [NEXT_WORDS.get(prefix, {}) for prefix in prefixes]
     yield torch.tensor([[[words.get(word, 0.0) for word in VOCABULARY] for words in known]]).log()
 
 
 class Found(NamedTuple):
     """A finished translation."""
 
-    words: Beginning  # with </s>
+    words: Prefix  # with </s>
     probability: float
     ranking_score: float
 
 
-def search(beam: int, length_penalty_exponent: float = 1.0) -> tuple[list[Found], set[Beginning]]:
-    """Return the translations that a search finds, the best first, and the beginnings that it kept as beams."""
+def search(beam: int, length_penalty_exponent: float = 1.0) -> tuple[list[Found], set[Prefix]]:
+    """Return the translations that a search finds, the best first, and the prefixes that it kept as beams."""
     config, cache = DecodingConfig(beam=beam, length_penalty_exponent=length_penalty_exponent), WordCache()
     bos, eos = VOCABULARY.index("<s>"), VOCABULARY.index("</s>")
     state = BeamState(torch.tensor([MAX_LENGTH]), beam, bos, eos, config.length_normalise)
@@ -125,9 +125,9 @@ def search(beam: int, length_penalty_exponent: float = 1.0) -> tuple[list[Found]
     return found, cache.kept
 
 
-def probability_of(beginning: Beginning) -> float:
-    """Return the product of the probabilities of the words of a beginning."""
-    return math.prod(NEXT_WORDS[beginning[:i]][word] for i, word in enumerate(beginning))
+def probability_of(prefix: Prefix) -> float:
+    """Return the product of the probabilities of the words of a prefix."""
+    return math.prod(NEXT_WORDS[prefix[:i]][word] for i, word in enumerate(prefix))
 
 
 # --- BLEU -------------------------------------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
 from pathlib import Path
 from subprocess import CompletedProcess
 from tempfile import TemporaryFile
@@ -137,20 +136,6 @@ def seeded() -> None:
         torch.manual_seed(0)
 
 
-@dataclass(frozen=True)
-class Words:
-    """What a model knows of a language."""
-
-    vocab_size: int
-    pad_id: int
-
-
-@pytest.fixture(scope="session")
-def words() -> type[Words]:
-    """`words(vocab_size, pad_id)`: a language, as a model sees it."""
-    return Words
-
-
 @pytest.fixture(scope="session")
 def make_model() -> Callable[..., Transformer]:
     """`make_model(norm_position="post", rough=0.3)`: a tiny model that is not training.
@@ -160,7 +145,7 @@ def make_model() -> Callable[..., Transformer]:
     import torch
 
     from transformer_mt.model.config import ModelConfig
-    from transformer_mt.model.transformer import Transformer
+    from transformer_mt.model.transformer import Transformer, VocabularySize
 
     def make_model(
         *, vocab: tuple[int, int] = (23, 23), pad: tuple[int, int] = (0, 0), rough: float = 0.0, **settings: Any
@@ -168,7 +153,7 @@ def make_model() -> Callable[..., Transformer]:
         two = {"n_layers": 2}
         sizes = {"d_model": 16, "d_ff": 32, "n_heads": 4, "encoder": two, "decoder": two}
         config = ModelConfig.model_validate(sizes | settings)
-        src, tgt = (Words(size, pad_id) for size, pad_id in zip(vocab, pad, strict=True))
+        src, tgt = (VocabularySize(size, pad_id) for size, pad_id in zip(vocab, pad, strict=True))
         torch.manual_seed(1)
         model = Transformer(config, src, tgt).eval()
         for parameter in model.parameters() if rough else ():

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from helpers import Tmt, assert_user_error
 
-from transformer_mt.cli.board import log_folder
+from transformer_mt.cli.board import linked_log_folder
 from transformer_mt.errors import UserError
 
 JSON = {"Content-Type": "application/json"}
@@ -36,14 +36,14 @@ def test_a_run_without_curves_and_a_folder_without_runs_are_refused(tmp_path: Pa
 
 
 def test_only_the_chosen_runs_are_shown(tiny_run: Path, tmp_path: Path) -> None:
-    with log_folder([tiny_run], tmp_path) as folder:
+    with linked_log_folder([tiny_run], tmp_path) as folder:
         assert [path.name for path in folder.iterdir()] == ["tiny"]
         assert {"train", "valid"} <= {path.name for path in (folder / "tiny").iterdir()}
     assert not folder.exists()
     assert (tiny_run / "tensorboard" / "valid").is_dir()
-    with log_folder([], tiny_run.parent) as folder:
+    with linked_log_folder([], tiny_run.parent) as folder:
         assert folder == tiny_run.parent
-    with pytest.raises(UserError, match="a run is named twice"), log_folder([tiny_run, tiny_run], tmp_path):
+    with pytest.raises(UserError, match="a run is named twice"), linked_log_folder([tiny_run, tiny_run], tmp_path):
         pass
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
@@ -23,11 +22,6 @@ SMALL_MODEL = [
 N_HEADS = {"multiquery_learned_gelu": 2}  # keeps the single key/value head as wide as in the preset
 
 
-class VocabularySize(NamedTuple):
-    vocab_size: int = 10
-    pad_id: int = 7
-
-
 def small_model(preset: Path) -> list[str]:
     return [*SMALL_MODEL, *(f"model.n_heads={n}" for name, n in N_HEADS.items() if name == preset.stem)]
 
@@ -44,9 +38,9 @@ def test_preset_loads_and_names_the_schema(path: Path) -> None:
 def test_small_model_of_an_architecture_computes_finite_states(preset: Path) -> None:
     import torch
 
-    from transformer_mt.model.transformer import Transformer
+    from transformer_mt.model.transformer import Transformer, VocabularySize
 
-    vocabulary = VocabularySize()
+    vocabulary = VocabularySize(10, pad_id=7)
     model = Transformer(load(preset, small_model(preset)).model, vocabulary, vocabulary)
     states = model(torch.tensor([[1, 2, 3], [4, 7, 7]]), torch.tensor([[5, 6], [5, 1]]))
     assert states.shape == (2, 2, 64)

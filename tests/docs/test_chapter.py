@@ -11,7 +11,7 @@ import pytest
 from sacrebleu.metrics.bleu import BLEU
 
 from transformer_mt.config import root as configuration
-from transformer_mt.model.transformer import Transformer
+from transformer_mt.model.transformer import Transformer, VocabularySize
 from transformer_mt.training.schedule import noam
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -121,11 +121,11 @@ def test_exercise_changes_one_key_of_the_quickstart(key: str, value: str) -> Non
         ("Feed-forward and gated variants", "model.activation=swiglu"),
     ],
 )
-def test_stated_numbers_of_parameters_are_right(title: str, override: str, words) -> None:
+def test_stated_numbers_of_parameters_are_right(title: str, override: str) -> None:
     for overrides in ([], [override]):
         config = configuration.load(CONFIG, overrides)
-        language = words(config.tokenizer.vocab_size, 0)
-        model = Transformer(config.model, language, language)
+        vocabulary = VocabularySize(config.tokenizer.vocab_size, pad_id=0)
+        model = Transformer(config.model, vocabulary, vocabulary)
         assert f"{sum(parameter.numel() for parameter in model.parameters()):,}" in section(title)
 
 

@@ -23,7 +23,7 @@ from transformer_mt.model.attention_weights import attention_weights
 from transformer_mt.model.config import ModelConfig
 from transformer_mt.model.linear import PackedLinear
 from transformer_mt.model.norms import LayerNorm, RMSNorm
-from transformer_mt.model.transformer import Transformer
+from transformer_mt.model.transformer import Transformer, VocabularySize
 from transformer_mt.runs import checkpoints
 from transformer_mt.runs.folder import CheckpointInfo
 from transformer_mt.training.cross_entropy import batch_loss
@@ -148,13 +148,10 @@ def test_a_preset_lists_its_differences_from_the_source(preset: Path) -> None:
 )
 def test_presets_of_the_paper_have_its_number_of_parameters(preset: str, d: int, d_ff: int, millions: float) -> None:
     """Closed form for 37,000 shared tokens; table 3 of the paper has 65 and 213 million."""
-
-    class Words:
-        vocab_size, pad_id = 37_000, 0
-
+    vocabulary = VocabularySize(37_000, pad_id=0)
     (path,) = (path for path in PRESETS if path.stem == preset)
     with torch.device("meta"):
-        model = Transformer(configuration.load(path).model, Words(), Words())
+        model = Transformer(configuration.load(path).model, vocabulary, vocabulary)
     attention, feed_forward, norm = 4 * (d * d + d), 2 * d * d_ff + d_ff + d, 2 * d
     encoder, decoder = attention + feed_forward + 2 * norm, 2 * attention + feed_forward + 3 * norm
     count = sum(parameter.numel() for parameter in model.parameters())

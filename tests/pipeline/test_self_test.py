@@ -26,8 +26,8 @@ def test_training_stops_at_its_time_limit() -> None:
 
 
 def test_a_loss_that_is_not_finite_counts_as_no_training() -> None:
-    assert not SelfTestResult(1, math.nan, 0.0, 1.0).is_training
-    assert SelfTestResult(1, 2.0, 0.0, 1.0).is_training
+    assert not SelfTestResult(1, math.nan, 0.0, 1.0).beats_guessing
+    assert SelfTestResult(1, 2.0, 0.0, 1.0).beats_guessing
 
 
 @pytest.mark.slow

@@ -15,11 +15,12 @@ from torch import Tensor, nn
 
 from transformer_mt.config import root as configuration
 from transformer_mt.model.config import ModelConfig
-from transformer_mt.model.transformer import Transformer
+from transformer_mt.model.transformer import Transformer, VocabularySize
 from transformer_mt.training.optimizers import OptimizerConfig, make_optimizers
 
 ROOT = Path(__file__).resolve().parents[2]
 PRESETS = sorted([*(ROOT / "configs").glob("*.yaml"), *(ROOT / "configs" / "architectures").glob("*.yaml")])
+VOCABULARY = VocabularySize(29, pad_id=0)
 KINDS = pytest.mark.parametrize(("kind", "decay"), [("adam", 0.0), ("adamw", 0.0), ("adamw", 0.1)])
 
 
@@ -130,9 +131,9 @@ def variants() -> Iterator[tuple[str, ModelConfig]]:
 
 
 @pytest.mark.parametrize(("config"), [pytest.param(config, id=name) for name, config in variants()])
-def test_weight_decay_applies_to_layer_matrices_only(config: ModelConfig, words: Any) -> None:
+def test_weight_decay_applies_to_layer_matrices_only(config: ModelConfig) -> None:
     with torch.device("meta"):
-        model = Transformer(config, words(29, 0), words(29, 0))
+        model = Transformer(config, VOCABULARY, VOCABULARY)
     (optimizer,) = make_optimizers(OptimizerConfig(kind="adamw", weight_decay=0.1), model)
     decaying, others = optimizer.param_groups
     assert (decaying["weight_decay"], others["weight_decay"]) == (0.1, 0.0)
@@ -148,9 +149,9 @@ def test_weight_decay_applies_to_layer_matrices_only(config: ModelConfig, words:
 
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 @pytest.mark.parametrize(("config"), [pytest.param(config, id=name) for name, config in variants()])
-def test_muon_updates_layer_matrices_and_adam_the_rest(config: ModelConfig, decay: float, words: Any) -> None:
+def test_muon_updates_layer_matrices_and_adam_the_rest(config: ModelConfig, decay: float) -> None:
     with torch.device("meta"):
-        model = Transformer(config, words(29, 0), words(29, 0))
+        model = Transformer(config, VOCABULARY, VOCABULARY)
     muon, adam = make_optimizers(OptimizerConfig(kind="muon", weight_decay=decay), model)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     moved, others = (

@@ -22,13 +22,13 @@ MAX_PORT = 65535
 def run(args: argparse.Namespace) -> None:
     """Run `tmt board` until a signal ends it."""
     _check_port(args.port)
-    with log_folder(args.runs, Path(args.runs_dir)) as folder, suppress(KeyboardInterrupt):
-        log(f"TensorBoard shows {', '.join(map(str, args.runs)) or folder} at {start(folder, args.port)}")
+    with linked_log_folder(args.runs, Path(args.runs_dir)) as folder, suppress(KeyboardInterrupt):
+        log(f"TensorBoard shows {', '.join(map(str, args.runs)) or folder} at {start_tensorboard(folder, args.port)}")
         log("Ctrl-C ends it")
         threading.Event().wait()
 
 
-def start(folder: Path, port: int) -> str:
+def start_tensorboard(folder: Path, port: int) -> str:
     """Start TensorBoard in a thread of this process, and return its address."""
     from tensorboard import program
 
@@ -38,7 +38,7 @@ def start(folder: Path, port: int) -> str:
 
 
 @contextmanager
-def log_folder(runs: Sequence[Path], runs_dir: Path) -> Generator[Path]:
+def linked_log_folder(runs: Sequence[Path], runs_dir: Path) -> Generator[Path]:
     """Yield a folder with the events of `runs`, as links under their names; without runs, the folder of all runs.
 
     Raises `UserError` if a run does not exist or has no curves yet.

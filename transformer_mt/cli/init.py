@@ -7,7 +7,7 @@ from shlex import quote
 
 from transformer_mt.cli.table import align_left
 from transformer_mt.errors import UserError
-from transformer_mt.pipeline.starting_config import render_value, write_starting_config
+from transformer_mt.pipeline.initial_config import render_value, write_initial_config
 
 
 def run(args: argparse.Namespace) -> None:
@@ -15,7 +15,7 @@ def run(args: argparse.Namespace) -> None:
     files = [args.src] if args.tgt is None else [args.src, args.tgt]
     if args.columns and args.tgt is not None:
         raise UserError("--columns: belongs to a table, not to two text files; leave it out")
-    config = write_starting_config(
+    config = write_initial_config(
         files,
         args.out,
         force=args.force,
@@ -24,7 +24,9 @@ def run(args: argparse.Namespace) -> None:
         columns=args.columns,
     )
     print(*config.describe_corpus(), "", sep="\n")
-    rows = [(f"{choice.section}.{choice.key}", render_value(choice.value), choice.reason) for choice in config.choices]
+    rows = [
+        (f"{setting.section}.{setting.key}", render_value(setting.value), setting.reason) for setting in config.settings
+    ]
     print(*align_left([("setting", "value", "why"), *rows]), "", sep="\n")
     print(f"settings: {config.evidence}")
     out = quote(str(args.out))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +35,13 @@ class Vocabulary(Protocol):
     def pad_id(self) -> int:
         """Id of the padding symbol."""
         ...
+
+
+class VocabularySize(NamedTuple):
+    """A `Vocabulary` without tokens, for models that see only ids."""
+
+    vocab_size: int
+    pad_id: int
 
 
 class Embedding(nn.Module):

@@ -16,7 +16,7 @@ from torch import Tensor
 from transformer_mt.data.batches import Batch
 from transformer_mt.errors import UserError
 from transformer_mt.model.config import ModelConfig
-from transformer_mt.model.transformer import Transformer
+from transformer_mt.model.transformer import Transformer, VocabularySize
 from transformer_mt.system.device import Machine, one_thread
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.loss import LossConfig, make_loss
@@ -35,13 +35,6 @@ SUFFICIENT_ACCURACY = 0.95
 GUESSING_LOSS = math.log(VOCAB_SIZE - 1)  # padding is never predicted
 
 
-class Digits(NamedTuple):
-    """The vocabulary of the self-test, as a model sees it."""
-
-    vocab_size: int = VOCAB_SIZE
-    pad_id: int = PAD
-
-
 class SelfTestResult(NamedTuple):
     """State at the end of the self-test."""
 
@@ -51,7 +44,7 @@ class SelfTestResult(NamedTuple):
     seconds: float
 
     @property
-    def is_training(self) -> bool:
+    def beats_guessing(self) -> bool:
         """Return whether the loss fell below that of guessing, even if there was no time to learn the task."""
         return self.loss < GUESSING_LOSS  # False for NaN
 
@@ -64,7 +57,9 @@ class SelfTestResult(NamedTuple):
 def learn_to_reverse(machine: Machine, time_limit: float, config: ModelConfig = MODEL) -> SelfTestResult:
     """Train until the task is learnt, or until the time limit in seconds or `MAX_STEPS` is reached."""
     torch.manual_seed(1)
-    model, generator = Transformer(config, Digits(), Digits()).to(machine.device), torch.Generator().manual_seed(1)
+    vocabulary = VocabularySize(VOCAB_SIZE, PAD)
+    model = Transformer(config, vocabulary, vocabulary).to(machine.device)
+    generator = torch.Generator().manual_seed(1)
     schedule = make_schedule(SCHEDULE, config.d_model)
     train_step = TrainStep(
         model,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -11,13 +12,13 @@ import pytest
 
 from transformer_mt.config import root as configuration
 from transformer_mt.data.inspection import CorpusStatistics, SideStatistics
-from transformer_mt.pipeline.starting_config import StartingConfig
-from transformer_mt.pipeline.starting_point import (
-    STARTING_POINTS,
-    Choice,
-    StartingPoint,
+from transformer_mt.pipeline.initial_config import InitialConfig
+from transformer_mt.pipeline.size_presets import (
+    SIZE_PRESETS,
+    Setting,
+    SizePreset,
     choose_settings,
-    find_starting_point,
+    find_size_preset,
 )
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
@@ -29,14 +30,14 @@ def statistics(n_pairs: int, tgt: SideStatistics = SIDE) -> CorpusStatistics:
 
 
 def chosen(n_pairs: int, tgt_lang: str = "de", tgt: SideStatistics = SIDE) -> dict[str, Any]:
-    choices = choose_settings(statistics(n_pairs, tgt), tgt_lang)
-    return {f"{choice.section}.{choice.key}": choice.value for choice in choices}
+    settings = choose_settings(statistics(n_pairs, tgt), tgt_lang)
+    return {f"{setting.section}.{setting.key}": setting.value for setting in settings}
 
 
 def test_larger_corpora_get_larger_models_and_less_noise() -> None:
-    sizes = [point.max_pairs for point in STARTING_POINTS]
+    sizes = [preset.max_pairs for preset in SIZE_PRESETS]
     assert sizes == [*sorted(size for size in sizes if size), None]
-    for smaller, larger in pairwise(STARTING_POINTS):
+    for smaller, larger in pairwise(SIZE_PRESETS):
         assert smaller.vocab_size < larger.vocab_size
         assert smaller.d_model <= larger.d_model
         assert smaller.dropout >= larger.dropout
@@ -53,30 +54,30 @@ def test_settings_are_those_of_the_measured_configurations(name: str, n_pairs: i
     assert all(key == "name" or key.startswith("data.") for key in different), different
 
 
-def load(choices: list[Choice], folder: Path) -> configuration.Config:
+def load(settings: list[Setting], folder: Path) -> configuration.Config:
     """Load the YAML text of the settings."""
     source = {"src": "a, b.en", "tgt": "it's #1.de"}
     data = [
-        Choice("data", "src_lang", "en", ""),
-        Choice("data", "tgt_lang", "no", ""),
-        Choice("data", "train", source, ""),
+        Setting("data", "src_lang", "en", ""),
+        Setting("data", "tgt_lang", "no", ""),
+        Setting("data", "train", source, ""),
     ]
     path = folder / "some.yaml"
-    path.write_text(StartingConfig(statistics(9), [*data, *choices], "en", "no", "").render(path), encoding="utf-8")
+    path.write_text(InitialConfig(statistics(9), [*data, *settings], "en", "no", "").render(path), encoding="utf-8")
     return configuration.load(path)
 
 
-@pytest.mark.parametrize("point", STARTING_POINTS, ids=lambda point: str(point.max_pairs))
-def test_every_starting_point_is_a_valid_configuration(point: StartingPoint, tmp_path: Path) -> None:
-    n_pairs = point.max_pairs or 10**7
-    assert find_starting_point(n_pairs) is point
+@pytest.mark.parametrize("preset", SIZE_PRESETS, ids=lambda preset: str(preset.max_pairs))
+def test_every_starting_point_is_a_valid_configuration(preset: SizePreset, tmp_path: Path) -> None:
+    n_pairs = preset.max_pairs or 10**7
+    assert find_size_preset(n_pairs) is preset
     config = load(choose_settings(statistics(n_pairs), "no"), tmp_path)
     assert (config.data.train.src, config.data.train.tgt, config.data.tgt_lang) == (("a, b.en",), ("it's #1.de",), "no")
-    assert config.model.encoder.n_layers == config.model.decoder.n_layers == point.n_layers
+    assert config.model.encoder.n_layers == config.model.decoder.n_layers == preset.n_layers
     assert (config.model.d_model, config.train.max_steps, config.schedule.peak) == (
-        point.d_model,
-        point.max_steps,
-        point.peak,
+        preset.d_model,
+        preset.max_steps,
+        preset.peak,
     )
 
 
@@ -102,7 +103,28 @@ def test_the_documented_rules_are_those_of_the_code() -> None:
         f"| {f'up to {p.max_pairs:,}' if p.max_pairs else 'more'} | {p.vocab_size:,} | {p.d_model}, {p.d_ff:,} "
         f"| {p.n_heads} | {p.n_layers} + {p.n_layers} | {p.dropout} | {p.sampling or '-'} "
         f"| {p.tokens * p.accumulate:,} | {p.peak:g} | {p.warmup_steps:,} | {p.max_steps:,} | {p.evidence} |"
-        for p in STARTING_POINTS
+        for p in SIZE_PRESETS
     ]
     page = (CONFIGS.parent / "docs" / "first_steps.md").read_text(encoding="utf-8")
     assert "\n".join(["", *rows, ""]) in page
+
+
+RESULTS = (CONFIGS.parent / "docs" / "results.md").read_text(encoding="utf-8")
+
+
+def gains(pattern: str) -> list[float]:
+    """Return the numbers in the row of docs/results.md that starts with a pattern."""
+    (row,) = re.findall(rf"^\| {pattern} \|(.*)$", RESULTS, re.MULTILINE)
+    return [float(number) for number in re.findall(r"[-+]?\d+\.\d\d\b", row)]
+
+
+def test_reasons_state_the_measured_gains() -> None:
+    settings = [*choose_settings(statistics(3000), "de"), *choose_settings(statistics(29_000), "de")]
+    reasons = {f"{setting.section}.{setting.key}": setting.reason for setting in settings}
+    assert reasons["model.positions"].startswith(f"{gains('rotary')[1]:.1f} BLEU more than sinusoidal (Multi30k,")
+    assert f"; {gains('wsd')[1]:.1f} BLEU more than a cosine (Multi30k," in reasons["schedule.kind"]
+    assert reasons["optimizer.kind"].startswith(f"{-gains('adam')[1]:.1f} BLEU more than Adam (Multi30k,")
+    plain, noisy = gains("0.1 on whole words"), gains(r"BPE-dropout of 0\.1 \(chosen\)")
+    differences = ", ".join(f"{after - before:+.1f}" for before, after in zip(plain, noisy, strict=True))
+    assert f"{differences} BLEU with 1,000, 3,000, 10,000 pairs (Multi30k," in reasons["tokenizer.sampling"]
+    assert all("one seed" in reason for reason in reasons.values() if "BLEU" in reason)

@@ -17,7 +17,7 @@ from transformer_mt.data.sources import Source, read_source
 from transformer_mt.data.tables import column_names, is_table
 from transformer_mt.data.text_files import check_is_file
 from transformer_mt.errors import UserError
-from transformer_mt.pipeline.starting_point import MIN_PAIRS, Choice, choose_settings, find_starting_point
+from transformer_mt.pipeline.size_presets import MIN_PAIRS, Setting, choose_settings, find_size_preset
 from transformer_mt.system.files import write_text
 
 COLUMN_NAME = re.compile(r"[\w-]{1,40}")  # other text in the first line of a table is taken for a sentence pair
@@ -25,11 +25,11 @@ HEAD_BYTES = 1 << 16  # of a file, in which zero bytes are searched
 
 
 @dataclass(frozen=True)
-class StartingConfig:
+class InitialConfig:
     """A configuration with the statistics and the reasons that it follows from."""
 
     statistics: CorpusStatistics
-    choices: list[Choice]
+    settings: list[Setting]
     src_lang: str
     tgt_lang: str
     evidence: str
@@ -50,10 +50,10 @@ class StartingConfig:
             f"Settings: {self.evidence}.",
             f"Train: tmt train --config {path}. All other keys: tmt config {path}",
         ]
-        return "\n".join([*(f"# {line}" for line in head), *_render_sections(self.choices)]) + "\n"
+        return "\n".join([*(f"# {line}" for line in head), *_render_sections(self.settings)]) + "\n"
 
 
-def write_starting_config(
+def write_initial_config(
     files: Sequence[Path],
     output: Path,
     *,
@@ -61,16 +61,16 @@ def write_starting_config(
     src_lang: str | None = None,
     tgt_lang: str | None = None,
     columns: Sequence[str] | None = None,
-) -> StartingConfig:
+) -> InitialConfig:
     """Inspect a corpus and write a configuration that trains on it.
 
-    `files` are two text files, or one table, whose `columns` may be named.
+    `files` are two text files, or one table with `columns` for source and target.
 
     Raises:
         UserError: The files are not a parallel corpus, or the output cannot be written. Nothing is written then.
     """
     _check_output(output, force)
-    found = _check_columns(files[0], columns, src_lang, tgt_lang) if len(files) == 1 else None
+    found = _choose_columns(files[0], columns, src_lang, tgt_lang) if len(files) == 1 else None
     source = _make_source(files, found)
     statistics = inspect_pairs(read_source(source, found or ("src", "tgt")))
     _check_statistics(statistics, files)
@@ -78,16 +78,16 @@ def write_starting_config(
     tgt = tgt_lang or _detect("tgt", statistics.tgt)
     if src == tgt:
         raise UserError(
-            f"{' and '.join(map(str, files))}: source and target are both {src}; if that is wrong, name the languages "
-            "with --src-lang and --tgt-lang"
+            f"{' and '.join(map(str, files))}: source and target are both {src}; if that is wrong, pass --src-lang "
+            "and --tgt-lang"
         )
     languages = [
-        Choice("data", "src_lang", src, "given" if src_lang else "detected"),
-        Choice("data", "tgt_lang", tgt, "given" if tgt_lang else "detected"),
-        Choice("data", "train", _source_keys(source, (src, tgt)), "paths are relative to the folder of the command"),
+        Setting("data", "src_lang", src, "given" if src_lang else "detected"),
+        Setting("data", "tgt_lang", tgt, "given" if tgt_lang else "detected"),
+        Setting("data", "train", _source_keys(source, (src, tgt)), "paths are relative to the folder of the command"),
     ]
-    choices = [*languages, *choose_settings(statistics, tgt)]
-    config = StartingConfig(statistics, choices, src, tgt, find_starting_point(statistics.n_pairs).evidence)
+    settings = [*languages, *choose_settings(statistics, tgt)]
+    config = InitialConfig(statistics, settings, src, tgt, find_size_preset(statistics.n_pairs).evidence)
     try:
         write_text(output, config.render(output))
     except OSError as error:
@@ -112,30 +112,37 @@ def _check_output(output: Path, force: bool) -> None:
         raise UserError(f"--out {output}: {error}") from None
 
 
-def _check_columns(
+def _choose_columns(
     table: Path, columns: Sequence[str] | None, src_lang: str | None, tgt_lang: str | None
 ) -> tuple[str, str]:
-    """Return the source and the target column of a table: the given ones, those named like the languages, or both."""
+    """Return the source and the target column of a table: the given ones, those named like the languages, or both.
+
+    Raises:
+        UserError: The header lacks a given column, names no columns, or leaves the choice open.
+    """
     if not is_table(table):
         raise UserError(
-            f"{table}: name two text files (tmt init SRC TGT), or one table that ends in .tsv, .csv, .jsonl (each also "
+            f"{table}: pass two text files (tmt init SRC TGT), or one table that ends in .tsv, .csv, .jsonl (each also "
             ".gz) or .parquet"
         )
     _check_file(table)
-    if columns is not None:
-        return columns[0], columns[1]
     names = column_names(table)
-    if len(names) < 2:
-        raise UserError(f"{table}: has one column ({names[0]}), and sentence pairs need two: source and target")
-    if wrong := [name for name in names if not COLUMN_NAME.fullmatch(name)]:
+    if columns is not None and {*columns} <= {*names}:
+        return columns[0], columns[1]
+    if columns is None and len(names) < 2:
+        raise UserError(f"{table}: has one column ({names[0][:40]}), and sentence pairs need two: source and target")
+    if sentences := [name for name in names if not COLUMN_NAME.fullmatch(name)]:
         raise UserError(
-            f'{table}:1: must name the columns, such as en and de, and reads "{wrong[0][:40]}"; insert that line, or '
-            "name the columns with --columns"
+            f'{table}:1: is no header line: it reads "{sentences[0][:40]}". Insert a line with the names of the '
+            "columns, such as en and de; if this is that line, pass two of its names as --columns SRC TGT"
         )
+    if columns is not None:
+        missing = next(column for column in columns if column not in names)
+        raise UserError(f"{table}: has no column {missing} (--columns); its columns are {', '.join(names)}")
     if src_lang in names and tgt_lang in names:
         return src_lang, tgt_lang
     if len(names) > 2:
-        raise UserError(f"{table}: has the columns {', '.join(names)}; choose two with --columns SRC TGT")
+        raise UserError(f"{table}: has the columns {', '.join(names)}; pass two of them as --columns SRC TGT")
     return names[0], names[1]
 
 
@@ -146,9 +153,9 @@ def _make_source(files: Sequence[Path], columns: tuple[str, str] | None) -> Sour
     for path in files:
         _check_file(path)
         if is_table(path):
-            raise UserError(f"{path}: a table holds both languages; name it alone (tmt init {path.name})")
+            raise UserError(f"{path}: a table holds both languages; pass it alone (tmt init {path.name})")
     if files[0].samefile(files[1]):
-        raise UserError(f"{files[0]} and {files[1]} are the same file; name the sentences and their translations")
+        raise UserError(f"{files[0]} and {files[1]} are the same file; pass the sentences and their translations")
     return Source(src=(str(files[0]),), tgt=(str(files[1]),))
 
 
@@ -159,7 +166,7 @@ def _check_file(path: Path) -> None:
     if not head:
         raise UserError(f"{path}: is empty; is it the right file?")
     if path.suffix not in (".gz", ".parquet") and b"\0" in head:
-        raise UserError(f"{path}: holds zero bytes, so it is binary or UTF-16; name a text file in UTF-8")
+        raise UserError(f"{path}: holds zero bytes, so it is binary or UTF-16; pass a text file in UTF-8")
 
 
 def _check_statistics(statistics: CorpusStatistics, files: Sequence[Path]) -> None:
@@ -170,14 +177,16 @@ def _check_statistics(statistics: CorpusStatistics, files: Sequence[Path]) -> No
         )
     if statistics.n_copies == n_pairs:
         raise UserError(
-            f"{names}: source and target are equal in every pair; name the sentences and their translations"
+            f"{names}: source and target are equal in every pair; pass the sentences and their translations"
         )
 
 
 def _detect(side: str, statistics: SideStatistics) -> str:
     language = detect_language(statistics.sample)
     if language is None:
-        raise UserError(f"{side}: the text has no words to tell its language by; name it with --{side}-lang")
+        raise UserError(
+            f"{side}: the language cannot be detected, because the text has no words; pass it as --{side}-lang"
+        )
     return language
 
 
@@ -199,10 +208,10 @@ def _source_keys(source: Source, languages: tuple[str, str]) -> dict[str, str]:
     return {"table": source.table[0], **named}
 
 
-def _render_sections(choices: Sequence[Choice]) -> Iterator[str]:
-    for section, group in groupby(choices, lambda choice: choice.section):
+def _render_sections(settings: Sequence[Setting]) -> Iterator[str]:
+    for section, group in groupby(settings, lambda setting: setting.section):
         yield f"\n{section}:"
-        lines = [(f"  {choice.key}: {render_value(choice.value)}", choice.reason) for choice in group]
+        lines = [(f"  {setting.key}: {render_value(setting.value)}", setting.reason) for setting in group]
         yield from (f"{line}  # {reason}" for line, reason in lines)
 
 
