@@ -15,7 +15,7 @@ from helpers import Tmt, assert_succeeded, assert_user_error, read_folder
 from transformer_mt.cli import plan as command
 from transformer_mt.config import root as configuration
 from transformer_mt.pipeline import plan as planning
-from transformer_mt.pipeline.plan import Measurements, Plan, advise, count_events, count_steps, find_exports
+from transformer_mt.pipeline.plan import Measurements, Plan, advise, count_events, find_exports
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.files import folder_bytes
 
@@ -130,7 +130,7 @@ def test_steps_validations_and_checkpoints_are_counted(
     overrides: tuple[str, ...], per_epoch: float, steps: int | None, events: tuple[int, int]
 ) -> None:
     config = configuration.load(QUICKSTART, overrides)
-    assert count_steps(config, per_epoch) == steps
+    assert config.train.last_step(per_epoch) == steps
     if steps is not None:
         assert count_events(config, steps, per_epoch) == events
 

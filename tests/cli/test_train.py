@@ -17,6 +17,7 @@ from transformer_mt.config import root as configuration
 from transformer_mt.errors import Interrupted
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.runs.manifest import write_manifest
+from transformer_mt.training.metrics_logger import LAST_TIMED, MetricsLogger
 from transformer_mt.training.trainer import Trainer
 
 TRAIN = ("train", "--config", "tiny.yaml")
@@ -24,7 +25,11 @@ TRAIN = ("train", "--config", "tiny.yaml")
 
 def test_training_logs_data_progress_and_the_end(tiny_run: Path, in_tiny: Path) -> None:
     printed = (in_tiny / "train.log").read_text(encoding="utf-8").split("\n")
-    assert printed[:3] == [
+    assert re.fullmatch(
+        r"training tiny: \w+ to \w+, on cpu \(precision \w+, threads 1\), until 12 steps.*; a validation every 4 steps",
+        printed[0],
+    )
+    assert printed[1:4] == [
         "data: 50 training pairs, 150 source and 150 target tokens (3.0 and 3.0 a sentence)",
         "data: 8 pairs in validation",
         "data: 6 pairs in unseen",
@@ -34,9 +39,20 @@ def test_training_logs_data_progress_and_the_end(tiny_run: Path, in_tiny: Path) 
     )
     assert any(re.match(r"step 4  validation  loss .* bleu .*\(best so far\)", line) for line in printed)
     assert sum(line.startswith("  reference  ") for line in printed) == 3 * 2
-    ended = r"training ended: train.max_steps 12 reached; \d\.\d\d hours in total"
+    ended = r"training ended: train.max_steps 12 reached; \d+ seconds in total"
     assert any(re.fullmatch(ended, line) for line in printed)
-    assert printed[-2] == "the run is in runs/tiny; its README.md lists the next commands"
+    assert "the run is in runs/tiny; next:" in printed
+    assert printed[-2].startswith("tmt board runs/tiny  ")
+
+
+@pytest.mark.parametrize(("n_steps", "is_estimated"), [(LAST_TIMED - 1, False), (LAST_TIMED, True), (60, True)])
+def test_the_first_steps_estimate_the_remaining_time_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], n_steps: int, is_estimated: bool
+) -> None:
+    logger = MetricsLogger(RunFolder(tmp_path), {}, last_step=100)
+    for step in range(1, n_steps + 1):
+        logger.advance(step)
+    assert capsys.readouterr().err.count("seconds to step 100") == is_estimated
 
 
 def test_a_finished_training_is_not_repeated(run_copy: Path, tmt: Tmt) -> None:

@@ -136,7 +136,7 @@ def measure(run: RunFolder, setup: Setup, setup_seconds: float, cache_bytes: int
     return Measurements(
         setup_seconds=setup_seconds,
         cache_bytes=cache_bytes,
-        step_seconds=window.seconds / window.n_padded * n_padded_per_epoch / steps_per_epoch(setup),
+        step_seconds=window.seconds / window.n_padded * n_padded_per_epoch / setup.steps_per_epoch,
         tokens_per_second=window.n_tgt / window.seconds,
         padding=1 - (window.n_src + window.n_tgt) / window.n_padded,
         validation_seconds=validation_seconds,
@@ -198,8 +198,8 @@ def count_parameters(model: Transformer) -> dict[str, int]:
 
 def _complete(setup: Setup, measured: Measurements, disk_free: int) -> Plan:
     config, machine, keep = setup.config, setup.machine, setup.config.keep
-    per_epoch = steps_per_epoch(setup)
-    steps = count_steps(config, per_epoch)
+    per_epoch = setup.steps_per_epoch
+    steps = config.train.last_step(per_epoch)
     n_validations, n_checkpoints = count_events(config, steps, per_epoch) if steps else (0, 0)
     predicted = setup.memory.n_bytes
     return Plan(
@@ -224,19 +224,6 @@ def _complete(setup: Setup, measured: Measurements, disk_free: int) -> Plan:
         disk_free=disk_free,
         exports=find_exports(config),
     )
-
-
-def steps_per_epoch(setup: Setup) -> float:
-    """Return the number of optimizer steps per pass through the training pairs."""
-    return len(setup.stream) / setup.config.batches.accumulate
-
-
-def count_steps(config: Config, per_epoch: float) -> int | None:
-    """Return the number of steps unless early stopping ends the training before, or None without a limit."""
-    limits = [config.train.max_steps] if config.train.max_steps is not None else []
-    if config.train.max_epochs is not None:
-        limits.append(math.ceil(config.train.max_epochs * per_epoch))
-    return min(limits, default=None)
 
 
 def count_events(config: Config, steps: int, per_epoch: float) -> tuple[int, int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from functools import partial
 from shlex import quote
 
@@ -134,9 +133,9 @@ def predict_memory(config: Config, machine: Machine, model: Transformer, stream:
 def warn_early_end(config: Config, stream: BatchStream) -> None:
     """Warn if `train.max_epochs` ends the training before the schedule ends."""
     total, epochs = config.schedule.total_steps, config.train.max_epochs
-    if config.schedule.kind not in KINDS_WITH_END or total is None or epochs is None:
+    steps = config.train.last_step(len(stream) / config.batches.accumulate)
+    if config.schedule.kind not in KINDS_WITH_END or total is None or epochs is None or steps is None:
         return
-    steps = math.ceil(epochs * len(stream) / config.batches.accumulate)
     if steps < total:
         log_rank0(
             f"warning: train.max_epochs {epochs} ends the training near step {steps:,}, before the "

@@ -20,7 +20,6 @@ def write_card(run: RunFolder, config: Config) -> None:
 def render_card(run: RunFolder, config: Config, record: Mapping[str, Any], best: CheckpointInfo | None) -> str:
     """Return the Markdown text from the content `record` of `run.json` and the best checkpoint, if any."""
     model, provenance = config.model, record["provenance"]
-    folder = quote(str(run.path))
     stacks = [model.for_stack(stack) for stack in (model.encoder, model.decoder)]
     d_ff, heads = (
         " + ".join(dict.fromkeys(str(getattr(stack, key)) for stack in stacks)) for key in ("d_ff", "n_heads")
@@ -46,15 +45,25 @@ def render_card(run: RunFolder, config: Config, record: Mapping[str, Any], best:
         "## Next commands",
         "",
         "```bash",
-        f"tmt translate {folder}                # a prompt, or standard input",
-        f"tmt translate {folder} --input F --output G",
-        f"tmt evaluate {folder} --src F --ref G",
-        f"tmt board {folder}",
+        next_commands(run, config),
         "```",
         "",
         "`config.yaml` holds every setting; `run.json` holds the versions and the machine.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def next_commands(run: RunFolder, config: Config) -> str:
+    """Return the commands that follow a training, one per line, with comments."""
+    folder = quote(str(run.path))
+    commands = {
+        f"tmt translate {folder}": "translate at a prompt, or standard input",
+        f"tmt translate {folder} --input F --output G": "translate a file",
+        f"tmt evaluate {folder}" + ("" if config.data.test else " --src F --ref G"): "scores with 95 % intervals",
+        f"tmt board {folder}": "curves and figures in TensorBoard",
+    }
+    width = max(map(len, commands))
+    return "\n".join(f"{command:<{width}}  # {purpose}" for command, purpose in commands.items())
 
 
 def _status(record: Mapping[str, Any]) -> Iterator[str]:

@@ -25,7 +25,7 @@ from transformer_mt.model.transformer import Transformer
 from transformer_mt.pipeline import figures
 from transformer_mt.pipeline.data import TrainingData, make_stream, prepare_data
 from transformer_mt.pipeline.resolve import predict_memory, resolve_batch_tokens, resolve_config, warn_early_end
-from transformer_mt.pipeline.run_card import write_card
+from transformer_mt.pipeline.run_card import next_commands, write_card
 from transformer_mt.pipeline.test_sets import score_test_sets
 from transformer_mt.pipeline.validation import Validator
 from transformer_mt.pipeline.warm_start import WarmStart, find_warm_start
@@ -34,7 +34,7 @@ from transformer_mt.runs.checkpoints import disk_space_warning, find_resume_chec
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system import launcher
 from transformer_mt.system.device import Machine, configure_process, hardware_name, resolve_machine
-from transformer_mt.system.logging import log, log_rank0
+from transformer_mt.system.logging import format_duration, log, log_rank0
 from transformer_mt.training import distributed
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.ema import ExponentialMovingAverage
@@ -76,7 +76,8 @@ def train(requested: Config, *, checkpoint: str = "last", restart: bool = False)
         config = setup.config
         if ranks.is_rank0:
             record_start(run, setup, warm_start)
-        with make_logger(run, config, ranks) as logger:
+        log_rank0(describe_model(setup))
+        with make_logger(run, setup, ranks) as logger:
             trainer = make_trainer(run, setup, ranks, logger)
             start = ranks.run_on_rank0(lambda: find_resume_checkpoint(run, checkpoint))
             if start is not None:
@@ -89,12 +90,12 @@ def train(requested: Config, *, checkpoint: str = "last", restart: bool = False)
                 metadata.record_resume(run, trainer.progress.step)
                 write_card(run, config)
             stop_reason = trainer.fit()
-            hours = trainer.progress.seconds / 3600
-            log_rank0(f"training ended: {stop_reason}; {hours:.2f} hours in total")
+            seconds = trainer.progress.seconds
+            log_rank0(f"training ended: {stop_reason}; {format_duration(seconds)} in total")
             if ranks.is_rank0:
-                finish(run, setup, stop_reason, hours, logger)
+                finish(run, setup, stop_reason, seconds / 3600, logger)
             ranks.barrier()
-    log_rank0(f"the run is in {run.path}; its README.md lists the next commands")
+    log_rank0(f"the run is in {run.path}; next:\n{next_commands(run, config)}")
 
 
 @contextmanager
@@ -135,12 +136,18 @@ class Setup:
     report: list[str]  # about the data
     memory: MemoryPrediction
 
+    @property
+    def steps_per_epoch(self) -> float:
+        """Return the number of optimizer steps per pass through the training pairs."""
+        return len(self.stream) / self.config.batches.accumulate
+
 
 def set_up(run: RunFolder, requested: Config, ranks: Ranks, warm_start: WarmStart | None) -> Setup:
     """Resolve the configuration, and prepare data and model. Only the tokenizers are written to the run folder."""
     resolved = ranks.run_on_rank0(lambda: resolve_config(run, requested))
     machine = resolve_machine(resolved.device, resolved.precision, resolved.threads)
     configure_process(machine)
+    log_rank0(describe_training(resolved, machine, ranks))
     with ranks.rank0_first():
         data = prepare_data(run, resolved, is_rank0=ranks.is_rank0)
     report = ranks.run_on_rank0(lambda: report_data(run, resolved, data, warm_start))
@@ -153,6 +160,32 @@ def set_up(run: RunFolder, requested: Config, ranks: Ranks, warm_start: WarmStar
     if ranks.is_rank0:
         warn_early_end(config, stream)
     return Setup(config, machine, data, model, stream, report, memory)
+
+
+def describe_training(config: Config, machine: Machine, ranks: Ranks) -> str:
+    """Return the first line of the log: what is trained, on which hardware, and how it ends."""
+    limits = [f"{config.train.max_steps:,} steps"] if config.train.max_steps is not None else []
+    if config.train.max_epochs is not None:
+        limits.append(f"{config.train.max_epochs:,} epochs")
+    if config.validation.patience is not None:
+        limits.append(f"{config.validation.patience} validations without better {config.validation.metric}")
+    threads = f", threads {machine.threads}" if machine.device.type == "cpu" else ""
+    processes = f", processes {ranks.size}" if ranks.size > 1 else ""
+    return (
+        f"training {config.name}: {config.data.src_lang} to {config.data.tgt_lang}, on {machine.device} "
+        f"(precision {machine.precision}{threads}{processes}), until {' or '.join(limits) or 'a signal stops it'}; "
+        f"a validation every {config.validation.every}"
+    )
+
+
+def describe_model(setup: Setup) -> str:
+    """Return the size of the model and of an epoch."""
+    model = setup.config.model
+    n_parameters = sum(parameter.numel() for parameter in setup.model.parameters())
+    return (
+        f"model: {model.encoder.n_layers} + {model.decoder.n_layers} layers, width {model.d_model}, "
+        f"{n_parameters:,} parameters; an epoch has {setup.steps_per_epoch:,.0f} steps"
+    )
 
 
 def report_data(run: RunFolder, config: Config, data: TrainingData, warm_start: WarmStart | None) -> list[str]:
@@ -202,14 +235,17 @@ def record_start(run: RunFolder, setup: Setup, warm_start: WarmStart | None) -> 
 # --- parts of the trainer ---------------------------------------------------------------------------------------------
 
 
-def make_logger(run: RunFolder, config: Config, ranks: Ranks) -> MetricsLogger:
+def make_logger(run: RunFolder, setup: Setup, ranks: Ranks) -> MetricsLogger:
     """Return the logger of metrics; ranks other than 0 log nothing."""
+    config = setup.config
     hparams = {
         key: value if isinstance(value, str | int | float | None) else str(value)
         for key, value in configuration.flatten(config).items()
         if key.partition(".")[0] in HPARAM_SECTIONS
     }
-    return (MetricsLogger if ranks.is_rank0 else SilentMetricsLogger)(run, hparams, config.train.max_steps)
+    return (MetricsLogger if ranks.is_rank0 else SilentMetricsLogger)(
+        run, hparams, config.train.last_step(setup.steps_per_epoch)
+    )
 
 
 def draw_figures(setup: Setup) -> dict[str, Figure]:

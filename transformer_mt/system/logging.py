@@ -23,3 +23,10 @@ def log(text: str) -> None:
         sys.stderr.flush()
     except OSError:
         sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115
+
+
+def format_duration(seconds: float) -> str:
+    """Format a duration in its largest unit, such as "50 seconds", "12 minutes" or "3.5 hours"."""
+    if seconds < 100:
+        return f"{seconds:.0f} seconds"
+    return f"{seconds / 60:.0f} minutes" if seconds < 100 * 60 else f"{seconds / 3600:.1f} hours"

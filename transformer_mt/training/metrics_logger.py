@@ -9,13 +9,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from tqdm import tqdm
 
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.files import append_text, write_text
-from transformer_mt.system.logging import log_rank0
+from transformer_mt.system.logging import format_duration, log_rank0
 from transformer_mt.training import tensorboard
 from transformer_mt.training.tensorboard import EventWriter, Scalar
 from transformer_mt.training.validation_result import ValidationResult
@@ -23,6 +23,7 @@ from transformer_mt.training.validation_result import ValidationResult
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+FIRST_TIMED, LAST_TIMED = 5, 25  # steps after the start that the estimate of the remaining time rests on
 BEST = "best/"  # prefix of the best scores so far
 
 
@@ -32,11 +33,11 @@ class MetricsLogger:
     The first entry opens the event file, so `truncate` can be called before it.
     """
 
-    def __init__(self, run: RunFolder, hparams: Mapping[str, Scalar], max_steps: int | None) -> None:
-        self.run, self.hparams, self.max_steps = run, hparams, max_steps
+    def __init__(self, run: RunFolder, hparams: Mapping[str, Scalar], last_step: int | None) -> None:
+        self.run, self.hparams, self.last_step = run, hparams, last_step
         self._events: EventWriter | None = None
         self._bar: Any = None
-        self._start_time = time.perf_counter()
+        self._start_time = self._timed_from = time.perf_counter()
         self._first_step: int | None = None
 
     def __enter__(self) -> MetricsLogger:
@@ -59,9 +60,11 @@ class MetricsLogger:
             self._first_step = step
             is_terminal = sys.stderr.isatty()
             self._bar = tqdm(
-                total=self.max_steps, initial=step - 1, unit="step", disable=not is_terminal, dynamic_ncols=True
+                total=self.last_step, initial=step - 1, unit="step", disable=not is_terminal, dynamic_ncols=True
             )
         self._bar.update()
+        if self._bar.disable:
+            self._estimate_time(step)
 
     def log_training(self, step: int, scalars: Mapping[str, float]) -> None:
         """Log training metrics, named `train/...`."""
@@ -73,7 +76,7 @@ class MetricsLogger:
         if self._bar is not None and not self._bar.disable:
             self._bar.set_postfix_str(summary)
         else:
-            of_total = f" of {self.max_steps:,}" if self.max_steps else ""
+            of_total = f" of {self.last_step:,}" if self.last_step else ""
             log_rank0(f"step {step:,}{of_total}  {summary}{self._time_left(step)}")
 
     def log_validation(self, step: int, result: ValidationResult, *, is_best: bool) -> None:
@@ -137,10 +140,19 @@ class MetricsLogger:
             best |= {name: value for name, value in entry.items() if name.startswith(BEST)}
         events.hparams({**self.hparams, **best})
 
+    def _estimate_time(self, step: int) -> None:
+        """Log once, after the first steps, how long the remaining ones will take."""
+        n_steps = step - cast(int, self._first_step) + 1
+        if n_steps == FIRST_TIMED:
+            self._timed_from = time.perf_counter()
+        if n_steps == LAST_TIMED and self.last_step is not None and step < self.last_step:
+            seconds = (time.perf_counter() - self._timed_from) / (LAST_TIMED - FIRST_TIMED) * (self.last_step - step)
+            log_rank0(f"about {format_duration(seconds)} to step {self.last_step:,}, validations not counted")
+
     def _time_left(self, step: int) -> str:
-        if self.max_steps is None or self._first_step is None:
+        if self.last_step is None or self._first_step is None:
             return ""
-        seconds = (time.perf_counter() - self._start_time) / (step - self._first_step + 1) * (self.max_steps - step)
+        seconds = (time.perf_counter() - self._start_time) / (step - self._first_step + 1) * (self.last_step - step)
         return f"  {tqdm.format_interval(seconds)} left"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, NamedTuple
@@ -61,6 +62,13 @@ class TrainConfig(Section):
     """steps ("500") or epochs ("1 epoch") between checkpoints; null: only each validation saves one"""
     log_every: Annotated[int, MAY_CHANGE] = Field(default=50, ge=1)
     """steps between log lines and points of the curves"""
+
+    def last_step(self, steps_per_epoch: float) -> int | None:
+        """Return the step at which a limit ends the training, or None without a limit."""
+        limits = [self.max_steps] if self.max_steps is not None else []
+        if self.max_epochs is not None:
+            limits.append(math.ceil(self.max_epochs * steps_per_epoch))
+        return min(limits, default=None)
 
 
 class ValidationConfig(Section):
