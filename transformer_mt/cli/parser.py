@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,6 +30,10 @@ EXTRA_ARGUMENTS = {"overrides": r"(?!-).*=.*", "steps": r"\d+", "texts": r"(?!--
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line. Positional arguments may follow options, which argparse alone does not support."""
     parser = make_parser()
+    if "_ARGCOMPLETE" in os.environ:  # the shell asks what may follow
+        from transformer_mt.cli.completion import complete
+
+        complete(parser)
     args, rest = parser.parse_known_args(arguments)
     end = rest.index("--") if "--" in rest else len(rest)
     rest, literal = rest[:end], rest[end + 1 :]  # an argument after "--" is never an option
@@ -85,6 +90,8 @@ def make_parser() -> argparse.ArgumentParser:
     summary = "check the environment and train a tiny model, for a bug report"
     _add_doctor(command("doctor", summary, "tmt doctor > report.txt"))
     _add_config(command("config", "print the resolved configuration with all defaults", "tmt config my.yaml"))
+    summary = "print the shell code that completes commands, options, keys and files at a Tab"
+    _add_completion(command("completion", summary, """eval "$(tmt completion bash)" in ~/.bashrc"""))
     return parser
 
 
@@ -301,6 +308,10 @@ def _add_board(parser: argparse.ArgumentParser) -> None:
     add("runs", type=Path, nargs="*", metavar="RUN", help="run folders (default: all in --runs-dir)")
     add("--runs-dir", type=Path, default=Path("runs"), metavar="DIR", help="folder of the runs (runs)")
     add("--port", type=int, default=6006, metavar="N", help="port on this machine (6006)")
+
+
+def _add_completion(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("shell", choices=("bash", "zsh"), help="the shell that you use")
 
 
 def _add_doctor(parser: argparse.ArgumentParser) -> None:
