@@ -52,7 +52,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tmt",
         description="Train a Transformer for machine translation from scratch, from one YAML file.",
-        epilog="tmt board shows training curves. configs/reference.yaml lists every key.",
+        epilog="tmt board shows training curves. tmt config prints every key.",
     )
     parser.add_argument("--version", action="version", version=f"tmt {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)

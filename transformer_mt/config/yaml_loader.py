@@ -98,7 +98,7 @@ def read_yaml(path: Path) -> Tree:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
     values, locations = _parse(text, str(path))
     if values is None:
-        raise UserError(f"{path}: is empty; configs/reference.yaml shows every key")
+        raise UserError(f"{path}: is empty; `tmt config` prints every key")
     if not isinstance(values, dict):
         raise UserError(f"{path}: must hold keys and values (`key: value`) at its top level")
     return Tree(cast(dict[str, Value], values), locations)
