@@ -15,9 +15,19 @@ from helpers import Tmt, assert_succeeded, assert_user_error, read_folder
 from transformer_mt.cli import plan as command
 from transformer_mt.config import root as configuration
 from transformer_mt.pipeline import plan as planning
-from transformer_mt.pipeline.plan import Measurements, Plan, advise, count_events, find_exports
+from transformer_mt.pipeline.plan import (
+    Measurements,
+    Plan,
+    advise,
+    count_events,
+    event_steps,
+    find_ctranslate2_problems,
+)
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.files import folder_bytes
+from transformer_mt.training import memory
+from transformer_mt.training.memory import MemoryPrediction
+from transformer_mt.training.progress import Milestone
 
 QUICKSTART = configuration.builtin_path("quickstart")
 MEASURED = Measurements(
@@ -34,24 +44,23 @@ MEASURED = Measurements(
 BIG_ENOUGH = Plan(
     name="x",
     hardware="CPU",
-    device="cpu",
     precision="fp32",
     threads=1,
     measured=MEASURED,
     parameters={},
-    largest_batch=(1, 1, 1),
-    memory_bytes=10,
-    memory_available=100,
+    memory=MemoryPrediction((1, 1, 1), 10, 100, "cpu"),
+    batch_tokens=2048,
+    accumulate=1,
     n_pairs=10,
     steps_per_epoch=10,
     steps=1500,
     may_stop_early=False,
     n_validations=2,
     n_checkpoints=2,
-    n_on_disk=2,
-    max_on_disk=2,
+    n_kept=2,
+    max_kept=2,
     disk_free=100,
-    exports={},
+    ctranslate2_problems=(),
 )
 
 
@@ -84,10 +93,10 @@ def test_the_plan_agrees_with_the_training(tiny_plan: Plan, tiny_run: Path, in_t
     assert max(saved) - min(saved) < 1000
     assert abs(tiny_plan.measured.checkpoint_bytes - saved[0]) < 1000
     assert (tiny_plan.steps, tiny_plan.n_validations, tiny_plan.n_checkpoints) == (12, 3, 3)
-    assert (tiny_plan.n_on_disk, tiny_plan.max_on_disk) == (3, 3)
+    assert (tiny_plan.n_kept, tiny_plan.max_kept) == (3, 3)
     assert tiny_plan.n_pairs == 50
     log = (in_tiny / "train.log").read_text(encoding="utf-8")
-    assert " x ".join(map(str, tiny_plan.largest_batch)) in log
+    assert " x ".join(map(str, tiny_plan.memory.largest_batch)) in log
 
 
 def test_the_plan_leaves_nothing_behind(tiny_plan: Plan, scratch: Path, in_tiny: Path) -> None:
@@ -108,12 +117,13 @@ def test_the_plan_is_printed_as_a_table_and_as_json(
     assert found["parameters"] == f"{sum(tiny_plan.parameters.values()):,}"
     assert found["epoch"].endswith(" for 50 pairs")
     assert "12 steps" in found["time"]
-    assert found["export to ctranslate2"] == "yes"
+    assert found["export"] == "weights, ctranslate2"
     assert command.NOTE in table
     values: dict[str, Any] = json.loads(assert_succeeded(tmt("plan", "tiny.yaml", "--json")))
     assert values["hours"] == tiny_plan.hours
     assert values["measured"]["tokens_per_second"] == tiny_plan.measured.tokens_per_second > 0
     assert values["fits_memory"] is True
+    assert values["memory"]["n_bytes"] == tiny_plan.memory.n_bytes
 
 
 @pytest.mark.parametrize(
@@ -123,6 +133,8 @@ def test_the_plan_is_printed_as_a_table_and_as_json(
         (("train.max_epochs=3",), 100.5, 302, (1, 1)),
         (("train.max_steps=null", "train.max_epochs=2", "validation.every=1 epoch"), 50, 100, (2, 2)),
         (("train.max_steps=1000", "validation.every=300", "train.save_every=100"), 100, 1000, (4, 10)),
+        (("train.max_steps=1500", "validation.every=500", "train.save_every=300"), 100, 1500, (3, 7)),
+        (("train.max_steps=10", "validation.every=4", "train.save_every=1 epoch"), 2.5, 10, (3, 5)),
         (("train.max_steps=null",), 100, None, (0, 0)),
     ],
 )
@@ -135,27 +147,56 @@ def test_steps_validations_and_checkpoints_are_counted(
         assert count_events(config, steps, per_epoch) == events
 
 
-def test_exports_name_the_keys_that_prevent_them() -> None:
-    assert find_exports(configuration.load(QUICKSTART)) == {"weights": "yes", "ctranslate2": "yes"}
-    exports = find_exports(configuration.load(QUICKSTART, ["model.qk_norm=true", "decoding.sample=true"]))
-    assert re.match(r"model\.qk_norm: .*; decoding\.sample: ", exports["ctranslate2"])
+@pytest.mark.parametrize("interval", ["1 step", "7 steps", "1 epoch", "3 epochs"])
+@pytest.mark.parametrize(("batches", "accumulate"), [(100, 1), (201, 2), (100, 3), (5, 7)])
+def test_events_are_those_of_the_training_loop(interval: str, batches: int, accumulate: int) -> None:
+    def epochs(step: int) -> int:
+        return step * accumulate // batches
+
+    milestones = (Milestone(step, epochs(step - 1), epochs(step)) for step in range(1, 1001))
+    expected = [milestone.step for milestone in milestones if milestone.is_due(interval)]
+    assert sorted(event_steps(interval, 1000, batches / accumulate)) == expected
+
+
+def test_keys_that_prevent_an_export_to_ctranslate2_are_printed(
+    tiny_plan: Plan, in_tiny: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert find_ctranslate2_problems(configuration.load(QUICKSTART)) == ()
+    config = configuration.load(QUICKSTART, ["model.qk_norm=true", "decoding.sample=true"])
+    problems = find_ctranslate2_problems(config)
+    assert [problem.split(":")[0] for problem in problems] == ["model.qk_norm", "decoding.sample"]
+    monkeypatch.setattr(planning, "make_plan", lambda _: replace(tiny_plan, ctranslate2_problems=problems))
+    table = assert_succeeded(tmt("plan", "tiny.yaml"))
+    assert re.search(r"^export +weights$", table, re.MULTILINE)
+    assert [line for line in table.splitlines() if line.split("  ")[1:2] == ["not ctranslate2"]] == [
+        f"  not ctranslate2  {problem}" for problem in problems
+    ]
 
 
 @pytest.mark.parametrize(
     ("changes", "advice"),
     [
         ({}, []),
-        ({"memory_bytes": None}, ["memory: batches.tokens=1024 batches.accumulate=2 "]),
-        ({"memory_bytes": 10**15}, ["memory: "]),
+        ({"memory": replace(BIG_ENOUGH.memory, n_bytes=None)}, ["memory: batches.tokens=1024 batches.accumulate=2 "]),
+        ({"memory": replace(BIG_ENOUGH.memory, n_bytes=10**15)}, ["memory: "]),
         ({"disk_free": 0}, ["disk: "]),
         ({"steps": 240_000, "n_validations": 0, "n_checkpoints": 0}, ["time: train.max_steps=86400 "]),
         ({"steps_per_epoch": 5000.0}, ["steps: an epoch has 5,000 steps"]),
     ],
 )
 def test_advice_names_what_does_not_fit(changes: dict[str, Any], advice: list[str]) -> None:
-    found = list(advise(replace(BIG_ENOUGH, **changes), configuration.load(QUICKSTART)))
+    found = list(advise(replace(BIG_ENOUGH, **changes)))
     assert len(found) == len(advice)
     assert all(line.startswith(start) for line, start in zip(found, advice, strict=True))
+
+
+def test_advice_halves_the_batch_that_auto_chose(in_tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "WARM_UP_STEPS", 1)
+    monkeypatch.setattr(planning, "MEASURED_STEPS", 1)
+    plan = planning.make_plan(configuration.load(Path("tiny.yaml"), ["batches.tokens=auto"]))
+    assert (plan.batch_tokens, plan.accumulate) == (memory.CPU_TOKENS, 1)
+    (advice,) = advise(replace(plan, memory=replace(plan.memory, n_bytes=None)))
+    assert advice.startswith(f"memory: batches.tokens={memory.CPU_TOKENS // 2} batches.accumulate=2 ")
 
 
 @pytest.mark.parametrize(

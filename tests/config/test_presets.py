@@ -1,12 +1,14 @@
-"""Presets of configs/architectures and configs/papers: all load and build a model; architectures learn (slow)."""
+"""Presets of configs/architectures and configs/papers: all load and train; architectures learn (slow)."""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
+from helpers import Tmt, assert_succeeded, read_metrics
 
-from transformer_mt.config.root import load
+from transformer_mt.config.root import flatten, load
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 ARCHITECTURES = sorted((CONFIGS / "architectures").glob("*.yaml"))
@@ -18,6 +20,15 @@ SMALL_MODEL = [
     "model.encoder={n_layers: 2}",
     "model.decoder={n_layers: 2}",
     "model.dropout={embedding: 0, residual: 0}",
+]
+TINY_TRAINING = [
+    "data={src_lang: en, tgt_lang: de, train: {src: train.en, tgt: train.de}}",
+    "data.validation={src: valid.en, tgt: valid.de}",
+    "train={max_steps: 2, log_every: 1}",
+    "validation={every: 2, metric: loss, probes: 0}",
+    "decoding={max_length_factor: 0, max_length_offset: 5}",
+    "device=cpu",
+    "threads=1",
 ]
 N_HEADS = {"multiquery_learned_gelu": 2}  # keeps the single key/value head as wide as in the preset
 
@@ -55,3 +66,32 @@ def test_small_model_of_an_architecture_learns_to_reverse_digits(preset: Path) -
 
     result = learn_to_reverse(resolve_machine("cpu", "fp32", 1), 120.0, load(preset, small_model(preset)).model)
     assert result.is_learnt, result
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("preset", PRESETS, ids=lambda path: path.stem)
+def test_preset_trains_with_its_tokenizer_optimizer_and_schedule(
+    preset: Path, in_tiny: Path, tmp_path: Path, tmt: Tmt
+) -> None:
+    """Two steps of a small model on a small corpus."""
+    config = load(preset)
+    total_steps = config.schedule.total_steps or config.train.max_steps  # a curve of two steps has no warm-up
+    assert_succeeded(
+        tmt(
+            *("train", "--config", preset, *TINY_TRAINING, *small_model(preset)),
+            *(f"schedule.total_steps={total_steps or 'null'}", f"runs_dir={tmp_path}", "name=preset"),
+        )
+    )
+    used, expected = (
+        {
+            key: value
+            for key, value in flatten(each).items()
+            if key.startswith(("tokenizer.", "optimizer.", "schedule."))
+        }
+        for each in (load(tmp_path / "preset" / "config.yaml"), config)
+    )
+    assert used == {**expected, "schedule.total_steps": total_steps}
+    metrics = read_metrics(tmp_path / "preset")
+    assert metrics["train/skipped_steps"] == {1: 0, 2: 0}
+    assert all(math.isfinite(loss) for loss in [*metrics["train/loss"].values(), metrics["valid/loss"][2]])
+    assert metrics["train/learning_rate"][2] > 0

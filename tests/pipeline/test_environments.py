@@ -59,7 +59,9 @@ TRAIN = ("train", "--config", "tiny.yaml")
 @pytest.mark.parametrize(
     "environment",
     [
-        {"HOME": "/proc/nonexistent", "USER": None, "LC_ALL": "POSIX"},
+        {"HOME": "/proc/nonexistent"},
+        {"HOME": "/dev/null", "LC_ALL": "POSIX"},
+        {"HOME": None, "USER": None, "LC_ALL": "C"},
         {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": None},
     ],
     ids=lambda environment: " ".join(f"{name}={value}" for name, value in environment.items()),

@@ -111,9 +111,9 @@ def test_second_signal_ends_a_save_at_once(
     assert_resumes(workspace, tiny_run, after=4)
 
 
-@pytest.mark.parametrize("call", [1, 3, 6, 7])
+@pytest.mark.parametrize("call", range(1, 8))
 def test_kill_during_a_save_keeps_the_checkpoint_before(call: int, workspace: Path, tiny_run: Path) -> None:
-    """Killed at `torch.save`, at an fsync of a file (3), the rename (6) or the last fsync (7)."""
+    """Killed at `torch.save`, at each fsync of a file or the folder (2 to 5), the rename (6) or the last fsync (7)."""
     process = start_training(workspace, "kill", str(call))
     _, log = process.communicate()
     assert process.returncode == 77, log

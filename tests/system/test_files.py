@@ -23,6 +23,7 @@ from transformer_mt.system.files import (
     atomic_shared_folder,
     delete_folder,
     format_bytes,
+    nearest_existing_folder,
     remove_leftovers,
     remove_stale_folders,
     write_text,
@@ -211,6 +212,13 @@ def test_full_disk_is_a_user_error_that_names_the_path(write, number: int, tmp_p
 def test_other_errors_are_raised_unchanged(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError), atomic_shared_folder(tmp_path / "folder"):
         (tmp_path / "missing").read_bytes()
+
+
+def test_nearest_existing_folder_is_where_a_path_would_be_created(tmp_path: Path, monkeypatch) -> None:
+    assert nearest_existing_folder(tmp_path) == tmp_path
+    assert nearest_existing_folder(tmp_path / "a" / "b") == tmp_path
+    monkeypatch.chdir(tmp_path)
+    assert nearest_existing_folder(Path("runs")) == tmp_path
 
 
 def test_bytes_are_formatted() -> None:

@@ -30,9 +30,10 @@ def run(args: argparse.Namespace) -> None:
     from transformer_mt.pipeline.plan import advise, make_plan
 
     plan = make_plan(config)
-    advice = list(advise(plan, config))
+    advice = list(advise(plan))
     if args.json:
-        derived = {key: getattr(plan, key) for key in ("hours", "disk_bytes", "max_disk_bytes", "fits_memory")}
+        derived = {key: getattr(plan, key) for key in ("hours", "disk_bytes", "max_disk_bytes")}
+        derived["fits_memory"] = plan.memory.fits
         print(json.dumps({**asdict(plan), **derived, "advice": advice}, ensure_ascii=False))
     else:
         rows = [*_rows(plan), *(("to change", line) for line in advice or ["nothing: it fits"])]
@@ -41,15 +42,15 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _rows(plan: Plan) -> Iterator[tuple[str, str]]:
-    measured = plan.measured
+    measured, memory = plan.measured, plan.memory
     yield "run", plan.name
-    yield "machine", f"{plan.hardware} (device {plan.device}, precision {plan.precision}, threads {plan.threads})"
+    yield "machine", f"{plan.hardware} (device {memory.device}, precision {plan.precision}, threads {plan.threads})"
     yield "parameters", f"{sum(plan.parameters.values()):,}"
     for part, count in plan.parameters.items():
         yield f"  {part}", f"{count:,}"
-    needed = "more than there is" if plan.memory_bytes is None else f"{format_bytes(plan.memory_bytes)}*"
-    yield "memory", f"{needed} of {format_bytes(plan.memory_available)}"
-    pairs, src, tgt = plan.largest_batch
+    needed = "more than there is" if memory.n_bytes is None else f"{format_bytes(memory.n_bytes)}*"
+    yield "memory", f"{needed} of {format_bytes(memory.available)}"
+    pairs, src, tgt = memory.largest_batch
     yield "  largest batch", f"{pairs:,} pairs x {src:,} source and {tgt:,} target tokens"
     yield "speed", f"{measured.tokens_per_second:,.0f} target tokens/s*"
     yield "  step", f"{measured.step_seconds:.2f} s*, padding {measured.padding:.0%}*"
@@ -62,11 +63,12 @@ def _rows(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "  free", format_bytes(plan.disk_free)
     yield (
         "  checkpoint",
-        f"{format_bytes(measured.checkpoint_bytes)}*, {plan.n_on_disk} to {plan.max_on_disk} at a time",
+        f"{format_bytes(measured.checkpoint_bytes)}*, {plan.n_kept} to {plan.max_kept} at a time",
     )
     yield "  cached text", f"{format_bytes(measured.cache_bytes)}*"
-    for kind, answer in plan.exports.items():
-        yield f"export to {kind}", answer
+    yield "export", "weights" if plan.ctranslate2_problems else "weights, ctranslate2"
+    for problem in plan.ctranslate2_problems:
+        yield "  not ctranslate2", problem
 
 
 def _time(plan: Plan) -> str:

@@ -9,8 +9,8 @@ import math
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -24,9 +24,10 @@ from transformer_mt.pipeline.train import Setup, make_trainer, make_validator, s
 from transformer_mt.pipeline.warm_start import find_warm_start
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.device import hardware_name
-from transformer_mt.system.files import folder_bytes, format_bytes, free_bytes
+from transformer_mt.system.files import folder_bytes, format_bytes, free_bytes, nearest_existing_folder
 from transformer_mt.training import memory
 from transformer_mt.training.distributed import Ranks
+from transformer_mt.training.memory import MemoryPrediction
 from transformer_mt.training.metrics_logger import SilentMetricsLogger
 from transformer_mt.training.progress import Interval
 from transformer_mt.training.trainer import LogWindow, Trainer
@@ -36,6 +37,7 @@ MEASURED_STEPS = 20
 WARM_UP_PAIRS = 8
 VALIDATION_PAIRS = 1000  # translated at most to measure the speed of a validation
 EXTRA_LENGTH = 3  # tokens by which the longest translation of a batch exceeds the mean ratio
+TOLERANCE = 1e-6  # of a step, for the rounding of fractions of epochs
 LONG_HOURS = 24.0  # from which on the plan advises a shorter training
 
 
@@ -60,39 +62,33 @@ class Plan:
 
     name: str
     hardware: str
-    device: str
     precision: str
     threads: int
     measured: Measurements
     parameters: dict[str, int]  # by part of the model
-    largest_batch: tuple[int, int, int]  # pairs, source length, target length
-    memory_bytes: int | None  # peak; None: the largest batch does not fit
-    memory_available: int
+    memory: MemoryPrediction  # at least the peak of the measured steps
+    batch_tokens: int  # `batches.tokens`, without `auto`
+    accumulate: int  # batches per step
     n_pairs: int
     steps_per_epoch: float
     steps: int | None  # None: only early stopping ends the training
     may_stop_early: bool
     n_validations: int
     n_checkpoints: int  # saved during the training
-    n_on_disk: int  # checkpoints at the same time, if the best one is among the last ones
-    max_on_disk: int  # otherwise
+    n_kept: int  # checkpoints at the same time, if the best one is among the last ones
+    max_kept: int  # otherwise
     disk_free: int
-    exports: dict[str, str]  # format -> "yes", or the keys that prevent it
-
-    @property
-    def fits_memory(self) -> bool:
-        """Return whether the largest batch fits."""
-        return self.memory_bytes is not None and self.memory_bytes <= self.memory_available
+    ctranslate2_problems: tuple[str, ...]  # keys and reasons that prevent the export to CTranslate2
 
     @property
     def disk_bytes(self) -> int:
         """Return the bytes of the run and its cache on the disk."""
-        return self.n_on_disk * self.measured.checkpoint_bytes + self.measured.cache_bytes
+        return self.n_kept * self.measured.checkpoint_bytes + self.measured.cache_bytes
 
     @property
     def max_disk_bytes(self) -> int:
         """Return the bytes on the disk if the best checkpoint is none of the last ones."""
-        return self.max_on_disk * self.measured.checkpoint_bytes + self.measured.cache_bytes
+        return self.max_kept * self.measured.checkpoint_bytes + self.measured.cache_bytes
 
     @property
     def hours(self) -> float | None:
@@ -112,19 +108,24 @@ def make_plan(requested: Config) -> Plan:
     with tempfile.TemporaryDirectory(prefix="tmt-plan-") as scratch:
         run, cache = RunFolder(Path(scratch) / "run"), Path(scratch) / "cache"
         run.path.mkdir()
-        data = requested.data.model_copy(update={"cache_dir": str(cache)})
-        in_scratch = requested.model_copy(update={"runs_dir": scratch, "data": data})
-        warm_start = find_warm_start(run, in_scratch, restart=False)
+        config = scratch_config(requested, runs_dir=run.path.parent, cache=cache)
+        warm_start = find_warm_start(run, config, restart=False)
         start = time.perf_counter()
-        setup = set_up(run, in_scratch, Ranks(), warm_start)
-        measured = measure(run, setup, time.perf_counter() - start, folder_bytes(cache))
-    return _complete(setup, measured, free_bytes(_existing_parent(Path(requested.runs_dir))))
+        setup = set_up(run, config, Ranks(), warm_start)
+        measured = measure_training(run, setup, time.perf_counter() - start, folder_bytes(cache))
+    return _derive_plan(setup, measured, free_bytes(nearest_existing_folder(Path(requested.runs_dir))))
+
+
+def scratch_config(requested: Config, runs_dir: Path, cache: Path) -> Config:
+    """Return the configuration with other folders for the run and the cache."""
+    data = requested.data.model_copy(update={"cache_dir": str(cache)})
+    return requested.model_copy(update={"runs_dir": str(runs_dir), "data": data})
 
 
 # --- measurements -----------------------------------------------------------------------------------------------------
 
 
-def measure(run: RunFolder, setup: Setup, setup_seconds: float, cache_bytes: int) -> Measurements:
+def measure_training(run: RunFolder, setup: Setup, setup_seconds: float, cache_bytes: int) -> Measurements:
     """Validate, take steps and save a checkpoint in the run folder."""
     trainer = make_trainer(run, setup, Ranks(), SilentMetricsLogger(run, {}, None))
     validation_seconds = measure_validation(setup)  # before the steps: an untrained model reaches the length limit
@@ -193,79 +194,78 @@ def count_parameters(model: Transformer) -> dict[str, int]:
     return {part: count for part, count in counts.items() if count}
 
 
-# --- what follows -----------------------------------------------------------------------------------------------------
+# --- derived values ---------------------------------------------------------------------------------------------------
 
 
-def _complete(setup: Setup, measured: Measurements, disk_free: int) -> Plan:
+def _derive_plan(setup: Setup, measured: Measurements, disk_free: int) -> Plan:
     config, machine, keep = setup.config, setup.machine, setup.config.keep
     per_epoch = setup.steps_per_epoch
     steps = config.train.last_step(per_epoch)
     n_validations, n_checkpoints = count_events(config, steps, per_epoch) if steps else (0, 0)
-    predicted = setup.memory.n_bytes
     return Plan(
         name=str(config.name),
         hardware=hardware_name(machine.device),
-        device=str(machine.device),
         precision=machine.precision,
         threads=machine.threads,
         measured=measured,
         parameters=count_parameters(setup.model),
-        largest_batch=setup.memory.largest_batch,
-        memory_bytes=None if predicted is None else max(predicted, measured.peak_bytes),
-        memory_available=setup.memory.available,
+        memory=_at_least(setup.memory, measured.peak_bytes),
+        batch_tokens=config.batches.token_budget,
+        accumulate=config.batches.accumulate,
         n_pairs=len(setup.data.train),
         steps_per_epoch=per_epoch,
         steps=steps,
         may_stop_early=config.validation.patience is not None,
         n_validations=n_validations,
         n_checkpoints=n_checkpoints,
-        n_on_disk=min(max(keep.best, keep.last) + 1, n_checkpoints or sys.maxsize),
-        max_on_disk=min(keep.best + keep.last + 1, n_checkpoints or sys.maxsize),
+        n_kept=min(max(keep.best, keep.last) + 1, n_checkpoints or sys.maxsize),
+        max_kept=min(keep.best + keep.last + 1, n_checkpoints or sys.maxsize),
         disk_free=disk_free,
-        exports=find_exports(config),
+        ctranslate2_problems=find_ctranslate2_problems(config),
     )
+
+
+def _at_least(prediction: MemoryPrediction, peak: int) -> MemoryPrediction:
+    return prediction if prediction.n_bytes is None else replace(prediction, n_bytes=max(prediction.n_bytes, peak))
 
 
 def count_events(config: Config, steps: int, per_epoch: float) -> tuple[int, int]:
     """Return the number of validations and of saved checkpoints. The last step is always validated and saved."""
-
-    def last_and_count(interval: Interval) -> tuple[bool, int]:
-        count, unit = interval.split()
-        length = int(count) * (1 if unit.startswith("step") else per_epoch)
-        return math.isclose(steps % length, 0, abs_tol=1e-9), int(steps / length + 1e-9)
-
-    is_last, n_validations = last_and_count(config.validation.every)
-    n_validations += not is_last
-    n_saves = last_and_count(config.train.save_every)[1] if config.train.save_every else 0
-    return n_validations, max(n_validations, n_saves)
+    validated = event_steps(config.validation.every, steps, per_epoch)
+    saved = event_steps(config.train.save_every, steps, per_epoch) if config.train.save_every else ()
+    n_validations = len(validated) + (steps not in validated)
+    return n_validations, n_validations + sum(step not in validated and step != steps for step in saved)
 
 
-def find_exports(config: Config) -> dict[str, str]:
-    """Return each export format with "yes", or with the keys and reasons that prevent it."""
-    problems = [
+def event_steps(interval: Interval, steps: int, per_epoch: float) -> Collection[int]:
+    """Return the steps, up to the last one, after which an event with this interval is due."""
+    count, unit = interval.split()
+    if unit.startswith("step"):
+        return range(int(count), steps + 1, int(count))
+    n_epochs = int(steps / per_epoch + TOLERANCE)
+    return {math.ceil(n * per_epoch - TOLERANCE) for n in range(int(count), n_epochs + 1, int(count))}
+
+
+def find_ctranslate2_problems(config: Config) -> tuple[str, ...]:
+    """Return each key that prevents an export to CTranslate2, with the reason."""
+    return (
         *(f"model.{key}: {reason}" for key, reason in unsupported_model(config.model)),
         *(f"decoding.{key}: {reason}" for key, reason in unsupported_search(config.decoding)),
-    ]
-    return {"weights": "yes", "ctranslate2": "; ".join(problems) or "yes"}
+    )
 
 
-def advise(plan: Plan, config: Config) -> Iterator[str]:
+def advise(plan: Plan) -> Iterator[str]:
     """Yield what to change if the training does not fit into memory, disk or a day."""
-    if not plan.fits_memory:
-        tokens, accumulate = config.batches.token_budget // 2, config.batches.accumulate * 2
+    if not plan.memory.fits:
         yield (
-            f"memory: batches.tokens={tokens} batches.accumulate={accumulate} halves a batch and keeps the step; "
-            "data.max_length drops the longest pairs"
+            f"memory: batches.tokens={plan.batch_tokens // 2} batches.accumulate={plan.accumulate * 2} halves a batch "
+            "and keeps the step; data.max_length drops the longest pairs"
         )
     if plan.max_disk_bytes > plan.disk_free:
         missing = format_bytes(plan.max_disk_bytes - plan.disk_free)
-        yield f"disk: {missing} are missing; keep.last=1 keeps fewer checkpoints, runs_dir=... names another disk"
+        yield f"disk: {missing} are missing; keep.last=1 keeps fewer checkpoints, runs_dir=DIR writes to another disk"
     if plan.hours is not None and plan.hours > LONG_HOURS:
         steps = int(LONG_HOURS / plan.hours * (plan.steps or 0))
         yield f"time: train.max_steps={steps} takes {LONG_HOURS:g} hours here; a GPU or a smaller model takes less"
     if plan.steps is not None and plan.steps < plan.steps_per_epoch:
         yield f"steps: an epoch has {plan.steps_per_epoch:,.0f} steps, so that some pairs are never read"
-
-
-def _existing_parent(path: Path) -> Path:
-    return next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())

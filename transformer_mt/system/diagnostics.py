@@ -253,9 +253,9 @@ def run_python(code: str) -> str:
 
 def check_disk(runs: Path) -> Iterator[Check]:
     """Check the free space, and that files can be created, in the folder of the runs or the one that will hold it."""
-    folder = runs.absolute()
-    while not folder.exists():
-        folder = folder.parent
+    from transformer_mt.system.files import nearest_existing_folder
+
+    folder = nearest_existing_folder(runs)
     yield run_check("disk", "free space", lambda: _describe_space(folder), Severity.WARNING)
     yield run_check("disk", "write access", lambda: _try_writing(folder), Severity.ERROR)
 

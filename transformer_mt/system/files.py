@@ -202,6 +202,11 @@ def _fsync(path: Path) -> None:
 # --- sizes ------------------------------------------------------------------------------------------------------------
 
 
+def nearest_existing_folder(path: Path) -> Path:
+    """Return the first that exists of a path and its parents: the place where the path would be created."""
+    return next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
+
+
 def free_bytes(folder: Path) -> int:
     """Return the bytes that can still be written to the disk of a folder."""
     return shutil.disk_usage(folder).free
