@@ -54,10 +54,13 @@ def in_json(tmt: Tmt, *arguments: object) -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
-def rows(hypotheses: list[str], references: list[str]) -> list[str]:
-    """Return the rows of the printed table."""
-    scores = score_with_intervals(hypotheses, references, Scorer("13a", "de"))
-    return [found.line(name) for name, found in scores.items()]
+def rows(hypotheses: list[str], references: list[str]) -> list[list[str]]:
+    """Return the words of the printed table."""
+    printed: list[list[str]] = [TITLE.split()]
+    for name, found in score_with_intervals(hypotheses, references, Scorer("13a", "de")).items():
+        low, high = found.interval or (0, 0)
+        printed.append([name, f"{found.value:.2f}", f"{low:.2f}", "to", f"{high:.2f}", found.signature])
+    return printed
 
 
 # --- a run ------------------------------------------------------------------------------------------------------------
@@ -76,7 +79,7 @@ def test_scores_equal_sacrebleu_on_the_translations(texts: Path, tiny_run: Path,
     hypotheses = tmt("translate", tiny_run, "--input", "valid.en").stdout.split("\n")[:-1]
     name, *found, end = done.stdout.split("\n")
     assert re.fullmatch(r"valid\.en \(8 pairs, beam 5, step \d+, \d+\.\d s\)", name)
-    assert (found, end) == ([TITLE, *rows(hypotheses, lines_of("valid.de"))], "")
+    assert ([line.split() for line in found], end) == (rows(hypotheses, lines_of("valid.de")), "")
 
 
 @pytest.mark.filterwarnings("default")
@@ -154,8 +157,9 @@ def test_a_run_on_moses_text_is_scored_on_plain_text(run_copy: Path, tiny_run: P
 
 def test_a_file_of_translations_is_scored(texts: Path, tmt: Tmt) -> None:
     done = tmt("evaluate", *HYP)
-    expected = ["train6.de (6 pairs)", TITLE, *rows(lines_of("test.de"), lines_of("train6.de")), ""]
-    assert done.stdout.split("\n") == expected
+    title, *found, end = done.stdout.split("\n")
+    assert (title, end) == ("train6.de (6 pairs)", "")
+    assert [line.split() for line in found] == rows(lines_of("test.de"), lines_of("train6.de"))
     assert in_json(tmt, *HYP)["hypotheses"] == "test.de"
 
 

@@ -127,8 +127,3 @@ def test_large_test_sets_have_no_interval(monkeypatch: pytest.MonkeyPatch) -> No
     for name, score in large.items():
         assert (score.value, score.interval) == (small[name].value, None)
         assert "bs:" in small[name].signature and "bs:" not in score.signature
-    assert large["TER"].line("TER").startswith("TER      0.00  -    ")
-
-
-def test_line_for_the_terminal() -> None:
-    assert IntervalScore(31.416, "a|b", (30.0, 32.5)).line("chrF++") == "chrF++  31.42  30.00 to 32.50    a|b"

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from transformer_mt.cli.export import check_output_is_new, write_weights_folder
+from transformer_mt.cli.table import print_table
 from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
@@ -40,7 +41,9 @@ def run(args: argparse.Namespace) -> None:
     steps = [info.step for info in checkpoints]
     description = f"the mean of {run.path}, steps {', '.join(f'{step:,}' for step in steps)}"
     write_weights_folder(run, output, model.cpu(), replace(checkpoints[-1], scores=scores), description, steps)
-    print(*_table([*((f"{info.step:,}", info.scores) for info in checkpoints), ("average", scores)]), sep="\n")
+    scored = [*((f"{info.step:,}", info.scores) for info in checkpoints), ("average", scores)]
+    rows = [[name, *(f"{values[key]:.4f}" if key in values else "-" for key in COLUMNS)] for name, values in scored]
+    print_table(["step", *COLUMNS], rows, numbers=range(1, len(COLUMNS) + 1))
     size = files.format_bytes(files.folder_bytes(output))
     print(f"{output}: {description}, {size}; tmt translate, evaluate, export read it like a run")
 
@@ -115,11 +118,3 @@ def _validate(
     configure_process(machine)
     model.to(machine.device)
     return train.make_validator(config, machine, Ranks(), model, tokenizers, corpus)().scores
-
-
-def _table(rows: Sequence[tuple[str, dict[str, float]]]) -> list[str]:
-    lines = ["step".rjust(9) + "".join(column.rjust(12) for column in COLUMNS)]
-    for name, scores in rows:
-        cells = (f"{scores[column]:12.4f}" if column in scores else "-".rjust(12) for column in COLUMNS)
-        lines.append(name.rjust(9) + "".join(cells))
-    return lines

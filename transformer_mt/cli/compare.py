@@ -13,6 +13,7 @@ from string import ascii_uppercase
 from transformer_mt import __version__
 from transformer_mt.cli.line_input import WINDOW_LINES, check_files, windows
 from transformer_mt.cli.options import LOADING_OPTIONS, SEARCH_OPTIONS, flag, load_translator
+from transformer_mt.cli.table import print_table
 from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
 from transformer_mt.data.text_files import read_aligned_files, read_lines
@@ -32,7 +33,7 @@ def run(args: argparse.Namespace) -> None:
     if args.json:
         print(json.dumps({"tmt": __version__, **asdict(comparison)}, ensure_ascii=False, indent=1))
     else:
-        print(*comparison.lines(), sep="\n")
+        comparison.show()
 
 
 def _check_arguments(args: argparse.Namespace) -> None:
@@ -69,32 +70,33 @@ class Comparison:
     frequencies: Sequence[FrequencyBucket]
     sentences: Sequence[SentenceComparison]
 
-    def lines(self) -> Iterator[str]:
-        """Yield the lines to print."""
+    def show(self) -> None:
+        """Print all results."""
         for letter, name in self.systems.items():
-            yield f"{letter}  {name}"
-        yield f"\n{self.pairs:,} pairs; p of the difference to A, by paired bootstrap and approximate randomisation"
-        yield from _table(["", "", "score", "to A", "p bootstrap", "p randomisation"], list(self._score_rows()))
+            print(f"{letter}  {name}")
+        print(f"\n{self.pairs:,} pairs; p of the difference to A, by paired bootstrap and approximate randomisation")
+        header = ["", "", "score", "to A", "p bootstrap", "p randomisation"]
+        print_table(header, list(self._score_rows()), numbers=range(2, len(header)))
         for name, comparison in self.metrics.items():
-            yield f"{name:<6}  {comparison.signature}"
+            print(f"{name:<6}  {comparison.signature}")
         if "TER" not in self.metrics:
-            yield NO_TER
+            print(NO_TER)
         letters = list(self.systems)
-        yield "\nby words of the reference"
+        print("\nby words of the reference")
         head = ["words", "pairs", *(f"{metric} {letter}" for metric in ("BLEU", "chrF") for letter in letters)]
         rows = [[one.words, f"{one.pairs:,}", *_two_decimals([*one.bleu, *one.chrf])] for one in self.lengths]
-        yield from _table(head, rows)
+        print_table(head, rows, numbers=range(1, len(head)))
         if self.frequencies:
-            yield "\nF1 of words, by their frequency in the training text"
+            print("\nF1 of words, by their frequency in the training text")
             rows = [[one.frequency, f"{one.words:,}", *_two_decimals(one.f1)] for one in self.frequencies]
-            yield from _table(["times", "words", *letters], rows)
+            print_table(["times", "words", *letters], rows, numbers=range(1, len(letters) + 2))
         for sentence in self.sentences:
-            yield f"\nline {sentence.line}"
+            print(f"\nline {sentence.line}")
             if sentence.source is not None:
-                yield f"  source     {sentence.source}"
-            yield f"  reference  {sentence.reference}"
+                print(f"  source     {sentence.source}")
+            print(f"  reference  {sentence.reference}")
             for letter, text, chrf in zip(letters, sentence.translations, sentence.chrf, strict=True):
-                yield f"  {letter} {chrf:8.2f}  {text}"
+                print(f"  {letter} {chrf:8.2f}  {text}")
 
     def _score_rows(self) -> Iterator[list[str]]:
         for metric, comparison in self.metrics.items():
@@ -180,12 +182,3 @@ def _read_training_text(args: argparse.Namespace, configs: Mapping[Path, Config]
 
 def _two_decimals(values: Sequence[float]) -> list[str]:
     return [f"{value:.2f}" for value in values]
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Align the first column to the left, the others to the right."""
-    cells = [head, *rows]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for row in cells:
-        others = (cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))
-        yield "  ".join([row[0].ljust(widths[0]), *others]).rstrip()

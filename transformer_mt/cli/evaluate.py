@@ -16,6 +16,7 @@ from transformer_mt import __version__
 from transformer_mt.cli.line_input import Line
 from transformer_mt.cli.line_output import check_output, open_output
 from transformer_mt.cli.options import LOADING_OPTIONS, SEARCH_OPTIONS, flag, load_translator
+from transformer_mt.cli.table import print_table
 from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
 from transformer_mt.data.text_files import read_aligned_files
@@ -42,7 +43,7 @@ def run(args: argparse.Namespace) -> None:
         print(json.dumps({"tmt": __version__, **header, "test_sets": test_sets}, ensure_ascii=False, indent=1))
     else:
         for evaluation in evaluations:
-            print(*evaluation.lines(args.show or 0), sep="\n")
+            evaluation.show(args.show or 0)
 
 
 def _check_arguments(args: argparse.Namespace) -> None:
@@ -86,20 +87,22 @@ class Evaluation:
     seconds: float | None = None
     """Time to translate the test set."""
 
-    def lines(self, show: int) -> Iterator[str]:
-        """Yield the lines to print: the first `show` translations, then a table of the scores."""
-        for sample in self.samples[:show]:
-            yield "\n".join([*sample.lines(), ""])
+    def show(self, n_samples: int) -> None:
+        """Print the first translations, then a table of the scores."""
+        for sample in self.samples[:n_samples]:
+            print(*sample.lines(), "", sep="\n")
         seconds = "" if self.seconds is None else f"{self.seconds:.1f} s"
-        yield f"{self.name} ({', '.join(filter(None, (f'{self.pairs:,} pairs', self.method, seconds)))})"
-        yield f"{'':<6}  score  {'95 % interval':<16}  signature"
+        print(f"{self.name} ({', '.join(filter(None, (f'{self.pairs:,} pairs', self.method, seconds)))})")
+        rows: list[tuple[str, ...]] = []
         for name, found in self.scores.items():
-            yield found.line(name)
+            interval = "{:.2f} to {:.2f}".format(*found.interval) if found.interval else "-"
+            rows.append((name, f"{found.value:.2f}", interval, found.signature))
+        print_table(("", "score", "95 % interval", "signature"), rows, numbers=(1,))
         if "TER" not in self.scores:
-            yield NO_TER
+            print(NO_TER)
         for found in self.scores.values():
             if isinstance(found, PaperBleu):
-                yield found.explain()
+                print(found.explain())
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from shlex import quote
 
-from transformer_mt.cli.table import align_left
+from transformer_mt.cli.table import print_table
 from transformer_mt.errors import UserError
 from transformer_mt.pipeline.initial_config import render_value, write_initial_config
 
@@ -27,9 +27,9 @@ def run(args: argparse.Namespace) -> None:
     rows = [
         (f"{setting.section}.{setting.key}", render_value(setting.value), setting.reason) for setting in config.settings
     ]
-    print(*align_left([("setting", "value", "why"), *rows]), "", sep="\n")
-    print(f"settings: {config.evidence}")
+    print_table(("setting", "value", "why"), rows)
+    print(f"\nsettings: {config.evidence}")
     out = quote(str(args.out))
     print(f"{args.out} is written; next:")
     commands = [(f"  tmt plan {out}", "# hours, memory and disk"), (f"  tmt train --config {out}", "# train")]
-    print(*align_left(commands), sep="\n")
+    print_table((), commands)

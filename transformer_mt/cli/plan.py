@@ -10,7 +10,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from transformer_mt.cli.options import load_config
-from transformer_mt.cli.table import align_left
+from transformer_mt.cli.table import print_table
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.files import format_bytes
@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> None:
         print(json.dumps({**asdict(plan), **derived, "advice": advice}, ensure_ascii=False))
     else:
         rows = [*_rows(plan), *(("to change", line) for line in advice or ["nothing: it fits"])]
-        print(*align_left(rows), sep="\n")
+        print_table((), rows)
         print(f"\n* measured now: {NOTE}")
 
 

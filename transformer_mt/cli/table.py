@@ -1,11 +1,41 @@
-"""Plain tables for the terminal."""
+"""Tables on standard output: wrapped and with colours on a terminal, otherwise aligned plain lines."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Container, Sequence
 
 
-def align_left(rows: Sequence[Sequence[str]]) -> list[str]:
+def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Container[int] = ()) -> None:
+    """Print rows under a header, or without one if `header` is empty.
+
+    The columns `numbers`, counted from 0, are aligned right. `NO_COLOR` is respected.
+    """
+    is_text = [i not in numbers for i in range(len(header or rows[0]))]
+    if sys.stdout.isatty():
+        _print_rich(header, rows, is_text)
+    else:
+        print(*align([header, *rows] if header else rows, is_text), sep="\n")
+
+
+def align(rows: Sequence[Sequence[str]], is_text: Sequence[bool]) -> list[str]:
     """Return the rows as lines with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    pads = [str.ljust if left else str.rjust for left in is_text]
+    return [
+        "  ".join(pad(cell, width) for pad, cell, width in zip(pads, row, widths, strict=True)).rstrip() for row in rows
+    ]
+
+
+def _print_rich(header: Sequence[str], rows: Sequence[Sequence[str]], is_text: Sequence[bool]) -> None:
+    from rich.console import Console  # only here, because the import takes time
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, show_header=bool(header), header_style="bold", padding=(0, 2, 0, 0))
+    for i, left in enumerate(is_text):
+        style = "cyan" if i == 0 and left else None
+        table.add_column(header[i] if header else "", justify="left" if left else "right", style=style, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))  # Text: brackets in a cell are no markup
+    Console(file=sys.stdout, highlight=False).print(table)

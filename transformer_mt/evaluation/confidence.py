@@ -23,11 +23,6 @@ class IntervalScore(Score):
     """Mean of the bootstrap samples, minus and plus half the width of their central 95 %, as in `sacrebleu
     --confidence`. None for more than `MAX_RESAMPLED_PAIRS` pairs."""
 
-    def line(self, name: str) -> str:
-        """Return a table row for the terminal."""
-        interval = "{:.2f} to {:.2f}".format(*self.interval) if self.interval else "-"
-        return f"{name:<6} {self.value:6.2f}  {interval:<16}  {self.signature}"
-
 
 def score_with_intervals(
     hypotheses: Sequence[str], references: Sequence[str], scorer: Scorer
