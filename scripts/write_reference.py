@@ -5,13 +5,12 @@ They are configs/reference.yaml, configs/schema.json and docs/configuration_refe
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from transformer_mt.config import root as configuration
-from transformer_mt.config.rendering import render_yaml
+from transformer_mt.config.rendering import render_scalar, render_yaml
 from transformer_mt.config.root import Config
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -94,17 +93,11 @@ def _section_name(schema: dict[str, Any]) -> str | None:
 
 def _row(path: str, schema: dict[str, Any], shown: str = "") -> str:
     mark = " `*`" if configuration.may_change(path) else ""
-    default = "required" if "default" not in schema else f"`{_scalar(schema['default'])}`"
+    default = "required" if "default" not in schema else f"`{render_scalar(schema['default'])}`"
     if path.endswith(("src_lang", "tgt_lang", "data.train")):
         default = "required"
     meaning = schema["description"].removesuffix("; required").replace("|", "\\|")
     return f"| `{shown or path}`{mark} | {_values(schema)} | {default} | {meaning} |"
-
-
-def _scalar(value: object) -> str:
-    if isinstance(value, list):
-        return f"[{', '.join(map(_scalar, cast(list[object], value)))}]"
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _values(schema: dict[str, Any]) -> str:

@@ -43,7 +43,7 @@ def test_only_the_chosen_runs_are_shown(tiny_run: Path, tmp_path: Path) -> None:
     assert (tiny_run / "tensorboard" / "valid").is_dir()
     with linked_log_folder([], tiny_run.parent) as folder:
         assert folder == tiny_run.parent
-    with pytest.raises(UserError, match="a run is named twice"), linked_log_folder([tiny_run, tiny_run], tmp_path):
+    with pytest.raises(UserError, match="a run is given twice"), linked_log_folder([tiny_run, tiny_run], tmp_path):
         pass
 
 

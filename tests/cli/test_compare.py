@@ -142,7 +142,7 @@ def test_missing_training_text_or_cache_gives_a_warning(workspace: Path, tmt: Tm
         "tmt: warning: runs/tiny: the table by word frequency is left out: its training text cannot be read"
         in done.stderr
     )
-    assert "--train F names" in done.stderr
+    assert "pass a training text as --train F" in done.stderr
     assert "frequency" not in done.stdout
 
 
@@ -169,7 +169,7 @@ def test_changed_training_text_gives_a_warning(workspace: Path, tmt: Tmt) -> Non
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("a.de --ref valid.de", "name at least two runs or files"),
+        ("a.de --ref valid.de", "pass at least two runs or files"),
         ("a.de b.de", "arguments are required: --ref"),
         ("a.de nope --ref valid.de", "nope: no such run folder and no such file"),
         ("a.de b.de --ref nope", "nope: no such file"),
@@ -184,7 +184,7 @@ def test_changed_training_text_gives_a_warning(workspace: Path, tmt: Tmt) -> Non
         ("empty empty --ref empty", "empty: holds no lines"),
         ("a.de latin --ref valid.de", "latin:1: not UTF-8 text"),
         ("a.de folder --ref valid.de --src valid.en", "folder: is not a run folder"),
-        ("a.de runs/tiny --ref valid.de", "name its source sentences with --src"),
+        ("a.de runs/tiny --ref valid.de", "pass its source sentences as --src F"),
         ("a.de runs/tiny --ref valid.de --src valid.en --checkpoint 9", "best, last and the steps 8, 12"),
         ("a.de runs/tiny --ref valid.de --src valid.en --tgt-lang de", "--tgt-lang and --text are only for files"),
         ("a.de b.de --ref valid.de --show -1", "--show -1: give a number of sentences"),

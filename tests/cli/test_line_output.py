@@ -224,7 +224,7 @@ def test_a_full_disk_is_reported_with_the_name_of_the_file() -> None:
 @pytest.mark.parametrize(
     ("output", "message"),
     [
-        ("folder", "folder: is a directory; name a file"),
+        ("folder", "folder: is a directory; pass a file"),
         ("nowhere/g", "nowhere/g: there is no folder"),
         ("f/g", "f/g: there is no folder"),
         ("g.gz", "g.gz: output is not compressed; leave out .gz"),

@@ -122,7 +122,7 @@ def test_statistics_do_not_depend_on_the_window_size(in_tiny: Path, monkeypatch:
         (("W",), "is not a run folder"),
         (("tiny.yaml", "one", "--input", "train.en"), "tokenize: give texts or --input, not both"),
         (("tiny.yaml", "--input", "nope"), "nope: no such file"),
-        (("tiny.yaml", "--input", "W"), "is a directory; name a file"),
+        (("tiny.yaml", "--input", "W"), "is a directory; pass a file"),
         (("tiny.yaml", "--side", "both"), "invalid choice: 'both'"),
         (("tiny.yaml", "tokenizer.kind=bpee"), 'tokenizer.kind: "bpee" is not allowed, did you mean "bpe"?'),
         (("tiny.yaml", "tokenizer.vocab_size=99999999999"), "tokenizer.vocab_size: Input should be less than or equal"),
@@ -134,7 +134,7 @@ def test_statistics_do_not_depend_on_the_window_size(in_tiny: Path, monkeypatch:
         (("tiny.yaml", "tokenizer.pre_tokenization=[spaces]"), 'tokenizer.pre_tokenization.0: "spaces" is not allowed'),
         (("tiny.yaml", "tokenizer.file=nope.json"), "tokenizer.file: nope.json: no such file (looked in"),
         (("tiny.yaml", "tokenizer.file=train.en"), "tokenizer.file: train.en: is not a tokenizer.json"),
-        (("tiny.yaml", "tokenizer.file=W"), "is a directory; name a tokenizer.json"),
+        (("tiny.yaml", "tokenizer.file=W"), "is a directory; set it to a tokenizer.json"),
         (("tiny.yaml", "tokenizer.src_file=train.en"), "tokenizer.src_file: src_file and tgt_file must be set"),
     ],
 )  # fmt: skip

@@ -76,7 +76,7 @@ def test_a_runs_dir_that_cannot_contain_folders_is_refused(runs_dir: str, in_tin
     ("train", "parts"),
     [
         ("{src: W/nope, tgt: W/two}", ("W/nope: no such file",)),
-        ("{src: W/folder, tgt: W/two}", ("W/folder: is a directory; name a file",)),
+        ("{src: W/folder, tgt: W/two}", ("W/folder: is a directory; pass a file",)),
         ("{src: W/empty, tgt: W/empty}", ("W/empty", "holds no sentence pairs")),
         ("{src: W/two, tgt: W/ten}", ("W/two has 2 lines, W/ten has 10",)),
         ("{src: W/latin, tgt: W/two}", ("W/latin:2: not UTF-8 text", "convert the file to UTF-8")),

@@ -361,7 +361,7 @@ def test_a_missing_file_is_refused(kind: Any, tmp_path: Path) -> None:
 
 def test_a_directory_is_refused() -> None:
     Path("folder.tsv").mkdir()
-    assert error_of(table="folder.tsv") == "folder.tsv: is a directory; name a file"
+    assert error_of(table="folder.tsv") == "folder.tsv: is a directory; pass a file"
     with pytest.raises(UserError, match="is a directory"):
         list(read_lines(Path("folder.tsv")))
 

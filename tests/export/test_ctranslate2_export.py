@@ -321,7 +321,7 @@ def test_an_existing_output_is_refused(run: Path, tmp_path: Path, tmt: Tmt, to: 
     before = read_folder(run)
     for output in (run, tmp_path / "empty", tmp_path / "file", tmp_path / "link"):
         done = tmt("export", run, "--to", to, "--output", output)
-        assert_user_error(done, f"{output}: exists already; name a new folder")
+        assert_user_error(done, f"{output}: exists already; pass a new folder")
     assert_user_error(tmt("export", run, "--to", to, "--output", tmp_path / "file" / "x"), "file")
     assert read_folder(run) == before
     assert (tmp_path / "file").read_text(encoding="utf-8") == "mine"
@@ -331,7 +331,7 @@ def test_commands_for_runs_refuse_a_ctranslate2_folder(run: Path, tmp_path: Path
     out = tmp_path / "engine"
     assert_succeeded(tmt("export", run, "--to", "ctranslate2", "--output", out))
     again = ("export", out, "--to", "weights", "--output", tmp_path / "again")
-    message = f"{out}: is a model for another engine (export.json); name the run that it was exported from"
+    message = f"{out}: is a model for another engine (export.json); use the run that it was exported from"
     for command in (("translate", out, "one"), ("evaluate", out), again, ("average", out, "--last", 2)):
         assert_user_error(tmt(*command), message)
 

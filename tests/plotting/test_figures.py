@@ -55,7 +55,7 @@ def test_learned_positions_are_those_of_the_model(make_model: Any) -> None:
     model = make_model(positions="learned", max_positions=9)
     axes = pipeline_figures.plot_positions(model.config, model).axes[0]
     assert np.array_equal(image(axes), model.encoder.embedding.positions.table.detach().numpy())
-    with pytest.raises(UserError, match=r"model\.positions is learned: .*name a trained run"):
+    with pytest.raises(UserError, match=r"model\.positions is learned: .*pass a trained run"):
         pipeline_figures.plot_positions(model.config, None)
     with pytest.raises(UserError, match=r"model\.positions is none"):
         pipeline_figures.plot_positions(ModelConfig(positions="none"), None)

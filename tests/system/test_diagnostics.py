@@ -19,8 +19,9 @@ def test_a_missing_package_is_an_error_and_an_old_one_a_warning(monkeypatch: pyt
     found = {check.name: check for check in diagnostics.check_packages()}
     assert found["tqdm"].severity == Severity.OK
     assert found["pyyaml"].severity == Severity.WARNING
+    assert found["pyyaml"].value == f"{metadata.version('pyyaml')} is not >=999; pip install 'pyyaml>=999'"
     assert found["no-such-package"][2:] == (Severity.ERROR, "is not installed; pip install 'no-such-package>=1'")
-    assert found["no-such-extra"][2:] == (Severity.OK, "not installed (optional)")
+    assert found["no-such-extra"][2:] == (Severity.OK, "not installed; it is optional")
 
 
 class _Extras:
@@ -61,7 +62,7 @@ def test_a_check_in_another_process_has_a_time_limit(monkeypatch: pytest.MonkeyP
     with pytest.raises(RuntimeError, match="failed: ZeroDivisionError"):
         diagnostics.run_python("1 / 0")
     monkeypatch.setattr(diagnostics, "TIME_LIMIT", 0.2)
-    assert diagnostics.run_python("import time; time.sleep(9)") == "unknown: stopped after the limit of 0 s"
+    assert diagnostics.run_python("import time; time.sleep(9)") == "unknown: did not end within 0 s"
 
 
 def test_devices_and_gloo_are_checked_without_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:

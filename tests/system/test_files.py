@@ -87,7 +87,7 @@ def test_error_keeps_the_old_folder_and_leaves_nothing_else(tmp_path: Path) -> N
 
 def test_new_folder_never_replaces_anything(tmp_path: Path) -> None:
     path = tmp_path / "folder"
-    with pytest.raises(UserError, match="name a new folder"), atomic_new_folder(path) as temporary:
+    with pytest.raises(UserError, match="pass a new folder"), atomic_new_folder(path) as temporary:
         (temporary / "late").touch()
         path.mkdir()
         (path / "precious").touch()
@@ -109,7 +109,7 @@ def test_shared_folder_that_cannot_be_written_is_a_user_error(tmp_path: Path, mo
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
 
     monkeypatch.setattr(Path, "mkdir", mkdir)
-    message = rf"{tmp_path}: cannot be written \(Read-only file system\); name another folder"
+    message = rf"{tmp_path}: cannot be written \(Read-only file system\); set data.cache_dir to another folder"
     with pytest.raises(UserError, match=message), atomic_shared_folder(tmp_path / "folder"):
         pass
 

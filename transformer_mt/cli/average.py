@@ -67,7 +67,7 @@ def _select_checkpoints(run: RunFolder, args: argparse.Namespace) -> list[Checkp
     if args.steps:
         chosen = [run.find_checkpoint(step) for step in args.steps]
         if len({info.step for info in chosen}) < len(chosen):
-            raise UserError(f"average: {' '.join(args.steps)}: names a step twice")
+            raise UserError(f"average: {' '.join(args.steps)}: a step is given twice")
     else:
         available = [info for info in run.list_checkpoints() if not info.stopped]
         candidates = rank_checkpoints(available) if args.best is not None else available[::-1]

@@ -45,7 +45,7 @@ def linked_log_folder(runs: Sequence[Path], runs_dir: Path) -> Generator[Path]:
     """
     if not runs:
         if not any(runs_dir.glob("*/tensorboard")):
-            raise UserError(f"{runs_dir}: has no run with curves; train one, or name a run")
+            raise UserError(f"{runs_dir}: has no run with curves; train one, or pass a run folder")
         yield runs_dir
         return
     names = _unique_names(runs)
@@ -62,7 +62,7 @@ def _unique_names(runs: Sequence[Path]) -> list[str]:
     """Return the names of the run folders, or their whole paths if two runs have the same name."""
     paths = [path.resolve() for path in runs]
     if len({*paths}) < len(paths):
-        raise UserError("board: a run is named twice")
+        raise UserError("board: a run is given twice")
     names = [path.name for path in paths]
     return names if len({*names}) == len(names) else [str(path).strip("/").replace("/", "-") for path in paths]
 

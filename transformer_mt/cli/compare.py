@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> None:
 
 def _check_arguments(args: argparse.Namespace) -> None:
     if not 2 <= len(args.systems) <= len(ascii_uppercase):
-        raise UserError(f"compare: name at least two runs or files, and at most {len(ascii_uppercase)}")
+        raise UserError(f"compare: pass at least two runs or files, and at most {len(ascii_uppercase)}")
     for path in args.systems:
         if not path.exists():
             raise UserError(f"{path}: no such run folder and no such file (looked in {Path.cwd()})")
@@ -46,7 +46,7 @@ def _check_arguments(args: argparse.Namespace) -> None:
         raise UserError(f"compare: --show {args.show}: give a number of sentences, 0 for none")
     if any(path.is_dir() for path in args.systems):
         if args.src is None:
-            raise UserError("compare: a run has to translate; name its source sentences with --src")
+            raise UserError("compare: a run has to translate; pass its source sentences as --src F")
         if args.tgt_lang or args.text:
             raise UserError("compare: --tgt-lang and --text are only for files; a run has them in its config.yaml")
     else:
@@ -171,7 +171,7 @@ def _read_training_text(args: argparse.Namespace, configs: Mapping[Path, Config]
     except (UserError, OSError) as error:
         warnings.warn(
             f"{path}: the table by word frequency is left out: its training text cannot be read: {error}\n"
-            "--train F names a training text",
+            "pass a training text as --train F",
             stacklevel=1,
         )
         return None

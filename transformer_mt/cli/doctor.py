@@ -51,7 +51,7 @@ def run_checks() -> Iterator[Check]:
         severities.append(check.severity)
         yield check
     if max(severities) == Severity.ERROR:
-        yield Check("training", "self-test", Severity.ERROR, "not run: it needs all packages")
+        yield Check("training", "self-test", Severity.ERROR, "not run, because packages are missing")
         return
     from transformer_mt.config.root import Config
     from transformer_mt.runs.metadata import git_commit
@@ -70,14 +70,17 @@ def run_checks() -> Iterator[Check]:
 
         result = learn_to_reverse(machine, SELF_TEST_SECONDS)
         value = (
-            f"reverses {result.accuracy:.0%} of new digit sequences after {result.steps:,} steps, "
-            f"loss {result.loss:.3f}, {result.seconds:.1f} s"
+            f"{result.accuracy:.0%} of new digit sequences reversed after {result.steps:,} steps "
+            f"(loss {result.loss:.3f}, {result.seconds:.1f} s)"
         )
         if result.is_learnt:
-            return value
+            return f"a tiny model learns: {value}"
         if result.beats_guessing:
-            return Severity.WARNING, f"learns, but not within its limit of {SELF_TEST_SECONDS:.0f} s: {value}"
-        return Severity.ERROR, f"does not learn: {value}"
+            return (
+                Severity.WARNING,
+                f"a tiny model learns, but needs more than {SELF_TEST_SECONDS:.0f} s: {value}",
+            )
+        return Severity.ERROR, f"a tiny model does not learn: {value}"
 
     yield run_check("training", "self-test", train, Severity.ERROR)
 

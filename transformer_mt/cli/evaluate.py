@@ -52,18 +52,18 @@ def _check_arguments(args: argparse.Namespace) -> None:
         if given := _given_options(args, FILE_OPTIONS):
             raise UserError(f"evaluate: {given} needs --hyp; a run has it in its config.yaml")
         if args.run is None:
-            raise UserError("evaluate: name a run, or a file of translations and its references: --hyp F --ref G")
+            raise UserError("evaluate: pass a run, or a file of translations and its references: --hyp F --ref G")
         if bool(args.src) != bool(args.ref):
             raise UserError("evaluate: --src and --ref go together")
         if args.set is not None and args.src:
-            raise UserError("evaluate: --set names a test set of the run; leave it out, or --src and --ref")
+            raise UserError("evaluate: --set selects a test set of the run; leave it out, or leave out --src and --ref")
     else:
         if given := _given_options(args, RUN_OPTIONS):
             raise UserError(f"evaluate: --hyp scores existing translations; leave out {given}")
         if args.ref is None:
             raise UserError("evaluate: --hyp and --ref go together")
         if not args.tgt_lang and (args.paper or args.text == "moses"):
-            raise UserError("evaluate: Moses tokens depend on the language; name it, for example --tgt-lang de")
+            raise UserError("evaluate: Moses tokens depend on the language; pass it, for example as --tgt-lang de")
     if args.show is not None and args.show < 0:
         raise UserError(f"evaluate: --show {args.show}: give a number of translations, 0 for none")
     if args.json and args.show:

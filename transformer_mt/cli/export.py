@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> None:
 def check_output_is_new(output: Path) -> None:
     """Raise `UserError` if a file or folder with this name exists."""
     if output.exists() or output.is_symlink():
-        raise UserError(f"{output}: exists already; name a new folder (--output)")
+        raise UserError(f"{output}: exists already; pass a new folder as --output")
 
 
 def _export_weights(source: RunFolder, checkpoint: str, output: Path) -> None:

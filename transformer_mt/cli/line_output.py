@@ -201,7 +201,7 @@ def check_output(path: Path | None, *inputs: Path | None) -> None:
     if path is None:
         return
     if path.is_dir():
-        raise UserError(f"{path}: is a directory; name a file")
+        raise UserError(f"{path}: is a directory; pass a file")
     if not path.absolute().parent.is_dir():
         raise UserError(f"{path}: there is no folder {path.absolute().parent}")
     if path.suffix == ".gz":

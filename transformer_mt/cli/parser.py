@@ -85,7 +85,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_plot(command("plot", summary, example))
     summary = "show the tokens and ids of texts, or statistics of a vocabulary"
     _add_tokenize(command("tokenize", summary, "tmt tokenize runs/my 'The dog sleeps.'"))
-    summary = "open TensorBoard on some runs or all"
+    summary = "serve TensorBoard for some runs or all"
     _add_board(command("board", summary, "tmt board runs/a runs/b"))
     summary = "check the environment and train a tiny model, for a bug report"
     _add_doctor(command("doctor", summary, "tmt doctor > report.txt"))
@@ -97,26 +97,27 @@ def make_parser() -> argparse.ArgumentParser:
 
 def _add_init(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Inspect sentence pairs, detect their languages, and write a configuration that trains on them: two text files "
-        "whose line N belong together, or one table (.tsv, .csv, .jsonl or .parquet) with a column for each language."
+        "Write a configuration that trains on your sentence pairs. The command detects their languages, and chooses "
+        "settings that suit their number. The pairs are in two text files, where line N of TGT translates line N of "
+        "SRC, or in one table (.tsv, .csv, .jsonl or .parquet) with a column for each language."
     )
     add = parser.add_argument
-    add("src", type=Path, metavar="SRC", help="source sentences, one per line (plain or .gz); or a table")
-    add("tgt", type=Path, nargs="?", metavar="TGT", help="their translations, line by line")
-    help = "the configuration to write (default: mine.yaml); the run is named after it"
+    add("src", type=Path, metavar="SRC", help="source sentences, one per line (plain or .gz), or a table of pairs")
+    add("tgt", type=Path, nargs="?", metavar="TGT", help="their translations, line by line; not for a table")
+    help = "file to write (default: mine.yaml); the run gets its name"
     add("--out", type=Path, default=Path("mine.yaml"), metavar="X.yaml", help=help)
     add("--force", action="store_true", help="replace an existing file")
     add("--src-lang", type=language, metavar="L", help="source language, such as en (default: detected)")
     add("--tgt-lang", type=language, metavar="L", help="target language (default: detected)")
-    help = "the two columns of a table (default: those named like the languages, or the only two)"
+    help = "names of both columns of a table (default: the only two, or those named as --src-lang and --tgt-lang)"
     add("--columns", nargs=2, metavar=("SRC", "TGT"), help=help)
 
 
 def _add_plan(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Set up the training in a temporary folder, take 25 steps, validate once and save a checkpoint. Print "
-        "parameters, memory, speed, hours, disk and export formats, and what to change if something does not fit. "
-        "Nothing is kept. Other programs on the machine make it look slower."
+        "Set up the training in a temporary folder, validate once, take 25 steps and save a checkpoint. Print "
+        "parameters, memory, speed, hours, disk and export formats, and what to change if the training does not fit. "
+        "The folder is deleted at the end. Other programs on the machine lower the measured speed."
     )
     parser.add_argument("config", type=Path, nargs="?", metavar="X.yaml", help=CONFIG_FILE)
     parser.add_argument("overrides", nargs="*", metavar="section.key=value", help=OVERRIDES)
@@ -305,9 +306,9 @@ def _add_config(parser: argparse.ArgumentParser) -> None:
 
 def _add_board(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("runs", type=Path, nargs="*", metavar="RUN", help="run folders (default: all in --runs-dir)")
-    add("--runs-dir", type=Path, default=Path("runs"), metavar="DIR", help="folder of the runs (runs)")
-    add("--port", type=int, default=6006, metavar="N", help="port on this machine (6006)")
+    add("runs", type=Path, nargs="*", metavar="RUN", help="run folders to show (default: all in --runs-dir)")
+    add("--runs-dir", type=Path, default=Path("runs"), metavar="DIR", help="folder that holds the runs (default: runs)")
+    add("--port", type=int, default=6006, metavar="N", help="port on this machine (default: 6006; 0: any free one)")
 
 
 def _add_completion(parser: argparse.ArgumentParser) -> None:
@@ -316,7 +317,7 @@ def _add_completion(parser: argparse.ArgumentParser) -> None:
 
 def _add_doctor(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Check versions, devices, torch features, disk and write access, and train a tiny model (about a minute). "
-        "Exit status: 0: no problems; 1: something works badly; 2: training cannot work."
+        "Check package versions, devices, torch features and the disk, and train a tiny model. This takes up to a "
+        "minute. Exit status: 0: no problems; 1: warnings, training works; 2: errors, training cannot work."
     )
     parser.add_argument("--json", action="store_true", help=JSON)

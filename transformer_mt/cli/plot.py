@@ -57,7 +57,7 @@ def _check_model(args: argparse.Namespace, config: Config, run: RunFolder | None
     if args.checkpoint and not (run and _needs_weights(args.what, config)):
         raise UserError(f"plot {args.what}: --checkpoint {args.checkpoint}: no weights are drawn; leave it out")
     if args.what == "attention" and run is None:
-        raise UserError("plot attention: a configuration has no trained model; name a run")
+        raise UserError("plot attention: a configuration has no trained model; pass a run")
 
 
 def _needs_weights(what: str, config: Config) -> bool:

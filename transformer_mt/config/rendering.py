@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import cast
 
 import yaml
@@ -44,8 +44,8 @@ def _render_section(section: Section, indent: str, seen: set[type[Section]]) -> 
 
 def render_scalar(value: object) -> str:
     """Render a value that is not a section. Quotes text that any YAML reader could take for another type."""
-    if isinstance(value, tuple):
-        return f"[{', '.join(render_scalar(item) for item in cast(tuple[object, ...], value))}]"
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(render_scalar(item) for item in cast(Sequence[object], value))}]"
     if isinstance(value, str):
         bare = yaml.safe_dump(value, width=10**6).removesuffix("\n...\n").strip()
         if bare == value and re.fullmatch(r"[\w./ -]+", value):

@@ -143,7 +143,7 @@ def _validate(tree: Tree, path: Path, overrides: Sequence[str]) -> Config:
     for override in overrides:
         key, equals, text = override.partition("=")
         if not equals or not all(key.split(".")):
-            remedy = "; --config names a file" if override.endswith((".yaml", ".yml")) else ""
+            remedy = "; pass a file as --config FILE" if override.endswith((".yaml", ".yml")) else ""
             raise UserError(f"{COMMAND_LINE}: {override}: an override is section.key=value{remedy}")
         tree = tree.replace(tuple(key.split(".")), read_value(text, f"{COMMAND_LINE}: {key}"), COMMAND_LINE)
     if tree.values.get("name") is None:

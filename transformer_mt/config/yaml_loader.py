@@ -91,7 +91,7 @@ def read_yaml(path: Path) -> Tree:
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except IsADirectoryError:
-        raise UserError(f"{path}: is a directory; name a YAML file") from None
+        raise UserError(f"{path}: is a directory; pass a YAML file") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8 text (byte {error.start}); save the file as UTF-8") from None
     except OSError as error:

@@ -31,7 +31,7 @@ def check_is_file(path: Path) -> None:
     if not path.exists():
         raise UserError(f"{path}: no such file (looked in {Path.cwd()})")
     if path.is_dir():
-        raise UserError(f"{path}: is a directory; name a file")
+        raise UserError(f"{path}: is a directory; pass a file")
 
 
 def decode_line(raw: bytes, name: str, number: int, errors: Errors = "strict") -> str:

@@ -72,5 +72,5 @@ def _indices(option: str, number: int | None, count: int) -> Sequence[int]:
     if number is None:
         return range(count)
     if not 1 <= number <= count:
-        raise UserError(f"--{option} {number}: there are {count}; name one from 1 to {count}")
+        raise UserError(f"--{option} {number}: there are {count}; pass one from 1 to {count}")
     return [number - 1]

@@ -17,7 +17,7 @@ def unsupported_language(language: str) -> str | None:
     if primary_language(language) in supported:
         return None
     return (
-        f'Moses has no rules for "{language}", only for {", ".join(supported)}; name the target language '
+        f'Moses has no rules for "{language}", only for {", ".join(supported)}; set the target language '
         "(--tgt-lang; data.tgt_lang of a run), or take the text as raw"
     )
 

@@ -43,7 +43,7 @@ def read_metadata(folder: Path) -> ExportMetadata:
             "use `tmt translate --engine ctranslate2 DIR`"
         )
     if not path.exists():
-        raise UserError(f"{folder}: has no {EXPORT}; name a folder that tmt export --to ctranslate2 wrote")
+        raise UserError(f"{folder}: has no {EXPORT}; pass a folder that tmt export --to ctranslate2 wrote")
     try:
         return ExportMetadata.model_validate_json(path.read_bytes())
     except ValidationError as error:

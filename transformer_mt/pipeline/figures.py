@@ -40,7 +40,7 @@ def plot_positions(config: ModelConfig, model: Transformer | None) -> Figure:
     if config.positions == "learned":
         learned = model and model.encoder.embedding.positions
         if not isinstance(learned, LearnedPositions):
-            raise UserError("model.positions is learned: there is no table before training; name a trained run")
+            raise UserError("model.positions is learned: there is no table before training; pass a trained run")
         table = learned.table.detach().cpu()
     elif config.positions == "rotary":
         width = config.for_stack(config.encoder).d_head

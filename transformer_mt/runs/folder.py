@@ -129,12 +129,12 @@ class RunFolder:
             raise UserError(f"{run.path}: no such run folder; `tmt train` makes one under runs/")
         if not run.exists() and (run.path / EXPORT).exists():
             raise UserError(
-                f"{run.path}: is a model for another engine ({EXPORT}); name the run that it was exported from, or "
+                f"{run.path}: is a model for another engine ({EXPORT}); use the run that it was exported from, or "
                 f"translate with `tmt translate --engine ctranslate2 {quote(str(run.path))}`"
             )
         if not run.exists():
             raise UserError(
-                f"{run.path}: is not a run folder (it has no {run.metadata.name}); name one that tmt train made"
+                f"{run.path}: is not a run folder (it has no {run.metadata.name}); use one that tmt train made"
             )
         run.read_metadata()
         return run

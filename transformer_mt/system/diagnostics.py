@@ -79,9 +79,7 @@ def check_packages() -> Iterator[Check]:
     try:
         requirements = [Requirement(line) for line in metadata.requires(DISTRIBUTION) or ()]
     except metadata.PackageNotFoundError:
-        value = (
-            f"is not installed (pip install .), so that its dependencies are not checked; it runs from {sys.path[0]}"
-        )
+        value = f"is not installed, so its dependencies are unknown; run pip install . in its folder ({sys.path[0]})"
         yield Check("packages", DISTRIBUTION, Severity.WARNING, value)
         return
     for requirement in requirements:
@@ -94,13 +92,14 @@ def check_packages() -> Iterator[Check]:
 
 
 def _describe_package(requirement: Requirement) -> str | tuple[Severity, str]:
+    remedy = f"pip install '{requirement.name}{requirement.specifier}'"
     try:
         version = metadata.version(requirement.name)
     except metadata.PackageNotFoundError:
-        return Severity.ERROR, f"is not installed; pip install '{requirement.name}{requirement.specifier}'"
+        return Severity.ERROR, f"is not installed; {remedy}"
     import_module(MODULES.get(requirement.name, requirement.name))
     if not requirement.specifier.contains(version, prereleases=True):
-        return Severity.WARNING, f"{version} was not tested; pip install '{requirement.name}{requirement.specifier}'"
+        return Severity.WARNING, f"{version} is not {requirement.specifier}; {remedy}"
     return version
 
 
@@ -108,7 +107,7 @@ def _describe_extra(requirement: Requirement) -> str | tuple[Severity, str]:
     try:
         metadata.version(requirement.name)
     except metadata.PackageNotFoundError:
-        return "not installed (optional)"
+        return "not installed; it is optional"
     return _describe_package(requirement)
 
 
@@ -120,8 +119,8 @@ def check_devices(machine: Machine) -> Iterator[Check]:
     yield run_check("devices", "cuda", _describe_cuda, Severity.WARNING)
     yield run_check("devices", "mps", _describe_mps, Severity.WARNING)
     yield run_check("devices", "cpu", _describe_cpu, Severity.WARNING)
-    yield Check("devices", "chosen", Severity.OK, f"device: auto is {machine.device.type}")
-    yield run_check("devices", "bf16", lambda: _compare_precisions(machine), Severity.WARNING)
+    yield Check("devices", "device", Severity.OK, f"auto uses {machine.device.type}")
+    yield run_check("devices", "precision", lambda: _compare_precisions(machine), Severity.WARNING)
     yield run_check("devices", "threads", lambda: _describe_threads(machine), Severity.WARNING)
     yield run_check("devices", "allocator", _describe_allocator, Severity.WARNING)
 
@@ -136,8 +135,8 @@ def _describe_cuda() -> str | tuple[Severity, str]:
     if Path("/dev/nvidiactl").exists():
         build = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "a build for the CPU"
         return Severity.WARNING, (
-            f"there is an NVIDIA GPU that torch cannot use; torch {torch.__version__} is {build}: "
-            "install one that fits the driver (nvidia-smi shows its version)"
+            f"torch cannot use the NVIDIA GPU of this machine. torch {torch.__version__} is {build}; install one that "
+            "fits the CUDA version of the driver, which nvidia-smi shows"
         )
     return "none"
 
@@ -170,20 +169,24 @@ def _compare_precisions(machine: Machine) -> str:
             count += 1
         rates.append(count * 2 * size**3 / (time.perf_counter() - start) / 1e9)
     fp32, bf16 = rates
-    return f"{bf16:.3g} GFLOP/s, fp32 {fp32:.3g} GFLOP/s (measured briefly); precision: auto is {machine.precision}"
+    return f"auto uses {machine.precision}; a short test multiplied bf16 at {bf16:.3g} GFLOP/s, fp32 at {fp32:.3g}"
 
 
 def _describe_threads(machine: Machine) -> str:
     variable = os.environ.get("OMP_NUM_THREADS")
-    reason = f"; OMP_NUM_THREADS is {variable}" if variable else ""
-    return f"threads: auto is {machine.threads}, on {os.cpu_count()} cores{reason}"
+    reason = f", because OMP_NUM_THREADS is {variable}" if variable else ""
+    return f"auto uses {machine.threads}{reason}; the machine has {os.cpu_count()} cores"
 
 
 def _describe_allocator() -> str:
     from transformer_mt.system.memory import allocator_name
 
     name = allocator_name()
-    return name if name == "TCMalloc" else f"{name} (TCMalloc, preloaded with LD_PRELOAD, is faster on a CPU)"
+    return (
+        name
+        if name == "TCMalloc"
+        else f"{name}; training on a CPU is faster with TCMalloc (LD_PRELOAD, see docs/performance.md)"
+    )
 
 
 # --- compilation and processes ----------------------------------------------------------------------------------------
@@ -200,7 +203,7 @@ def check_torch_features() -> Iterator[Check]:
     if torch.cuda.is_available():
         yield run_check("torch", "nccl", lambda: run_python(NCCL_CODE), Severity.WARNING)
     else:
-        yield Check("torch", "nccl", Severity.OK, "not checked: it needs a CUDA device")
+        yield Check("torch", "nccl", Severity.OK, "not checked, because it needs a CUDA GPU")
     yield run_check("torch", "compile", _check_compile, Severity.OK)
 
 
@@ -220,11 +223,11 @@ def _check_gloo() -> str:
         sums = list(pool.map(sum_ranks, range(2)))
     if sums != [3.0, 3.0]:
         raise RuntimeError(f"the sum of 1 and 2 over two ranks was {sums}")
-    return f"works: two ranks in {time.perf_counter() - start:.1f} s"
+    return f"works: sum over two ranks in {time.perf_counter() - start:.1f} s"
 
 
 def _check_compile() -> str:
-    return f"{run_python(COMPILE_CODE)} (no command needs it)"
+    return f"{run_python(COMPILE_CODE)}; tmt does not need it"
 
 
 def run_python(code: str) -> str:
@@ -241,18 +244,18 @@ def run_python(code: str) -> str:
             timeout=TIME_LIMIT,
         )
     except subprocess.TimeoutExpired:
-        return f"unknown: stopped after the limit of {TIME_LIMIT:.0f} s"
+        return f"unknown: did not end within {TIME_LIMIT:.0f} s"
     except subprocess.CalledProcessError as error:
         lines = error.stderr.strip().splitlines()
         raise RuntimeError(f"failed: {lines[-1] if lines else f'exit status {error.returncode}'}") from None
-    return f"works: {time.perf_counter() - start:.1f} s, with the start of a process"
+    return f"works: {time.perf_counter() - start:.1f} s in a new process"
 
 
 # --- disk -------------------------------------------------------------------------------------------------------------
 
 
 def check_disk(runs: Path) -> Iterator[Check]:
-    """Check the free space, and that files can be created, in the folder of the runs or the one that will hold it."""
+    """Check the free space and the write access of the folder of the runs, or of its nearest existing parent."""
     from transformer_mt.system.files import nearest_existing_folder
 
     folder = nearest_existing_folder(runs)
@@ -267,7 +270,10 @@ def _describe_space(folder: Path) -> str | tuple[Severity, str]:
     value = f"{format_bytes(free)} in {folder}"
     if free >= LOW_DISK:
         return value
-    return Severity.ERROR if free < FULL_DISK else Severity.WARNING, f"{value}: make room for checkpoints"
+    return (
+        Severity.ERROR if free < FULL_DISK else Severity.WARNING,
+        f"{value} is little for checkpoints; delete files, or set runs_dir to another disk",
+    )
 
 
 def _try_writing(folder: Path) -> str | tuple[Severity, str]:
@@ -275,6 +281,6 @@ def _try_writing(folder: Path) -> str | tuple[Severity, str]:
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(b"x")
     except OSError as error:
-        remedy = "start in a folder that you may write to, or set runs_dir and data.cache_dir"
+        remedy = "change to a folder that you may write to, or set runs_dir and data.cache_dir"
         return Severity.ERROR, f"{folder}: cannot be written ({error.strerror}); {remedy}"
     return f"yes, in {folder}"

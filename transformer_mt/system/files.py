@@ -102,7 +102,7 @@ def atomic_new_folder(path: Path) -> Generator[Path]:
         yield temporary
         _fsync_folder(temporary)
         if path.exists() or path.is_symlink():
-            raise UserError(f"{path}: another process has made it in the meantime; name a new folder")
+            raise UserError(f"{path}: another process has made it in the meantime; pass a new folder")
         temporary.rename(path)
 
 
@@ -125,7 +125,7 @@ def atomic_shared_folder(path: Path) -> Generator[Path]:
         if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise
         raise UserError(
-            f"{path.parent.absolute()}: cannot be written ({error.strerror}); name another folder (data.cache_dir), or "
+            f"{path.parent.absolute()}: cannot be written ({error.strerror}); set data.cache_dir to another folder, or "
             "start in a folder that you may write to"
         ) from None
 

@@ -123,7 +123,7 @@ def test_tokenizers_of_a_run_can_be_reused(tmp_path: Path) -> None:
         assert (again.joint, again.source_bos) == (joint, True)
         for old, new in ((first.src, again.src), (first.tgt, again.tgt)):
             assert new.encode([*TEXTS, *STRANGE]) == old.encode([*TEXTS, *STRANGE])
-    with pytest.raises(UserError, match="holds a vocabulary for each language; name it in src_file and in tgt_file"):
+    with pytest.raises(UserError, match="holds a vocabulary for each language; set src_file and tgt_file to it"):
         load_file(tmp_path / "tokenizer.json")
 
 
@@ -214,7 +214,7 @@ def test_vocabulary_that_cannot_encode_any_text_is_refused(name: str, model: Any
 def test_missing_file_or_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=rf"tokenizer\.file: {tmp_path}/no\.json: no such file \(looked in"):
         load_file(tmp_path / "no.json")
-    with pytest.raises(UserError, match=rf"tokenizer\.file: {tmp_path}: is a directory; name a tokenizer\.json"):
+    with pytest.raises(UserError, match=rf"tokenizer\.file: {tmp_path}: is a directory; set it to a tokenizer\.json"):
         load_file(tmp_path)
     config = TokenizerConfig(src_file=str(tmp_path), tgt_file="no.json", joint=False)
     with pytest.raises(UserError, match=r"tokenizer\.src_file: .*: is a directory"):

@@ -30,9 +30,9 @@ def load(path: Path, key: str, kind: str) -> hf.Tokenizer:
     """Load the file that `tokenizer.<key>` names. Raises `UserError` for a wrong file or another kind of tokenizer."""
     where = f"tokenizer.{key}: {path}"
     if path.is_dir():
-        raise UserError(f"{where}: is a directory; name {EXPECTED}")
+        raise UserError(f"{where}: is a directory; set it to {EXPECTED}")
     if not path.exists():
-        raise UserError(f"{where}: no such file (looked in {Path.cwd()}); name {EXPECTED}")
+        raise UserError(f"{where}: no such file (looked in {Path.cwd()}); set it to {EXPECTED}")
     backend = _load_sentencepiece(path, where) if path.suffix in (".model", ".spm") else _load_json(path, where, key)
     found = kind_of(backend)
     if found != kind:
@@ -91,7 +91,7 @@ def _load_json(path: Path, where: str, key: str) -> hf.Tokenizer:
 def _side_of_run(content: dict[str, Any], where: str, key: str) -> dict[str, Any]:
     """Return the source or target tokenizer out of a run's tokenizer.json."""
     if key == "file" and content["tgt"]:
-        raise UserError(f"{where}: holds a vocabulary for each language; name it in src_file and in tgt_file")
+        raise UserError(f"{where}: holds a vocabulary for each language; set src_file and tgt_file to it")
     return content["tgt"] if key == "tgt_file" and content["tgt"] else content["src"]
 
 
@@ -131,9 +131,9 @@ def _parse_sentencepiece(path: Path, where: str) -> Any:
     try:
         proto.ParseFromString(path.read_bytes())
     except Exception:  # protobuf's error class is in a module that differs between versions
-        raise UserError(f"{where}: is not a SentencePiece model; name {EXPECTED}") from None
+        raise UserError(f"{where}: is not a SentencePiece model; set it to {EXPECTED}") from None
     if not proto.pieces:
-        raise UserError(f"{where}: is not a SentencePiece model (it holds no pieces); name {EXPECTED}")
+        raise UserError(f"{where}: is not a SentencePiece model (it holds no pieces); set it to {EXPECTED}")
     if proto.trainer_spec.model_type not in (UNIGRAM, BPE) or proto.trainer_spec.treat_whitespace_as_suffix:
         raise UserError(f"{where}: is a SentencePiece model of an unsupported type; only unigram and bpe are supported")
     return proto
