@@ -60,10 +60,14 @@ def _section(
 ) -> Iterator[str]:
     """Yield a heading, a table of the keys, and the sections inside. `prefix` is the dotted path with a final dot."""
     keys: list[str] = []
+    rules: list[str] = []
     inner: list[tuple[str, str, dict[str, Any]]] = []
     for key, schema in section["properties"].items():
         name = _section_name(schema)
-        if name is None:
+        if found := _rules(schema):
+            keys.append(_row(prefix + key, {"rules": True, **schema}))
+            rules += (_row(f"{rule}.{option}", below) for rule, keys_of in found for option, below in keys_of.items())
+        elif name is None:
             keys.append(_row(prefix + key, schema))
         elif name != SOURCE:
             inner.append((prefix + key, schema["description"], sections[name]))
@@ -79,6 +83,11 @@ def _section(
     if SOURCE in map(_section_name, section["properties"].values()):
         about = "the keys of `data.train`, `data.validation` and each entry of `data.test`"
         yield from _section("A source of sentence pairs", "", sections[SOURCE], {}, level + 1, about)
+    if rules:
+        yield f"{'#' * (level + 1)} Filter rules\n"
+        yield "A rule is a name, such as `length`, or a name with options, such as `length: {max: 200}`.\n"
+        yield "| option | values | default | meaning |\n|---|---|---|---|"
+        yield "\n".join(rules) + "\n"
     for path, description, below in inner:
         yield from _section(f"`{path}`", f"{path}.", below, sections, 3 if "." in path else 2, description)
 
@@ -89,6 +98,12 @@ def _section_name(schema: dict[str, Any]) -> str | None:
         return str(reference).rpartition("/")[2]
     inner = [*schema.get("anyOf", ()), *([schema["additionalProperties"]] if schema.get("type") == "object" else ())]
     return next((name for part in inner if (name := _section_name(part))), None)
+
+
+def _rules(schema: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Return the rules of a list of rules, each with the schemas of its options."""
+    forms: list[dict[str, Any]] = schema.get("items", {}).get("anyOf", [])
+    return [(name, rule["properties"]) for form in forms for name, rule in form.get("properties", {}).items()]
 
 
 def _row(path: str, schema: dict[str, Any], shown: str = "") -> str:
@@ -104,6 +119,8 @@ def _values(schema: dict[str, Any]) -> str:
     """Describe the values that a key accepts."""
     if schema.get("source"):
         return "[source](#a-source-of-sentence-pairs)"
+    if schema.get("rules"):
+        return "list of [rules](#filter-rules)"
     if "anyOf" in schema:
         return ", ".join(dict.fromkeys(_values(part) for part in schema["anyOf"]))
     if "enum" in schema:

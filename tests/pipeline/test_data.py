@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from transformer_mt.config.root import Config
+from transformer_mt.config.root import Config, load
 from transformer_mt.data.corpus import ParallelCorpus, load_corpus
 from transformer_mt.data.sources import Source
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair, build_tokenizers
+from transformer_mt.errors import UserError
 from transformer_mt.pipeline import data as data_pipeline
-from transformer_mt.pipeline.data import encode_validation, load_split, prepare_data
+from transformer_mt.pipeline.data import encode_validation, iterate_filtered_out, load_split, prepare_data
 from transformer_mt.runs.folder import RunFolder
 
 LENGTHS = [3, 4, 5, 6, 7, 8]  # source lengths in tokens: letters, and the preceding space
@@ -79,3 +80,62 @@ def test_held_out_validation_pairs_are_not_trained_on(tmp_path: Path, monkeypatc
     assert sorted([*train, *validation]) == sorted((line, line) for line in lines)
     assert len(validation) == 8
     assert training_pairs == [*train]
+
+
+def filtered_config(folder: Path, rules: list[Any], **data: Any) -> Config:
+    """Write 80 pairs, of which every 8th is empty, and return a configuration with filters."""
+    for lang in ("en", "de"):
+        lines = [f"{i} {i % 7}" if i % 8 else "" for i in range(80)]
+        (folder / f"t.{lang}").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    source = {"src": str(folder / "t.en"), "tgt": str(folder / "t.de")}
+    base = {"src_lang": "en", "tgt_lang": "de", "train": source, "filters": rules, "cache_dir": str(folder / "cache")}
+    return Config.model_validate({"data": {**base, **data}, "tokenizer": {"vocab_size": 300}})
+
+
+def test_validation_pairs_are_split_off_from_the_filtered_pairs(tmp_path: Path) -> None:
+    config = filtered_config(tmp_path, ["length"])
+    train, validation = load_split(config, "train"), load_split(config, "validation")
+    assert (len(train), len(validation)) == (63, 7)
+    assert all(src for src, _ in [*train, *validation])
+    assert [report.describe() for report in train.filters] == ["filter length removed 10 of 80 pairs (12.5%)"]
+
+
+def test_validation_and_test_sets_are_never_filtered(tmp_path: Path) -> None:
+    source = {"src": str(tmp_path / "t.en"), "tgt": str(tmp_path / "t.de")}
+    config = filtered_config(tmp_path, ["length"], validation=source, test={"news": source})
+    assert [len(load_split(config, name)) for name in ("train", "validation", "news")] == [70, 80, 80]
+
+
+def test_without_filters_the_cached_table_is_used(tmp_path: Path) -> None:
+    config = filtered_config(tmp_path, [], validation={"builtin": "quickstart", "split": "validation"})
+    train = load_split(config, "train")
+    assert train.key == load_corpus(config.data.train, "en", "de", tmp_path / "cache").key and train.filters == ()
+
+
+def test_error_of_a_rule_names_file_line_and_key(tmp_path: Path) -> None:
+    """The location is kept when the configuration is copied, as it is before training."""
+    filtered_config(tmp_path, [])
+    path = tmp_path / "x.yaml"
+    train = f"{{src: {tmp_path}/t.en, tgt: {tmp_path}/t.de}}"
+    rules = "  filters:\n  - copy\n  - length:\n      min: 50\n  - score: {min: 1, file: none}\n"
+    path.write_text(f"data:\n  src_lang: en\n  tgt_lang: de\n  train: {train}\n{rules}", encoding="utf-8")
+    config = load(path, [f"data.cache_dir={tmp_path}/cache"])
+    config = config.model_copy(update={"data": config.data.model_copy(update={"max_length": 9})})
+    with pytest.raises(UserError, match=rf"^{path}:9: data\.filters\.2\.score\.file: none: no such file"):
+        load_split(config, "train")
+    with pytest.raises(UserError, match=rf"^{path}:7: data\.filters\.1\.length: no pair of 80 is left"):
+        load_split(
+            load(path, [f"data.cache_dir={tmp_path}/cache"]).model_copy(
+                update={"data": config.data.model_copy(update={"filters": config.data.filters[:2]})}
+            ),
+            "train",
+        )
+
+
+def test_removed_pairs_are_listed_by_the_name_of_a_rule(tmp_path: Path) -> None:
+    config = filtered_config(tmp_path, ["normalize", "length"])
+    found = [*iterate_filtered_out(config, "length")]
+    assert [pair.where.rpartition(":")[2] for pair in found] == [str(i + 1) for i in range(0, 80, 8)]
+    assert {pair.reason for pair in found} == {"source has 0 words or characters"}
+    with pytest.raises(UserError, match="has no rule ratio; it has normalize, length"):
+        next(iterate_filtered_out(config, "ratio"))

@@ -38,8 +38,21 @@ def _render_section(section: Section, indent: str, seen: set[type[Section]]) -> 
             for name, inner in cast(dict[str, Section], value).items():
                 yield f"{indent}  {render_scalar(name)}:"
                 yield from _render_section(inner, indent + "    ", seen)
+        elif isinstance(value, tuple) and value and isinstance(value[0], Section):
+            yield f"{indent}{key}:{comment}"
+            for item in cast(tuple[Section, ...], value):
+                yield f"{indent}  - {_render_flow(item.model_dump(mode='json'))}"
         else:
             yield f"{indent}{key}: {render_scalar(cast(object, value))}{comment}"
+
+
+def _render_flow(values: dict[str, object]) -> str:
+    """Render the keys of an item of a list, with sections in braces: `length: {min: 1, max: 200}`."""
+    inner = {
+        key: f"{{{_render_flow(cast(dict[str, object], value))}}}" if isinstance(value, dict) else render_scalar(value)
+        for key, value in values.items()
+    }
+    return ", ".join(f"{key}: {text}" for key, text in inner.items())
 
 
 def render_scalar(value: object) -> str:

@@ -24,6 +24,8 @@ from transformer_mt.config.section import (
 from transformer_mt.config.yaml_loader import KeyPath, Location, Tree, Value, read_value, read_yaml
 from transformer_mt.data.batches import BatchConfig
 from transformer_mt.data.corpus import DataConfig
+from transformer_mt.data.quality.config import FILTERS
+from transformer_mt.data.quality.rules import Origin
 from transformer_mt.data.sources import Source
 from transformer_mt.data.tokenizers.config import TokenizerConfig
 from transformer_mt.decoding.config import DecodingConfig
@@ -40,6 +42,7 @@ from transformer_mt.training.progress import TrainConfig, ValidationConfig
 from transformer_mt.training.schedule import ScheduleConfig
 
 COMMAND_LINE = Location("command line")
+FILTER_LIST = ("data", "filters")  # the only list of sections
 
 
 class Config(Section):
@@ -108,6 +111,12 @@ class Config(Section):
                 ("train", "max_steps"),
                 "training would never end: set this, train.max_epochs or validation.patience",
             )
+        for index, rule in enumerate(self.data.filters):
+            if rule.name == "overlap" and not (self.data.validation or self.data.test):
+                yield (
+                    (*FILTER_LIST, index, rule.name),
+                    "there is nothing to compare with: set data.validation or data.test, or remove this rule",
+                )
         for key, message in self.scoring.problems(self.data.tgt_lang):
             yield ("scoring", key), message
         if message := self.loss.problem(self.model.has_dropout):
@@ -152,6 +161,10 @@ def _validate(tree: Tree, path: Path, overrides: Sequence[str]) -> Config:
         config = Config.model_validate(tree.values)
     except ValidationError as error:
         raise UserError("\n".join(_explain(error, tree))) from None
+    for number, rule in enumerate(config.data.filters):
+        place: KeyPath = (*FILTER_LIST, number, rule.name)
+        locations = {key: tree.locate((*place, key)) for key in type(rule).model_fields}
+        rule.set_origin(Origin(number, {"": tree.locate(place), **locations}))
     conflicts = [_error_line(tree, key_path, message) for key_path, message in config.conflicts()]
     if conflicts:
         raise UserError("\n".join(conflicts))
@@ -204,9 +217,7 @@ def _explain(error: ValidationError, tree: Tree) -> list[str]:
         path = _path_in_file(detail["loc"], tree)
         if detail["type"] == "section_error":  # it names a key of the section that pydantic reports
             path = (*path, *filter(None, detail.get("ctx", {})["key"].split(".")))
-        section = _section_at(path[:-1])
-        keys = list(section.model_fields) if section else []
-        message = describe_error(cast(dict[str, Any], detail), keys, ".".join(map(str, path)))
+        message = describe_error(cast(dict[str, Any], detail), _keys_at(path[:-1]), ".".join(map(str, path)))
         messages.setdefault(path, []).append(message)
     return [
         _error_line(tree, path, "; or: ".join(dict.fromkeys(messages[path])))
@@ -224,14 +235,24 @@ def _path_in_file(loc: KeyPath, tree: Tree) -> KeyPath:
         elif isinstance(value, list) and isinstance(key, int):
             items = cast(list[Value], value)
             value = items[key] if key < len(items) else None  # a missing item
-        elif _section_at(path) is None or str(key) not in cast(type[Section], _section_at(path)).model_fields:
+        elif str(key) not in _keys_at(path):
             continue
         path = (*path, key)
     return path
 
 
+def _keys_at(path: KeyPath) -> list[str]:
+    """Return the known keys at a path of the schema."""
+    if path[:2] == FILTER_LIST and len(path) == 3:
+        return list(FILTERS)
+    section = _section_at(path)
+    return list(section.model_fields) if section else []
+
+
 def _section_at(path: KeyPath) -> type[Section] | None:
     """Return the section class at a path of the schema, or None if the path is not a section."""
+    if path[:2] == FILTER_LIST:  # a list, whose items are `name: {options}`
+        return FILTERS.get(str(path[3])) if len(path) == 4 else None
     found: Any = Config
     for key in path:
         if isinstance(found, type) and issubclass(found, BaseModel):

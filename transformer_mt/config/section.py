@@ -102,18 +102,24 @@ def describe_error(detail: dict[str, Any], keys: list[str], path: str = "") -> s
     kind, given = detail["type"], detail["input"]
     shown = "nothing" if given is None else json.dumps(given, ensure_ascii=False, default=str)
     if kind == "extra_forbidden":
-        return REMOVED.get(path) or "unknown key, " + _suggest(str(detail["loc"][-1]), keys)
+        return REMOVED.get(path) or "unknown key, " + suggest(str(detail["loc"][-1]), keys)
     if kind == "missing":
         return "is required"
     if kind == "literal_error":
         choices = [choice.strip("'") for choice in detail["ctx"]["expected"].replace(" or ", ", ").split(", ")]
-        return REMOVED.get(f"{path}={given}") or f"{shown} is not allowed, {_suggest(str(given), choices)}"
+        return REMOVED.get(f"{path}={given}") or f"{shown} is not allowed, {suggest(str(given), choices)}"
+    if kind == "union_tag_invalid":  # an item of a list of rules, such as data.filters
+        names = [name.strip("'") for name in detail["ctx"]["expected_tags"].split(", ")]
+        return f'unknown rule "{detail["ctx"]["tag"]}", {suggest(detail["ctx"]["tag"], names)}'
+    if kind == "union_tag_not_found":
+        return f"must be the name of one rule, or `name: {{options}}`, not {shown}"
     if kind in ("model_type", "model_attributes_type", "dict_type"):
         return f"must be a section of keys and values, not {shown}"
     message = detail["msg"].removeprefix("Value error, ")
     return message if kind in ("section_error", "value_error") else f"{message}, not {shown}"
 
 
-def _suggest(word: str, choices: list[str]) -> str:
+def suggest(word: str, choices: list[str]) -> str:
+    """Return the end of a message about an unknown word: the most similar choice, or all choices."""
     close = difflib.get_close_matches(word, choices, n=1)
     return f'did you mean "{close[0]}"?' if close else f"choose from: {', '.join(choices)}"

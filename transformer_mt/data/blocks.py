@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sized
 from itertools import islice
 from typing import TypeVar
 
@@ -13,14 +13,21 @@ BLOCK_SIZE = 10_000  # pairs in memory at a time
 LOG_EVERY = 10  # seconds between messages
 
 T = TypeVar("T")
+B = TypeVar("B", bound=Sized)
 
 
 def in_blocks(pairs: Iterator[T], verb: str, total: int | None = None) -> Iterator[list[T]]:
-    """Yield the pairs in lists of BLOCK_SIZE, and log lines such as `data: encoded 40,000 of 90,000 pairs`."""
+    """Yield the pairs in lists of BLOCK_SIZE, and log the progress."""
+    return log_progress(iter(lambda: list(islice(pairs, BLOCK_SIZE)), []), verb, total)
+
+
+def log_progress(blocks: Iterable[B], verb: str, total: int | None = None) -> Iterator[B]:
+    """Yield the blocks, and log lines such as `data: encoded 40,000 of 90,000 pairs`."""
     count, last_log = 0, time.perf_counter()
-    while block := list(islice(pairs, BLOCK_SIZE)):
+    for block in blocks:
+        n_pairs = len(block)  # the consumer may change it
         yield block
-        count += len(block)
+        count += n_pairs
         if time.perf_counter() - last_log >= LOG_EVERY:
             of_total = "" if total is None else f" of {total:,}"
             log_rank0(f"data: {verb} {count:,}{of_total} pairs")

@@ -20,8 +20,11 @@ from pydantic import AfterValidator, Field, model_validator
 
 from transformer_mt.config.section import MAY_CHANGE, PathName, Section, section_error
 from transformer_mt.data import quickstart
+from transformer_mt.data.arrow_table import TableWriter, read_batches, take_rows
 from transformer_mt.data.blocks import in_blocks
 from transformer_mt.data.languages import check_language
+from transformer_mt.data.quality.config import FilterList
+from transformer_mt.data.quality.rules import FilterReport
 from transformer_mt.data.sources import Source, read_source
 from transformer_mt.data.text_files import SentencePair, check_is_file
 from transformer_mt.errors import UserError
@@ -52,6 +55,8 @@ class DataConfig(Section):
     """number of training pairs to split off if validation is null (at most a tenth)"""
     test: dict[str, Source] = Field(default={})
     """test sets by name, with the same keys as train; scored at the end with the best checkpoint"""
+    filters: FilterList = ()
+    """rules that clean the training pairs, applied in order: a name such as overlap, or a name with options"""
     cache_dir: Annotated[PathName, MAY_CHANGE] = "runs/.cache"
     """folder of the memory-mapped tables; it may be deleted while no training runs"""
     max_length: int = Field(default=256, ge=2)
@@ -83,25 +88,33 @@ class ParallelCorpus:
     key: str  # identifies the cached table and the selection
     fingerprint: str  # SHA-256 of the text, and the name of the selection
     selected: NDArray[np.int64] | None = None  # ascending row numbers; None: all rows
+    filters: tuple[FilterReport, ...] = ()  # what the rules of data.filters have removed
 
     def __len__(self) -> int:
         return len(self.table if self.selected is None else self.selected)
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         """Yield the sentence pairs in order."""
-        import pyarrow
+        for batch in self.batches():
+            yield from zip(batch["src"].to_pylist(), batch["tgt"].to_pylist(), strict=True)
 
-        pa: Any = pyarrow
+    def batches(self) -> Iterator[Any]:
+        """Yield the rows in order, as Arrow record batches."""
         start = 0
-        # Reading the file instead of the memory map keeps its pages out of resident memory.
-        with pa.OSFile(self.table.cache_files[0]["filename"]) as file:
-            for block in pa.ipc.open_stream(file):
-                end = start + len(block)
-                if self.selected is not None:
-                    first, last = np.searchsorted(self.selected, (start, end))
-                    block = block.take(pa.array(self.selected[first:last] - start))
-                yield from zip(block["src"].to_pylist(), block["tgt"].to_pylist(), strict=True)
-                start = end
+        path = cast(str, self.table.cache_files[0]["filename"])
+        for batch in read_batches(path):
+            end = start + len(batch)
+            if self.selected is not None:
+                first, last = np.searchsorted(self.selected, (start, end))
+                batch = take_rows(batch, self.selected[first:last] - start)
+            yield batch
+            start = end
+
+    def sample(self, size: int) -> list[tuple[str, str]]:
+        """Return at most `size` pairs, spread evenly over the corpus."""
+        rows = np.linspace(0, len(self) - 1, min(size, len(self))).astype(np.int64)
+        found = cast(dict[str, list[str]], self.table[rows if self.selected is None else self.selected[rows]])
+        return [*zip(found["src"], found["tgt"], strict=True)]
 
     def column(self, name: Literal["src", "tgt"]) -> list[str]:
         """Return one side as a list. Meant for validation and test sets, which fit in memory."""
@@ -120,7 +133,8 @@ class ParallelCorpus:
     def select(self, rows: NDArray[np.int64], name: str) -> ParallelCorpus:
         """Return the corpus of some rows, in ascending order. `name` extends its key and fingerprint."""
         selected = rows if self.selected is None else self.selected[rows]
-        return ParallelCorpus(self.table, self.files, f"{self.key}-{name}", f"{self.fingerprint}-{name}", selected)
+        keys = f"{self.key}-{name}", f"{self.fingerprint}-{name}"
+        return ParallelCorpus(self.table, self.files, *keys, selected, self.filters)
 
 
 def load_corpus(source: Source, src_lang: str, tgt_lang: str, cache_dir: Path) -> ParallelCorpus:
@@ -204,19 +218,11 @@ def _visible_files(folder: Path) -> Iterator[Path]:
 
 def _write_table(pairs: Iterator[SentencePair], folder: Path) -> int:
     """Write the Arrow table and its description. Return the number of pairs."""
-    import pyarrow
-
-    pa: Any = pyarrow
-    schema = pa.schema([("src", pa.string()), ("tgt", pa.string()), ("file", pa.int32()), ("line", pa.int64())])
-    digest, files, n_pairs = hashlib.sha256(), dict[str, int](), 0
-    with pa.OSFile(str(folder / "pairs.arrow"), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
+    files = dict[str, int]()
+    with TableWriter(folder / "pairs.arrow") as table:
         for block in in_blocks(pairs, "read"):
-            n_pairs += len(block)
             src, tgt, names, lines = zip(*block, strict=True)
-            digest.update("".join(f"{pair.src}\n{pair.tgt}\n" for pair in block).encode())
-            columns = src, tgt, [files.setdefault(name, len(files)) for name in names], lines
-            arrays = [pa.array(column, kind) for column, kind in zip(columns, schema.types, strict=True)]
-            writer.write_batch(pa.record_batch(arrays, schema=schema))
-    info = {"sha256": digest.hexdigest(), "files": list(files)}
+            table.write(src, tgt, [files.setdefault(name, len(files)) for name in names], lines)
+    info = {"sha256": table.text_hash(), "files": list(files)}
     (folder / "table.json").write_text(json.dumps(info), encoding="utf-8")
-    return n_pairs
+    return table.n_pairs

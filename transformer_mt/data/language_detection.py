@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from functools import lru_cache
+from typing import Any, cast
+
+from transformer_mt.data.languages import primary_language
 
 SAMPLE_LINES = 1000  # spread evenly over the text
 WRITTEN_AS = {"yue": "zh", "wuu": "zh"}
 """Languages whose written form is hardly distinguishable from another one."""
+SIMILAR = {**WRITTEN_AS, "pcm": "en", "arz": "ar", "hbo": "he", "grc": "el", "nb": "no", "nn": "no"}
+"""Languages that short sentences do not distinguish from another one."""
+MARGIN = 5  # a detected language must be this many times as likely as the expected one
 NO_LANGUAGE = "zxx"  # the code for text without words, such as numbers
 
 
@@ -21,3 +27,40 @@ def detect_language(lines: Sequence[str]) -> str | None:
     ranking = cast(list[tuple[str, float]], py3langid.rank("\n".join(sample)))
     code = ranking[0][0]
     return None if code == NO_LANGUAGE else WRITTEN_AS.get(code, code)
+
+
+class LanguageDetector:
+    """Detector that names the language of a sentence only if it is sure."""
+
+    def __init__(self) -> None:
+        from py3langid.langid import MODEL_FILE, LanguageIdentifier
+
+        self._identifier: Any = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+        self._known = {_canonical(label) for label in self._identifier.labels}
+
+    @classmethod
+    @lru_cache(maxsize=1)
+    def load(cls) -> LanguageDetector:
+        """Return the detector, which takes half a second to load the first time."""
+        return cls()
+
+    def knows(self, language: str) -> bool:
+        """Return whether the detector knows a language."""
+        return _canonical(primary_language(language)) in self._known
+
+    def find_other_language(self, text: str, expected: str, confidence: float) -> str | None:
+        """Return the language of a text if it is another than `expected`, or None in doubt.
+
+        The other language needs a probability of `confidence`, and `MARGIN` times that of the expected one.
+        """
+        language = _canonical(primary_language(expected))
+        found, probability = cast(tuple[str, float], self._identifier.classify(text))
+        if probability < confidence or _canonical(found) in (language, NO_LANGUAGE):
+            return None
+        ranking = cast(list[tuple[str, float]], self._identifier.rank(text))
+        likelihood = max(value for code, value in ranking if _canonical(code) == language)
+        return found if likelihood * MARGIN < probability else None
+
+
+def _canonical(code: str) -> str:
+    return SIMILAR.get(code, code)

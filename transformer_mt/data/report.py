@@ -33,6 +33,7 @@ def build_report(
         f"({n_src_tokens / n_pairs:.1f} and {n_tgt_tokens / n_pairs:.1f} a sentence)"
     ]
     lines += [f"{len(corpus):,} pairs in {name}" for name, corpus in held_out.items()]
+    lines += [report.describe() for report in train.text.filters]
     for reason, sentence in _REASONS.items():
         if count := getattr(train.filtered, reason):
             where = train.text.describe_lines(train.filtered.examples[reason], count)

@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from transformer_mt.data.quality.signals import MIN_CHARACTERS, MIN_WORDS, is_repetitive
 from transformer_mt.evaluation.samples import Sample
 
 WARNING_SHARE, WARNING_COUNT = 0.1, 3  # a warning needs this share, and this many translations (or all)
 
-MIN_WORDS, MIN_CHARACTERS = 6, 12  # shorter texts repeat themselves by chance
 MAX_REPETITION = 0.5  # normal sentences have less
 IDENTICAL_SHARE, IDENTICAL_SHARE_SHORT = 0.1, 0.5  # maximum share of sources with the same long or short output
 IDENTICAL_COUNT = 4
@@ -73,32 +73,13 @@ def find_degenerate(sources: Sequence[str], hypotheses: Sequence[str], finished:
         hypothesis = hypotheses[i].strip()
         if not hypothesis:
             rows["empty"].append(i)
-        elif is_repetitive(hypothesis, sources[i]):
+        elif is_repetitive(hypothesis, sources[i], MAX_REPETITION):
             rows["repetitive"].append(i)
         elif hypothesis in identical:
             rows["identical"].append(i)
         elif not finished[i]:
             rows["unfinished"].append(i)
     return DegenerateOutputs(len(checked), {kind: indices for kind, indices in rows.items() if indices})
-
-
-def is_repetitive(hypothesis: str, source: str) -> bool:
-    """Return whether a translation repeats itself more than twice as much as its source."""
-    words, characters = hypothesis.split(), "".join(hypothesis.split())
-    if len(words) >= MIN_WORDS:
-        share = repetition(words)
-    else:
-        share = repetition(characters) if len(characters) >= MIN_CHARACTERS else 0.0
-    return share >= MAX_REPETITION and share > 2 * max(repetition(source.split()), repetition("".join(source.split())))
-
-
-def repetition(units: Sequence[str]) -> float:
-    """Return the share of the most frequent unit or of repeated trigrams, whichever is larger, from 0 to 1."""
-    if len(units) < 2:
-        return 0.0
-    trigrams = list(zip(units, units[1:], units[2:], strict=False))
-    repeated = 1 - len(set(trigrams)) / len(trigrams) if trigrams else 0.0
-    return max((max(Counter(units).values()) - 1) / (len(units) - 1), repeated)
 
 
 def _frequent_outputs(pairs: Sequence[tuple[str, str]]) -> set[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +10,8 @@ from transformer_mt.config.root import Config
 from transformer_mt.data.batches import BatchStream
 from transformer_mt.data.corpus import ParallelCorpus, load_corpus, split_off_validation
 from transformer_mt.data.encoding import EncodedCorpus, LengthLimit, encode_corpus
+from transformer_mt.data.quality.filtering import filter_corpus, iterate_affected
+from transformer_mt.data.quality.rules import AffectedPair
 from transformer_mt.data.sources import Source
 from transformer_mt.data.tokenizers.subword_sampling import SubwordSampler, SubwordSamplers
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair, build_tokenizers
@@ -58,21 +61,52 @@ def prepare_data(run: RunFolder, config: Config, *, is_rank0: bool) -> TrainingD
 
 
 def load_split(config: Config, name: str) -> ParallelCorpus:
-    """Return the text of `train`, `validation` or a test set.
+    """Return the text of `train`, `validation` or a test set. The training pairs are those that the filters leave.
 
     Without `data.validation`, the validation set is `data.validation_size` training pairs, drawn with `seed` and
     removed from the training set.
     """
-
-    def load(source: Source) -> ParallelCorpus:
-        return load_corpus(source, config.data.src_lang, config.data.tgt_lang, Path(config.data.cache_dir))
-
     if name not in ("train", "validation"):
-        return load(config.data.test[name])
+        return load_source(config, config.data.test[name])
     if config.data.validation is not None:
-        return load(config.data.train if name == "train" else config.data.validation)
-    train, validation = split_off_validation(load(config.data.train), config.data.validation_size, config.seed)
+        return load_source(config, config.data.validation) if name == "validation" else load_filtered(config)
+    train, validation = split_off_validation(load_filtered(config), config.data.validation_size, config.seed)
     return train if name == "train" else validation
+
+
+def load_source(config: Config, source: Source) -> ParallelCorpus:
+    """Return the text of a source, unfiltered."""
+    return load_corpus(source, config.data.src_lang, config.data.tgt_lang, Path(config.data.cache_dir))
+
+
+def load_filtered(config: Config) -> ParallelCorpus:
+    """Return the pairs of `data.train` that `data.filters` leaves."""
+    corpus = load_source(config, config.data.train)
+    return filter_corpus(corpus, config.data.filters, *_filter_arguments(config)) if config.data.filters else corpus
+
+
+def iterate_filtered_out(config: Config, name: str) -> Iterator[AffectedPair]:
+    """Yield the training pairs that the rules of a name remove or change, with file, line and reason.
+
+    Raises:
+        UserError: `data.filters` has no rule of this name.
+    """
+    filters = config.data.filters
+    numbers = [number for number, rule in enumerate(filters) if rule.name == name]
+    if not numbers:
+        listed = ", ".join(dict.fromkeys(rule.name for rule in filters)) or "no rule"
+        raise UserError(f"data.filters: has no rule {name}; it has {listed}")
+    corpus = load_source(config, config.data.train)
+    for number in numbers:
+        yield from iterate_affected(corpus, filters, number, *_filter_arguments(config))
+
+
+def _filter_arguments(config: Config) -> tuple[tuple[str, str], dict[str, ParallelCorpus], Path]:
+    """Return the languages, the configured validation and test sets, and the folder of the cache."""
+    data = config.data
+    sources = {**({"validation": data.validation} if data.validation else {}), **data.test}
+    held_out = {name: load_source(config, source) for name, source in sources.items()}
+    return (data.src_lang, data.tgt_lang), held_out, Path(data.cache_dir)
 
 
 def make_tokenizers(config: Config, train: ParallelCorpus) -> TokenizerPair:

@@ -1,0 +1,113 @@
+"""Order, cache, determinism and examples of a filtered corpus, and its share of false removals on clean text."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import TypeAdapter
+
+from transformer_mt.data.corpus import ParallelCorpus, load_corpus
+from transformer_mt.data.quality import filtering
+from transformer_mt.data.quality.config import FILTERS, FilterList
+from transformer_mt.data.quality.filtering import filter_corpus
+from transformer_mt.data.sources import Source
+from transformer_mt.errors import UserError
+
+WriteCorpus = Callable[..., ParallelCorpus]
+
+MULTI30K = Path(__file__).resolve().parents[4] / "shared" / "data" / "multi30k"
+
+
+def apply(
+    corpus: ParallelCorpus, *rules: Any, cache: str = "cache", tgt: str = "de", **held_out: Any
+) -> ParallelCorpus:
+    return filter_corpus(corpus, TypeAdapter(FilterList).validate_python([*rules]), ("en", tgt), held_out, Path(cache))
+
+
+def test_without_rules_the_corpus_is_unchanged(write_corpus: WriteCorpus) -> None:
+    corpus = write_corpus([("a", "b")])
+    assert apply(corpus) is corpus
+
+
+def test_rules_are_applied_in_order(write_corpus: WriteCorpus) -> None:
+    corpus = write_corpus([("a", "x"), ("a ", "x"), ("a b", "y")])
+    first = apply(corpus, "duplicate", "normalize")
+    second = apply(corpus, "normalize", "duplicate")
+    assert ([*first], [*second]) == ([("a", "x"), ("a", "x"), ("a b", "y")], [("a", "x"), ("a b", "y")])
+    assert [(report.n_seen, report.n_affected) for report in second.filters] == [(3, 1), (3, 1)]
+    assert first.key != second.key
+
+
+def test_lines_of_the_original_files_are_kept(write_corpus: WriteCorpus) -> None:
+    found = apply(write_corpus([(str(i), str(i)) for i in range(20)]), {"regex": {"keep": "[37]"}})
+    assert found.describe_lines(range(len(found))) == "t.en:4, t.en:8, t.en:14, t.en:18"
+
+
+def test_result_is_cached_until_something_changes(write_corpus: WriteCorpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[Any] = []
+    write = filtering._write_filtered
+
+    def watched(run: Any, folder: Path) -> None:
+        runs.append(run)
+        write(run, folder)
+
+    monkeypatch.setattr(filtering, "_write_filtered", watched)
+    Path("scores").write_text("1\n2\n")
+    corpus = write_corpus([("a", "x"), ("b", "y")])
+    other = write_corpus([("c", "z")], "news")
+    rules = {"score": {"file": "scores", "min": 2}}
+    assert [*apply(corpus, rules)] == [*apply(corpus, rules)] == [("b", "y")]
+    assert apply(corpus, rules).filters == apply(corpus, rules).filters
+    assert len(runs) == 1
+    os.utime("scores", ns=(1, 1))
+    apply(corpus, rules)
+    assert len(runs) == 2
+    apply(corpus, "overlap", news=other)
+    apply(corpus, "overlap", news=corpus.select(np.array([0]), "part"))
+    assert len(runs) == 4
+
+
+def test_result_is_the_same_in_every_process_and_for_every_block_size(
+    write_corpus: WriteCorpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs = [(f"word {i % 37}", f"Wort {i % 23}") for i in range(200)]
+    rules = "normalize", {"duplicate": {"of": "src"}}, "ratio", "language", {"regex": {"drop": "11"}}
+    first = apply(write_corpus(pairs), *rules, cache="one")
+    monkeypatch.setattr("transformer_mt.data.blocks.BLOCK_SIZE", 7)
+    second = apply(load_corpus(Source(src=("t.en",), tgt=("t.de",)), "en", "de", Path("two")), *rules, cache="two")
+    assert ([*first], first.filters) == ([*second], second.filters)
+    assert (first.key, first.fingerprint) == (second.key, second.fingerprint)
+
+
+@pytest.mark.parametrize("n_removed", [0, 1, 99, 100, 101, 1000])
+def test_examples_are_spread_evenly(n_removed: int, write_corpus: WriteCorpus) -> None:
+    pairs = [("bad", str(i)) for i in range(n_removed)] + [("good", "x")]
+    (report,) = apply(write_corpus(pairs), {"regex": {"drop": "bad"}}).filters
+    numbers = [int(example.tgt) for example in report.examples]
+    assert report.n_affected == n_removed and min(n_removed, 51) <= len(numbers) <= 100
+    assert len({b - a for a, b in pairwise(numbers)}) <= 1
+
+
+def test_empty_result_names_the_last_rule_that_removed_pairs(write_corpus: WriteCorpus) -> None:
+    with pytest.raises(UserError) as caught:
+        apply(write_corpus([("a", "x"), ("b c", "y")]), {"regex": {"drop": "a"}}, {"length": {"min": 2}}, "normalize")
+    message = "no pair of 2 is left (removed: regex 1, length 1); loosen this rule or remove it"
+    assert str(caught.value) == f"data.filters.length: {message}"
+
+
+@pytest.mark.skipif(not MULTI30K.exists(), reason="needs Multi30k")
+@pytest.mark.parametrize("language", ["de", "cs"])
+def test_clean_text_loses_at_most_two_in_a_thousand_pairs_to_a_rule(language: str, workdir: Path) -> None:
+    for name in ("en", language):
+        lines = (MULTI30K / f"train.{name}").read_text(encoding="utf-8").splitlines(keepends=True)
+        (workdir / f"t.{name}").write_text("".join(lines[:4000]), encoding="utf-8")
+    corpus = load_corpus(Source(src=("t.en",), tgt=(f"t.{language}",)), "en", language, Path("cache"))
+    rules = [name for name in FILTERS if name not in ("normalize", "overlap", "regex", "score", "command")]
+    for report in apply(corpus, *rules, tgt=language).filters:
+        assert report.n_affected <= 0.002 * report.n_seen, report

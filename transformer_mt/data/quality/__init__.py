@@ -1,0 +1,1 @@
+"""Quality of parallel text: signals of single pairs, duplicates, and the rules of `data.filters`."""

@@ -1,0 +1,83 @@
+"""The list `data.filters`: names of the rules, and their form in a file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Union, cast
+
+from pydantic import BeforeValidator, Discriminator, Tag
+
+from transformer_mt.data.quality.corpus_filters import CommandFilter, DuplicateFilter, OverlapFilter, ScoreFilter
+from transformer_mt.data.quality.normalization import NormalizeFilter
+from transformer_mt.data.quality.pair_filters import (
+    CopyFilter,
+    LanguageFilter,
+    LengthFilter,
+    NumbersFilter,
+    RatioFilter,
+    RegexFilter,
+    RepetitionFilter,
+    ScriptFilter,
+    UrlsFilter,
+)
+from transformer_mt.data.quality.rules import Filter
+
+FILTERS: dict[str, type[Filter]] = {
+    rule.name: rule
+    for rule in (
+        NormalizeFilter,
+        LengthFilter,
+        RatioFilter,
+        LanguageFilter,
+        ScriptFilter,
+        CopyFilter,
+        DuplicateFilter,
+        OverlapFilter,
+        NumbersFilter,
+        UrlsFilter,
+        RepetitionFilter,
+        RegexFilter,
+        ScoreFilter,
+        CommandFilter,
+    )
+}
+"""The rules by name."""
+
+
+def _rule_name(value: Any) -> str | None:
+    """Return the name of a rule in any of its forms, or None if it has no form of a rule."""
+    if isinstance(value, Filter):
+        return value.name
+    if isinstance(value, dict) and len(cast(dict[Any, Any], value)) == 1:
+        return str(next(iter(cast(dict[Any, Any], value))))
+    return value if isinstance(value, str) else None
+
+
+def _check_is_list(value: object) -> object:
+    if isinstance(value, str | dict):
+        raise ValueError("must be a list of rules, such as [length, ratio: {max: 3}]")
+    return () if value is None else value
+
+
+class _FileSchema:
+    """JSON schema of the list as it is written in a file."""
+
+    def __get_pydantic_json_schema__(self, *_: object) -> dict[str, Any]:
+        options = {name: rule.model_json_schema() for name, rule in FILTERS.items()}
+        for schema in options.values():
+            schema.pop("required", None)  # as in the other sections
+        named = [
+            {"type": "object", "properties": {name: schema}, "additionalProperties": False}
+            for name, schema in options.items()
+        ]
+        return {"type": "array", "items": {"anyOf": [{"enum": list(FILTERS)}, *named]}}
+
+
+if TYPE_CHECKING:
+    FilterList = tuple[Filter, ...]
+else:
+    _Rule = Annotated[
+        Union[tuple(Annotated[rule, Tag(name)] for name, rule in FILTERS.items())],  # noqa: UP007
+        Discriminator(_rule_name),
+    ]
+    FilterList = Annotated[tuple[_Rule, ...], BeforeValidator(_check_is_list), _FileSchema()]
+    """Type of `data.filters`."""

@@ -1,0 +1,243 @@
+"""Apply a list of rules to a corpus, block by block. The result is a cached table like that of `load_corpus`."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from transformer_mt.data.arrow_table import TableWriter, read_batches
+from transformer_mt.data.blocks import log_progress
+from transformer_mt.data.corpus import ParallelCorpus
+from transformer_mt.data.quality.rules import AffectedPair, Block, Filter, FilterContext, FilterReport, Judge
+from transformer_mt.system.files import atomic_shared_folder
+
+FORMAT_VERSION = 1  # of a filtered table and of the judgements; part of its key
+SAMPLE_SIZE = 10_000  # pairs from which rules learn what is typical
+MAX_EXAMPLES = 100  # pairs that a report keeps of each rule
+
+HeldOut = Mapping[str, ParallelCorpus]
+Observer = Callable[[int, Block, Mapping[int, str]], None]
+"""Function that gets the number of a rule, the block before it, and the reasons of the affected pairs."""
+
+
+def filter_corpus(
+    corpus: ParallelCorpus,
+    filters: Sequence[Filter],
+    languages: tuple[str, str],
+    held_out: HeldOut,
+    cache_dir: Path,
+) -> ParallelCorpus:
+    """Return the corpus that the rules leave, with their reports. It is cached for unchanged input.
+
+    `languages` are those of source and target, and `held_out` has the configured validation and test sets.
+
+    Raises:
+        UserError: Nothing is left, or a rule's file or command does not fit; with file, line and key.
+    """
+    if not filters:
+        return corpus
+    folder = cache_dir / f"filtered-{_cache_key(corpus, filters, languages, held_out)}"
+    if not folder.exists():
+        with atomic_shared_folder(folder) as temporary:
+            _write_filtered(FilterRun(corpus, filters, languages, held_out, temporary), temporary)
+    return _load_filtered(folder)
+
+
+def iterate_affected(
+    corpus: ParallelCorpus,
+    filters: Sequence[Filter],
+    number: int,
+    languages: tuple[str, str],
+    held_out: HeldOut,
+    cache_dir: Path,
+) -> Iterator[AffectedPair]:
+    """Yield the pairs that rule `number` removes or changes, in order. It applies the rules before it again."""
+    found: list[AffectedPair] = []
+
+    def observe(rule: int, block: Block, reasons: Mapping[int, str]) -> None:
+        if rule == number:
+            found.extend(describe_pair(corpus, block, i, reason) for i, reason in reasons.items())
+
+    cache_dir.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".affected-", dir=cache_dir) as folder:
+        run = FilterRun(corpus, filters[: number + 1], languages, held_out, Path(folder), observe)
+        for _ in run.blocks():
+            yield from found
+            found.clear()
+
+
+def describe_pair(corpus: ParallelCorpus, block: Block, i: int, reason: str) -> AffectedPair:
+    """Return pair `i` of a block with its file and line."""
+    return AffectedPair(f"{corpus.files[block.files[i]]}:{block.lines[i]}", block.src[i], block.tgt[i], reason)
+
+
+# --- application of the rules -----------------------------------------------------------------------------------------
+
+
+class FilterRun:
+    """One application of rules to a corpus. `reports` is complete after the last block.
+
+    A rule that needs all of its pairs at once (`needs_all_pairs`) starts a new pass over an intermediate table. The
+    memory is bounded by a block, and by what rules keep: 9 bytes per pair for `duplicate`.
+    """
+
+    def __init__(
+        self,
+        corpus: ParallelCorpus,
+        filters: Sequence[Filter],
+        languages: tuple[str, str],
+        held_out: HeldOut,
+        folder: Path,
+        observe: Observer | None = None,
+    ) -> None:
+        self.corpus, self.filters, self.folder = corpus, filters, folder
+        self._languages, self._held_out, self._observe = languages, held_out, observe
+        self._n_seen, self._n_affected = [0] * len(filters), [0] * len(filters)
+        self._examples = [_EvenSample() for _ in filters]
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield the pairs that are left. Every block is yielded, also an empty one."""
+        breaks = [number for number, rule in enumerate(self.filters) if number and rule.needs_all_pairs]
+        source, n_pairs = partial(_read_corpus, self.corpus), len(self.corpus)
+        for first, end in zip([0, *breaks], [*breaks, len(self.filters)], strict=True):
+            blocks = self._apply(range(first, end), source, n_pairs)
+            if end == len(self.filters):
+                yield from blocks
+            else:
+                path = self.folder / f"before-{end}.arrow"
+                with TableWriter(path, ["row"]) as table:
+                    for block in blocks:
+                        table.write(block.src, block.tgt, block.files, block.lines, block.rows)
+                source, n_pairs = partial(_read_table, path), table.n_pairs
+
+    def reports(self) -> list[FilterReport]:
+        """Return what each rule has done."""
+        return [
+            FilterReport(self._label(number), rule.removes, n_seen, n_affected, tuple(examples.items()))
+            for number, (rule, n_seen, n_affected, examples) in enumerate(
+                zip(self.filters, self._n_seen, self._n_affected, self._examples, strict=True)
+            )
+        ]
+
+    def _label(self, number: int) -> str:
+        """Return the name of a rule, with its number if another one has the same name."""
+        names = [rule.name for rule in self.filters]
+        name = names[number]
+        return f"{name} (data.filters.{number})" if names.count(name) > 1 else name
+
+    def _apply(self, numbers: range, source: Callable[[], Iterator[Block]], n_pairs: int) -> Iterator[Block]:
+        """Yield the blocks of a source after some consecutive rules."""
+        context = FilterContext(
+            languages=self._languages,
+            n_corpus=len(self.corpus),
+            n_pairs=n_pairs,
+            sample=partial(self.corpus.sample, SAMPLE_SIZE),
+            pairs=lambda: (pair for block in source() for pair in block.pairs()),
+            held_out=self._held_out,
+            folder=self.folder,
+        )
+        judges = [self.filters[number].start(context) for number in numbers]
+        for block in log_progress(source(), "filtered", n_pairs):
+            for number, judge in zip(numbers, judges, strict=True):
+                block = self._apply_rule(number, judge, block)
+            yield block
+
+    def _apply_rule(self, number: int, judge: Judge, block: Block) -> Block:
+        rule = self.filters[number]
+        before = block if rule.removes else Block([*block.src], [*block.tgt], block.files, block.lines, block.rows)
+        reasons = judge(block)
+        self._n_seen[number] += len(block)
+        self._n_affected[number] += len(reasons)
+        for i, reason in reasons.items():
+            self._examples[number].add(lambda i=i, reason=reason: describe_pair(self.corpus, before, i, reason))
+        if self._observe is not None:
+            self._observe(number, before, reasons)
+        return block.without(reasons) if rule.removes else block
+
+
+class _EvenSample:
+    """Keeps between half of `MAX_EXAMPLES` and `MAX_EXAMPLES` items, spread evenly over all that are added."""
+
+    def __init__(self) -> None:
+        self._items: list[AffectedPair] = []
+        self._n_added, self._stride = 0, 1
+
+    def add(self, make_item: Callable[[], AffectedPair]) -> None:
+        if self._n_added % self._stride == 0:
+            if len(self._items) == MAX_EXAMPLES:
+                self._items, self._stride = self._items[::2], 2 * self._stride
+            if self._n_added % self._stride == 0:
+                self._items.append(make_item())
+        self._n_added += 1
+
+    def items(self) -> list[AffectedPair]:
+        return self._items
+
+
+def _read_corpus(corpus: ParallelCorpus) -> Iterator[Block]:
+    first = 0
+    for batch in corpus.batches():
+        yield _make_block(batch, np.arange(first, first + len(batch)))
+        first += len(batch)
+
+
+def _read_table(path: Path) -> Iterator[Block]:
+    for batch in read_batches(path):
+        yield _make_block(batch, batch["row"].to_numpy())
+
+
+def _make_block(batch: Any, rows: Any) -> Block:
+    texts = batch["src"].to_pylist(), batch["tgt"].to_pylist()
+    return Block(*texts, batch["file"].to_numpy(), batch["line"].to_numpy(), rows)
+
+
+# --- cached results ---------------------------------------------------------------------------------------------------
+
+
+def _cache_key(corpus: ParallelCorpus, filters: Sequence[Filter], languages: Sequence[str], held_out: HeldOut) -> str:
+    """Hash the corpora, the rules and what they depend on."""
+    rules = [[rule.model_dump(mode="json"), rule.external_state()] for rule in filters]
+    others = [[name, other.key, other.fingerprint] for name, other in held_out.items()]
+    settings = [FORMAT_VERSION, corpus.key, corpus.fingerprint, rules, languages, others]
+    return sha256(json.dumps(settings).encode()).hexdigest()[:16]
+
+
+def _write_filtered(run: FilterRun, folder: Path) -> None:
+    """Write the table, its description and the reports. Raises `UserError` if nothing is left."""
+    with TableWriter(folder / "pairs.arrow") as table:
+        for block in run.blocks():
+            if len(block):
+                table.write(block.src, block.tgt, block.files, block.lines)
+    reports = run.reports()
+    if table.n_pairs == 0:
+        removing = [number for number, report in enumerate(reports) if report.removes and report.n_affected]
+        counts = ", ".join(f"{reports[number].name} {reports[number].n_affected:,}" for number in removing)
+        raise run.filters[removing[-1]].make_error(
+            f"no pair of {len(run.corpus):,} is left (removed: {counts}); loosen this rule or remove it"
+        )
+    for leftover in set(folder.iterdir()) - {folder / "pairs.arrow"}:
+        leftover.unlink()
+    info = {"sha256": table.text_hash(), "files": run.corpus.files}
+    (folder / "table.json").write_text(json.dumps(info), encoding="utf-8")
+    report = json.dumps([*map(asdict, reports)], ensure_ascii=False, indent=1)
+    (folder / "filters.json").write_text(report, encoding="utf-8")
+
+
+def _load_filtered(folder: Path) -> ParallelCorpus:
+    from datasets import Dataset
+
+    info = json.loads((folder / "table.json").read_text(encoding="utf-8"))
+    reports: list[FilterReport] = []
+    for report in json.loads((folder / "filters.json").read_text(encoding="utf-8")):
+        examples = tuple(AffectedPair(*example) for example in report.pop("examples"))
+        reports.append(FilterReport(**report, examples=examples))
+    table = Dataset.from_file(str(folder / "pairs.arrow"))
+    return ParallelCorpus(table, info["files"], folder.name, info["sha256"], filters=tuple(reports))

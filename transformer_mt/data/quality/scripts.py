@@ -1,0 +1,89 @@
+"""Scripts of a text, the scripts that a language is written in, and words or characters as units of length."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from functools import lru_cache
+
+from transformer_mt.data.inspection import script_of
+
+_UNSPACED = (  # Thai, Lao, Tibetan, Myanmar, Khmer, kana, Han
+    "\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3041-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+    "\uff66-\uff9f\U00020000-\U0003ffff"
+)
+_UNIT = re.compile(rf"[{_UNSPACED}]|[^\s{_UNSPACED}]+")
+_FIRST_UNSPACED = "\u0e00"
+
+_KANJI_AND_KANA = ("HAN", "HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA")
+_LANGUAGES = {
+    ("LATIN",): "ace af az bcl br bs ca ceb co crh cs cy da de en eo es et eu ext fi fo fr fuv fy ga gcf gcr gd gl gn "
+    "guw ha hr ht hu ia id ig io is it jv kab ki kik ku la lb lg lij ln lt ltg lv mg mi ms mt nb nl nn no nso ny oc "
+    "om pcm pl pt qu rm rn ro rw se sk sl sm sn so sq ss st su sv sw tk tl tn to tr ts tum ug-Latn uz vec vi vo wa wo "
+    "xh yo zu",
+    ("CYRILLIC",): "ba be bg ce cv kk kv ky mk mn os ru sah tg tt tyv udm uk",
+    ("CYRILLIC", "LATIN"): "sr sh",
+    ("GREEK",): "el grc",
+    ("HEBREW",): "he hbo yi",
+    ("ARABIC",): "ar arz fa ps sd sdh ug ur",
+    ("DEVANAGARI",): "bh gom hi mai mr ne new sa",
+    ("BENGALI",): "as bn",
+    ("GUJARATI",): "gu",
+    ("GURMUKHI",): "pa",
+    ("KANNADA",): "kn",
+    ("MALAYALAM",): "ml",
+    ("ORIYA",): "or",
+    ("SINHALA",): "si",
+    ("TAMIL",): "ta",
+    ("TELUGU",): "te",
+    ("ARMENIAN",): "hy",
+    ("GEORGIAN",): "ka",
+    ("ETHIOPIC",): "am ti",
+    ("THAI",): "th",
+    ("LAO",): "lo",
+    ("KHMER",): "km",
+    ("MYANMAR",): "my",
+    ("TIBETAN",): "bo dz",
+    ("HAN",): "zh yue wuu",
+    _KANJI_AND_KANA: "ja",
+    ("HANGUL", "HAN"): "ko",
+}
+LANGUAGE_SCRIPTS: Mapping[str, tuple[str, ...]] = {
+    code: scripts for scripts, codes in _LANGUAGES.items() for code in codes.split()
+}
+"""Scripts that a language is written in, by ISO 639 code, in the words of Unicode names."""
+SCRIPTS = tuple(sorted({script for scripts in _LANGUAGES for script in scripts}))
+
+_script_of = lru_cache(maxsize=None)(script_of)
+
+
+def split_units(text: str) -> list[str]:
+    """Split a text into words; each character of a script without spaces, such as Han, is a unit of its own."""
+    if text.isascii() or max(text) < _FIRST_UNSPACED:
+        return text.split()
+    return _UNIT.findall(text)
+
+
+def count_letters(text: str) -> int:
+    """Return the number of letters."""
+    return sum(map(str.isalpha, text))
+
+
+def script_counts(text: str) -> Counter[str]:
+    """Return the number of letters of each script, in the words of Unicode names: LATIN, CYRILLIC, HAN, ..."""
+    if text.isascii():
+        n_letters = count_letters(text)
+        return Counter({"LATIN": n_letters} if n_letters else {})
+    counts = Counter[str]()
+    for character, count in Counter(text).items():
+        if character.isalpha():
+            counts[_script_of(character)] += count
+    return counts
+
+
+def script_share(text: str, scripts: tuple[str, ...]) -> float | None:
+    """Return the share of letters in some scripts, or None for a text without letters."""
+    counts = script_counts(text)
+    n_letters = counts.total()
+    return sum(counts[script] for script in scripts) / n_letters if n_letters else None
