@@ -145,6 +145,15 @@ def test_the_image_shows_the_attention_weights(kind: Any, maps: AttentionMaps) -
     assert np.array_equal(np.asarray(alone.axes[0].images[0].get_array()), weights[0, 1].numpy())
 
 
+def test_heads_of_one_layer_are_drawn_in_a_square(maps: AttentionMaps) -> None:
+    cross = [torch.cat([layer, layer], dim=1) for layer in maps.weights.cross]
+    figure = maps._replace(weights=maps.weights._replace(cross=cross)).figure("cross", layer=1)
+    panels = figure.axes[:-1]
+    assert [axes.get_title() for axes in panels] == [f"layer 1, head {head}" for head in (1, 2, 3, 4)]
+    grids = [axes.get_subplotspec() for axes in panels]
+    assert {grid.get_gridspec().get_geometry() for grid in grids if grid is not None} == {(2, 2)}
+
+
 def test_attention_maps_do_not_change_the_model_or_the_random_state(translator: Translator) -> None:
     before = torch.get_rng_state()
     translate_with_attention(translator, "one").figure("cross")
@@ -182,7 +191,8 @@ def images(run: Path) -> dict[str, list[int]]:
 
 
 def test_tensorboard_shows_the_images(tiny_run: Path) -> None:
-    assert images(tiny_run) == {"schedule": [1], "lengths": [1], "positions": [1], "attention": [4, 8, 12]}
+    expected = {"plots/schedule": [1], "plots/lengths": [1], "plots/positions": [1], "plots/attention": [4, 8, 12]}
+    assert images(tiny_run) == expected
 
 
 def test_tensorboard_shows_no_images_without_probes(in_tiny: Path, tmt: Tmt, tmp_path: Path) -> None:
@@ -196,7 +206,7 @@ def test_resuming_earlier_removes_later_images(in_tiny: Path, tmt: Tmt, tmp_path
     command = ("train", "--config", "tiny.yaml", f"runs_dir={tmp_path}", "model.positions=none")
     assert tmt(*command, "train.max_steps=8").returncode == 0
     assert tmt(*command, "train.max_steps=8", "--checkpoint", "4").returncode == 0
-    assert images(tmp_path / "tiny") == {"schedule": [1], "lengths": [1], "attention": [4, 8]}
+    assert images(tmp_path / "tiny") == {"plots/schedule": [1], "plots/lengths": [1], "plots/attention": [4, 8]}
 
 
 # --- mistakes ---------------------------------------------------------------------------------------------------------

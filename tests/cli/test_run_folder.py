@@ -171,7 +171,7 @@ def test_the_best_checkpoint_is_the_default(run_copy: Path, tmt: Tmt) -> None:
 
 def test_tensorboard_shows_samples_and_hyperparameters(tiny_run: Path) -> None:
     on_board = read_events(tiny_run)
-    shown = on_board.Tensors("validation/text_summary")
+    shown = on_board.Tensors("translations/examples")
     assert [event.step for event in shown] == [4, 8, 12]
     table = shown[-1].tensor_proto.string_val[0].decode()
     assert table.startswith("| source | model | reference |")
@@ -179,6 +179,7 @@ def test_tensorboard_shows_samples_and_hyperparameters(tiny_run: Path) -> None:
     settings = session_hparams(tiny_run)
     assert settings["model.d_model"].number_value == 16
     assert settings["schedule.kind"].string_value == "inverse_sqrt"
+    assert {name for name in settings if name.startswith("best/")} == {"best/bleu", "best/chrf", "best/loss"}
 
 
 def test_best_scores_are_hyperparameters_and_no_curves(run_copy: Path, tmt: Tmt) -> None:

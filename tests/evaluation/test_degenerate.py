@@ -121,6 +121,6 @@ def test_run_logs_degenerate_output(tiny_run: Path) -> None:
     entries = [json.loads(line) for line in (tiny_run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [entry["valid/degenerate"] for entry in entries if "valid/loss" in entry] == [1.0] * 3
     board = EventAccumulator(str(tiny_run / "tensorboard")).Reload()
-    texts = board.Tensors("degenerate/text_summary")
+    texts = board.Tensors("translations/failures")
     assert [event.step for event in texts] == [4, 8, 12]
     assert b"| source | model | reference |" in texts[0].tensor_proto.string_val[0]

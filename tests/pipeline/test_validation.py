@@ -98,7 +98,7 @@ def test_scores_are_of_free_running_greedy_translations(make_validator: Callable
     wanted = Scorer("13a", "de").score(greedy_translations(validator, validator.sources), validator.references)
     assert (result.scores["bleu"], result.scores["chrf"]) == (wanted.bleu.value, wanted.chrf.value)
     assert not result.samples
-    assert "validation" not in result.markdown
+    assert "examples" not in result.markdown
     assert not result.draw()
 
 
@@ -114,7 +114,7 @@ def test_probes_are_spread_evenly_over_the_validation_set(
     expected = [Sample(src, hypothesis, tgt) for (src, tgt), hypothesis in zip(texts, hypotheses, strict=True)]
     result = validator()
     assert result.samples == ["\n".join(sample.lines()) for sample in expected]
-    assert result.markdown["validation"] == as_markdown(expected)
+    assert result.markdown["examples"] == as_markdown(expected)
 
 
 def test_validation_does_not_warn_about_truncated_sources(

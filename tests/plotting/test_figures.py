@@ -30,7 +30,7 @@ def labels(ticks: Any) -> list[str]:
 def test_positions_figure_shows_table_dimensions_and_dot_products() -> None:
     table = np.random.default_rng(0).normal(size=(7, 16)).astype(np.float32)
     figure = figures.draw_positions(table, "a table")
-    whole, lines, products = figure.axes[:3]
+    whole, products, lines = figure.axes[:3]
     assert np.array_equal(image(whole), table)
     assert np.allclose(image(products), table @ table.T)
     for line in lines.lines:
@@ -43,7 +43,7 @@ def test_positions_figure_shows_table_dimensions_and_dot_products() -> None:
 
 def test_rotary_dot_products_depend_only_on_the_distance() -> None:
     config = ModelConfig(d_model=32, n_heads=4, positions="rotary")
-    whole, _, products = pipeline_figures.plot_positions(config, None).axes[:3]
+    whole, products = pipeline_figures.plot_positions(config, None).axes[:2]
     assert image(whole).shape == (pipeline_figures.MAX_POSITIONS, 8)
     angles = 10_000.0 ** (-np.arange(4) / 4)
     for distance in (0, 1, 5, 30):

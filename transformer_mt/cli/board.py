@@ -7,7 +7,8 @@ import os
 import socket
 import threading
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stderr, suppress
+from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -17,6 +18,7 @@ from transformer_mt.system.logging import log
 
 HOST = "localhost"
 MAX_PORT = 65535
+MAX_SHOWN = 100  # validations with a figure and texts (TensorBoard: 10)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -33,8 +35,10 @@ def start_tensorboard(folder: Path, port: int) -> str:
     from tensorboard import program
 
     board = program.TensorBoard()
-    board.configure(argv=["tensorboard", "--logdir", str(folder), "--host", HOST, "--port", str(port)])
-    return board.launch()
+    argv = ["tensorboard", "--logdir", str(folder), "--host", HOST, "--port", str(port)]
+    board.configure(argv=[*argv, "--samples_per_plugin", f"images={MAX_SHOWN},text={MAX_SHOWN}"])
+    with redirect_stderr(StringIO()):  # a notice about its data server; errors are exceptions
+        return board.launch()
 
 
 @contextmanager

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, NamedTuple, cast
@@ -39,8 +40,13 @@ class AttentionMaps(NamedTuple):
             "encoder": (self.src, self.src),
             "decoder": (self.tgt_out, self.tgt_in),
         }[kind]
-        panels = [[f"layer {i + 1}, head {j + 1}" for j in heads] for i in layers]
-        return draw_attention(kind, [weights[i][heads] for i in layers], queries, keys, panels)
+        shown = [weights[i][heads] for i in layers]
+        panels: list[Sequence[str]] = [[f"layer {i + 1}, head {j + 1}" for j in heads] for i in layers]
+        if len(layers) == 1:  # nearly square, to be legible in a narrow card of TensorBoard
+            n = max(n for n in range(1, math.isqrt(len(heads)) + 1) if len(heads) % n == 0)
+            shown = [shown[0][i : i + n] for i in range(0, len(heads), n)]
+            panels = [panels[0][i : i + n] for i in range(0, len(heads), n)]
+        return draw_attention(kind, shown, queries, keys, panels)
 
 
 def translate_with_attention(translator: Translator, text: str) -> AttentionMaps:

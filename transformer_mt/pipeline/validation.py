@@ -72,7 +72,7 @@ class Validator:
 
         samples = [sample(i) for i in self.probes]
         failures = {kind: sample(rows[0]) for kind, rows in degenerate.rows.items()}
-        tables = {"validation": samples, "degenerate": [*failures.values()]}
+        tables = {"examples": samples, "failures": [*failures.values()]}
         return ValidationResult(
             scores,
             samples=["\n".join(sample.lines()) for sample in samples],

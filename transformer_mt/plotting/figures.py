@@ -33,7 +33,7 @@ LINE_STYLES = ("-", "--", "-.", ":")  # distinguish lines without colour
 MAX_BINS = 60
 MAX_INCHES = 36.0  # of all panels together, in width and in height
 MAX_LABEL_LENGTH = 20  # characters
-DPI, SCREEN_DPI = 120, 80
+DPI, SCREEN_DPI = 120, 100
 FONTS = (
     "DejaVu Sans",  # included in matplotlib: Latin, Cyrillic, Greek, Arabic, Hebrew and others
     "Noto Sans CJK SC",
@@ -69,8 +69,9 @@ def plot_style() -> Generator[None]:
 @plot_style()
 def draw_positions(table: Array, title: str) -> Figure:
     """Draw a position table as an image, four dimensions as lines, and the dot products of rows. table: [P, D]."""
-    figure = new_figure(15.0, 5.0)
-    table_axes, line_axes, product_axes = figure.subplots(1, 3)
+    figure = new_figure(7.4, 5.4)
+    panels = figure.subplot_mosaic([["table", "products"], ["lines", "lines"]])
+    table_axes, line_axes, product_axes = panels["table"], panels["lines"], panels["products"]
     figure.suptitle(title)
     _draw_image(figure, table_axes, table, "value")
     table_axes.set(title="the table", xlabel="dimension", ylabel="position")
@@ -82,10 +83,10 @@ def draw_positions(table: Array, title: str) -> Figure:
     line_axes.margins(x=0)
     low, high = line_axes.get_ylim()
     line_axes.set_ylim(low, high + 0.25 * (high - low))  # space for the legend
-    line_axes.legend(loc="upper center", ncols=2, frameon=False)
+    line_axes.legend(loc="upper center", ncols=4, columnspacing=1.0, handlelength=1.5, frameon=False)
     dot_products: Array = np.inner(table, table)  # [P, P]
     _draw_image(figure, product_axes, dot_products, "dot product")
-    product_axes.set(title="dot products of two positions", xlabel="position", ylabel="position")
+    product_axes.set(title="dot products of positions", xlabel="position", ylabel="position")
     return figure
 
 
@@ -100,7 +101,7 @@ def _draw_image(figure: Figure, axes: Axes, values: Array, label: str) -> None:
 @plot_style()
 def draw_schedule(steps: Array, rates: Mapping[str, Array], chosen: str, warmup_steps: int) -> Figure:
     """Draw the learning rate of the chosen schedule, and of the others for comparison. steps, rates: [N]."""
-    figure = new_figure(8.5, 4.8)
+    figure = new_figure(6.4, 4.8)
     axes = figure.subplots()
     axes.plot(steps, rates[chosen], color=DARK, linewidth=4, label=_schedule_label(chosen, rates))
     for i, name in enumerate(name for name in rates if name != chosen):
@@ -124,7 +125,7 @@ def draw_schedule(steps: Array, rates: Mapping[str, Array], chosen: str, warmup_
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.ticklabel_format(axis="y", scilimits=(-2, 3), useMathText=True)
     axes.set(title=f"learning rate: {chosen}", xlabel="step", ylabel="learning rate")
-    figure.legend(loc="outside lower center", ncols=3)
+    figure.legend(loc="outside lower center", ncols=2)
     return figure
 
 
@@ -195,7 +196,7 @@ def _piece_label(text: str) -> str:
 @plot_style()
 def draw_lengths(src: Array, tgt: Array, languages: tuple[str, str], max_length: int, title: str) -> Figure:
     """Draw a histogram of the lengths of each side on a logarithmic scale, which shows the tail. src, tgt: [N]."""
-    figure = new_figure(8.5, 5.6)
+    figure = new_figure(6.4, 5.0)
     panels: Any = figure.subplots(2, 1, sharex=True, sharey=True)
     figure.suptitle(title)
     longest = int(max(src.max(), tgt.max()))

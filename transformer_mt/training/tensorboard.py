@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
 from tensorboard.compat.proto import event_pb2, summary_pb2
 from tensorboard.plugins.hparams import metadata, plugin_data_pb2
+from tensorboard.plugins.text import summary_v2 as text_summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard import SummaryWriter
 
@@ -31,6 +32,9 @@ CHARTS = {
     "quality": ("chrf", "degenerate", "nll", "ppl"),
 }
 """Quantities by section of TensorBoard, which shows sections and charts in alphabetical order."""
+
+FIGURES, TEXTS = "plots/", "translations/"  # prefixes of their tags, which sort after the headline
+BEST_SCORES = ("best/bleu", "best/chrf", "best/loss")  # columns of HPARAMS, which shows few unless asked for more
 
 _SECTIONS = {quantity: section for section, quantities in CHARTS.items() for quantity in quantities}
 CURVES = ("train", "valid")
@@ -57,16 +61,19 @@ class EventWriter:
 
     def text(self, name: str, markdown: str, step: int) -> None:
         """Write Markdown text."""
-        self._writer().add_text(name, markdown, step)
+        writer = self._writer()
+        plugin: Any = text_summary
+        writer.file_writer.add_summary(plugin.text_pb(TEXTS + name, markdown), step)  # add_text would append to the tag
 
     def figure(self, name: str, figure: Figure, step: int) -> None:
         """Write a figure as an image."""
-        self._writer().add_image(name, render_pixels(figure), step, dataformats="HWC")
+        self._writer().add_image(FIGURES + name, render_pixels(figure), step, dataformats="HWC")
 
     def hparams(self, values: Mapping[str, Scalar]) -> None:
         """Replace this run's row of the HPARAMS table. A running TensorBoard keeps showing the old one."""
         self._folder.mkdir(parents=True, exist_ok=True)
         event: Any = event_pb2
+        values = {name: value for name, value in values.items() if not name.startswith("best/") or name in BEST_SCORES}
         now = time.time()
         entries = [
             event.Event(wall_time=now, file_version="brain.Event:2"),
@@ -96,7 +103,7 @@ def precedes_checkpoint(entry_step: int, names: Iterable[str], checkpoint_step: 
 
     Entries of the checkpoint's step precede it, except test scores, and validation scores unless `is_scored`.
     """
-    later = ("test/",) if is_scored else ("test/", "valid", "best/", "degenerate")
+    later = ("test/",) if is_scored else ("test/", "valid", "best/", TEXTS, f"{FIGURES}attention")
     is_earlier_name = not any(name.startswith(later) for name in names)
     return entry_step < checkpoint_step or (entry_step == checkpoint_step and is_earlier_name)
 
