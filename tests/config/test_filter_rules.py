@@ -75,4 +75,4 @@ def test_run_file_has_the_rules_with_all_options(tmp_path: Path) -> None:
     assert load(tmp_path / "y.yaml").model_dump() == config.model_dump()
     filters = yaml.safe_load(text)["data"]["filters"]
     assert filters[0] == {"regex": {"side": "tgt", "drop": '\\p{Han}: "#', "keep": None}}
-    assert filters[1] == {"copy": {"max": 0.7, "min_words": 4}}
+    assert filters[1] == {"copy": {"max": 0.8, "min_words": 4}}

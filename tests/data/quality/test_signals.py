@@ -34,7 +34,8 @@ def test_a_unit_is_a_word_or_a_character_of_a_script_without_spaces(text: str, n
 def test_letters_are_counted_by_script() -> None:
     assert script_counts("Hello, мир! 你好 123") == {"LATIN": 5, "CYRILLIC": 3, "HAN": 2}
     assert script_share("日本語のテスト", LANGUAGE_SCRIPTS["ja"]) == 1.0
-    assert script_share("abcд", ("LATIN",)) == 0.75
+    assert script_share("abc д", ("LATIN",)) == 0.5
+    assert script_share("无法与 ypbind 通讯", ("HAN",)) == 5 / 6
     assert script_share("123 !", ("LATIN",)) is None
 
 
@@ -53,7 +54,10 @@ def test_lengths_are_compared_relative_to_what_is_typical() -> None:
         ("12 May 2020", "12.05.2020", 1.0),
         ("20 million people", "2000万人", 1.0),
         ("in 1990 and 2005", "1990 und 2006", 0.5),
-        ("in 1990", "im Jahr", 0.0),
+        ("in 1991", "im Jahr", 0.0),
+        ("in the 1950s", "in den Fünfzigern", None),
+        ("2.00 Euros", "zwei Euro", None),
+        ("in the range [1,16]", "im Bereich [1, 16]", 1.0),
         ("at 10 and 20", "um ١٠ und ٢٠", 1.0),
         ("two dogs", "2 Hunde", None),
         ("11 dogs", "elf Hunde", None),

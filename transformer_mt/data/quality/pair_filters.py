@@ -83,7 +83,7 @@ class LanguageFilter(Filter):
     min_letters: int = Field(default=20, ge=1)
     """sides with fewer letters are not judged"""
     confidence: float = Field(default=0.5, gt=0.0, lt=1.0)
-    """minimum probability of the other language; it must also be 5 times that of the expected one"""
+    """minimum probability of the other language; it must also be 50 times that of the expected one"""
 
     def external_state(self) -> object:
         """Return the version of the detector."""
@@ -129,7 +129,7 @@ Script = Annotated[str, AfterValidator(_check_script)]
 
 
 class ScriptFilter(Filter):
-    """Remove pairs with a side whose letters are mostly in another script."""
+    """Remove pairs with a side whose words are nearly all in another script."""
 
     name: ClassVar[str] = "script"
 
@@ -137,9 +137,9 @@ class ScriptFilter(Filter):
     """script of the source, such as Latin, Cyrillic or Han; null: the scripts of data.src_lang"""
     tgt: Script | None = None
     """script of the target; null: the scripts of data.tgt_lang"""
-    min: float = Field(default=0.5, gt=0.0, le=1.0)
-    """minimum share of letters in the script"""
-    min_letters: int = Field(default=5, ge=1)
+    min: float = Field(default=0.2, gt=0.0, le=1.0)
+    """minimum share of words in the script; names in another script are common"""
+    min_letters: int = Field(default=12, ge=1)
     """sides with fewer letters are not judged"""
 
     def start(self, context: FilterContext) -> Judge:
@@ -155,7 +155,7 @@ class ScriptFilter(Filter):
             for name, text, scripts in zip(SIDE_NAMES, (src, tgt), expected, strict=True):
                 share = script_share(text, scripts)
                 if share is not None and share < self.min and count_letters(text) >= self.min_letters:
-                    return f"{share:.0%} of the {name}'s letters are {' or '.join(map(str.title, scripts))}"
+                    return f"{share:.0%} of the {name}'s words are {' or '.join(map(str.title, scripts))}"
             return None
 
         return judge_pairs(fault)
@@ -166,7 +166,7 @@ class CopyFilter(PairFilter):
 
     name: ClassVar[str] = "copy"
 
-    max: float = Field(default=0.7, ge=0.0, lt=1.0)
+    max: float = Field(default=0.8, ge=0.0, lt=1.0)
     """maximum share of words that both sides have in common"""
     min_words: int = Field(default=4, ge=1)
     """pairs with fewer words are kept: names are the same in many languages"""

@@ -83,7 +83,13 @@ def script_counts(text: str) -> Counter[str]:
 
 
 def script_share(text: str, scripts: tuple[str, ...]) -> float | None:
-    """Return the share of letters in some scripts, or None for a text without letters."""
-    counts = script_counts(text)
-    n_letters = counts.total()
-    return sum(counts[script] for script in scripts) / n_letters if n_letters else None
+    """Return the share of words in some scripts, or None for a text without letters.
+
+    A word has the script of its first letter. Each character of a script without spaces counts as a word, so that a
+    long name in Latin letters does not outweigh a sentence in Han.
+    """
+    if text.isascii():
+        return float("LATIN" in scripts) if count_letters(text) else None
+    letters = [next(filter(str.isalpha, unit), None) for unit in split_units(text)]
+    found = [_script_of(letter) for letter in letters if letter is not None]
+    return sum(script in scripts for script in found) / len(found) if found else None

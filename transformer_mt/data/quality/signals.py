@@ -47,6 +47,7 @@ _NUMBER = re.compile(
     r"|(?<!\d[.,])\d++[.,]\d++(?![.,:/-]?\d)"  # a decimal fraction, but no part of a date
     r"|\d+"
 )
+_DIGIT, _DIGITS = re.compile(r"\d"), re.compile(r"\d+")
 _HAN_NUMERAL = re.compile("[〇零一二三四五六七八九十百千万萬亿億两兩]")
 
 
@@ -59,28 +60,40 @@ def find_numbers(text: str) -> Counter[str]:
 
 
 def _canonical(number: str) -> str:
-    digits = "".join(str(int(character)) for character in number if character.isdigit())
+    digits = "".join(str(int(character)) for character in number if character.isdecimal())
     return digits.strip("0") or "0"
 
 
 def number_agreement(src: str, tgt: str) -> float | None:
     """Return the share of numbers that the other side has too, from 0 to 1, or None if there is nothing to compare.
 
-    Texts often spell small numbers. So single digits are ignored, and two digits if the other side has no digits.
+    Texts often spell small and round numbers. So single digits are ignored; if one side has no digits, numbers of two
+    digits and those that end with 0 are ignored as well.
     """
-    raw = _NUMBER.findall(src), _NUMBER.findall(tgt)
-    if not any(raw):
+    if not (_DIGIT.search(src) or _DIGIT.search(tgt)):
         return None
-    if not all(raw) and any(_HAN_NUMERAL.search(text) for text in (src, tgt)):
+    joined = _agreement(_NUMBER.findall(src), _NUMBER.findall(tgt))
+    if joined is None or joined == 1:
+        return joined
+    if any(map(_HAN_NUMERAL.search, (src, tgt))) and not (_DIGIT.search(src) and _DIGIT.search(tgt)):
         return None  # the side without digits may spell its numbers
-    min_length = 2 if all(raw) else 3
+    split = _agreement(_DIGITS.findall(src), _DIGITS.findall(tgt))  # `[1,16]` is no decimal fraction
+    return None if split is None else max(joined, split)
+
+
+def _agreement(src: list[str], tgt: list[str]) -> float | None:
+    is_spelled = not (src and tgt)
     n_matched = n_compared = 0
-    found = [Counter(map(_canonical, numbers)) for numbers in raw]
-    for numbers, others in ((raw[0], found[1]), (raw[1], found[0])):
-        long = Counter(_canonical(number) for number in numbers if len(number.lstrip("0")) >= min_length)
-        n_compared += long.total()
-        n_matched += (long & others).total()
+    for numbers, others in ((src, tgt), (tgt, src)):
+        compared = Counter(_canonical(number) for number in numbers if _is_compared(number, is_spelled))
+        n_compared += compared.total()
+        n_matched += (compared & Counter(map(_canonical, others))).total()
     return n_matched / n_compared if n_compared else None
+
+
+def _is_compared(number: str, other_side_is_spelled: bool) -> bool:
+    n_digits = sum(map(str.isdecimal, number.lstrip("0")))
+    return n_digits >= 3 and number[-1] != "0" if other_side_is_spelled else n_digits >= 2
 
 
 _URL = re.compile(r"(?:https?://|ftp://|www\.)[^\s<>\"'\u3000-\u9fff]+[\w/]", re.IGNORECASE | re.ASCII)
