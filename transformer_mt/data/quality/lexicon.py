@@ -1,0 +1,113 @@
+"""A small translation lexicon, learned from the corpus itself, that tells whether two sentences correspond.
+
+IBM Model 1 (Brown et al. 1993) on the most frequent words of both languages. `V` source and `W` target words.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+from numpy.typing import NDArray
+
+VOCABULARY = 4000  # words of each language; the table of probabilities takes 64 MB
+MIN_COUNT = 3  # of a word in the vocabulary
+ITERATIONS = 4
+SMOOTHING = 0.1  # share of the unconditional probability in that of a word
+COPIED = 3.0  # evidence of a rare word, such as a name or a number, that both sides have
+MISSING = -1.0  # evidence of a rare word with digits that the other side has not
+MAX_WORDS = 100  # of a sentence; more are not read
+
+_WORD = re.compile(r"[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3041-\u30ff\u3400-\u4dbf\u4e00-\u9fff]|\w+")
+
+Ids = NDArray[np.int32]
+
+
+def split_words(text: str) -> list[str]:
+    """Split a text into words without case; each character of a script without spaces is a word."""
+    return _WORD.findall(text.casefold())[:MAX_WORDS]
+
+
+@dataclass(frozen=True)
+class EncodedSentence:
+    """The frequent words of a sentence as ids, and its rare ones as text."""
+
+    ids: Ids
+    rare: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Lexicon:
+    """Probabilities of target words given source words."""
+
+    src_ids: dict[str, int]  # from 1; 0 stands for no word
+    tgt_ids: dict[str, int]
+    probabilities: NDArray[np.float32]  # [V + 1, W] of a target word, given a source word or none
+    unconditional: NDArray[np.float32]  # [W]
+
+    @classmethod
+    def learn(cls, pairs: Sequence[tuple[str, str]]) -> Lexicon:
+        """Learn from sentence pairs, most of which correspond. 20,000 pairs are plenty."""
+        src_words, tgt_words = ([split_words(pair[side]) for pair in pairs] for side in (0, 1))
+        src_ids = {word: i for i, word in enumerate(_frequent(src_words), start=1)}
+        tgt_ids = {word: i for i, word in enumerate(_frequent(tgt_words))}
+        src = [[0, *(src_ids[word] for word in words if word in src_ids)] for words in src_words]
+        tgt = [[tgt_ids[word] for word in words if word in tgt_ids] for words in tgt_words]
+        counts = np.bincount(np.fromiter(chain.from_iterable(tgt), np.int64), minlength=len(tgt_ids))
+        table = _train(src, tgt, len(src_ids) + 1, len(tgt_ids))
+        return cls(src_ids, tgt_ids, table, (counts / max(1, counts.sum())).astype(np.float32))
+
+    def encode(self, text: str, *, is_src: bool) -> EncodedSentence:
+        """Look up the words of a sentence."""
+        ids, words = self.src_ids if is_src else self.tgt_ids, split_words(text)
+        known = [ids[word] for word in words if word in ids]
+        rare = frozenset(word for word in words if word not in ids or word.isdigit())
+        return EncodedSentence(np.array(([0] if is_src else []) + known, np.int32), rare)
+
+    def evidence(self, src: EncodedSentence, tgt: EncodedSentence) -> float:
+        """Return the evidence that two sentences correspond, in nats; below 0: that they do not.
+
+        It is the logarithm of the probability of the target given the source, over its unconditional probability.
+        """
+        evidence = 0.0
+        if len(tgt.ids):
+            p = self.probabilities[src.ids[:, None], tgt.ids].mean(0)  # [words of the target]
+            evidence = float(np.log((1 - SMOOTHING) * p / self.unconditional[tgt.ids] + SMOOTHING).sum())
+        if src.rare or tgt.rare:
+            evidence += COPIED * len(src.rare & tgt.rare) + MISSING * sum(map(str.isdigit, src.rare ^ tgt.rare))
+        return evidence
+
+
+def _frequent(sentences: Iterable[Sequence[str]]) -> list[str]:
+    counts = Counter(chain.from_iterable(sentences))
+    return [word for word, count in counts.most_common(VOCABULARY) if count >= MIN_COUNT]
+
+
+def _train(src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]], n_src: int, n_tgt: int) -> NDArray[np.float32]:
+    """Estimate the probabilities by expectation maximisation, from uniform ones."""
+    keys: list[NDArray[np.int64]] = []
+    groups: list[NDArray[np.int64]] = []  # number of the target word that each key belongs to
+    n_groups = 0
+    for s, t in zip(src, tgt, strict=True):
+        if t:
+            keys.append((np.array(s)[None, :] * n_tgt + np.array(t)[:, None]).ravel())  # [words of t x words of s]
+            groups.append(np.repeat(np.arange(n_groups, n_groups + len(t)), len(s)))
+            n_groups += len(t)
+    if not keys:
+        return np.zeros((n_src, n_tgt), np.float32)
+    key, group = np.concatenate(keys), np.concatenate(groups)
+    cells, key = np.unique(key, return_inverse=True)  # only words that occur together have a probability
+    row = cells // n_tgt
+    p = np.ones(len(cells))
+    for _ in range(ITERATIONS):
+        share = p[key]
+        share /= np.bincount(group, share, n_groups)[group]
+        counts = np.bincount(key, share, len(cells))
+        p = counts / np.bincount(row, counts, n_src)[row]
+    table = np.zeros(n_src * n_tgt, np.float32)
+    table[cells] = p
+    return table.reshape(n_src, n_tgt)
