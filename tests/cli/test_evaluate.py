@@ -56,7 +56,7 @@ def in_json(tmt: Tmt, *arguments: object) -> dict[str, Any]:
 
 def rows(hypotheses: list[str], references: list[str]) -> list[list[str]]:
     """Return the words of the printed table."""
-    printed: list[list[str]] = [TITLE.split()]
+    printed: list[list[str]] = [[*TITLE.split()]]
     for name, found in score_with_intervals(hypotheses, references, Scorer("13a", "de")).items():
         low, high = found.interval or (0, 0)
         printed.append([name, f"{found.value:.2f}", f"{low:.2f}", "to", f"{high:.2f}", found.signature])
