@@ -61,7 +61,7 @@ def apply(write_corpus: Callable[..., ParallelCorpus]) -> Apply:
         ({"length": {"max": 20}}, ("word " * 21, "Wort " * 20)),
         ("ratio", ("Yes.", "Zwei Männer unterhalten sich auf der Straße. " * 3)),
         ("language", ("Two men are talking in the street.", "Deux hommes parlent dans la rue.")),
-        ("script", ("Two men are talking.", "Двое мужчин беседуют.")),
+        ("script", ("Two men are talking.", "Двое мужчин тихо беседуют.")),
         ("copy", ("Two men are talking in the street.", "Two men are talking in the street !")),
         ("numbers", ("It was built in 1990.", "Es wurde 1995 gebaut.")),
         ("urls", ("See www.example.org for more.", "Mehr dazu im Internet.")),

@@ -33,10 +33,10 @@ def test_a_unit_is_a_word_or_a_character_of_a_script_without_spaces(text: str, n
 
 def test_letters_are_counted_by_script() -> None:
     assert script_counts("Hello, мир! 你好 123") == {"LATIN": 5, "CYRILLIC": 3, "HAN": 2}
-    assert script_share("日本語のテスト", LANGUAGE_SCRIPTS["ja"]) == 1.0
-    assert script_share("abc д", ("LATIN",)) == 0.5
-    assert script_share("无法与 ypbind 通讯", ("HAN",)) == 5 / 6
-    assert script_share("123 !", ("LATIN",)) is None
+    assert script_share("日本語のテスト", LANGUAGE_SCRIPTS["ja"]) == (1.0, 7)
+    assert script_share("abc д <b>Да</b>", ("CYRILLIC",)) == (2 / 3, 3)
+    assert script_share("无法与 ypbind 通讯", ("HAN",)) == (5 / 6, 6)
+    assert script_share("123 !", ("LATIN",)) == (0.0, 0)
 
 
 def test_lengths_are_compared_relative_to_what_is_typical() -> None:

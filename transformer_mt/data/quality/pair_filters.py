@@ -137,10 +137,10 @@ class ScriptFilter(Filter):
     """script of the source, such as Latin, Cyrillic or Han; null: the scripts of data.src_lang"""
     tgt: Script | None = None
     """script of the target; null: the scripts of data.tgt_lang"""
-    min: float = Field(default=0.2, gt=0.0, le=1.0)
-    """minimum share of words in the script; names in another script are common"""
-    min_letters: int = Field(default=12, ge=1)
-    """sides with fewer letters are not judged"""
+    min: float = Field(default=0.1, gt=0.0, le=1.0)
+    """minimum share of words with a letter of the script; names in another script are common"""
+    min_words: int = Field(default=4, ge=1)
+    """sides with fewer words are not judged; characters count in scripts without spaces"""
 
     def start(self, context: FilterContext) -> Judge:
         """Look up the scripts of the languages. Raises `UserError` for a language without an entry."""
@@ -153,8 +153,8 @@ class ScriptFilter(Filter):
 
         def fault(src: str, tgt: str) -> str | None:
             for name, text, scripts in zip(SIDE_NAMES, (src, tgt), expected, strict=True):
-                share = script_share(text, scripts)
-                if share is not None and share < self.min and count_letters(text) >= self.min_letters:
+                share, n_words = script_share(text, scripts)
+                if share < self.min and n_words >= self.min_words:
                     return f"{share:.0%} of the {name}'s words are {' or '.join(map(str.title, scripts))}"
             return None
 

@@ -82,14 +82,14 @@ def script_counts(text: str) -> Counter[str]:
     return counts
 
 
-def script_share(text: str, scripts: tuple[str, ...]) -> float | None:
-    """Return the share of words in some scripts, or None for a text without letters.
+def script_share(text: str, scripts: tuple[str, ...]) -> tuple[float, int]:
+    """Return the share of words with a letter of some scripts, and the number of words with letters.
 
-    A word has the script of its first letter. Each character of a script without spaces counts as a word, so that a
-    long name in Latin letters does not outweigh a sentence in Han.
+    Each character of a script without spaces counts as a word, so that a long name in Latin letters does not outweigh
+    a sentence in Han. The share is 0 for a text without letters.
     """
+    words = [unit for unit in split_units(text) if any(map(str.isalpha, unit))]
     if text.isascii():
-        return float("LATIN" in scripts) if count_letters(text) else None
-    letters = [next(filter(str.isalpha, unit), None) for unit in split_units(text)]
-    found = [_script_of(letter) for letter in letters if letter is not None]
-    return sum(script in scripts for script in found) / len(found) if found else None
+        return float(bool(words) and "LATIN" in scripts), len(words)
+    n_found = sum(any(_script_of(letter) in scripts for letter in word if letter.isalpha()) for word in words)
+    return n_found / max(1, len(words)), len(words)
