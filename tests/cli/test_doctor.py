@@ -13,7 +13,8 @@ import transformer_mt
 from transformer_mt.cli import doctor
 from transformer_mt.pipeline import self_test
 from transformer_mt.pipeline.self_test import SelfTestResult
-from transformer_mt.system.diagnostics import Check, Severity
+from transformer_mt.system.diagnostics import Check
+from transformer_mt.system.severity import Severity
 
 
 @pytest.fixture

@@ -12,13 +12,13 @@ from pathlib import Path
 from transformer_mt import __version__
 from transformer_mt.system.diagnostics import (
     Check,
-    Severity,
     check_devices,
     check_disk,
     check_packages,
     check_torch_features,
     run_check,
 )
+from transformer_mt.system.severity import Severity
 
 SELF_TEST_SECONDS = 50.0
 

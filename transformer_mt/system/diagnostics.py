@@ -14,12 +14,13 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from enum import IntEnum
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from packaging.requirements import Requirement
+
+from transformer_mt.system.severity import Severity
 
 if TYPE_CHECKING:
     from transformer_mt.system.device import Machine
@@ -41,14 +42,6 @@ dist.all_reduce(x)
 assert x.item() == 1
 dist.destroy_process_group()
 """
-
-
-class Severity(IntEnum):
-    """Severity of a finding. The value is the exit status of `tmt doctor`."""
-
-    OK = 0
-    WARNING = 1  # something works badly
-    ERROR = 2  # training cannot work
 
 
 class Check(NamedTuple):
