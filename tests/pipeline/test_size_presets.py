@@ -68,7 +68,7 @@ def load(settings: list[Setting], folder: Path) -> configuration.Config:
 
 
 @pytest.mark.parametrize("preset", SIZE_PRESETS, ids=lambda preset: str(preset.max_pairs))
-def test_every_starting_point_is_a_valid_configuration(preset: SizePreset, tmp_path: Path) -> None:
+def test_every_size_preset_is_a_valid_configuration(preset: SizePreset, tmp_path: Path) -> None:
     n_pairs = preset.max_pairs or 10**7
     assert find_size_preset(n_pairs) is preset
     config = load(choose_settings(statistics(n_pairs), "no"), tmp_path)

@@ -113,7 +113,7 @@ SIZE_PRESETS = (
         evidence="not measured; the base model of Vaswani et al. 2017, for a GPU",
     ),
 )
-"""Starting points in the order of corpus size. The first one that admits the corpus is chosen."""
+"""Presets in the order of corpus size. The first one that admits the corpus is chosen."""
 
 ROOM_FOR_ALPHABET = 500  # characters that a vocabulary holds without being larger
 SCREENING = "(Multi30k, lower-cased Moses tokens, one seed)"
