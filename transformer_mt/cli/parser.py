@@ -63,6 +63,8 @@ def make_parser() -> argparse.ArgumentParser:
 
     summary = "write a commented configuration for your own sentence pairs"
     _add_init(command("init", summary, "tmt init train.en train.de --out mine.yaml"))
+    summary = "report faults of a corpus: slid lines, other languages, duplicates, overlap with the test sets"
+    _add_check(command("check", summary, "tmt check mine.yaml --html report.html"))
     summary = "measure a few steps, and predict the time, memory and disk of a training"
     _add_plan(command("plan", summary, "tmt plan mine.yaml batches.tokens=2048"))
     summary = "train a model; the same command resumes an interrupted training"
@@ -111,6 +113,20 @@ def _add_init(parser: argparse.ArgumentParser) -> None:
     add("--tgt-lang", type=language, metavar="L", help="target language (default: detected)")
     help = "names of both columns of a table (default: the only two, or those named as --src-lang and --tgt-lang)"
     add("--columns", nargs=2, metavar=("SRC", "TGT"), help=help)
+
+
+def _add_check(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Examine the unfiltered training pairs, and their overlap with the validation set and the test sets. Print "
+        "each kind of fault with its count, three examples with file and line, and the rule of data.filters that "
+        "removes it. Exit status: 0, or 1 with warnings, 2 with errors."
+    )
+    add = parser.add_argument
+    add("run_or_config", type=Path, metavar="X.yaml|RUN", help="a configuration, or the run that was trained with it")
+    add("overrides", nargs="*", metavar="section.key=value", help=OVERRIDES)
+    add("--json", action="store_true", help=JSON)
+    add("--show-removed", metavar="RULE", help="list the pairs that a rule of data.filters removes, one per line")
+    add("--workers", type=int, default=1, metavar="N", help="processes (default: 1)")
 
 
 def _add_plan(parser: argparse.ArgumentParser) -> None:

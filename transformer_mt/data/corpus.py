@@ -21,7 +21,7 @@ from pydantic import AfterValidator, Field, model_validator
 from transformer_mt.config.section import MAY_CHANGE, PathName, Section, section_error
 from transformer_mt.data import quickstart
 from transformer_mt.data.arrow_table import TableWriter, read_batches, take_rows
-from transformer_mt.data.blocks import in_blocks
+from transformer_mt.data.blocks import BLOCK_SIZE, in_blocks
 from transformer_mt.data.languages import check_language
 from transformer_mt.data.quality.config import FilterList
 from transformer_mt.data.quality.rules import FilterReport
@@ -109,6 +109,13 @@ class ParallelCorpus:
                 batch = take_rows(batch, self.selected[first:last] - start)
             yield batch
             start = end
+
+    def rows(self, start: int, end: int) -> Iterator[tuple[str, str]]:
+        """Yield the pairs of some consecutive rows."""
+        for first in range(start, end, BLOCK_SIZE):
+            rows = np.arange(first, min(end, first + BLOCK_SIZE))
+            found = cast(dict[str, list[str]], self.table[rows if self.selected is None else self.selected[rows]])
+            yield from zip(found["src"], found["tgt"], strict=True)
 
     def sample(self, size: int) -> list[tuple[str, str]]:
         """Return at most `size` pairs, spread evenly over the corpus."""

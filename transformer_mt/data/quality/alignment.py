@@ -201,7 +201,8 @@ def _sum_blocks(evidence: NDArray[np.floating]) -> Matrix:
 def _viterbi(evidence: Matrix) -> NDArray[np.int64]:
     """Return the most probable state of each block."""
     came_from = np.empty(evidence.shape, np.int16)
-    best, stay = np.zeros(UNRELATED + 1, np.float32), np.arange(UNRELATED + 1)
+    best, stay = np.full(UNRELATED + 1, -SWITCH, np.float32), np.arange(UNRELATED + 1)
+    best[0] = 0  # a text begins aligned
     for i, of_block in enumerate(evidence):
         other = int(best.argmax())
         switches = best < best[other] - SWITCH

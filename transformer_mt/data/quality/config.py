@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Union, cast
 
 from pydantic import BeforeValidator, Discriminator, Tag
 
-from transformer_mt.data.quality.corpus_filters import CommandFilter, DuplicateFilter, OverlapFilter, ScoreFilter
+from transformer_mt.data.quality.corpus_filters import (
+    CommandFilter,
+    DuplicateFilter,
+    OverlapFilter,
+    ScoreFilter,
+    UnrelatedFilter,
+)
 from transformer_mt.data.quality.normalization import NormalizeFilter
 from transformer_mt.data.quality.pair_filters import (
     CopyFilter,
@@ -32,6 +38,7 @@ FILTERS: dict[str, type[Filter]] = {
         CopyFilter,
         DuplicateFilter,
         OverlapFilter,
+        UnrelatedFilter,
         NumbersFilter,
         UrlsFilter,
         RepetitionFilter,

@@ -15,8 +15,9 @@ from pydantic import Field, model_validator
 
 from transformer_mt.config.section import PathName, section_error
 from transformer_mt.data.quality.duplicates import Hashes, HashSet, hash_texts, pair_text
+from transformer_mt.data.quality.lexicon import Lexicon
 from transformer_mt.data.quality.normalization import comparison_key, normalize_spaces
-from transformer_mt.data.quality.rules import Block, Filter, FilterContext, Judge
+from transformer_mt.data.quality.rules import Block, Filter, FilterContext, Judge, judge_pairs
 from transformer_mt.data.text_files import read_lines
 from transformer_mt.errors import UserError
 
@@ -84,6 +85,27 @@ def hash_side(src: Sequence[str], tgt: Sequence[str], of: Compared, *, normalize
     if normalized:
         return hash_texts(map(pair_text, map(comparison_key, src), map(comparison_key, tgt)))
     return hash_texts(map(pair_text, src, tgt))
+
+
+class UnrelatedFilter(Filter):
+    """Remove pairs whose words do not correspond, by a small lexicon that is learned from the corpus itself."""
+
+    name: ClassVar[str] = "unrelated"
+
+    min: float = 0.0
+    """minimum evidence, in nats per target word, that the target translates the source; a higher value removes more"""
+
+    def start(self, context: FilterContext) -> Judge:
+        """Learn the lexicon from a sample of the corpus."""
+        lexicon = Lexicon.learn(context.sample())
+
+        def fault(src: str, tgt: str) -> str | None:
+            target = lexicon.encode(tgt, is_src=False)
+            n_words = max(1, len(target.ids) + len(target.rare))
+            evidence = lexicon.evidence(lexicon.encode(src, is_src=True), target) / n_words
+            return f"evidence {evidence:.1f} that the words correspond" if evidence < self.min else None
+
+        return judge_pairs(fault)
 
 
 # --- scores from outside ----------------------------------------------------------------------------------------------

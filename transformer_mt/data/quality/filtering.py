@@ -101,12 +101,12 @@ class FilterRun:
         self.corpus, self.filters, self.folder = corpus, filters, folder
         self._languages, self._held_out, self._observe = languages, held_out, observe
         self._n_seen, self._n_affected = [0] * len(filters), [0] * len(filters)
-        self._examples = [_EvenSample() for _ in filters]
+        self._examples = [EvenSample() for _ in filters]
 
     def blocks(self) -> Iterator[Block]:
         """Yield the pairs that are left. Every block is yielded, also an empty one."""
         breaks = [number for number, rule in enumerate(self.filters) if number and rule.needs_all_pairs]
-        source, n_pairs = partial(_read_corpus, self.corpus), len(self.corpus)
+        source, n_pairs = partial(read_blocks, self.corpus), len(self.corpus)
         for first, end in zip([0, *breaks], [*breaks, len(self.filters)], strict=True):
             blocks = self._apply(range(first, end), source, n_pairs)
             if end == len(self.filters):
@@ -163,7 +163,7 @@ class FilterRun:
         return block.without(reasons) if rule.removes else block
 
 
-class _EvenSample:
+class EvenSample:
     """Keeps between half of `MAX_EXAMPLES` and `MAX_EXAMPLES` items, spread evenly over all that are added."""
 
     def __init__(self) -> None:
@@ -171,6 +171,7 @@ class _EvenSample:
         self._n_added, self._stride = 0, 1
 
     def add(self, make_item: Callable[[], AffectedPair]) -> None:
+        """Count an item, and make and keep it if it is one of the sample."""
         if self._n_added % self._stride == 0:
             if len(self._items) == MAX_EXAMPLES:
                 self._items, self._stride = self._items[::2], 2 * self._stride
@@ -179,10 +180,12 @@ class _EvenSample:
         self._n_added += 1
 
     def items(self) -> list[AffectedPair]:
+        """Return the items that are kept."""
         return self._items
 
 
-def _read_corpus(corpus: ParallelCorpus) -> Iterator[Block]:
+def read_blocks(corpus: ParallelCorpus) -> Iterator[Block]:
+    """Yield the pairs of a corpus in order."""
     first = 0
     for batch in corpus.batches():
         yield _make_block(batch, np.arange(first, first + len(batch)))

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from transformer_mt.data.quality.rules import AffectedPair
 from transformer_mt.system.severity import Severity
+
+N_SHOWN = 3  # examples for people
 
 
 @dataclass(frozen=True)
@@ -19,13 +23,18 @@ class Finding:
     message: str  # one sentence
     count: int
     total: int  # pairs that were examined
-    examples: Sequence[AffectedPair] = ()
+    examples: Sequence[AffectedPair] = ()  # at most 100
     remedy: str = ""  # rule of `data.filters` that removes or repairs it, as YAML; or advice
 
     @property
     def share(self) -> float:
         """Return the share of the examined pairs."""
         return self.count / max(1, self.total)
+
+    def few_examples(self) -> list[AffectedPair]:
+        """Return at most three examples, spread evenly."""
+        rows = np.linspace(0, len(self.examples) - 1, min(N_SHOWN, len(self.examples))).astype(int).tolist()
+        return [self.examples[row] for row in rows]
 
 
 @dataclass(frozen=True)

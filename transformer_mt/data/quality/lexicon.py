@@ -19,6 +19,7 @@ MIN_COUNT = 3  # of a word in the vocabulary
 ITERATIONS = 4
 SMOOTHING = 0.1  # share of the unconditional probability in that of a word
 COPIED = 3.0  # evidence of a rare word, such as a name or a number, that both sides have
+UNKNOWN = -0.3  # evidence of another rare word of the target
 MISSING = -1.0  # evidence of a rare word with digits that the other side has not
 MAX_WORDS = 100  # of a sentence; more are not read
 
@@ -78,7 +79,9 @@ class Lexicon:
             p = self.probabilities[src.ids[:, None], tgt.ids].mean(0)  # [words of the target]
             evidence = float(np.log((1 - SMOOTHING) * p / self.unconditional[tgt.ids] + SMOOTHING).sum())
         if src.rare or tgt.rare:
-            evidence += COPIED * len(src.rare & tgt.rare) + MISSING * sum(map(str.isdigit, src.rare ^ tgt.rare))
+            common = src.rare & tgt.rare
+            n_numbers = sum(map(str.isdigit, src.rare ^ tgt.rare))
+            evidence += COPIED * len(common) + UNKNOWN * len(tgt.rare - common) + MISSING * n_numbers
         return evidence
 
 

@@ -1,0 +1,61 @@
+"""`tmt check` on the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from helpers import Tmt, assert_succeeded, assert_user_error
+
+
+def write_fault(folder: Path, line: int, text: str) -> None:
+    path = folder / "train.en"
+    lines = path.read_text(encoding="utf-8").split("\n")
+    lines[line - 1] = text
+    path.write_text("\n".join(lines), encoding="utf-8")
+
+
+def test_findings_are_printed_with_examples_and_remedies(run_copy: Path, tmt: Tmt) -> None:
+    write_fault(Path.cwd(), 7, "<b>one</b> two three")
+    printed = tmt("check", "tiny.yaml").stdout
+    assert "sentence pairs: 50 in train, 8 in validation, 6 in unseen" in printed
+    assert "\ncontent: html\n  train.en:7  source\n" in printed
+    assert "regex: {drop: " in printed
+
+
+def test_the_exit_status_is_the_highest_severity(run_copy: Path, tmt: Tmt) -> None:
+    done = tmt("check", "tiny.yaml", "--json")
+    report = json.loads(done.stdout)
+    assert done.returncode == {"info": 0, "warning": 1, "error": 2}[report["severity"]]
+    for line in range(1, 30):
+        write_fault(Path.cwd(), line, "")
+    report = tmt("check", "tiny.yaml", "--json")
+    assert report.returncode == 2
+    empty = next(f for f in json.loads(report.stdout)["findings"] if f["name"] == "empty")
+    assert (empty["severity"], empty["count"], empty["total"]) == ("error", 29, 50)
+    assert empty["examples"][0]["where"] == "train.en:1"
+
+
+def test_a_run_is_checked_with_its_own_tokenizers(run_copy: Path, tmt: Tmt) -> None:
+    done = tmt("check", run_copy, "--json")
+    assert json.loads(done.stdout)["sizes"] == {"train": 50, "validation": 8, "unseen": 6}
+
+
+def test_removed_pairs_are_listed_with_their_lines(run_copy: Path, tmt: Tmt) -> None:
+    write_fault(Path.cwd(), 7, "<b>one</b> two three")
+    rule = "data.filters=[{regex: {drop: '<b>'}}]"
+    printed = assert_succeeded(tmt("check", "tiny.yaml", rule, "--show-removed", "regex"))
+    assert printed.startswith("train.en:7\tfound <b>\t<b>one</b> two three\t")
+    assert_user_error(tmt("check", "tiny.yaml", rule, "--show-removed", "length"), "has no rule length; it has regex")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("missing.yaml",), "missing.yaml: no such run folder and no such YAML file"),
+        (("tiny.yaml", "--workers", "0"), "--workers 0: pass a number of processes from 1"),
+    ],
+)
+def test_wrong_arguments_are_refused(in_tiny: Path, tmt: Tmt, arguments: tuple[str, ...], message: str) -> None:
+    assert_user_error(tmt("check", *arguments), message)

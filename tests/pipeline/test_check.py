@@ -1,0 +1,170 @@
+"""Faults that are planted into a correct corpus, one line each, and what `tmt check` finds."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from transformer_mt.config import root as configuration
+from transformer_mt.config.root import Config
+from transformer_mt.data import quickstart
+from transformer_mt.data.quality.findings import CorpusReport
+from transformer_mt.pipeline.check import check_corpus
+from transformer_mt.system.severity import Severity
+
+MULTI30K = Path(__file__).parents[2].parent / "shared" / "data" / "multi30k"
+FRENCH = "Une femme avec un grand chapeau regarde tranquillement les bateaux qui rentrent au port."
+RUSSIAN = "Старый врач не открыл окно, потому что на улице было очень холодно."
+GERMAN = "Zahlreiche Zugvögel verlassen spätestens Anfang September nördliche Brutgebiete."
+
+Pair = tuple[str, str]
+Corpus = tuple[list[Pair], list[Pair]]
+
+LINES: dict[str, Callable[[str, str], Pair]] = {
+    "content: empty": lambda src, tgt: ("", tgt),
+    "content: unrelated": lambda src, tgt: (src, GERMAN),
+    "content: language": lambda src, tgt: (FRENCH, tgt),
+    "content: script": lambda src, tgt: (src, RUSSIAN),
+    "content: copy": lambda src, tgt: (src, src),
+    "content: length": lambda src, tgt: (f"{src} " * 60, f"{tgt} " * 60),
+    "content: ratio": lambda src, tgt: (src, f"{tgt} {tgt} {tgt} {tgt} {tgt}"),
+    "content: numbers": lambda src, tgt: (f"{src} It was 1984.", f"{tgt} Es war 1948."),
+    "content: numbers (dates)": lambda src, tgt: (f"{src} (12/05/2024)", f"{tgt} (17.06.2023)"),
+    "content: urls": lambda src, tgt: (f"{src} See https://example.org/a.", tgt),
+    "content: urls (e-mail)": lambda src, tgt: (src, f"{tgt} Schreiben Sie an post@example.org."),
+    "content: repetition": lambda src, tgt: (src, "der Hund der Hund der Hund der Hund der Hund der Hund"),
+    "content: brackets": lambda src, tgt: (f"{src} (in the picture)", tgt),
+    "content: mojibake": lambda src, tgt: (src, "Die MÃ¤nner trÃ¤gt grÃ¼ne StrÃ¼mpfe."),
+    "content: control characters": lambda src, tgt: (f"\x07{src}", tgt),
+    "content: invisible characters": lambda src, tgt: (src, f"{tgt[:3]}\u200b{tgt[3:]}"),
+    "content: line separators": lambda src, tgt: (f"{src}\u2028{src}", f"{tgt} {tgt}"),
+    "content: line separators (carriage return)": lambda src, tgt: (src, f"{tgt[:5]}\r{tgt[5:]}"),
+    "content: html": lambda src, tgt: (f"<b>{src}</b>", tgt),
+    "content: html (reference)": lambda src, tgt: (src, f"{tgt} &nbsp;"),
+}
+
+
+def plant(pairs: list[Pair], held_out: list[Pair]) -> dict[str, int]:
+    """Change one line for each fault. Return the line numbers, counted from 1."""
+    lines = dict(zip(LINES, range(50, 2000, 37), strict=False))
+    for name, line in lines.items():
+        pairs[line - 1] = LINES[name](*pairs[line - 1])
+    others: dict[str, Callable[[int], Pair]] = {
+        "duplicates: pair": lambda line: pairs[line - 30],
+        "duplicates: source": lambda line: (pairs[line - 30][0], pairs[line - 1][1]),
+        "duplicates: target": lambda line: (pairs[line - 1][0], pairs[line - 30][1]),
+        "overlap: held-out text": lambda line: held_out[3],
+        "overlap: held-out text (case)": lambda line: (held_out[5][0].upper(), held_out[5][1].replace(".", " !")),
+    }
+    for line, (name, make) in zip(range(1000, 2000, 41), others.items(), strict=False):
+        pairs[line - 1], lines[name] = make(line), line
+    return lines
+
+
+def write(folder: Path, name: str, pairs: Sequence[Pair]) -> str:
+    """Write two text files, and return the source that names them."""
+    for side, language in enumerate(("en", "de")):
+        text = "".join(f"{pair[side]}\n" for pair in pairs)
+        (folder / f"{name}.{language}").write_bytes(text.encode())
+    return f"{{src: {folder}/{name}.en, tgt: {folder}/{name}.de}}"
+
+
+def load(*overrides: str) -> Config:
+    return configuration.load(configuration.builtin_path("quickstart"), overrides)
+
+
+def check(folder: Path, pairs: Sequence[Pair], held_out: Sequence[Pair], workers: int = 1) -> CorpusReport:
+    train, validation = write(folder, "train", pairs), write(folder, "valid", held_out)
+    config = load(
+        f"data.train={train}", f"data.validation={validation}", "data.test={}", f"data.cache_dir={folder}/cache"
+    )
+    return check_corpus(config, None, workers)
+
+
+def found_lines(report: CorpusReport, name: str) -> list[int]:
+    """Return the lines of the examples of a finding."""
+    examples = [example for f in report.findings if f"{f.group}: {f.name}" == name for example in f.examples]
+    return [int(example.where.rpartition(":")[2]) for example in examples]
+
+
+@pytest.fixture(scope="module")
+def builtin() -> Corpus:
+    """Return 2,000 different pairs, and held-out ones, of the built-in corpus."""
+    return [*dict.fromkeys(quickstart.load_pairs("train"))][:2000], quickstart.load_pairs("validation")[:50]
+
+
+@pytest.fixture(scope="module")
+def multi30k() -> Corpus:
+    """Return the training and validation pairs of Multi30k, or skip the test."""
+    if not MULTI30K.is_dir():
+        pytest.skip("needs Multi30k")
+
+    def read(name: str) -> list[Pair]:
+        texts = ((MULTI30K / f"{name}.{language}").read_text(encoding="utf-8") for language in ("en", "de"))
+        return list(zip(*(text.splitlines() for text in texts), strict=True))
+
+    return read("train"), read("val")
+
+
+def assert_all_are_found(corpus: Corpus, folder: Path) -> None:
+    pairs, held_out = [*corpus[0]], corpus[1]
+    lines = plant(pairs, held_out)
+    report = check(folder, pairs, held_out)
+    missed = [name for name, line in lines.items() if line not in found_lines(report, name.partition(" (")[0])]
+    assert not missed, f"{len(missed)} of {len(lines)} faults were missed"
+
+
+def test_each_planted_fault_is_found_with_its_line(builtin: Corpus, tmp_path: Path) -> None:
+    assert_all_are_found(builtin, tmp_path)
+
+
+@pytest.mark.slow
+def test_each_planted_fault_is_found_in_real_text(multi30k: Corpus, tmp_path: Path) -> None:
+    assert_all_are_found(multi30k, tmp_path)
+
+
+def test_a_correct_corpus_has_no_warnings(builtin: Corpus, tmp_path: Path) -> None:
+    report = check(tmp_path, *builtin)
+    assert [finding for finding in report.findings if finding.severity > Severity.OK] == []
+
+
+@pytest.mark.slow
+def test_real_text_has_few_warnings(multi30k: Corpus, tmp_path: Path) -> None:
+    report = check(tmp_path, *multi30k)
+    assert len([finding for finding in report.findings if finding.severity > Severity.OK]) <= 3
+
+
+@pytest.mark.slow
+def test_several_processes_find_the_same(builtin: Corpus, tmp_path: Path) -> None:
+    pairs, held_out = [*builtin[0]] * 12, builtin[1]
+    plant(pairs, held_out)
+    one, two = (check(tmp_path, pairs, held_out, workers) for workers in (1, 2))
+    counts = [[(finding.name, finding.count) for finding in report.findings] for report in (one, two)]
+    assert counts[0] == counts[1]
+    assert one.histograms == two.histograms
+
+
+def test_slid_and_shuffled_lines_are_errors(builtin: Corpus, tmp_path: Path) -> None:
+    src, tgt = map(list, zip(*builtin[0], strict=True))
+    middle = tgt[1500:1700]
+    random.Random(1).shuffle(middle)
+    tgt = [*tgt[:500], "Die Katze schläft.", *tgt[500:1200], *tgt[1201:1500], *middle, *tgt[1700:]]
+    report = check(tmp_path, list(zip(src, tgt, strict=True)), builtin[1])
+    slide, unaligned = (finding for finding in report.findings if finding.severity == Severity.ERROR)
+    assert f"from {tmp_path}/train.en:501 to" in slide.message and "target line N+1" in slide.message
+    assert "the target has 1 line too many" in slide.remedy
+    assert f"from {tmp_path}/train.en:1501 to {tmp_path}/train.en:1700" in unaligned.message
+
+
+def test_unequal_line_counts_name_the_first_line_that_slid(builtin: Corpus, tmp_path: Path) -> None:
+    config = load(f"data.train={write(tmp_path, 'train', builtin[0])}", f"data.cache_dir={tmp_path}/cache")
+    target = tmp_path / "train.de"
+    lines = target.read_text(encoding="utf-8").split("\n")
+    target.write_text("\n".join([*lines[:1200], *lines[1201:]]), encoding="utf-8")
+    counts, slide = check_corpus(config, None).findings
+    assert f"train.en has 2,000 lines, {target} has 1,999" in counts.message
+    assert "on, have slid: source line N belongs to target line N-1" in slide.message
+    assert "train.en:1201 " in slide.message or "train.en:1202 " in slide.message  # source 1201 has lost its target

@@ -1,0 +1,85 @@
+"""`tmt check`: report faults of the training, validation and test pairs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from transformer_mt.cli.options import load_run_or_config
+from transformer_mt.cli.table import print_table
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
+from transformer_mt.errors import UserError
+from transformer_mt.system.severity import Severity
+
+if TYPE_CHECKING:
+    from transformer_mt.data.quality.findings import CorpusReport, Finding
+
+LABELS = {Severity.OK: "info", Severity.WARNING: "warning", Severity.ERROR: "error"}
+MAX_TEXT = 100  # characters of a sentence that an example shows
+
+
+def run(args: argparse.Namespace) -> None:
+    """Run `tmt check`. The exit status is the highest severity."""
+    config, run = load_run_or_config(args.run_or_config, args.overrides)
+    if args.workers < 1:
+        raise UserError(f"check: --workers {args.workers}: pass a number of processes from 1")
+    if args.show_removed is not None:
+        from transformer_mt.pipeline.data import iterate_filtered_out
+
+        for pair in iterate_filtered_out(config, args.show_removed):
+            print(pair.where, pair.reason, pair.src, pair.tgt, sep="\t")
+        return
+    from transformer_mt.pipeline.check import check_corpus
+
+    report = check_corpus(config, TokenizerPair.load(run.tokenizer) if run else None, args.workers)
+    if args.json:
+        print(json.dumps(_to_json(report), ensure_ascii=False, indent=1))
+    else:
+        show(report)
+    sys.stdout.flush()
+    sys.exit(report.severity)
+
+
+def show(report: CorpusReport) -> None:
+    """Print the findings, then their examples."""
+    sizes = ", ".join(f"{count:,} in {name}" for name, count in report.sizes.items())
+    print(f"{report.name}: sentence pairs: {sizes}" if sizes else report.name)
+    if not report.findings:
+        print("no findings")
+        return
+    rows = [
+        (
+            LABELS[finding.severity],
+            f"{finding.group}: {finding.name}",
+            f"{finding.count:,}",
+            f"{finding.share:.2%}",
+            finding.message,
+            finding.remedy,
+        )
+        for finding in report.findings
+    ]
+    print_table(("severity", "finding", "count", "share", "which", "remedy"), rows, numbers=(2, 3))
+    for finding in report.findings:
+        _show_examples(finding)
+
+
+def _show_examples(finding: Finding) -> None:
+    if finding.examples:
+        print(f"\n{finding.group}: {finding.name}")
+    for example in finding.few_examples():
+        print(f"  {example.where}  {example.reason}".rstrip())
+        for text in (example.src, example.tgt):
+            print(f"    {json.dumps(text[:MAX_TEXT], ensure_ascii=False)}")
+
+
+def _to_json(report: CorpusReport) -> dict[str, Any]:
+    """Return all findings with up to 100 examples each."""
+    findings: list[dict[str, Any]] = []
+    for finding in report.findings:
+        examples = [example._asdict() for example in finding.examples]
+        labels = {"severity": LABELS[finding.severity], "share": finding.share, "examples": examples}
+        findings.append({**asdict(finding), **labels})
+    return {**asdict(report), "severity": LABELS[report.severity], "findings": findings}
