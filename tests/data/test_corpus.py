@@ -221,3 +221,16 @@ def test_a_key_of_another_kind_of_source_is_refused(source: dict[str, Any], mess
 
 def test_one_file_is_a_list_of_one() -> None:
     assert Source.model_validate({"src": "a", "tgt": "b"}) == Source(src=("a",), tgt=("b",))
+
+
+# --- samples ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("n_pairs", "size"), [(7, 400), (400, 400), (5000, 400), (401, 400)])
+def test_sample_is_spread_over_the_corpus(n_pairs: int, size: int, write_corpus: WriteCorpus) -> None:
+    pairs = make_pairs(n_pairs)
+    sample = write_corpus(pairs).sample(size)
+    assert len(sample) == min(size, n_pairs) and set(sample) <= set(pairs)
+    assert (sample[0], sample[-1]) == (pairs[0], pairs[-1])
+    rows = np.arange(0, n_pairs, 2)
+    assert set(write_corpus(pairs).select(rows, "even").sample(size)) <= set(pairs[::2])

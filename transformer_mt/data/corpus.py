@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 FORMAT_VERSION = 2  # of a cached table; part of its key
 MAX_LISTED = 5  # pairs that a message lists
+SAMPLE_RUN = 100  # consecutive pairs of a sample
 REST = "rest-"  # name prefix of the training pairs that are left after validation pairs were split off
 
 Language = Annotated[str, AfterValidator(check_language)]
@@ -118,10 +119,19 @@ class ParallelCorpus:
             yield from zip(found["src"], found["tgt"], strict=True)
 
     def sample(self, size: int) -> list[tuple[str, str]]:
-        """Return at most `size` pairs, spread evenly over the corpus."""
-        rows = np.linspace(0, len(self) - 1, min(size, len(self))).astype(np.int64)
-        found = cast(dict[str, list[str]], self.table[rows if self.selected is None else self.selected[rows]])
-        return [*zip(found["src"], found["tgt"], strict=True)]
+        """Return at most `size` pairs, in runs that are spread evenly over the corpus.
+
+        Single rows, or all runs at once, would read most of the table into memory.
+        """
+        starts = [*range(0, len(self), SAMPLE_RUN)]
+        if len(self) > size:
+            starts = np.linspace(0, len(self) - SAMPLE_RUN, size // SAMPLE_RUN).astype(np.int64).tolist()
+        pairs: list[tuple[str, str]] = []
+        for start in starts:
+            run = slice(start, min(start + SAMPLE_RUN, len(self)))
+            found = cast(dict[str, list[str]], self.table[run if self.selected is None else self.selected[run]])
+            pairs += zip(found["src"], found["tgt"], strict=True)
+        return pairs
 
     def column(self, name: Literal["src", "tgt"]) -> list[str]:
         """Return one side as a list. Meant for validation and test sets, which fit in memory."""

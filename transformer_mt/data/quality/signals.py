@@ -120,7 +120,11 @@ def count_brackets(text: str) -> Counter[str]:
 
 def split_words(text: str) -> list[str]:
     """Return the units that contain letters, without case and without punctuation at their ends."""
-    return [re.sub(r"^\W+|\W+$", "", unit).casefold() for unit in split_units(text) if any(map(str.isalpha, unit))]
+    units = split_units(text.casefold())
+    return [unit if unit.isalpha() else _ENDS.sub("", unit) for unit in units if any(map(str.isalpha, unit))]
+
+
+_ENDS = re.compile(r"^\W+|\W+$")
 
 
 def copy_share(src: str, tgt: str) -> tuple[float, int]:

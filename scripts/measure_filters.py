@@ -1,0 +1,144 @@
+"""Measure the rules of data.filters on text of several scripts: removed pairs, planted faults found, pairs per second.
+
+The corpora are Multi30k (English with German and Czech), and the messages of the programs that are installed here
+(gettext catalogues, English with Russian and Chinese), which are full of names, commands and placeholders.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gettext
+import random
+import re
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from pydantic import TypeAdapter
+
+from transformer_mt.data.corpus import ParallelCorpus, load_corpus
+from transformer_mt.data.quality.config import FILTERS, FilterList
+from transformer_mt.data.quality.filtering import FilterRun
+from transformer_mt.data.quality.rules import AffectedPair, Block
+from transformer_mt.data.sources import Source
+
+CATALOGUES = {"ru": "ru", "zh": "zh_CN"}  # language -> folder in /usr/share/locale
+RULES = [name for name in FILTERS if name not in ("overlap", "regex", "score", "command")]
+N_CLEAN, N_PLANTED = 5000, 200
+OTHER_SCRIPT = {"ru": "两个男人在街上安静地交谈", "other": "Двое мужчин тихо беседуют на улице"}
+
+Pair = tuple[str, str]
+
+
+def read_multi30k(folder: Path, language: str) -> list[Pair]:
+    """Return the training pairs of Multi30k."""
+    src, tgt = ((folder / f"train.{code}").read_text(encoding="utf-8").split("\n") for code in ("en", language))
+    return [*zip(src, tgt, strict=True)][:-1]
+
+
+def read_messages(folder: str) -> list[Pair]:
+    """Return the messages of one line of the installed programs, with their translations."""
+    messages: dict[str, str] = {}
+    for path in sorted(Path("/usr/share/locale", folder, "LC_MESSAGES").glob("*.mo")):
+        if path.name.startswith("iso_"):  # names of countries and languages
+            continue
+        with path.open("rb") as file:
+            catalogue = cast(Mapping[object, str], vars(gettext.GNUTranslations(file))["_catalog"])
+        for message, translation in catalogue.items():
+            if isinstance(message, str) and "\x04" not in message:
+                messages.setdefault(message.strip("\n"), translation.strip("\n"))
+    return [pair for pair in messages.items() if "\n" not in "".join(pair)]
+
+
+def plant_faults(pairs: Sequence[Pair], language: str, foreign: Sequence[str]) -> dict[str, list[Pair]]:
+    """Return damaged pairs for each rule. `foreign` has sentences of a third language."""
+    sentences = [pair for pair in pairs if len(pair[0].split()) >= 6 and pair[1] and not re.search(r"%|--|\[", pair[0])]
+    chosen = random.Random(1).sample(sentences, N_PLANTED)
+    script = OTHER_SCRIPT.get(language, OTHER_SCRIPT["other"])
+    other = [*zip(chosen, foreign, strict=False)]
+    return {
+        "length": [("", tgt) for _, tgt in chosen] + [(f"{src} " * 60, tgt) for src, tgt in chosen],
+        "ratio": [(src, f"{tgt} " * 6) for src, tgt in chosen] + [(src, tgt[: len(tgt) // 6]) for src, tgt in chosen],
+        "language": [(src, text) for (src, _), text in other] + [(text, tgt) for (_, tgt), text in other],
+        "script": [(src, script) for src, _ in chosen] + [(OTHER_SCRIPT["other"], tgt) for _, tgt in chosen],
+        "copy": [(src, src) for src, _ in chosen] + [(tgt, tgt) for _, tgt in chosen],
+        "duplicate": [*pairs[:N_PLANTED]],
+        "numbers": [(f"{src} in 1987", f"{tgt} 1978") for src, tgt in chosen]
+        + [(f"{src} 4711", tgt) for src, tgt in chosen],
+        "urls": [(f"{src} www.example.org", tgt) for src, tgt in chosen]
+        + [(src, f"{tgt} me@example.org") for src, tgt in chosen],
+        "repetition": [(src, " ".join(tgt.split()[:2] * 8)) for src, tgt in chosen if len(tgt.split()) > 1],
+    }
+
+
+def store(pairs: Sequence[Pair], language: str, folder: Path) -> ParallelCorpus:
+    """Write text files, and load them as a corpus."""
+    for name, column in zip(("src", "tgt"), zip(*pairs, strict=True), strict=True):
+        (folder / name).write_text("".join(f"{line}\n" for line in column), encoding="utf-8")
+    source = Source(src=(str(folder / "src"),), tgt=(str(folder / "tgt"),))
+    return load_corpus(source, "en", language, folder / "cache")
+
+
+def apply(corpus: ParallelCorpus, rule: str, language: str, folder: Path) -> tuple[list[int], FilterRun, float]:
+    """Return the rows that a rule affects, its run, and the seconds without those of reading."""
+    rows: list[int] = []
+
+    def observe(number: int, block: Block, reasons: Mapping[int, str]) -> None:
+        rows.extend(block.rows[list(reasons)].tolist())
+
+    def seconds(rules: list[str], **options: Any) -> tuple[FilterRun, float]:
+        filters = TypeAdapter(FilterList).validate_python(rules)
+        run = FilterRun(corpus, filters, ("en", language), {}, folder, **options)
+        start = time.perf_counter()
+        for _ in run.blocks():
+            pass
+        return run, time.perf_counter() - start
+
+    seconds([rule])  # loads libraries
+    reading = seconds([])[1]
+    run, total = seconds([rule], observe=observe)
+    return rows, run, total - reading
+
+
+def measure(
+    name: str, pairs: Sequence[Pair], language: str, foreign: Sequence[str]
+) -> Iterator[tuple[str, tuple[AffectedPair, ...]]]:
+    """Yield a row of the table for each rule, and examples of what it removes."""
+    faults = plant_faults(pairs, language, foreign)
+    for rule in RULES:
+        with tempfile.TemporaryDirectory() as folder:
+            corpus = store(pairs, language, Path(folder))
+            rows, run, seconds = apply(corpus, rule, language, Path(folder))
+        (report,) = run.reports()
+        found = ""
+        if rule in faults:
+            clean = [*pairs[:N_CLEAN]]
+            with tempfile.TemporaryDirectory() as folder:
+                damaged = store([*clean, *faults[rule]], language, Path(folder))
+                hits = sum(row >= len(clean) for row in apply(damaged, rule, language, Path(folder))[0])
+            found = f"{hits / len(faults[rule]):.1%}"
+        speed = f"{len(pairs) / seconds:,.0f}" if seconds > 0 else ""
+        yield f"| {name} | `{rule}` | {len(rows):,} of {len(pairs):,} | {found} | {speed} |", report.examples
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, required=True, help="folder with train.en, train.de and train.cs")
+    parser.add_argument("--examples", type=Path, help="file for the examples of removed pairs")
+    args = parser.parse_args()
+    corpora = {f"en-{language}": (read_multi30k(args.data, language), language) for language in ("de", "cs")}
+    corpora |= {f"en-{language}": (read_messages(folder), language) for language, folder in CATALOGUES.items()}
+    print("| corpus | rule | removed or changed | planted faults found | pairs/s |\n|---|---|---|---|---|")
+    for name, (pairs, language) in corpora.items():
+        foreign = read_multi30k(args.data, "cs" if language == "de" else "de")[::100]
+        for row, examples in measure(name, pairs, language, [tgt for _, tgt in foreign]) if pairs else ():
+            print(row, flush=True)
+            if args.examples:
+                with args.examples.open("a", encoding="utf-8") as file:
+                    file.write(f"{row}\n" + "".join(f"{' | '.join(example)}\n" for example in examples))
+
+
+if __name__ == "__main__":
+    main()
