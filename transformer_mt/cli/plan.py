@@ -14,6 +14,7 @@ from transformer_mt.cli.table import print_table
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.files import format_bytes
+from transformer_mt.system.logging import format_duration
 
 if TYPE_CHECKING:
     from transformer_mt.pipeline.plan import Plan
@@ -76,4 +77,4 @@ def _time(plan: Plan) -> str:
         return "unknown: only validation.patience ends this training"
     epochs = (plan.steps or 0) / plan.steps_per_epoch
     early = "; validation.patience may end it earlier" if plan.may_stop_early else ""
-    return f"{plan.hours:.2f} hours for {plan.steps:,} steps ({epochs:.1f} epochs){early}"
+    return f"{format_duration(plan.hours * 3600)} for {plan.steps:,} steps ({epochs:.1f} epochs){early}"

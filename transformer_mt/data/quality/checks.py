@@ -215,7 +215,7 @@ def check_pairs(
             results = [*pool.map(_examine_stateless, tasks)]
         stateful = [check for check, needs_all in zip(CHECKS, is_stateful, strict=True) if needs_all]
         results.append(examine(replace(tasks[0], end=len(corpus)), stateful, count_lengths=False))
-    findings = [finding for check in CHECKS if (finding := _summarise(check, results, len(corpus)))]
+    findings = [finding for check in CHECKS if (finding := summarise(check, results, len(corpus)))]
     return findings, [_length_histogram(languages, results)]
 
 
@@ -249,7 +249,7 @@ def _make_judge(check: Check, context: FilterContext) -> Judge | None:
         return None
 
 
-def _summarise(check: Check, results: Sequence[Result], total: int) -> Finding | None:
+def summarise(check: Check, results: Sequence[Result], total: int) -> Finding | None:
     """Return the finding of a check, or None if no pair has the fault."""
     count = sum(result.counts[check.name] for result in results)
     if not count:
