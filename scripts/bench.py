@@ -37,8 +37,9 @@ from transformer_mt.config import root as configuration
 from transformer_mt.config.rendering import render_yaml
 from transformer_mt.config.root import Config
 from transformer_mt.data.batches import Batch, BatchStream, StreamPosition
+from transformer_mt.data.block_encoding import LengthLimit
 from transformer_mt.data.corpus import load_corpus
-from transformer_mt.data.encoding import LengthLimit, encode_corpus
+from transformer_mt.data.encoding import encode_corpus
 from transformer_mt.data.tokenizers import tokenizer
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.model.transformer import Transformer

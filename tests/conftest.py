@@ -181,8 +181,9 @@ def make_corpus() -> Callable[..., EncodedCorpus]:
     import numpy as np
     from datasets import Dataset
 
+    from transformer_mt.data.block_encoding import FilterCounts
     from transformer_mt.data.corpus import ParallelCorpus
-    from transformer_mt.data.encoding import EncodedCorpus, EncodedSide, FilterCounts
+    from transformer_mt.data.encoding import EncodedCorpus, EncodedSide
 
     untold = ParallelCorpus(Dataset.from_dict({}), [], "", "")  # of no text: nobody asks where they were read
 

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import itertools
+import json
+import multiprocessing
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
+from helpers import read_folder
 
 from transformer_mt.config.root import Config
-from transformer_mt.data import blocks
+from transformer_mt.data import array_files, block_encoding, blocks, encoding
+from transformer_mt.data.array_files import ArrayWriter
 from transformer_mt.data.batches import BatchStream
+from transformer_mt.data.block_encoding import BlockEncoder, FilterCounts, LengthLimit
 from transformer_mt.data.corpus import ParallelCorpus
-from transformer_mt.data.encoding import EncodedCorpus, EncodedSide, FilterCounts, LengthLimit, encode_corpus
+from transformer_mt.data.encoding import EncodedCorpus, EncodedSide, encode_corpus
 from transformer_mt.data.tokenizers.config import TokenizerConfig
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair, build_tokenizers
 from transformer_mt.errors import UserError
 from transformer_mt.pipeline.data import encode_training
+from transformer_mt.system.files import folder_bytes
 
 pytestmark = pytest.mark.usefixtures("workdir")
 
@@ -110,10 +117,10 @@ def test_encoding_does_not_depend_on_the_block_size(
     tokenizers: TokenizerPair,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    corpus, limit = write_corpus(PAIRS), LengthLimit(6, too_long)
-    whole = encode_corpus(corpus, tokenizers, limit, Path("whole"))
+    limit = LengthLimit(6, too_long)
+    whole = encode_corpus(write_corpus(PAIRS), tokenizers, limit, Path("whole"))
     monkeypatch.setattr(blocks, "BLOCK_SIZE", block_size)
-    found = encode_corpus(corpus, tokenizers, limit, Path("blocks"))
+    found = encode_corpus(write_corpus(PAIRS, "blocks"), tokenizers, limit, Path("blocks"))
     assert texts(found, tokenizers) == texts(whole, tokenizers)
     assert found.text_rows.tolist() == whole.text_rows.tolist()
     assert found.filtered == whole.filtered
@@ -124,11 +131,11 @@ def test_only_the_first_few_dropped_pairs_are_examples(write_corpus: WriteCorpus
     assert found.filtered == FilterCounts(empty=9, examples={"empty": [0, 1, 2, 3, 4]})
 
 
-def test_ids_are_32_bits_and_memory_mapped(write_corpus: WriteCorpus, tokenizers: TokenizerPair) -> None:
+def test_ids_are_16_bits_and_memory_mapped(write_corpus: WriteCorpus, tokenizers: TokenizerPair) -> None:
     found = encode_corpus(write_corpus(PAIRS), tokenizers, LIMIT, Path("cache"))
     for side in (found.src, found.tgt):
         assert isinstance(side.ids, np.memmap)
-        assert side.ids.dtype == np.int32
+        assert side.ids.dtype == np.uint16
         assert side.lengths.tolist() == [len(side[i]) for i in range(len(side))]
         assert side.lengths.sum() == len(side.ids)
 
@@ -143,8 +150,9 @@ def test_encoded_side_slices_sentences() -> None:
 def test_a_corpus_is_encoded_once_until_its_inputs_change(write_corpus: WriteCorpus, tokenizers: TokenizerPair) -> None:
     corpus, other_corpus = write_corpus(PAIRS), write_corpus(PAIRS[::-1])
     encode_corpus(corpus, tokenizers, LIMIT, Path("cache"))
-    (cached,) = Path("cache").glob("ids-*/filtered.json")
-    cached.write_text('{"empty": 99}', encoding="utf-8")
+    (cached,) = Path("cache").glob("ids-*/arrays.json")
+    description = json.loads(cached.read_text(encoding="utf-8"))
+    cached.write_text(json.dumps({**description, "filtered": {"empty": 99}}), encoding="utf-8")
     assert encode_corpus(corpus, tokenizers, LIMIT, Path("cache")).filtered.empty == 99, "taken from the cache"
     for changed in (
         (other_corpus, tokenizers, LIMIT),
@@ -156,6 +164,120 @@ def test_a_corpus_is_encoded_once_until_its_inputs_change(write_corpus: WriteCor
     ):
         assert encode_corpus(*changed, Path("cache")).filtered.empty != 99
     assert len([*Path("cache").glob("ids-*")]) == 7
+    assert not [*Path("cache").glob(".ids-*")]
+
+
+@pytest.mark.parametrize(("vocab_size", "dtype"), [(2**16, np.uint16), (2**16 + 1, np.int32)])
+def test_ids_of_large_vocabularies_have_32_bits(vocab_size: int, dtype: type) -> None:
+    assert block_encoding.id_type(vocab_size) is dtype
+
+
+# --- several processes, and killed ones -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def in_blocks_of_2(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "BLOCK_SIZE", 2)
+    monkeypatch.setattr(array_files, "CHECKPOINT_SECONDS", 0)
+
+
+def arrays(folder: str) -> dict[str, bytes]:
+    (path,) = Path(folder).glob("ids-*")
+    return read_folder(path)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("in_blocks_of_2")
+def test_several_processes_write_the_arrays_of_one(write_corpus: WriteCorpus, tokenizers: TokenizerPair) -> None:
+    corpus = write_corpus(PAIRS * 10)
+    for workers in (1, 2, 3):
+        encode_corpus(corpus, tokenizers, LengthLimit(6, "truncate"), Path(f"cache{workers}"), workers)
+    assert arrays("cache1") == arrays("cache2") == arrays("cache3")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("in_blocks_of_2")
+def test_killed_worker_is_reported_and_finished_blocks_are_kept(
+    write_corpus: WriteCorpus, tokenizers: TokenizerPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = write_corpus(PAIRS * 10)
+    checkpoint, count = ArrayWriter.checkpoint, itertools.count()
+
+    def kill_workers(self: ArrayWriter, state: dict[str, Any]) -> None:
+        checkpoint(self, state)
+        if next(count) == 5:
+            for process in multiprocessing.active_children():
+                process.kill()
+
+    monkeypatch.setattr(ArrayWriter, "checkpoint", kill_workers)
+    with pytest.raises(UserError, match="one of 2 processes that encode was killed"):
+        encode_corpus(corpus, tokenizers, LIMIT, Path("cache"), workers=2)
+    assert not multiprocessing.active_children()
+    (progress,) = Path("cache").glob(".ids-*.partial/progress.json")
+    assert json.loads(progress.read_text(encoding="utf-8"))["state"]["n_rows"] >= 12
+
+
+@pytest.mark.usefixtures("in_blocks_of_2")
+@pytest.mark.parametrize("n_done", [0, 1, 3])
+@pytest.mark.parametrize("damage", [None, "tgt.ids", "progress.json"])
+def test_killed_encoding_resumes(
+    n_done: int,
+    damage: str | None,
+    write_corpus: WriteCorpus,
+    tokenizers: TokenizerPair,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Blocks after the last checkpoint are encoded again, and all blocks if the arrays are shorter than it says."""
+    corpus, limit = write_corpus(PAIRS), LengthLimit(6, "truncate")
+    encode_corpus(corpus, tokenizers, limit, Path("whole"))
+    checkpoint, encode, n_encoded = ArrayWriter.checkpoint, BlockEncoder.__call__, list[int]()
+
+    def stop(self: ArrayWriter, state: dict[str, Any]) -> None:
+        if state["n_rows"] == 2 * (n_done + 1):
+            raise KeyboardInterrupt
+        checkpoint(self, state)
+
+    def count(self: BlockEncoder, batch: Any) -> Any:
+        n_encoded.append(len(batch))
+        return encode(self, batch)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(ArrayWriter, "checkpoint", stop)
+        encode_corpus(corpus, tokenizers, limit, Path("cache"))
+    (partial,) = Path("cache").glob(".ids-*.partial")
+    if damage is not None and n_done:
+        (partial / damage).write_bytes(b"{")
+    monkeypatch.setattr(BlockEncoder, "__call__", count)
+    encode_corpus(corpus, tokenizers, limit, Path("cache"))
+    assert arrays("cache") == arrays("whole")
+    assert len(n_encoded) == 4 - (n_done if damage is None else 0)
+    assert not partial.exists()
+
+
+@pytest.mark.parametrize("name", ["src.ids", "rows", "arrays.json"])
+def test_half_copied_folder_is_made_again(name: str, write_corpus: WriteCorpus, tokenizers: TokenizerPair) -> None:
+    corpus = write_corpus(PAIRS)
+    encode_corpus(corpus, tokenizers, LIMIT, Path("cache"))
+    before = arrays("cache")
+    (file,) = Path("cache").glob(f"ids-*/{name}")
+    file.write_bytes(file.read_bytes()[:-1])
+    encode_corpus(corpus, tokenizers, LIMIT, Path("cache"))
+    assert arrays("cache") == before
+
+
+def test_a_disk_without_space_is_reported_before_anything_is_encoded(
+    write_corpus: WriteCorpus, tokenizers: TokenizerPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each pair of three tokens takes 20 bytes, and 2 bytes per token."""
+    corpus = write_corpus([("a b", "x")] * 500)
+    monkeypatch.setattr(encoding, "free_bytes", lambda _: 500 * 26 - 1)
+    with pytest.raises(UserError, match=r"cache: the token ids of 500 pairs need about 13.0 kB, and 13.0 kB are free"):
+        encode_corpus(corpus, tokenizers, LIMIT, Path("cache"))
+    assert not [*Path("cache").glob("ids-*")]
+    monkeypatch.setattr(encoding, "free_bytes", lambda _: 500 * 26)
+    encode_corpus(corpus, tokenizers, LIMIT, Path("cache"))
+    (folder,) = Path("cache").glob("ids-*")
+    assert folder_bytes(folder) - (folder / "arrays.json").stat().st_size == 500 * 26 + 16
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def test_held_out_validation_pairs_are_not_trained_on(tmp_path: Path, monkeypatc
     monkeypatch.setattr(data_pipeline, "build_tokenizers", watched)
     run = RunFolder(tmp_path / "run")
     run.path.mkdir()
-    prepared = prepare_data(run, config, is_rank0=True)
+    prepared = prepare_data(run, config)
     train, validation = load_split(config, "train"), load_split(config, "validation")
     assert [*prepared.train.text] == [*train] and [*prepared.validation.text] == [*validation]
     assert sorted([*train, *validation]) == sorted((line, line) for line in lines)

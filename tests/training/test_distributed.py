@@ -270,8 +270,8 @@ def record_build(*arguments):
     Path(f"built-{os.environ['RANK']}").touch()
     return build(*arguments)
 
-def record_data(*arguments, **options):
-    data = prepare(*arguments, **options)
+def record_data(*arguments):
+    data = prepare(*arguments)
     ids = data.train.src.ids.tobytes() + data.train.tgt.ids.tobytes()
     encoded = str(data.tokenizers.src.encode(["one two three four", "eight"]))
     Path(f"data-{os.environ['RANK']}").write_text(encoded + sha256(ids).hexdigest())
@@ -287,6 +287,48 @@ def test_rank_0_trains_the_tokenizers_of_all(tiny: Path) -> None:
     assert [path.name for path in tiny.glob("built-*")] == ["built-0"]
     first, second = ((tiny / f"data-{rank}").read_text() for rank in (0, 1))
     assert first == second
+
+
+def test_ranks_wait_for_the_data_longer_than_for_a_collective(tiny: Path) -> None:
+    """Rank 1 finds no ids when it starts, and polls for them."""
+    patch = """
+import time
+from datetime import timedelta
+from transformer_mt.data import encoding
+from transformer_mt.training import distributed
+
+write = encoding._write_arrays
+
+def write_slowly(*arguments):
+    time.sleep(20)
+    write(*arguments)
+
+distributed.CPU_GROUP_TIMEOUT, encoding._write_arrays = timedelta(seconds=15), write_slowly
+"""
+    log = train(tiny, 2, "name=slow-data", "data.cache_dir=runs/slow-cache", "train.max_steps=1", patch=patch)
+    assert "training ended: train.max_steps 1 reached" in log
+
+
+def test_ranks_end_when_rank_0_is_killed_while_it_prepares_the_data(tiny: Path) -> None:
+    """The other rank has no `torchrun` that ends it, as on another machine."""
+    patch = """
+import os, signal, time
+from transformer_mt.data import encoding
+from transformer_mt.system import shared_work
+
+shared_work.DEAD_SECONDS = 2
+
+def die(*arguments):
+    time.sleep(3)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+encoding._write_arrays = die
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+"""
+    job = launch(tiny, 2, "name=killed-data", "data.cache_dir=runs/killed-cache", patch=patch)
+    _, log = job.communicate(timeout=100)
+    assert job.returncode != 0
+    assert "which was making it, has given no sign of life for " in log
 
 
 def test_ranks_wait_while_rank_0_writes(tiny: Path) -> None:

@@ -18,8 +18,9 @@ import numpy as np
 from pydantic import Field
 
 from transformer_mt.config.section import CountOrAuto, Section
+from transformer_mt.data.block_encoding import Ids
 from transformer_mt.data.bucketing import BucketedBatches, Lengths, Rows
-from transformer_mt.data.encoding import EncodedCorpus, Ids
+from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.data.tokenizers.subword_sampling import SubwordSamplers
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 

@@ -21,9 +21,9 @@ def in_blocks(pairs: Iterator[T], verb: str, total: int | None = None) -> Iterat
     return log_progress(iter(lambda: list(islice(pairs, BLOCK_SIZE)), []), verb, total)
 
 
-def log_progress(blocks: Iterable[B], verb: str, total: int | None = None) -> Iterator[B]:
-    """Yield the blocks, and log lines such as `data: encoded 40,000 of 90,000 pairs`."""
-    count, last_log = 0, time.perf_counter()
+def log_progress(blocks: Iterable[B], verb: str, total: int | None = None, start: int = 0) -> Iterator[B]:
+    """Yield the blocks, and log lines such as `data: encoded 40,000 of 90,000 pairs`. The count begins at `start`."""
+    count, last_log = start, time.perf_counter()
     for block in blocks:
         n_pairs = len(block)  # the consumer may change it
         yield block

@@ -29,6 +29,7 @@ from transformer_mt.data.sources import Source, read_source
 from transformer_mt.data.text_files import SentencePair, check_is_file
 from transformer_mt.errors import UserError
 from transformer_mt.system.files import atomic_shared_folder
+from transformer_mt.system.shared_work import make_once
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -160,10 +161,13 @@ def load_corpus(source: Source, src_lang: str, tgt_lang: str, cache_dir: Path) -
 
     columns = (source.src_column or src_lang, source.tgt_column or tgt_lang)
     folder = cache_dir / f"table-{_cache_key(source, columns)}"
-    if not folder.exists():
+
+    def make() -> None:
         with atomic_shared_folder(folder) as temporary:
             if _write_table(read_source(source, columns), temporary) == 0:
                 raise UserError(f"{_source_name(source)}: holds no sentence pairs; is it the right file?")
+
+    make_once(folder, make)
     info = json.loads((folder / "table.json").read_text(encoding="utf-8"))
     return ParallelCorpus(Dataset.from_file(str(folder / "pairs.arrow")), info["files"], folder.name, info["sha256"])
 

@@ -1,29 +1,35 @@
 """The tokenized corpus: token ids as flat memory-mapped arrays on disk.
 
-The arrays take 4 bytes per token and 20 bytes per sentence pair; Python lists would take ten times as much.
+The arrays take 2 bytes per token (4 if the vocabulary has more than 65,536 entries) and 20 bytes per sentence pair.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from hashlib import sha256
-from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from transformer_mt.data.blocks import in_blocks
+from transformer_mt.data import array_files
+from transformer_mt.data.array_files import ArrayWriter
+from transformer_mt.data.block_encoding import BlockEncoder, FilterCounts, Ids, LengthLimit, encode_blocks, id_type
+from transformer_mt.data.blocks import log_progress
 from transformer_mt.data.bucketing import Lengths, Rows
-from transformer_mt.data.corpus import MAX_LISTED, ParallelCorpus
+from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
-from transformer_mt.system.files import atomic_shared_folder
+from transformer_mt.errors import UserError
+from transformer_mt.system.files import format_bytes, free_bytes, nearest_existing_folder
+from transformer_mt.system.shared_work import make_once
 
-FORMAT_VERSION = 4  # of the arrays on disk; part of the cache key
+FORMAT_VERSION = 5  # of the arrays on disk; part of the cache key
+BYTES_PER_PAIR = 20  # two offsets and a row
+SAMPLE_SIZE = 1000  # pairs from which the size of the arrays is predicted
 
-Ids = NDArray[np.int32]
 Offsets = NDArray[np.int64]
 
 
@@ -44,23 +50,6 @@ class EncodedSide:
     def lengths(self) -> Lengths:
         """Return the tokens per sentence: [N]."""
         return np.diff(self.offsets).astype(np.int32)
-
-
-@dataclass
-class FilterCounts:
-    """Numbers of dropped and truncated pairs, with the corpus rows of the first few of each kind."""
-
-    empty: int = 0
-    too_long: int = 0
-    truncated: int = 0
-    examples: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
-
-    def count(self, reason: Literal["empty", "too_long", "truncated"], row: int) -> None:
-        """Count one pair, and keep its row as an example if there are few so far."""
-        setattr(self, reason, getattr(self, reason) + 1)
-        examples = self.examples.setdefault(reason, [])
-        if len(examples) < MAX_LISTED:
-            examples.append(row)
 
 
 @dataclass(frozen=True)
@@ -86,80 +75,81 @@ class EncodedCorpus:
         return self.text.describe_lines(self.text_rows[rows].tolist())
 
 
-@dataclass(frozen=True)
-class LengthLimit:
-    """Maximum tokens per side, end symbol included, and how to treat longer and empty pairs."""
-
-    max_length: int
-    too_long: Literal["drop", "truncate"]
-    keep_empty: bool = False
-
-
 def encode_corpus(
-    corpus: ParallelCorpus, tokenizers: TokenizerPair, limit: LengthLimit | None, cache_dir: Path
+    corpus: ParallelCorpus, tokenizers: TokenizerPair, limit: LengthLimit | None, cache_dir: Path, workers: int = 1
 ) -> EncodedCorpus:
-    """Encode and filter a corpus, or map its arrays from the cache. Without a limit, keep every pair unchanged."""
+    """Encode and filter a corpus, or map its arrays from the cache. Without a limit, keep every pair unchanged.
+
+    The arrays do not depend on `workers`, the number of processes. A killed call resumes in the next one.
+
+    Raises:
+        UserError: The disk has no space for the arrays.
+    """
     tokenizer_json = tokenizers.src.to_json(), tokenizers.tgt.to_json()
     settings = json.dumps([FORMAT_VERSION, corpus.key, corpus.fingerprint, *tokenizer_json, str(limit)])
     folder = cache_dir / f"ids-{sha256(settings.encode()).hexdigest()[:16]}"
-    if not folder.exists():
-        with atomic_shared_folder(folder) as temporary:
-            _write_arrays(corpus, tokenizers, limit, temporary)
-    filtered = FilterCounts(**json.loads((folder / "filtered.json").read_text(encoding="utf-8")))
-    text_rows = np.load(folder / "rows.npy", mmap_mode="r")
-    return EncodedCorpus(_load_side(folder, "src"), _load_side(folder, "tgt"), corpus, text_rows, filtered)
+    make_once(
+        folder, lambda: _write_arrays(corpus, BlockEncoder(tokenizers, limit), folder, workers), array_files.is_complete
+    )
+    src, tgt = (
+        EncodedSide(*(array_files.map_array(folder, f"{side}.{kind}") for kind in ("ids", "offsets")))
+        for side in ("src", "tgt")
+    )
+    filtered = FilterCounts(**array_files.read_description(folder)["filtered"])
+    return EncodedCorpus(src, tgt, corpus, array_files.map_array(folder, "rows"), filtered)
 
 
-def _load_side(folder: Path, name: str) -> EncodedSide:
-    offsets = np.load(folder / f"{name}.offsets.npy", mmap_mode="r")
-    path = folder / f"{name}.ids"
-    ids: Any = np.memmap(path, np.int32, mode="r") if path.stat().st_size else np.empty(0, np.int32)
-    return EncodedSide(ids, offsets)
+def _write_arrays(corpus: ParallelCorpus, encoder: BlockEncoder, folder: Path, workers: int) -> None:
+    """Encode and filter block by block, and write the arrays. Resume after the last checkpoint of a killed call."""
+    tokenizers = encoder.tokenizers
+    dtypes: dict[str, Any] = {"rows": np.int32}
+    for side, tokenizer in (("src", tokenizers.src), ("tgt", tokenizers.tgt)):
+        dtypes |= {f"{side}.ids": id_type(tokenizer.vocab_size), f"{side}.offsets": np.int64}
+    with ArrayWriter(folder, dtypes) as arrays:
+        n_rows: int = arrays.state.get("n_rows", 0)
+        ends: dict[str, int] = arrays.state.get("ends", {"src": 0, "tgt": 0})
+        filtered = FilterCounts(**arrays.state.get("filtered", {}))
+        _check_space(corpus, encoder, folder, len(corpus) - n_rows)
+        if n_rows == 0:
+            for side in ends:
+                arrays.append(f"{side}.offsets", np.zeros(1, np.int64))
+        blocks = encode_blocks(_batches_from(corpus, n_rows), encoder, workers)
+        for block in log_progress(blocks, "encoded", len(corpus), n_rows):
+            arrays.append("rows", block.kept + n_rows)
+            for side, ids, lengths in (
+                ("src", block.src, block.src_lengths),
+                ("tgt", block.tgt, block.tgt_lengths),
+            ):
+                arrays.append(f"{side}.ids", ids)
+                arrays.append(f"{side}.offsets", ends[side] + np.cumsum(lengths, dtype=np.int64))
+                ends[side] += len(ids)
+            filtered.add(block.filtered, n_rows)
+            n_rows += len(block)
+            arrays.checkpoint({"n_rows": n_rows, "ends": ends, "filtered": asdict(filtered)})
+        arrays.finish({"filtered": asdict(filtered)})
 
 
-def _write_arrays(corpus: ParallelCorpus, tokenizers: TokenizerPair, limit: LengthLimit | None, folder: Path) -> None:
-    """Encode and filter block by block, and write the arrays and `FilterCounts` to a folder."""
-    filtered = FilterCounts()
-    lengths = [np.zeros(1, np.int64)], [np.zeros(1, np.int64)]  # per side; their cumulative sums are the offsets
-    rows, first_row = [np.empty(0, np.int32)], 0
-    with (folder / "src.ids").open("wb") as src_file, (folder / "tgt.ids").open("wb") as tgt_file:
-        for pairs in in_blocks(iter(corpus), "encoded", len(corpus)):
-            src, tgt = [src for src, _ in pairs], [tgt for _, tgt in pairs]
-            encoded = list(zip(tokenizers.src.encode(src), tokenizers.tgt.encode(tgt), strict=True))
-            kept = [*range(len(pairs))]
-            if limit is not None:
-                kept = _filter_block(pairs, encoded, limit, filtered, first_row)
-            rows.append(np.array(kept, np.int32) + first_row)
-            first_row += len(pairs)
-            for side, file in enumerate((src_file, tgt_file)):
-                ids = [encoded[i][side] for i in kept]
-                lengths[side].append(np.array([*map(len, ids)], np.int64))
-                file.write(np.fromiter(chain.from_iterable(ids), np.int32).tobytes())
-    np.save(folder / "rows.npy", np.concatenate(rows))
-    for name, side_lengths in zip(("src", "tgt"), lengths, strict=True):
-        np.save(folder / f"{name}.offsets.npy", np.cumsum(np.concatenate(side_lengths)))
-    (folder / "filtered.json").write_text(json.dumps(asdict(filtered)), encoding="utf-8")
+def _batches_from(corpus: ParallelCorpus, first_row: int) -> Iterator[Any]:
+    """Yield the record batches of a corpus from a row on, at which a batch starts."""
+    row = 0
+    for batch in corpus.batches():
+        if row >= first_row:
+            yield batch
+        row += len(batch)
 
 
-def _filter_block(
-    pairs: list[tuple[str, str]],
-    encoded: list[tuple[list[int], list[int]]],
-    limit: LengthLimit,
-    filtered: FilterCounts,
-    first_row: int,
-) -> list[int]:
-    """Return the indices of the pairs to keep. Truncates ids in place and updates `filtered`."""
-    max_tokens = limit.max_length - 1  # without the end symbol
-    kept: list[int] = []
-    for i, ((src_text, tgt_text), (src, tgt)) in enumerate(zip(pairs, encoded, strict=True)):
-        if not limit.keep_empty and not (src and tgt and src_text.strip() and tgt_text.strip()):
-            filtered.count("empty", first_row + i)
-        elif max(len(src), len(tgt)) <= max_tokens:
-            kept.append(i)
-        elif limit.too_long == "truncate":
-            filtered.count("truncated", first_row + i)
-            del src[max_tokens:], tgt[max_tokens:]
-            kept.append(i)
-        else:
-            filtered.count("too_long", first_row + i)
-    return kept
+def _check_space(corpus: ParallelCorpus, encoder: BlockEncoder, folder: Path, n_pairs: int) -> None:
+    """Raise `UserError` if the disk has no space for the arrays of `n_pairs` more pairs, as a sample predicts."""
+    sample = corpus.sample(SAMPLE_SIZE)
+    if not sample:
+        return
+    n_bytes = BYTES_PER_PAIR * len(sample)
+    for side, tokenizer in enumerate((encoder.tokenizers.src, encoder.tokenizers.tgt)):
+        n_tokens = sum(map(len, tokenizer.encode([pair[side] for pair in sample])))
+        n_bytes += n_tokens * np.dtype(id_type(tokenizer.vocab_size)).itemsize
+    needed, free = n_bytes * n_pairs / len(sample), free_bytes(nearest_existing_folder(folder.parent))
+    if needed > free:
+        raise UserError(
+            f"{folder.parent.absolute()}: the token ids of {n_pairs:,} pairs need about {format_bytes(needed)}, and "
+            f"{format_bytes(free)} are free;\nmake room, or set data.cache_dir to a folder on a larger disk"
+        )

@@ -14,6 +14,7 @@ from transformer_mt.data.blocks import in_blocks
 from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.system.files import write_text
+from transformer_mt.system.shared_work import make_once
 
 _REASONS = {
     "empty": "dropped {n:,} pairs with an empty side",
@@ -41,16 +42,15 @@ def build_report(
     if count := validation.filtered.truncated:
         where = validation.text.describe_lines(validation.filtered.examples["truncated"], count)
         lines.append(f"truncated {count:,} validation pairs: their loss covers only the part that is read ({where})")
-    return lines + _report_repetitions(train.text, held_out, cache_dir)
+    return lines + report_repetitions(train.text, held_out, cache_dir)
 
 
-def _report_repetitions(train: ParallelCorpus, held_out: Mapping[str, ParallelCorpus], cache_dir: Path) -> list[str]:
+def report_repetitions(train: ParallelCorpus, held_out: Mapping[str, ParallelCorpus], cache_dir: Path) -> list[str]:
     """Return the lines about duplicates and leaks. They are cached for unchanged corpora."""
     held_out_keys = [f"{name} {corpus.key} {corpus.fingerprint}" for name, corpus in held_out.items()]
     keys = [train.key, train.fingerprint, *held_out_keys]
     path = cache_dir / f"repetitions-{sha256(json.dumps(keys).encode()).hexdigest()[:16]}.json"
-    if not path.exists():
-        write_text(path, json.dumps(_find_repetitions(train, held_out)))
+    make_once(path, lambda: write_text(path, json.dumps(_find_repetitions(train, held_out))))
     return json.loads(path.read_text(encoding="utf-8"))
 
 

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
 from transformer_mt.config.root import Config
 from transformer_mt.data.batches import BatchStream
+from transformer_mt.data.block_encoding import LengthLimit
 from transformer_mt.data.corpus import ParallelCorpus, load_corpus, split_off_validation
-from transformer_mt.data.encoding import EncodedCorpus, LengthLimit, encode_corpus
+from transformer_mt.data.encoding import EncodedCorpus, encode_corpus
 from transformer_mt.data.quality.filtering import filter_corpus, iterate_affected
 from transformer_mt.data.quality.rules import AffectedPair
+from transformer_mt.data.report import report_repetitions
 from transformer_mt.data.sources import Source
 from transformer_mt.data.tokenizers.subword_sampling import SubwordSampler, SubwordSamplers
+from transformer_mt.data.tokenizers.tokenizer import FORMAT as TOKENIZER_FORMAT
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair, build_tokenizers
 from transformer_mt.errors import UserError
 from transformer_mt.pipeline.warm_start import load_tokenizers
 from transformer_mt.runs.folder import RunFolder
+from transformer_mt.system import launcher
 from transformer_mt.system.files import remove_stale_folders
 from transformer_mt.system.logging import log_rank0
+from transformer_mt.system.shared_work import make_once
 
 
 @dataclass(frozen=True)
@@ -40,24 +47,27 @@ class TrainingData:
         return {name: corpus.fingerprint for name, corpus in {"train": self.train.text, **self.held_out()}.items()}
 
 
-def prepare_data(run: RunFolder, config: Config, *, is_rank0: bool) -> TrainingData:
+def prepare_data(run: RunFolder, config: Config, workers: int = 1) -> TrainingData:
     """Read the corpora, learn the tokenizers of a new run, and encode the training and validation pairs.
 
-    Results are cached in `data.cache_dir` and, for the tokenizers, in the run folder. Only rank 0 learns tokenizers,
-    because not every kind is learned deterministically.
+    Results are cached in `data.cache_dir`. Of several processes that train together, rank 0 makes them, and the others
+    wait for its files. `workers` is the number of processes that encode.
     """
-    if is_rank0:
+    if launcher.rank() == 0:
         remove_stale_folders(Path(config.data.cache_dir))
     train, validation = load_split(config, "train"), load_split(config, "validation")
     if config.data.validation is None:
         log_rank0(f"data: data.validation is not set: {len(validation):,} random training pairs are held out for it")
     test = {name: load_split(config, name) for name in config.data.test}
-    if is_rank0 and not run.exists():
-        make_tokenizers(config, train).save(run.tokenizer)
-    tokenizers = TokenizerPair.load(run.tokenizer)
-    return TrainingData(
-        encode_training(config, train, tokenizers), encode_validation(config, validation, tokenizers), test, tokenizers
+    tokenizers = TokenizerPair.load(run.tokenizer) if run.exists() else make_tokenizers(config, train)
+    data = TrainingData(
+        encode_training(config, train, tokenizers, workers),
+        encode_validation(config, validation, tokenizers),
+        test,
+        tokenizers,
     )
+    report_repetitions(train, data.held_out(), Path(config.data.cache_dir))
+    return data
 
 
 def load_split(config: Config, name: str) -> ParallelCorpus:
@@ -110,20 +120,33 @@ def _filter_arguments(config: Config) -> tuple[tuple[str, str], dict[str, Parall
 
 
 def make_tokenizers(config: Config, train: ParallelCorpus) -> TokenizerPair:
-    """Learn tokenizers from the training pairs, or copy those of the run in `train.init_from`."""
+    """Return the tokenizers of a new run: learned from the training pairs, from files, or those of `train.init_from`.
+
+    Learned ones are cached, because not every kind is learned deterministically.
+    """
     if config.train.init_from is not None:
         return load_tokenizers(config)
-    return build_tokenizers(config.tokenizer, train, config.seed)
+    tokenizer = config.tokenizer
+    if tokenizer.file or tokenizer.src_file:
+        built = build_tokenizers(tokenizer, train, config.seed)
+        return TokenizerPair.from_dict(built.to_dict())  # so that the JSON, a key of the cache, is that of the run
+    settings = [TOKENIZER_FORMAT, train.key, train.fingerprint, tokenizer.model_dump(mode="json"), config.seed]
+    key = sha256(json.dumps(settings).encode()).hexdigest()[:16]
+    path = Path(config.data.cache_dir) / f"tokenizers-{key}.json"
+    make_once(path, lambda: build_tokenizers(tokenizer, train, config.seed).save(path))
+    return TokenizerPair.load(path)
 
 
-def encode_training(config: Config, corpus: ParallelCorpus, tokenizers: TokenizerPair) -> EncodedCorpus:
+def encode_training(
+    config: Config, corpus: ParallelCorpus, tokenizers: TokenizerPair, workers: int = 1
+) -> EncodedCorpus:
     """Encode the training pairs. Longer ones than `data.max_length` are dropped or truncated.
 
     Raises:
         UserError: No pair is left.
     """
     limit = LengthLimit(config.data.max_length, config.data.too_long)
-    encoded = encode_corpus(corpus, tokenizers, limit, Path(config.data.cache_dir))
+    encoded = encode_corpus(corpus, tokenizers, limit, Path(config.data.cache_dir), workers)
     if not len(encoded):
         dropped = encoded.filtered
         raise UserError(

@@ -149,8 +149,9 @@ def set_up(run: RunFolder, requested: Config, ranks: Ranks, warm_start: WarmStar
     machine = resolve_machine(resolved.device, resolved.precision, resolved.threads)
     configure_process(machine)
     log_rank0(describe_training(resolved, machine, ranks))
-    with ranks.rank0_first():
-        data = prepare_data(run, resolved, is_rank0=ranks.is_rank0)
+    data = prepare_data(run, resolved)
+    if ranks.is_rank0 and not run.exists():
+        data.tokenizers.save(run.tokenizer)
     report = ranks.run_on_rank0(lambda: report_data(run, resolved, data, warm_start))
     model = make_model(resolved, data.tokenizers, warm_start).to(machine.device)
     # if the run of the warm start is still in training, ranks may have read different weights

@@ -32,7 +32,7 @@ def atomic_file(path: Path) -> Generator[Path]:
     Raises `UserError` if the disk is full.
     """
     temporary = _temporary_path(path)
-    with _report_full_disk(path):
+    with report_full_disk(path):
         try:
             yield temporary
             _fsync(temporary)
@@ -51,7 +51,7 @@ def write_text(path: Path, text: str) -> None:
 def append_text(path: Path, text: str) -> None:
     """Append to a UTF-8 text file, all or nothing. Raises `UserError` if the disk is full."""
     content = text.encode()
-    with _report_full_disk(path), path.open("ab", buffering=0) as file:
+    with report_full_disk(path), path.open("ab", buffering=0) as file:
         length = file.tell()
         try:
             if file.write(content) < len(content):
@@ -62,7 +62,7 @@ def append_text(path: Path, text: str) -> None:
 
 
 @contextmanager
-def _report_full_disk(path: Path) -> Generator[None]:
+def report_full_disk(path: Path) -> Generator[None]:
     """Turn the error of a full disk, which often names no path, into a `UserError` that names it."""
     try:
         yield
@@ -98,7 +98,7 @@ def atomic_new_folder(path: Path) -> Generator[Path]:
 
     Raises `UserError` if `path` exists by the time of the renaming, or if the disk is full.
     """
-    with _report_full_disk(path), _temporary_folder(path) as temporary:
+    with report_full_disk(path), _temporary_folder(path) as temporary:
         yield temporary
         _fsync_folder(temporary)
         if path.exists() or path.is_symlink():
@@ -112,15 +112,21 @@ def atomic_shared_folder(path: Path) -> Generator[Path]:
 
     The content must depend on the name alone. Raises `UserError` if the disk is full or read-only.
     """
+    with report_read_only_folder(path), report_full_disk(path), _temporary_folder(path) as temporary:
+        yield temporary
+        _fsync_folder(temporary)
+        try:
+            temporary.rename(path)
+        except OSError:
+            if not path.exists():
+                raise
+
+
+@contextmanager
+def report_read_only_folder(path: Path) -> Generator[None]:
+    """Turn the error of a cache folder that cannot be written into a `UserError` that names it."""
     try:
-        with _report_full_disk(path), _temporary_folder(path) as temporary:
-            yield temporary
-            _fsync_folder(temporary)
-            try:
-                temporary.rename(path)
-            except OSError:
-                if not path.exists():
-                    raise
+        yield
     except OSError as error:
         if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise

@@ -24,7 +24,8 @@ from transformer_mt.errors import UserError
 from transformer_mt.system import launcher
 
 CPU_GROUP_TIMEOUT = timedelta(hours=2)
-"""Timeout of all collectives except that of the gradients. The others wait while rank 0 tokenizes a large corpus."""
+"""Timeout of all collectives except that of the gradients. The others wait while rank 0 writes or measures.
+They poll for the files of a large corpus, however long rank 0 prepares them."""
 STEP_TIMEOUT = timedelta(minutes=10)
 """Timeout of the all-reduce of gradients. It ends the training if a rank hangs, or its machine loses power or network.
 The death of a rank is noticed at once, because its connections close."""
@@ -92,15 +93,6 @@ class Ranks:
             with _translate_errors():
                 dist.broadcast_object_list(result, group=self.cpu_group)
         return cast(T, result[0])
-
-    @contextmanager
-    def rank0_first(self) -> Generator[None]:
-        """Run the `with` block on rank 0, and then on the other ranks, which find its files."""
-        if not self.is_rank0:
-            self.barrier()
-        yield
-        if self.is_rank0:
-            self.barrier()
 
     def barrier(self) -> None:
         """Wait until every rank has called this."""

@@ -18,6 +18,7 @@ from transformer_mt.data.blocks import log_progress
 from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.quality.rules import AffectedPair, Block, Filter, FilterContext, FilterReport, Judge
 from transformer_mt.system.files import atomic_shared_folder
+from transformer_mt.system.shared_work import make_once
 
 FORMAT_VERSION = 1  # of a filtered table and of the judgements; part of its key
 SAMPLE_SIZE = 10_000  # pairs from which rules learn what is typical
@@ -45,9 +46,12 @@ def filter_corpus(
     if not filters:
         return corpus
     folder = cache_dir / f"filtered-{_cache_key(corpus, filters, languages, held_out)}"
-    if not folder.exists():
+
+    def make() -> None:
         with atomic_shared_folder(folder) as temporary:
             _write_filtered(FilterRun(corpus, filters, languages, held_out, temporary), temporary)
+
+    make_once(folder, make)
     return _load_filtered(folder)
 
 

@@ -99,6 +99,15 @@ class TokenizerPair:
         tgt = None if self.joint else json.loads(self.tgt.to_json())
         return {"format": FORMAT, "source_bos": self.source_bos, "src": json.loads(self.src.to_json()), "tgt": tgt}
 
+    @classmethod
+    def from_dict(cls, content: dict[str, Any]) -> TokenizerPair:
+        """Undo `to_dict`. Raises an exception for anything else."""
+        if content["format"] != FORMAT:
+            raise ValueError(f"format {content['format']}")
+        src = Tokenizer(hf.Tokenizer.from_str(json.dumps(content["src"])))
+        tgt = Tokenizer(hf.Tokenizer.from_str(json.dumps(content["tgt"]))) if content["tgt"] else src
+        return cls(src, tgt, content["source_bos"])
+
     def save(self, path: Path) -> None:
         """Write both tokenizers to one JSON file."""
         write_text(path, json.dumps(self.to_dict(), ensure_ascii=False, indent=1))
@@ -108,11 +117,7 @@ class TokenizerPair:
         """Read a file that `save` wrote. Raises `UserError` for any other file."""
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
-            if content["format"] != FORMAT:
-                raise ValueError(f"format {content['format']}")
-            src = Tokenizer(hf.Tokenizer.from_str(json.dumps(content["src"])))
-            tgt = Tokenizer(hf.Tokenizer.from_str(json.dumps(content["tgt"]))) if content["tgt"] else src
-            return cls(src, tgt, content["source_bos"])
+            return cls.from_dict(content)
         except FileNotFoundError:
             raise UserError(f"{path}: no such file; the run folder is incomplete") from None
         except Exception as error:  # the library raises plain Exceptions

@@ -1,0 +1,202 @@
+"""Encode blocks of sentence pairs, in this process or in several.
+
+The processes are spawned: a forked process would inherit locks of the threads of `tokenizers`. Each of them encodes
+with one thread, while a single process uses the threads of the library. `datasets.map(num_proc=N)` would do this too,
+but it forks, its parts depend on N, and it writes lists of ids that would have to be rewritten as flat arrays.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
+from itertools import chain
+from multiprocessing import get_context, parent_process
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from transformer_mt.data.corpus import MAX_LISTED
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
+from transformer_mt.errors import UserError
+
+BLOCKS_AHEAD = 3  # per worker, so that none waits for its next block
+
+Reason = Literal["empty", "too_long", "truncated"]
+Ids = NDArray[np.uint16 | np.int32]
+
+
+@dataclass(frozen=True)
+class LengthLimit:
+    """Maximum tokens per side, end symbol included, and how to treat longer and empty pairs."""
+
+    max_length: int
+    too_long: Literal["drop", "truncate"]
+    keep_empty: bool = False
+
+
+@dataclass
+class FilterCounts:
+    """Numbers of dropped and truncated pairs, with the corpus rows of the first few of each kind."""
+
+    empty: int = 0
+    too_long: int = 0
+    truncated: int = 0
+    examples: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
+
+    def count(self, reason: Reason, row: int) -> None:
+        """Count one pair, and keep its row as an example if there are few so far."""
+        setattr(self, reason, getattr(self, reason) + 1)
+        self._add_example(reason, row)
+
+    def add(self, other: FilterCounts, first_row: int) -> None:
+        """Add the counts of the block that starts at a row."""
+        self.empty += other.empty
+        self.too_long += other.too_long
+        self.truncated += other.truncated
+        for reason, rows in other.examples.items():
+            for row in rows:
+                self._add_example(reason, first_row + row)
+
+    def _add_example(self, reason: str, row: int) -> None:
+        examples = self.examples.setdefault(reason, [])
+        if len(examples) < MAX_LISTED:
+            examples.append(row)
+
+
+@dataclass(frozen=True)
+class EncodedBlock:
+    """The pairs of a block that were kept. Ids are concatenated."""
+
+    n_rows: int  # of the block
+    kept: NDArray[np.int32]  # rows of the block
+    src: Ids
+    src_lengths: NDArray[np.int32]
+    tgt: Ids
+    tgt_lengths: NDArray[np.int32]
+    filtered: FilterCounts
+
+    def __len__(self) -> int:
+        return self.n_rows
+
+
+class BlockEncoder:
+    """Encodes and filters a block of pairs."""
+
+    def __init__(self, tokenizers: TokenizerPair, limit: LengthLimit | None) -> None:
+        self.tokenizers, self.limit = tokenizers, limit
+        self._dtypes = [id_type(tokenizer.vocab_size) for tokenizer in (tokenizers.src, tokenizers.tgt)]
+
+    def __call__(self, batch: Any) -> EncodedBlock:
+        """Encode an Arrow record batch with the columns `src` and `tgt`. Without a limit, keep every pair."""
+        src, tgt = batch["src"].to_pylist(), batch["tgt"].to_pylist()
+        encoded = [*zip(self.tokenizers.src.encode(src), self.tokenizers.tgt.encode(tgt), strict=True)]
+        kept, filtered = [*range(len(src))], FilterCounts()
+        if self.limit is not None:
+            kept = _filter_block([*zip(src, tgt, strict=True)], encoded, self.limit, filtered)
+        sides = [[encoded[i][side] for i in kept] for side in (0, 1)]
+        ids = [np.fromiter(chain.from_iterable(side), dtype) for side, dtype in zip(sides, self._dtypes, strict=True)]
+        lengths = [np.array([*map(len, side)], np.int32) for side in sides]
+        return EncodedBlock(len(src), np.array(kept, np.int32), ids[0], lengths[0], ids[1], lengths[1], filtered)
+
+
+def id_type(vocab_size: int) -> type[np.uint16] | type[np.int32]:
+    """Return the type that stores token ids: 16 bits if the vocabulary allows."""
+    return np.uint16 if vocab_size <= 2**16 else np.int32
+
+
+def _filter_block(
+    pairs: list[tuple[str, str]],
+    encoded: list[tuple[list[int], list[int]]],
+    limit: LengthLimit,
+    filtered: FilterCounts,
+) -> list[int]:
+    """Return the indices of the pairs to keep. Truncates ids in place and updates `filtered`."""
+    max_tokens = limit.max_length - 1  # without the end symbol
+    kept: list[int] = []
+    for i, ((src_text, tgt_text), (src, tgt)) in enumerate(zip(pairs, encoded, strict=True)):
+        if not limit.keep_empty and not (src and tgt and src_text.strip() and tgt_text.strip()):
+            filtered.count("empty", i)
+        elif max(len(src), len(tgt)) <= max_tokens:
+            kept.append(i)
+        elif limit.too_long == "truncate":
+            filtered.count("truncated", i)
+            del src[max_tokens:], tgt[max_tokens:]
+            kept.append(i)
+        else:
+            filtered.count("too_long", i)
+    return kept
+
+
+# --- several processes ------------------------------------------------------------------------------------------------
+
+_encoder: list[BlockEncoder] = []  # the encoder of a worker process
+
+
+def encode_blocks(batches: Iterable[Any], encoder: BlockEncoder, workers: int) -> Iterator[EncodedBlock]:
+    """Yield the encoded blocks in order. The result does not depend on the number of processes.
+
+    Raises:
+        UserError: A process was killed.
+    """
+    if workers <= 1:
+        yield from map(encoder, batches)
+        return
+    with ProcessPoolExecutor(workers, get_context("spawn"), _start_worker, (_Recipe.of(encoder),)) as pool:
+        try:
+            yield from _map_in_order(pool, _encode, batches, BLOCKS_AHEAD * workers)
+        except BrokenProcessPool:
+            raise UserError(
+                f"one of {workers} processes that encode was killed, perhaps because memory ran out; pass a smaller "
+                "--workers. What is finished is kept"
+            ) from None
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _map_in_order(
+    pool: ProcessPoolExecutor, function: Callable[[Any], EncodedBlock], items: Iterable[Any], ahead: int
+) -> Iterator[EncodedBlock]:
+    """Yield the results in the order of the items, and submit only a few items ahead."""
+    pending = deque[Future[EncodedBlock]]()
+    for item in items:
+        pending.append(pool.submit(function, item))
+        if len(pending) > ahead:
+            yield pending.popleft().result()
+    while pending:
+        yield pending.popleft().result()
+
+
+class _Recipe(NamedTuple):
+    """What a worker process needs to make its encoder. Tokenizers themselves cannot be sent."""
+
+    tokenizers: dict[str, Any]
+    limit: LengthLimit | None
+
+    @classmethod
+    def of(cls, encoder: BlockEncoder) -> _Recipe:
+        return cls(encoder.tokenizers.to_dict(), encoder.limit)
+
+
+def _start_worker(recipe: _Recipe) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C also reaches the parent, which ends this process
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    _encoder[:] = [BlockEncoder(TokenizerPair.from_dict(recipe.tokenizers), recipe.limit)]
+
+
+def _exit_with_parent() -> None:
+    """End this process if its parent was killed, because the pool would wait for work for ever."""
+    if (parent := parent_process()) is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _encode(batch: Any) -> EncodedBlock:
+    return _encoder[0](batch)
