@@ -128,20 +128,6 @@ def test_other_ranks_end_when_nobody_makes_the_file(path: Path) -> None:
         make_once(path, never)
 
 
-@pytest.mark.usefixtures("as_rank_1")
-def test_files_that_no_longer_grow_are_named(
-    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(shared_work, "REMIND_SECONDS", 0.05)
-    monkeypatch.setattr(shared_work, "STALLED_SECONDS", 0.2)
-    partial = path.with_name(".entry.partial")
-    partial.mkdir(parents=True)
-    (partial / "ids").write_bytes(bytes(5000))
-    with pytest.raises(UserError):
-        make_once(path, never)
-    assert "which makes" in (said := capsys.readouterr().err) and "(5.0 kB, no growth for 0 seconds)" in said
-
-
 def test_maker_of_another_machine_is_left_in_peace(path: Path) -> None:
     """File locks of some disks do not reach other machines."""
     path.parent.mkdir()
@@ -168,11 +154,12 @@ def test_dead_maker_of_another_machine_is_replaced(path: Path) -> None:
     assert path.read_text() == "ours"
 
 
-def test_error_of_the_maker_leaves_no_sign(path: Path) -> None:
+def test_error_of_the_maker_leaves_no_files(path: Path) -> None:
     def fail() -> None:
         raise UserError("no")
 
     with pytest.raises(UserError, match="no"):
         make_once(path, fail)
+    assert not [*path.parent.iterdir()]
     make_once(path, partial(write, path))
     assert [file.name for file in path.parent.iterdir()] == ["entry"]

@@ -2,7 +2,7 @@
 
 The maker holds a file lock, and rewrites a small *sign of life* beside the file every few seconds. Waiting processes
 poll for the file. They compare the content of the sign with their own clock, so that this also works between machines
-whose clocks differ, and on disks without locks. A maker that is killed leaves its sign, which then no longer changes.
+whose clocks differ or whose locks are local. A maker that is killed leaves its sign, which then no longer changes.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
 from transformer_mt.errors import UserError
 from transformer_mt.system import launcher
-from transformer_mt.system.files import folder_bytes, format_bytes, report_read_only_folder, write_text
+from transformer_mt.system.files import report_read_only_folder, write_text
 from transformer_mt.system.logging import format_duration, log
 
 BEAT_SECONDS = 5.0  # between two signs of life
@@ -28,7 +29,6 @@ POLL_SECONDS = 0.5
 DEAD_SECONDS = 120.0  # without a new sign, after which the maker is dead; NFS may show a file a minute late
 ABSENT_SECONDS = 600.0  # without any sign, after which nobody makes the file
 REMIND_SECONDS = 60.0  # between messages of a waiting process
-STALLED_SECONDS = 1800.0  # without growth of the files, which a message then names
 
 
 def make_once(path: Path, make: Callable[[], None], is_complete: Callable[[Path], bool] = Path.exists) -> None:
@@ -58,8 +58,8 @@ def make_once(path: Path, make: Callable[[], None], is_complete: Callable[[Path]
                 if not is_complete(path):
                     with _signs_of_life(path):
                         make()
-                Path(lock.lock_file).unlink(missing_ok=True)  # whoever waits for this lock finds the path complete
             finally:
+                Path(lock.lock_file).unlink(missing_ok=True)
                 lock.release()
 
 
@@ -114,78 +114,54 @@ def _signs_of_life(path: Path) -> Generator[None]:
 
 
 class _Watch:
-    """What a waiting process sees of the maker of a file."""
+    """The sign of life of the maker of a file, as a waiting process sees it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        now = time.monotonic()
-        self._sign, self._sign_time = self._read_sign(), now
-        self._n_bytes: int = 0
-        self._growth_time = now
-        self._reminded = now
+        self._sign: str = ""
+        self._sign_time = self._reminded = time.monotonic()
+        self._look()
 
     def sees_other_host(self) -> bool:
-        """Return whether a process of another machine may be alive. A file lock may not tell between machines."""
+        """Return whether a process of another machine may be alive. A file lock may not reach that machine."""
         self._look()
-        return bool(self._sign) and self._host() != socket.gethostname() and self._silence() <= DEAD_SECONDS
+        return bool(self._sign) and self._maker()["host"] != socket.gethostname() and self._silence() <= DEAD_SECONDS
 
     def check(self) -> None:
         """Raise `UserError` if the maker is dead, or there has been none for a long time."""
         self._look()
-        if self._silence() <= (DEAD_SECONDS if self._sign else ABSENT_SECONDS):
+        silence = self._silence()
+        if silence <= (DEAD_SECONDS if self._sign else ABSENT_SECONDS):
             return
         if self._sign:
             raise UserError(
-                f"{self._path}: {self._maker()}, which was making it, has given no sign of life for "
-                f"{format_duration(self._silence())};\n"
-                "see its message, and start the training again: what is finished is kept"
+                f"{self._path}: {self._describe_maker()}, which was making it, has given no sign of life for "
+                f"{format_duration(silence)};\nsee its message, and start the training again: what is finished is kept"
             )
         raise UserError(
-            f"{self._path}: nobody has been making it for {format_duration(self._silence())}; rank 0 must reach the "
-            "same data.cache_dir:\nset it to a folder on a disk that all machines share"
+            f"{self._path}: nobody has been making it for {format_duration(silence)}; rank 0 must reach the same "
+            "data.cache_dir:\nset it to a folder on a disk that all machines share"
         )
 
     def remind(self) -> None:
-        """Log once a minute what this process waits for."""
-        self._look()
-        now = time.monotonic()
-        if now - self._reminded < REMIND_SECONDS:
-            return
-        self._reminded = now
-        stalled = now - self._growth_time
-        growth = f", no growth for {format_duration(stalled)}" if stalled > STALLED_SECONDS else ""
-        if launcher.rank() == 0 or growth:  # rank 0 logs its own progress
-            log(f"data: waiting for {self._maker()}, which makes {self._path} ({format_bytes(self._n_bytes)}{growth})")
+        """Log once a minute what this process waits for. Other ranks are silent, because rank 0 logs its progress."""
+        if launcher.rank() == 0 and time.monotonic() - self._reminded >= REMIND_SECONDS:
+            self._reminded = time.monotonic()
+            log(f"data: waiting for {self._describe_maker()}, which makes {self._path}")
 
     def _look(self) -> None:
-        now = time.monotonic()
-        if (sign := self._read_sign()) != self._sign:
-            self._sign, self._sign_time = sign, now
-        if now - self._reminded >= REMIND_SECONDS:
-            found = self._path.parent.glob(f".{self._path.name}.*")
-            with suppress(OSError):  # a temporary folder was just renamed
-                n_bytes = sum(folder_bytes(path) for path in found if path.is_dir())
-                if n_bytes != self._n_bytes:
-                    self._n_bytes, self._growth_time = n_bytes, now
+        try:
+            sign = _sign_path(self._path).read_text(encoding="utf-8")
+        except OSError:
+            sign = ""
+        if sign != self._sign:
+            self._sign, self._sign_time = sign, time.monotonic()
 
     def _silence(self) -> float:
         return time.monotonic() - self._sign_time
 
-    def _read_sign(self) -> str:
-        try:
-            return _sign_path(self._path).read_text(encoding="utf-8")
-        except OSError:
-            return ""
+    def _maker(self) -> dict[str, Any]:
+        return json.loads(self._sign)
 
-    def _host(self) -> str:
-        try:
-            return str(json.loads(self._sign)["host"])
-        except (ValueError, KeyError, TypeError):
-            return ""
-
-    def _maker(self) -> str:
-        try:
-            found = json.loads(self._sign)
-            return f"process {found['pid']} on {found['host']}"
-        except (ValueError, KeyError, TypeError):
-            return "another process"
+    def _describe_maker(self) -> str:
+        return f"process {self._maker()['pid']} on {self._maker()['host']}" if self._sign else "another process"
