@@ -50,10 +50,21 @@ def test_removed_pairs_are_listed_with_their_lines(run_copy: Path, tmt: Tmt) -> 
     assert_user_error(tmt("check", "tiny.yaml", rule, "--show-removed", "length"), "has no rule length; it has regex")
 
 
+def test_a_page_is_written_with_the_findings(run_copy: Path, tmt: Tmt) -> None:
+    write_fault(Path.cwd(), 7, "<script>alert(1)</script> two three")
+    assert "content: html" in tmt("check", "tiny.yaml", "--html", "report.html").stdout
+    page = Path("report.html").read_text(encoding="utf-8")
+    assert "train.en:7" in page
+    assert "&lt;script&gt;alert(1)" in page
+    assert "<script" not in page
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("missing.yaml",), "missing.yaml: no such run folder and no such YAML file"),
+        (("tiny.yaml", "--html", "missing/report.html"), "missing/report.html: there is no folder"),
+        (("tiny.yaml", "--html", "."), ".: is a directory; pass a file"),
         (("tiny.yaml", "--workers", "0"), "--workers 0: pass a number of processes from 1"),
     ],
 )

@@ -8,16 +8,17 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from transformer_mt.cli.line_output import check_output
 from transformer_mt.cli.options import load_run_or_config
 from transformer_mt.cli.table import print_table
+from transformer_mt.data.quality.findings import LABELS
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
-from transformer_mt.system.severity import Severity
+from transformer_mt.system.files import write_text
 
 if TYPE_CHECKING:
     from transformer_mt.data.quality.findings import CorpusReport, Finding
 
-LABELS = {Severity.OK: "info", Severity.WARNING: "warning", Severity.ERROR: "error"}
 MAX_TEXT = 100  # characters of a sentence that an example shows
 
 
@@ -32,9 +33,14 @@ def run(args: argparse.Namespace) -> None:
         for pair in iterate_filtered_out(config, args.show_removed):
             print(pair.where, pair.reason, pair.src, pair.tgt, sep="\t")
         return
+    check_output(args.html)
     from transformer_mt.pipeline.check import check_corpus
 
     report = check_corpus(config, TokenizerPair.load(run.tokenizer) if run else None, args.workers)
+    if args.html is not None:
+        from transformer_mt.pipeline.check_page import render_html
+
+        write_text(args.html, render_html(report))
     if args.json:
         print(json.dumps(_to_json(report), ensure_ascii=False, indent=1))
     else:

@@ -125,6 +125,7 @@ def _add_check(parser: argparse.ArgumentParser) -> None:
     add("run_or_config", type=Path, metavar="X.yaml|RUN", help="a configuration, or the run that was trained with it")
     add("overrides", nargs="*", metavar="section.key=value", help=OVERRIDES)
     add("--json", action="store_true", help=JSON)
+    add("--html", type=Path, metavar="FILE", help="also write the findings, with examples and histograms, as one page")
     add("--show-removed", metavar="RULE", help="list the pairs that a rule of data.filters removes, one per line")
     add("--workers", type=int, default=1, metavar="N", help="processes (default: 1)")
 

@@ -11,6 +11,7 @@ from transformer_mt.data.quality.rules import AffectedPair
 from transformer_mt.system.severity import Severity
 
 N_SHOWN = 3  # examples for people
+LABELS = {Severity.OK: "info", Severity.WARNING: "warning", Severity.ERROR: "error"}
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,105 @@
+"""The page of `tmt check --html`."""
+
+from __future__ import annotations
+
+from html import escape
+from html.parser import HTMLParser
+
+import yaml
+
+from transformer_mt.data.quality.findings import CorpusReport, Finding, Histogram
+from transformer_mt.data.quality.rules import AffectedPair
+from transformer_mt.pipeline.check_page import MAX_TEXT, render_html, suggest_filters
+from transformer_mt.system.severity import Severity
+
+VOID = {"meta", "br"}
+EXAMPLES = [
+    AffectedPair("a.en:7", "<script>alert(1)</script> & more", "", "source"),
+    AffectedPair("a.en:9", "bell\x07, \u2028", "x" * 1000, ""),
+]
+
+
+def make_finding(name: str, severity: Severity, remedy: str, group: str = "content") -> Finding:
+    return Finding(group, name, severity, f"have a <{name}>", 12, 400, EXAMPLES, remedy)
+
+
+FINDINGS = [
+    make_finding("slide", Severity.ERROR, "the source lacks 1 line: repair the file there", "alignment"),
+    make_finding("repeated pair", Severity.WARNING, "duplicate", "duplicates"),
+    make_finding("empty", Severity.WARNING, "length"),
+    make_finding("length", Severity.ERROR, "length: {max: 200}"),
+    make_finding("control characters", Severity.WARNING, "normalize"),
+    make_finding("mojibake", Severity.WARNING, "normalize: {mojibake: true}"),
+    make_finding("html", Severity.WARNING, r"regex: {drop: '</?[a-z][^<>]*>|&#?\w+;'}"),
+    make_finding("empty again", Severity.OK, "length"),
+    make_finding("numbers", Severity.OK, "numbers"),
+    make_finding("brackets", Severity.OK, ""),
+]
+HISTOGRAM = Histogram("words per sentence", [0, 5, 10, 15], {"en": [3, 1200, 7], "d<e": [0, 1, 2]})
+REPORT = CorpusReport("a <corpus>", {"train": 12345, "validation": 10}, FINDINGS, [HISTOGRAM])
+
+
+class BalanceCheck(HTMLParser):
+    """Parser that refuses unbalanced tags, scripts and external resources."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: set[str] = set()
+        self.links: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert tag not in {"script", "link", "img", "iframe"}
+        values = dict(attrs)
+        assert "src" not in values
+        self.ids |= {values["id"] or ""} if "id" in values else set()
+        self.links |= {values["href"] or ""} if "href" in values else set()
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert tag == "line"
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_tags_are_balanced_and_nothing_is_external() -> None:
+    page = render_html(REPORT)
+    parser = BalanceCheck()
+    parser.feed(page)
+    parser.close()
+    assert parser.open == []
+    assert parser.links == {f"#{name}" for name in parser.ids}
+    assert not any(text in page for text in ("http:", "https:", "url(", "@import"))
+
+
+def test_the_page_has_all_findings_with_their_examples() -> None:
+    page = render_html(REPORT)
+    for finding in FINDINGS:
+        assert page.count(f"{finding.group}: {finding.name}</a>") == 1
+        assert escape(finding.message) in page
+    assert "12,345" in page
+    assert "3.00%" in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp; more" in page
+    assert "bell\\x07, \\u2028" in page
+    assert f">{'x' * MAX_TEXT}…<" in page
+    assert page.count("<rect") == 6
+
+
+def test_suggested_filters_are_ordered_without_repetitions() -> None:
+    suggested = suggest_filters(FINDINGS)
+    assert yaml.safe_load(suggested)["data"]["filters"] == [
+        {"normalize": {"mojibake": True}},
+        {"length": {"max": 200}},
+        "duplicate",
+        {"regex": {"drop": r"</?[a-z][^<>]*>|&#?\w+;"}},
+    ]
+    assert suggested.count("length") == 1
+    assert "# - numbers\n" in suggested
+
+
+def test_a_report_without_findings_has_no_filters() -> None:
+    page = render_html(CorpusReport("clean", {}, [], []))
+    assert "No findings." in page
+    assert "filters" not in page
