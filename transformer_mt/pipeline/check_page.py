@@ -192,7 +192,9 @@ def _merge(findings: Sequence[Finding]) -> list[Rule]:
     merged: list[Rule] = []
     for name, options in filter(None, (_parse_rule(finding.remedy) for finding in findings)):
         for other, known in merged:
-            if other == name and all(known.get(key, value) == value for key, value in options.items()):
+            compares_others = "of" in {**known, **options} and known != options  # such as pairs instead of sources
+            agree = all(known.get(key, value) == value for key, value in options.items())
+            if other == name and agree and not compares_others:
                 known.update(options)
                 break
         else:
