@@ -24,6 +24,7 @@ from transformer_mt.data.tokenizers.config import TokenizerConfig
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair, build_tokenizers
 from transformer_mt.errors import UserError
 from transformer_mt.pipeline.data import encode_training
+from transformer_mt.system import files
 from transformer_mt.system.files import folder_bytes
 
 pytestmark = pytest.mark.usefixtures("workdir")
@@ -179,6 +180,7 @@ def test_ids_of_large_vocabularies_have_32_bits(vocab_size: int, dtype: type) ->
 def in_blocks_of_2(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "BLOCK_SIZE", 2)
     monkeypatch.setattr(array_files, "CHECKPOINT_SECONDS", 0)
+    monkeypatch.setattr(encoding, "MIN_PAIRS_PER_WORKER", 1)
 
 
 def arrays(folder: str) -> dict[str, bytes]:
@@ -270,11 +272,11 @@ def test_a_disk_without_space_is_reported_before_anything_is_encoded(
 ) -> None:
     """Each pair of three tokens takes 20 bytes, and 2 bytes per token."""
     corpus = write_corpus([("a b", "x")] * 500)
-    monkeypatch.setattr(encoding, "free_bytes", lambda _: 500 * 26 - 1)
+    monkeypatch.setattr(files, "free_bytes", lambda _: 500 * 26 - 1)
     with pytest.raises(UserError, match=r"cache: the token ids of 500 pairs need about 13.0 kB, and 13.0 kB are free"):
         encode_corpus(corpus, tokenizers, LIMIT, Path("cache"))
     assert not [*Path("cache").glob("ids-*")]
-    monkeypatch.setattr(encoding, "free_bytes", lambda _: 500 * 26)
+    monkeypatch.setattr(files, "free_bytes", lambda _: 500 * 26)
     encode_corpus(corpus, tokenizers, LIMIT, Path("cache"))
     (folder,) = Path("cache").glob("ids-*")
     assert folder_bytes(folder) - (folder / "arrays.json").stat().st_size == 500 * 26 + 16

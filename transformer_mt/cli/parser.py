@@ -65,6 +65,8 @@ def make_parser() -> argparse.ArgumentParser:
     _add_init(command("init", summary, "tmt init train.en train.de --out mine.yaml"))
     summary = "report faults of a corpus: slid lines, other languages, duplicates, overlap with the test sets"
     _add_check(command("check", summary, "tmt check mine.yaml --html report.html"))
+    summary = "read, filter and encode the corpora of a training ahead of it, on several processes"
+    _add_prepare(command("prepare", summary, "tmt prepare mine.yaml --workers 8"))
     summary = "measure a few steps, and predict the time, memory and disk of a training"
     _add_plan(command("plan", summary, "tmt plan mine.yaml batches.tokens=2048"))
     summary = "train a model; the same command resumes an interrupted training"
@@ -128,6 +130,18 @@ def _add_check(parser: argparse.ArgumentParser) -> None:
     add("--html", type=Path, metavar="FILE", help="also write the findings, with examples and histograms, as one page")
     add("--show-removed", metavar="RULE", help="list the pairs that a rule of data.filters removes, one per line")
     add("--workers", type=int, default=1, metavar="N", help="processes (default: 1)")
+
+
+def _add_prepare(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Read the corpora of a configuration, apply data.filters, learn the vocabulary, and encode the pairs. The "
+        "results are in data.cache_dir, so that `tmt train` of the same configuration starts at once. An interrupted "
+        "command continues where it was. A training that starts meanwhile waits for the results."
+    )
+    parser.add_argument("config", type=Path, nargs="?", metavar="X.yaml", help=CONFIG_FILE)
+    parser.add_argument("overrides", nargs="*", metavar="section.key=value", help=OVERRIDES)
+    help = "processes that encode (default: one per core); the result does not depend on it"
+    parser.add_argument("--workers", type=int, metavar="N", help=help)
 
 
 def _add_plan(parser: argparse.ArgumentParser) -> None:

@@ -28,7 +28,7 @@ from transformer_mt.data.quality.rules import FilterReport
 from transformer_mt.data.sources import Source, read_source
 from transformer_mt.data.text_files import SentencePair, check_is_file
 from transformer_mt.errors import UserError
-from transformer_mt.system.files import atomic_shared_folder
+from transformer_mt.system.files import atomic_shared_folder, check_cache_space
 from transformer_mt.system.shared_work import make_once
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 FORMAT_VERSION = 2  # of a cached table; part of its key
 MAX_LISTED = 5  # pairs that a message lists
 SAMPLE_RUN = 100  # consecutive pairs of a sample
+MIN_GZIP_RATIO = 2  # by which gzip compresses text at least
 REST = "rest-"  # name prefix of the training pairs that are left after validation pairs were split off
 
 Language = Annotated[str, AfterValidator(check_language)]
@@ -163,6 +164,7 @@ def load_corpus(source: Source, src_lang: str, tgt_lang: str, cache_dir: Path) -
     folder = cache_dir / f"table-{_cache_key(source, columns)}"
 
     def make() -> None:
+        check_cache_space(cache_dir, _min_text_bytes(source), f"{_source_name(source)}: the sentence pairs")
         with atomic_shared_folder(folder) as temporary:
             if _write_table(read_source(source, columns), temporary) == 0:
                 raise UserError(f"{_source_name(source)}: holds no sentence pairs; is it the right file?")
@@ -227,6 +229,12 @@ def _cache_key(source: Source, columns: tuple[str, str]) -> str:
 def _file_state(path: Path) -> tuple[str, int, int]:
     check_is_file(path)
     return str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns
+
+
+def _min_text_bytes(source: Source) -> int:
+    """Return a lower bound for the bytes of the table of text files; 0 for other sources."""
+    files = [Path(name) for name in (*source.src, *source.tgt)]
+    return sum(path.stat().st_size * (MIN_GZIP_RATIO if path.suffix == ".gz" else 1) for path in files)
 
 
 def _visible_files(folder: Path) -> Iterator[Path]:

@@ -22,12 +22,12 @@ from transformer_mt.data.blocks import log_progress
 from transformer_mt.data.bucketing import Lengths, Rows
 from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
-from transformer_mt.errors import UserError
-from transformer_mt.system.files import format_bytes, free_bytes, nearest_existing_folder
+from transformer_mt.system.files import check_cache_space
 from transformer_mt.system.shared_work import make_once
 
 FORMAT_VERSION = 5  # of the arrays on disk; part of the cache key
 BYTES_PER_PAIR = 20  # two offsets and a row
+MIN_PAIRS_PER_WORKER = 20_000  # a process takes seconds to start
 SAMPLE_SIZE = 1000  # pairs from which the size of the arrays is predicted
 
 Offsets = NDArray[np.int64]
@@ -69,6 +69,11 @@ class EncodedCorpus:
     def sides(self) -> tuple[EncodedSide, EncodedSide]:
         """Return source and target, to be indexed by side 0 and 1."""
         return self.src, self.tgt
+
+    @property
+    def n_bytes(self) -> int:
+        """Return the size of the arrays."""
+        return self.text_rows.nbytes + sum(side.ids.nbytes + side.offsets.nbytes for side in self.sides)
 
     def describe_lines(self, rows: Rows) -> str:
         """Return `file:line` of the first few rows, and how many more there are."""
@@ -113,6 +118,7 @@ def _write_arrays(corpus: ParallelCorpus, encoder: BlockEncoder, folder: Path, w
         if n_rows == 0:
             for side in ends:
                 arrays.append(f"{side}.offsets", np.zeros(1, np.int64))
+        workers = min(workers, (len(corpus) - n_rows) // MIN_PAIRS_PER_WORKER)
         blocks = encode_blocks(_batches_from(corpus, n_rows), encoder, workers)
         for block in log_progress(blocks, "encoded", len(corpus), n_rows):
             arrays.append("rows", block.kept + n_rows)
@@ -147,9 +153,4 @@ def _check_space(corpus: ParallelCorpus, encoder: BlockEncoder, folder: Path, n_
     for side, tokenizer in enumerate((encoder.tokenizers.src, encoder.tokenizers.tgt)):
         n_tokens = sum(map(len, tokenizer.encode([pair[side] for pair in sample])))
         n_bytes += n_tokens * np.dtype(id_type(tokenizer.vocab_size)).itemsize
-    needed, free = n_bytes * n_pairs / len(sample), free_bytes(nearest_existing_folder(folder.parent))
-    if needed > free:
-        raise UserError(
-            f"{folder.parent.absolute()}: the token ids of {n_pairs:,} pairs need about {format_bytes(needed)}, and "
-            f"{format_bytes(free)} are free;\nmake room, or set data.cache_dir to a folder on a larger disk"
-        )
+    check_cache_space(folder.parent, n_bytes * n_pairs / len(sample), f"the token ids of {n_pairs:,} pairs")

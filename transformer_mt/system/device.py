@@ -132,8 +132,8 @@ def _resolve_threads(threads: Literal["auto"] | int) -> int:
         return threads
     processes = launcher.local_world_size()
     if processes == 1:
-        return min(_available_cores(), torch.get_num_threads())
-    return max(1, _available_cores() // processes)
+        return min(available_cores(), torch.get_num_threads())
+    return max(1, available_cores() // processes)
 
 
 def _read_or_fail(name: str, read: Callable[[object], T], value: object) -> T:
@@ -143,7 +143,7 @@ def _read_or_fail(name: str, read: Callable[[object], T], value: object) -> T:
         raise UserError(f"{name}: {error}") from None
 
 
-def _available_cores() -> int:
+def available_cores() -> int:
     """Return the number of cores that this process may use; its job or container may be limited."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if CPU_LIMIT.exists():

@@ -20,6 +20,8 @@ from transformer_mt.errors import UserError
 
 STALE_SECONDS = 24 * 3600.0
 """Age at which a temporary folder in a shared folder is no longer in use."""
+STALE_PARTIAL_SECONDS = 30 * STALE_SECONDS
+"""Age at which nobody will resume an interrupted `.NAME.partial` any more."""
 
 
 # --- atomic files -----------------------------------------------------------------------------------------------------
@@ -182,12 +184,13 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def remove_stale_folders(folder: Path) -> None:
-    """Delete temporary folders in a shared folder, such as a cache, that nobody has changed for `STALE_SECONDS`."""
-    for temporary in folder.glob(".*.tmp"):
-        if re.fullmatch(r"\..+\.\d+-[0-9a-f]{8}\.tmp", temporary.name) and temporary.is_dir():
+    """Delete temporary folders in a shared folder, such as a cache, that nobody has changed for a long time."""
+    for temporary in folder.glob(".*"):
+        match = re.fullmatch(r"\..+\.(\d+-[0-9a-f]{8}\.tmp|partial)", temporary.name)
+        if match and temporary.is_dir():
             with suppress(OSError):  # its owner is deleting it right now
                 newest = max(path.stat().st_mtime for path in (temporary, *temporary.iterdir()))
-                if time.time() - newest > STALE_SECONDS:
+                if time.time() - newest > (STALE_PARTIAL_SECONDS if match[1] == "partial" else STALE_SECONDS):
                     shutil.rmtree(temporary, ignore_errors=True)
 
 
@@ -216,6 +219,16 @@ def nearest_existing_folder(path: Path) -> Path:
 def free_bytes(folder: Path) -> int:
     """Return the bytes that can still be written to the disk of a folder."""
     return shutil.disk_usage(folder).free
+
+
+def check_cache_space(cache_dir: Path, needed: float, what: str) -> None:
+    """Raise `UserError` if the disk of `data.cache_dir` has no space for `what`, which needs so many bytes."""
+    free = free_bytes(nearest_existing_folder(cache_dir))
+    if needed > free:
+        raise UserError(
+            f"{cache_dir.absolute()}: {what} need about {format_bytes(needed)}, and {format_bytes(free)} are free;\n"
+            "make room, or set data.cache_dir to a folder on a larger disk"
+        )
 
 
 def folder_bytes(folder: Path) -> int:

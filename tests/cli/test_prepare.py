@@ -1,0 +1,123 @@
+"""`tmt prepare`: the training that follows finds everything in the cache, and a killed command resumes."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import Tmt, assert_succeeded, assert_user_error, read_folder
+
+from transformer_mt.config import root as configuration
+from transformer_mt.data import corpus, encoding, report
+from transformer_mt.data.quality import filtering
+from transformer_mt.pipeline import data as pipeline_data
+from transformer_mt.pipeline.data import prepare_data
+from transformer_mt.runs.folder import RunFolder
+from transformer_mt.system import files
+
+FILTERS = "data.filters=[length, duplicate]"
+
+
+def never(*_: Any) -> Any:
+    pytest.fail("it is prepared already")
+
+
+def test_training_finds_everything_in_the_cache(
+    in_tiny: Path, tmp_path: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = (f"data.cache_dir={tmp_path}/cache", f"runs_dir={tmp_path}/runs", FILTERS)
+    printed = assert_succeeded(tmt("prepare", "tiny.yaml", *settings, "--workers", 2))
+    assert "50 pairs, " in printed and "tokens of 16 bits" in printed
+    assert printed.splitlines()[-1].startswith("the data is ready; next: tmt train --config tiny.yaml data.cache_dir=")
+    assert not (tmp_path / "runs").exists()
+    for module, name in (
+        (corpus, "_write_table"),
+        (filtering, "_write_filtered"),
+        (pipeline_data, "build_tokenizers"),
+        (encoding, "_write_arrays"),
+        (report, "_find_repetitions"),
+    ):
+        monkeypatch.setattr(module, name, never)
+    config = configuration.load(Path("tiny.yaml"), settings)
+    data = prepare_data(RunFolder(tmp_path / "runs" / "tiny"), config)
+    assert len(data.train) == 50
+    assert assert_succeeded(tmt("prepare", "tiny.yaml", *settings)) == printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (("--workers", "0"), ("--workers 0: must be at least 1",)),
+        (("data.train={src: missing, tgt: train.de}",), ("missing: no such file",)),
+        (("data.filters=[{length: {min: 9}}]",), ("data.filters.0.length: no pair of 50 is left",)),
+        (("tokenizer.vocab_size=5",), ("tokenizer.vocab_size",)),
+    ],
+)
+def test_wrong_input_is_refused(
+    arguments: tuple[str, ...], parts: tuple[str, ...], in_tiny: Path, tmp_path: Path, tmt: Tmt
+) -> None:
+    assert_user_error(tmt("prepare", "tiny.yaml", f"data.cache_dir={tmp_path}", *arguments), *parts)
+    assert not [path for path in tmp_path.iterdir() if path.suffix in (".maker", ".tmp")]
+
+
+def test_text_that_does_not_fit_on_the_disk_is_refused_before_it_is_read(
+    in_tiny: Path, tmp_path: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needed = sum(Path(f"train.{language}").stat().st_size for language in ("en", "de"))
+    monkeypatch.setattr(files, "free_bytes", lambda _: needed - 1)
+    done = tmt("prepare", "tiny.yaml", f"data.cache_dir={tmp_path}/cache")
+    assert_user_error(done, f"{tmp_path}/cache: train.en, train.de: the sentence pairs need about", "data.cache_dir")
+
+
+SLOW_BLOCKS = """
+import time
+from transformer_mt.cli.main import main
+from transformer_mt.data import array_files, blocks, encoding
+
+blocks.BLOCK_SIZE, encoding.MIN_PAIRS_PER_WORKER, array_files.CHECKPOINT_SECONDS = 5, 1, 0
+checkpoint = array_files.ArrayWriter.checkpoint
+
+def checkpoint_slowly(self, state):
+    checkpoint(self, state)
+    print(state["n_rows"], flush=True)
+    time.sleep(DELAY)
+
+if __name__ == "__main__":
+    array_files.ArrayWriter.checkpoint = checkpoint_slowly
+    main()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_killed_command_resumes(workers: str, in_tiny: Path, tmp_path: Path) -> None:
+    """Its worker processes end with it."""
+
+    def start(delay: float, cache: str) -> subprocess.Popen[str]:
+        (tmp_path / "program.py").write_text(SLOW_BLOCKS.replace("DELAY", str(delay)), encoding="utf-8")
+        command = [sys.executable, tmp_path / "program.py", "prepare", in_tiny / "tiny.yaml", "--workers", workers]
+        return subprocess.Popen([*command, f"data.cache_dir={tmp_path}/{cache}"], stdout=subprocess.PIPE, text=True)
+
+    def ids(cache: str) -> dict[str, bytes]:
+        return {name: content for name, content in read_folder(tmp_path / cache).items() if name.startswith("ids-")}
+
+    whole, _ = start(0, "whole").communicate(timeout=60)
+    assert whole.startswith("5\n10\n15\n")
+    with start(0.5, "cache") as killed:
+        assert killed.stdout is not None
+        assert [killed.stdout.readline() for _ in range(3)] == ["5\n", "10\n", "15\n"]
+        children = Path(f"/proc/{killed.pid}/task/{killed.pid}/children").read_text().split()
+        killed.send_signal(signal.SIGKILL)
+    assert not ids("cache")
+    printed, _ = start(0, "cache").communicate(timeout=60)
+    assert printed.startswith("20\n")
+    assert ids("cache") == ids("whole") != {}
+    deadline = time.monotonic() + 10
+    while alive := [pid for pid in children if Path(f"/proc/{pid}").exists()]:
+        assert time.monotonic() < deadline, alive
+        time.sleep(0.1)

@@ -1,0 +1,71 @@
+"""`tmt prepare`: read, filter and encode the corpora of a training before it starts."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, cast
+
+from transformer_mt.cli.options import load_config
+from transformer_mt.cli.table import print_table
+from transformer_mt.errors import UserError
+from transformer_mt.runs.folder import RunFolder
+from transformer_mt.system.files import folder_bytes, format_bytes
+from transformer_mt.system.logging import log
+
+if TYPE_CHECKING:
+    from transformer_mt.config.root import Config
+    from transformer_mt.data.corpus import ParallelCorpus
+    from transformer_mt.pipeline.data import TrainingData
+
+
+def run(args: argparse.Namespace) -> None:
+    """Run `tmt prepare`."""
+    if args.workers is not None and args.workers < 1:
+        raise UserError(f"--workers {args.workers}: must be at least 1")
+    config = load_config(args)
+    from transformer_mt.data.report import build_report
+    from transformer_mt.pipeline.data import prepare_data
+    from transformer_mt.system.device import available_cores
+
+    run = RunFolder(Path(config.runs_dir) / str(config.name))
+    data = prepare_data(run, config, args.workers or available_cores())
+    for line in build_report(data.train, data.validation, data.held_out(), Path(config.data.cache_dir)):
+        log(f"data: {line}")
+    print_table((), [*_rows(config, data)])
+    given = ["--config", str(args.config)] if args.config is not None and "=" not in str(args.config) else []
+    overrides = [str(args.config), *args.overrides] if args.config is not None and not given else args.overrides
+    command = " ".join(map(quote, ["tmt", "train", *given, *overrides]))
+    print(f"\nthe data is ready; next: {command}")
+
+
+def _rows(config: Config, data: TrainingData) -> Iterator[tuple[str, str]]:
+    from transformer_mt.pipeline.data import load_source
+
+    source = load_source(config, config.data.train)
+    yield "folder", config.data.cache_dir
+    yield "text", f"{len(source):,} pairs, {_size(source)}"
+    if config.data.filters:
+        yield "filtered", f"{_n_filtered(data):,} pairs, {_size(data.train.text)}"
+    yield (
+        "vocabulary",
+        f"{data.tokenizers.src.vocab_size:,} entries"
+        + ("" if data.tokenizers.joint else f" and {data.tokenizers.tgt.vocab_size:,}"),
+    )
+    n_tokens = len(data.train.src.ids) + len(data.train.tgt.ids)
+    bits = 8 * data.train.tgt.ids.itemsize
+    yield (
+        "ids",
+        f"{len(data.train):,} pairs, {n_tokens:,} tokens of {bits} bits, {format_bytes(data.train.n_bytes)}",
+    )
+
+
+def _n_filtered(data: TrainingData) -> int:
+    return len(data.train.text.table)
+
+
+def _size(corpus: ParallelCorpus) -> str:
+    file = cast(str, corpus.table.cache_files[0]["filename"])
+    return format_bytes(folder_bytes(Path(file).parent))
