@@ -52,14 +52,21 @@ class ScheduleConfig(Section):
         elif self.warmup_steps >= total:
             yield (
                 "warmup_steps",
-                f"the curve ends at step {total:,}, before the warm-up: lower this, or raise total_steps{RESUMED_HINT}",
+                f"the warm-up takes {self.warmup_steps:,} of {total:,} steps: lower this below {total:,}, "
+                f"or raise {self._end_to_raise()}",
             )
         elif self.kind == "wsd" and (self.decay_steps or 0) > total - self.warmup_steps:
             yield (
                 "decay_steps",
                 f"{total - self.warmup_steps:,} of {total:,} steps are left after the warm-up: lower this, "
-                f"or raise total_steps{RESUMED_HINT}",
+                f"or raise {self._end_to_raise()}",
             )
+
+    def _end_to_raise(self) -> str:
+        """Return the key that sets the end of the curve, with a hint for resumed runs."""
+        if self.total_steps is None:
+            return "train.max_steps (for a resumed run: set schedule.total_steps as in its config.yaml)"
+        return f"total_steps{RESUMED_HINT}"
 
     def with_end(self, max_steps: int | None) -> ScheduleConfig:
         """Return the same settings with `total_steps` filled in, if the kind needs it."""
