@@ -64,6 +64,7 @@ def test_init_writes_a_commented_configuration_and_prints_the_reasons(corpus: Pa
         if colon and not line.startswith("#"):
             value, reason = value.split("  # ")
             assert any(f".{key} " in row and value in row and row.endswith(reason) for row in printed.splitlines())
+    assert "tmt check mine.yaml" in printed.splitlines()[-3]
     assert "tmt plan mine.yaml" in printed.splitlines()[-2]
     assert "tmt train --config mine.yaml" in printed.splitlines()[-1]
 

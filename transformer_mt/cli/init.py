@@ -31,5 +31,9 @@ def run(args: argparse.Namespace) -> None:
     print(f"\nsettings: {config.evidence}")
     out = quote(str(args.out))
     print(f"{args.out} is written; next:")
-    commands = [(f"  tmt plan {out}", "# hours, memory and disk"), (f"  tmt train --config {out}", "# train")]
+    commands = [
+        (f"  tmt check {out}", "# misaligned lines, duplicates, damaged text"),
+        (f"  tmt plan {out}", "# hours, memory and disk"),
+        (f"  tmt train --config {out}", "# train"),
+    ]
     print_table((), commands)
