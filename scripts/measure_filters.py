@@ -103,11 +103,11 @@ def apply(corpus: ParallelCorpus, rule: str, language: str, folder: Path) -> tup
 
 
 def measure(
-    name: str, pairs: Sequence[Pair], language: str, foreign: Sequence[str]
+    name: str, pairs: Sequence[Pair], language: str, foreign: Sequence[str], rules: Sequence[str]
 ) -> Iterator[tuple[str, tuple[AffectedPair, ...]]]:
     """Yield a row of the table for each rule, and examples of what it removes."""
     faults = plant_faults(pairs, language, foreign)
-    for rule in RULES:
+    for rule in rules:
         with tempfile.TemporaryDirectory() as folder:
             corpus = store(pairs, language, Path(folder))
             rows, run, seconds = apply(corpus, rule, language, Path(folder))
@@ -127,13 +127,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder with train.en, train.de and train.cs")
     parser.add_argument("--examples", type=Path, help="file for the examples of removed pairs")
+    parser.add_argument("--rules", nargs="+", choices=RULES, default=RULES, help="rules to measure (default: all)")
     args = parser.parse_args()
     corpora = {f"en-{language}": (read_multi30k(args.data, language), language) for language in ("de", "cs")}
     corpora |= {f"en-{language}": (read_messages(folder), language) for language, folder in CATALOGUES.items()}
     print("| corpus | rule | removed or changed | planted faults found | pairs/s |\n|---|---|---|---|---|")
     for name, (pairs, language) in corpora.items():
         foreign = read_multi30k(args.data, "cs" if language == "de" else "de")[::100]
-        for row, examples in measure(name, pairs, language, [tgt for _, tgt in foreign]) if pairs else ():
+        sentences = [tgt for _, tgt in foreign]
+        for row, examples in measure(name, pairs, language, sentences, args.rules) if pairs else ():
             print(row, flush=True)
             if args.examples:
                 with args.examples.open("a", encoding="utf-8") as file:

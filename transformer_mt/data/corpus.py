@@ -123,7 +123,7 @@ class ParallelCorpus:
     def sample(self, size: int) -> list[tuple[str, str]]:
         """Return at most `size` pairs, in runs that are spread evenly over the corpus.
 
-        Single rows, or all runs at once, would read most of the table into memory.
+        Single rows would map nearly every page of the file.
         """
         starts = [*range(0, len(self), SAMPLE_RUN)]
         if len(self) > size:

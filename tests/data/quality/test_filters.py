@@ -183,7 +183,7 @@ def test_error_names_key_and_remedy(rule: Any, message: str, apply: Apply) -> No
     with pytest.raises(UserError) as caught:
         apply(NUMBERED, rule)
     assert message in str(caught.value) and str(caught.value).startswith("data.filters.")
-    assert not list(Path("cache").glob("*filtered*"))
+    assert {path.suffix for path in Path("cache").glob("*filtered*")} <= {".lock"}  # neither a result nor a part
 
 
 def test_language_without_detection_or_script_is_refused(apply: Apply) -> None:

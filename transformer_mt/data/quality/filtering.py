@@ -20,7 +20,7 @@ from transformer_mt.data.quality.rules import AffectedPair, Block, Filter, Filte
 from transformer_mt.system.files import atomic_shared_folder
 from transformer_mt.system.shared_work import make_once
 
-FORMAT_VERSION = 1  # of a filtered table and of the judgements; part of its key
+FORMAT_VERSION = 2  # of a filtered table and of the judgements; part of its key
 SAMPLE_SIZE = 10_000  # pairs from which rules learn what is typical
 MAX_EXAMPLES = 100  # pairs that a report keeps of each rule
 

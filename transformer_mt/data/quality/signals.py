@@ -20,7 +20,7 @@ SHORT = 0.2
 
 @dataclass(frozen=True)
 class LengthModel:
-    """Typical lengths of both sides in characters. They make languages and scripts comparable."""
+    """Typical lengths of both sides in characters without spaces. They make languages and scripts comparable."""
 
     src: float
     tgt: float
@@ -28,16 +28,22 @@ class LengthModel:
     @classmethod
     def fit(cls, pairs: Iterable[tuple[str, str]]) -> LengthModel:
         """Return the median lengths of the pairs whose sides are not empty."""
-        lengths = [(len(src), len(tgt)) for src, tgt in pairs if src.strip() and tgt.strip()] or [(1, 1)]
+        counts = ((_count_characters(src), _count_characters(tgt)) for src, tgt in pairs)
+        lengths = [lengths for lengths in counts if all(lengths)] or [(1, 1)]
         return cls(*(float(median(column)) for column in zip(*lengths, strict=True)))
 
     def log_ratio(self, src: str, tgt: str) -> float:
         """Return the logarithm of the target's relative length over that of the source; 0 is typical."""
-        return math.log((len(tgt) / self.tgt + SHORT) / (len(src) / self.src + SHORT))
+        lengths = _count_characters(src) / self.src, _count_characters(tgt) / self.tgt
+        return math.log((lengths[1] + SHORT) / (lengths[0] + SHORT))
 
     def ratio(self, src: str, tgt: str) -> float:
         """Return how many times longer one side is than the other, relative to the typical lengths; at least 1."""
         return math.exp(abs(self.log_ratio(src, tgt)))
+
+
+def _count_characters(text: str) -> int:
+    return sum(map(len, text.split()))
 
 
 # --- numbers, addresses, brackets -------------------------------------------------------------------------------------
