@@ -198,3 +198,31 @@ def test_affected_pairs_are_listed_with_reasons(write_corpus: Callable[..., Para
     corpus, rules = write_corpus(NUMBERED + NUMBERED[:2]), parse({"regex": {"drop": "3"}}, "duplicate")
     found = [*iterate_affected(corpus, rules, 1, ("en", "de"), {}, Path("cache"))]
     assert found == [(f"t.en:{11 + i}", *NUMBERED[i], "repeats an earlier pair") for i in range(2)]
+
+
+NEAR = ("A brown dog walks over the green grass", "Ein brauner Hund rennt über das grüne Gras")
+
+
+def test_near_duplicates_are_removed_and_exact_ones_are_kept(apply: Apply, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("transformer_mt.data.blocks.BLOCK_SIZE", 3)
+    pairs = [*GOOD, *GOOD, NEAR]
+    found = apply(pairs, "copy", {"near_duplicate": {"similarity": 0.75}})
+    assert [*found] == GOOD * 2
+    assert found.filters[1].examples == (("t.en:9", *NEAR, "83% of pair 1"),)
+    assert len(apply(pairs, {"near_duplicate": {"of": "src"}})) == 9
+
+
+def test_corpus_of_more_pairs_than_fit_is_compared_in_parts(apply: Apply, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("transformer_mt.data.quality.corpus_filters.MAX_PAIRS", 5)
+    rule = {"near_duplicate": {"of": "tgt"}}
+    near = [(src, tgt.replace("rennt", "rennnt")) for src, tgt in GOOD]
+    assert [*apply([*GOOD, *near], rule)] == [*GOOD, *near[1:]]
+    assert [*apply([*GOOD, GOOD[3], *near], rule)] == [*GOOD, GOOD[3], *near]
+
+
+def test_overlap_finds_similar_text_on_request(apply: Apply) -> None:
+    held_out = {"validation": [("x", "y")], "news": [("A brown dog.", NEAR[1].replace("rennt", "rennnt"))]}
+    assert len(apply(GOOD, "overlap", **held_out)) == 4
+    found = apply(GOOD, {"overlap": {"near": "yes"}}, **held_out)
+    assert [*found] == GOOD[1:]
+    assert found.filters[0].examples[0].reason == "93% of the target is in news"

@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Discriminator, Tag
 from transformer_mt.data.quality.corpus_filters import (
     CommandFilter,
     DuplicateFilter,
+    NearDuplicateFilter,
     OverlapFilter,
     ScoreFilter,
     UnrelatedFilter,
@@ -37,6 +38,7 @@ FILTERS: dict[str, type[Filter]] = {
         ScriptFilter,
         CopyFilter,
         DuplicateFilter,
+        NearDuplicateFilter,
         OverlapFilter,
         UnrelatedFilter,
         NumbersFilter,

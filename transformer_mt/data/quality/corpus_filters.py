@@ -1,4 +1,7 @@
-"""Rules that compare a pair with other pairs, or read judgements from elsewhere: duplicate, overlap, score, command."""
+"""Rules that compare a pair with other pairs, or read judgements from elsewhere.
+
+They are duplicate, near_duplicate, overlap, unrelated, score and command.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,20 @@ from pydantic import Field, model_validator
 from transformer_mt.config.section import PathName, section_error
 from transformer_mt.data.quality.duplicates import Hashes, HashSet, hash_texts, pair_text
 from transformer_mt.data.quality.lexicon import Lexicon
+from transformer_mt.data.quality.near_duplicates import (
+    MAX_PAIRS,
+    MIN_SIMILARITY,
+    SIMILARITY,
+    Compared,
+    NearIndex,
+    find_near_duplicates,
+    near_keys,
+)
 from transformer_mt.data.quality.normalization import comparison_key, normalize_spaces
 from transformer_mt.data.quality.rules import Block, Filter, FilterContext, Judge, judge_pairs
 from transformer_mt.data.text_files import read_lines
 from transformer_mt.errors import UserError
 
-Compared = Literal["pair", "src", "tgt"]
 _COMPARED_NAMES = {"pair": "pair", "src": "source", "tgt": "target"}
 
 
@@ -47,6 +58,41 @@ class DuplicateFilter(Filter):
         return judge
 
 
+class NearDuplicateFilter(Filter):
+    """Remove pairs, sources or targets that are similar to an earlier one, but not equal to it.
+
+    Similarity is the share of runs of four bytes that two texts have in common, without case, spaces and punctuation.
+    """
+
+    name: ClassVar[str] = "near_duplicate"
+    needs_all_pairs: ClassVar[bool] = True
+
+    of: Compared = "pair"
+    """what must be similar: pair (both sides as one text), src or tgt"""
+    similarity: float = Field(default=SIMILARITY, ge=MIN_SIMILARITY, lt=1.0)
+    """minimum similarity, from 0.7"""
+
+    def start(self, context: FilterContext) -> Judge:
+        """Compare all pairs with each other; of a larger corpus, each `MAX_PAIRS` consecutive ones."""
+        others = np.zeros(context.n_pairs, np.int64)
+        similarities = np.zeros(context.n_pairs, np.float32)
+        keys = (key for src, tgt in context.pairs() for key in near_keys([src], [tgt], self.of))
+        for first in range(0, context.n_pairs, MAX_PAIRS):
+            n_keys = min(MAX_PAIRS, context.n_pairs - first)
+            found = find_near_duplicates(islice(keys, n_keys), n_keys, self.similarity)
+            others[first + found.rows] = first + found.others
+            similarities[first + found.rows] = found.similarities
+        position = 0
+
+        def judge(block: Block) -> dict[int, str]:
+            nonlocal position
+            first, position = position, position + len(block)
+            near = np.flatnonzero(similarities[first:position])
+            return {i: f"{similarities[first + i]:.0%} of pair {others[first + i] + 1:,}" for i in near.tolist()}
+
+        return judge
+
+
 class OverlapFilter(Filter):
     """Remove training pairs that the validation set or a test set holds, without case, spaces and punctuation."""
 
@@ -54,6 +100,8 @@ class OverlapFilter(Filter):
 
     of: Literal["any", "pair", "src", "tgt"] = "any"
     """what must be equal: any (source or target), pair, src or tgt"""
+    near: bool = False
+    """remove also what is similar to held-out text, as near_duplicate does"""
 
     def start(self, context: FilterContext) -> Judge:
         """Hash the held-out sets."""
@@ -64,6 +112,11 @@ class OverlapFilter(Filter):
         known = {
             side: {name: hash_side(*texts, side, normalized=True) for name, texts in columns.items()} for side in sides
         }
+        similar: dict[Compared, dict[str, NearIndex]] = {
+            side: {name: NearIndex([*near_keys(*texts, side)]) for name, texts in columns.items()}
+            for side in sides
+            if self.near
+        }
 
         def judge(block: Block) -> dict[int, str]:
             reasons: dict[int, str] = {}
@@ -72,6 +125,12 @@ class OverlapFilter(Filter):
                 for name, others in known[side].items():
                     for i in np.flatnonzero(np.isin(hashes, others)).tolist():
                         reasons.setdefault(i, f"{_COMPARED_NAMES[side]} is in {name}")
+            for side, indexes in similar.items():
+                keys = [*near_keys(block.src, block.tgt, side)]
+                for name, index in indexes.items():
+                    found = index.find(keys)
+                    for i, similarity in zip(found.rows.tolist(), found.similarities.tolist(), strict=True):
+                        reasons.setdefault(i, f"{similarity:.0%} of the {_COMPARED_NAMES[side]} is in {name}")
             return dict(sorted(reasons.items()))
 
         return judge

@@ -1,0 +1,232 @@
+"""Near duplicates: texts that share most of their shingles, the runs of four bytes of their comparison keys.
+
+MinHash signatures (Broder 1997) find candidates: texts that agree in every value of a band of their signatures. The
+shingles of the candidates are then compared exactly. All is vectorised and takes one band after the other.
+
+Bytes rather than characters make scripts comparable: four bytes are four Latin letters, but between one and two Chinese
+characters. In a sentence of ten words, one other word costs more than a fifth of the shingles; so captions that differ
+in a colour or a person are no near duplicates, unlike those that differ in an article or a typing error.
+
+`N` texts, `P` values of a signature, `K` shingles of all texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from transformer_mt.data.quality.duplicates import Hashes, HashSet, hash_texts
+from transformer_mt.data.quality.normalization import comparison_key
+
+Compared = Literal["pair", "src", "tgt"]
+Rows = NDArray[np.int64]
+
+MIN_SIMILARITY = 0.7
+"""Lowest similarity that is found reliably: signatures miss one in ten of such pairs."""
+SIMILARITY = 0.8
+"""Default share of the shingles that near duplicates have in common (Jaccard index)."""
+MAX_PAIRS = 2_000_000  # that are compared with each other; each takes about 400 bytes of memory
+
+SHINGLE = 4  # bytes, so that a shingle is an integer of 32 bits
+PADDING = "\0" * (SHINGLE - 1)  # between texts: every byte is part of as many shingles, also at the ends
+BANDS, BAND_ROWS = 12, 5  # similar texts (0.8) agree in a band with a probability of 99 %, others (0.4) of 12 %
+SIGNATURE_SIZE = BANDS * BAND_ROWS
+TOLERANCE = 0.15  # of the similarity that signatures estimate: three standard deviations
+MAX_ROUNDS = 8  # comparisons of a text with others of the same band key
+CHUNK_SIZE = 1000  # texts whose shingles fit in the cache of a core
+
+_random = np.random.default_rng(20)
+_MULTIPLIERS = _random.integers(0, 2**32, SIGNATURE_SIZE, np.uint32) | np.uint32(1)
+_BAND_MULTIPLIERS = _random.integers(0, 2**63, BAND_ROWS, np.uint64) | np.uint64(1)
+_MIX = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio
+
+
+@dataclass(frozen=True)
+class NearMatches:
+    """Texts that are similar to another one, in ascending order."""
+
+    rows: Rows
+    others: Rows  # the earlier text, or the one in the index
+    similarities: NDArray[np.float32]
+    n_compared: int  # texts that were compared
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+def near_keys(src: Sequence[str], tgt: Sequence[str], of: Compared) -> Iterator[str]:
+    """Return the texts by which pairs, sources or targets are compared."""
+    if of == "pair":
+        return (near_key(*pair) for pair in zip(src, tgt, strict=True))
+    return map(comparison_key, src if of == "src" else tgt)
+
+
+def near_key(src: str, tgt: str) -> str:
+    """Return the text by which a pair is compared with others."""
+    return f"{comparison_key(src)}{PADDING}{comparison_key(tgt)}"
+
+
+def find_near_duplicates(
+    keys: Iterable[str], n_keys: int, similarity: float = SIMILARITY, max_keys: int = MAX_PAIRS
+) -> NearMatches:
+    """Return the texts that are similar to an earlier one. Equal texts count once.
+
+    Each group of similar texts is represented by one of them, which is not returned. If there are more than `max_keys`
+    texts, only every second one is compared, or fewer.
+    """
+    stride = max(1, -(-n_keys // max_keys))
+    texts = _TextSet(islice(keys, 0, None, stride), -(-n_keys // stride), unique=True)
+    found = _Found(len(texts))
+    for band in range(BANDS):
+        members = found.left()
+        keys_of_band = texts.band_keys(band, members)
+        order = np.argsort(keys_of_band, kind="stable")  # by key, then by row
+        hashes, members = keys_of_band[order], members[order]
+        for _ in range(MAX_ROUNDS):  # compare the members of each group with its first one, then with the next
+            is_other = np.zeros(len(hashes), np.bool_)
+            is_other[1:] = hashes[1:] == hashes[:-1]
+            if not is_other.any():
+                break
+            firsts = members[np.maximum.accumulate(np.where(is_other, 0, np.arange(len(members))))]
+            is_near = found.compare(texts, members[is_other], texts, firsts[is_other], similarity)
+            hashes, members = hashes[is_other][~is_near], members[is_other][~is_near]
+    rows = texts.rows * stride
+    return found.matches(rows, rows, texts.n_seen)
+
+
+class NearIndex:
+    """Index of texts, such as the sources of a test set, that finds other texts which are similar to one of them."""
+
+    def __init__(self, keys: Sequence[str], similarity: float = SIMILARITY) -> None:
+        self._texts = _TextSet(keys, len(keys), unique=True)
+        self._similarity = similarity
+        self._bands: list[tuple[Hashes, Rows]] = []
+        for band in range(BANDS):
+            hashes = self._texts.band_keys(band, np.arange(len(self._texts)))
+            order = np.argsort(hashes, kind="stable")
+            self._bands.append((hashes[order], order))
+
+    def find(self, keys: Sequence[str]) -> NearMatches:
+        """Return the texts that are similar to one of the index, but equal to none."""
+        texts = _TextSet(keys, len(keys), unique=False)
+        found = _Found(len(texts))
+        is_new = ~np.isin(texts.hashes, self._texts.hashes)
+        for band, (known, order) in enumerate(self._bands):
+            left = found.left()
+            left = left[is_new[left]]
+            hashes = texts.band_keys(band, left)
+            places, ends = np.searchsorted(known, hashes), np.searchsorted(known, hashes, side="right")
+            for _ in range(MAX_ROUNDS):
+                is_left = places < ends
+                left, places, ends = left[is_left], places[is_left], ends[is_left]
+                if not len(left):
+                    break
+                is_near = found.compare(texts, left, self._texts, order[places], self._similarity)
+                left, places, ends = left[~is_near], places[~is_near] + 1, ends[~is_near]
+        return found.matches(texts.rows, self._texts.rows, texts.n_seen)
+
+
+# --- comparison -------------------------------------------------------------------------------------------------------
+
+
+class _Found:
+    """The similar text of each text, as far as one is found."""
+
+    def __init__(self, n_texts: int) -> None:
+        self._others: Rows = np.full(n_texts, -1)
+        self._similarities = np.zeros(n_texts, np.float32)
+
+    def left(self) -> Rows:
+        """Return the texts for which none is found."""
+        return np.flatnonzero(self._others < 0)
+
+    def compare(
+        self, texts: _TextSet, rows: Rows, other_texts: _TextSet, others: Rows, limit: float
+    ) -> NDArray[np.bool_]:
+        """Compare texts with others, record those that are similar, and return which of them are."""
+        is_near = np.zeros(len(rows), np.bool_)
+        for first in range(0, len(rows), 50_000):  # bounds the memory
+            part = slice(first, first + 50_000)
+            agreement = (texts.signatures[rows[part]] == other_texts.signatures[others[part]]).mean(axis=1)
+            for i in (first + np.flatnonzero(agreement >= limit - TOLERANCE)).tolist():
+                row, other = int(rows[i]), int(others[i])
+                similarity = _jaccard(texts.shingles(row), other_texts.shingles(other))
+                if similarity >= limit:
+                    is_near[i] = True
+                    self._others[row], self._similarities[row] = other, similarity
+        return is_near
+
+    def matches(self, rows: Rows, other_rows: Rows, n_compared: int) -> NearMatches:
+        """Return what is found, with the rows of the texts in their corpora."""
+        near = np.flatnonzero(self._others >= 0)
+        return NearMatches(rows[near], other_rows[self._others[near]], self._similarities[near], n_compared)
+
+
+def _jaccard(a: set[int], b: set[int]) -> float:
+    """Return the share of the members of either set that both have."""
+    n_common = len(a & b)
+    return n_common / (len(a) + len(b) - n_common)
+
+
+class _TextSet:
+    """Texts as bytes, with their MinHash signatures."""
+
+    def __init__(self, keys: Iterable[str], capacity: int, *, unique: bool) -> None:
+        seen = HashSet(capacity) if unique else None
+        self.n_seen = n_kept = 0
+        rows: Rows = np.empty(capacity, np.int64)
+        hashes: Hashes = np.empty(capacity, np.uint64)
+        signatures: NDArray[np.uint16] = np.empty((capacity, SIGNATURE_SIZE), np.uint16)
+        starts: Rows = np.zeros(capacity + 1, np.int64)
+        padding = PADDING.encode()
+        data = bytearray(padding)
+        iterator = iter(keys)
+        while chunk := [*islice(iterator, CHUNK_SIZE)]:
+            chunk_hashes = hash_texts(chunk)
+            kept = np.arange(len(chunk)) if seen is None else np.flatnonzero(seen.add(chunk_hashes))
+            encoded = [chunk[i].encode("utf-8", "surrogatepass") for i in kept.tolist()]
+            counts = np.fromiter(map(len, encoded), np.int64, len(encoded)) + len(padding)
+            part = slice(n_kept, n_kept + len(kept))
+            rows[part], hashes[part] = kept + self.n_seen, chunk_hashes[kept]
+            starts[part.start + 1 : part.stop + 1] = starts[part.start] + np.cumsum(counts)
+            signatures[part] = _minhash(_shingles(padding.join([b"", *encoded, b""])), counts)
+            data += padding.join([*encoded, b""])
+            self.n_seen, n_kept = self.n_seen + len(chunk), part.stop
+        self.rows, self.hashes, self.signatures = rows[:n_kept], hashes[:n_kept], signatures[:n_kept]
+        self._starts, self._shingles = starts, _shingles(data)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def shingles(self, i: int) -> set[int]:
+        """Return the shingles of a text."""
+        return set(self._shingles[self._starts[i] : self._starts[i + 1]].tolist())
+
+    def band_keys(self, band: int, rows: Rows) -> Hashes:
+        """Return a 64-bit hash of a band of the signatures."""
+        values = self.signatures[rows, band * BAND_ROWS : (band + 1) * BAND_ROWS]
+        return (values.astype(np.uint64) * _BAND_MULTIPLIERS).sum(axis=1)
+
+
+def _shingles(padded: bytes | bytearray) -> NDArray[np.uint32]:
+    """Return the shingles of texts with padding around each, without a copy: each byte and the next three. [K]."""
+    return np.ndarray(len(padded) - len(PADDING), "<u4", padded, strides=(1,))
+
+
+def _minhash(shingles: NDArray[np.uint32], counts: Rows) -> NDArray[np.uint16]:
+    """Return the signatures of texts, [N, P]. shingles: [K]; counts: shingles of each text, [N]."""
+    if not len(counts):
+        return np.empty((0, SIGNATURE_SIZE), np.uint16)
+    mixed = shingles * _MIX
+    mixed = ((mixed ^ (mixed >> np.uint64(32))) * _MIX >> np.uint64(32)).astype(np.uint32)
+    signatures = np.empty((SIGNATURE_SIZE, len(counts)), np.uint16)
+    starts, hashes = np.cumsum(counts) - counts, np.empty_like(mixed)
+    for i, multiplier in enumerate(_MULTIPLIERS):
+        np.multiply(mixed, multiplier, out=hashes)  # [K], a permutation of the integers of 32 bits
+        signatures[i] = np.minimum.reduceat(hashes, starts)  # the low half, which is as random as the whole
+    return signatures.T
