@@ -25,6 +25,7 @@ from transformer_mt.pipeline.warm_start import find_warm_start
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.device import hardware_name
 from transformer_mt.system.files import folder_bytes, format_bytes, free_bytes, nearest_existing_folder
+from transformer_mt.system.logging import log_rank0
 from transformer_mt.training import memory
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.memory import MemoryPrediction
@@ -112,6 +113,7 @@ def make_plan(requested: Config) -> Plan:
         warm_start = find_warm_start(run, config, restart=False)
         start = time.perf_counter()
         setup = set_up(run, config, Ranks(), warm_start)
+        log_rank0(f"measuring: a validation, {WARM_UP_STEPS + MEASURED_STEPS} steps and a checkpoint")
         measured = measure_training(run, setup, time.perf_counter() - start, folder_bytes(cache))
     return _derive_plan(setup, measured, free_bytes(nearest_existing_folder(Path(requested.runs_dir))))
 
