@@ -21,6 +21,15 @@ def test_version_and_help_are_printed(tmt: Tmt) -> None:
     assert all(verb in tmt("--help").stdout for verb in ("train", "translate", "evaluate", "export", "average"))
 
 
+def test_command_line_without_a_command_prints_the_commands(tmt: Tmt) -> None:
+    assert all(f"\n    {verb}" in tmt().stderr for verb in ("init", "train", "translate"))
+
+
+@pytest.mark.parametrize(("command", "missing"), [("translate", "RUN"), ("tokenize", "RUN-or-X.yaml")])
+def test_message_about_missing_arguments_names_no_optional_one(command: str, missing: str, tmt: Tmt) -> None:
+    assert tmt(command).stderr.endswith(f"arguments are required: {missing}\n")
+
+
 @pytest.mark.parametrize(
     ("command", "parts"),
     [

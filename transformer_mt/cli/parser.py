@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -34,6 +35,9 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         from transformer_mt.cli.completion import complete
 
         complete(parser)
+    if not (sys.argv[1:] if arguments is None else arguments):
+        parser.print_help(sys.stderr)
+        parser.exit(2, "\ntmt: error: the following arguments are required: COMMAND\n")
     args, rest = parser.parse_known_args(arguments)
     end = rest.index("--") if "--" in rest else len(rest)
     rest, literal = rest[:end], rest[end + 1 :]  # an argument after "--" is never an option
@@ -63,7 +67,7 @@ def make_parser() -> argparse.ArgumentParser:
 
     summary = "write a commented configuration for your own sentence pairs"
     _add_init(command("init", summary, "tmt init train.en train.de --out mine.yaml"))
-    summary = "report faults of a corpus: slid lines, other languages, duplicates, overlap with the test sets"
+    summary = "report faults of a corpus: misaligned lines, other languages, duplicates, overlap with the test sets"
     _add_check(command("check", summary, "tmt check mine.yaml --html report.html"))
     summary = "read, filter and encode the corpora of a training ahead of it, on several processes"
     _add_prepare(command("prepare", summary, "tmt prepare mine.yaml --workers 8"))
@@ -71,29 +75,29 @@ def make_parser() -> argparse.ArgumentParser:
     _add_plan(command("plan", summary, "tmt plan mine.yaml batches.tokens=2048"))
     summary = "train a model; the same command resumes an interrupted training"
     several = "Several processes: torchrun --nproc-per-node N -m transformer_mt train ... batches.accumulate=N"
-    _add_train(command("train", summary, f"tmt train --config my.yaml model.d_model=512. {several}"))
+    _add_train(command("train", summary, f"tmt train --config mine.yaml model.d_model=512. {several}"))
     summary = "translate text from arguments, a file, standard input or a prompt"
-    _add_translate(command("translate", summary, "tmt translate runs/my --input big.en --output big.de --resume"))
+    _add_translate(command("translate", summary, "tmt translate runs/mine --input big.en --output big.de --resume"))
     summary = "compute the log-probability of given translations"
-    _add_score(command("score", summary, "tmt score runs/my --src pairs.en --tgt pairs.de > scores"))
+    _add_score(command("score", summary, "tmt score runs/mine --src pairs.en --tgt pairs.de > scores"))
     summary = "compute BLEU, chrF, chrF++ and TER of a run or of a file of translations"
-    _add_evaluate(command("evaluate", summary, "tmt evaluate runs/my --src test.en --ref test.de"))
+    _add_evaluate(command("evaluate", summary, "tmt evaluate runs/mine --src test.en --ref test.de"))
     summary = "compare runs or files of translations, with significance tests"
     _add_compare(command("compare", summary, "tmt compare runs/a runs/b --src test.en --ref test.de"))
     summary = "export the model of a run to CTranslate2, or its weights alone"
-    _add_export(command("export", summary, "tmt export runs/my --to ctranslate2 --output engine"))
+    _add_export(command("export", summary, "tmt export runs/mine --to ctranslate2 --output engine"))
     summary = "average the weights of several checkpoints, and validate the mean"
-    _add_average(command("average", summary, "tmt average runs/my --last 5"))
+    _add_average(command("average", summary, "tmt average runs/mine --last 5"))
     summary = "draw positions, schedule, attention or lengths as PNG, SVG or PDF"
-    example = "tmt plot attention runs/my --text 'The dog sleeps.' --output attention.png"
+    example = "tmt plot attention runs/mine --text 'The dog sleeps.' --output attention.png"
     _add_plot(command("plot", summary, example))
     summary = "show the tokens and ids of texts, or statistics of a vocabulary"
-    _add_tokenize(command("tokenize", summary, "tmt tokenize runs/my 'The dog sleeps.'"))
+    _add_tokenize(command("tokenize", summary, "tmt tokenize runs/mine 'The dog sleeps.'"))
     summary = "serve TensorBoard for some runs or all"
     _add_board(command("board", summary, "tmt board runs/a runs/b"))
     summary = "check the environment and train a tiny model, for a bug report"
     _add_doctor(command("doctor", summary, "tmt doctor > report.txt"))
-    _add_config(command("config", "print the resolved configuration with all defaults", "tmt config my.yaml"))
+    _add_config(command("config", "print the resolved configuration with all defaults", "tmt config mine.yaml"))
     summary = "print the shell code that completes commands, options, keys and files at a Tab"
     _add_completion(command("completion", summary, """eval "$(tmt completion bash)" in ~/.bashrc"""))
     return parser
@@ -125,7 +129,7 @@ def _add_check(parser: argparse.ArgumentParser) -> None:
     )
     add = parser.add_argument
     add("run_or_config", type=Path, metavar="X.yaml|RUN", help="a configuration, or the run that was trained with it")
-    add("overrides", nargs="*", metavar="section.key=value", help=OVERRIDES)
+    add("overrides", nargs="*", default=[], metavar="section.key=value", help=OVERRIDES)
     add("--json", action="store_true", help=JSON)
     add("--html", type=Path, metavar="FILE", help="also write the findings, with examples and histograms, as one page")
     add("--show-removed", metavar="RULE", help="list the pairs that a rule of data.filters removes, one per line")
@@ -139,7 +143,7 @@ def _add_prepare(parser: argparse.ArgumentParser) -> None:
         "command continues where it was. A training that starts meanwhile waits for the results."
     )
     parser.add_argument("config", type=Path, nargs="?", metavar="X.yaml", help=CONFIG_FILE)
-    parser.add_argument("overrides", nargs="*", metavar="section.key=value", help=OVERRIDES)
+    parser.add_argument("overrides", nargs="*", default=[], metavar="section.key=value", help=OVERRIDES)
     help = "processes that encode (default: one per core); the result does not depend on it"
     parser.add_argument("--workers", type=int, metavar="N", help=help)
 
@@ -151,7 +155,7 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
         "The folder is deleted at the end. Other programs on the machine lower the measured speed."
     )
     parser.add_argument("config", type=Path, nargs="?", metavar="X.yaml", help=CONFIG_FILE)
-    parser.add_argument("overrides", nargs="*", metavar="section.key=value", help=OVERRIDES)
+    parser.add_argument("overrides", nargs="*", default=[], metavar="section.key=value", help=OVERRIDES)
     parser.add_argument("--json", action="store_true", help=JSON)
 
 
@@ -161,14 +165,14 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
     add("--restart", action="store_true", help="start from scratch; the old run is renamed")
     help = "resume from this checkpoint (default: last), and delete later ones"
     add("--checkpoint", default="last", metavar="last|best|STEP", help=help)
-    parser.add_argument("overrides", nargs="*", metavar="section.key=value", help=OVERRIDES)
+    parser.add_argument("overrides", nargs="*", default=[], metavar="section.key=value", help=OVERRIDES)
 
 
 def _add_translate(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("run", type=Path, metavar="RUN", help="a run folder, such as runs/quickstart")
     help = "text to translate (default: --input, else standard input, or a prompt on a terminal)"
-    add("texts", nargs="*", metavar="text", help=help)
+    add("texts", nargs="*", default=[], metavar="text", help=help)
     help = "tmt (default) or ctranslate2; with ctranslate2, RUN is a folder made by tmt export --to ctranslate2"
     add("--engine", choices=("tmt", "ctranslate2"), default="tmt", help=help)
     help = "number of translations per line, best first; text format: always N lines, some may be empty"
@@ -291,7 +295,7 @@ def _add_average(parser: argparse.ArgumentParser) -> None:
     )
     add = parser.add_argument
     add("run", type=Path, metavar="RUN", help="a run folder")
-    add("steps", nargs="*", metavar="STEP", help="steps of at least two checkpoints")
+    add("steps", nargs="*", default=[], metavar="STEP", help="steps of at least two checkpoints")
     add("--last", type=int, metavar="N", help="instead of steps: the N newest checkpoints (keep.last limits N)")
     add("--best", type=int, metavar="N", help="instead of steps: the N best checkpoints (keep.best limits N)")
     help = "a new folder (default: for example RUN-average-last-N, in the folder of RUN)"
@@ -307,7 +311,7 @@ def _add_plot(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("what", metavar="WHAT", choices=("positions", "schedule", "attention", "lengths"), help=help)
     add("run_or_config", type=Path, metavar="RUN-or-X.yaml", help="a run folder, or a configuration")
-    add("overrides", nargs="*", metavar="section.key=value", help=OVERRIDES)
+    add("overrides", nargs="*", default=[], metavar="section.key=value", help=OVERRIDES)
     help = ".png, .svg or .pdf (default: plots/WHAT.png in the run, or NAME-WHAT.png in the current folder)"
     add("--output", type=Path, metavar="F", help=help)
     add("--text", help="attention: a sentence to translate (default: the first validation sentence)")
@@ -324,14 +328,14 @@ def _add_tokenize(parser: argparse.ArgumentParser) -> None:
     help = "a run folder; or a configuration, whose tokenizers are trained first"
     add("run_or_config", type=Path, metavar="RUN-or-X.yaml", help=help)
     help = "default: --input; else standard input for a run, and statistics of the validation pairs for a configuration"
-    add("texts", nargs="*", metavar="text or section.key=value", help=help)
+    add("texts", nargs="*", default=[], metavar="text or section.key=value", help=help)
     add("--input", type=Path, metavar="F", help="print statistics of the lines of a file (plain or .gz)")
     add("--side", choices=("src", "tgt"), help="language (default: src; for validation pairs, both)")
 
 
 def _add_config(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", type=Path, nargs="?", metavar="X.yaml", help=CONFIG_FILE)
-    parser.add_argument("overrides", nargs="*", metavar="section.key=value", help=OVERRIDES)
+    parser.add_argument("overrides", nargs="*", default=[], metavar="section.key=value", help=OVERRIDES)
     parser.add_argument("--schema", action="store_true", help="print the JSON schema, for editors")
 
 
