@@ -133,7 +133,12 @@ def make_tokenizers(config: Config, train: ParallelCorpus) -> TokenizerPair:
     settings = [TOKENIZER_FORMAT, train.key, train.fingerprint, tokenizer.model_dump(mode="json"), config.seed]
     key = sha256(json.dumps(settings).encode()).hexdigest()[:16]
     path = Path(config.data.cache_dir) / f"tokenizers-{key}.json"
-    make_once(path, lambda: build_tokenizers(tokenizer, train, config.seed).save(path))
+
+    def make() -> None:
+        log_rank0(f"data: learning the vocabulary from {min(len(train), tokenizer.sample_size):,} pairs")
+        build_tokenizers(tokenizer, train, config.seed).save(path)
+
+    make_once(path, make)
     return TokenizerPair.load(path)
 
 
