@@ -54,14 +54,28 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "cache" / "entry"
 
 
+def start_maker(path: Path, seconds: float) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", MAKER, str(path), str(seconds)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "making\n"
+    return process
+
+
 @pytest.fixture
 def other_process(path: Path) -> Iterator[subprocess.Popen[str]]:
-    """Another process that makes the path, and takes a second."""
-    with subprocess.Popen([sys.executable, "-c", MAKER, str(path), "1"], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "making\n"
+    """Another process that makes the path, and takes half a second."""
+    with start_maker(path, 0.5) as process:
         yield process
         process.kill()
+
+
+@pytest.fixture
+def killed_process(path: Path) -> subprocess.Popen[str]:
+    """Another process that was killed while it made the path."""
+    with start_maker(path, 60) as process:
+        process.kill()
+    return process
 
 
 def write(path: Path) -> None:
@@ -96,9 +110,8 @@ def test_second_process_says_whom_it_waits_for(
     assert f"data: waiting for process {other_process.pid} on " in capsys.readouterr().err
 
 
-def test_killed_maker_is_replaced(path: Path, other_process: subprocess.Popen[str]) -> None:
-    other_process.kill()
-    other_process.wait()
+@pytest.mark.usefixtures("killed_process")
+def test_killed_maker_is_replaced(path: Path) -> None:
     assert (path.parent / ".entry.maker").exists()
     make_once(path, partial(write, path))
     assert path.read_text() == "ours"
@@ -112,10 +125,9 @@ def test_other_ranks_wait_and_never_make_a_file(path: Path, other_process: subpr
 
 
 @pytest.mark.usefixtures("as_rank_1")
-def test_other_ranks_end_when_the_maker_is_killed(path: Path, other_process: subprocess.Popen[str]) -> None:
-    other_process.kill()
+def test_other_ranks_end_when_the_maker_is_killed(path: Path, killed_process: subprocess.Popen[str]) -> None:
     start = time.monotonic()
-    with pytest.raises(UserError, match=rf"entry: process {other_process.pid} on .*, has given no sign of life"):
+    with pytest.raises(UserError, match=rf"entry: process {killed_process.pid} on .*, has given no sign of life"):
         make_once(path, never)
     assert time.monotonic() - start < 5
 

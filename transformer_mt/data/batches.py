@@ -19,8 +19,9 @@ from pydantic import Field
 
 from transformer_mt.config.section import CountOrAuto, Section
 from transformer_mt.data.block_encoding import Ids
-from transformer_mt.data.bucketing import BucketedBatches, Lengths, Rows
+from transformer_mt.data.bucketing import Lengths, Rows
 from transformer_mt.data.encoding import EncodedCorpus
+from transformer_mt.data.sharding import ShardedBatches
 from transformer_mt.data.tokenizers.subword_sampling import SubwordSamplers
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 
@@ -92,8 +93,8 @@ class BatchStream:
     ) -> None:
         """Bucket a corpus into batches of at most `tokens` padded target tokens."""
         self.corpus, self.tokenizers, self.subword_samplers = corpus, tokenizers, subword_samplers
-        src_lengths, tgt_lengths = (self._expected_lengths(side) for side in (0, 1))
-        self.bucketed = BucketedBatches(src_lengths + tokenizers.n_source_controls, tgt_lengths + 1, tokens)
+        self._growth = None if subword_samplers is None else [self._sampling_growth(side) for side in (0, 1)]
+        self.bucketed = ShardedBatches(len(corpus), self._read_lengths, tokens, seed)
         self.plan = lru_cache(maxsize=2)(partial(self.bucketed.shuffled, seed))  # 2: a step may span two epochs
 
     def __len__(self) -> int:
@@ -143,14 +144,20 @@ class BatchStream:
             return [ids[row] for row in rows.tolist()]
         return [self.subword_samplers[side](ids[row].tolist(), epoch, side, row) for row in rows.tolist()]
 
-    def _expected_lengths(self, side: int) -> Lengths:
-        """Return the lengths [N] to bucket by, scaled by the growth that subword sampling causes in a sample."""
-        lengths = self.corpus.sides[side].lengths
-        if self.subword_samplers is None:
-            return lengths
-        rows = np.unique(np.linspace(0, len(lengths) - 1, LENGTH_SAMPLE, dtype=np.int32))
-        canonical, sampled = int(lengths[rows].sum()), sum(map(len, self._sentences(side, rows, 0)))
-        return np.ceil(lengths * (sampled / max(1, canonical))).astype(np.int32)
+    def _read_lengths(self, start: int, end: int) -> tuple[Lengths, Lengths]:
+        """Return the lengths of some rows to bucket by, with control symbols and the growth by subword sampling."""
+        src, tgt = (side.lengths_of(start, end) for side in self.corpus.sides)
+        if self._growth is not None:
+            src, tgt = (
+                np.ceil(x * growth).astype(np.int32) for x, growth in zip((src, tgt), self._growth, strict=True)
+            )
+        return src + self.tokenizers.n_source_controls, tgt + 1
+
+    def _sampling_growth(self, side: int) -> float:
+        """Return the factor by which subword sampling lengthens the sentences of a sample."""
+        rows = np.unique(np.linspace(0, len(self.corpus) - 1, LENGTH_SAMPLE, dtype=np.int32))
+        canonical = sum(len(self.corpus.sides[side][row]) for row in rows.tolist())
+        return sum(map(len, self._sentences(side, rows, 0))) / max(1, canonical)
 
 
 def collate_pairs(src: Sentences, tgt: Sentences, tokenizers: TokenizerPair) -> Batch:

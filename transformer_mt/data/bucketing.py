@@ -68,9 +68,9 @@ class BucketedBatches:
         """Return the unshuffled plan, shortest pairs first."""
         return BatchPlan(self.rows, self.bounds, np.arange(len(self)))
 
-    def shuffled(self, seed: int, epoch: int) -> BatchPlan:
-        """Return the plan of a training epoch, a pure function of (seed, epoch)."""
-        random = np.random.default_rng([seed, epoch])
+    def shuffled(self, *key: int) -> BatchPlan:
+        """Return the plan of a training epoch, a pure function of the key, such as (seed, epoch)."""
+        random = np.random.default_rng(key)
         rows: Rows = np.array(self.rows)
         for start, end in pairwise(self.length_bounds.tolist()):
             random.shuffle(rows[start:end])

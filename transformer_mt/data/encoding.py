@@ -48,8 +48,12 @@ class EncodedSide:
 
     @property
     def lengths(self) -> Lengths:
-        """Return the tokens per sentence: [N]."""
-        return np.diff(self.offsets).astype(np.int32)
+        """Return the tokens per sentence: [N]. This takes 12 bytes for each."""
+        return self.lengths_of(0, len(self))
+
+    def lengths_of(self, start: int, end: int) -> Lengths:
+        """Return the tokens of the sentences from `start` to `end`."""
+        return np.diff(self.offsets[start : end + 1]).astype(np.int32)
 
 
 @dataclass(frozen=True)

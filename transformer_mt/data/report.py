@@ -55,7 +55,7 @@ def report_repetitions(train: ParallelCorpus, held_out: Mapping[str, ParallelCor
 
 
 def _find_repetitions(train: ParallelCorpus, held_out: Mapping[str, ParallelCorpus]) -> list[str]:
-    """Search the training pairs once for duplicates and held-out sentences, with 8 bytes of memory per pair."""
+    """Search the training pairs once for duplicates and held-out sentences, with 9 bytes of memory per pair."""
     sources = {name: corpus.column("src") for name, corpus in held_out.items()}
     wanted = {text for column in sources.values() for text in column if text.strip()}
     leaked: set[str] = set()
@@ -66,7 +66,8 @@ def _find_repetitions(train: ParallelCorpus, held_out: Mapping[str, ParallelCorp
         if pair[0] in wanted:
             leaked.add(pair[0])
     lines: list[str] = []
-    if duplicates := len(hashes) - len(np.unique(hashes)):
+    hashes.sort()
+    if duplicates := int((hashes[1:] == hashes[:-1]).sum()):
         lines.append(f"{duplicates:,} training pairs are exact duplicates of others ({duplicates / len(train):.1%})")
     for name, column in sources.items():
         if shared := [text for text in column if text in leaked]:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from transformer_mt.model.transformer import Transformer
 
 MAX_POSITIONS = 128  # drawn positions
+DRAWN_BLOCK = 10_000  # consecutive pairs whose lengths are drawn
+MAX_DRAWN_BLOCKS = 400
 CURVE_POINTS = 1000
 
 
@@ -67,9 +69,17 @@ def plot_schedule(config: ScheduleConfig, d_model: int, max_steps: int | None) -
 
 def plot_lengths(corpus: EncodedCorpus, data: DataConfig) -> Figure:
     """Draw the lengths of the training pairs in tokens, with the number of pairs beyond `data.max_length`."""
-    src, tgt = corpus.src.lengths + 1, corpus.tgt.lengths + 1  # + 1: end symbol
+    starts = range(0, len(corpus), DRAWN_BLOCK)
     filtered = corpus.filtered
-    beyond = int((np.maximum(src, tgt) > data.max_length).sum()) + filtered.too_long + filtered.truncated
+    beyond = filtered.too_long + filtered.truncated
+    for start in starts:
+        src, tgt = (side.lengths_of(start, min(start + DRAWN_BLOCK, len(corpus))) for side in corpus.sides)
+        beyond += int((np.maximum(src, tgt) + 1 > data.max_length).sum())
+    drawn = starts[:: -(-len(starts) // MAX_DRAWN_BLOCKS)]  # spread over a large corpus
+    src, tgt = (
+        np.concatenate([side.lengths_of(start, min(start + DRAWN_BLOCK, len(corpus))) for start in drawn]) + 1
+        for side in corpus.sides
+    )  # + 1: end symbol
     title = f"{len(corpus):,} training pairs; {beyond:,} beyond data.max_length"
     if filtered.too_long:
         title += f", {filtered.too_long:,} of them dropped"
