@@ -49,7 +49,7 @@ def main() -> None:
         text = sum((folder / f"train.{language}").stat().st_size for language in ("en", "de"))
         print(f"{args.pairs:,} pairs, {format_bytes(text)} of text")
         for workers in args.workers:
-            command = [sys.executable, __file__, "--stages", str(folder), "--workers", str(workers), *args.overrides]
+            command = [sys.executable, __file__, *args.overrides, "--stages", str(folder), "--workers", str(workers)]
             done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
             report(workers, json.loads(done.stdout), folder / f"cache{workers}", args.pairs)
 
