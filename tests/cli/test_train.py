@@ -29,7 +29,8 @@ def test_training_logs_data_progress_and_the_end(tiny_run: Path, in_tiny: Path) 
         r"training tiny: \w+ to \w+, on cpu \(precision \w+, threads 1\), until 12 steps.*; a validation every 4 steps",
         printed[0],
     )
-    assert printed[1:4] == [
+    assert printed[1:5] == [
+        "data: learning the vocabulary from 50 pairs",
         "data: 50 training pairs, 150 source and 150 target tokens (3.0 and 3.0 a sentence)",
         "data: 8 pairs in validation",
         "data: 6 pairs in unseen",
