@@ -147,24 +147,32 @@ def hash_side(src: Sequence[str], tgt: Sequence[str], of: Compared, *, normalize
 
 
 class UnrelatedFilter(Filter):
-    """Remove pairs whose words do not correspond, by a small lexicon that is learned from the corpus itself."""
+    """Remove pairs whose words do not correspond, by small lexicons that are learned from the corpus itself."""
 
     name: ClassVar[str] = "unrelated"
 
-    min: float = 0.0
+    min: float = -0.3
     """minimum evidence, in nats per target word, that the target translates the source; a higher value removes more"""
 
     def start(self, context: FilterContext) -> Judge:
-        """Learn the lexicon from a sample of the corpus."""
-        lexicon = Lexicon.learn(context.sample())
+        """Learn a lexicon from each half of a sample of the corpus.
+
+        The lower evidence counts, because a lexicon finds the pairs plausible that it has learned from.
+        """
+        sample = context.sample()
+        lexicons = [Lexicon.learn(half) for half in (sample[::2], sample[1::2]) if half]
 
         def fault(src: str, tgt: str) -> str | None:
-            target = lexicon.encode(tgt, is_src=False)
-            n_words = max(1, len(target.ids) + len(target.rare))
-            evidence = lexicon.evidence(lexicon.encode(src, is_src=True), target) / n_words
+            evidence = min((_evidence_per_word(lexicon, src, tgt) for lexicon in lexicons), default=0.0)
             return f"evidence {evidence:.1f} that the words correspond" if evidence < self.min else None
 
         return judge_pairs(fault)
+
+
+def _evidence_per_word(lexicon: Lexicon, src: str, tgt: str) -> float:
+    target = lexicon.encode(tgt, is_src=False)
+    n_words = max(1, len(target.ids) + len(target.rare))
+    return lexicon.evidence(lexicon.encode(src, is_src=True), target) / n_words
 
 
 # --- scores from outside ----------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ MIN_COUNT = 3  # of a word in the vocabulary
 ITERATIONS = 4
 SMOOTHING = 0.1  # share of the unconditional probability in that of a word
 COPIED = 3.0  # evidence of a rare word, such as a name or a number, that both sides have
-UNKNOWN = -0.3  # evidence of another rare word of the target
+UNKNOWN = -0.4  # evidence of another rare word of the target
 MISSING = -1.0  # evidence of a rare word with digits that the other side has not
 MAX_WORDS = 100  # of a sentence; more are not read
 
