@@ -28,8 +28,7 @@ from transformer_mt.data.quality.rules import FilterReport
 from transformer_mt.data.sources import Source, read_source
 from transformer_mt.data.text_files import SentencePair, check_is_file
 from transformer_mt.errors import UserError
-from transformer_mt.system.files import atomic_shared_folder, check_cache_space
-from transformer_mt.system.shared_work import make_once
+from transformer_mt.system.files import atomic_shared_folder, check_cache_space, make_once
 
 if TYPE_CHECKING:
     from datasets import Dataset

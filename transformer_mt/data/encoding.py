@@ -22,8 +22,7 @@ from transformer_mt.data.blocks import log_progress
 from transformer_mt.data.bucketing import Lengths, Rows
 from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
-from transformer_mt.system.files import check_cache_space
-from transformer_mt.system.shared_work import make_once
+from transformer_mt.system.files import check_cache_space, make_once
 
 FORMAT_VERSION = 5  # of the arrays on disk; part of the cache key
 BYTES_PER_PAIR = 20  # two offsets and a row

@@ -13,8 +13,7 @@ import numpy as np
 from transformer_mt.data.blocks import in_blocks
 from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.encoding import EncodedCorpus
-from transformer_mt.system.files import write_text
-from transformer_mt.system.shared_work import make_once
+from transformer_mt.system.files import make_once, write_text
 
 _REASONS = {
     "empty": "dropped {n:,} pairs with an empty side",

@@ -24,9 +24,8 @@ from transformer_mt.errors import UserError
 from transformer_mt.pipeline.warm_start import load_tokenizers
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system import launcher
-from transformer_mt.system.files import remove_stale_folders
+from transformer_mt.system.files import make_once, remove_stale_folders
 from transformer_mt.system.logging import log_rank0
-from transformer_mt.system.shared_work import make_once
 
 
 @dataclass(frozen=True)

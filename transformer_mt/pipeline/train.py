@@ -149,7 +149,8 @@ def set_up(run: RunFolder, requested: Config, ranks: Ranks, warm_start: WarmStar
     machine = resolve_machine(resolved.device, resolved.precision, resolved.threads)
     configure_process(machine)
     log_rank0(describe_training(resolved, machine, ranks))
-    data = prepare_data(run, resolved)
+    with ranks.rank0_first("data is prepared"):
+        data = prepare_data(run, resolved)
     if ranks.is_rank0 and not run.exists():
         data.tokenizers.save(run.tokenizer)
     report = ranks.run_on_rank0(lambda: report_data(run, resolved, data, warm_start))

@@ -12,16 +12,21 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from transformer_mt.errors import UserError
+from transformer_mt.system.logging import log_rank0
 
 STALE_SECONDS = 24 * 3600.0
 """Age at which a temporary folder in a shared folder is no longer in use."""
 STALE_PARTIAL_SECONDS = 30 * STALE_SECONDS
 """Age at which nobody will resume an interrupted `.NAME.partial` any more."""
+WAITING_SECONDS = 60.0
+"""Time between messages of a process that waits for another one."""
 
 
 # --- atomic files -----------------------------------------------------------------------------------------------------
@@ -122,6 +127,33 @@ def atomic_shared_folder(path: Path) -> Generator[Path]:
         except OSError:
             if not path.exists():
                 raise
+
+
+def make_once(path: Path, make: Callable[[], None], is_complete: Callable[[Path], bool] = Path.exists) -> None:
+    """Call `make` unless a cache entry is complete. If another process makes it now, wait for that one.
+
+    A file lock ends with its process, so the next call replaces a process that was killed.
+
+    Raises:
+        UserError: The folder is read-only.
+    """
+    if is_complete(path):
+        return
+    with report_read_only_folder(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(path.with_name(f".{path.name}.lock"), mode=0o666)
+        while True:
+            try:
+                lock.acquire(timeout=WAITING_SECONDS)
+                break
+            except Timeout:
+                log_rank0(f"data: waiting for another process, which makes {path}")
+        try:
+            if not is_complete(path):
+                make()
+        finally:
+            Path(lock.lock_file).unlink(missing_ok=True)
+            lock.release()
 
 
 @contextmanager

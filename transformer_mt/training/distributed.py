@@ -8,6 +8,7 @@ backward passes. Here a rank may split a batch that does not fit into memory.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,15 +18,15 @@ from typing import Any, TypeVar, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous  # pyright: ignore[reportUnknownVariableType]
 
 from transformer_mt.errors import UserError
 from transformer_mt.system import launcher
 
 CPU_GROUP_TIMEOUT = timedelta(hours=2)
-"""Timeout of all collectives except that of the gradients. The others wait while rank 0 writes or measures.
-They poll for the files of a large corpus, however long rank 0 prepares them."""
+"""Timeout of all collectives except that of the gradients. The others wait while rank 0 writes or measures."""
+POLL_SECONDS = 1.0
 STEP_TIMEOUT = timedelta(minutes=10)
 """Timeout of the all-reduce of gradients. It ends the training if a rank hangs, or its machine loses power or network.
 The death of a rank is noticed at once, because its connections close."""
@@ -40,6 +41,7 @@ class Ranks:
     rank: int = 0
     size: int = 1
     cpu_group: dist.ProcessGroup | None = None  # on CPU, with `CPU_GROUP_TIMEOUT`
+    store: Store | None = None  # of torchrun
 
     @property
     def is_rank0(self) -> bool:
@@ -94,6 +96,21 @@ class Ranks:
                 dist.broadcast_object_list(result, group=self.cpu_group)
         return cast(T, result[0])
 
+    @contextmanager
+    def rank0_first(self, name: str) -> Generator[None]:
+        """Run the `with` block on rank 0, and then on the other ranks, which find its files.
+
+        They poll the store, because rank 0 may take longer than any timeout of a collective. The store closes if the
+        machine of rank 0 fails; a `UserError` then ends them.
+        """
+        if self.store is not None and not self.is_rank0:
+            with _translate_errors():
+                while not self.store.check([name]):
+                    time.sleep(POLL_SECONDS)
+        yield
+        if self.store is not None and self.is_rank0:
+            self.store.set(name, "done")
+
     def barrier(self) -> None:
         """Wait until every rank has called this."""
         if self.size > 1:
@@ -129,7 +146,7 @@ def init_ranks(accumulate: int) -> Generator[Ranks]:
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=STEP_TIMEOUT)
     cpu_group = cast("dist.ProcessGroup", dist.new_group(backend="gloo", timeout=CPU_GROUP_TIMEOUT))
-    yield Ranks(rank, size, cpu_group)
+    yield Ranks(rank, size, cpu_group, store)
     # skipped after an error: NCCL would wait for the other ranks, which wait for the end of this process
     dist.destroy_process_group()
 

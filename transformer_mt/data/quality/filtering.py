@@ -17,8 +17,7 @@ from transformer_mt.data.arrow_table import TableWriter, read_batches
 from transformer_mt.data.blocks import log_progress
 from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.quality.rules import AffectedPair, Block, Filter, FilterContext, FilterReport, Judge
-from transformer_mt.system.files import atomic_shared_folder
-from transformer_mt.system.shared_work import make_once
+from transformer_mt.system.files import atomic_shared_folder, make_once
 
 FORMAT_VERSION = 2  # of a filtered table and of the judgements; part of its key
 SAMPLE_SIZE = 10_000  # pairs from which rules learn what is typical
