@@ -3,11 +3,11 @@
     python scripts/kill_drill.py N [--seed S] [--keep FOLDER]
 
 A small model is trained with everything that a resume could forget: dropout, gradient accumulation, subword sampling,
-early stopping, EMA, several epochs. The reference run is not killed. N other runs are killed with SIGKILL, one in four
-of them twice: at a random moment, inside a save, or while test sets are scored. Each is restarted with the same command
-until it ends. Then its results are compared with the reference run, to the bit except for timings: all checkpoints
-(weights, optimizer, data position, early stopping, sums for the log), metrics.jsonl, TensorBoard (each tag once per
-step), the scores of the test sets, and translations.
+early stopping, EMA, ledger, several epochs. The reference run is not killed. N other runs are killed with SIGKILL, one
+in four of them twice: at a random moment, inside a save, or while test sets are scored. Each is restarted with the same
+command until it ends. Then its results are compared with the reference run, to the bit except for timings: all
+checkpoints (weights, optimizer, data position, early stopping, sums for the log, ledger), metrics.jsonl, TensorBoard
+(each tag once per step), the scores of the test sets, and translations.
 
 Prints a line per trial. Exit status 1 if anything differs.
 """
@@ -64,7 +64,7 @@ model:
   dropout: {attention: 0.1, activation: 0.1, word: 0.05}
 optimizer: {kind: adamw, weight_decay: 0.01, ema_decay: 0.9}
 schedule: {warmup_steps: 20, peak: 2e-2}
-train: {max_steps: 120, save_every: 5, log_every: 3}
+train: {max_steps: 120, save_every: 5, log_every: 3, ledger: true}
 validation: {every: 12, metric: chrf, patience: 2, probes: 2}
 decoding: {max_length_factor: 1, max_length_offset: 1}
 keep: {best: 2, last: 2}

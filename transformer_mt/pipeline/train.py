@@ -39,6 +39,7 @@ from transformer_mt.system.logging import format_duration, log, log_rank0
 from transformer_mt.training import distributed
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.ema import ExponentialMovingAverage
+from transformer_mt.training.ledger import Ledger
 from transformer_mt.training.loss import make_loss
 from transformer_mt.training.memory import MemoryPrediction
 from transformer_mt.training.metrics_logger import MetricsLogger, SilentMetricsLogger
@@ -271,8 +272,9 @@ def make_trainer(run: RunFolder, setup: Setup, ranks: Ranks, logger: MetricsLogg
     """Return the trainer."""
     config, data, stream = setup.config, setup.data, setup.stream
     ema_decay = config.optimizer.ema_decay
+    ledger = Ledger(len(data.train), ranks) if config.train.ledger else None
     return Trainer(
-        train_step=make_train_step(config, setup.machine, ranks, setup.model, partial(halve_batch, stream)),
+        train_step=make_train_step(config, setup.machine, ranks, setup.model, partial(halve_batch, stream), ledger),
         prefetcher=Prefetcher(
             stream, config.batches.accumulate, ranks.rank, ranks.size, pin_memory=setup.machine.device.type == "cuda"
         ),
@@ -285,17 +287,24 @@ def make_trainer(run: RunFolder, setup: Setup, ranks: Ranks, logger: MetricsLogg
         config=config.train,
         validation=config.validation,
         keep=config.keep,
+        ledger=ledger,
     )
 
 
 def make_train_step(
-    config: Config, machine: Machine, ranks: Ranks, model: Transformer, split_batch: Callable[[Batch], Sequence[Batch]]
+    config: Config,
+    machine: Machine,
+    ranks: Ranks,
+    model: Transformer,
+    split_batch: Callable[[Batch], Sequence[Batch]],
+    ledger: Ledger | None = None,
 ) -> TrainStep:
     """Return the train step. `split_batch` splits a batch that does not fit into memory."""
+    loss = make_loss(config.loss)
     return TrainStep(
         model,
         make_optimizers(config.optimizer, model, machine.precision),
-        loss=make_loss(config.loss),
+        loss=ledger.record(loss) if ledger else loss,
         clip_norm=config.optimizer.clip_norm,
         seed=config.seed,
         machine=machine,

@@ -37,12 +37,18 @@ class PassWeights(NamedTuple):
 
 
 def two_pass_loss(
-    model: Transformer, batch: Batch, *, pass_weights: PassWeights, smoothing: float, cutoff: float
+    model: Transformer,
+    batch: Batch,
+    label_nll: list[Tensor] | None = None,
+    *,
+    pass_weights: PassWeights,
+    smoothing: float,
+    cutoff: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Compute loss, negative log-likelihood and consistency loss of one batch, with teacher forcing."""
     states = two_pass_states(model, batch, cutoff)
     return consistency_loss(
-        states, model.output.weight, batch.labels, model.tgt_pad, pass_weights, smoothing, batch.n_tgt
+        states, model.output.weight, batch.labels, model.tgt_pad, pass_weights, smoothing, batch.n_tgt, label_nll
     )
 
 
@@ -78,15 +84,19 @@ def consistency_loss(
     pass_weights: PassWeights,
     smoothing: float,
     n_labels: int,
+    label_nll: list[Tensor] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Compute loss, negative log-likelihood of the first pass, and consistency loss of the states of two passes.
 
-    states [2 B, T, D]; see `label_smoothed_cross_entropy` for the other arguments.
+    states [2 B, T, D]; see `label_smoothed_cross_entropy` for the other arguments. `label_nll` gets values of the first
+    pass.
     """
     indices = non_pad_indices(labels, pad_id, n_labels)
     labels = labels.flatten().index_select(0, indices)  # [N]
     states = states.reshape(2, -1, states.size(-1)).transpose(0, 1).index_select(0, indices)  # [N, 2, D]
-    chunk_loss = partial(chunk_loss_and_grad, pad_id=pad_id, pass_weights=pass_weights, smoothing=smoothing)
+    chunk_loss = partial(
+        chunk_loss_and_grad, pad_id=pad_id, pass_weights=pass_weights, smoothing=smoothing, label_nll=label_nll
+    )
     total, nll, consistency = sum_over_chunks(states, weight, labels, chunk_loss, tensors=2).unbind()
     first, second = sum_of_logits(states, weight, pad_id).unbind()
     logit_sum = pass_weights.cross_entropy[0] * first + pass_weights.cross_entropy[1] * second
@@ -95,7 +105,12 @@ def consistency_loss(
 
 
 def chunk_loss_and_grad(
-    logits: Tensor, labels: Tensor, pad_id: int, pass_weights: PassWeights, smoothing: float
+    logits: Tensor,
+    labels: Tensor,
+    pad_id: int,
+    pass_weights: PassWeights,
+    smoothing: float,
+    label_nll: list[Tensor] | None = None,
 ) -> Tensor:
     """Return sums of loss, negative log-likelihood of the first pass, and consistency loss. [n, 2, V], [n] -> [3].
 
@@ -111,6 +126,8 @@ def chunk_loss_and_grad(
     probabilities = torch.softmax(logits, -1)
     label_logits = logits[rows, :, labels].float()  # [n, 2]
     nll = -probabilities[rows, :, labels].float().clamp(min=TINY).log()  # [n, 2]
+    if label_nll is not None:
+        label_nll.append(nll[:, 0])
     smoothed = (nll + smoothing * label_logits).sum(0)  # [2]; nll is log_norm - logits[label]
 
     (first, second), (p, q) = logits.unbind(1), probabilities.unbind(1)  # [n, V]

@@ -22,11 +22,13 @@ TINY = torch.finfo(torch.float32).tiny
 """Smallest probability of a label. It limits the loss of a token to 87 nats."""
 
 
-def batch_loss(model: Transformer, batch: Batch, smoothing: float) -> tuple[Tensor, Tensor, Tensor]:
+def batch_loss(
+    model: Transformer, batch: Batch, smoothing: float, label_nll: list[Tensor] | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
     """Compute loss, negative log-likelihood and a consistency loss of 0 for one batch, with teacher forcing."""
     states = model(batch.src, batch.tgt_in)  # [B, T, D]
     loss, nll = label_smoothed_cross_entropy(
-        states, model.output.weight, batch.labels, model.tgt_pad, smoothing, batch.n_tgt
+        states, model.output.weight, batch.labels, model.tgt_pad, smoothing, batch.n_tgt, label_nll
     )
     return loss, nll, torch.zeros_like(nll)
 
@@ -50,23 +52,32 @@ def explicit_cross_entropy(logits: Tensor, labels: Tensor, pad_id: int, smoothin
 
 
 def label_smoothed_cross_entropy(
-    states: Tensor, weight: Tensor, labels: Tensor, pad_id: int, smoothing: float, n_labels: int
+    states: Tensor,
+    weight: Tensor,
+    labels: Tensor,
+    pad_id: int,
+    smoothing: float,
+    n_labels: int,
+    label_nll: list[Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Compute the loss and the negative log-likelihood of decoder states. Padding is ignored.
 
     states [B, T, D], weight [V, D] of the output projection, labels [B, T]. The caller counts `n_labels`, the labels
-    that are not padding, to avoid a synchronisation. Logits exist only in chunks, see `sum_over_chunks`.
+    that are not padding, to avoid a synchronisation. Logits exist only in chunks, see `sum_over_chunks`. If `label_nll`
+    is given, the negative log-likelihood of each label is appended to it, chunk by chunk.
     """
     indices = non_pad_indices(labels, pad_id, n_labels)
     states = states.flatten(0, 1).index_select(0, indices)  # [N, D]
     labels = labels.flatten().index_select(0, indices)  # [N]
-    chunk_loss = partial(chunk_loss_and_grad, pad_id=pad_id, smoothing=smoothing)
+    chunk_loss = partial(chunk_loss_and_grad, pad_id=pad_id, smoothing=smoothing, label_nll=label_nll)
     loss, nll = sum_over_chunks(states, weight, labels, chunk_loss).unbind()
     logit_sum = sum_of_logits(states, weight, pad_id)
     return loss - smoothing / (len(weight) - 1) * logit_sum, nll.detach()
 
 
-def chunk_loss_and_grad(logits: Tensor, labels: Tensor, pad_id: int, smoothing: float) -> Tensor:
+def chunk_loss_and_grad(
+    logits: Tensor, labels: Tensor, pad_id: int, smoothing: float, label_nll: list[Tensor] | None = None
+) -> Tensor:
     """Return sums of log_norm - (1 - e) logits[label] and of log_norm - logits[label]. [n, V], [n] -> [2].
 
     The first is the smoothed loss without the term -e / K * sum(logits), which `sum_of_logits` computes. Its gradient
@@ -77,6 +88,8 @@ def chunk_loss_and_grad(logits: Tensor, labels: Tensor, pad_id: int, smoothing: 
     label_logits = logits[label_entries].float()
     probabilities = torch.softmax(logits, -1, out=logits)
     nll = -probabilities[label_entries].float().clamp(min=TINY).log()
+    if label_nll is not None:
+        label_nll.append(nll)
     probabilities[label_entries] -= 1 - smoothing
     return torch.stack([(nll + smoothing * label_logits).sum(), nll.sum()])  # nll is log_norm - logits[label]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from pydantic import Field, model_validator
 
@@ -20,6 +20,16 @@ SIMCUT_WEIGHT, R_DROP_WEIGHT = 3.0, 5.0  # the papers' alpha for small corpora
 
 BatchLoss = Callable[["Transformer", "Batch"], "tuple[Tensor, Tensor, Tensor]"]
 """Computes sums over the labels of a batch: loss (with gradient), negative log-likelihood in nats, consistency loss."""
+
+
+class LabelLoss(Protocol):
+    """A `BatchLoss` that can also append the negative log-likelihoods of the labels to a list, in order."""
+
+    def __call__(
+        self, model: Transformer, batch: Batch, label_nll: list[Tensor] | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Compute the sums of `BatchLoss`."""
+        ...
 
 
 class LossConfig(Section):
@@ -49,7 +59,7 @@ class LossConfig(Section):
         return f"{self.consistency} compares two passes, which are equal without dropout: raise a rate of model.dropout"
 
 
-def make_loss(config: LossConfig) -> BatchLoss:
+def make_loss(config: LossConfig) -> LabelLoss:
     """Return the configured loss function."""
     from transformer_mt.training.consistency import PassWeights, two_pass_loss
     from transformer_mt.training.cross_entropy import batch_loss

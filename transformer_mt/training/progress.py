@@ -62,6 +62,8 @@ class TrainConfig(Section):
     """steps ("500") or epochs ("1 epoch") between checkpoints; null: only each validation saves one"""
     log_every: Annotated[int, MAY_CHANGE] = Field(default=50, ge=1)
     """steps between log lines and points of the curves"""
+    ledger: Annotated[bool, MAY_CHANGE] = False
+    """record the running loss of each training pair, for `tmt check RUN --worst N`"""
 
     def last_step(self, steps_per_epoch: float) -> int | None:
         """Return the step at which a limit ends the training, or None without a limit."""

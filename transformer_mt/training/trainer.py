@@ -24,6 +24,7 @@ from transformer_mt.system.stop_signals import StopSignals
 from transformer_mt.training.cross_entropy import perplexity
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.ema import ExponentialMovingAverage
+from transformer_mt.training.ledger import Ledger
 from transformer_mt.training.metrics_logger import MetricsLogger
 from transformer_mt.training.progress import Milestone, Progress, TrainConfig, ValidationConfig
 from transformer_mt.training.schedule import Schedule
@@ -78,10 +79,11 @@ class Trainer:
         config: TrainConfig,
         validation: ValidationConfig,
         keep: KeepConfig,
+        ledger: Ledger | None = None,
     ) -> None:
         self.train_step, self.prefetcher, self.schedule, self.ema = train_step, prefetcher, schedule, ema
         self.validate, self.run, self.logger, self.ranks = validate, run, logger, ranks
-        self.config, self.validation, self.keep = config, validation, keep
+        self.config, self.validation, self.keep, self.ledger = config, validation, keep, ledger
         self.progress, self.window, self.has_warned = Progress(), LogWindow(), False
         # step, position of its first batch, and metrics that are still on the device
         self.pending: list[tuple[int, StreamPosition, StepMetrics[Tensor]]] = []
@@ -152,6 +154,8 @@ class Trainer:
         start, pending = time.perf_counter(), self.pending
         if not pending:
             return
+        if self.ledger is not None:
+            self.ledger.flush()
         stacked = torch.stack([torch.stack(metrics) for _, _, metrics in pending])  # [steps, 8]
         rows = cast("list[list[float]]", stacked.tolist())
         self.window.seconds += time.perf_counter() - start
@@ -252,6 +256,7 @@ class Trainer:
             "window": asdict(self.window),
             "optimizers": [optimizer.state_dict() for optimizer in self.train_step.optimizers],
             "raw_weights": raw_weights,
+            "ledger": self.ledger and self.ledger.state(),
         }
 
     def resume(self, info: CheckpointInfo) -> None:
@@ -274,6 +279,8 @@ class Trainer:
             optimizer.load_state_dict(optimizer_state)
         if self.ema is not None:
             self.ema.load_raw_weights(raw_weights)
+        if self.ledger is not None:
+            self.ledger.load(state.get("ledger"))  # None if the ledger was off at that checkpoint
         if self.ranks.is_rank0:
             checkpoints.delete_later_checkpoints(self.run, info.step)
         self.logger.truncate(info.step, is_scored=bool(info.scores))

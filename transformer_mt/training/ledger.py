@@ -1,0 +1,85 @@
+"""The training ledger: the running loss of every training pair, in nats per target token.
+
+Each time that a pair is seen, its mean negative log-likelihood without label smoothing enters an exponential moving
+average. Pairs are rows of the encoded training corpus. Rank 0 holds the averages, and checkpoints contain them.
+
+`B` sentence pairs, `T` target length, `N` labels that are not padding.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from transformer_mt.data.batches import Batch
+from transformer_mt.data.bucketing import Rows
+from transformer_mt.model.transformer import Transformer
+from transformer_mt.training.distributed import Ranks
+from transformer_mt.training.loss import BatchLoss, LabelLoss
+
+DECAY = 0.7  # of the average, each time that the pair is seen
+
+Losses = NDArray[np.float32]
+Records = tuple[Rows, NDArray[np.int64], Losses]  # row, epoch and loss of each pair
+
+
+class Ledger:
+    """Running losses of the pairs of a corpus. NaN: not seen yet."""
+
+    def __init__(self, n_pairs: int, ranks: Ranks) -> None:
+        self.n_pairs, self.ranks = n_pairs, ranks
+        self.losses: Losses | None = None  # only on rank 0
+        self._pending: list[tuple[Rows, int, Tensor]] = []  # rows and epoch of a batch, and its losses on the device
+
+    def record(self, loss: LabelLoss) -> BatchLoss:
+        """Return a loss function that also records the loss of each pair, without synchronising."""
+
+        def recording_loss(model: Transformer, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+            label_nll: list[Tensor] = []
+            sums = loss(model, batch, label_nll=label_nll)
+            means = mean_per_pair(torch.cat(label_nll), batch.labels != model.tgt_pad)
+            self._pending.append((batch.rows, batch.epoch or 0, means))
+            return sums
+
+        return recording_loss
+
+    def flush(self) -> None:
+        """Add the losses recorded on all ranks to the averages. All ranks must call this after the same step."""
+        pending, self._pending = self._pending, []
+        rows = np.concatenate([np.empty(0, np.int32), *(rows for rows, _, _ in pending)])
+        epochs = np.repeat([epoch for _, epoch, _ in pending], [len(rows) for rows, _, _ in pending]).astype(np.int64)
+        losses = torch.cat([torch.empty(0), *(losses.cpu() for _, _, losses in pending)]).numpy()
+        gathered: list[Records] = self.ranks.all_gather([(rows, epochs, losses)])
+        if self.ranks.is_rank0:
+            self._update(*map(np.concatenate, zip(*gathered, strict=True)))
+
+    def _update(self, rows: Rows, epochs: NDArray[np.int64], losses: Losses) -> None:
+        """Update the averages epoch by epoch, so that the result does not depend on the number of ranks.
+
+        A pair occurs once per epoch. If a batch was split because memory ran out, the record of its halves is the last
+        and replaces the first one.
+        """
+        if self.losses is None:
+            self.losses = np.full(self.n_pairs, np.nan, np.float32)
+        is_finite = np.isfinite(losses)
+        for epoch in np.unique(epochs).tolist():
+            chosen = is_finite & (epochs == epoch)
+            old, new = self.losses[rows[chosen]], losses[chosen]
+            self.losses[rows[chosen]] = np.where(np.isnan(old), new, old + np.float32(1 - DECAY) * (new - old))
+
+    def state(self) -> Tensor | None:
+        """Return the averages for a checkpoint."""
+        return None if self.losses is None else torch.from_numpy(self.losses)
+
+    def load(self, state: Tensor | None) -> None:
+        """Continue with the averages of a checkpoint, or from none, and forget what was recorded since."""
+        self._pending = []
+        self.losses = state.numpy() if state is not None and self.ranks.is_rank0 else None
+
+
+def mean_per_pair(label_nll: Tensor, is_label: Tensor) -> Tensor:
+    """Return the mean of each row over its labels. [N], [B, T] -> [B]."""
+    padded = torch.zeros(is_label.shape, device=label_nll.device).masked_scatter(is_label, label_nll)  # [B, T]
+    return padded.sum(1) / is_label.sum(1)
