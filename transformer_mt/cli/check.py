@@ -1,4 +1,4 @@
-"""`tmt check`: report faults of the training, validation and test pairs."""
+"""`tmt check`: report faults of the training, validation and test pairs, or the pairs that a model distrusts."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ from transformer_mt.errors import UserError
 from transformer_mt.system.files import write_text
 
 if TYPE_CHECKING:
+    from transformer_mt.config.root import Config
     from transformer_mt.data.quality.findings import CorpusReport, Finding
+    from transformer_mt.runs.folder import RunFolder
 
 MAX_TEXT = 100  # characters of a sentence that an example shows
 
 
 def run(args: argparse.Namespace) -> None:
-    """Run `tmt check`. The exit status is the highest severity."""
+    """Run `tmt check`. The exit status is the highest severity, or 0 for a list of pairs."""
     config, run = load_run_or_config(args.run_or_config, args.overrides)
     if args.workers < 1:
         raise UserError(f"check: --workers {args.workers}: pass a number of processes from 1")
@@ -32,6 +34,9 @@ def run(args: argparse.Namespace) -> None:
 
         for pair in iterate_filtered_out(config, args.show_removed):
             print(pair.where, pair.reason, pair.src, pair.tgt, sep="\t")
+        return
+    if args.worst is not None:
+        show_distrusted(args, config, run)
         return
     check_output(args.html)
     from transformer_mt.pipeline.check import check_corpus
@@ -47,6 +52,37 @@ def run(args: argparse.Namespace) -> None:
         show(report)
     sys.stdout.flush()
     sys.exit(report.severity)
+
+
+def show_distrusted(args: argparse.Namespace, config: Config, run: RunFolder | None) -> None:
+    """Print the pairs of `--worst` as a table, or as JSON with their whole text."""
+    if args.worst < 1:
+        raise UserError(f"check: --worst {args.worst}: pass a number of pairs from 1")
+    if run is None:
+        raise UserError(
+            f"check: --worst: {args.run_or_config} is a configuration; pass the folder of a run that was trained with "
+            "train.ledger=true"
+        )
+    from transformer_mt.pipeline.distrusted_pairs import find_distrusted
+
+    pairs = find_distrusted(run, config, args.worst)
+    if args.json:
+        print(
+            json.dumps({"name": config.name, "pairs": [pair._asdict() for pair in pairs]}, ensure_ascii=False, indent=1)
+        )
+        return
+    rows = [
+        (
+            f"{pair.loss:.2f}",
+            f"{pair.excess:+.2f}",
+            pair.where,
+            pair.reason,
+            json.dumps(pair.src[:MAX_TEXT], ensure_ascii=False),
+            json.dumps(pair.tgt[:MAX_TEXT], ensure_ascii=False),
+        )
+        for pair in pairs
+    ]
+    print_table(("loss", "excess", "line", "likely reason", "source", "target"), rows, numbers=(0, 1))
 
 
 def show(report: CorpusReport) -> None:

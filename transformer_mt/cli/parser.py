@@ -132,7 +132,10 @@ def _add_check(parser: argparse.ArgumentParser) -> None:
     add("overrides", nargs="*", default=[], metavar="section.key=value", help=OVERRIDES)
     add("--json", action="store_true", help=JSON)
     add("--html", type=Path, metavar="FILE", help="also write the findings, with examples and histograms, as one page")
-    add("--show-removed", metavar="RULE", help="list the pairs that a rule of data.filters removes, one per line")
+    help = "list the N training pairs that the model of RUN distrusts most, with a likely reason; needs train.ledger"
+    lists = parser.add_mutually_exclusive_group().add_argument
+    lists("--worst", type=int, metavar="N", help=help)
+    lists("--show-removed", metavar="RULE", help="list the pairs that a rule of data.filters removes, one per line")
     add("--workers", type=int, default=1, metavar="N", help="processes (default: 1)")
 
 

@@ -72,7 +72,7 @@ def describe_slide(name: str, corpus: ParallelCorpus, segment: Segment) -> Findi
     first, last = corpus.describe_line(segment.first), corpus.describe_line(segment.end - 1)
     rows = np.unique(np.linspace(segment.first, min(segment.end, segment.first + 10) - 1, 3).astype(int)).tolist()
     examples = [AffectedPair(corpus.describe_line(row), *next(corpus.rows(row, row + 1)), "") for row in rows]
-    message, remedy = _explain_offset(segment.offset)
+    message, remedy = explain_offset(segment.offset)
     return Finding(
         "alignment",
         "slide" if segment.offset is not None else "unaligned",
@@ -85,7 +85,8 @@ def describe_slide(name: str, corpus: ParallelCorpus, segment: Segment) -> Findi
     )
 
 
-def _explain_offset(offset: int | None) -> tuple[str, str]:
+def explain_offset(offset: int | None) -> tuple[str, str]:
+    """Return what is wrong with the lines of a segment, and a remedy."""
     if offset is None:
         return (
             f"do not belong together, neither line by line nor shifted by up to {MAX_OFFSET} lines",
@@ -118,7 +119,7 @@ def check_line_counts(name: str, source: Source) -> Iterator[Finding]:
         pairs = [*zip(read_lines(Path(src)), read_lines(Path(tgt)), strict=False)]
         faults = align_lines(lambda start, end, pairs=pairs: pairs[start:end], n_pairs).faults()
         for segment in faults[:1]:
-            message, remedy = _explain_offset(segment.offset)
+            message, remedy = explain_offset(segment.offset)
             rows = range(segment.first, min(segment.end, segment.first + 3))
             yield Finding(
                 "alignment",

@@ -144,6 +144,23 @@ def load_state(info: CheckpointInfo) -> State:
     return torch.load(info.path / STATE, map_location="cpu", weights_only=True)
 
 
+def load_last_state(run: RunFolder) -> State | None:
+    """Return the training state of the last checkpoint, or None if it has none, such as an average.
+
+    A training may delete that checkpoint in the meantime; then the last one is looked up again. Raises `UserError` for
+    damaged files, and without a checkpoint.
+    """
+    while True:
+        info = run.find_checkpoint("last")
+        if STATE not in info.files:
+            return None
+        try:
+            return load_state(info)
+        except UserError:
+            if info.path.exists():
+                raise
+
+
 def find_rollback_checkpoint(run: RunFolder, up_to: int) -> CheckpointInfo | None:
     """Return the last intact checkpoint up to a step, or None.
 

@@ -225,7 +225,7 @@ def _examine_stateless(task: Task) -> Result:
 
 def examine(task: Task, checks: Sequence[Check], *, count_lengths: bool = True) -> Result:
     """Apply checks to the blocks of a task. A rule that does not know the languages is left out."""
-    judges = {check: judge for check in checks if (judge := _make_judge(check, task.context()))}
+    judges = {check: judge for check in checks if (judge := make_judge(check, task.context()))}
     result = Result(examples={check.name: EvenSample() for check in judges})
     for block in task.blocks():
         slid = task.slid_indices(block)
@@ -240,7 +240,8 @@ def examine(task: Task, checks: Sequence[Check], *, count_lengths: bool = True) 
     return result
 
 
-def _make_judge(check: Check, context: FilterContext) -> Judge | None:
+def make_judge(check: Check, context: FilterContext) -> Judge | None:
+    """Return the judge of a check, or None if its rule does not know the languages."""
     if not isinstance(check.rule, Filter):
         return judge_pairs(check.rule)
     try:

@@ -1,0 +1,160 @@
+"""The losses of a run belong to the right lines, and the pairs that a model distrusts get a reason."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers import Tmt, assert_succeeded, assert_user_error
+
+from transformer_mt.config.root import load_run
+from transformer_mt.data.corpus import load_corpus
+from transformer_mt.data.quickstart import load_pairs
+from transformer_mt.data.sources import Source
+from transformer_mt.errors import UserError
+from transformer_mt.pipeline.distrusted_pairs import (
+    NO_REASON,
+    excess_over_median,
+    find_reasons,
+    largest,
+    load_losses,
+    take_block,
+)
+from transformer_mt.runs.checkpoints import STATE
+from transformer_mt.runs.folder import RunFolder
+from transformer_mt.runs.manifest import write_manifest
+
+TRAIN = ("train", "--config", "tiny.yaml", "train.ledger=true", "validation.every=6")
+CLEANED = ("data.validation=null", "data.filters=[{regex: {drop: '^one two'}}]", "data.max_length=9")
+
+
+@pytest.fixture(scope="module")
+def ledger_run(tiny: Path, tmt: Tmt, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Train with a ledger on pairs of which some are empty, too long, filtered out or held out. Return the run."""
+    folder = tmp_path_factory.mktemp("ledger")
+    shutil.copytree(tiny, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("runs"))
+    lines = (folder / "train.en").read_text(encoding="utf-8").split("\n")
+    lines[3], lines[5] = "", lines[5] * 9
+    (folder / "train.en").write_text("\n".join(lines), encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert_succeeded(tmt(*TRAIN, *CLEANED))
+    return folder / "runs" / "tiny"
+
+
+@pytest.fixture
+def here(ledger_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Copy the run with its texts to a folder that the test may modify, change to it, and return the run."""
+    shutil.copytree(ledger_run.parents[1], tmp_path / "copy")
+    monkeypatch.chdir(tmp_path / "copy")
+    return Path("runs/tiny")
+
+
+def test_each_loss_has_the_original_line_of_its_pair(here: Path) -> None:
+    run = RunFolder.open(here)
+    pairs = [*load_losses(run, load_run(run))]
+    src, tgt = (Path(f"train.{side}").read_text(encoding="utf-8").split("\n") for side in ("en", "de"))
+    assert [(pair.src, pair.tgt) for pair in pairs] == [(src[pair.line - 1], tgt[pair.line - 1]) for pair in pairs]
+    assert {pair.file for pair in pairs} == {"train.en"}
+    assert not {4, 6} & {pair.line for pair in pairs}  # dropped
+    assert not any(pair.src.startswith("one two") for pair in pairs)
+    assert 20 < len(pairs) < 48
+    assert np.isfinite([pair.loss for pair in pairs]).all()
+
+
+def test_the_corpus_is_encoded_again_if_the_cache_is_gone(here: Path) -> None:
+    run = RunFolder.open(here)
+    before = [*load_losses(run, load_run(run))]
+    shutil.rmtree("runs/.cache")
+    assert [*load_losses(run, load_run(run))] == before
+
+
+def test_worst_pairs_are_listed_with_their_losses(here: Path, tmt: Tmt) -> None:
+    listed = json.loads(assert_succeeded(tmt("check", here, "--worst", "5", "--json")))["pairs"]
+    run = RunFolder.open(here)
+    expected = sorted(load_losses(run, load_run(run)), key=lambda pair: -pair.excess)[:5]
+    for found, pair in zip(listed, expected, strict=True):
+        assert found["where"] == f"{pair.file}:{pair.line}"
+        assert (found["loss"], found["excess"]) == (pair.loss, pair.excess)
+        assert (found["src"], found["tgt"]) == (pair.src, pair.tgt)
+    header, *rows = assert_succeeded(tmt("check", here, "--worst", "5")).splitlines()
+    assert header.split("  ")[0] == "loss"
+    assert [row.split()[2] for row in rows] == [found["where"] for found in listed]
+
+
+def test_more_pairs_than_the_run_has_are_all_listed(here: Path, tmt: Tmt) -> None:
+    run = RunFolder.open(here)
+    listed = json.loads(assert_succeeded(tmt("check", here, "--worst", "999", "--json")))["pairs"]
+    assert len(listed) == len([*load_losses(run, load_run(run))])
+
+
+def test_a_run_without_ledger_is_refused_with_the_remedy(in_tiny: Path, tiny_run: Path, tmt: Tmt) -> None:
+    assert_user_error(tmt("check", tiny_run, "--worst", "5"), "has no training ledger; train with train.ledger=true")
+
+
+def test_a_checkpoint_without_training_state_has_no_ledger(here: Path, tmt: Tmt) -> None:
+    last = RunFolder.open(here).find_checkpoint("last")
+    (last.path / STATE).unlink()
+    write_manifest(last.path / "checkpoint.json", {"step": last.step, "metric": last.metric, "scores": last.scores})
+    assert_user_error(tmt("check", here, "--worst", "5"), "its last checkpoint has no training ledger")
+
+
+def test_changed_text_is_refused(here: Path, tmt: Tmt) -> None:
+    text = Path("train.en").read_text(encoding="utf-8")
+    Path("train.en").write_text(text.replace("one three", "one seven"), encoding="utf-8")
+    assert_user_error(tmt("check", here, "--worst", "5"), "the text of data.train has changed")
+
+
+def test_another_length_limit_is_refused(here: Path) -> None:
+    run = RunFolder.open(here)
+    with pytest.raises(UserError, match=r"the ledger has \d+ losses for \d+ training pairs"):
+        load_losses(run, load_run(run, ["data.too_long=truncate"]))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("tiny.yaml", "--worst", "5"), "tiny.yaml is a configuration; pass the folder of a run"),
+        (("runs/tiny", "--worst", "0"), "--worst 0: pass a number of pairs from 1"),
+    ],
+)
+def test_wrong_arguments_are_refused(here: Path, tmt: Tmt, arguments: tuple[str, ...], message: str) -> None:
+    assert_user_error(tmt("check", *arguments), message)
+
+
+# --- ranking and reasons ----------------------------------------------------------------------------------------------
+
+
+def test_loss_is_compared_with_pairs_of_the_same_length() -> None:
+    lengths = np.array([3] * 5 + [20] * 5, np.int32)
+    losses = np.array([5.0, 5.1, 4.9, 5.2, np.nan, 2.0, 2.1, 1.9, 3.5, 2.0], np.float32)
+    excess = excess_over_median(losses, lengths)
+    medians = [np.nanmedian(losses[:5])] * 5 + [np.median(losses[5:])] * 5
+    np.testing.assert_allclose(excess, losses - medians, rtol=1e-6)
+    assert largest(excess, 2).tolist() == [8, 3]
+    assert len(largest(excess, 99)) == 9  # a pair that was not seen is not ranked
+
+
+def test_reasons_are_those_of_the_filters(tmp_path: Path) -> None:
+    pairs = [(en, de) for en, de in load_pairs("train")[:600]]
+    planted = {
+        10: (pairs[10][0], pairs[10][0]),
+        20: ("It weighs 1457 grams and 8310 tons.", "Es wiegt 9911 Gramm und 7264 Tonnen."),
+        30: (pairs[30][0], "ja " * 9),
+    }
+    for row, pair in planted.items():
+        pairs[row] = pair
+    for side, name in enumerate(("a.en", "a.de")):
+        (tmp_path / name).write_text("".join(f"{pair[side]}\n" for pair in pairs), encoding="utf-8")
+    source = Source(src=(str(tmp_path / "a.en"),), tgt=(str(tmp_path / "a.de"),))
+    corpus = load_corpus(source, "en", "de", tmp_path / "cache")
+    block = take_block(corpus, np.array([30, 20, 10, 40], np.int32))
+    assert block.lines.tolist() == [31, 21, 11, 41]
+    reasons = find_reasons(corpus, block, ("en", "de"))
+    assert "repetition: target repeats itself" in reasons[0]
+    assert "numbers: 0% of the numbers agree" in reasons[1]
+    assert "copy: 100% of the words are the same" in reasons[2]
+    assert reasons[3] == NO_REASON

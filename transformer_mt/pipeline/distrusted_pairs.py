@@ -1,0 +1,166 @@
+"""Training pairs that the model of a run distrusts, by their losses in the training ledger.
+
+The mean loss of a short sentence is higher than that of a long one, and it varies more. Pairs are therefore ranked by
+the excess of their loss over the median of pairs with about as many target tokens.
+
+`N` pairs of the encoded training corpus.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from transformer_mt.config.root import Config
+from transformer_mt.data.bucketing import Lengths, Rows
+from transformer_mt.data.corpus import ParallelCorpus
+from transformer_mt.data.encoding import EncodedCorpus
+from transformer_mt.data.quality.checks import CHECKS, Task, make_judge
+from transformer_mt.data.quality.filtering import read_blocks
+from transformer_mt.data.quality.rules import Block
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
+from transformer_mt.errors import UserError
+from transformer_mt.pipeline.check import explain_offset, find_slides
+from transformer_mt.pipeline.data import encode_training, load_split
+from transformer_mt.runs.checkpoints import load_last_state
+from transformer_mt.runs.folder import RunFolder
+
+N_GROUPS = 50  # of pairs with similar lengths, each with its own median
+NO_REASON = "no filter objects: maybe a free translation or rare words"
+
+Losses = NDArray[np.float32]
+
+
+class PairLoss(NamedTuple):
+    """A training pair as the model has seen it: after `data.filters`."""
+
+    file: str
+    line: int
+    src: str
+    tgt: str
+    loss: float  # running loss in nats per target token; NaN: not seen yet
+    excess: float  # over the median of pairs of similar length; NaN: not seen yet
+
+
+class DistrustedPair(NamedTuple):
+    """A pair with a high loss."""
+
+    where: str  # file:line
+    loss: float
+    excess: float
+    reason: str
+    src: str
+    tgt: str
+
+
+@dataclass(frozen=True)
+class RunLosses:
+    """The training pairs of a run with their losses at its last checkpoint."""
+
+    corpus: EncodedCorpus
+    losses: Losses  # [N]
+    excess: Losses  # [N]
+
+    def __iter__(self) -> Iterator[PairLoss]:
+        """Yield all pairs in the order of the corpus."""
+        text, row = self.corpus.text, 0
+        for block in read_blocks(text):
+            first, last = (
+                np.searchsorted(self.corpus.text_rows, (block.rows[0], block.rows[-1] + 1)) if len(block) else (0, 0)
+            )
+            for i in (self.corpus.text_rows[first:last] - block.rows[0]).tolist():
+                file, line = text.files[block.files[i]], int(block.lines[i])
+                yield PairLoss(file, line, block.src[i], block.tgt[i], float(self.losses[row]), float(self.excess[row]))
+                row += 1
+
+
+def load_losses(run: RunFolder, config: Config) -> RunLosses:
+    """Return the training pairs of a run with their running losses. The corpus is encoded again if its cache is gone.
+
+    Raises:
+        UserError: The run has no ledger, or the text has changed since the run was created.
+    """
+    state = load_last_state(run)
+    losses = None if state is None else state.get("ledger")
+    if losses is None:
+        raise UserError(
+            f"{run.path}: its last checkpoint has no training ledger; train with train.ledger=true "
+            "(a run that is not finished may be resumed with it), and try again"
+        )
+    text = load_split(config, "train")
+    if text.fingerprint != run.read_metadata()["sha256"]["train"]:
+        raise UserError(
+            f"{run.path}: the text of data.train has changed since the run was created, so that the losses belong to "
+            "other lines;\nrestore it, or train again"
+        )
+    corpus = encode_training(config, text, TokenizerPair.load(run.tokenizer))
+    if len(losses) != len(corpus):
+        raise UserError(
+            f"{run.path}: the ledger has {len(losses):,} losses for {len(corpus):,} training pairs; "
+            "was its config.yaml changed? Restore it, or train again"
+        )
+    losses = cast(Losses, losses.numpy())
+    return RunLosses(corpus, losses, excess_over_median(losses, corpus.tgt.lengths))
+
+
+def excess_over_median(losses: Losses, lengths: Lengths) -> Losses:
+    """Subtract from each loss the median of the pairs with a similar number of target tokens. [N], [N] -> [N]."""
+    bounds = np.unique(np.quantile(lengths, np.linspace(0, 1, N_GROUPS, endpoint=False)))
+    groups = np.searchsorted(bounds, lengths, "right")
+    excess = np.full_like(losses, np.nan)
+    for group in np.unique(groups):
+        of_group = (groups == group) & ~np.isnan(losses)
+        if of_group.any():
+            excess[of_group] = losses[of_group] - np.median(losses[of_group])
+    return excess
+
+
+def find_distrusted(run: RunFolder, config: Config, count: int) -> list[DistrustedPair]:
+    """Return the `count` pairs with the largest excess loss, the largest first, with a likely reason."""
+    pairs = load_losses(run, config)
+    rows = largest(pairs.excess, count)
+    block = take_block(pairs.corpus.text, pairs.corpus.text_rows[rows])
+    reasons = find_reasons(pairs.corpus.text, block, (config.data.src_lang, config.data.tgt_lang))
+    files = [pairs.corpus.text.files[int(file)] for file in block.files]
+    return [
+        DistrustedPair(f"{file}:{line}", float(pairs.losses[row]), float(pairs.excess[row]), reason, src, tgt)
+        for file, line, row, reason, src, tgt in zip(
+            files, block.lines.tolist(), rows.tolist(), reasons, block.src, block.tgt, strict=True
+        )
+    ]
+
+
+def largest(values: Losses, count: int) -> NDArray[np.int64]:
+    """Return the indices of the largest values, the largest first, without NaN. The order of equal values is theirs."""
+    order = np.argsort(-values, kind="stable")  # NaN is last
+    return order[: min(count, int(np.count_nonzero(~np.isnan(values))))]
+
+
+def take_block(corpus: ParallelCorpus, rows: Rows) -> Block:
+    """Return some rows of a corpus, in the given order."""
+    chosen = rows.astype(np.int64)
+    found = cast(dict[str, Any], corpus.table[chosen if corpus.selected is None else corpus.selected[chosen]])
+    files, lines = np.array(found["file"], np.int32), np.array(found["line"], np.int64)
+    return Block(found["src"], found["tgt"], files, lines, chosen)
+
+
+def find_reasons(corpus: ParallelCorpus, block: Block, languages: tuple[str, str]) -> list[str]:
+    """Return for each pair of a block which content checks of `tmt check` object, or `NO_REASON`."""
+    task = Task(corpus, languages, {}, find_slides(corpus), 0, len(corpus))
+    slid = task.slid_indices(block)
+    reasons: list[list[str]] = [[] for _ in block.src]
+    for segment in task.slid:
+        for i in slid:
+            if segment.first <= block.rows[i] < segment.end:
+                reasons[i].append(f"slide: {explain_offset(segment.offset)[0]}")
+    for check in CHECKS:
+        if check.group != "content" or (judge := make_judge(check, task.context())) is None:
+            continue
+        for i, reason in judge(block).items():
+            if not (check.compares_sides and i in slid):
+                reasons[i].append(f"{check.name}: {reason}")
+    return ["; ".join(found) or NO_REASON for found in reasons]
