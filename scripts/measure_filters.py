@@ -1,4 +1,4 @@
-"""Measure the rules of data.filters on text of several scripts: removed pairs, planted faults found, pairs per second.
+"""Measure the filters of data.filters on text of several scripts: removed pairs, recall, pairs per second.
 
 The corpora are Multi30k (English with German and Czech), and the messages of the programs that are installed here
 (gettext catalogues, English with Russian and Chinese), which are full of names, commands and placeholders.
@@ -20,12 +20,12 @@ from pydantic import TypeAdapter
 
 from transformer_mt.data.corpus import ParallelCorpus, load_corpus
 from transformer_mt.data.quality.config import FILTERS, FilterList
-from transformer_mt.data.quality.filtering import FilterRun
-from transformer_mt.data.quality.rules import AffectedPair, Block
+from transformer_mt.data.quality.filter_base import Block, PairExample
+from transformer_mt.data.quality.filtering import FilterPass
 from transformer_mt.data.sources import Source
 
 CATALOGUES = {"ru": "ru", "zh": "zh_CN"}  # language -> folder in /usr/share/locale
-RULES = [name for name in FILTERS if name not in ("overlap", "regex", "score", "command")]
+FILTER_NAMES = [name for name in FILTERS if name not in ("overlap", "regex", "score", "command")]
 N_CLEAN, N_PLANTED = 5000, 200
 OTHER_SCRIPT = {"ru": "两个男人在街上安静地交谈", "other": "Двое мужчин тихо беседуют на улице"}
 
@@ -52,8 +52,8 @@ def read_messages(folder: str) -> list[Pair]:
     return [pair for pair in messages.items() if "\n" not in "".join(pair)]
 
 
-def plant_faults(pairs: Sequence[Pair], language: str, foreign: Sequence[str]) -> dict[str, list[Pair]]:
-    """Return damaged pairs for each rule. `foreign` has sentences of a third language."""
+def plant_bad_pairs(pairs: Sequence[Pair], language: str, foreign: Sequence[str]) -> dict[str, list[Pair]]:
+    """Return damaged pairs for each filter. `foreign` has sentences of a third language."""
     sentences = [pair for pair in pairs if len(pair[0].split()) >= 6 and pair[1] and not re.search(r"%|--|\[", pair[0])]
     chosen = random.Random(1).sample(sentences, N_PLANTED)
     script = OTHER_SCRIPT.get(language, OTHER_SCRIPT["other"])
@@ -81,61 +81,62 @@ def store(pairs: Sequence[Pair], language: str, folder: Path) -> ParallelCorpus:
     return load_corpus(source, "en", language, folder / "cache")
 
 
-def apply(corpus: ParallelCorpus, rule: str, language: str, folder: Path) -> tuple[list[int], FilterRun, float]:
-    """Return the rows that a rule affects, its run, and the seconds without those of reading."""
+def apply(corpus: ParallelCorpus, filter_: str, language: str, folder: Path) -> tuple[list[int], FilterPass, float]:
+    """Return the rows that a filter affects, its run, and the seconds without those of reading."""
     rows: list[int] = []
 
     def observe(number: int, block: Block, reasons: Mapping[int, str]) -> None:
         rows.extend(block.rows[list(reasons)].tolist())
 
-    def seconds(rules: list[str], **options: Any) -> tuple[FilterRun, float]:
-        filters = TypeAdapter(FilterList).validate_python(rules)
-        run = FilterRun(corpus, filters, ("en", language), {}, folder, **options)
+    def seconds(names: list[str], **options: Any) -> tuple[FilterPass, float]:
+        filters = TypeAdapter(FilterList).validate_python(names)
+        run = FilterPass(corpus, filters, ("en", language), {}, folder, **options)
         start = time.perf_counter()
         for _ in run.blocks():
             pass
         return run, time.perf_counter() - start
 
-    seconds([rule])  # loads libraries
+    seconds([filter_])  # loads libraries
     reading = seconds([])[1]
-    run, total = seconds([rule], observe=observe)
+    run, total = seconds([filter_], observe=observe)
     return rows, run, total - reading
 
 
 def measure(
-    name: str, pairs: Sequence[Pair], language: str, foreign: Sequence[str], rules: Sequence[str]
-) -> Iterator[tuple[str, tuple[AffectedPair, ...]]]:
-    """Yield a row of the table for each rule, and examples of what it removes."""
-    faults = plant_faults(pairs, language, foreign)
-    for rule in rules:
+    name: str, pairs: Sequence[Pair], language: str, foreign: Sequence[str], filters: Sequence[str]
+) -> Iterator[tuple[str, tuple[PairExample, ...]]]:
+    """Yield a row of the table for each filter, and examples of what it removes."""
+    planted = plant_bad_pairs(pairs, language, foreign)
+    for filter_ in filters:
         with tempfile.TemporaryDirectory() as folder:
             corpus = store(pairs, language, Path(folder))
-            rows, run, seconds = apply(corpus, rule, language, Path(folder))
+            rows, run, seconds = apply(corpus, filter_, language, Path(folder))
         (report,) = run.reports()
         found = ""
-        if rule in faults:
+        if filter_ in planted:
             clean = [*pairs[:N_CLEAN]]
             with tempfile.TemporaryDirectory() as folder:
-                damaged = store([*clean, *faults[rule]], language, Path(folder))
-                hits = sum(row >= len(clean) for row in apply(damaged, rule, language, Path(folder))[0])
-            found = f"{hits / len(faults[rule]):.1%}"
+                damaged = store([*clean, *planted[filter_]], language, Path(folder))
+                hits = sum(row >= len(clean) for row in apply(damaged, filter_, language, Path(folder))[0])
+            found = f"{hits / len(planted[filter_]):.1%}"
         speed = f"{len(pairs) / seconds:,.0f}" if seconds > 0 else ""
-        yield f"| {name} | `{rule}` | {len(rows):,} of {len(pairs):,} | {found} | {speed} |", report.examples
+        yield f"| {name} | `{filter_}` | {len(rows):,} of {len(pairs):,} | {found} | {speed} |", report.examples
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder with train.en, train.de and train.cs")
     parser.add_argument("--examples", type=Path, help="file for the examples of removed pairs")
-    parser.add_argument("--rules", nargs="+", choices=RULES, default=RULES, help="rules to measure (default: all)")
+    help = "filters to measure (default: all)"
+    parser.add_argument("--filters", nargs="+", choices=FILTER_NAMES, default=FILTER_NAMES, help=help)
     args = parser.parse_args()
     corpora = {f"en-{language}": (read_multi30k(args.data, language), language) for language in ("de", "cs")}
     corpora |= {f"en-{language}": (read_messages(folder), language) for language, folder in CATALOGUES.items()}
-    print("| corpus | rule | removed or changed | planted faults found | pairs/s |\n|---|---|---|---|---|")
+    print("| corpus | filter | removed or changed | planted pairs found | pairs/s |\n|---|---|---|---|---|")
     for name, (pairs, language) in corpora.items():
         foreign = read_multi30k(args.data, "cs" if language == "de" else "de")[::100]
         sentences = [tgt for _, tgt in foreign]
-        for row, examples in measure(name, pairs, language, sentences, args.rules) if pairs else ():
+        for row, examples in measure(name, pairs, language, sentences, args.filters) if pairs else ():
             print(row, flush=True)
             if args.examples:
                 with args.examples.open("a", encoding="utf-8") as file:

@@ -60,13 +60,15 @@ def _section(
 ) -> Iterator[str]:
     """Yield a heading, a table of the keys, and the sections inside. `prefix` is the dotted path with a final dot."""
     keys: list[str] = []
-    rules: list[str] = []
+    filters: list[str] = []
     inner: list[tuple[str, str, dict[str, Any]]] = []
     for key, schema in section["properties"].items():
         name = _section_name(schema)
-        if found := _rules(schema):
-            keys.append(_row(prefix + key, {"rules": True, **schema}))
-            rules += (_row(f"{rule}.{option}", below) for rule, keys_of in found for option, below in keys_of.items())
+        if found := _filters(schema):
+            keys.append(_row(prefix + key, {"filters": True, **schema}))
+            filters += (
+                _row(f"{filter_}.{option}", below) for filter_, keys_of in found for option, below in keys_of.items()
+            )
         elif name is None:
             keys.append(_row(prefix + key, schema))
         elif name != SOURCE:
@@ -83,11 +85,11 @@ def _section(
     if SOURCE in map(_section_name, section["properties"].values()):
         about = "the keys of `data.train`, `data.validation` and each entry of `data.test`"
         yield from _section("A source of sentence pairs", "", sections[SOURCE], {}, level + 1, about)
-    if rules:
-        yield f"{'#' * (level + 1)} Filter rules\n"
-        yield "A rule is a name, such as `length`, or a name with options, such as `length: {max: 200}`.\n"
+    if filters:
+        yield f"{'#' * (level + 1)} Filters\n"
+        yield "A filter is a name, such as `length`, or a name with options, such as `length: {max: 200}`.\n"
         yield "| option | values | default | meaning |\n|---|---|---|---|"
-        yield "\n".join(rules) + "\n"
+        yield "\n".join(filters) + "\n"
     for path, description, below in inner:
         yield from _section(f"`{path}`", f"{path}.", below, sections, 3 if "." in path else 2, description)
 
@@ -100,10 +102,10 @@ def _section_name(schema: dict[str, Any]) -> str | None:
     return next((name for part in inner if (name := _section_name(part))), None)
 
 
-def _rules(schema: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """Return the rules of a list of rules, each with the schemas of its options."""
+def _filters(schema: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Return the filters of a list of filters, each with the schemas of its options."""
     forms: list[dict[str, Any]] = schema.get("items", {}).get("anyOf", [])
-    return [(name, rule["properties"]) for form in forms for name, rule in form.get("properties", {}).items()]
+    return [(name, filter_["properties"]) for form in forms for name, filter_ in form.get("properties", {}).items()]
 
 
 def _row(path: str, schema: dict[str, Any], shown: str = "") -> str:
@@ -119,8 +121,8 @@ def _values(schema: dict[str, Any]) -> str:
     """Describe the values that a key accepts."""
     if schema.get("source"):
         return "[source](#a-source-of-sentence-pairs)"
-    if schema.get("rules"):
-        return "list of [rules](#filter-rules)"
+    if schema.get("filters"):
+        return "list of [filters](#filters)"
     if "anyOf" in schema:
         return ", ".join(dict.fromkeys(_values(part) for part in schema["anyOf"]))
     if "enum" in schema:

@@ -181,7 +181,7 @@ def make_corpus() -> Callable[..., EncodedCorpus]:
     import numpy as np
     from datasets import Dataset
 
-    from transformer_mt.data.block_encoding import FilterCounts
+    from transformer_mt.data.block_encoding import LengthLimitCounts
     from transformer_mt.data.corpus import ParallelCorpus
     from transformer_mt.data.encoding import EncodedCorpus, EncodedSide
 
@@ -193,6 +193,6 @@ def make_corpus() -> Callable[..., EncodedCorpus]:
 
     def make_corpus(src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> EncodedCorpus:
         rows = np.arange(len(src), dtype=np.int32)
-        return EncodedCorpus(make_side(src), make_side(tgt), untold, rows, FilterCounts())
+        return EncodedCorpus(make_side(src), make_side(tgt), untold, rows, LengthLimitCounts())
 
     return make_corpus

@@ -9,7 +9,7 @@ import pytest
 from helpers import Tmt, assert_succeeded, assert_user_error
 
 
-def write_fault(folder: Path, line: int, text: str) -> None:
+def replace_line(folder: Path, line: int, text: str) -> None:
     path = folder / "train.en"
     lines = path.read_text(encoding="utf-8").split("\n")
     lines[line - 1] = text
@@ -17,7 +17,7 @@ def write_fault(folder: Path, line: int, text: str) -> None:
 
 
 def test_findings_are_printed_with_examples_and_remedies(run_copy: Path, tmt: Tmt) -> None:
-    write_fault(Path.cwd(), 7, "<b>one</b> two three")
+    replace_line(Path.cwd(), 7, "<b>one</b> two three")
     printed = tmt("check", "tiny.yaml").stdout
     assert "sentence pairs: 50 in train, 8 in validation, 6 in unseen" in printed
     assert "\ncontent: html\n  train.en:7  source\n" in printed
@@ -29,12 +29,12 @@ def test_the_exit_status_is_the_highest_severity(run_copy: Path, tmt: Tmt) -> No
     report = json.loads(done.stdout)
     assert done.returncode == {"info": 0, "warning": 1, "error": 2}[report["severity"]]
     for line in range(1, 30):
-        write_fault(Path.cwd(), line, "")
+        replace_line(Path.cwd(), line, "")
     report = tmt("check", "tiny.yaml", "--json")
     assert report.returncode == 2
     empty = next(f for f in json.loads(report.stdout)["findings"] if f["name"] == "empty")
     assert (empty["severity"], empty["count"], empty["total"]) == ("error", 29, 50)
-    assert empty["examples"][0]["where"] == "train.en:1"
+    assert empty["examples"][0]["location"] == "train.en:1"
 
 
 def test_a_run_is_checked_with_its_own_tokenizers(run_copy: Path, tmt: Tmt) -> None:
@@ -43,15 +43,17 @@ def test_a_run_is_checked_with_its_own_tokenizers(run_copy: Path, tmt: Tmt) -> N
 
 
 def test_removed_pairs_are_listed_with_their_lines(run_copy: Path, tmt: Tmt) -> None:
-    write_fault(Path.cwd(), 7, "<b>one</b> two three")
-    rule = "data.filters=[{regex: {drop: '<b>'}}]"
-    printed = assert_succeeded(tmt("check", "tiny.yaml", rule, "--show-removed", "regex"))
+    replace_line(Path.cwd(), 7, "<b>one</b> two three")
+    filter_ = "data.filters=[{regex: {drop: '<b>'}}]"
+    printed = assert_succeeded(tmt("check", "tiny.yaml", filter_, "--show-removed", "regex"))
     assert printed.startswith("train.en:7\tfound <b>\t<b>one</b> two three\t")
-    assert_user_error(tmt("check", "tiny.yaml", rule, "--show-removed", "length"), "has no rule length; it has regex")
+    assert_user_error(
+        tmt("check", "tiny.yaml", filter_, "--show-removed", "length"), "has no filter length; it has regex"
+    )
 
 
 def test_a_page_is_written_with_the_findings(run_copy: Path, tmt: Tmt) -> None:
-    write_fault(Path.cwd(), 7, "<script>alert(1)</script> two three")
+    replace_line(Path.cwd(), 7, "<script>alert(1)</script> two three")
     assert "content: html" in tmt("check", "tiny.yaml", "--html", "report.html").stdout
     page = Path("report.html").read_text(encoding="utf-8")
     assert "train.en:7" in page
@@ -65,7 +67,7 @@ def test_a_page_is_written_with_the_findings(run_copy: Path, tmt: Tmt) -> None:
         (("missing.yaml",), "missing.yaml: no such run folder and no such YAML file"),
         (("tiny.yaml", "--html", "missing/report.html"), "missing/report.html: there is no folder"),
         (("tiny.yaml", "--html", "."), ".: is a directory; pass a file"),
-        (("tiny.yaml", "--workers", "0"), "--workers 0: pass a number of processes from 1"),
+        (("tiny.yaml", "--workers", "0"), "--workers 0: pass at least 1 process"),
     ],
 )
 def test_wrong_arguments_are_refused(in_tiny: Path, tmt: Tmt, arguments: tuple[str, ...], message: str) -> None:

@@ -40,7 +40,7 @@ def test_training_finds_everything_in_the_cache(
         (filtering, "_write_filtered"),
         (pipeline_data, "build_tokenizers"),
         (encoding, "_write_arrays"),
-        (report, "_find_repetitions"),
+        (report, "_find_duplicates_and_leaks"),
     ):
         monkeypatch.setattr(module, name, never)
     config = configuration.load(Path("tiny.yaml"), settings)
@@ -52,7 +52,7 @@ def test_training_finds_everything_in_the_cache(
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
-        (("--workers", "0"), ("--workers 0: must be at least 1",)),
+        (("--workers", "0"), ("--workers 0: pass at least 1 process",)),
         (("data.train={src: missing, tgt: train.de}",), ("missing: no such file",)),
         (("data.filters=[{length: {min: 9}}]",), ("data.filters.0.length: no pair of 50 is left",)),
         (("tokenizer.vocab_size=5",), ("tokenizer.vocab_size",)),
@@ -62,7 +62,7 @@ def test_wrong_input_is_refused(
     arguments: tuple[str, ...], parts: tuple[str, ...], in_tiny: Path, tmp_path: Path, tmt: Tmt
 ) -> None:
     assert_user_error(tmt("prepare", "tiny.yaml", f"data.cache_dir={tmp_path}", *arguments), *parts)
-    assert not [path for path in tmp_path.iterdir() if path.suffix in (".maker", ".tmp")]
+    assert not [path for path in tmp_path.iterdir() if path.suffix == ".tmp"]
 
 
 def test_text_that_does_not_fit_on_the_disk_is_refused_before_it_is_read(
@@ -79,16 +79,16 @@ import time
 from transformer_mt.cli.main import main
 from transformer_mt.data import array_files, blocks, encoding
 
-blocks.BLOCK_SIZE, encoding.MIN_PAIRS_PER_WORKER, array_files.CHECKPOINT_SECONDS = 5, 1, 0
-checkpoint = array_files.ArrayWriter.checkpoint
+blocks.BLOCK_SIZE, encoding.MIN_PAIRS_PER_WORKER, array_files.SAVE_SECONDS = 5, 1, 0
+save_progress = array_files.ArrayWriter.save_progress
 
-def checkpoint_slowly(self, state):
-    checkpoint(self, state)
+def save_slowly(self, state):
+    save_progress(self, state)
     print(state["n_rows"], flush=True)
     time.sleep(DELAY)
 
 if __name__ == "__main__":
-    array_files.ArrayWriter.checkpoint = checkpoint_slowly
+    array_files.ArrayWriter.save_progress = save_slowly
     main()
 """
 

@@ -17,7 +17,7 @@ from transformer_mt.config.root import Config
 from transformer_mt.data import array_files, block_encoding, blocks, encoding
 from transformer_mt.data.array_files import ArrayWriter
 from transformer_mt.data.batches import BatchStream
-from transformer_mt.data.block_encoding import BlockEncoder, FilterCounts, LengthLimit
+from transformer_mt.data.block_encoding import BlockEncoder, LengthLimit, LengthLimitCounts
 from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.encoding import EncodedCorpus, EncodedSide, encode_corpus
 from transformer_mt.data.tokenizers.config import TokenizerConfig
@@ -63,7 +63,7 @@ def test_empty_and_long_pairs_are_dropped_as_pairs(write_corpus: WriteCorpus, to
     found = encode_corpus(write_corpus(PAIRS), tokenizers, LIMIT, Path("cache"))
     assert texts(found, tokenizers) == [PAIRS[row] for row in (0, 6, 7)]
     assert found.text_rows.tolist() == [0, 6, 7]
-    assert found.filtered == FilterCounts(
+    assert found.limit_counts == LengthLimitCounts(
         empty=3, too_long=2, truncated=0, examples={"empty": [1, 2, 5], "too_long": [3, 4]}
     )
 
@@ -73,7 +73,7 @@ def test_long_pairs_are_truncated_on_request(write_corpus: WriteCorpus, tokenize
     expected = [PAIRS[0], ("a a a a a", "x"), ("a", "y y y y y"), PAIRS[6], PAIRS[7]]
     assert texts(found, tokenizers) == expected
     assert found.text_rows.tolist() == [0, 3, 4, 6, 7]
-    assert found.filtered == FilterCounts(
+    assert found.limit_counts == LengthLimitCounts(
         empty=3, too_long=0, truncated=2, examples={"empty": [1, 2, 5], "truncated": [3, 4]}
     )
 
@@ -99,14 +99,14 @@ def test_without_a_limit_every_pair_is_kept(write_corpus: WriteCorpus, tokenizer
     found = encode_corpus(write_corpus(PAIRS), tokenizers, None, Path("cache"))
     assert texts(found, tokenizers) == PAIRS
     assert found.text_rows.tolist() == list(range(len(PAIRS)))
-    assert found.filtered == FilterCounts()
+    assert found.limit_counts == LengthLimitCounts()
 
 
 def test_pairs_that_normalise_to_nothing_are_empty(write_corpus: WriteCorpus) -> None:
     config = TokenizerConfig(vocab_size=300, min_frequency=1, normalization=("control_characters",))
     corpus = write_corpus([("a", "x"), ("\x07", "x"), ("a", "\x07")])
     found = encode_corpus(corpus, build_tokenizers(config, PAIRS), LIMIT, Path("cache"))
-    assert (len(found), found.filtered) == (1, FilterCounts(empty=2, examples={"empty": [1, 2]}))
+    assert (len(found), found.limit_counts) == (1, LengthLimitCounts(empty=2, examples={"empty": [1, 2]}))
 
 
 @pytest.mark.parametrize("block_size", [1, 3, 8])
@@ -124,12 +124,12 @@ def test_encoding_does_not_depend_on_the_block_size(
     found = encode_corpus(write_corpus(PAIRS, "blocks"), tokenizers, limit, Path("blocks"))
     assert texts(found, tokenizers) == texts(whole, tokenizers)
     assert found.text_rows.tolist() == whole.text_rows.tolist()
-    assert found.filtered == whole.filtered
+    assert found.limit_counts == whole.limit_counts
 
 
 def test_only_the_first_few_dropped_pairs_are_examples(write_corpus: WriteCorpus, tokenizers: TokenizerPair) -> None:
     found = encode_corpus(write_corpus([("a", "")] * 9 + [("a", "x")]), tokenizers, LIMIT, Path("cache"))
-    assert found.filtered == FilterCounts(empty=9, examples={"empty": [0, 1, 2, 3, 4]})
+    assert found.limit_counts == LengthLimitCounts(empty=9, examples={"empty": [0, 1, 2, 3, 4]})
 
 
 def test_ids_are_16_bits_and_memory_mapped(write_corpus: WriteCorpus, tokenizers: TokenizerPair) -> None:
@@ -153,8 +153,8 @@ def test_a_corpus_is_encoded_once_until_its_inputs_change(write_corpus: WriteCor
     encode_corpus(corpus, tokenizers, LIMIT, Path("cache"))
     (cached,) = Path("cache").glob("ids-*/arrays.json")
     description = json.loads(cached.read_text(encoding="utf-8"))
-    cached.write_text(json.dumps({**description, "filtered": {"empty": 99}}), encoding="utf-8")
-    assert encode_corpus(corpus, tokenizers, LIMIT, Path("cache")).filtered.empty == 99, "taken from the cache"
+    cached.write_text(json.dumps({**description, "limit_counts": {"empty": 99}}), encoding="utf-8")
+    assert encode_corpus(corpus, tokenizers, LIMIT, Path("cache")).limit_counts.empty == 99, "taken from the cache"
     for changed in (
         (other_corpus, tokenizers, LIMIT),
         (corpus, build_tokenizers(TokenizerConfig(vocab_size=300), PAIRS), LIMIT),
@@ -163,7 +163,7 @@ def test_a_corpus_is_encoded_once_until_its_inputs_change(write_corpus: WriteCor
         (corpus, tokenizers, None),
         (corpus.select(np.array([0]), "first"), tokenizers, LIMIT),
     ):
-        assert encode_corpus(*changed, Path("cache")).filtered.empty != 99
+        assert encode_corpus(*changed, Path("cache")).limit_counts.empty != 99
     assert len([*Path("cache").glob("ids-*")]) == 7
     assert not [*Path("cache").glob(".ids-*")]
 
@@ -179,7 +179,7 @@ def test_ids_of_large_vocabularies_have_32_bits(vocab_size: int, dtype: type) ->
 @pytest.fixture
 def in_blocks_of_2(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "BLOCK_SIZE", 2)
-    monkeypatch.setattr(array_files, "CHECKPOINT_SECONDS", 0)
+    monkeypatch.setattr(array_files, "SAVE_SECONDS", 0)
     monkeypatch.setattr(encoding, "MIN_PAIRS_PER_WORKER", 1)
 
 
@@ -203,16 +203,16 @@ def test_killed_worker_is_reported_and_finished_blocks_are_kept(
     write_corpus: WriteCorpus, tokenizers: TokenizerPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     corpus = write_corpus(PAIRS * 10)
-    checkpoint, count = ArrayWriter.checkpoint, itertools.count()
+    save_progress, count = ArrayWriter.save_progress, itertools.count()
 
     def kill_workers(self: ArrayWriter, state: dict[str, Any]) -> None:
-        checkpoint(self, state)
+        save_progress(self, state)
         if next(count) == 5:
             for process in multiprocessing.active_children():
                 process.kill()
 
-    monkeypatch.setattr(ArrayWriter, "checkpoint", kill_workers)
-    with pytest.raises(UserError, match="one of 2 processes that encode was killed"):
+    monkeypatch.setattr(ArrayWriter, "save_progress", kill_workers)
+    with pytest.raises(UserError, match="one of 2 encoding processes was killed"):
         encode_corpus(corpus, tokenizers, LIMIT, Path("cache"), workers=2)
     assert not multiprocessing.active_children()
     (progress,) = Path("cache").glob(".ids-*.partial/progress.json")
@@ -229,22 +229,22 @@ def test_killed_encoding_resumes(
     tokenizers: TokenizerPair,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Blocks after the last checkpoint are encoded again, and all blocks if the arrays are shorter than it says."""
+    """Blocks after the last save are encoded again, and all blocks if the arrays are shorter than it says."""
     corpus, limit = write_corpus(PAIRS), LengthLimit(6, "truncate")
     encode_corpus(corpus, tokenizers, limit, Path("whole"))
-    checkpoint, encode, n_encoded = ArrayWriter.checkpoint, BlockEncoder.__call__, list[int]()
+    save_progress, encode, n_encoded = ArrayWriter.save_progress, BlockEncoder.__call__, list[int]()
 
     def stop(self: ArrayWriter, state: dict[str, Any]) -> None:
         if state["n_rows"] == 2 * (n_done + 1):
             raise KeyboardInterrupt
-        checkpoint(self, state)
+        save_progress(self, state)
 
     def count(self: BlockEncoder, batch: Any) -> Any:
         n_encoded.append(len(batch))
         return encode(self, batch)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(ArrayWriter, "checkpoint", stop)
+        patch.setattr(ArrayWriter, "save_progress", stop)
         encode_corpus(corpus, tokenizers, limit, Path("cache"))
     (partial,) = Path("cache").glob(".ids-*.partial")
     if damage is not None and n_done:

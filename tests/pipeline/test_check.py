@@ -52,16 +52,27 @@ def plant(pairs: list[Pair], held_out: list[Pair]) -> dict[str, int]:
     lines = dict(zip(LINES, range(50, 2000, 37), strict=False))
     for name, line in lines.items():
         pairs[line - 1] = LINES[name](*pairs[line - 1])
+    longest = max((src for src, _ in held_out), key=len)
     others: dict[str, Callable[[int], Pair]] = {
         "duplicates: pair": lambda line: pairs[line - 30],
+        "duplicates: near pair": lambda line: (misspell(pairs[line - 30][0]), misspell(pairs[line - 30][1])),
         "duplicates: source": lambda line: (pairs[line - 30][0], pairs[line - 1][1]),
         "duplicates: target": lambda line: (pairs[line - 1][0], pairs[line - 30][1]),
         "overlap: held-out text": lambda line: held_out[3],
         "overlap: held-out text (case)": lambda line: (held_out[5][0].upper(), held_out[5][1].replace(".", " !")),
+        "overlap: near held-out text": lambda line: (
+            misspell(longest),
+            pairs[line - 1][1],
+        ),
     }
     for line, (name, make) in zip(range(1000, 2000, 41), others.items(), strict=False):
         pairs[line - 1], lines[name] = make(line), line
     return lines
+
+
+def misspell(text: str) -> str:
+    """Double the last letter."""
+    return f"{text[:-1]}{text[-2:]}"
 
 
 def write(folder: Path, name: str, pairs: Sequence[Pair]) -> str:
@@ -87,7 +98,7 @@ def check(folder: Path, pairs: Sequence[Pair], held_out: Sequence[Pair], workers
 def found_lines(report: CorpusReport, name: str) -> list[int]:
     """Return the lines of the examples of a finding."""
     examples = [example for f in report.findings if f"{f.group}: {f.name}" == name for example in f.examples]
-    return [int(example.where.rpartition(":")[2]) for example in examples]
+    return [int(example.location.rpartition(":")[2]) for example in examples]
 
 
 @pytest.fixture(scope="module")
@@ -164,24 +175,24 @@ def test_several_processes_find_the_same(builtin: Corpus, tmp_path: Path) -> Non
     assert one.histograms == two.histograms
 
 
-def test_slid_and_shuffled_lines_are_errors(builtin: Corpus, tmp_path: Path) -> None:
+def test_shifted_and_shuffled_lines_are_errors(builtin: Corpus, tmp_path: Path) -> None:
     src, tgt = map(list, zip(*builtin[0], strict=True))
     middle = tgt[1500:1700]
     random.Random(1).shuffle(middle)
     tgt = [*tgt[:500], "Die Katze schläft.", *tgt[500:1200], *tgt[1201:1500], *middle, *tgt[1700:]]
     report = check(tmp_path, list(zip(src, tgt, strict=True)), builtin[1])
-    slide, unaligned = (finding for finding in report.findings if finding.severity == Severity.ERROR)
-    assert f"from {tmp_path}/train.en:501 to" in slide.message and "target line N+1" in slide.message
-    assert "the target has 1 line too many" in slide.remedy
-    assert f"from {tmp_path}/train.en:1501 to {tmp_path}/train.en:1700" in unaligned.message
+    shifted, unaligned = (finding for finding in report.findings if finding.severity == Severity.ERROR)
+    assert f"train, {tmp_path}/train.en:501 to" in shifted.message and "target line N+1" in shifted.message
+    assert "delete 1 line of the target, or insert 1 line into the source" in shifted.remedy
+    assert f"{tmp_path}/train.en:1501 to {tmp_path}/train.en:1700" in unaligned.message
 
 
-def test_unequal_line_counts_name_the_first_line_that_slid(builtin: Corpus, tmp_path: Path) -> None:
+def test_unequal_line_counts_name_the_first_shifted_line(builtin: Corpus, tmp_path: Path) -> None:
     config = load(f"data.train={write(tmp_path, 'train', builtin[0])}", f"data.cache_dir={tmp_path}/cache")
     target = tmp_path / "train.de"
     lines = target.read_text(encoding="utf-8").split("\n")
     target.write_text("\n".join([*lines[:1200], *lines[1201:]]), encoding="utf-8")
-    counts, slide = check_corpus(config, None).findings
+    counts, shifted = check_corpus(config, None).findings
     assert f"train.en has 2,000 lines, {target} has 1,999" in counts.message
-    assert "on, have slid: source line N belongs to target line N-1" in slide.message
-    assert "train.en:1201 " in slide.message or "train.en:1202 " in slide.message  # source 1201 has lost its target
+    assert "on: source line N corresponds to target line N-1" in shifted.message
+    assert "train.en:1201 " in shifted.message or "train.en:1202 " in shifted.message  # source 1201 has lost its target

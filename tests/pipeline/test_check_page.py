@@ -7,15 +7,15 @@ from html.parser import HTMLParser
 
 import yaml
 
+from transformer_mt.data.quality.filter_base import PairExample
 from transformer_mt.data.quality.findings import CorpusReport, Finding, Histogram
-from transformer_mt.data.quality.rules import AffectedPair
 from transformer_mt.pipeline.check_page import MAX_TEXT, render_html, suggest_filters
 from transformer_mt.system.severity import Severity
 
 VOID = {"meta", "br"}
 EXAMPLES = [
-    AffectedPair("a.en:7", "<script>alert(1)</script> & more", "", "source"),
-    AffectedPair("a.en:9", "bell\x07, \u2028", "x" * 1000, ""),
+    PairExample("a.en:7", "<script>alert(1)</script> & more", "", "source"),
+    PairExample("a.en:9", "bell\x07, \u2028", "x" * 1000, ""),
 ]
 
 
@@ -24,7 +24,7 @@ def make_finding(name: str, severity: Severity, remedy: str, group: str = "conte
 
 
 FINDINGS = [
-    make_finding("slide", Severity.ERROR, "the source lacks 1 line: repair the file there", "alignment"),
+    make_finding("shifted", Severity.ERROR, "just before this range, delete 1 line of the target", "alignment"),
     make_finding("repeated pair", Severity.WARNING, "duplicate", "duplicates"),
     make_finding("empty", Severity.WARNING, "length"),
     make_finding("length", Severity.ERROR, "length: {max: 200}"),

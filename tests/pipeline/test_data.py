@@ -13,7 +13,7 @@ from transformer_mt.data.sources import Source
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair, build_tokenizers
 from transformer_mt.errors import UserError
 from transformer_mt.pipeline import data as data_pipeline
-from transformer_mt.pipeline.data import encode_validation, iterate_filtered_out, load_split, prepare_data
+from transformer_mt.pipeline.data import encode_validation, iterate_affected_pairs, load_split, prepare_data
 from transformer_mt.runs.folder import RunFolder
 
 LENGTHS = [3, 4, 5, 6, 7, 8]  # source lengths in tokens: letters, and the preceding space
@@ -54,7 +54,7 @@ def test_validation_pairs_are_truncated_to_what_the_model_and_the_search_read(
     pair: TokenizerPair = build_tokenizers(config.tokenizer, [("a" * 9, "x" * 9)])
     found = encode_validation(config, corpus, pair)
     assert found.src.lengths.tolist() == [min(n, longest) for n in LENGTHS]
-    assert found.filtered.truncated == sum(n > longest for n in LENGTHS)
+    assert found.limit_counts.truncated == sum(n > longest for n in LENGTHS)
 
 
 def test_held_out_validation_pairs_are_not_trained_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,13 +82,13 @@ def test_held_out_validation_pairs_are_not_trained_on(tmp_path: Path, monkeypatc
     assert training_pairs == [*train]
 
 
-def filtered_config(folder: Path, rules: list[Any], **data: Any) -> Config:
+def filtered_config(folder: Path, filters: list[Any], **data: Any) -> Config:
     """Write 80 pairs, of which every 8th is empty, and return a configuration with filters."""
     for lang in ("en", "de"):
         lines = [f"{i} {i % 7}" if i % 8 else "" for i in range(80)]
         (folder / f"t.{lang}").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     source = {"src": str(folder / "t.en"), "tgt": str(folder / "t.de")}
-    base = {"src_lang": "en", "tgt_lang": "de", "train": source, "filters": rules, "cache_dir": str(folder / "cache")}
+    base = {"src_lang": "en", "tgt_lang": "de", "train": source, "filters": filters, "cache_dir": str(folder / "cache")}
     return Config.model_validate({"data": {**base, **data}, "tokenizer": {"vocab_size": 300}})
 
 
@@ -117,8 +117,8 @@ def test_error_of_a_rule_names_file_line_and_key(tmp_path: Path) -> None:
     filtered_config(tmp_path, [])
     path = tmp_path / "x.yaml"
     train = f"{{src: {tmp_path}/t.en, tgt: {tmp_path}/t.de}}"
-    rules = "  filters:\n  - copy\n  - length:\n      min: 50\n  - score: {min: 1, file: none}\n"
-    path.write_text(f"data:\n  src_lang: en\n  tgt_lang: de\n  train: {train}\n{rules}", encoding="utf-8")
+    filters = "  filters:\n  - copy\n  - length:\n      min: 50\n  - score: {min: 1, file: none}\n"
+    path.write_text(f"data:\n  src_lang: en\n  tgt_lang: de\n  train: {train}\n{filters}", encoding="utf-8")
     config = load(path, [f"data.cache_dir={tmp_path}/cache"])
     config = config.model_copy(update={"data": config.data.model_copy(update={"max_length": 9})})
     with pytest.raises(UserError, match=rf"^{path}:9: data\.filters\.2\.score\.file: none: no such file"):
@@ -134,8 +134,8 @@ def test_error_of_a_rule_names_file_line_and_key(tmp_path: Path) -> None:
 
 def test_removed_pairs_are_listed_by_the_name_of_a_rule(tmp_path: Path) -> None:
     config = filtered_config(tmp_path, ["normalize", "length"])
-    found = [*iterate_filtered_out(config, "length")]
-    assert [pair.where.rpartition(":")[2] for pair in found] == [str(i + 1) for i in range(0, 80, 8)]
+    found = [*iterate_affected_pairs(config, "length")]
+    assert [pair.location.rpartition(":")[2] for pair in found] == [str(i + 1) for i in range(0, 80, 8)]
     assert {pair.reason for pair in found} == {"source has 0 words or characters"}
-    with pytest.raises(UserError, match="has no rule ratio; it has normalize, length"):
-        next(iterate_filtered_out(config, "ratio"))
+    with pytest.raises(UserError, match="has no filter ratio; it has normalize, length"):
+        next(iterate_affected_pairs(config, "ratio"))

@@ -77,12 +77,12 @@ def test_worst_pairs_are_listed_with_their_losses(here: Path, tmt: Tmt) -> None:
     run = RunFolder.open(here)
     expected = sorted(load_losses(run, load_run(run)), key=lambda pair: -pair.excess)[:5]
     for found, pair in zip(listed, expected, strict=True):
-        assert found["where"] == f"{pair.file}:{pair.line}"
+        assert found["location"] == f"{pair.file}:{pair.line}"
         assert (found["loss"], found["excess"]) == (pair.loss, pair.excess)
         assert (found["src"], found["tgt"]) == (pair.src, pair.tgt)
     header, *rows = assert_succeeded(tmt("check", here, "--worst", "5")).splitlines()
     assert header.split("  ")[0] == "loss"
-    assert [row.split()[2] for row in rows] == [found["where"] for found in listed]
+    assert [row.split()[2] for row in rows] == [found["location"] for found in listed]
 
 
 def test_more_pairs_than_the_run_has_are_all_listed(here: Path, tmt: Tmt) -> None:
@@ -118,7 +118,7 @@ def test_another_length_limit_is_refused(here: Path) -> None:
     ("arguments", "message"),
     [
         (("tiny.yaml", "--worst", "5"), "tiny.yaml is a configuration; pass the folder of a run"),
-        (("runs/tiny", "--worst", "0"), "--worst 0: pass a number of pairs from 1"),
+        (("runs/tiny", "--worst", "0"), "--worst 0: pass at least 1 pair"),
     ],
 )
 def test_wrong_arguments_are_refused(here: Path, tmt: Tmt, arguments: tuple[str, ...], message: str) -> None:

@@ -161,7 +161,7 @@ def test_title_counts_pairs_beyond_the_limit(make_corpus: Any) -> None:
     source: Any = {"src": "a", "tgt": "b"}
     data = DataConfig(src_lang="en", tgt_lang="de", train=source, max_length=4)
     assert pipeline_figures.plot_lengths(corpus, data).get_suptitle() == "3 training pairs; 1 beyond data.max_length"
-    corpus.filtered.too_long = 2
+    corpus.limit_counts.too_long = 2
     title = "3 training pairs; 3 beyond data.max_length, 2 of them dropped"
     assert pipeline_figures.plot_lengths(corpus, data).get_suptitle() == title
 

@@ -1,4 +1,4 @@
-"""`tmt check`: report faults of the training, validation and test pairs, or the pairs that a model distrusts."""
+"""`tmt check`: find problems in the training, validation and test pairs, or list pairs that a model distrusts."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def run(args: argparse.Namespace) -> None:
     """Run `tmt check`. The exit status is the highest severity, or 0 for a list of pairs."""
     config, run = load_run_or_config(args.run_or_config, args.overrides)
     if args.workers < 1:
-        raise UserError(f"check: --workers {args.workers}: pass a number of processes from 1")
+        raise UserError(f"check: --workers {args.workers}: pass at least 1 process")
     if args.show_removed is not None:
-        from transformer_mt.pipeline.data import iterate_filtered_out
+        from transformer_mt.pipeline.data import iterate_affected_pairs
 
-        for pair in iterate_filtered_out(config, args.show_removed):
-            print(pair.where, pair.reason, pair.src, pair.tgt, sep="\t")
+        for pair in iterate_affected_pairs(config, args.show_removed):
+            print(pair.location, pair.reason, pair.src, pair.tgt, sep="\t")
         return
     if args.worst is not None:
         show_distrusted(args, config, run)
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> None:
 def show_distrusted(args: argparse.Namespace, config: Config, run: RunFolder | None) -> None:
     """Print the pairs of `--worst` as a table, or as JSON with their whole text."""
     if args.worst < 1:
-        raise UserError(f"check: --worst {args.worst}: pass a number of pairs from 1")
+        raise UserError(f"check: --worst {args.worst}: pass at least 1 pair")
     if run is None:
         raise UserError(
             f"check: --worst: {args.run_or_config} is a configuration; pass the folder of a run that was trained with "
@@ -75,7 +75,7 @@ def show_distrusted(args: argparse.Namespace, config: Config, run: RunFolder | N
         (
             f"{pair.loss:.2f}",
             f"{pair.excess:+.2f}",
-            pair.where,
+            pair.location,
             pair.reason,
             json.dumps(pair.src[:MAX_TEXT], ensure_ascii=False),
             json.dumps(pair.tgt[:MAX_TEXT], ensure_ascii=False),
@@ -103,7 +103,7 @@ def show(report: CorpusReport) -> None:
         )
         for finding in report.findings
     ]
-    print_table(("severity", "finding", "count", "share", "which", "remedy"), rows, numbers=(2, 3))
+    print_table(("severity", "finding", "count", "share", "description", "remedy"), rows, numbers=(2, 3))
     for finding in report.findings:
         _show_examples(finding)
 
@@ -112,7 +112,7 @@ def _show_examples(finding: Finding) -> None:
     if finding.examples:
         print(f"\n{finding.group}: {finding.name}")
     for example in finding.few_examples():
-        print(f"  {example.where}  {example.reason}".rstrip())
+        print(f"  {example.location}  {example.reason}".rstrip())
         for text in (example.src, example.tgt):
             print(f"    {json.dumps(text[:MAX_TEXT], ensure_ascii=False)}")
 

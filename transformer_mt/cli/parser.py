@@ -67,7 +67,7 @@ def make_parser() -> argparse.ArgumentParser:
 
     summary = "write a commented configuration for your own sentence pairs"
     _add_init(command("init", summary, "tmt init train.en train.de --out mine.yaml"))
-    summary = "report faults of a corpus: misaligned lines, other languages, duplicates, overlap with the test sets"
+    summary = "find problems in a corpus: misaligned lines, other languages, duplicates, overlap with the test sets"
     _add_check(command("check", summary, "tmt check mine.yaml --html report.html"))
     summary = "read, filter and encode the corpora of a training ahead of it, on several processes"
     _add_prepare(command("prepare", summary, "tmt prepare mine.yaml --workers 8"))
@@ -123,9 +123,9 @@ def _add_init(parser: argparse.ArgumentParser) -> None:
 
 def _add_check(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Examine the unfiltered training pairs, and their overlap with the validation set and the test sets. Print "
-        "each kind of fault with its count, three examples with file and line, and the rule of data.filters that "
-        "removes it. Exit status: 0, or 1 with warnings, 2 with errors."
+        "Check the unfiltered training pairs, their overlap with the validation set and the test sets, and the "
+        "line alignment of all sets. Print each problem with its count, up to three examples with file and line, and "
+        "the filter of data.filters that removes it, or advice. Exit status: 0, or 1 with warnings, 2 with errors."
     )
     add = parser.add_argument
     add("run_or_config", type=Path, metavar="X.yaml|RUN", help="a configuration, or the run that was trained with it")
@@ -135,7 +135,8 @@ def _add_check(parser: argparse.ArgumentParser) -> None:
     help = "list the N training pairs that the model of RUN distrusts most, with a likely reason; needs train.ledger"
     lists = parser.add_mutually_exclusive_group().add_argument
     lists("--worst", type=int, metavar="N", help=help)
-    lists("--show-removed", metavar="RULE", help="list the pairs that a rule of data.filters removes, one per line")
+    help = "list the pairs that this filter of data.filters removes, one per line"
+    lists("--show-removed", metavar="FILTER", help=help)
     add("--workers", type=int, default=1, metavar="N", help="processes (default: 1)")
 
 

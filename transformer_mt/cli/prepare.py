@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def run(args: argparse.Namespace) -> None:
     """Run `tmt prepare`."""
     if args.workers is not None and args.workers < 1:
-        raise UserError(f"--workers {args.workers}: must be at least 1")
+        raise UserError(f"prepare: --workers {args.workers}: pass at least 1 process")
     config = load_config(args)
     from transformer_mt.data.report import build_report
     from transformer_mt.pipeline.data import prepare_data
@@ -48,7 +48,7 @@ def _rows(config: Config, data: TrainingData) -> Iterator[tuple[str, str]]:
     yield "folder", config.data.cache_dir
     yield "text", f"{len(source):,} pairs, {_size(source)}"
     if config.data.filters:
-        yield "filtered", f"{_n_filtered(data):,} pairs, {_size(data.train.text)}"
+        yield "filtered", f"{len(data.train.text):,} pairs, {_size(data.train.text)}"
     yield (
         "vocabulary",
         f"{data.tokenizers.src.vocab_size:,} entries"
@@ -60,10 +60,6 @@ def _rows(config: Config, data: TrainingData) -> Iterator[tuple[str, str]]:
         "ids",
         f"{len(data.train):,} pairs, {n_tokens:,} tokens of {bits} bits, {format_bytes(data.train.n_bytes)}",
     )
-
-
-def _n_filtered(data: TrainingData) -> int:
-    return len(data.train.text.table)
 
 
 def _size(corpus: ParallelCorpus) -> str:

@@ -25,7 +25,7 @@ from transformer_mt.config.yaml_loader import KeyPath, Location, Tree, Value, re
 from transformer_mt.data.batches import BatchConfig
 from transformer_mt.data.corpus import DataConfig
 from transformer_mt.data.quality.config import FILTERS
-from transformer_mt.data.quality.rules import Origin
+from transformer_mt.data.quality.filter_base import FilterLocation
 from transformer_mt.data.sources import Source
 from transformer_mt.data.tokenizers.config import TokenizerConfig
 from transformer_mt.decoding.config import DecodingConfig
@@ -111,11 +111,11 @@ class Config(Section):
                 ("train", "max_steps"),
                 "training would never end: set this, train.max_epochs or validation.patience",
             )
-        for index, rule in enumerate(self.data.filters):
-            if rule.name == "overlap" and not (self.data.validation or self.data.test):
+        for index, filter_ in enumerate(self.data.filters):
+            if filter_.name == "overlap" and not (self.data.validation or self.data.test):
                 yield (
-                    (*FILTER_LIST, index, rule.name),
-                    "there is nothing to compare with: set data.validation or data.test, or remove this rule",
+                    (*FILTER_LIST, index, filter_.name),
+                    "there is nothing to compare with: set data.validation or data.test, or remove this filter",
                 )
         for key, message in self.scoring.problems(self.data.tgt_lang):
             yield ("scoring", key), message
@@ -161,10 +161,10 @@ def _validate(tree: Tree, path: Path, overrides: Sequence[str]) -> Config:
         config = Config.model_validate(tree.values)
     except ValidationError as error:
         raise UserError("\n".join(_explain(error, tree))) from None
-    for number, rule in enumerate(config.data.filters):
-        place: KeyPath = (*FILTER_LIST, number, rule.name)
-        locations = {key: tree.locate((*place, key)) for key in type(rule).model_fields}
-        rule.set_origin(Origin(number, {"": tree.locate(place), **locations}))
+    for number, filter_ in enumerate(config.data.filters):
+        place: KeyPath = (*FILTER_LIST, number, filter_.name)
+        locations = {key: tree.locate((*place, key)) for key in type(filter_).model_fields}
+        filter_.set_location(FilterLocation(number, {"": tree.locate(place), **locations}))
     conflicts = [_error_line(tree, key_path, message) for key_path, message in config.conflicts()]
     if conflicts:
         raise UserError("\n".join(conflicts))

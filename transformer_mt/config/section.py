@@ -108,11 +108,11 @@ def describe_error(detail: dict[str, Any], keys: list[str], path: str = "") -> s
     if kind == "literal_error":
         choices = [choice.strip("'") for choice in detail["ctx"]["expected"].replace(" or ", ", ").split(", ")]
         return REMOVED.get(f"{path}={given}") or f"{shown} is not allowed, {suggest(str(given), choices)}"
-    if kind == "union_tag_invalid":  # an item of a list of rules, such as data.filters
+    if kind == "union_tag_invalid":  # an item of a list of filters, such as data.filters
         names = [name.strip("'") for name in detail["ctx"]["expected_tags"].split(", ")]
-        return f'unknown rule "{detail["ctx"]["tag"]}", {suggest(detail["ctx"]["tag"], names)}'
+        return f'unknown filter "{detail["ctx"]["tag"]}", {suggest(detail["ctx"]["tag"], names)}'
     if kind == "union_tag_not_found":
-        return f"must be the name of one rule, or `name: {{options}}`, not {shown}"
+        return f"must be the name of one filter, or `name: {{options}}`, not {shown}"
     if kind in ("model_type", "model_attributes_type", "dict_type"):
         return f"must be a section of keys and values, not {shown}"
     message = detail["msg"].removeprefix("Value error, ")

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from transformer_mt.system.files import delete_folder, report_full_disk, write_text
 
-CHECKPOINT_SECONDS = 10.0
+SAVE_SECONDS = 10.0
 DESCRIPTION = "arrays.json"
 PROGRESS = "progress.json"
 
@@ -58,9 +58,9 @@ class ArrayWriter:
         with report_full_disk(self._path):
             self._files[name].write(values.astype(self._dtypes[name], copy=False).tobytes())
 
-    def checkpoint(self, state: State) -> None:
+    def save_progress(self, state: State) -> None:
         """Record the arrays and a state every few seconds."""
-        if time.monotonic() - self._saved >= CHECKPOINT_SECONDS:
+        if time.monotonic() - self._saved >= SAVE_SECONDS:
             write_text(self._folder / PROGRESS, json.dumps({"sizes": self._flush(), "state": state}))
             self._saved = time.monotonic()
 

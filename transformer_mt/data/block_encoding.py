@@ -42,7 +42,7 @@ class LengthLimit:
 
 
 @dataclass
-class FilterCounts:
+class LengthLimitCounts:
     """Numbers of dropped and truncated pairs, with the corpus rows of the first few of each kind."""
 
     empty: int = 0
@@ -55,7 +55,7 @@ class FilterCounts:
         setattr(self, reason, getattr(self, reason) + 1)
         self._add_example(reason, row)
 
-    def add(self, other: FilterCounts, first_row: int) -> None:
+    def add(self, other: LengthLimitCounts, first_row: int) -> None:
         """Add the counts of the block that starts at a row."""
         self.empty += other.empty
         self.too_long += other.too_long
@@ -80,7 +80,7 @@ class EncodedBlock:
     src_lengths: NDArray[np.int32]
     tgt: Ids
     tgt_lengths: NDArray[np.int32]
-    filtered: FilterCounts
+    limit_counts: LengthLimitCounts
 
     def __len__(self) -> int:
         return self.n_rows
@@ -97,13 +97,13 @@ class BlockEncoder:
         """Encode an Arrow record batch with the columns `src` and `tgt`. Without a limit, keep every pair."""
         src, tgt = batch["src"].to_pylist(), batch["tgt"].to_pylist()
         encoded = [*zip(self.tokenizers.src.encode(src), self.tokenizers.tgt.encode(tgt), strict=True)]
-        kept, filtered = [*range(len(src))], FilterCounts()
+        kept, limit_counts = [*range(len(src))], LengthLimitCounts()
         if self.limit is not None:
-            kept = _filter_block([*zip(src, tgt, strict=True)], encoded, self.limit, filtered)
+            kept = _apply_length_limit([*zip(src, tgt, strict=True)], encoded, self.limit, limit_counts)
         sides = [[encoded[i][side] for i in kept] for side in (0, 1)]
         ids = [np.fromiter(chain.from_iterable(side), dtype) for side, dtype in zip(sides, self._dtypes, strict=True)]
         lengths = [np.array([*map(len, side)], np.int32) for side in sides]
-        return EncodedBlock(len(src), np.array(kept, np.int32), ids[0], lengths[0], ids[1], lengths[1], filtered)
+        return EncodedBlock(len(src), np.array(kept, np.int32), ids[0], lengths[0], ids[1], lengths[1], limit_counts)
 
 
 def id_type(vocab_size: int) -> type[np.uint16] | type[np.int32]:
@@ -111,26 +111,26 @@ def id_type(vocab_size: int) -> type[np.uint16] | type[np.int32]:
     return np.uint16 if vocab_size <= 2**16 else np.int32
 
 
-def _filter_block(
+def _apply_length_limit(
     pairs: list[tuple[str, str]],
     encoded: list[tuple[list[int], list[int]]],
     limit: LengthLimit,
-    filtered: FilterCounts,
+    limit_counts: LengthLimitCounts,
 ) -> list[int]:
-    """Return the indices of the pairs to keep. Truncates ids in place and updates `filtered`."""
+    """Return the indices of the pairs to keep. Truncates ids in place and updates `limit_counts`."""
     max_tokens = limit.max_length - 1  # without the end symbol
     kept: list[int] = []
     for i, ((src_text, tgt_text), (src, tgt)) in enumerate(zip(pairs, encoded, strict=True)):
         if not limit.keep_empty and not (src and tgt and src_text.strip() and tgt_text.strip()):
-            filtered.count("empty", i)
+            limit_counts.count("empty", i)
         elif max(len(src), len(tgt)) <= max_tokens:
             kept.append(i)
         elif limit.too_long == "truncate":
-            filtered.count("truncated", i)
+            limit_counts.count("truncated", i)
             del src[max_tokens:], tgt[max_tokens:]
             kept.append(i)
         else:
-            filtered.count("too_long", i)
+            limit_counts.count("too_long", i)
     return kept
 
 
@@ -148,13 +148,13 @@ def encode_blocks(batches: Iterable[Any], encoder: BlockEncoder, workers: int) -
     if workers <= 1:
         yield from map(encoder, batches)
         return
-    with ProcessPoolExecutor(workers, get_context("spawn"), _start_worker, (_Recipe.of(encoder),)) as pool:
+    with ProcessPoolExecutor(workers, get_context("spawn"), _start_worker, (_EncoderSpec.of(encoder),)) as pool:
         try:
             yield from _map_in_order(pool, _encode, batches, BLOCKS_AHEAD * workers)
         except BrokenProcessPool:
             raise UserError(
-                f"one of {workers} processes that encode was killed, perhaps because memory ran out; pass a smaller "
-                "--workers. What is finished is kept"
+                f"one of {workers} encoding processes was killed, perhaps because memory ran out; pass a smaller "
+                "--workers. The next start continues where this one stopped"
             ) from None
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
@@ -173,22 +173,22 @@ def _map_in_order(
         yield pending.popleft().result()
 
 
-class _Recipe(NamedTuple):
+class _EncoderSpec(NamedTuple):
     """What a worker process needs to make its encoder. Tokenizers themselves cannot be sent."""
 
     tokenizers: dict[str, Any]
     limit: LengthLimit | None
 
     @classmethod
-    def of(cls, encoder: BlockEncoder) -> _Recipe:
+    def of(cls, encoder: BlockEncoder) -> _EncoderSpec:
         return cls(encoder.tokenizers.to_dict(), encoder.limit)
 
 
-def _start_worker(recipe: _Recipe) -> None:
+def _start_worker(spec: _EncoderSpec) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C also reaches the parent, which ends this process
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     threading.Thread(target=_exit_with_parent, daemon=True).start()
-    _encoder[:] = [BlockEncoder(TokenizerPair.from_dict(recipe.tokenizers), recipe.limit)]
+    _encoder[:] = [BlockEncoder(TokenizerPair.from_dict(spec.tokenizers), spec.limit)]
 
 
 def _exit_with_parent() -> None:

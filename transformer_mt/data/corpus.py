@@ -24,7 +24,7 @@ from transformer_mt.data.arrow_table import TableWriter, read_batches, take_rows
 from transformer_mt.data.blocks import BLOCK_SIZE, in_blocks
 from transformer_mt.data.languages import check_language
 from transformer_mt.data.quality.config import FilterList
-from transformer_mt.data.quality.rules import FilterReport
+from transformer_mt.data.quality.filter_base import FilterReport
 from transformer_mt.data.sources import Source, read_source
 from transformer_mt.data.text_files import SentencePair, check_is_file
 from transformer_mt.errors import UserError
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 FORMAT_VERSION = 2  # of a cached table; part of its key
 MAX_LISTED = 5  # pairs that a message lists
-SAMPLE_RUN = 100  # consecutive pairs of a sample
+SAMPLE_WINDOW = 100  # consecutive pairs of a sample
 MIN_GZIP_RATIO = 2  # by which gzip compresses text at least
 REST = "rest-"  # name prefix of the training pairs that are left after validation pairs were split off
 
@@ -58,7 +58,7 @@ class DataConfig(Section):
     test: dict[str, Source] = Field(default={})
     """test sets by name, with the same keys as train; scored at the end with the best checkpoint"""
     filters: FilterList = ()
-    """rules that clean the training pairs, applied in order: a name such as overlap, or a name with options"""
+    """filters that clean the training pairs, applied in order: a name such as overlap, or a name with options"""
     cache_dir: Annotated[PathName, MAY_CHANGE] = "runs/.cache"
     """folder of the memory-mapped tables; it may be deleted while no training runs"""
     max_length: int = Field(default=256, ge=2)
@@ -90,7 +90,7 @@ class ParallelCorpus:
     key: str  # identifies the cached table and the selection
     fingerprint: str  # SHA-256 of the text, and the name of the selection
     selected: NDArray[np.int64] | None = None  # ascending row numbers; None: all rows
-    filters: tuple[FilterReport, ...] = ()  # what the rules of data.filters have removed
+    filters: tuple[FilterReport, ...] = ()  # what the filters of data.filters have removed
 
     def __len__(self) -> int:
         return len(self.table if self.selected is None else self.selected)
@@ -124,12 +124,12 @@ class ParallelCorpus:
 
         Single rows would map nearly every page of the file.
         """
-        starts = [*range(0, len(self), SAMPLE_RUN)]
+        starts = [*range(0, len(self), SAMPLE_WINDOW)]
         if len(self) > size:
-            starts = np.linspace(0, len(self) - SAMPLE_RUN, size // SAMPLE_RUN).astype(np.int64).tolist()
+            starts = np.linspace(0, len(self) - SAMPLE_WINDOW, size // SAMPLE_WINDOW).astype(np.int64).tolist()
         pairs: list[tuple[str, str]] = []
         for start in starts:
-            run = slice(start, min(start + SAMPLE_RUN, len(self)))
+            run = slice(start, min(start + SAMPLE_WINDOW, len(self)))
             found = cast(dict[str, list[str]], self.table[run if self.selected is None else self.selected[run]])
             pairs += zip(found["src"], found["tgt"], strict=True)
         return pairs

@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 
 from transformer_mt.data import array_files
 from transformer_mt.data.array_files import ArrayWriter
-from transformer_mt.data.block_encoding import BlockEncoder, FilterCounts, Ids, LengthLimit, encode_blocks, id_type
+from transformer_mt.data.block_encoding import BlockEncoder, Ids, LengthLimit, LengthLimitCounts, encode_blocks, id_type
 from transformer_mt.data.blocks import log_progress
 from transformer_mt.data.bucketing import Lengths, Rows
 from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.system.files import check_cache_space, make_once
 
-FORMAT_VERSION = 5  # of the arrays on disk; part of the cache key
+FORMAT_VERSION = 6  # of the arrays on disk; part of the cache key
 BYTES_PER_PAIR = 20  # two offsets and a row
 MIN_PAIRS_PER_WORKER = 20_000  # a process takes seconds to start
 SAMPLE_SIZE = 1000  # pairs from which the size of the arrays is predicted
@@ -57,13 +57,13 @@ class EncodedSide:
 
 @dataclass(frozen=True)
 class EncodedCorpus:
-    """Both sides of the pairs that passed the filter, in corpus order."""
+    """Both sides of the pairs that the length limit kept, in corpus order."""
 
     src: EncodedSide
     tgt: EncodedSide
     text: ParallelCorpus
     text_rows: Rows  # [N] row of `text` for each pair
-    filtered: FilterCounts
+    limit_counts: LengthLimitCounts
 
     def __len__(self) -> int:
         return len(self.src)
@@ -86,7 +86,7 @@ class EncodedCorpus:
 def encode_corpus(
     corpus: ParallelCorpus, tokenizers: TokenizerPair, limit: LengthLimit | None, cache_dir: Path, workers: int = 1
 ) -> EncodedCorpus:
-    """Encode and filter a corpus, or map its arrays from the cache. Without a limit, keep every pair unchanged.
+    """Encode a corpus and apply the length limit, or map its arrays from the cache. Without a limit, keep every pair.
 
     The arrays do not depend on `workers`, the number of processes. A killed call resumes in the next one.
 
@@ -103,8 +103,8 @@ def encode_corpus(
         EncodedSide(*(array_files.map_array(folder, f"{side}.{kind}") for kind in ("ids", "offsets")))
         for side in ("src", "tgt")
     )
-    filtered = FilterCounts(**array_files.read_description(folder)["filtered"])
-    return EncodedCorpus(src, tgt, corpus, array_files.map_array(folder, "rows"), filtered)
+    limit_counts = LengthLimitCounts(**array_files.read_description(folder)["limit_counts"])
+    return EncodedCorpus(src, tgt, corpus, array_files.map_array(folder, "rows"), limit_counts)
 
 
 def _write_arrays(corpus: ParallelCorpus, encoder: BlockEncoder, folder: Path, workers: int) -> None:
@@ -116,7 +116,7 @@ def _write_arrays(corpus: ParallelCorpus, encoder: BlockEncoder, folder: Path, w
     with ArrayWriter(folder, dtypes) as arrays:
         n_rows: int = arrays.state.get("n_rows", 0)
         ends: dict[str, int] = arrays.state.get("ends", {"src": 0, "tgt": 0})
-        filtered = FilterCounts(**arrays.state.get("filtered", {}))
+        limit_counts = LengthLimitCounts(**arrays.state.get("limit_counts", {}))
         _check_space(corpus, encoder, folder, len(corpus) - n_rows)
         if n_rows == 0:
             for side in ends:
@@ -132,10 +132,10 @@ def _write_arrays(corpus: ParallelCorpus, encoder: BlockEncoder, folder: Path, w
                 arrays.append(f"{side}.ids", ids)
                 arrays.append(f"{side}.offsets", ends[side] + np.cumsum(lengths, dtype=np.int64))
                 ends[side] += len(ids)
-            filtered.add(block.filtered, n_rows)
+            limit_counts.add(block.limit_counts, n_rows)
             n_rows += len(block)
-            arrays.checkpoint({"n_rows": n_rows, "ends": ends, "filtered": asdict(filtered)})
-        arrays.finish({"filtered": asdict(filtered)})
+            arrays.save_progress({"n_rows": n_rows, "ends": ends, "limit_counts": asdict(limit_counts)})
+        arrays.finish({"limit_counts": asdict(limit_counts)})
 
 
 def _batches_from(corpus: ParallelCorpus, first_row: int) -> Iterator[Any]:

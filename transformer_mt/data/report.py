@@ -35,25 +35,27 @@ def build_report(
     lines += [f"{len(corpus):,} pairs in {name}" for name, corpus in held_out.items()]
     lines += [report.describe() for report in train.text.filters]
     for reason, sentence in _REASONS.items():
-        if count := getattr(train.filtered, reason):
-            where = train.text.describe_lines(train.filtered.examples[reason], count)
+        if count := getattr(train.limit_counts, reason):
+            where = train.text.describe_lines(train.limit_counts.examples[reason], count)
             lines.append(f"{sentence.format(n=count)} ({where})")
-    if count := validation.filtered.truncated:
-        where = validation.text.describe_lines(validation.filtered.examples["truncated"], count)
+    if count := validation.limit_counts.truncated:
+        where = validation.text.describe_lines(validation.limit_counts.examples["truncated"], count)
         lines.append(f"truncated {count:,} validation pairs: their loss covers only the part that is read ({where})")
-    return lines + report_repetitions(train.text, held_out, cache_dir)
+    return lines + report_duplicates_and_leaks(train.text, held_out, cache_dir)
 
 
-def report_repetitions(train: ParallelCorpus, held_out: Mapping[str, ParallelCorpus], cache_dir: Path) -> list[str]:
+def report_duplicates_and_leaks(
+    train: ParallelCorpus, held_out: Mapping[str, ParallelCorpus], cache_dir: Path
+) -> list[str]:
     """Return the lines about duplicates and leaks. They are cached for unchanged corpora."""
     held_out_keys = [f"{name} {corpus.key} {corpus.fingerprint}" for name, corpus in held_out.items()]
     keys = [train.key, train.fingerprint, *held_out_keys]
     path = cache_dir / f"repetitions-{sha256(json.dumps(keys).encode()).hexdigest()[:16]}.json"
-    make_once(path, lambda: write_text(path, json.dumps(_find_repetitions(train, held_out))))
+    make_once(path, lambda: write_text(path, json.dumps(_find_duplicates_and_leaks(train, held_out))))
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def _find_repetitions(train: ParallelCorpus, held_out: Mapping[str, ParallelCorpus]) -> list[str]:
+def _find_duplicates_and_leaks(train: ParallelCorpus, held_out: Mapping[str, ParallelCorpus]) -> list[str]:
     """Search the training pairs once for duplicates and held-out sentences, with 9 bytes of memory per pair."""
     sources = {name: corpus.column("src") for name, corpus in held_out.items()}
     wanted = {text for column in sources.values() for text in column if text.strip()}

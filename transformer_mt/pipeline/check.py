@@ -1,4 +1,4 @@
-"""The flow of `tmt check`: corpora of a configuration -> findings about alignment, text, repetitions and tokenizers."""
+"""The flow of `tmt check`: corpora of a configuration -> findings about alignment, pairs and tokenizers."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import numpy as np
 from transformer_mt.config.root import Config
 from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.quality.alignment import MAX_OFFSET, Segment, align_lines
-from transformer_mt.data.quality.checks import check_pairs
+from transformer_mt.data.quality.checking import check_pairs
+from transformer_mt.data.quality.filter_base import SIDE_NAMES, PairExample
 from transformer_mt.data.quality.findings import N_SHOWN, CorpusReport, Finding
-from transformer_mt.data.quality.rules import SIDE_NAMES, AffectedPair
 from transformer_mt.data.quality.scripts import split_units
 from transformer_mt.data.sources import Source
 from transformer_mt.data.text_files import read_lines
@@ -25,12 +25,12 @@ from transformer_mt.system.severity import Severity
 TOKENIZER_PAIRS = 50_000  # from which the tokenizers of a configuration are learned, spread over the corpus
 MEASURED_PAIRS = 10_000  # on which they are measured
 MAX_UNKNOWN = 0.001  # share of the tokens
-MAX_PIECES = 3.0  # per word, in a language with spaces
+MAX_TOKENS = 3.0  # per word
 MAX_RARE = 0.2  # share of the characters that occur once
 
 
 def check_corpus(config: Config, tokenizers: TokenizerPair | None, workers: int = 1) -> CorpusReport:
-    """Check the training pairs, unfiltered, and their relation to the validation set and the test sets.
+    """CorpusCheck the training pairs, unfiltered, and their relation to the validation set and the test sets.
 
     `tokenizers` are those of a run; None: they are learned from a sample.
 
@@ -45,39 +45,37 @@ def check_corpus(config: Config, tokenizers: TokenizerPair | None, workers: int 
         return CorpusReport(str(config.name), {}, unequal, [])
     corpora = {name: load_source(config, source) for name, source in sources.items()}
     train, held_out = corpora["train"], {name: corpus for name, corpus in corpora.items() if name != "train"}
-    slid = {name: find_slides(corpus) for name, corpus in corpora.items()}
-    findings = [describe_slide(name, corpora[name], segment) for name, found in slid.items() for segment in found]
+    misaligned = {name: find_misaligned_segments(corpus) for name, corpus in corpora.items()}
+    findings = [
+        describe_segment(name, corpora[name], segment) for name, found in misaligned.items() for segment in found
+    ]
     languages = config.data.src_lang, config.data.tgt_lang
-    faults, histograms = check_pairs(train, languages, held_out, slid["train"], workers)
-    findings += [*faults, *check_tokenizers(config, train, tokenizers)]
-    findings.sort(key=_rank)
+    pair_findings, histograms = check_pairs(train, languages, held_out, misaligned["train"], workers)
+    findings += [*pair_findings, *check_tokenizers(config, train, tokenizers)]
+    findings.sort(key=lambda finding: -finding.severity)
     sizes = {name: len(corpus) for name, corpus in corpora.items()}
     return CorpusReport(str(config.name), sizes, findings, histograms)
-
-
-def _rank(finding: Finding) -> int:
-    return -finding.severity
 
 
 # --- alignment --------------------------------------------------------------------------------------------------------
 
 
-def find_slides(corpus: ParallelCorpus) -> list[Segment]:
+def find_misaligned_segments(corpus: ParallelCorpus) -> list[Segment]:
     """Return the segments of a corpus in which line N does not belong to line N."""
-    return align_lines(corpus.rows, len(corpus)).faults()
+    return align_lines(corpus.rows, len(corpus)).misaligned_segments()
 
 
-def describe_slide(name: str, corpus: ParallelCorpus, segment: Segment) -> Finding:
+def describe_segment(name: str, corpus: ParallelCorpus, segment: Segment) -> Finding:
     """Return the finding of a segment with an offset, or without correspondence."""
     first, last = corpus.describe_line(segment.first), corpus.describe_line(segment.end - 1)
     rows = np.unique(np.linspace(segment.first, min(segment.end, segment.first + 10) - 1, 3).astype(int)).tolist()
-    examples = [AffectedPair(corpus.describe_line(row), *next(corpus.rows(row, row + 1)), "") for row in rows]
+    examples = [PairExample(corpus.describe_line(row), *next(corpus.rows(row, row + 1)), "") for row in rows]
     message, remedy = explain_offset(segment.offset)
     return Finding(
         "alignment",
-        "slide" if segment.offset is not None else "unaligned",
+        "shifted" if segment.offset is not None else "unaligned",
         Severity.ERROR,
-        f"of {name}, from {first} to {last}, {message}",
+        f"{name}, {first} to {last}: {message}",
         segment.end - segment.first,
         len(corpus),
         examples,
@@ -89,20 +87,20 @@ def explain_offset(offset: int | None) -> tuple[str, str]:
     """Return what is wrong with the lines of a segment, and a remedy."""
     if offset is None:
         return (
-            f"do not belong together, neither line by line nor shifted by up to {MAX_OFFSET} lines",
-            "remove these lines, or align the texts again",
+            f"source and target do not correspond, not even shifted by up to {MAX_OFFSET} lines",
+            "remove these lines, or align the texts with a sentence aligner",
         )
     side, other = ("target", "source") if offset > 0 else ("source", "target")
     n_lines = abs(offset)
     lines = f"{n_lines} line{'s' if n_lines > 1 else ''}"
     return (
-        f"have slid: source line N belongs to target line N{offset:+d}",
-        f"the {side} has {lines} too many just before, or the {other} lacks {lines}: repair the file there",
+        f"source line N corresponds to target line N{offset:+d}",
+        f"just before this range, delete {lines} of the {side}, or insert {lines} into the {other}",
     )
 
 
 def check_line_counts(name: str, source: Source) -> Iterator[Finding]:
-    """Yield a finding for each pair of text files with different numbers of lines, and where they slide."""
+    """Yield a finding for each pair of text files with different numbers of lines, and the first shifted lines."""
     for src, tgt in zip(source.src, source.tgt, strict=True):
         n_src, n_tgt = (sum(1 for _ in read_lines(Path(path))) for path in (src, tgt))
         if n_src == n_tgt:
@@ -112,23 +110,23 @@ def check_line_counts(name: str, source: Source) -> Iterator[Finding]:
             "alignment",
             "line counts",
             Severity.ERROR,
-            f"of {name}: {src} has {n_src:,} lines, {tgt} has {n_tgt:,}",
+            f"{name}: {src} has {n_src:,} lines, {tgt} has {n_tgt:,}",
             abs(n_src - n_tgt),
             max(n_src, n_tgt),
         )
         pairs = [*zip(read_lines(Path(src)), read_lines(Path(tgt)), strict=False)]
-        faults = align_lines(lambda start, end, pairs=pairs: pairs[start:end], n_pairs).faults()
-        for segment in faults[:1]:
+        alignment = align_lines(lambda start, end, pairs=pairs: pairs[start:end], n_pairs)
+        for segment in alignment.misaligned_segments()[:1]:
             message, remedy = explain_offset(segment.offset)
             rows = range(segment.first, min(segment.end, segment.first + 3))
             yield Finding(
                 "alignment",
-                "slide",
+                "shifted",
                 Severity.ERROR,
-                f"of {name}, from {src}:{segment.first + 1} on, {message}",
+                f"{name}, from {src}:{segment.first + 1} on: {message}",
                 segment.end - segment.first,
                 n_pairs,
-                [AffectedPair(f"{src}:{row + 1}", *pairs[row], "") for row in rows],
+                [PairExample(f"{src}:{row + 1}", *pairs[row], "") for row in rows],
                 remedy,
             )
 
@@ -137,7 +135,7 @@ def check_line_counts(name: str, source: Source) -> Iterator[Finding]:
 
 
 def check_tokenizers(config: Config, train: ParallelCorpus, tokenizers: TokenizerPair | None) -> Iterator[Finding]:
-    """Yield findings about unknown tokens, words that are cut into many pieces, and characters that occur once.
+    """Yield findings about unknown tokens, words of many tokens, and characters that occur once.
 
     Without tokenizers, they are learned from a sample of the training pairs.
     """
@@ -151,24 +149,25 @@ def check_tokenizers(config: Config, train: ParallelCorpus, tokenizers: Tokenize
 
 def _check_tokenizer(side: str, tokenizer: Tokenizer, lines: list[str]) -> Iterator[Finding]:
     n_words, n_tokens, n_unknown = 0, 0, 0
-    examples: list[AffectedPair] = []
+    examples: list[PairExample] = []
     for line, ids in zip(lines, tokenizer.encode(lines), strict=True):
         tokens = tokenizer.tokens(ids)
         unknown = [token for token, i in zip(tokens, ids, strict=True) if i == tokenizer.unk_id or token in BYTE_TOKENS]
         n_words, n_tokens, n_unknown = n_words + len(split_units(line)), n_tokens + len(ids), n_unknown + len(unknown)
         if unknown and len(examples) < N_SHOWN:
-            examples.append(AffectedPair("sample", line, "", f"{len(unknown)} unknown tokens or bytes"))
+            examples.append(PairExample(f"{side} of a sample", line, "", f"{len(unknown)} unknown tokens or bytes"))
     if n_unknown:
         severity = Severity.WARNING if n_unknown > MAX_UNKNOWN * n_tokens else Severity.OK
-        message = f"of the {side}'s tokens are unknown or single bytes"
-        remedy = "tokenizer: a larger vocab_size, or a lower min_frequency"
+        message = f"tokens of the {side} are unknown or single bytes"
+        remedy = "raise tokenizer.vocab_size, or lower tokenizer.min_frequency"
         yield Finding("tokenizer", f"{side} unknown", severity, message, n_unknown, n_tokens, examples, remedy)
-    if n_tokens > MAX_PIECES * n_words:
-        message = f"of the {side} are {n_tokens / n_words:.1f} tokens a word: does tokenizer.vocab_size fit the corpus?"
-        yield Finding("tokenizer", f"{side} pieces", Severity.WARNING, message, n_tokens, n_words)
+    if n_tokens > MAX_TOKENS * n_words:
+        message = f"tokens of the {side} in {n_words:,} words, {n_tokens / n_words:.1f} per word"
+        remedy = "raise tokenizer.vocab_size, unless the corpus is small"
+        yield Finding("tokenizer", f"{side} tokens per word", Severity.WARNING, message, n_tokens, n_tokens, (), remedy)
     counts = Counter(character for line in lines for character in line)
     once = [character for character, count in counts.items() if count == 1]
     if once:
         severity = Severity.WARNING if len(once) > MAX_RARE * len(counts) else Severity.OK
-        message = f"of the {side}'s characters occur once in {len(lines):,} sentences, such as {' '.join(once[:10])}"
+        message = f"characters of the {side} occur once in {len(lines):,} sentences, such as {' '.join(once[:10])}"
         yield Finding("tokenizer", f"{side} rare characters", severity, message, len(once), len(counts))

@@ -10,8 +10,8 @@ from unicodedata import category
 import yaml
 
 from transformer_mt.data.quality.config import FILTERS
+from transformer_mt.data.quality.filter_base import PairExample
 from transformer_mt.data.quality.findings import LABELS, CorpusReport, Finding, Histogram
-from transformer_mt.data.quality.rules import AffectedPair
 from transformer_mt.system.severity import Severity
 
 MAX_TEXT = 300  # characters of a sentence that an example shows
@@ -89,7 +89,7 @@ def _render_findings(findings: Sequence[Finding]) -> str:
     for i, finding in enumerate(findings):
         label = LABELS[finding.severity]
         title = f'<a href="#finding-{i}">{_title(finding)}</a>' if finding.examples else _title(finding)
-        remedy = f"<code>{escape(finding.remedy)}</code>" if _parse_rule(finding.remedy) else escape(finding.remedy)
+        remedy = f"<code>{escape(finding.remedy)}</code>" if _parse_item(finding.remedy) else escape(finding.remedy)
         rows.append(
             f'<tr><td class="{label}">{label}</td><td>{title}</td><td class="number">{finding.count:,}</td>'
             f'<td class="number">{finding.share:.2%}</td><td class="wide">{escape(finding.message)}</td>'
@@ -105,10 +105,10 @@ def _render_examples(i: int, finding: Finding) -> str:
     return f'<h3 id="finding-{i}">{_title(finding)}</h3>{examples}\n'
 
 
-def _render_example(example: AffectedPair) -> str:
+def _render_example(example: PairExample) -> str:
     reason = f" · {escape(example.reason)}" if example.reason else ""
     texts = "".join(map(_render_text, (example.src, example.tgt)))
-    return f'<div class="example"><div class="where">{escape(example.where)}{reason}</div>{texts}</div>'
+    return f'<div class="example"><div class="where">{escape(example.location)}{reason}</div>{texts}</div>'
 
 
 def _render_text(text: str) -> str:
@@ -172,25 +172,25 @@ def _shorten(count: int) -> str:
 
 # --- suggested filters ------------------------------------------------------------------------------------------------
 
-Rule = tuple[str, dict[str, Any]]  # name and options
+FilterItem = tuple[str, dict[str, Any]]  # name and options
 
 
 def suggest_filters(findings: Sequence[Finding]) -> str:
-    """Return `data.filters` as YAML, or "" without rules. Rules for findings without a warning are commented out.
+    """Return `data.filters` as YAML, or "" without filters. Filters for findings without a warning are commented out.
 
-    Text is normalised first. Rules that read all pairs follow the ones that judge single pairs.
+    They are in the order of `FILTERS`: normalisation comes first.
     """
     needed = _merge([finding for finding in findings if finding.severity > Severity.OK])
-    optional = [rule for rule in _merge(findings) if rule not in needed and rule[0] not in {name for name, _ in needed}]
-    rules = sorted([*needed, *optional], key=lambda rule: list(FILTERS).index(rule[0]))
-    lines = [f"    {'- ' if rule in needed else '# - '}{_write_rule(rule)}\n" for rule in rules]
+    optional = [item for item in _merge(findings) if item not in needed and item[0] not in {name for name, _ in needed}]
+    filters = sorted([*needed, *optional], key=lambda item: list(FILTERS).index(item[0]))
+    lines = [f"    {'- ' if item in needed else '# - '}{_write_item(item)}\n" for item in filters]
     return f"data:\n  filters:\n{''.join(lines)}" if lines else ""
 
 
-def _merge(findings: Sequence[Finding]) -> list[Rule]:
-    """Return the rules among the remedies, one for each name unless options contradict each other."""
-    merged: list[Rule] = []
-    for name, options in filter(None, (_parse_rule(finding.remedy) for finding in findings)):
+def _merge(findings: Sequence[Finding]) -> list[FilterItem]:
+    """Return the filters among the remedies, one for each name unless options contradict each other."""
+    merged: list[FilterItem] = []
+    for name, options in filter(None, (_parse_item(finding.remedy) for finding in findings)):
         for other, known in merged:
             compares_others = "of" in {**known, **options} and known != options  # such as pairs instead of sources
             agree = all(known.get(key, value) == value for key, value in options.items())
@@ -202,8 +202,8 @@ def _merge(findings: Sequence[Finding]) -> list[Rule]:
     return merged
 
 
-def _parse_rule(remedy: str) -> Rule | None:
-    """Return the rule that a remedy is, or None for advice."""
+def _parse_item(remedy: str) -> FilterItem | None:
+    """Return the filter that a remedy is, or None for advice."""
     try:
         value = yaml.safe_load(remedy)
     except yaml.YAMLError:
@@ -216,8 +216,8 @@ def _parse_rule(remedy: str) -> Rule | None:
     return None
 
 
-def _write_rule(rule: Rule) -> str:
-    name, options = rule
+def _write_item(item: FilterItem) -> str:
+    name, options = item
     if not options:
         return name
     text = yaml.safe_dump(options, default_flow_style=True, allow_unicode=True, width=10_000).strip()
@@ -228,5 +228,5 @@ def _render_filters(findings: Sequence[Finding]) -> str:
     suggested = suggest_filters(findings)
     if not suggested:
         return ""
-    note = "These rules remove or repair the pairs above. Rules for findings below a warning are commented out."
+    note = "These filters remove or repair the pairs above. Filters for findings below a warning are commented out."
     return f"<h2>Suggested filters</h2><p>{note}</p><pre>{escape(suggested)}</pre>\n"

@@ -13,9 +13,9 @@ from transformer_mt.data.batches import BatchStream
 from transformer_mt.data.block_encoding import LengthLimit
 from transformer_mt.data.corpus import ParallelCorpus, load_corpus, split_off_validation
 from transformer_mt.data.encoding import EncodedCorpus, encode_corpus
+from transformer_mt.data.quality.filter_base import PairExample
 from transformer_mt.data.quality.filtering import filter_corpus, iterate_affected
-from transformer_mt.data.quality.rules import AffectedPair
-from transformer_mt.data.report import report_repetitions
+from transformer_mt.data.report import report_duplicates_and_leaks
 from transformer_mt.data.sources import Source
 from transformer_mt.data.tokenizers.subword_sampling import SubwordSampler, SubwordSamplers
 from transformer_mt.data.tokenizers.tokenizer import FORMAT as TOKENIZER_FORMAT
@@ -65,7 +65,7 @@ def prepare_data(run: RunFolder, config: Config, workers: int = 1) -> TrainingDa
         test,
         tokenizers,
     )
-    report_repetitions(train, data.held_out(), Path(config.data.cache_dir))
+    report_duplicates_and_leaks(train, data.held_out(), Path(config.data.cache_dir))
     return data
 
 
@@ -94,17 +94,17 @@ def load_filtered(config: Config) -> ParallelCorpus:
     return filter_corpus(corpus, config.data.filters, *_filter_arguments(config)) if config.data.filters else corpus
 
 
-def iterate_filtered_out(config: Config, name: str) -> Iterator[AffectedPair]:
-    """Yield the training pairs that the rules of a name remove or change, with file, line and reason.
+def iterate_affected_pairs(config: Config, name: str) -> Iterator[PairExample]:
+    """Yield the training pairs that the filters of a name remove or change, with file, line and reason.
 
     Raises:
-        UserError: `data.filters` has no rule of this name.
+        UserError: `data.filters` has no filter of this name.
     """
     filters = config.data.filters
-    numbers = [number for number, rule in enumerate(filters) if rule.name == name]
+    numbers = [number for number, filter_ in enumerate(filters) if filter_.name == name]
     if not numbers:
-        listed = ", ".join(dict.fromkeys(rule.name for rule in filters)) or "no rule"
-        raise UserError(f"data.filters: has no rule {name}; it has {listed}")
+        listed = ", ".join(dict.fromkeys(filter_.name for filter_ in filters)) or "no filter"
+        raise UserError(f"data.filters: has no filter {name}; it has {listed}")
     corpus = load_source(config, config.data.train)
     for number in numbers:
         yield from iterate_affected(corpus, filters, number, *_filter_arguments(config))
@@ -152,7 +152,7 @@ def encode_training(
     limit = LengthLimit(config.data.max_length, config.data.too_long)
     encoded = encode_corpus(corpus, tokenizers, limit, Path(config.data.cache_dir), workers)
     if not len(encoded):
-        dropped = encoded.filtered
+        dropped = encoded.limit_counts
         raise UserError(
             f"data.train: none of {len(corpus):,} pairs is left: {dropped.empty:,} have an empty side, "
             f"{dropped.too_long:,} are longer than data.max_length {limit.max_length}"

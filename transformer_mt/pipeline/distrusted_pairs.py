@@ -19,12 +19,13 @@ from transformer_mt.config.root import Config
 from transformer_mt.data.bucketing import Lengths, Rows
 from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.encoding import EncodedCorpus
-from transformer_mt.data.quality.checks import CHECKS, Task, make_judge
+from transformer_mt.data.quality.checking import CheckTask, make_function
+from transformer_mt.data.quality.checks import CHECKS
+from transformer_mt.data.quality.filter_base import Block
 from transformer_mt.data.quality.filtering import read_blocks
-from transformer_mt.data.quality.rules import Block
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
-from transformer_mt.pipeline.check import explain_offset, find_slides
+from transformer_mt.pipeline.check import explain_offset, find_misaligned_segments
 from transformer_mt.pipeline.data import encode_training, load_split
 from transformer_mt.runs.checkpoints import load_last_state
 from transformer_mt.runs.folder import RunFolder
@@ -49,7 +50,7 @@ class PairLoss(NamedTuple):
 class DistrustedPair(NamedTuple):
     """A pair with a high loss."""
 
-    where: str  # file:line
+    location: str  # file:line
     loss: float
     excess: float
     reason: str
@@ -150,17 +151,17 @@ def take_block(corpus: ParallelCorpus, rows: Rows) -> Block:
 
 def find_reasons(corpus: ParallelCorpus, block: Block, languages: tuple[str, str]) -> list[str]:
     """Return for each pair of a block which content checks of `tmt check` object, or `NO_REASON`."""
-    task = Task(corpus, languages, {}, find_slides(corpus), 0, len(corpus))
-    slid = task.slid_indices(block)
+    task = CheckTask(corpus, languages, {}, find_misaligned_segments(corpus), 0, len(corpus))
+    misaligned = task.misaligned_indices(block)
     reasons: list[list[str]] = [[] for _ in block.src]
-    for segment in task.slid:
-        for i in slid:
+    for segment in task.misaligned:
+        for i in misaligned:
             if segment.first <= block.rows[i] < segment.end:
-                reasons[i].append(f"slide: {explain_offset(segment.offset)[0]}")
+                reasons[i].append(f"misaligned: {explain_offset(segment.offset)[0]}")
     for check in CHECKS:
-        if check.group != "content" or (judge := make_judge(check, task.context())) is None:
+        if check.group != "content" or (function := make_function(check, task.context())) is None:
             continue
-        for i, reason in judge(block).items():
-            if not (check.compares_sides and i in slid):
+        for i, reason in function(block).items():
+            if not (check.compares_sides and i in misaligned):
                 reasons[i].append(f"{check.name}: {reason}")
     return ["; ".join(found) or NO_REASON for found in reasons]

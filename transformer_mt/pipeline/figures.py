@@ -70,7 +70,7 @@ def plot_schedule(config: ScheduleConfig, d_model: int, max_steps: int | None) -
 def plot_lengths(corpus: EncodedCorpus, data: DataConfig) -> Figure:
     """Draw the lengths of the training pairs in tokens, with the number of pairs beyond `data.max_length`."""
     starts = range(0, len(corpus), DRAWN_BLOCK)
-    filtered = corpus.filtered
+    filtered = corpus.limit_counts
     beyond = filtered.too_long + filtered.truncated
     for start in starts:
         src, tgt = (side.lengths_of(start, min(start + DRAWN_BLOCK, len(corpus))) for side in corpus.sides)

@@ -17,7 +17,7 @@ from transformer_mt.config.root import Config
 from transformer_mt.data.batches import Batch, BatchStream
 from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.data.prefetching import Prefetcher
-from transformer_mt.data.quality.brief import check_briefly
+from transformer_mt.data.quality.sample_check import check_sample
 from transformer_mt.data.report import build_report
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
@@ -205,7 +205,7 @@ def report_data(run: RunFolder, config: Config, data: TrainingData, warm_start: 
         warm_start.check_validation_split(fingerprints)
     languages, cache_dir = (config.data.src_lang, config.data.tgt_lang), Path(config.data.cache_dir)
     report = build_report(data.train, data.validation, data.held_out(), cache_dir)
-    report += check_briefly(data.train.text, languages, cache_dir)
+    report += check_sample(data.train.text, languages, cache_dir)
     for line in report:
         log_rank0(f"data: {line}")
     return report

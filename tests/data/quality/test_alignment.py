@@ -21,7 +21,7 @@ def text() -> tuple[list[str], list[str]]:
     return list(src[:N]), list(tgt[:N])
 
 
-def faults(src: list[str], tgt: list[str]) -> list[Segment]:
+def misaligned(src: list[str], tgt: list[str]) -> list[Segment]:
     n_pairs = min(len(src), len(tgt))
 
     def pairs(start: int, end: int) -> Iterable[tuple[str, str]]:
@@ -30,26 +30,26 @@ def faults(src: list[str], tgt: list[str]) -> list[Segment]:
     alignment = align_lines(pairs, n_pairs)
     assert alignment.segments[0].first == 0 and alignment.segments[-1].end == n_pairs
     assert all(a.end == b.first for a, b in zip(alignment.segments, alignment.segments[1:], strict=False))
-    return alignment.faults()
+    return alignment.misaligned_segments()
 
 
-def test_a_correct_corpus_has_no_fault(text: tuple[list[str], list[str]]) -> None:
-    assert faults(*text) == []
+def test_a_correct_corpus_has_no_misaligned_segment(text: tuple[list[str], list[str]]) -> None:
+    assert misaligned(*text) == []
 
 
 @pytest.mark.parametrize(("first", "n_missing"), [(40, 1), (1234, 1), (2900, 3), (2000, 15)])
-def test_the_line_of_a_slide_is_found(text: tuple[list[str], list[str]], first: int, n_missing: int) -> None:
+def test_first_misaligned_line_is_found(text: tuple[list[str], list[str]], first: int, n_missing: int) -> None:
     src, tgt = text
-    found = faults(src[:first] + src[first + n_missing :], tgt)  # the last sources have no target
+    found = misaligned(src[:first] + src[first + n_missing :], tgt)  # the last sources have no target
     assert (found[0].first, found[0].offset) == (first, n_missing)
-    found = faults(src, tgt[:first] + tgt[first + n_missing :])  # the sources of missing targets have no offset
+    found = misaligned(src, tgt[:first] + tgt[first + n_missing :])  # the sources of missing targets have no offset
     assert found[0].first == first
     assert found[-1][1:] == (N - n_missing, -n_missing)
 
 
-def test_a_slide_that_is_corrected_later_is_found(text: tuple[list[str], list[str]]) -> None:
+def test_segment_that_is_shifted_and_corrected_is_found(text: tuple[list[str], list[str]]) -> None:
     src, tgt = text
-    (found,) = faults(src, [*tgt[:500], "", *tgt[500:1700], *tgt[1700 + 1 :]])
+    (found,) = misaligned(src, [*tgt[:500], "", *tgt[500:1700], *tgt[1700 + 1 :]])
     assert (found.first, found.offset) == (500, 1)
     assert found.end in (1700, 1701)  # source 1700 has lost its target
 
@@ -58,23 +58,23 @@ def test_shuffled_lines_do_not_correspond(text: tuple[list[str], list[str]]) -> 
     src, tgt = text
     middle = tgt[1000:1400]
     random.Random(1).shuffle(middle)
-    assert faults(src, [*tgt[:1000], *middle, *tgt[1400:]]) == [(1000, 1400, None)]
+    assert misaligned(src, [*tgt[:1000], *middle, *tgt[1400:]]) == [(1000, 1400, None)]
 
 
 @pytest.mark.parametrize("n_pairs", [1, 10, 300])
 def test_small_corpora_are_accepted(text: tuple[list[str], list[str]], n_pairs: int) -> None:
-    assert faults(text[0][:n_pairs], text[1][:n_pairs]) == []
+    assert misaligned(text[0][:n_pairs], text[1][:n_pairs]) == []
 
 
 def test_empty_and_equal_lines_are_accepted() -> None:
-    assert faults([""] * 100, [""] * 100) == []
+    assert misaligned([""] * 100, [""] * 100) == []
 
 
 def test_a_large_corpus_is_sampled(text: tuple[list[str], list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("transformer_mt.data.quality.alignment.MAX_SCORED", N // 8)
     src, tgt = text
-    assert faults(src, tgt) == []
-    assert faults(src, [*tgt[:1234], *tgt[1235:]]) == [(1234, N - 1, -1)]
+    assert misaligned(src, tgt) == []
+    assert misaligned(src, [*tgt[:1234], *tgt[1235:]]) == [(1234, N - 1, -1)]
 
 
 def test_the_lexicon_tells_translations_from_other_sentences(text: tuple[list[str], list[str]]) -> None:
@@ -82,7 +82,7 @@ def test_the_lexicon_tells_translations_from_other_sentences(text: tuple[list[st
     lexicon = Lexicon.learn([*zip(src[:2000], tgt[:2000], strict=True)])
 
     def is_translation(a: str, b: str) -> bool:
-        return lexicon.evidence(lexicon.encode(a, is_src=True), lexicon.encode(b, is_src=False)) > 0
+        return lexicon.log_likelihood_ratio(lexicon.encode(a, is_src=True), lexicon.encode(b, is_src=False)) > 0
 
     held_out = range(2000, N)
     assert sum(is_translation(src[i], tgt[i]) for i in held_out) > 0.99 * len(held_out)

@@ -25,9 +25,11 @@ MULTI30K = Path(__file__).resolve().parents[4] / "shared" / "data" / "multi30k"
 
 
 def apply(
-    corpus: ParallelCorpus, *rules: Any, cache: str = "cache", tgt: str = "de", **held_out: Any
+    corpus: ParallelCorpus, *filters: Any, cache: str = "cache", tgt: str = "de", **held_out: Any
 ) -> ParallelCorpus:
-    return filter_corpus(corpus, TypeAdapter(FilterList).validate_python([*rules]), ("en", tgt), held_out, Path(cache))
+    return filter_corpus(
+        corpus, TypeAdapter(FilterList).validate_python([*filters]), ("en", tgt), held_out, Path(cache)
+    )
 
 
 def test_without_rules_the_corpus_is_unchanged(write_corpus: WriteCorpus) -> None:
@@ -61,12 +63,12 @@ def test_result_is_cached_until_something_changes(write_corpus: WriteCorpus, mon
     Path("scores").write_text("1\n2\n")
     corpus = write_corpus([("a", "x"), ("b", "y")])
     other = write_corpus([("c", "z")], "news")
-    rules = {"score": {"file": "scores", "min": 2}}
-    assert [*apply(corpus, rules)] == [*apply(corpus, rules)] == [("b", "y")]
-    assert apply(corpus, rules).filters == apply(corpus, rules).filters
+    filters = {"score": {"file": "scores", "min": 2}}
+    assert [*apply(corpus, filters)] == [*apply(corpus, filters)] == [("b", "y")]
+    assert apply(corpus, filters).filters == apply(corpus, filters).filters
     assert len(runs) == 1
     os.utime("scores", ns=(1, 1))
-    apply(corpus, rules)
+    apply(corpus, filters)
     assert len(runs) == 2
     apply(corpus, "overlap", news=other)
     apply(corpus, "overlap", news=corpus.select(np.array([0]), "part"))
@@ -77,10 +79,10 @@ def test_result_is_the_same_in_every_process_and_for_every_block_size(
     write_corpus: WriteCorpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pairs = [(f"word {i % 37}", f"Wort {i % 23}") for i in range(200)]
-    rules = "normalize", {"duplicate": {"of": "src"}}, "ratio", "language", {"regex": {"drop": "11"}}
-    first = apply(write_corpus(pairs), *rules, cache="one")
+    filters = "normalize", {"duplicate": {"of": "src"}}, "ratio", "language", {"regex": {"drop": "11"}}
+    first = apply(write_corpus(pairs), *filters, cache="one")
     monkeypatch.setattr("transformer_mt.data.blocks.BLOCK_SIZE", 7)
-    second = apply(load_corpus(Source(src=("t.en",), tgt=("t.de",)), "en", "de", Path("two")), *rules, cache="two")
+    second = apply(load_corpus(Source(src=("t.en",), tgt=("t.de",)), "en", "de", Path("two")), *filters, cache="two")
     assert ([*first], first.filters) == ([*second], second.filters)
     assert (first.key, first.fingerprint) == (second.key, second.fingerprint)
 
@@ -97,7 +99,7 @@ def test_examples_are_spread_evenly(n_removed: int, write_corpus: WriteCorpus) -
 def test_empty_result_names_the_last_rule_that_removed_pairs(write_corpus: WriteCorpus) -> None:
     with pytest.raises(UserError) as caught:
         apply(write_corpus([("a", "x"), ("b c", "y")]), {"regex": {"drop": "a"}}, {"length": {"min": 2}}, "normalize")
-    message = "no pair of 2 is left (removed: regex 1, length 1); loosen this rule or remove it"
+    message = "no pair of 2 is left (removed: regex 1, length 1); loosen this filter or remove it"
     assert str(caught.value) == f"data.filters.length: {message}"
 
 
@@ -108,7 +110,7 @@ def test_clean_text_loses_few_pairs_to_a_rule(language: str, workdir: Path) -> N
         lines = (MULTI30K / f"train.{name}").read_text(encoding="utf-8").splitlines(keepends=True)
         (workdir / f"t.{name}").write_text("".join(lines[:4000]), encoding="utf-8")
     corpus = load_corpus(Source(src=("t.en",), tgt=(f"t.{language}",)), "en", language, Path("cache"))
-    rules = [name for name in FILTERS if name not in ("normalize", "overlap", "regex", "score", "command")]
-    for report in apply(corpus, *rules, tgt=language).filters:
+    filters = [name for name in FILTERS if name not in ("normalize", "overlap", "regex", "score", "command")]
+    for report in apply(corpus, *filters, tgt=language).filters:
         limit = 0.015 if report.name == "unrelated" else 0.002  # its lexicons know little after 4,000 pairs
         assert report.n_affected <= limit * report.n_seen, report

@@ -1,4 +1,4 @@
-"""Each rule on small corpora: what it removes, and what it keeps."""
+"""Each filter on small corpora: what it removes, and what it keeps."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.quality.config import FilterList
 from transformer_mt.data.quality.corpus_filters import hash_side
 from transformer_mt.data.quality.duplicates import HashSet
+from transformer_mt.data.quality.filter_base import Filter
 from transformer_mt.data.quality.filtering import filter_corpus, iterate_affected
-from transformer_mt.data.quality.rules import Filter
 from transformer_mt.errors import UserError
 
 Pairs = list[tuple[str, str]]
@@ -39,23 +39,23 @@ RU: Pairs = [
 ]
 
 
-def parse(*rules: Any) -> tuple[Filter, ...]:
-    return TypeAdapter(FilterList).validate_python(list(rules))
+def parse(*filters: Any) -> tuple[Filter, ...]:
+    return TypeAdapter(FilterList).validate_python(list(filters))
 
 
 @pytest.fixture
 def apply(write_corpus: Callable[..., ParallelCorpus]) -> Apply:
-    """`apply(pairs, rule, ..., tgt="de", validation=pairs)`: the pairs that the rules leave."""
+    """`apply(pairs, filter, ..., tgt="de", validation=pairs)`: the pairs that the filters leave."""
 
-    def apply(pairs: Pairs, *rules: Any, tgt: str = "de", **held_out: Pairs) -> ParallelCorpus:
+    def apply(pairs: Pairs, *filters: Any, tgt: str = "de", **held_out: Pairs) -> ParallelCorpus:
         others = {name: write_corpus(other, name) for name, other in held_out.items()}
-        return filter_corpus(write_corpus(pairs), parse(*rules), ("en", tgt), others, Path("cache"))
+        return filter_corpus(write_corpus(pairs), parse(*filters), ("en", tgt), others, Path("cache"))
 
     return apply
 
 
 @pytest.mark.parametrize(
-    ("rule", "bad"),
+    ("filter_", "bad"),
     [
         ("length", ("", "Ja.")),
         ({"length": {"max": 20}}, ("word " * 21, "Wort " * 20)),
@@ -72,8 +72,8 @@ def apply(write_corpus: Callable[..., ParallelCorpus]) -> Apply:
     ],
     ids=str,
 )
-def test_rule_removes_a_faulty_pair_and_keeps_good_ones(rule: Any, bad: tuple[str, str], apply: Apply) -> None:
-    found = apply([*GOOD, bad, *GOOD], rule)
+def test_filter_removes_a_bad_pair_and_keeps_good_ones(filter_: Any, bad: tuple[str, str], apply: Apply) -> None:
+    found = apply([*GOOD, bad, *GOOD], filter_)
     assert [*found] == GOOD * 2
     (report,) = found.filters
     assert (report.n_seen, report.n_affected) == (9, 1)
@@ -91,8 +91,8 @@ def test_good_pairs_of_other_scripts_are_kept(tgt: str, pairs: Pairs, apply: App
 
 @pytest.mark.parametrize("text", ["Ok.", "Angela Merkel", "Café", "1990", "New York, London", "…"])
 def test_sides_in_doubt_are_kept(text: str, apply: Apply) -> None:
-    rules = [rule for rule in SINGLE_RULES if rule != "ratio"]
-    assert len(apply([*GOOD, (text, text)], *rules)) == 5
+    filters = [filter_ for filter_ in SINGLE_RULES if filter_ != "ratio"]
+    assert len(apply([*GOOD, (text, text)], *filters)) == 5
 
 
 def test_normalize_changes_text_and_removes_nothing(apply: Apply) -> None:
@@ -165,7 +165,7 @@ def test_command_scores_the_pairs_that_are_left(apply: Apply, monkeypatch: pytes
 
 
 @pytest.mark.parametrize(
-    ("rule", "message"),
+    ("filter_", "message"),
     [
         ({"score": {"file": "none", "min": 0}}, "data.filters.score.file: none: no such file"),
         ({"score": {"file": "short", "min": 0}}, "short has 1 lines, and data.train has 10 pairs; write one score"),
@@ -174,20 +174,20 @@ def test_command_scores_the_pairs_that_are_left(apply: Apply, monkeypatch: pytes
         ({"command": {"run": "head -n 4", "min": 0}}, "the command wrote 4 lines for 10 pairs; it must write one"),
         ({"command": {"run": "cat", "min": 0}}, 'output of the command: line 1 is not a number: "source 0'),
         ({"command": {"run": "cat >/dev/null; printf '\\377\\n'", "min": 0}}, "is not UTF-8; it must write numbers"),
-        ({"length": {"min": 3}}, "no pair of 10 is left (removed: length 10); loosen this rule or remove it"),
+        ({"length": {"min": 3}}, "no pair of 10 is left (removed: length 10); loosen this filter or remove it"),
     ],
 )
-def test_error_names_key_and_remedy(rule: Any, message: str, apply: Apply) -> None:
+def test_error_names_key_and_remedy(filter_: Any, message: str, apply: Apply) -> None:
     Path("short").write_text("1\n")
     Path("words").write_text("1\n2\n3\nfour\n" + "5\n" * 6)
     with pytest.raises(UserError) as caught:
-        apply(NUMBERED, rule)
+        apply(NUMBERED, filter_)
     assert message in str(caught.value) and str(caught.value).startswith("data.filters.")
     assert {path.suffix for path in Path("cache").glob("*filtered*")} <= {".lock"}  # neither a result nor a part
 
 
 def test_language_without_detection_or_script_is_refused(apply: Apply) -> None:
-    with pytest.raises(UserError, match="qq: language detection does not know this language; remove this rule"):
+    with pytest.raises(UserError, match="qq: language detection does not know this language; remove this filter"):
         apply(GOOD, "language", tgt="qq")
     with pytest.raises(UserError, match="the script of qq is not known; set tgt, such as tgt: Latin"):
         apply(GOOD, "script", tgt="qq")
@@ -195,8 +195,8 @@ def test_language_without_detection_or_script_is_refused(apply: Apply) -> None:
 
 
 def test_affected_pairs_are_listed_with_reasons(write_corpus: Callable[..., ParallelCorpus]) -> None:
-    corpus, rules = write_corpus(NUMBERED + NUMBERED[:2]), parse({"regex": {"drop": "3"}}, "duplicate")
-    found = [*iterate_affected(corpus, rules, 1, ("en", "de"), {}, Path("cache"))]
+    corpus, filters = write_corpus(NUMBERED + NUMBERED[:2]), parse({"regex": {"drop": "3"}}, "duplicate")
+    found = [*iterate_affected(corpus, filters, 1, ("en", "de"), {}, Path("cache"))]
     assert found == [(f"t.en:{11 + i}", *NUMBERED[i], "repeats an earlier pair") for i in range(2)]
 
 
@@ -208,21 +208,21 @@ def test_near_duplicates_are_removed_and_exact_ones_are_kept(apply: Apply, monke
     pairs = [*GOOD, *GOOD, NEAR]
     found = apply(pairs, "copy", {"near_duplicate": {"similarity": 0.75}})
     assert [*found] == GOOD * 2
-    assert found.filters[1].examples == (("t.en:9", *NEAR, "83% of pair 1"),)
+    assert found.filters[1].examples == (("t.en:9", *NEAR, "83% similar to t.en:1"),)
     assert len(apply(pairs, {"near_duplicate": {"of": "src"}})) == 9
 
 
 def test_corpus_of_more_pairs_than_fit_is_compared_in_parts(apply: Apply, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("transformer_mt.data.quality.corpus_filters.MAX_PAIRS", 5)
-    rule = {"near_duplicate": {"of": "tgt"}}
+    filter_ = {"near_duplicate": {"of": "tgt"}}
     near = [(src, tgt.replace("rennt", "rennnt")) for src, tgt in GOOD]
-    assert [*apply([*GOOD, *near], rule)] == [*GOOD, *near[1:]]
-    assert [*apply([*GOOD, GOOD[3], *near], rule)] == [*GOOD, GOOD[3], *near]
+    assert [*apply([*GOOD, *near], filter_)] == [*GOOD, *near[1:]]
+    assert [*apply([*GOOD, GOOD[3], *near], filter_)] == [*GOOD, GOOD[3], *near]
 
 
-def test_overlap_finds_similar_text_on_request(apply: Apply) -> None:
+def test_near_overlap_finds_similar_text(apply: Apply) -> None:
     held_out = {"validation": [("x", "y")], "news": [("A brown dog.", NEAR[1].replace("rennt", "rennnt"))]}
     assert len(apply(GOOD, "overlap", **held_out)) == 4
-    found = apply(GOOD, {"overlap": {"near": "yes"}}, **held_out)
+    found = apply(GOOD, "near_overlap", **held_out)
     assert [*found] == GOOD[1:]
-    assert found.filters[0].examples[0].reason == "93% of the target is in news"
+    assert found.filters[0].examples[0].reason == "target is 93% similar to one in news"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transformer_mt.data.quality.near_duplicates import NearIndex, find_near_duplicates, near_key
+from transformer_mt.data.quality.near_duplicates import NearIndex, find_near_duplicates, shingle_text
 from transformer_mt.data.quality.normalization import comparison_key
 
 WORDS = (
@@ -45,7 +45,7 @@ def make_texts(count: int, seed: int) -> list[str]:
 def test_similarities_are_exact_and_nearly_all_are_found() -> None:
     texts = make_texts(400, seed=1)
     found = find_near_duplicates(texts, len(texts))
-    assert found.n_compared == 400 and len(found) > 40
+    assert len(found) > 40
     assert (found.others < found.rows).all() and (np.diff(found.rows) > 0).all()
     for row, other, similarity in zip(found.rows, found.others, found.similarities, strict=True):
         assert texts[row] != texts[other] and similarity >= 0.8
@@ -91,13 +91,4 @@ def test_any_texts_are_accepted(texts: list[str], others: list[str]) -> None:
     ],
 )  # fmt: skip
 def test_other_captions_are_not_near_duplicates(first: tuple[str, str], second: tuple[str, str], is_near: int) -> None:
-    assert len(find_near_duplicates([near_key(*first), near_key(*second)], 2)) == is_near
-
-
-def test_texts_are_spread_evenly_over_a_larger_corpus() -> None:
-    text = "the white dog is running in the deep snow of the mountains"
-    texts = [f"{text} {i}" if i % 3 == 0 else f"{i} other texts {i}" for i in range(3000)]
-    found = find_near_duplicates(iter(texts), len(texts), max_keys=1000)
-    assert found.n_compared == 1000
-    assert found.rows.tolist() == [*range(3, 3000, 3)]
-    assert {texts[other][: len(text)] for other in found.others} == {text}
+    assert len(find_near_duplicates([shingle_text(*first), shingle_text(*second)], 2)) == is_near

@@ -1,1 +1,1 @@
-"""Quality of parallel text: signals of single pairs, duplicates, and the rules of `data.filters`."""
+"""Quality of parallel text: signals of single pairs, duplicates, and the filters of `data.filters`."""

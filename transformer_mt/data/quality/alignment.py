@@ -1,9 +1,9 @@
 """Detection of lines from which two texts no longer correspond, for example because a line is missing on one side.
 
 A hidden Markov model over the lines: its states are offsets (line i of the source belongs to line i + offset of the
-target) and "no correspondence"; the most probable sequence of states is found by the Viterbi algorithm. The evidence
-is first the lengths of the sentences alone, as in Gale and Church (1993), and then a lexicon that is learned from the
-lines that the first pass has aligned.
+target) and "no correspondence"; the most probable sequence of states is found by the Viterbi algorithm. The score of a
+line is a log-likelihood ratio: of its lengths in the first pass, as in Gale and Church (1993), of its words in the
+second. The lexicon of the second pass is learned from the lines that the first one has aligned.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from transformer_mt.data.quality.lexicon import EncodedSentence, Lexicon
 
 MAX_OFFSET = 20
 OFFSETS = [0, *(sign * k for k in range(1, MAX_OFFSET + 1) for sign in (1, -1))]  # the likeliest first
-UNRELATED = len(OFFSETS)  # state without correspondence
+UNALIGNED = len(OFFSETS)  # state without correspondence
 SWITCH = 30.0  # nats: cost of a change of state
-BLOCK = 8  # lines that share a state; boundaries are then found to the line
+GROUP = 8  # lines that share a state; boundaries are then found to the line
 LENGTH_CORRELATION = 0.8
-MAX_EVIDENCE = 10.0  # nats, of one line, so that no line outweighs its neighbours
-SAMPLE_RUNS, RUN_LENGTH = 100, 200  # runs of consecutive lines from which the lexicon is learned
-WINDOW = 4096  # rows that are read at a time; a multiple of BLOCK
-FITTING = 4.0  # nats a line: a block with more evidence for an offset needs no other offset
-MAX_SCORED = 500_000  # lines; of a larger corpus, only some of each block are scored
+MAX_SCORE = 10.0  # nats, of one line, so that no line outweighs its neighbours
+SAMPLE_WINDOWS, WINDOW_LENGTH = 100, 200  # windows of consecutive lines from which the lexicon is learned
+READ_SIZE = 4096  # rows that are read at a time; a multiple of GROUP
+GOOD_SCORE = 4.0  # nats a line: a group with a higher score of an offset needs no other offset
+MAX_SCORED = 500_000  # lines; of a larger corpus, only some of each group are scored
 UNCERTAIN = 40  # lines around a boundary of the first pass that the lexicon must not learn from
-MARGIN = 2 * BLOCK  # lines around a boundary in which it is looked for
+MARGIN = 2 * GROUP  # lines around a boundary in which it is looked for
 
 Pairs = Callable[[int, int], Iterable[tuple[str, str]]]
 """Function that returns the pairs of the rows from `start` to `end`."""
@@ -52,29 +52,29 @@ class Alignment:
     segments: list[Segment]
     lexicon: Lexicon
 
-    def faults(self) -> list[Segment]:
+    def misaligned_segments(self) -> list[Segment]:
         """Return the segments in which line N does not belong to line N."""
         return [segment for segment in self.segments if segment.offset != 0]
 
 
 def align_lines(pairs: Pairs, n_pairs: int) -> Alignment:
     """Find the offset of each row of a corpus that is read in blocks, three times."""
-    by_length = _segments(_viterbi(_length_evidence(pairs, n_pairs)), n_pairs)
+    by_length = _segments(_viterbi(_length_scores(pairs, n_pairs)), n_pairs)
     lexicon = Lexicon.learn([*_sample_aligned(pairs, by_length)])
     candidates = {OFFSETS.index(segment.offset) for segment in by_length if segment.offset is not None} | {0}
-    evidence = _lexical_evidence(pairs, n_pairs, lexicon, sorted(candidates))
-    segments = _segments(_viterbi(evidence), n_pairs)
+    scores = _lexical_scores(pairs, n_pairs, lexicon, sorted(candidates))
+    segments = _segments(_viterbi(scores), n_pairs)
     return Alignment([*_refine(segments, pairs, n_pairs, lexicon)], lexicon)
 
 
 # --- first pass: lengths ----------------------------------------------------------------------------------------------
 
 
-def _length_evidence(pairs: Pairs, n_pairs: int) -> Matrix:
-    """Return the evidence of the lengths for each block and state, [blocks, states].
+def _length_scores(pairs: Pairs, n_pairs: int) -> Matrix:
+    """Return the score of the lengths for each group and state, [groups, states].
 
     Logarithmic lengths of both sides follow a bivariate normal distribution if they correspond, and are independent
-    if they do not; the evidence is the logarithm of the ratio of both densities.
+    if they do not. The score is the logarithm of the ratio of both densities.
     """
     lengths = np.zeros((2, n_pairs), np.float32)
     for i, pair in enumerate(pairs(0, n_pairs)):
@@ -83,33 +83,33 @@ def _length_evidence(pairs: Pairs, n_pairs: int) -> Matrix:
     z = (z - z.mean(1, keepdims=True)) / (z.std(1, keepdims=True) + 1e-6)
     rho = LENGTH_CORRELATION
     constant = -0.5 * np.log(1 - rho**2)
-    evidence = np.zeros((-(-n_pairs // BLOCK), len(OFFSETS) + 1), np.float32)
+    scores = np.zeros((-(-n_pairs // GROUP), len(OFFSETS) + 1), np.float32)
     for state, offset in enumerate(OFFSETS):
         shifted = np.full(n_pairs, np.nan, np.float32)
         low, high = max(0, -offset), max(0, min(n_pairs, n_pairs - offset))
         if low < high:
             shifted[low:high] = z[1, low + offset : high + offset]
         squares = rho**2 * (z[0] ** 2 + shifted**2) - 2 * rho * z[0] * shifted
-        of_lines = np.nan_to_num(constant - squares / (2 * (1 - rho**2)), nan=-MAX_EVIDENCE)
-        evidence[:, state] = _sum_blocks(np.clip(of_lines, -MAX_EVIDENCE, MAX_EVIDENCE))
-    return evidence
+        of_lines = np.nan_to_num(constant - squares / (2 * (1 - rho**2)), nan=-MAX_SCORE)
+        scores[:, state] = _sum_groups(np.clip(of_lines, -MAX_SCORE, MAX_SCORE))
+    return scores
 
 
 def _sample_aligned(pairs: Pairs, segments: Sequence[Segment]) -> Iterator[tuple[str, str]]:
-    """Yield pairs of runs of lines, spread over the segments, with the target that belongs to the source."""
+    """Yield pairs of windows of lines, spread over the segments, with the target that belongs to the source."""
     n_pairs = segments[-1].end
-    for start in np.unique(np.linspace(0, max(0, n_pairs - RUN_LENGTH), SAMPLE_RUNS, dtype=np.int64)).tolist():
+    for start in np.unique(np.linspace(0, max(0, n_pairs - WINDOW_LENGTH), SAMPLE_WINDOWS, dtype=np.int64)).tolist():
         first = max(0, start - MAX_OFFSET)
-        run = [*pairs(first, min(n_pairs, start + RUN_LENGTH + MAX_OFFSET))]
+        lines = [*pairs(first, min(n_pairs, start + WINDOW_LENGTH + MAX_OFFSET))]
         for segment in segments:
             if segment.offset is None:
                 continue
             low = segment.first + (UNCERTAIN if segment.first else 0)
             high = segment.end - (UNCERTAIN if segment.end < n_pairs else 0)
-            for row in range(max(start, low), min(start + RUN_LENGTH, high)):
+            for row in range(max(start, low), min(start + WINDOW_LENGTH, high)):
                 source, target = row - first, row - first + segment.offset
-                if source < len(run) and 0 <= target < len(run):
-                    yield run[source][0], run[target][1]
+                if source < len(lines) and 0 <= target < len(lines):
+                    yield lines[source][0], lines[target][1]
 
 
 # --- second pass: words -----------------------------------------------------------------------------------------------
@@ -124,15 +124,15 @@ class _Window:
     src: list[EncodedSentence]
     tgt: dict[int, EncodedSentence]  # by row
 
-    def evidence(self, lines: Iterable[int], offset: int | None) -> list[float]:
-        """Return the evidence that each source line of the window belongs to the target at an offset."""
+    def scores(self, lines: Iterable[int], offset: int | None) -> list[float]:
+        """Return the score of each source line of the window with the target at an offset."""
         if offset is None:
             return [0.0 for _ in lines]
         found: list[float] = []
         for i in lines:
             tgt = self.tgt.get(self.first + i + offset)
-            evidence = -MAX_EVIDENCE if tgt is None else self.lexicon.evidence(self.src[i], tgt)
-            found.append(min(MAX_EVIDENCE, max(-MAX_EVIDENCE, evidence)))
+            score = -MAX_SCORE if tgt is None else self.lexicon.log_likelihood_ratio(self.src[i], tgt)
+            found.append(min(MAX_SCORE, max(-MAX_SCORE, score)))
         return found
 
 
@@ -147,35 +147,35 @@ def _read_window(pairs: Pairs, first: int, end: int, n_pairs: int, lexicon: Lexi
     return _Window(lexicon, first, src, tgt)
 
 
-def _lexical_evidence(pairs: Pairs, n_pairs: int, lexicon: Lexicon, candidates: Sequence[int]) -> Matrix:
-    """Return the evidence of the words for each block and state, [blocks, states].
+def _lexical_scores(pairs: Pairs, n_pairs: int, lexicon: Lexicon, candidates: Sequence[int]) -> Matrix:
+    """Return the score of the words for each group and state, [groups, states].
 
-    Other states than the candidates are only tried where no candidate fits, and in the blocks before and after.
+    Other states than the candidates are only tried where no candidate fits, and in the groups before and after.
     """
-    evidence = np.full((-(-n_pairs // BLOCK), len(OFFSETS) + 1), -MAX_EVIDENCE * BLOCK, np.float32)
-    evidence[:, UNRELATED] = 0
-    step = min(BLOCK, -(-n_pairs // MAX_SCORED))
-    for first in range(0, n_pairs, WINDOW):
-        window = _read_window(pairs, first, min(n_pairs, first + WINDOW), n_pairs, lexicon)
-        n_blocks = -(-len(window.src) // BLOCK)
-        found = evidence[first // BLOCK : first // BLOCK + n_blocks]
-        open_blocks = range(n_blocks)
-        for states in ([0], candidates, range(UNRELATED)):
-            for number, state in product(open_blocks, states):
-                lines = range(number * BLOCK, min(len(window.src), (number + 1) * BLOCK), step)
-                found[number, state] = sum(window.evidence(lines, OFFSETS[state]))
-            open_blocks = np.flatnonzero(~_with_neighbours_fit(found, step)).tolist()
-    return evidence
+    scores = np.full((-(-n_pairs // GROUP), len(OFFSETS) + 1), -MAX_SCORE * GROUP, np.float32)
+    scores[:, UNALIGNED] = 0
+    step = min(GROUP, -(-n_pairs // MAX_SCORED))
+    for first in range(0, n_pairs, READ_SIZE):
+        window = _read_window(pairs, first, min(n_pairs, first + READ_SIZE), n_pairs, lexicon)
+        n_groups = -(-len(window.src) // GROUP)
+        found = scores[first // GROUP : first // GROUP + n_groups]
+        open_groups = range(n_groups)
+        for states in ([0], candidates, range(UNALIGNED)):
+            for number, state in product(open_groups, states):
+                lines = range(number * GROUP, min(len(window.src), (number + 1) * GROUP), step)
+                found[number, state] = sum(window.scores(lines, OFFSETS[state]))
+            open_groups = np.flatnonzero(~_with_neighbours_fit(found, step)).tolist()
+    return scores
 
 
-def _with_neighbours_fit(evidence: Matrix, step: int) -> NDArray[np.bool_]:
-    """Return whether some offset fits each block, and those before and after. Every `step`-th line was scored."""
-    fits = evidence[:, :UNRELATED].max(1) > FITTING * BLOCK / step
+def _with_neighbours_fit(scores: Matrix, step: int) -> NDArray[np.bool_]:
+    """Return whether some offset fits each group, and those before and after. Every `step`-th line was scored."""
+    fits = scores[:, :UNALIGNED].max(1) > GOOD_SCORE * GROUP / step
     return fits & np.append(fits[1:], True) & np.append(True, fits[:-1])
 
 
 def _refine(segments: Sequence[Segment], pairs: Pairs, n_pairs: int, lexicon: Lexicon) -> Iterator[Segment]:
-    """Yield the segments with boundaries that are exact to the line, where the evidence tells."""
+    """Yield the segments with boundaries that are exact to the line, where the scores allow it."""
     first = 0
     for before, after in pairwise([*segments, None]):
         if before is None:
@@ -184,8 +184,8 @@ def _refine(segments: Sequence[Segment], pairs: Pairs, n_pairs: int, lexicon: Le
         if after is not None:
             low, high = max(first + 1, end - MARGIN), min(after.end, end + MARGIN)
             window = _read_window(pairs, low, high, n_pairs, lexicon)
-            sums = [np.cumsum([0.0, *window.evidence(range(high - low), side.offset)]) for side in (before, after)]
-            gains = sums[0] + sums[1][-1] - sums[1]  # evidence of a boundary before each line of the window
+            sums = [np.cumsum([0.0, *window.scores(range(high - low), side.offset)]) for side in (before, after)]
+            gains = sums[0] + sums[1][-1] - sums[1]  # score of a boundary before each line of the window
             end = low + int(gains.argmax())
         yield Segment(first, end, before.offset)
         first = end
@@ -194,33 +194,33 @@ def _refine(segments: Sequence[Segment], pairs: Pairs, n_pairs: int, lexicon: Le
 # --- hidden Markov model ----------------------------------------------------------------------------------------------
 
 
-def _sum_blocks(evidence: NDArray[np.floating]) -> Matrix:
-    return np.add.reduceat(evidence, np.arange(0, len(evidence), BLOCK)).astype(np.float32)
+def _sum_groups(scores: NDArray[np.floating]) -> Matrix:
+    return np.add.reduceat(scores, np.arange(0, len(scores), GROUP)).astype(np.float32)
 
 
-def _viterbi(evidence: Matrix) -> NDArray[np.int64]:
-    """Return the most probable state of each block."""
-    came_from = np.empty(evidence.shape, np.int16)
-    best, stay = np.full(UNRELATED + 1, -SWITCH, np.float32), np.arange(UNRELATED + 1)
+def _viterbi(scores: Matrix) -> NDArray[np.int64]:
+    """Return the most probable state of each group."""
+    came_from = np.empty(scores.shape, np.int16)
+    best, stay = np.full(UNALIGNED + 1, -SWITCH, np.float32), np.arange(UNALIGNED + 1)
     best[0] = 0  # a text begins aligned
-    for i, of_block in enumerate(evidence):
+    for i, of_group in enumerate(scores):
         other = int(best.argmax())
         switches = best < best[other] - SWITCH
         came_from[i] = np.where(switches, other, stay)
-        best = np.where(switches, best[other] - SWITCH, best) + of_block
-    states = np.empty(len(evidence), np.int64)
+        best = np.where(switches, best[other] - SWITCH, best) + of_group
+    states = np.empty(len(scores), np.int64)
     state = int(best.argmax())
-    for i in range(len(evidence) - 1, -1, -1):
+    for i in range(len(scores) - 1, -1, -1):
         states[i] = state
         state = int(came_from[i, state])
     return states
 
 
 def _segments(states: NDArray[np.int64], n_pairs: int) -> list[Segment]:
-    """Join blocks with the same state."""
+    """Join groups with the same state."""
     starts = [0, *(np.flatnonzero(np.diff(states)) + 1).tolist()]
-    ends = [*(start * BLOCK for start in starts[1:]), n_pairs]
+    ends = [*(start * GROUP for start in starts[1:]), n_pairs]
     return [
-        Segment(start * BLOCK, end, None if states[start] == UNRELATED else OFFSETS[states[start]])
+        Segment(start * GROUP, end, None if states[start] == UNALIGNED else OFFSETS[states[start]])
         for start, end in zip(starts, ends, strict=True)
     ]

@@ -1,4 +1,4 @@
-"""The list `data.filters`: names of the rules, and their form in a file."""
+"""The list `data.filters`: names of the filters, and their form in a file."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Union, cast
 from pydantic import BeforeValidator, Discriminator, Tag
 
 from transformer_mt.data.quality.corpus_filters import (
-    CommandFilter,
     DuplicateFilter,
     NearDuplicateFilter,
+    NearOverlapFilter,
     OverlapFilter,
-    ScoreFilter,
     UnrelatedFilter,
 )
+from transformer_mt.data.quality.filter_base import Filter
 from transformer_mt.data.quality.normalization import NormalizeFilter
 from transformer_mt.data.quality.pair_filters import (
     CopyFilter,
@@ -26,11 +26,11 @@ from transformer_mt.data.quality.pair_filters import (
     ScriptFilter,
     UrlsFilter,
 )
-from transformer_mt.data.quality.rules import Filter
+from transformer_mt.data.quality.score_filters import CommandFilter, ScoreFilter
 
 FILTERS: dict[str, type[Filter]] = {
-    rule.name: rule
-    for rule in (
+    filter_.name: filter_
+    for filter_ in (
         NormalizeFilter,
         LengthFilter,
         RatioFilter,
@@ -40,6 +40,7 @@ FILTERS: dict[str, type[Filter]] = {
         DuplicateFilter,
         NearDuplicateFilter,
         OverlapFilter,
+        NearOverlapFilter,
         UnrelatedFilter,
         NumbersFilter,
         UrlsFilter,
@@ -49,11 +50,11 @@ FILTERS: dict[str, type[Filter]] = {
         CommandFilter,
     )
 }
-"""The rules by name."""
+"""The filters by name."""
 
 
 def _rule_name(value: Any) -> str | None:
-    """Return the name of a rule in any of its forms, or None if it has no form of a rule."""
+    """Return the name of a filter in any of its forms, or None if it has no form of a filter."""
     if isinstance(value, Filter):
         return value.name
     if isinstance(value, dict) and len(cast(dict[Any, Any], value)) == 1:
@@ -63,7 +64,7 @@ def _rule_name(value: Any) -> str | None:
 
 def _check_is_list(value: object) -> object:
     if isinstance(value, str | dict):
-        raise ValueError("must be a list of rules, such as [length, ratio: {max: 3}]")
+        raise ValueError("must be a list of filters, such as [length, ratio: {max: 3}]")
     return () if value is None else value
 
 
@@ -71,7 +72,7 @@ class _FileSchema:
     """JSON schema of the list as it is written in a file."""
 
     def __get_pydantic_json_schema__(self, *_: object) -> dict[str, Any]:
-        options = {name: rule.model_json_schema() for name, rule in FILTERS.items()}
+        options = {name: filter_.model_json_schema() for name, filter_ in FILTERS.items()}
         for schema in options.values():
             schema.pop("required", None)  # as in the other sections
         named = [
@@ -84,9 +85,9 @@ class _FileSchema:
 if TYPE_CHECKING:
     FilterList = tuple[Filter, ...]
 else:
-    _Rule = Annotated[
-        Union[tuple(Annotated[rule, Tag(name)] for name, rule in FILTERS.items())],  # noqa: UP007
+    _FilterItem = Annotated[
+        Union[tuple(Annotated[filter_, Tag(name)] for name, filter_ in FILTERS.items())],  # noqa: UP007
         Discriminator(_rule_name),
     ]
-    FilterList = Annotated[tuple[_Rule, ...], BeforeValidator(_check_is_list), _FileSchema()]
+    FilterList = Annotated[tuple[_FilterItem, ...], BeforeValidator(_check_is_list), _FileSchema()]
     """Type of `data.filters`."""

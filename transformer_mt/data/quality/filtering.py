@@ -1,4 +1,4 @@
-"""Apply a list of rules to a corpus, block by block. The result is a cached table like that of `load_corpus`."""
+"""Apply a list of filters to a corpus, block by block. The result is a cached table like that of `load_corpus`."""
 
 from __future__ import annotations
 
@@ -16,16 +16,23 @@ import numpy as np
 from transformer_mt.data.arrow_table import TableWriter, read_batches
 from transformer_mt.data.blocks import log_progress
 from transformer_mt.data.corpus import ParallelCorpus
-from transformer_mt.data.quality.rules import AffectedPair, Block, Filter, FilterContext, FilterReport, Judge
+from transformer_mt.data.quality.filter_base import (
+    Block,
+    Filter,
+    FilterContext,
+    FilterFunction,
+    FilterReport,
+    PairExample,
+)
 from transformer_mt.system.files import atomic_shared_folder, make_once
 
-FORMAT_VERSION = 2  # of a filtered table and of the judgements; part of its key
-SAMPLE_SIZE = 10_000  # pairs from which rules learn what is typical
-MAX_EXAMPLES = 100  # pairs that a report keeps of each rule
+FORMAT_VERSION = 2  # of a filtered table and of what the filters do; part of its key
+SAMPLE_SIZE = 10_000  # pairs from which filters learn what is typical
+MAX_EXAMPLES = 100  # pairs that a report keeps of each filter
 
 HeldOut = Mapping[str, ParallelCorpus]
 Observer = Callable[[int, Block, Mapping[int, str]], None]
-"""Function that gets the number of a rule, the block before it, and the reasons of the affected pairs."""
+"""Function that gets the number of a filter, the block before it, and the reasons of the affected pairs."""
 
 
 def filter_corpus(
@@ -35,12 +42,12 @@ def filter_corpus(
     held_out: HeldOut,
     cache_dir: Path,
 ) -> ParallelCorpus:
-    """Return the corpus that the rules leave, with their reports. It is cached for unchanged input.
+    """Return the corpus that the filters leave, with their reports. It is cached for unchanged input.
 
     `languages` are those of source and target, and `held_out` has the configured validation and test sets.
 
     Raises:
-        UserError: Nothing is left, or a rule's file or command does not fit; with file, line and key.
+        UserError: Nothing is left, or a filter's file or command does not fit; with file, line and key.
     """
     if not filters:
         return corpus
@@ -48,7 +55,7 @@ def filter_corpus(
 
     def make() -> None:
         with atomic_shared_folder(folder) as temporary:
-            _write_filtered(FilterRun(corpus, filters, languages, held_out, temporary), temporary)
+            _write_filtered(FilterPass(corpus, filters, languages, held_out, temporary), temporary)
 
     make_once(folder, make)
     return _load_filtered(folder)
@@ -61,35 +68,35 @@ def iterate_affected(
     languages: tuple[str, str],
     held_out: HeldOut,
     cache_dir: Path,
-) -> Iterator[AffectedPair]:
-    """Yield the pairs that rule `number` removes or changes, in order. It applies the rules before it again."""
-    found: list[AffectedPair] = []
+) -> Iterator[PairExample]:
+    """Yield the pairs that filter `number` removes or changes, in order. It applies the filters before it again."""
+    found: list[PairExample] = []
 
-    def observe(rule: int, block: Block, reasons: Mapping[int, str]) -> None:
-        if rule == number:
+    def observe(filter_: int, block: Block, reasons: Mapping[int, str]) -> None:
+        if filter_ == number:
             found.extend(describe_pair(corpus, block, i, reason) for i, reason in reasons.items())
 
     cache_dir.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".affected-", dir=cache_dir) as folder:
-        run = FilterRun(corpus, filters[: number + 1], languages, held_out, Path(folder), observe)
+        run = FilterPass(corpus, filters[: number + 1], languages, held_out, Path(folder), observe)
         for _ in run.blocks():
             yield from found
             found.clear()
 
 
-def describe_pair(corpus: ParallelCorpus, block: Block, i: int, reason: str) -> AffectedPair:
+def describe_pair(corpus: ParallelCorpus, block: Block, i: int, reason: str) -> PairExample:
     """Return pair `i` of a block with its file and line."""
-    return AffectedPair(f"{corpus.files[block.files[i]]}:{block.lines[i]}", block.src[i], block.tgt[i], reason)
+    return PairExample(f"{corpus.files[block.files[i]]}:{block.lines[i]}", block.src[i], block.tgt[i], reason)
 
 
-# --- application of the rules -----------------------------------------------------------------------------------------
+# --- application of the filters ---------------------------------------------------------------------------------------
 
 
-class FilterRun:
-    """One application of rules to a corpus. `reports` is complete after the last block.
+class FilterPass:
+    """One application of filters to a corpus. `reports` is complete after the last block.
 
-    A rule that needs all of its pairs at once (`needs_all_pairs`) starts a new pass over an intermediate table. The
-    memory is bounded by a block, and by what rules keep: 9 bytes per pair for `duplicate`.
+    A filter that needs all of its pairs at once (`needs_all_pairs`) starts a new pass over an intermediate table. The
+    memory is bounded by a block, and by what filters keep: 9 bytes per pair for `duplicate`.
     """
 
     def __init__(
@@ -108,7 +115,7 @@ class FilterRun:
 
     def blocks(self) -> Iterator[Block]:
         """Yield the pairs that are left. Every block is yielded, also an empty one."""
-        breaks = [number for number, rule in enumerate(self.filters) if number and rule.needs_all_pairs]
+        breaks = [number for number, filter_ in enumerate(self.filters) if number and filter_.needs_all_pairs]
         source, n_pairs = partial(read_blocks, self.corpus), len(self.corpus)
         for first, end in zip([0, *breaks], [*breaks, len(self.filters)], strict=True):
             blocks = self._apply(range(first, end), source, n_pairs)
@@ -122,58 +129,59 @@ class FilterRun:
                 source, n_pairs = partial(_read_table, path), table.n_pairs
 
     def reports(self) -> list[FilterReport]:
-        """Return what each rule has done."""
+        """Return what each filter has done."""
         return [
-            FilterReport(self._label(number), rule.removes, n_seen, n_affected, tuple(examples.items()))
-            for number, (rule, n_seen, n_affected, examples) in enumerate(
+            FilterReport(self._label(number), filter_.removes, n_seen, n_affected, tuple(examples.items()))
+            for number, (filter_, n_seen, n_affected, examples) in enumerate(
                 zip(self.filters, self._n_seen, self._n_affected, self._examples, strict=True)
             )
         ]
 
     def _label(self, number: int) -> str:
-        """Return the name of a rule, with its number if another one has the same name."""
-        names = [rule.name for rule in self.filters]
+        """Return the name of a filter, with its number if another one has the same name."""
+        names = [filter_.name for filter_ in self.filters]
         name = names[number]
         return f"{name} (data.filters.{number})" if names.count(name) > 1 else name
 
     def _apply(self, numbers: range, source: Callable[[], Iterator[Block]], n_pairs: int) -> Iterator[Block]:
-        """Yield the blocks of a source after some consecutive rules."""
+        """Yield the blocks of a source after some consecutive filters."""
         context = FilterContext(
             languages=self._languages,
             n_corpus=len(self.corpus),
             n_pairs=n_pairs,
             sample=partial(self.corpus.sample, SAMPLE_SIZE),
-            pairs=lambda: (pair for block in source() for pair in block.pairs()),
+            blocks=source,
+            describe_line=self.corpus.describe_line,
             held_out=self._held_out,
             folder=self.folder,
         )
-        judges = [self.filters[number].start(context) for number in numbers]
+        functions = [self.filters[number].make_function(context) for number in numbers]
         for block in log_progress(source(), "filtered", n_pairs):
-            for number, judge in zip(numbers, judges, strict=True):
-                block = self._apply_rule(number, judge, block)
+            for number, function in zip(numbers, functions, strict=True):
+                block = self._apply_filter(number, function, block)
             yield block
 
-    def _apply_rule(self, number: int, judge: Judge, block: Block) -> Block:
-        rule = self.filters[number]
-        before = block if rule.removes else Block([*block.src], [*block.tgt], block.files, block.lines, block.rows)
-        reasons = judge(block)
+    def _apply_filter(self, number: int, function: FilterFunction, block: Block) -> Block:
+        filter_ = self.filters[number]
+        before = block if filter_.removes else Block([*block.src], [*block.tgt], block.files, block.lines, block.rows)
+        reasons = function(block)
         self._n_seen[number] += len(block)
         self._n_affected[number] += len(reasons)
         for i, reason in reasons.items():
             self._examples[number].add(lambda i=i, reason=reason: describe_pair(self.corpus, before, i, reason))
         if self._observe is not None:
             self._observe(number, before, reasons)
-        return block.without(reasons) if rule.removes else block
+        return block.without(reasons) if filter_.removes else block
 
 
 class EvenSample:
     """Keeps between half of `MAX_EXAMPLES` and `MAX_EXAMPLES` items, spread evenly over all that are added."""
 
     def __init__(self) -> None:
-        self._items: list[AffectedPair] = []
+        self._items: list[PairExample] = []
         self._n_added, self._stride = 0, 1
 
-    def add(self, make_item: Callable[[], AffectedPair]) -> None:
+    def add(self, make_item: Callable[[], PairExample]) -> None:
         """Count an item, and make and keep it if it is one of the sample."""
         if self._n_added % self._stride == 0:
             if len(self._items) == MAX_EXAMPLES:
@@ -182,7 +190,7 @@ class EvenSample:
                 self._items.append(make_item())
         self._n_added += 1
 
-    def items(self) -> list[AffectedPair]:
+    def items(self) -> list[PairExample]:
         """Return the items that are kept."""
         return self._items
 
@@ -209,14 +217,14 @@ def _make_block(batch: Any, rows: Any) -> Block:
 
 
 def _cache_key(corpus: ParallelCorpus, filters: Sequence[Filter], languages: Sequence[str], held_out: HeldOut) -> str:
-    """Hash the corpora, the rules and what they depend on."""
-    rules = [[rule.model_dump(mode="json"), rule.external_state()] for rule in filters]
+    """Hash the corpora, the filters and what they depend on."""
+    states = [[filter_.model_dump(mode="json"), filter_.external_state()] for filter_ in filters]
     others = [[name, other.key, other.fingerprint] for name, other in held_out.items()]
-    settings = [FORMAT_VERSION, corpus.key, corpus.fingerprint, rules, languages, others]
+    settings = [FORMAT_VERSION, corpus.key, corpus.fingerprint, states, languages, others]
     return sha256(json.dumps(settings).encode()).hexdigest()[:16]
 
 
-def _write_filtered(run: FilterRun, folder: Path) -> None:
+def _write_filtered(run: FilterPass, folder: Path) -> None:
     """Write the table, its description and the reports. Raises `UserError` if nothing is left."""
     with TableWriter(folder / "pairs.arrow") as table:
         for block in run.blocks():
@@ -227,7 +235,7 @@ def _write_filtered(run: FilterRun, folder: Path) -> None:
         removing = [number for number, report in enumerate(reports) if report.removes and report.n_affected]
         counts = ", ".join(f"{reports[number].name} {reports[number].n_affected:,}" for number in removing)
         raise run.filters[removing[-1]].make_error(
-            f"no pair of {len(run.corpus):,} is left (removed: {counts}); loosen this rule or remove it"
+            f"no pair of {len(run.corpus):,} is left (removed: {counts}); loosen this filter or remove it"
         )
     for leftover in set(folder.iterdir()) - {folder / "pairs.arrow"}:
         leftover.unlink()
@@ -243,7 +251,7 @@ def _load_filtered(folder: Path) -> ParallelCorpus:
     info = json.loads((folder / "table.json").read_text(encoding="utf-8"))
     reports: list[FilterReport] = []
     for report in json.loads((folder / "filters.json").read_text(encoding="utf-8")):
-        examples = tuple(AffectedPair(*example) for example in report.pop("examples"))
+        examples = tuple(PairExample(*example) for example in report.pop("examples"))
         reports.append(FilterReport(**report, examples=examples))
     table = Dataset.from_file(str(folder / "pairs.arrow"))
     return ParallelCorpus(table, info["files"], folder.name, info["sha256"], filters=tuple(reports))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from transformer_mt.data.quality.rules import AffectedPair
+from transformer_mt.data.quality.filter_base import PairExample
 from transformer_mt.system.severity import Severity
 
 N_SHOWN = 3  # examples for people
@@ -16,23 +16,23 @@ LABELS = {Severity.OK: "info", Severity.WARNING: "warning", Severity.ERROR: "err
 
 @dataclass(frozen=True)
 class Finding:
-    """A kind of fault, with the number of pairs that have it."""
+    """A problem of the corpora, with the number of pairs that have it."""
 
     group: str  # "alignment", "duplicates", "overlap", "content", "tokenizer"
-    name: str  # such as "empty" or "near duplicates"
+    name: str  # such as "empty" or "mojibake"
     severity: Severity
-    message: str  # one sentence
-    count: int
-    total: int  # pairs that were examined
-    examples: Sequence[AffectedPair] = ()  # at most 100
-    remedy: str = ""  # rule of `data.filters` that removes or repairs it, as YAML; or advice
+    message: str  # completes `1,234 pairs ...`, or describes the lines or tokens that are counted
+    count: int  # affected pairs, lines, tokens or characters
+    total: int  # of which `count` are affected
+    examples: Sequence[PairExample] = ()  # at most 100
+    remedy: str = ""  # item of `data.filters` that removes or repairs it, as YAML; or advice
 
     @property
     def share(self) -> float:
         """Return the share of the examined pairs."""
         return self.count / max(1, self.total)
 
-    def few_examples(self) -> list[AffectedPair]:
+    def few_examples(self) -> list[PairExample]:
         """Return at most three examples, spread evenly."""
         rows = np.linspace(0, len(self.examples) - 1, min(N_SHOWN, len(self.examples))).astype(int).tolist()
         return [self.examples[row] for row in rows]

@@ -18,9 +18,9 @@ VOCABULARY = 4000  # words of each language; the table of probabilities takes 64
 MIN_COUNT = 3  # of a word in the vocabulary
 ITERATIONS = 4
 SMOOTHING = 0.1  # share of the unconditional probability in that of a word
-COPIED = 3.0  # evidence of a rare word, such as a name or a number, that both sides have
-UNKNOWN = -0.4  # evidence of another rare word of the target
-MISSING = -1.0  # evidence of a rare word with digits that the other side has not
+SHARED_RARE_WORD = 3.0  # nats: a rare word, such as a name or a number, that both sides have
+UNSHARED_RARE_WORD = -0.4  # nats: another rare word of the target
+UNSHARED_NUMBER = -1.0  # nats: a number that the other side has not
 MAX_WORDS = 100  # of a sentence; more are not read
 
 _WORD = re.compile(r"[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3041-\u30ff\u3400-\u4dbf\u4e00-\u9fff]|\w+")
@@ -28,7 +28,7 @@ _WORD = re.compile(r"[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3041-\u30ff\u3400
 Ids = NDArray[np.int32]
 
 
-def split_words(text: str) -> list[str]:
+def tokenize_words(text: str) -> list[str]:
     """Split a text into words without case; each character of a script without spaces is a word."""
     return _WORD.findall(text.casefold())[:MAX_WORDS]
 
@@ -53,7 +53,7 @@ class Lexicon:
     @classmethod
     def learn(cls, pairs: Sequence[tuple[str, str]]) -> Lexicon:
         """Learn from sentence pairs, most of which correspond. 20,000 pairs are plenty."""
-        src_words, tgt_words = ([split_words(pair[side]) for pair in pairs] for side in (0, 1))
+        src_words, tgt_words = ([tokenize_words(pair[side]) for pair in pairs] for side in (0, 1))
         src_ids = {word: i for i, word in enumerate(_frequent(src_words), start=1)}
         tgt_ids = {word: i for i, word in enumerate(_frequent(tgt_words))}
         src = [[0, *(src_ids[word] for word in words if word in src_ids)] for words in src_words]
@@ -64,25 +64,29 @@ class Lexicon:
 
     def encode(self, text: str, *, is_src: bool) -> EncodedSentence:
         """Look up the words of a sentence."""
-        ids, words = self.src_ids if is_src else self.tgt_ids, split_words(text)
+        ids, words = self.src_ids if is_src else self.tgt_ids, tokenize_words(text)
         known = [ids[word] for word in words if word in ids]
         rare = frozenset(word for word in words if word not in ids or word.isdigit())
         return EncodedSentence(np.array(([0] if is_src else []) + known, np.int32), rare)
 
-    def evidence(self, src: EncodedSentence, tgt: EncodedSentence) -> float:
-        """Return the evidence that two sentences correspond, in nats; below 0: that they do not.
+    def log_likelihood_ratio(self, src: EncodedSentence, tgt: EncodedSentence) -> float:
+        """Return how much more probable the target is given the source than without it, as a logarithm in nats.
 
-        It is the logarithm of the probability of the target given the source, over its unconditional probability.
+        Rare words add constants. A ratio below 0 speaks against a translation.
         """
-        evidence = 0.0
+        ratio = 0.0
         if len(tgt.ids):
             p = self.probabilities[src.ids[:, None], tgt.ids].mean(0)  # [words of the target]
-            evidence = float(np.log((1 - SMOOTHING) * p / self.unconditional[tgt.ids] + SMOOTHING).sum())
+            ratio = float(np.log((1 - SMOOTHING) * p / self.unconditional[tgt.ids] + SMOOTHING).sum())
         if src.rare or tgt.rare:
             common = src.rare & tgt.rare
             n_numbers = sum(map(str.isdigit, src.rare ^ tgt.rare))
-            evidence += COPIED * len(common) + UNKNOWN * len(tgt.rare - common) + MISSING * n_numbers
-        return evidence
+            ratio += (
+                SHARED_RARE_WORD * len(common)
+                + UNSHARED_RARE_WORD * len(tgt.rare - common)
+                + UNSHARED_NUMBER * n_numbers
+            )
+        return ratio
 
 
 def _frequent(sentences: Iterable[Sequence[str]]) -> list[str]:

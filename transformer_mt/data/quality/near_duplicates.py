@@ -23,14 +23,14 @@ from numpy.typing import NDArray
 from transformer_mt.data.quality.duplicates import Hashes, HashSet, hash_texts
 from transformer_mt.data.quality.normalization import comparison_key
 
-Compared = Literal["pair", "src", "tgt"]
+ComparedSide = Literal["pair", "src", "tgt"]
 Rows = NDArray[np.int64]
 
 MIN_SIMILARITY = 0.7
 """Lowest similarity that is found reliably: signatures miss one in ten of such pairs."""
 SIMILARITY = 0.8
 """Default share of the shingles that near duplicates have in common (Jaccard index)."""
-MAX_PAIRS = 2_000_000  # that are compared with each other; each takes about 400 bytes of memory
+MAX_PAIRS = 2_000_000  # that one call may compare with each other; each takes about 400 bytes of memory
 
 SHINGLE = 4  # bytes, so that a shingle is an integer of 32 bits
 PADDING = "\0" * (SHINGLE - 1)  # between texts: every byte is part of as many shingles, also at the ends
@@ -53,38 +53,33 @@ class NearMatches:
     rows: Rows
     others: Rows  # the earlier text, or the one in the index
     similarities: NDArray[np.float32]
-    n_compared: int  # texts that were compared
 
     def __len__(self) -> int:
         return len(self.rows)
 
 
-def near_keys(src: Sequence[str], tgt: Sequence[str], of: Compared) -> Iterator[str]:
+def shingle_texts(src: Sequence[str], tgt: Sequence[str], of: ComparedSide) -> Iterator[str]:
     """Return the texts by which pairs, sources or targets are compared."""
     if of == "pair":
-        return (near_key(*pair) for pair in zip(src, tgt, strict=True))
+        return (shingle_text(*pair) for pair in zip(src, tgt, strict=True))
     return map(comparison_key, src if of == "src" else tgt)
 
 
-def near_key(src: str, tgt: str) -> str:
+def shingle_text(src: str, tgt: str) -> str:
     """Return the text by which a pair is compared with others."""
     return f"{comparison_key(src)}{PADDING}{comparison_key(tgt)}"
 
 
-def find_near_duplicates(
-    keys: Iterable[str], n_keys: int, similarity: float = SIMILARITY, max_keys: int = MAX_PAIRS
-) -> NearMatches:
+def find_near_duplicates(texts: Iterable[str], n_texts: int, similarity: float = SIMILARITY) -> NearMatches:
     """Return the texts that are similar to an earlier one. Equal texts count once.
 
-    Each group of similar texts is represented by one of them, which is not returned. If there are more than `max_keys`
-    texts, only every second one is compared, or fewer.
+    Each group of similar texts is represented by one of them, which is not returned.
     """
-    stride = max(1, -(-n_keys // max_keys))
-    texts = _TextSet(islice(keys, 0, None, stride), -(-n_keys // stride), unique=True)
-    found = _Found(len(texts))
+    compared = _TextSet(texts, n_texts, unique=True)
+    matches = _MatchTable(len(compared))
     for band in range(BANDS):
-        members = found.left()
-        keys_of_band = texts.band_keys(band, members)
+        members = matches.unmatched()
+        keys_of_band = compared.band_keys(band, members)
         order = np.argsort(keys_of_band, kind="stable")  # by key, then by row
         hashes, members = keys_of_band[order], members[order]
         for _ in range(MAX_ROUNDS):  # compare the members of each group with its first one, then with the next
@@ -93,17 +88,16 @@ def find_near_duplicates(
             if not is_other.any():
                 break
             firsts = members[np.maximum.accumulate(np.where(is_other, 0, np.arange(len(members))))]
-            is_near = found.compare(texts, members[is_other], texts, firsts[is_other], similarity)
+            is_near = matches.compare(compared, members[is_other], compared, firsts[is_other], similarity)
             hashes, members = hashes[is_other][~is_near], members[is_other][~is_near]
-    rows = texts.rows * stride
-    return found.matches(rows, rows, texts.n_seen)
+    return matches.result(compared.rows, compared.rows)
 
 
 class NearIndex:
     """Index of texts, such as the sources of a test set, that finds other texts which are similar to one of them."""
 
-    def __init__(self, keys: Sequence[str], similarity: float = SIMILARITY) -> None:
-        self._texts = _TextSet(keys, len(keys), unique=True)
+    def __init__(self, texts: Sequence[str], similarity: float = SIMILARITY) -> None:
+        self._texts = _TextSet(texts, len(texts), unique=True)
         self._similarity = similarity
         self._bands: list[tuple[Hashes, Rows]] = []
         for band in range(BANDS):
@@ -111,37 +105,37 @@ class NearIndex:
             order = np.argsort(hashes, kind="stable")
             self._bands.append((hashes[order], order))
 
-    def find(self, keys: Sequence[str]) -> NearMatches:
+    def find(self, texts: Sequence[str]) -> NearMatches:
         """Return the texts that are similar to one of the index, but equal to none."""
-        texts = _TextSet(keys, len(keys), unique=False)
-        found = _Found(len(texts))
-        is_new = ~np.isin(texts.hashes, self._texts.hashes)
+        compared = _TextSet(texts, len(texts), unique=False)
+        matches = _MatchTable(len(compared))
+        is_new = ~np.isin(compared.hashes, self._texts.hashes)
         for band, (known, order) in enumerate(self._bands):
-            left = found.left()
-            left = left[is_new[left]]
-            hashes = texts.band_keys(band, left)
-            places, ends = np.searchsorted(known, hashes), np.searchsorted(known, hashes, side="right")
+            rows = matches.unmatched()
+            rows = rows[is_new[rows]]
+            hashes = compared.band_keys(band, rows)
+            positions, ends = np.searchsorted(known, hashes), np.searchsorted(known, hashes, side="right")
             for _ in range(MAX_ROUNDS):
-                is_left = places < ends
-                left, places, ends = left[is_left], places[is_left], ends[is_left]
-                if not len(left):
+                is_open = positions < ends
+                rows, positions, ends = rows[is_open], positions[is_open], ends[is_open]
+                if not len(rows):
                     break
-                is_near = found.compare(texts, left, self._texts, order[places], self._similarity)
-                left, places, ends = left[~is_near], places[~is_near] + 1, ends[~is_near]
-        return found.matches(texts.rows, self._texts.rows, texts.n_seen)
+                is_near = matches.compare(compared, rows, self._texts, order[positions], self._similarity)
+                rows, positions, ends = rows[~is_near], positions[~is_near] + 1, ends[~is_near]
+        return matches.result(compared.rows, self._texts.rows)
 
 
 # --- comparison -------------------------------------------------------------------------------------------------------
 
 
-class _Found:
+class _MatchTable:
     """The similar text of each text, as far as one is found."""
 
     def __init__(self, n_texts: int) -> None:
         self._others: Rows = np.full(n_texts, -1)
         self._similarities = np.zeros(n_texts, np.float32)
 
-    def left(self) -> Rows:
+    def unmatched(self) -> Rows:
         """Return the texts for which none is found."""
         return np.flatnonzero(self._others < 0)
 
@@ -161,10 +155,10 @@ class _Found:
                     self._others[row], self._similarities[row] = other, similarity
         return is_near
 
-    def matches(self, rows: Rows, other_rows: Rows, n_compared: int) -> NearMatches:
+    def result(self, rows: Rows, other_rows: Rows) -> NearMatches:
         """Return what is found, with the rows of the texts in their corpora."""
         near = np.flatnonzero(self._others >= 0)
-        return NearMatches(rows[near], other_rows[self._others[near]], self._similarities[near], n_compared)
+        return NearMatches(rows[near], other_rows[self._others[near]], self._similarities[near])
 
 
 def _jaccard(a: set[int], b: set[int]) -> float:
@@ -176,27 +170,27 @@ def _jaccard(a: set[int], b: set[int]) -> float:
 class _TextSet:
     """Texts as bytes, with their MinHash signatures."""
 
-    def __init__(self, keys: Iterable[str], capacity: int, *, unique: bool) -> None:
+    def __init__(self, texts: Iterable[str], capacity: int, *, unique: bool) -> None:
         seen = HashSet(capacity) if unique else None
-        self.n_seen = n_kept = 0
+        n_seen = n_kept = 0
         rows: Rows = np.empty(capacity, np.int64)
         hashes: Hashes = np.empty(capacity, np.uint64)
         signatures: NDArray[np.uint16] = np.empty((capacity, SIGNATURE_SIZE), np.uint16)
         starts: Rows = np.zeros(capacity + 1, np.int64)
         padding = PADDING.encode()
         data = bytearray(padding)
-        iterator = iter(keys)
+        iterator = iter(texts)
         while chunk := [*islice(iterator, CHUNK_SIZE)]:
             chunk_hashes = hash_texts(chunk)
             kept = np.arange(len(chunk)) if seen is None else np.flatnonzero(seen.add(chunk_hashes))
             encoded = [chunk[i].encode("utf-8", "surrogatepass") for i in kept.tolist()]
             counts = np.fromiter(map(len, encoded), np.int64, len(encoded)) + len(padding)
             part = slice(n_kept, n_kept + len(kept))
-            rows[part], hashes[part] = kept + self.n_seen, chunk_hashes[kept]
+            rows[part], hashes[part] = kept + n_seen, chunk_hashes[kept]
             starts[part.start + 1 : part.stop + 1] = starts[part.start] + np.cumsum(counts)
             signatures[part] = _minhash(_shingles(padding.join([b"", *encoded, b""])), counts)
             data += padding.join([*encoded, b""])
-            self.n_seen, n_kept = self.n_seen + len(chunk), part.stop
+            n_seen, n_kept = n_seen + len(chunk), part.stop
         self.rows, self.hashes, self.signatures = rows[:n_kept], hashes[:n_kept], signatures[:n_kept]
         self._starts, self._shingles = starts, _shingles(data)
 

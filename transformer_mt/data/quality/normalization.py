@@ -6,7 +6,7 @@ import re
 import unicodedata
 from typing import ClassVar
 
-from transformer_mt.data.quality.rules import SIDE_NAMES, Block, Filter, FilterContext, Judge
+from transformer_mt.data.quality.filter_base import SIDE_NAMES, Block, Filter, FilterContext, FilterFunction
 
 INVISIBLE = (
     "\u00ad\u034f\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff\ufff9-\ufffb\U000e0001"
@@ -83,8 +83,8 @@ class NormalizeFilter(Filter):
     mojibake: bool = False
     """repair text that was decoded with a wrong encoding"""
 
-    def start(self, context: FilterContext) -> Judge:
-        """Return a judge that replaces the text of the block, and returns the pairs that changed."""
+    def make_function(self, context: FilterContext) -> FilterFunction:
+        """Return a function that replaces the text of the block, and returns the pairs that changed."""
         steps = (
             (self.mojibake, repair_mojibake),
             (self.control, remove_control_characters),
@@ -99,7 +99,7 @@ class NormalizeFilter(Filter):
                 text = step(text)
             return text
 
-        def judge(block: Block) -> dict[int, str]:
+        def apply(block: Block) -> dict[int, str]:
             changed: dict[int, str] = {}
             for i, pair in enumerate(block.pairs()):
                 src, tgt = map(normalize, pair)
@@ -109,4 +109,4 @@ class NormalizeFilter(Filter):
                     block.src[i], block.tgt[i] = src, tgt
             return changed
 
-        return judge
+        return apply

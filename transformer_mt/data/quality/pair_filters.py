@@ -1,4 +1,4 @@
-"""Rules that judge each pair by itself: length, ratio, language, script, copy, numbers, urls, repetition, regex."""
+"""Filters of single pairs: length, ratio, language, script, copy, numbers, urls, repetition, regex."""
 
 from __future__ import annotations
 
@@ -11,7 +11,14 @@ from pydantic import AfterValidator, Field, model_validator
 from transformer_mt.config.section import section_error, suggest
 from transformer_mt.data.language_detection import LanguageDetector
 from transformer_mt.data.languages import check_language, primary_language
-from transformer_mt.data.quality.rules import SIDE_NAMES, Filter, FilterContext, Judge, PairFilter, judge_pairs
+from transformer_mt.data.quality.filter_base import (
+    SIDE_NAMES,
+    Filter,
+    FilterContext,
+    FilterFunction,
+    PairFilter,
+    for_each_pair,
+)
 from transformer_mt.data.quality.scripts import LANGUAGE_SCRIPTS, SCRIPTS, count_letters, script_share, split_units
 from transformer_mt.data.quality.signals import (
     LengthModel,
@@ -40,7 +47,7 @@ class LengthFilter(PairFilter):
             raise section_error("min", f"{self.min} is more than max, {self.max}: no pair would be left")
         return self
 
-    def fault(self, src: str, tgt: str) -> str | None:
+    def find_reason(self, src: str, tgt: str) -> str | None:
         """Return which side has how many units."""
         for name, text in zip(SIDE_NAMES, (src, tgt), strict=True):
             n_units = len(split_units(text))
@@ -60,15 +67,15 @@ class RatioFilter(Filter):
     max: float = Field(default=3.0, gt=1.0)
     """how many times longer one side may be than the other, relative to the median lengths of the corpus"""
 
-    def start(self, context: FilterContext) -> Judge:
+    def make_function(self, context: FilterContext) -> FilterFunction:
         """Fit the typical lengths to a sample of the corpus."""
         lengths = LengthModel.fit(context.sample())
 
-        def fault(src: str, tgt: str) -> str | None:
+        def find_reason(src: str, tgt: str) -> str | None:
             ratio = lengths.ratio(src, tgt)
             return f"ratio {ratio:.1f}" if ratio > self.max else None
 
-        return judge_pairs(fault)
+        return for_each_pair(find_reason)
 
 
 class LanguageFilter(Filter):
@@ -81,15 +88,15 @@ class LanguageFilter(Filter):
     tgt: Annotated[str, AfterValidator(check_language)] | None = None
     """language of the target; null: data.tgt_lang"""
     min_letters: int = Field(default=20, ge=1)
-    """sides with fewer letters are not judged"""
-    confidence: float = Field(default=0.5, gt=0.0, lt=1.0)
+    """sides with fewer letters are kept"""
+    min_probability: float = Field(default=0.5, gt=0.0, lt=1.0)
     """minimum probability of the other language; it must also be 50 times that of the expected one"""
 
     def external_state(self) -> object:
         """Return the version of the detector."""
         return importlib.metadata.version("py3langid")
 
-    def start(self, context: FilterContext) -> Judge:
+    def make_function(self, context: FilterContext) -> FilterFunction:
         """Load the detector. Raises `UserError` for a language that it does not know."""
         detector = LanguageDetector.load()
         expected: list[str] = []
@@ -97,7 +104,7 @@ class LanguageFilter(Filter):
             code = own or configured
             if not detector.knows(code):
                 raise self.make_error(
-                    f"{code}: language detection does not know this language; remove this rule, or name a similar "
+                    f"{code}: language detection does not know this language; remove this filter, or name a similar "
                     f"language as {key}",
                     key if own else "",
                 )
@@ -107,15 +114,15 @@ class LanguageFilter(Filter):
         def other_language(text: str, expected: str) -> str | None:
             if count_letters(text) < self.min_letters:
                 return None
-            return detector.find_other_language(text, expected, self.confidence)
+            return detector.find_other_language(text, expected, self.min_probability)
 
-        def fault(src: str, tgt: str) -> str | None:
+        def find_reason(src: str, tgt: str) -> str | None:
             for name, text, code in zip(SIDE_NAMES, (src, tgt), expected, strict=True):
                 if other := other_language(text, code):
                     return f"{name} is {other}"
             return None
 
-        return judge_pairs(fault)
+        return for_each_pair(find_reason)
 
 
 def _check_script(value: str) -> str:
@@ -140,9 +147,9 @@ class ScriptFilter(Filter):
     min: float = Field(default=0.1, gt=0.0, le=1.0)
     """minimum share of words with a letter of the script; names in another script are common"""
     min_words: int = Field(default=4, ge=1)
-    """sides with fewer words are not judged; characters count in scripts without spaces"""
+    """sides with fewer words are kept; in scripts without spaces, characters are counted"""
 
-    def start(self, context: FilterContext) -> Judge:
+    def make_function(self, context: FilterContext) -> FilterFunction:
         """Look up the scripts of the languages. Raises `UserError` for a language without an entry."""
         expected: list[tuple[str, ...]] = []
         for key, own, language in zip(("src", "tgt"), (self.src, self.tgt), context.languages, strict=True):
@@ -151,14 +158,14 @@ class ScriptFilter(Filter):
                 raise self.make_error(f"the script of {language} is not known; set {key}, such as {key}: Latin")
             expected.append(scripts)
 
-        def fault(src: str, tgt: str) -> str | None:
+        def find_reason(src: str, tgt: str) -> str | None:
             for name, text, scripts in zip(SIDE_NAMES, (src, tgt), expected, strict=True):
                 share, n_words = script_share(text, scripts)
                 if share < self.min and n_words >= self.min_words:
                     return f"{share:.0%} of the {name}'s words are {' or '.join(map(str.title, scripts))}"
             return None
 
-        return judge_pairs(fault)
+        return for_each_pair(find_reason)
 
 
 class CopyFilter(PairFilter):
@@ -171,7 +178,7 @@ class CopyFilter(PairFilter):
     min_words: int = Field(default=4, ge=1)
     """pairs with fewer words are kept: names are the same in many languages"""
 
-    def fault(self, src: str, tgt: str) -> str | None:
+    def find_reason(self, src: str, tgt: str) -> str | None:
         """Return the share of common words."""
         share, n_words = copy_share(src, tgt)
         return f"{share:.0%} of the words are the same" if share > self.max and n_words >= self.min_words else None
@@ -185,7 +192,7 @@ class NumbersFilter(PairFilter):
     min: float = Field(default=0.5, gt=0.0, le=1.0)
     """minimum share of numbers that the other side has too"""
 
-    def fault(self, src: str, tgt: str) -> str | None:
+    def find_reason(self, src: str, tgt: str) -> str | None:
         """Return the share of numbers that agree."""
         share = number_agreement(src, tgt)
         return f"{share:.0%} of the numbers agree" if share is not None and share < self.min else None
@@ -199,7 +206,7 @@ class UrlsFilter(PairFilter):
     exact: bool = False
     """remove also pairs whose addresses differ, such as en.example.org and de.example.org"""
 
-    def fault(self, src: str, tgt: str) -> str | None:
+    def find_reason(self, src: str, tgt: str) -> str | None:
         """Return the first address that the other side lacks."""
         addresses = find_addresses(src), find_addresses(tgt)
         if addresses[0] == addresses[1] or (all(addresses) and not self.exact):
@@ -216,7 +223,7 @@ class RepetitionFilter(PairFilter):
     max: float = Field(default=0.5, gt=0.0, lt=1.0)
     """maximum share of the most frequent word, or of repeated phrases of three words (characters in a short text)"""
 
-    def fault(self, src: str, tgt: str) -> str | None:
+    def find_reason(self, src: str, tgt: str) -> str | None:
         """Return which side repeats itself."""
         for name, text, other in ((SIDE_NAMES[0], src, tgt), (SIDE_NAMES[1], tgt, src)):
             if is_repetitive(text, other, self.max):
@@ -262,13 +269,13 @@ class RegexFilter(Filter):
             raise section_error("", "set exactly one of drop and keep")
         return self
 
-    def start(self, context: FilterContext) -> Judge:
+    def make_function(self, context: FilterContext) -> FilterFunction:
         """Compile the expression."""
         pattern = self.drop if self.drop is not None else self.keep
         search = _compile(str(pattern)).search
         reason = f"{'found' if self.drop is not None else 'did not find'} {pattern}"
 
-        def fault(src: str, tgt: str) -> str | None:
+        def find_reason(src: str, tgt: str) -> str | None:
             if self.side in ("src", "tgt"):
                 is_found = search(src if self.side == "src" else tgt) is not None
             elif self.side == "both":
@@ -277,4 +284,4 @@ class RegexFilter(Filter):
                 is_found = search(src) is not None or search(tgt) is not None
             return reason if is_found == (self.drop is not None) else None
 
-        return judge_pairs(fault)
+        return for_each_pair(find_reason)

@@ -9,7 +9,7 @@ import pytest
 
 from transformer_mt.data import quickstart
 from transformer_mt.data.corpus import ParallelCorpus, load_corpus
-from transformer_mt.data.quality.brief import check_briefly
+from transformer_mt.data.quality.sample_check import check_sample
 from transformer_mt.data.sources import Source
 
 Pair = tuple[str, str]
@@ -28,25 +28,25 @@ def load(folder: Path, pairs: Sequence[Pair]) -> ParallelCorpus:
 
 
 def test_a_correct_corpus_gives_no_warning(pairs: list[Pair], tmp_path: Path) -> None:
-    assert check_briefly(load(tmp_path, pairs), ("en", "de"), tmp_path) == []
+    assert check_sample(load(tmp_path, pairs), ("en", "de"), tmp_path) == []
 
 
-def test_slid_lines_are_noticed(pairs: list[Pair], tmp_path: Path) -> None:
+def test_shifted_lines_give_a_warning(pairs: list[Pair], tmp_path: Path) -> None:
     src, tgt = zip(*pairs, strict=True)
-    slid = [*zip(src, [*tgt[:2000], "Es regnet.", *tgt[2000:-1]], strict=True)]
-    (line,) = check_briefly(load(tmp_path, slid), ("en", "de"), tmp_path)
-    assert line.startswith("warning: ") and "share no meaning" in line
+    shifted = [*zip(src, [*tgt[:2000], "Es regnet.", *tgt[2000:-1]], strict=True)]
+    (line,) = check_sample(load(tmp_path, shifted), ("en", "de"), tmp_path)
+    assert line.startswith("warning: ") and "are not translations" in line
     assert 2000 < int(line.split("train.en:")[1].split(";")[0]) <= 3000
 
 
 def test_another_language_is_noticed_once_and_then_cached(pairs: list[Pair], tmp_path: Path) -> None:
     corpus = load(tmp_path, [(tgt, tgt) if i % 10 == 0 else (src, tgt) for i, (src, tgt) in enumerate(pairs)])
-    lines = check_briefly(corpus, ("en", "de"), tmp_path)
+    lines = check_sample(corpus, ("en", "de"), tmp_path)
     assert any("were not translated, such as" in line for line in lines)
     for path in tmp_path.glob("cache/*/pairs.arrow"):
         path.unlink()  # a second call reads nothing
-    assert check_briefly(corpus, ("en", "de"), tmp_path) == lines
+    assert check_sample(corpus, ("en", "de"), tmp_path) == lines
 
 
 def test_small_corpora_are_accepted(pairs: list[Pair], tmp_path: Path) -> None:
-    assert check_briefly(load(tmp_path, pairs[:3]), ("en", "de"), tmp_path) == []
+    assert check_sample(load(tmp_path, pairs[:3]), ("en", "de"), tmp_path) == []

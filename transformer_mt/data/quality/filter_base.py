@@ -1,4 +1,4 @@
-"""Base classes of the rules of `data.filters`. A rule is a section of options that makes a judge of pairs."""
+"""Base classes of the filters of `data.filters`. A filter is a section of options, which makes a function of blocks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SIDE_NAMES = ("source", "target")  # in messages
 
 @dataclass
 class Block:
-    """Consecutive pairs of a corpus. A rule that changes text replaces list items."""
+    """Consecutive pairs of a corpus. A filter that changes text replaces list items."""
 
     src: list[str]
     tgt: list[str]
@@ -47,27 +47,28 @@ class Block:
         return Block(src, tgt, self.files[is_kept], self.lines[is_kept], self.rows[is_kept])
 
 
-Judge = Callable[[Block], Mapping[int, str]]
-"""Function that returns, for each pair that a rule removes or has changed, its index in the block and the reason."""
+FilterFunction = Callable[[Block], Mapping[int, str]]
+"""Function that returns the index in the block, and the reason, of each pair that the filter removes or has changed."""
 
 
 @dataclass(frozen=True)
 class FilterContext:
-    """What a rule may know about the corpus before the first block."""
+    """What a filter may know about the corpus before the first block."""
 
     languages: tuple[str, str]  # source and target, ISO 639 codes
     n_corpus: int  # pairs of the unfiltered corpus
-    n_pairs: int  # pairs that the rule sees at most
+    n_pairs: int  # maximum number of pairs that the filter will see
     sample: Callable[[], list[tuple[str, str]]]  # pairs spread evenly over the unfiltered corpus
-    pairs: Callable[[], Iterator[tuple[str, str]]]  # the pairs that a rule with `needs_all_pairs` will see, in order
+    blocks: Callable[[], Iterator[Block]]  # those that a filter with `needs_all_pairs` will see, in order
+    describe_line: Callable[[int], str]  # row of the unfiltered corpus -> file:line
     held_out: Mapping[str, Iterable[tuple[str, str]]]  # configured validation and test sets, by name
     folder: Path  # for temporary files
 
 
-class AffectedPair(NamedTuple):
-    """A pair that a rule has removed or changed, with its text before."""
+class PairExample(NamedTuple):
+    """A pair that a filter or check has found, with its text before any change."""
 
-    where: str  # file:line
+    location: str  # file:line
     src: str
     tgt: str
     reason: str
@@ -75,13 +76,13 @@ class AffectedPair(NamedTuple):
 
 @dataclass(frozen=True)
 class FilterReport:
-    """What a rule has done to a corpus."""
+    """What a filter has done to a corpus."""
 
     name: str
     removes: bool  # False: it changes pairs
-    n_seen: int  # pairs that the rules before have left
+    n_seen: int  # pairs that the filters before have left
     n_affected: int
-    examples: tuple[AffectedPair, ...]  # spread evenly over the affected pairs
+    examples: tuple[PairExample, ...]  # spread evenly over the affected pairs
 
     def describe(self) -> str:
         """Return one sentence for the log."""
@@ -90,15 +91,15 @@ class FilterReport:
         return f"filter {self.name} {verb} {self.n_affected:,} of {self.n_seen:,} pairs ({share:.1%})"
 
 
-class Origin(NamedTuple):
-    """Place of a rule in the configuration."""
+class FilterLocation(NamedTuple):
+    """Place of a filter in the configuration."""
 
     number: int
-    locations: Mapping[str, Location]  # of its keys; that of "" is the rule's own
+    locations: Mapping[str, Location]  # of its keys; that of "" is the filter's own
 
 
 class Filter(Section):
-    """A rule: its options, and the judge that they make.
+    """Options of a filter, and the function that they make.
 
     In a file it is a bare name, `overlap`, or a name with options, `length: {max: 200}`.
     """
@@ -107,28 +108,30 @@ class Filter(Section):
     removes: ClassVar[bool] = True
     """Whether it removes pairs. Otherwise it changes their text."""
     needs_all_pairs: ClassVar[bool] = False
-    """Whether `start` reads all pairs that the rule will see."""
-    _origin: Origin | None = PrivateAttr(default=None)
+    """Whether `make_function` reads all pairs that the filter will see."""
+    is_stateful: ClassVar[bool] = False
+    """Whether the function must see all pairs in order."""
+    _location: FilterLocation | None = PrivateAttr(default=None)
 
-    def start(self, context: FilterContext) -> Judge:
-        """Return the judge, which sees the blocks in order. Raises `UserError` for a file that does not fit."""
+    def make_function(self, context: FilterContext) -> FilterFunction:
+        """Return the function that is applied to the blocks in order. Raises `UserError` for an unsuitable file."""
         raise NotImplementedError
 
     def external_state(self) -> object:
-        """Return what the judgement depends on besides options and corpora, as JSON, for the key of the cache."""
+        """Return what the results depend on besides options and corpora, as JSON, for the key of the cache."""
         return None
 
-    def set_origin(self, origin: Origin) -> None:
-        """Record where the rule was written, for messages."""
-        self._origin = origin
+    def set_location(self, location: FilterLocation) -> None:
+        """Record where the filter was written, for messages."""
+        self._location = location
 
     def make_error(self, message: str, key: str = "") -> UserError:
-        """Return an error about the rule, or one of its keys, with file, line and dotted key."""
+        """Return an error about the filter, or one of its keys, with file, line and dotted key."""
         parts = ["data.filters", self.name, key]
         location = ""
-        if self._origin is not None:
-            parts.insert(1, str(self._origin.number))
-            location = str(self._origin.locations.get(key) or self._origin.locations.get("") or "")
+        if self._location is not None:
+            parts.insert(1, str(self._location.number))
+            location = str(self._location.locations.get(key) or self._location.locations.get("") or "")
         return UserError(": ".join(filter(None, (location, ".".join(filter(None, parts)), message))))
 
     @pydantic_validator(mode="wrap")
@@ -149,22 +152,22 @@ class Filter(Section):
 
 
 class PairFilter(Filter):
-    """A rule that judges each pair on its own."""
+    """A filter that looks at each pair on its own."""
 
-    def fault(self, src: str, tgt: str) -> str | None:
-        """Return why a pair is removed, or None to keep it."""
+    def find_reason(self, src: str, tgt: str) -> str | None:
+        """Return the reason to remove a pair, or None to keep it."""
         raise NotImplementedError
 
-    def start(self, context: FilterContext) -> Judge:
-        """Return a judge that applies `fault` to each pair."""
-        return judge_pairs(self.fault)
+    def make_function(self, context: FilterContext) -> FilterFunction:
+        """Return a function that applies `find_reason` to each pair."""
+        return for_each_pair(self.find_reason)
 
 
-def judge_pairs(fault: Callable[[str, str], str | None]) -> Judge:
-    """Return a judge that applies a function of source and target to each pair of a block."""
+def for_each_pair(find_reason: Callable[[str, str], str | None]) -> FilterFunction:
+    """Return a function of blocks that applies a function of source and target to each pair."""
 
-    def judge(block: Block) -> dict[int, str]:
-        reasons = enumerate(map(fault, block.src, block.tgt))
+    def apply(block: Block) -> dict[int, str]:
+        reasons = enumerate(map(find_reason, block.src, block.tgt))
         return {i: reason for i, reason in reasons if reason is not None}
 
-    return judge
+    return apply

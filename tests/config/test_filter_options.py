@@ -14,24 +14,24 @@ from transformer_mt.errors import UserError
 HEAD = "data:\n  src_lang: en\n  tgt_lang: de\n  train: {builtin: quickstart}\n  filters:\n"
 
 
-def read(folder: Path, rules: str, *overrides: str) -> Config:
-    (folder / "x.yaml").write_text(HEAD + rules, encoding="utf-8")
+def read(folder: Path, filters: str, *overrides: str) -> Config:
+    (folder / "x.yaml").write_text(HEAD + filters, encoding="utf-8")
     return load(folder / "x.yaml", overrides)
 
 
 @pytest.mark.parametrize(
-    ("rules", "message"),
+    ("filters", "message"),
     [
-        ("  - lenght\n", 'x.yaml:6: data.filters.0: unknown rule "lenght", did you mean "length"?'),
-        ("  - {foo: {max: 1}}\n", 'x.yaml:6: data.filters.0: unknown rule "foo", choose from: normalize, length, '),
+        ("  - lenght\n", 'x.yaml:6: data.filters.0: unknown filter "lenght", did you mean "length"?'),
+        ("  - {foo: {max: 1}}\n", 'x.yaml:6: data.filters.0: unknown filter "foo", choose from: normalize, length, '),
         ("  - length: {mx: 3}\n", 'x.yaml:6: data.filters.0.length.mx: unknown key, did you mean "max"?'),
         (
             "  - copy\n  - length:\n      max: many\n",
             "x.yaml:8: data.filters.1.length.max: Input should be a valid",
         ),
         ("  - length: 200\n", 'x.yaml:6: data.filters.0.length: must be a section of keys and values, not "200"'),
-        ("  - length:\n    max: 2\n", "x.yaml:6: data.filters.0: must be the name of one rule, or `name: {options}`"),
-        ("  -\n", "x.yaml:6: data.filters.0: must be the name of one rule, or `name: {options}`, not nothing"),
+        ("  - length:\n    max: 2\n", "x.yaml:6: data.filters.0: must be the name of one filter, or `name: {options}`"),
+        ("  -\n", "x.yaml:6: data.filters.0: must be the name of one filter, or `name: {options}`, not nothing"),
         ("  - length: {min: 201}\n", "x.yaml:6: data.filters.0.length.min: 201 is more than max, 200: no pair would"),
         ("  - ratio: {max: 0.5}\n", "x.yaml:6: data.filters.0.ratio.max: Input should be greater than 1"),
         ("  - regex: {drop: '(['}\n", 'x.yaml:6: data.filters.0.regex.drop: "([" is not a regular expression: unterm'),
@@ -42,18 +42,18 @@ def read(folder: Path, rules: str, *overrides: str) -> Config:
         ("  - language: {src: jp}\n", 'x.yaml:6: data.filters.0.language.src: "jp" is a country code'),
         ("  - script: {src: Latn}\n", 'x.yaml:6: data.filters.0.script.src: "Latn" is not a known script, did you'),
         ("  - overlap\n", "x.yaml:6: data.filters.0.overlap: there is nothing to compare with: set data.validation or"),
-        ("    length\n", "x.yaml:5: data.filters: must be a list of rules, such as [length, ratio: {max: 3}]"),
+        ("    length\n", "x.yaml:5: data.filters: must be a list of filters, such as [length, ratio: {max: 3}]"),
     ],
 )
-def test_error_names_file_line_key_and_remedy(rules: str, message: str, tmp_path: Path) -> None:
+def test_error_names_file_line_key_and_remedy(filters: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
-        read(tmp_path, rules)
+        read(tmp_path, filters)
     assert str(caught.value).removeprefix(f"{tmp_path}/").startswith(message)
 
 
-def test_rule_is_a_name_or_a_name_with_options(tmp_path: Path) -> None:
+def test_filter_is_a_name_or_a_name_with_options(tmp_path: Path) -> None:
     config = read(tmp_path, "  - length\n  - ratio:\n  - ratio: {max: 2}\n  - {duplicate: {of: src}}\n")
-    assert [rule.name for rule in config.data.filters] == ["length", "ratio", "ratio", "duplicate"]
+    assert [filter_.name for filter_ in config.data.filters] == ["length", "ratio", "ratio", "duplicate"]
     assert config.model_dump(mode="json")["data"]["filters"][1:] == [
         {"ratio": {"max": 3.0}},
         {"ratio": {"max": 2.0}},
@@ -63,13 +63,13 @@ def test_rule_is_a_name_or_a_name_with_options(tmp_path: Path) -> None:
 
 def test_command_line_replaces_the_list(tmp_path: Path) -> None:
     config = read(tmp_path, "  - length\n", "data.filters=[copy, ratio: {max: 2}]")
-    assert [rule.name for rule in config.data.filters] == ["copy", "ratio"]
+    assert [filter_.name for filter_ in config.data.filters] == ["copy", "ratio"]
     assert read(tmp_path, "  - length\n", "data.filters=[]").data.filters == ()
 
 
-def test_run_file_has_the_rules_with_all_options(tmp_path: Path) -> None:
-    rules = "  - regex: {side: tgt, drop: '\\p{Han}: \"#'}\n  - copy\n  - command: {run: 'score --q | x', min: 0.5}\n"
-    config = read(tmp_path, rules)
+def test_run_file_has_the_filters_with_all_options(tmp_path: Path) -> None:
+    filters = "  - regex: {side: tgt, drop: '\\p{Han}: \"#'}\n  - copy\n  - command: {run: 'score --q | x', min: 0.5}\n"
+    config = read(tmp_path, filters)
     text = render_yaml(config)
     (tmp_path / "y.yaml").write_text(text, encoding="utf-8")
     assert load(tmp_path / "y.yaml").model_dump() == config.model_dump()

@@ -1,0 +1,73 @@
+"""Check a sample of the training pairs at the start of each training, and return only warnings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from hashlib import sha256
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from transformer_mt.data.corpus import ParallelCorpus
+from transformer_mt.data.quality.checking import CheckTask, run_checks, summarize_check
+from transformer_mt.data.quality.checks import CHECKS
+from transformer_mt.data.quality.corpus_filters import UnrelatedFilter
+from transformer_mt.data.quality.lexicon import Lexicon
+from transformer_mt.system.files import write_text
+from transformer_mt.system.severity import Severity
+
+N_PAIRS = 2000  # whose text is checked
+MIN_COUNT = 10  # affected pairs of the sample; fewer may be chance
+N_WINDOWS, WINDOW_LENGTH = 100, 20  # windows of consecutive lines whose sides are compared
+LEARNED_LENGTH = 80  # lines after each window from which the lexicon is learned
+MIN_PAIRS = 1000  # of a corpus whose lexicon can be trusted
+MAX_UNRELATED = 0.05  # share of the compared pairs
+SAMPLE_CHECKS = [
+    check for check in CHECKS if check.group == "content" and not isinstance(check.filter, UnrelatedFilter)
+]
+
+
+def check_sample(corpus: ParallelCorpus, languages: tuple[str, str], cache_dir: Path) -> list[str]:
+    """Return a line for each warning about a sample of the pairs. The lines are cached for an unchanged corpus."""
+    key = json.dumps([corpus.key, corpus.fingerprint, languages])
+    path = cache_dir / f"check-{sha256(key.encode()).hexdigest()[:16]}.json"
+    if not path.exists():
+        write_text(path, json.dumps([*_check_text(corpus, languages), *_check_alignment(corpus)]))
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _check_text(corpus: ParallelCorpus, languages: tuple[str, str]) -> Iterator[str]:
+    rows = np.unique(np.linspace(0, len(corpus) - 1, min(N_PAIRS, len(corpus))).astype(np.int64))
+    sample = corpus.select(rows, f"sample-{N_PAIRS}")
+    result = run_checks(CheckTask(sample, languages, {}, (), 0, len(sample)), SAMPLE_CHECKS)
+    for check in SAMPLE_CHECKS:
+        finding = summarize_check(check, [result], len(sample))
+        if finding is not None and finding.count >= MIN_COUNT and finding.severity > Severity.OK:
+            where = finding.examples[0].location
+            yield f"warning: {finding.share:.1%} of a sample of pairs {check.message}, such as {where}; run tmt check"
+
+
+def _check_alignment(corpus: ParallelCorpus) -> Iterator[str]:
+    if len(corpus) < MIN_PAIRS:
+        return
+    n_windows = min(N_WINDOWS, len(corpus) // (2 * WINDOW_LENGTH))
+    starts = np.linspace(0, len(corpus), n_windows, endpoint=False).astype(np.int64).tolist()
+    learned: list[tuple[str, str]] = []  # lines after each window, because the lexicon knows what it has learned from
+    for start, end in pairwise([*starts, len(corpus)]):
+        learned += corpus.rows(start + WINDOW_LENGTH, min(end, start + WINDOW_LENGTH + LEARNED_LENGTH))
+    lexicon = Lexicon.learn(learned)
+    ratios = [
+        [
+            lexicon.log_likelihood_ratio(lexicon.encode(src, is_src=True), lexicon.encode(tgt, is_src=False))
+            for src, tgt in corpus.rows(start, start + WINDOW_LENGTH)
+        ]
+        for start in starts
+    ]
+    is_related = np.array(ratios) > 0  # [windows, lines]
+    share = 1 - float(is_related.mean())
+    if share > MAX_UNRELATED:
+        worst = starts[int(is_related.mean(1).argmin())]
+        where = corpus.describe_line(worst)
+        yield f"warning: {share:.1%} of a sample of pairs are not translations, such as near {where}; run tmt check"
