@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
+from collections import Counter
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -11,13 +14,14 @@ import pytest
 from helpers import Tmt, assert_succeeded, assert_user_error
 
 from transformer_mt.config.root import load_run
-from transformer_mt.data.corpus import load_corpus
+from transformer_mt.data.corpus import ParallelCorpus, load_corpus
 from transformer_mt.data.quickstart import load_pairs
 from transformer_mt.data.sources import Source
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
+from transformer_mt.pipeline.data import load_split
 from transformer_mt.pipeline.distrusted_pairs import (
     NO_REASON,
-    excess_over_median,
     find_reasons,
     largest,
     load_losses,
@@ -128,14 +132,40 @@ def test_wrong_arguments_are_refused(here: Path, tmt: Tmt, arguments: tuple[str,
 # --- ranking and reasons ----------------------------------------------------------------------------------------------
 
 
-def test_loss_is_compared_with_pairs_of_the_same_length() -> None:
-    lengths = np.array([3] * 5 + [20] * 5, np.int32)
-    losses = np.array([5.0, 5.1, 4.9, 5.2, np.nan, 2.0, 2.1, 1.9, 3.5, 2.0], np.float32)
-    excess = excess_over_median(losses, lengths)
-    medians = [np.nanmedian(losses[:5])] * 5 + [np.median(losses[5:])] * 5
-    np.testing.assert_allclose(excess, losses - medians, rtol=1e-6)
-    assert largest(excess, 2).tolist() == [8, 3]
-    assert len(largest(excess, 99)) == 9  # a pair that was not seen is not ranked
+def test_excess_is_what_the_frequency_of_the_tokens_does_not_explain(here: Path) -> None:
+    run = RunFolder.open(here)
+    pairs = [*load_losses(run, load_run(run))]
+    tokenizer = TokenizerPair.load(run.tokenizer).tgt
+    ids = tokenizer.encode([pair.tgt for pair in pairs])
+    text = [*load_split(load_run(run), "train")]  # with the pairs that are empty or too long
+    assert len(text) > len(pairs)
+    counts = Counter(chain.from_iterable(ids))
+    src_counts = Counter(chain.from_iterable(tokenizer.encode([src for src, _ in text])))
+    frequency = {i: counts[i] + src_counts[i] * len(pairs) / len(text) for i in counts | src_counts}
+    total = sum(frequency.values())
+    rarity = [sum(-math.log(frequency[i] / total) for i in sentence) / (len(sentence) + 1) for sentence in ids]
+    excess = np.array([pair.loss for pair in pairs]) - rarity
+    np.testing.assert_allclose([pair.excess for pair in pairs], excess - np.median(excess), rtol=1e-4, atol=1e-5)
+
+
+def test_pairs_that_were_not_seen_are_not_ranked() -> None:
+    excess = np.array([0.5, np.nan, 2.0, -1.0, 0.5], np.float32)
+    assert largest(excess, 2).tolist() == [2, 0]
+    assert largest(excess, 99).tolist() == [2, 0, 4, 3]
+
+
+def write_corpus(folder: Path, pairs: list[tuple[str, str]]) -> ParallelCorpus:
+    for side, name in enumerate(("a.en", "a.de")):
+        (folder / name).write_text("".join(f"{pair[side]}\n" for pair in pairs), encoding="utf-8")
+    return load_corpus(Source(src=(str(folder / "a.en"),), tgt=(str(folder / "a.de"),)), "en", "de", folder / "cache")
+
+
+def test_misaligned_lines_are_a_reason(tmp_path: Path) -> None:
+    en, de = map(list, zip(*load_pairs("train")[:600], strict=True))
+    del de[300]
+    corpus = write_corpus(tmp_path, [*zip(en, de, strict=False)])
+    reasons = find_reasons(corpus, take_block(corpus, np.array([100, 450], np.int32)), ("en", "de"))
+    assert reasons == [NO_REASON, "misaligned: source line N corresponds to target line N-1"]
 
 
 def test_reasons_are_those_of_the_filters(tmp_path: Path) -> None:
@@ -147,10 +177,7 @@ def test_reasons_are_those_of_the_filters(tmp_path: Path) -> None:
     }
     for row, pair in planted.items():
         pairs[row] = pair
-    for side, name in enumerate(("a.en", "a.de")):
-        (tmp_path / name).write_text("".join(f"{pair[side]}\n" for pair in pairs), encoding="utf-8")
-    source = Source(src=(str(tmp_path / "a.en"),), tgt=(str(tmp_path / "a.de"),))
-    corpus = load_corpus(source, "en", "de", tmp_path / "cache")
+    corpus = write_corpus(tmp_path, pairs)
     block = take_block(corpus, np.array([30, 20, 10, 40], np.int32))
     assert block.lines.tolist() == [31, 21, 11, 41]
     reasons = find_reasons(corpus, block, ("en", "de"))

@@ -21,7 +21,8 @@ from transformer_mt.training.distributed import Ranks, init_ranks
 
 pytestmark = pytest.mark.slow
 
-SHARED = ("train", "--config", "tiny.yaml", "batches.accumulate=4", "keep.last=9", "train.max_steps=6")
+SETTINGS = ("batches.accumulate=4", "keep.last=9", "train.max_steps=6", "train.ledger=true")
+SHARED = ("train", "--config", "tiny.yaml", *SETTINGS)
 
 
 def launch(folder: Path, processes: int, *arguments: str, restarts: int = 0, patch: str = "") -> subprocess.Popen[str]:
@@ -51,6 +52,11 @@ def train(folder: Path, processes: int, *arguments: str, patch: str = "") -> str
 def weights(folder: Path, name: str) -> dict[str, torch.Tensor]:
     path = RunFolder(folder / "runs" / name).find_checkpoint("last").path
     return safetensors.torch.load_file(path / "model.safetensors")
+
+
+def ledger(folder: Path, name: str) -> torch.Tensor:
+    path = RunFolder(folder / "runs" / name).find_checkpoint("last").path
+    return torch.load(path / "training.pt", weights_only=True)["ledger"]
 
 
 def curves(folder: Path, name: str) -> list[dict[str, Any]]:
@@ -136,11 +142,13 @@ pipeline.make_model = make_other
 
 @pytest.mark.parametrize(("processes", "patch"), [(2, OTHER_WEIGHTS), (4, "")])
 def test_two_or_four_processes_give_the_weights_and_curves_of_one(alone: Path, processes: int, patch: str) -> None:
-    """Dropout depends on the micro-batch, not on the rank. Rank 0 decides the initial weights."""
+    """Dropout depends on the micro-batch, not on the rank. Rank 0 decides the initial weights, and keeps the ledger."""
     name = f"shared-{processes}"
     settings = f"name={name}", "precision=fp32", "optimizer.eps=1e-3"
     log = train(alone, processes, *settings, patch=patch)
     assert_close(weights(alone, name), weights(alone, "alone"))
+    assert ledger(alone, name).isfinite().all()
+    torch.testing.assert_close(ledger(alone, name), ledger(alone, "alone"), rtol=1e-4, atol=1e-4)
     for here, there in zip(curves(alone, name), curves(alone, "alone"), strict=True):
         assert here == pytest.approx(there, rel=1e-3)
     assert log.count("training ended") == 1  # only rank 0 logs
@@ -153,6 +161,7 @@ def test_run_resumes_with_another_number_of_processes(alone: Path) -> None:
         settings = ("name=mixed", "precision=fp32", "optimizer.eps=1e-3", "validation.every=100")
         train(alone, processes, *settings, f"train.max_steps={steps}")
     assert_close(weights(alone, "mixed"), weights(alone, "alone"))
+    torch.testing.assert_close(ledger(alone, "mixed"), ledger(alone, "alone"), rtol=1e-4, atol=1e-4)
 
 
 def kill(folder: Path, name: str, rank: int, number: signal.Signals, launcher: subprocess.Popen[str]) -> None:

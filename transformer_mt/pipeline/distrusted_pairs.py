@@ -1,21 +1,23 @@
 """Training pairs that the model of a run distrusts, by their losses in the training ledger.
 
-The mean loss of a short sentence is higher than that of a long one, and it varies more. Pairs are therefore ranked by
-the excess of their loss over the median of pairs with about as many target tokens.
+The loss of a correct pair is high if its words are rare. Pairs are therefore ranked by their excess: the loss minus
+that of a unigram model, which knows only how frequent each token is.
 
-`N` pairs of the encoded training corpus.
+`N` pairs of the encoded training corpus, `V` vocabulary.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from transformer_mt.config.root import Config
+from transformer_mt.data.block_encoding import Ids
 from transformer_mt.data.bucketing import Lengths, Rows
 from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.encoding import EncodedCorpus
@@ -23,15 +25,16 @@ from transformer_mt.data.quality.checking import CheckTask, make_function
 from transformer_mt.data.quality.checks import CHECKS
 from transformer_mt.data.quality.filter_base import Block
 from transformer_mt.data.quality.filtering import read_blocks
-from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
+from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.errors import UserError
 from transformer_mt.pipeline.check import explain_offset, find_misaligned_segments
 from transformer_mt.pipeline.data import encode_training, load_split
 from transformer_mt.runs.checkpoints import load_last_state
 from transformer_mt.runs.folder import RunFolder
 
-N_GROUPS = 50  # of pairs with similar lengths, each with its own median
-NO_REASON = "no filter objects: maybe a free translation or rare words"
+SAMPLE_SIZE = 10_000  # pairs whose source tokens are counted
+BLOCK_PAIRS = 100_000  # whose tokens are in memory at a time
+NO_REASON = "no filter objects: maybe a free or incomplete translation, or rare words"
 
 Losses = NDArray[np.float32]
 
@@ -44,7 +47,7 @@ class PairLoss(NamedTuple):
     src: str
     tgt: str
     loss: float  # running loss in nats per target token; NaN: not seen yet
-    excess: float  # over the median of pairs of similar length; NaN: not seen yet
+    excess: float  # of the loss over that of a unigram model, minus the median of all pairs; NaN: not seen yet
 
 
 class DistrustedPair(NamedTuple):
@@ -98,26 +101,44 @@ def load_losses(run: RunFolder, config: Config) -> RunLosses:
             f"{run.path}: the text of data.train has changed since the run was created, so that the losses belong to "
             "other lines;\nrestore it, or train again"
         )
-    corpus = encode_training(config, text, TokenizerPair.load(run.tokenizer))
+    tokenizers = TokenizerPair.load(run.tokenizer)
+    corpus = encode_training(config, text, tokenizers)
     if len(losses) != len(corpus):
         raise UserError(
             f"{run.path}: the ledger has {len(losses):,} losses for {len(corpus):,} training pairs; "
             "was its config.yaml changed? Restore it, or train again"
         )
     losses = cast(Losses, losses.numpy())
-    return RunLosses(corpus, losses, excess_over_median(losses, corpus.tgt.lengths))
+    excess = losses - unigram_losses(corpus, tokenizers.tgt)
+    return RunLosses(corpus, losses, excess - np.float32(np.nanmedian(excess)))
 
 
-def excess_over_median(losses: Losses, lengths: Lengths) -> Losses:
-    """Subtract from each loss the median of the pairs with a similar number of target tokens. [N], [N] -> [N]."""
-    bounds = np.unique(np.quantile(lengths, np.linspace(0, 1, N_GROUPS, endpoint=False)))
-    groups = np.searchsorted(bounds, lengths, "right")
-    excess = np.full_like(losses, np.nan)
-    for group in np.unique(groups):
-        of_group = (groups == group) & ~np.isnan(losses)
-        if of_group.any():
-            excess[of_group] = losses[of_group] - np.median(losses[of_group])
-    return excess
+def unigram_losses(corpus: EncodedCorpus, tokenizer: Tokenizer) -> Losses:
+    """Return the loss of each target under the frequencies of its tokens, in nats per token with the end symbol. [N].
+
+    Frequencies are those of both languages, so that a copied source has no rare tokens. The end symbol counts as
+    certain.
+    """
+    sample = tokenizer.encode([src for src, _ in corpus.text.sample(SAMPLE_SIZE)])
+    ids = np.fromiter(chain.from_iterable(sample), np.int64)
+    counts = np.bincount(ids, minlength=tokenizer.vocab_size) * (len(corpus) / len(sample))  # [V]
+    for _, ids in _target_blocks(corpus):
+        counts += np.bincount(ids, minlength=tokenizer.vocab_size)
+    surprisal = -np.log(np.maximum(counts, 1) / counts.sum())  # [V]
+    means: list[Losses] = []
+    for lengths, ids in _target_blocks(corpus):
+        ends = np.cumsum(lengths)
+        sums = np.diff(np.append(0, np.cumsum(surprisal[ids]))[np.append(0, ends)])
+        means.append((sums / (lengths + 1)).astype(np.float32))
+    return np.concatenate(means)
+
+
+def _target_blocks(corpus: EncodedCorpus) -> Iterator[tuple[Lengths, Ids]]:
+    """Yield lengths and ids of the targets, block by block, because all ids may exceed the memory."""
+    tgt = corpus.tgt
+    for start in range(0, len(tgt), BLOCK_PAIRS):
+        end = min(len(tgt), start + BLOCK_PAIRS)
+        yield tgt.lengths_of(start, end), tgt.ids[tgt.offsets[start] : tgt.offsets[end]]
 
 
 def find_distrusted(run: RunFolder, config: Config, count: int) -> list[DistrustedPair]:
