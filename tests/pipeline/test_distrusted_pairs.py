@@ -31,7 +31,15 @@ from transformer_mt.runs.checkpoints import STATE
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.runs.manifest import write_manifest
 
-TRAIN = ("train", "--config", "tiny.yaml", "train.ledger=true", "validation.every=6")
+TRAIN = (
+    "train",
+    "--config",
+    "tiny.yaml",
+    "train.ledger=true",
+    "train.max_steps=8",
+    "validation.every=8",
+    "data.test={}",
+)
 CLEANED = ("data.validation=null", "data.filters=[{regex: {drop: '^one two'}}]", "data.max_length=9")
 
 
@@ -161,15 +169,15 @@ def write_corpus(folder: Path, pairs: list[tuple[str, str]]) -> ParallelCorpus:
 
 
 def test_misaligned_lines_are_a_reason(tmp_path: Path) -> None:
-    en, de = map(list, zip(*load_pairs("train")[:600], strict=True))
-    del de[300]
+    en, de = map(list, zip(*load_pairs("train")[:300], strict=True))
+    del de[100]
     corpus = write_corpus(tmp_path, [*zip(en, de, strict=False)])
-    reasons = find_reasons(corpus, take_block(corpus, np.array([100, 450], np.int32)), ("en", "de"))
+    reasons = find_reasons(corpus, take_block(corpus, np.array([50, 200], np.int32)), ("en", "de"))
     assert reasons == [NO_REASON, "misaligned: source line N corresponds to target line N-1"]
 
 
 def test_reasons_are_those_of_the_filters(tmp_path: Path) -> None:
-    pairs = [(en, de) for en, de in load_pairs("train")[:600]]
+    pairs = [(en, de) for en, de in load_pairs("train")[:300]]
     planted = {
         10: (pairs[10][0], pairs[10][0]),
         20: ("It weighs 1457 grams and 8310 tons.", "Es wiegt 9911 Gramm und 7264 Tonnen."),

@@ -50,7 +50,7 @@ class Ledger:
         pending, self._pending = self._pending, []
         rows = np.concatenate([np.empty(0, np.int32), *(rows for rows, _, _ in pending)])
         epochs = np.repeat([epoch for _, epoch, _ in pending], [len(rows) for rows, _, _ in pending]).astype(np.int64)
-        losses = torch.cat([torch.empty(0), *(losses.cpu() for _, _, losses in pending)]).numpy()
+        losses = (torch.cat([losses for _, _, losses in pending]).cpu() if pending else torch.empty(0)).numpy()
         gathered: list[Records] = self.ranks.all_gather([(rows, epochs, losses)])
         if self.ranks.is_rank0:
             self._update(*map(np.concatenate, zip(*gathered, strict=True)))
@@ -74,7 +74,7 @@ class Ledger:
         return None if self.losses is None else torch.from_numpy(self.losses)
 
     def load(self, state: Tensor | None) -> None:
-        """Continue with the averages of a checkpoint, or from none, and forget what was recorded since."""
+        """Restore the averages of a checkpoint; None: start without any. Drop what was recorded since."""
         self._pending = []
         self.losses = state.numpy() if state is not None and self.ranks.is_rank0 else None
 
