@@ -24,7 +24,7 @@ from transformer_mt.data.arrow_table import TableWriter, read_batches, take_rows
 from transformer_mt.data.blocks import BLOCK_SIZE, in_blocks
 from transformer_mt.data.languages import check_language
 from transformer_mt.data.quality.config import FilterList
-from transformer_mt.data.quality.filter_base import FilterReport
+from transformer_mt.data.quality.filter_base import FilterReport, PairExample
 from transformer_mt.data.sources import Source, read_source
 from transformer_mt.data.text_files import SentencePair, check_is_file
 from transformer_mt.errors import UserError
@@ -147,6 +147,15 @@ class ParallelCorpus:
         """Return `file:line` of the first few rows, and how many more of `count` (default: all rows) there are."""
         more = (len(rows) if count is None else count) - MAX_LISTED
         return ", ".join(map(self.describe_line, rows[:MAX_LISTED])) + (f", ... and {more:,} more" if more > 0 else "")
+
+    def example(self, row: int, reason: str) -> PairExample:
+        """Return a pair with its file and line, and the reason why it is shown."""
+        return PairExample(self.describe_line(row), *next(self.rows(row, row + 1)), reason)
+
+    def select_evenly(self, size: int) -> ParallelCorpus:
+        """Return the corpus of at most `size` rows, spread evenly."""
+        rows = np.unique(np.linspace(0, len(self) - 1, min(size, len(self)), dtype=np.int64))
+        return self.select(rows, f"sample-{size}")
 
     def select(self, rows: NDArray[np.int64], name: str) -> ParallelCorpus:
         """Return the corpus of some rows, in ascending order. `name` extends its key and fingerprint."""

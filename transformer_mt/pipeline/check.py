@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -19,9 +21,11 @@ from transformer_mt.data.sources import Source
 from transformer_mt.data.text_files import read_lines
 from transformer_mt.data.tokenizers.components import BYTE_TOKENS
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
+from transformer_mt.errors import UserError
 from transformer_mt.pipeline.data import load_source, make_tokenizers
 from transformer_mt.system.severity import Severity
 
+MAX_DIAGNOSED = 1_000_000  # lines of text files of different length in which the first shifted line is looked for
 TOKENIZER_PAIRS = 50_000  # from which the tokenizers of a configuration are learned, spread over the corpus
 MEASURED_PAIRS = 10_000  # on which they are measured
 MAX_UNKNOWN = 0.001  # share of the tokens
@@ -41,9 +45,13 @@ def check_corpus(config: Config, tokenizers: TokenizerPair | None, workers: int 
     if config.data.validation is not None:
         sources["validation"] = config.data.validation
     sources |= config.data.test
-    if unequal := [finding for name, source in sources.items() for finding in check_line_counts(name, source)]:
+    try:
+        corpora = {name: load_source(config, source) for name, source in sources.items()}
+    except UserError:
+        unequal = [finding for name, source in sources.items() for finding in check_line_counts(name, source)]
+        if not unequal:
+            raise
         return CorpusReport(str(config.name), {}, unequal, [])
-    corpora = {name: load_source(config, source) for name, source in sources.items()}
     train, held_out = corpora["train"], {name: corpus for name, corpus in corpora.items() if name != "train"}
     misaligned = {name: find_misaligned_segments(corpus) for name, corpus in corpora.items()}
     findings = [
@@ -69,7 +77,7 @@ def describe_segment(name: str, corpus: ParallelCorpus, segment: Segment) -> Fin
     """Return the finding of a segment with an offset, or without correspondence."""
     first, last = corpus.describe_line(segment.first), corpus.describe_line(segment.end - 1)
     rows = np.unique(np.linspace(segment.first, min(segment.end, segment.first + 10) - 1, 3).astype(int)).tolist()
-    examples = [PairExample(corpus.describe_line(row), *next(corpus.rows(row, row + 1)), "") for row in rows]
+    examples = [corpus.example(row, "") for row in rows]
     message, remedy = explain_offset(segment.offset)
     return Finding(
         "alignment",
@@ -100,12 +108,14 @@ def explain_offset(offset: int | None) -> tuple[str, str]:
 
 
 def check_line_counts(name: str, source: Source) -> Iterator[Finding]:
-    """Yield a finding for each pair of text files with different numbers of lines, and the first shifted lines."""
+    """Yield a finding for each pair of text files with different numbers of lines, and the first shifted lines.
+
+    They are looked for in the first `MAX_DIAGNOSED` lines, which are held in memory.
+    """
     for src, tgt in zip(source.src, source.tgt, strict=True):
         n_src, n_tgt = (sum(1 for _ in read_lines(Path(path))) for path in (src, tgt))
         if n_src == n_tgt:
             continue
-        n_pairs = min(n_src, n_tgt)
         yield Finding(
             "alignment",
             "line counts",
@@ -114,8 +124,10 @@ def check_line_counts(name: str, source: Source) -> Iterator[Finding]:
             abs(n_src - n_tgt),
             max(n_src, n_tgt),
         )
-        pairs = [*zip(read_lines(Path(src)), read_lines(Path(tgt)), strict=False)]
-        alignment = align_lines(lambda start, end, pairs=pairs: pairs[start:end], n_pairs)
+        pairs = [*islice(zip(read_lines(Path(src)), read_lines(Path(tgt)), strict=False), MAX_DIAGNOSED)]
+        if not pairs:
+            continue
+        alignment = align_lines(lambda start, end, pairs=pairs: pairs[start:end], len(pairs))
         for segment in alignment.misaligned_segments()[:1]:
             message, remedy = explain_offset(segment.offset)
             rows = range(segment.first, min(segment.end, segment.first + 3))
@@ -125,7 +137,7 @@ def check_line_counts(name: str, source: Source) -> Iterator[Finding]:
                 Severity.ERROR,
                 f"{name}, from {src}:{segment.first + 1} on: {message}",
                 segment.end - segment.first,
-                n_pairs,
+                len(pairs),
                 [PairExample(f"{src}:{row + 1}", *pairs[row], "") for row in rows],
                 remedy,
             )
@@ -140,28 +152,28 @@ def check_tokenizers(config: Config, train: ParallelCorpus, tokenizers: Tokenize
     Without tokenizers, they are learned from a sample of the training pairs.
     """
     if tokenizers is None:
-        rows = np.unique(np.linspace(0, len(train) - 1, min(len(train), TOKENIZER_PAIRS)).astype(np.int64))
-        tokenizers = make_tokenizers(config, train.select(rows, f"sample-{TOKENIZER_PAIRS}"))
-    sample = train.sample(MEASURED_PAIRS)
-    for side, tokenizer in enumerate((tokenizers.src, tokenizers.tgt)):
-        yield from _check_tokenizer(SIDE_NAMES[side], tokenizer, [pair[side] for pair in sample])
+        tokenizers = make_tokenizers(config, train.select_evenly(TOKENIZER_PAIRS))
+    sample = train.select_evenly(MEASURED_PAIRS)
+    for side, tokenizer in zip(("src", "tgt"), (tokenizers.src, tokenizers.tgt), strict=True):
+        yield from _check_tokenizer(sample, side, tokenizer)
 
 
-def _check_tokenizer(side: str, tokenizer: Tokenizer, lines: list[str]) -> Iterator[Finding]:
+def _check_tokenizer(sample: ParallelCorpus, column: Literal["src", "tgt"], tokenizer: Tokenizer) -> Iterator[Finding]:
+    side, lines = SIDE_NAMES[column == "tgt"], sample.column(column)
     n_words, n_tokens, n_unknown = 0, 0, 0
     examples: list[PairExample] = []
-    for line, ids in zip(lines, tokenizer.encode(lines), strict=True):
+    for row, (line, ids) in enumerate(zip(lines, tokenizer.encode(lines), strict=True)):
         tokens = tokenizer.tokens(ids)
         unknown = [token for token, i in zip(tokens, ids, strict=True) if i == tokenizer.unk_id or token in BYTE_TOKENS]
         n_words, n_tokens, n_unknown = n_words + len(split_units(line)), n_tokens + len(ids), n_unknown + len(unknown)
         if unknown and len(examples) < N_SHOWN:
-            examples.append(PairExample(f"{side} of a sample", line, "", f"{len(unknown)} unknown tokens or bytes"))
+            examples.append(sample.example(row, f"{side} has {len(unknown)} unknown tokens or bytes"))
     if n_unknown:
         severity = Severity.WARNING if n_unknown > MAX_UNKNOWN * n_tokens else Severity.OK
         message = f"tokens of the {side} are unknown or single bytes"
         remedy = "raise tokenizer.vocab_size, or lower tokenizer.min_frequency"
         yield Finding("tokenizer", f"{side} unknown", severity, message, n_unknown, n_tokens, examples, remedy)
-    if n_tokens > MAX_TOKENS * n_words:
+    if n_words and n_tokens > MAX_TOKENS * n_words:
         message = f"tokens of the {side} in {n_words:,} words, {n_tokens / n_words:.1f} per word"
         remedy = "raise tokenizer.vocab_size, unless the corpus is small"
         yield Finding("tokenizer", f"{side} tokens per word", Severity.WARNING, message, n_tokens, n_tokens, (), remedy)

@@ -13,10 +13,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
 from transformer_mt.config.root import Config
-from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.export.ctranslate2_support import unsupported_model, unsupported_search
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.pipeline.data import encode_validation
@@ -172,18 +169,12 @@ def measure_validation(setup: Setup) -> float:
     config = config.model_copy(update={"decoding": config.decoding.model_copy(update=limits)})
     seconds, n_pairs = 0.0, 0
     for n_pairs in (min(WARM_UP_PAIRS, len(corpus)), min(VALIDATION_PAIRS, len(corpus))):
-        sample = _sample(config, setup, n_pairs)
+        sample = encode_validation(config, corpus.text.select_evenly(n_pairs), data.tokenizers)
         validate = make_validator(config, setup.machine, Ranks(), setup.model, data.tokenizers, sample)
         start = time.perf_counter()
         validate()
         seconds = time.perf_counter() - start
     return seconds * len(corpus) / n_pairs
-
-
-def _sample(config: Config, setup: Setup, n_pairs: int) -> EncodedCorpus:
-    text = setup.data.validation.text
-    rows = np.unique(np.linspace(0, len(text) - 1, n_pairs, dtype=np.int64))
-    return encode_validation(config, text.select(rows, f"sample-{n_pairs}"), setup.data.tokenizers)
 
 
 def count_parameters(model: Transformer) -> dict[str, int]:

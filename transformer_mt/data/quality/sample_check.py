@@ -39,8 +39,7 @@ def check_sample(corpus: ParallelCorpus, languages: tuple[str, str], cache_dir: 
 
 
 def _check_text(corpus: ParallelCorpus, languages: tuple[str, str]) -> Iterator[str]:
-    rows = np.unique(np.linspace(0, len(corpus) - 1, min(N_PAIRS, len(corpus))).astype(np.int64))
-    sample = corpus.select(rows, f"sample-{N_PAIRS}")
+    sample = corpus.select_evenly(N_PAIRS)
     result = run_checks(CheckTask(sample, languages, {}, (), 0, len(sample)), SAMPLE_CHECKS)
     for check in SAMPLE_CHECKS:
         finding = summarize_check(check, [result], len(sample))
