@@ -212,7 +212,7 @@ def test_killed_worker_is_reported_and_finished_blocks_are_kept(
                 process.kill()
 
     monkeypatch.setattr(ArrayWriter, "save_progress", kill_workers)
-    with pytest.raises(UserError, match="one of 2 encoding processes was killed"):
+    with pytest.raises(UserError, match="one of 2 worker processes ended unexpectedly"):
         encode_corpus(corpus, tokenizers, LIMIT, Path("cache"), workers=2)
     assert not multiprocessing.active_children()
     (progress,) = Path("cache").glob(".ids-*.partial/progress.json")

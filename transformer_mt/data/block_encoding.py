@@ -1,22 +1,16 @@
 """Encode blocks of sentence pairs, in this process or in several.
 
-The processes are spawned: a forked process would inherit locks of the threads of `tokenizers`. Each of them encodes
-with one thread, while a single process uses the threads of the library. `datasets.map(num_proc=N)` would do this too,
-but it forks, its parts depend on N, and it writes lists of ids that would have to be rewritten as flat arrays.
+Each of several processes encodes with one thread, while a single one uses the threads of `tokenizers`.
+`datasets.map(num_proc=N)` would do this too, but it forks, its parts depend on N, and it writes lists of ids that would
+have to be rewritten as flat arrays.
 """
 
 from __future__ import annotations
 
 import os
-import signal
-import threading
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
-from multiprocessing import get_context, parent_process
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -24,9 +18,7 @@ from numpy.typing import NDArray
 
 from transformer_mt.data.corpus import MAX_LISTED
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
-from transformer_mt.errors import UserError
-
-BLOCKS_AHEAD = 3  # per worker, so that none waits for its next block
+from transformer_mt.data.worker_pool import open_pool
 
 Reason = Literal["empty", "too_long", "truncated"]
 Ids = NDArray[np.uint16 | np.int32]
@@ -143,34 +135,13 @@ def encode_blocks(batches: Iterable[Any], encoder: BlockEncoder, workers: int) -
     """Yield the encoded blocks in order. The result does not depend on the number of processes.
 
     Raises:
-        UserError: A process was killed.
+        UserError: A process was killed, or could not start.
     """
     if workers <= 1:
         yield from map(encoder, batches)
         return
-    with ProcessPoolExecutor(workers, get_context("spawn"), _start_worker, (_EncoderSpec.of(encoder),)) as pool:
-        try:
-            yield from _map_in_order(pool, _encode, batches, BLOCKS_AHEAD * workers)
-        except BrokenProcessPool:
-            raise UserError(
-                f"one of {workers} encoding processes was killed, perhaps because memory ran out; pass a smaller "
-                "--workers. The next start continues where this one stopped"
-            ) from None
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _map_in_order(
-    pool: ProcessPoolExecutor, function: Callable[[Any], EncodedBlock], items: Iterable[Any], ahead: int
-) -> Iterator[EncodedBlock]:
-    """Yield the results in the order of the items, and submit only a few items ahead."""
-    pending = deque[Future[EncodedBlock]]()
-    for item in items:
-        pending.append(pool.submit(function, item))
-        if len(pending) > ahead:
-            yield pending.popleft().result()
-    while pending:
-        yield pending.popleft().result()
+    with open_pool(workers, _make_encoder, _EncoderSpec.of(encoder)) as pool:
+        yield from pool.map_in_order(_encode, batches)
 
 
 class _EncoderSpec(NamedTuple):
@@ -184,18 +155,9 @@ class _EncoderSpec(NamedTuple):
         return cls(encoder.tokenizers.to_dict(), encoder.limit)
 
 
-def _start_worker(spec: _EncoderSpec) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C also reaches the parent, which ends this process
+def _make_encoder(spec: _EncoderSpec) -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    threading.Thread(target=_exit_with_parent, daemon=True).start()
     _encoder[:] = [BlockEncoder(TokenizerPair.from_dict(spec.tokenizers), spec.limit)]
-
-
-def _exit_with_parent() -> None:
-    """End this process if its parent was killed, because the pool would wait for work for ever."""
-    if (parent := parent_process()) is not None:
-        parent.join()
-        os._exit(1)
 
 
 def _encode(batch: Any) -> EncodedBlock:

@@ -21,7 +21,7 @@ from transformer_mt.data.block_encoding import Ids
 from transformer_mt.data.bucketing import Lengths, Rows
 from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.encoding import EncodedCorpus
-from transformer_mt.data.quality.checking import CheckTask, make_function
+from transformer_mt.data.quality.checking import CheckTask
 from transformer_mt.data.quality.checks import CHECKS
 from transformer_mt.data.quality.filter_base import Block
 from transformer_mt.data.quality.filtering import read_blocks
@@ -172,16 +172,14 @@ def take_block(corpus: ParallelCorpus, rows: Rows) -> Block:
 
 def find_reasons(corpus: ParallelCorpus, block: Block, languages: tuple[str, str]) -> list[str]:
     """Return for each pair of a block which content checks of `tmt check` object, or `NO_REASON`."""
-    task = CheckTask(corpus, languages, {}, find_misaligned_segments(corpus), 0, len(corpus))
+    task = CheckTask(corpus, languages, {}, find_misaligned_segments(corpus))
     misaligned = task.misaligned_indices(block)
     reasons: list[list[str]] = [[] for _ in block.src]
     for segment in task.misaligned:
         for i in misaligned:
             if segment.first <= block.rows[i] < segment.end:
                 reasons[i].append(f"misaligned: {explain_offset(segment.offset)[0]}")
-    for check in CHECKS:
-        if check.group != "content" or (function := make_function(check, task.context())) is None:
-            continue
+    for check, function in task.make_functions([check for check in CHECKS if check.group == "content"]).items():
         for i, reason in function(block).items():
             if not (check.compares_sides and i in misaligned):
                 reasons[i].append(f"{check.name}: {reason}")

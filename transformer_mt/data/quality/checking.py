@@ -3,44 +3,53 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field, replace
-from functools import partial
-from itertools import pairwise
-from multiprocessing import get_context
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from transformer_mt.data.blocks import log_progress
 from transformer_mt.data.corpus import ParallelCorpus
+from transformer_mt.data.language_detection import LanguageDetector
+from transformer_mt.data.languages import primary_language
 from transformer_mt.data.quality.alignment import Segment
 from transformer_mt.data.quality.checks import CHECKS, CorpusCheck
-from transformer_mt.data.quality.filter_base import Block, Filter, FilterContext, FilterFunction, for_each_pair
-from transformer_mt.data.quality.filtering import MAX_EXAMPLES, SAMPLE_SIZE, EvenSample, describe_pair, read_blocks
+from transformer_mt.data.quality.corpus_filters import MIN_PAIRS, UnrelatedFilter
+from transformer_mt.data.quality.filter_base import (
+    SIDE_NAMES,
+    Block,
+    Filter,
+    FilterContext,
+    FilterFunction,
+    for_each_pair,
+)
+from transformer_mt.data.quality.filtering import SAMPLE_SIZE, EvenSample, make_block, read_blocks
 from transformer_mt.data.quality.findings import Finding, Histogram
-from transformer_mt.data.quality.scripts import split_units
-from transformer_mt.errors import UserError
+from transformer_mt.data.quality.scripts import LANGUAGE_SCRIPTS, split_units
+from transformer_mt.data.worker_pool import open_pool
 from transformer_mt.system.severity import Severity
 
 LONGEST, BIN = 100, 5  # words or characters in the histogram of lengths
 
+Lengths = tuple[Counter[int], Counter[int]]
+"""Numbers of sentences of each side by bin of the histogram."""
+
 
 @dataclass(frozen=True)
 class CheckTask:
-    """The rows of a corpus that one process checks."""
+    """A corpus to check, and what the checks may know about it."""
 
     corpus: ParallelCorpus
     languages: tuple[str, str]
-    held_out: Mapping[str, ParallelCorpus]
-    misaligned: Sequence[Segment]  # rows whose sides do not belong together
-    first: int
-    end: int
+    held_out: Mapping[str, ParallelCorpus] = field(default_factory=dict[str, ParallelCorpus])
+    misaligned: Sequence[Segment] = ()  # rows whose sides do not belong together
 
-    def context(self) -> FilterContext:
-        """Return what a filter may know about the corpus."""
-        return FilterContext(
+    def make_functions(self, checks: Sequence[CorpusCheck]) -> dict[CorpusCheck, FilterFunction]:
+        """Return the functions of some checks, without those for which the corpus is too small."""
+        context = FilterContext(
             languages=self.languages,
             n_corpus=len(self.corpus),
             n_pairs=len(self.corpus),
@@ -49,13 +58,15 @@ class CheckTask:
             describe_line=self.corpus.describe_line,
             held_out=self.held_out,
             folder=Path(),  # no check needs temporary files
+            skip_unknown_languages=True,
         )
-
-    def blocks(self) -> Iterator[Block]:
-        """Yield the blocks that begin in the rows."""
-        for block in log_progress(read_blocks(self.corpus), "checked", len(self.corpus)):
-            if len(block) and self.first <= block.rows[0] < self.end:
-                yield block
+        return {
+            check: check.filter.make_function(context)
+            if isinstance(check.filter, Filter)
+            else for_each_pair(check.filter)
+            for check in checks
+            if not (isinstance(check.filter, UnrelatedFilter) and len(self.corpus) < MIN_PAIRS)
+        }
 
     def misaligned_indices(self, block: Block) -> set[int]:
         """Return the indices of the pairs of a block that lie in a misaligned segment."""
@@ -63,13 +74,64 @@ class CheckTask:
         return set(np.flatnonzero(np.logical_or.reduce(inside)).tolist()) if inside else set()
 
 
+@dataclass(frozen=True)
+class BlockResult:
+    """What the checks found in a block."""
+
+    n_pairs: int
+    reasons: dict[str, dict[int, str]]  # name of the check -> row -> reason
+    lengths: Lengths | None
+
+    def __len__(self) -> int:
+        return self.n_pairs
+
+
+class BlockChecker:
+    """Applies some checks to blocks of a corpus, in order if one of the checks is stateful."""
+
+    def __init__(self, task: CheckTask, checks: Sequence[CorpusCheck], *, count_lengths: bool = True) -> None:
+        self._task, self._functions, self._count_lengths = task, task.make_functions(checks), count_lengths
+
+    def __call__(self, block: Block) -> BlockResult:
+        """Return the reasons that the checks find, and the lengths of the sentences."""
+        misaligned = self._task.misaligned_indices(block)
+        reasons = {
+            check.name: {
+                int(block.rows[i]): reason
+                for i, reason in function(block).items()
+                if not (check.compares_sides and i in misaligned)
+            }
+            for check, function in self._functions.items()
+        }
+        lengths = (_count_lengths(block.src), _count_lengths(block.tgt)) if self._count_lengths else None
+        return BlockResult(len(block), reasons, lengths)
+
+
+def _count_lengths(texts: Sequence[str]) -> Counter[int]:
+    return Counter(min(LONGEST, len(split_units(text))) // BIN for text in texts)
+
+
 @dataclass
 class CheckCounts:
-    """What the checks found in some rows."""
+    """What the checks found in a corpus."""
 
     counts: Counter[str] = field(default_factory=Counter[str])  # by name of the check
     examples: dict[str, EvenSample] = field(default_factory=dict[str, EvenSample])
-    lengths: tuple[Counter[int], Counter[int]] = field(default_factory=lambda: (Counter(), Counter()))  # by bin
+    lengths: Lengths = field(default_factory=lambda: (Counter(), Counter()))
+
+    @classmethod
+    def collect(cls, corpus: ParallelCorpus, results: Iterable[BlockResult]) -> CheckCounts:
+        """Sum the results of the blocks of a corpus, which must come in order."""
+        found = cls()
+        for result in results:
+            for name, reasons in result.reasons.items():
+                found.counts[name] += len(reasons)
+                examples = found.examples.setdefault(name, EvenSample())
+                for row, reason in reasons.items():
+                    examples.add(partial(corpus.example, row, reason))
+            for counts, new in zip(found.lengths, result.lengths or (), strict=False):
+                counts.update(new)
+        return found
 
 
 def check_pairs(
@@ -79,72 +141,97 @@ def check_pairs(
     misaligned: Sequence[Segment],
     workers: int,
 ) -> tuple[list[Finding], list[Histogram]]:
-    """Apply all checks to all pairs, each independently, on several processes.
+    """Apply all checks to all pairs, each independently, on several processes. The result does not depend on them.
 
     In the segments `misaligned`, the checks that compare both sides are left out.
+
+    Raises:
+        UserError: A process was killed, or could not start.
     """
-    bounds = np.linspace(0, len(corpus), workers + 1).astype(int).tolist()
-    tasks = [CheckTask(corpus, languages, held_out, misaligned, first, end) for first, end in pairwise(bounds)]
+    task = CheckTask(corpus, languages, held_out, misaligned)
     if workers == 1:
-        results = [run_checks(tasks[0], CHECKS)]
+        found = run_checks(task, CHECKS)
     else:
-        with ProcessPoolExecutor(workers, get_context("spawn")) as pool:  # forked threads of libraries could hang
-            running = pool.map(_run_stateless_checks, tasks)
-            stateful = [check for check in CHECKS if check.is_stateful]
-            results = [run_checks(replace(tasks[0], end=len(corpus)), stateful, count_lengths=False), *running]
-    findings = [finding for check in CHECKS if (finding := summarize_check(check, results, len(corpus)))]
-    return findings, [_length_histogram(languages, results)]
+        with open_pool(workers, _set_task, task) as pool:
+            stateful = pool.submit(_run_stateful_checks, "compared")
+            blocks = pool.map_in_order(_check_block, _batches(corpus))
+            found = CheckCounts.collect(corpus, log_progress(blocks, "checked", len(corpus)))
+            others = stateful.result()
+        found.counts.update(others.counts)
+        found.examples |= others.examples
+    findings = [finding for check in CHECKS if (finding := summarize_check(check, found, len(corpus)))]
+    return [*findings, *_unknown_languages(languages, len(corpus))], [_length_histogram(languages, found.lengths)]
 
 
-def _run_stateless_checks(task: CheckTask) -> CheckCounts:
-    return run_checks(task, [check for check in CHECKS if not check.is_stateful])
+def run_checks(
+    task: CheckTask, checks: Sequence[CorpusCheck], verb: str = "checked", *, count_lengths: bool = True
+) -> CheckCounts:
+    """Apply checks to a corpus in this process, and log the progress."""
+    check_block = BlockChecker(task, checks, count_lengths=count_lengths)
+    blocks = log_progress(read_blocks(task.corpus), verb, len(task.corpus))
+    return CheckCounts.collect(task.corpus, map(check_block, blocks))
 
 
-def run_checks(task: CheckTask, checks: Sequence[CorpusCheck], *, count_lengths: bool = True) -> CheckCounts:
-    """Apply checks to the blocks of a task. A filter that does not know the languages is left out."""
-    functions = {check: function for check in checks if (function := make_function(check, task.context()))}
-    result = CheckCounts(examples={check.name: EvenSample() for check in functions})
-    for block in task.blocks():
-        misaligned = task.misaligned_indices(block)
-        for check, function in functions.items():
-            for i, reason in function(block).items():
-                if not (check.compares_sides and i in misaligned):
-                    result.counts[check.name] += 1
-                    result.examples[check.name].add(partial(describe_pair, task.corpus, block, i, reason))
-        if count_lengths:
-            for counts, texts in zip(result.lengths, (block.src, block.tgt), strict=True):
-                counts.update(min(LONGEST, len(split_units(text))) // BIN for text in texts)
-    return result
+# --- worker processes -------------------------------------------------------------------------------------------------
+
+_task: list[CheckTask] = []  # the task of a worker process
 
 
-def make_function(check: CorpusCheck, context: FilterContext) -> FilterFunction | None:
-    """Return the function of a check, or None if its filter does not know the languages."""
-    if not isinstance(check.filter, Filter):
-        return for_each_pair(check.filter)
-    try:
-        return check.filter.make_function(context)
-    except UserError:  # language detection or the table of scripts does not know a language
-        return None
+def _set_task(task: CheckTask) -> None:
+    _task[:] = [task]
 
 
-def summarize_check(check: CorpusCheck, results: Sequence[CheckCounts], total: int) -> Finding | None:
+def _batches(corpus: ParallelCorpus) -> Iterator[tuple[int, Any]]:
+    """Yield the record batches of a corpus with their first rows."""
+    first = 0
+    for batch in corpus.batches():
+        yield first, batch
+        first += len(batch)
+
+
+def _run_stateful_checks(verb: str) -> CheckCounts:
+    return run_checks(_task[0], [check for check in CHECKS if check.is_stateful], verb, count_lengths=False)
+
+
+def _check_block(item: tuple[int, Any]) -> BlockResult:
+    first, batch = item
+    return _stateless_checker()(make_block(batch, np.arange(first, first + len(batch))))
+
+
+@lru_cache(maxsize=1)
+def _stateless_checker() -> BlockChecker:
+    return BlockChecker(_task[0], [check for check in CHECKS if not check.is_stateful])
+
+
+# --- findings ---------------------------------------------------------------------------------------------------------
+
+
+def summarize_check(check: CorpusCheck, found: CheckCounts, total: int) -> Finding | None:
     """Return the finding of a check, or None if no pair has the fault."""
-    count = sum(result.counts[check.name] for result in results)
+    count = found.counts[check.name]
     if not count:
         return None
-    found = [
-        item for result in results if check.name in result.examples for item in result.examples[check.name].items()
-    ]
-    share = count / total
+    share, examples = count / total, found.examples[check.name].items()
     severity = Severity.ERROR if share >= check.error else Severity.WARNING if share >= check.warning else Severity.OK
-    return Finding(check.group, check.name, severity, check.message, count, total, found[:MAX_EXAMPLES], check.remedy)
+    return Finding(check.group, check.name, severity, check.message, count, total, examples, check.remedy)
 
 
-def _length_histogram(languages: tuple[str, str], results: Sequence[CheckCounts]) -> Histogram:
+def _unknown_languages(languages: tuple[str, str], total: int) -> Iterator[Finding]:
+    """Yield a note about each side whose language or script cannot be checked."""
+    for side, language in zip(SIDE_NAMES, languages, strict=True):
+        if not LanguageDetector.load().knows(language):
+            message = f"have a {side} whose language is not checked: language detection does not know {language}"
+            yield Finding("content", f"language of the {side}", Severity.OK, message, total, total)
+        if primary_language(language) not in LANGUAGE_SCRIPTS:
+            message = f"have a {side} whose script is not checked: that of {language} is not known"
+            yield Finding("content", f"script of the {side}", Severity.OK, message, total, total)
+
+
+def _length_histogram(languages: tuple[str, str], lengths: Lengths) -> Histogram:
     """Return the lengths of the sentences of both languages. The last bin holds all longer ones."""
-    counts: dict[str, list[int]] = {}
-    for side, language in enumerate(languages):
-        totals = sum((result.lengths[side] for result in results), Counter[int]())
-        counts[language] = [totals[i] for i in range(LONGEST // BIN + 1)]
+    counts = {
+        language: [of_side[i] for i in range(LONGEST // BIN + 1)]
+        for language, of_side in zip(languages, lengths, strict=True)
+    }
     edges = [*range(0, LONGEST + 2 * BIN, BIN)]
     return Histogram(f"words or characters per sentence (the last bar: {LONGEST} or more)", edges, counts)

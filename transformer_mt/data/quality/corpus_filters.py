@@ -7,6 +7,7 @@ from itertools import islice
 from typing import ClassVar, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from transformer_mt.data.quality.duplicates import Hashes, HashSet, hash_texts, pair_text
@@ -22,6 +23,9 @@ from transformer_mt.data.quality.near_duplicates import (
     shingle_texts,
 )
 from transformer_mt.data.quality.normalization import comparison_key
+from transformer_mt.system.logging import log_rank0
+
+MIN_PAIRS = 1000  # of a corpus whose lexicon can be trusted
 
 _COMPARED_NAMES = {"pair": "pair", "src": "source", "tgt": "target"}
 
@@ -43,8 +47,8 @@ class DuplicateFilter(Filter):
         reason = f"repeats an earlier {_COMPARED_NAMES[self.of]}"
 
         def apply(block: Block) -> dict[int, str]:
-            is_new = seen.add(hash_side(block.src, block.tgt, self.of, normalized=self.normalized))
-            return dict.fromkeys(np.flatnonzero(~is_new).tolist(), reason)
+            hashes = hash_side(block.src, block.tgt, self.of, normalized=self.normalized)
+            return dict.fromkeys(np.flatnonzero(~seen.add(hashes) & has_text(hashes)).tolist(), reason)
 
         return apply
 
@@ -119,7 +123,7 @@ class OverlapFilter(Filter):
                 hashes = hash_side(block.src, block.tgt, side, normalized=True)
                 for (known_side, name), others in known.items():
                     if known_side == side:
-                        for i in np.flatnonzero(np.isin(hashes, others)).tolist():
+                        for i in np.flatnonzero(np.isin(hashes, others) & has_text(hashes)).tolist():
                             reasons.setdefault(i, f"{_COMPARED_NAMES[side]} is in {name}")
             return dict(sorted(reasons.items()))
 
@@ -183,6 +187,11 @@ def hash_side(src: Sequence[str], tgt: Sequence[str], of: ComparedSide, *, norma
     return hash_texts(map(pair_text, src, tgt))
 
 
+def has_text(hashes: Hashes) -> NDArray[np.bool_]:
+    """Return which hashes are not that of an empty text. An empty side repeats no other one."""
+    return hashes != hash_texts([""])
+
+
 class UnrelatedFilter(Filter):
     """Remove pairs whose sides are not translations of each other, by lexicons that are learned from the corpus."""
 
@@ -192,15 +201,18 @@ class UnrelatedFilter(Filter):
     """minimum log-likelihood ratio, in nats per target word, of a translation against unrelated text"""
 
     def make_function(self, context: FilterContext) -> FilterFunction:
-        """Learn a lexicon from each half of a sample of the corpus.
+        """Learn a lexicon from each half of a sample of the corpus. Too small a corpus is left as it is.
 
         The lower ratio counts, because a lexicon rates the pairs too highly that it has learned from.
         """
+        if context.n_corpus < MIN_PAIRS:
+            log_rank0(f"data: filter {self.name} removes nothing from fewer than {MIN_PAIRS:,} pairs")
+            return lambda _: {}
         sample = context.sample()
-        lexicons = [Lexicon.learn(half) for half in (sample[::2], sample[1::2]) if half]
+        lexicons = [Lexicon.learn(half) for half in (sample[::2], sample[1::2])]
 
         def find_reason(src: str, tgt: str) -> str | None:
-            ratio = min((_ratio_per_word(lexicon, src, tgt) for lexicon in lexicons), default=0.0)
+            ratio = min(_ratio_per_word(lexicon, src, tgt) for lexicon in lexicons)
             return f"log-likelihood ratio {ratio:.1f} per word" if ratio < self.min else None
 
         return for_each_pair(find_reason)

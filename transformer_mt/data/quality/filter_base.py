@@ -63,6 +63,7 @@ class FilterContext:
     describe_line: Callable[[int], str]  # row of the unfiltered corpus -> file:line
     held_out: Mapping[str, Iterable[tuple[str, str]]]  # configured validation and test sets, by name
     folder: Path  # for temporary files
+    skip_unknown_languages: bool = False  # instead of an error
 
 
 class PairExample(NamedTuple):

@@ -199,16 +199,17 @@ def read_blocks(corpus: ParallelCorpus) -> Iterator[Block]:
     """Yield the pairs of a corpus in order."""
     first = 0
     for batch in corpus.batches():
-        yield _make_block(batch, np.arange(first, first + len(batch)))
+        yield make_block(batch, np.arange(first, first + len(batch)))
         first += len(batch)
 
 
 def _read_table(path: Path) -> Iterator[Block]:
     for batch in read_batches(path):
-        yield _make_block(batch, batch["row"].to_numpy())
+        yield make_block(batch, batch["row"].to_numpy())
 
 
-def _make_block(batch: Any, rows: Any) -> Block:
+def make_block(batch: Any, rows: Any) -> Block:
+    """Decode a record batch."""
     texts = batch["src"].to_pylist(), batch["tgt"].to_pylist()
     return Block(*texts, batch["file"].to_numpy(), batch["line"].to_numpy(), rows)
 

@@ -99,16 +99,17 @@ class LanguageFilter(Filter):
     def make_function(self, context: FilterContext) -> FilterFunction:
         """Load the detector. Raises `UserError` for a language that it does not know."""
         detector = LanguageDetector.load()
-        expected: list[str] = []
+        expected: list[str | None] = []
         for key, own, configured in zip(("src", "tgt"), (self.src, self.tgt), context.languages, strict=True):
             code = own or configured
-            if not detector.knows(code):
+            is_known = detector.knows(code)
+            if not (is_known or context.skip_unknown_languages):
                 raise self.make_error(
                     f"{code}: language detection does not know this language; remove this filter, or name a similar "
                     f"language as {key}",
                     key if own else "",
                 )
-            expected.append(code)
+            expected.append(code if is_known else None)
 
         @lru_cache(maxsize=10_000)
         def other_language(text: str, expected: str) -> str | None:
@@ -118,7 +119,7 @@ class LanguageFilter(Filter):
 
         def find_reason(src: str, tgt: str) -> str | None:
             for name, text, code in zip(SIDE_NAMES, (src, tgt), expected, strict=True):
-                if other := other_language(text, code):
+                if code is not None and (other := other_language(text, code)):
                     return f"{name} is {other}"
             return None
 
@@ -151,15 +152,17 @@ class ScriptFilter(Filter):
 
     def make_function(self, context: FilterContext) -> FilterFunction:
         """Look up the scripts of the languages. Raises `UserError` for a language without an entry."""
-        expected: list[tuple[str, ...]] = []
+        expected: list[tuple[str, ...] | None] = []
         for key, own, language in zip(("src", "tgt"), (self.src, self.tgt), context.languages, strict=True):
             scripts = (own,) if own else LANGUAGE_SCRIPTS.get(primary_language(language))
-            if scripts is None:
+            if scripts is None and not context.skip_unknown_languages:
                 raise self.make_error(f"the script of {language} is not known; set {key}, such as {key}: Latin")
             expected.append(scripts)
 
         def find_reason(src: str, tgt: str) -> str | None:
             for name, text, scripts in zip(SIDE_NAMES, (src, tgt), expected, strict=True):
+                if scripts is None:
+                    continue
                 share, n_words = script_share(text, scripts)
                 if share < self.min and n_words >= self.min_words:
                     return f"{share:.0%} of the {name}'s words are {' or '.join(map(str.title, scripts))}"

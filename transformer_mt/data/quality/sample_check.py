@@ -13,7 +13,7 @@ import numpy as np
 from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.quality.checking import CheckTask, run_checks, summarize_check
 from transformer_mt.data.quality.checks import CHECKS
-from transformer_mt.data.quality.corpus_filters import UnrelatedFilter
+from transformer_mt.data.quality.corpus_filters import MIN_PAIRS, UnrelatedFilter
 from transformer_mt.data.quality.lexicon import Lexicon
 from transformer_mt.system.files import write_text
 from transformer_mt.system.severity import Severity
@@ -22,7 +22,6 @@ N_PAIRS = 2000  # whose text is checked
 MIN_COUNT = 10  # affected pairs of the sample; fewer may be chance
 N_WINDOWS, WINDOW_LENGTH = 100, 20  # windows of consecutive lines whose sides are compared
 LEARNED_LENGTH = 80  # lines after each window from which the lexicon is learned
-MIN_PAIRS = 1000  # of a corpus whose lexicon can be trusted
 MAX_UNRELATED = 0.05  # share of the compared pairs
 SAMPLE_CHECKS = [
     check for check in CHECKS if check.group == "content" and not isinstance(check.filter, UnrelatedFilter)
@@ -40,9 +39,9 @@ def check_sample(corpus: ParallelCorpus, languages: tuple[str, str], cache_dir: 
 
 def _check_text(corpus: ParallelCorpus, languages: tuple[str, str]) -> Iterator[str]:
     sample = corpus.select_evenly(N_PAIRS)
-    result = run_checks(CheckTask(sample, languages, {}, (), 0, len(sample)), SAMPLE_CHECKS)
+    found = run_checks(CheckTask(sample, languages), SAMPLE_CHECKS, count_lengths=False)
     for check in SAMPLE_CHECKS:
-        finding = summarize_check(check, [result], len(sample))
+        finding = summarize_check(check, found, len(sample))
         if finding is not None and finding.count >= MIN_COUNT and finding.severity > Severity.OK:
             where = finding.examples[0].location
             yield f"warning: {finding.share:.1%} of a sample of pairs {check.message}, such as {where}; run tmt check"
