@@ -69,6 +69,8 @@ def make_parser() -> argparse.ArgumentParser:
     _add_init(command("init", summary, "tmt init train.en train.de --out mine.yaml"))
     summary = "find problems in a corpus: misaligned lines, other languages, duplicates, overlap with the test sets"
     _add_check(command("check", summary, "tmt check mine.yaml --html report.html"))
+    summary = "write a repaired copy of a training corpus: lines paired again, text cleaned, bad pairs left out"
+    _add_repair(command("repair", summary, "tmt repair mine.yaml --output repaired"))
     summary = "read, filter and encode the corpora of a training ahead of it, on several processes"
     _add_prepare(command("prepare", summary, "tmt prepare mine.yaml --workers 8"))
     summary = "measure a few steps, and predict the time, memory and disk of a training"
@@ -138,6 +140,21 @@ def _add_check(parser: argparse.ArgumentParser) -> None:
     help = "list the pairs that this filter of data.filters removes, one per line"
     lists("--show-removed", metavar="FILTER", help=help)
     add("--workers", type=int, default=1, metavar="N", help="processes (default: 1)")
+
+
+def _add_repair(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Pair the lines of data.train again where they are misaligned, clean the text, and leave out bad pairs. For a "
+        "run with train.ledger, leave out the pairs that its model distrusts too. The folder gets the new text files, "
+        "changes.tsv with every change, and a configuration that trains on them. Nothing else is changed."
+    )
+    add = parser.add_argument
+    add("run_or_config", type=Path, metavar="X.yaml|RUN", help="a configuration, or the run that was trained with it")
+    add("overrides", nargs="*", default=[], metavar="section.key=value", help=OVERRIDES)
+    add("--output", type=Path, metavar="FOLDER", help="new folder for the results (default: NAME-repaired)")
+    help = "train on the corpus with a ledger, repair it, train on the copy, and compare both models"
+    add("--train", action="store_true", help=help)
+    add("--json", action="store_true", help=JSON)
 
 
 def _add_prepare(parser: argparse.ArgumentParser) -> None:

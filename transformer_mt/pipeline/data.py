@@ -91,7 +91,7 @@ def load_source(config: Config, source: Source) -> ParallelCorpus:
 def load_filtered(config: Config) -> ParallelCorpus:
     """Return the pairs of `data.train` that `data.filters` leaves."""
     corpus = load_source(config, config.data.train)
-    return filter_corpus(corpus, config.data.filters, *_filter_arguments(config)) if config.data.filters else corpus
+    return filter_corpus(corpus, config.data.filters, *filter_arguments(config)) if config.data.filters else corpus
 
 
 def iterate_affected_pairs(config: Config, name: str) -> Iterator[PairExample]:
@@ -107,10 +107,10 @@ def iterate_affected_pairs(config: Config, name: str) -> Iterator[PairExample]:
         raise UserError(f"data.filters: has no filter {name}; it has {listed}")
     corpus = load_source(config, config.data.train)
     for number in numbers:
-        yield from iterate_affected(corpus, filters, number, *_filter_arguments(config))
+        yield from iterate_affected(corpus, filters, number, *filter_arguments(config))
 
 
-def _filter_arguments(config: Config) -> tuple[tuple[str, str], dict[str, ParallelCorpus], Path]:
+def filter_arguments(config: Config) -> tuple[tuple[str, str], dict[str, ParallelCorpus], Path]:
     """Return the languages, the configured validation and test sets, and the folder of the cache."""
     data = config.data
     sources = {**({"validation": data.validation} if data.validation else {}), **data.test}

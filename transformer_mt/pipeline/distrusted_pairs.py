@@ -82,14 +82,20 @@ class RunLosses:
                 row += 1
 
 
+def read_ledger(run: RunFolder) -> Losses | None:
+    """Return the running losses at the last checkpoint of a run, or None if it has no ledger. [N]."""
+    state = load_last_state(run)
+    losses = None if state is None else state.get("ledger")
+    return None if losses is None else cast(Losses, losses.numpy())
+
+
 def load_losses(run: RunFolder, config: Config) -> RunLosses:
     """Return the training pairs of a run with their running losses. The corpus is encoded again if its cache is gone.
 
     Raises:
         UserError: The run has no ledger, or the text has changed since the run was created.
     """
-    state = load_last_state(run)
-    losses = None if state is None else state.get("ledger")
+    losses = read_ledger(run)
     if losses is None:
         raise UserError(
             f"{run.path}: its last checkpoint has no training ledger; train with train.ledger=true "
@@ -108,7 +114,6 @@ def load_losses(run: RunFolder, config: Config) -> RunLosses:
             f"{run.path}: the ledger has {len(losses):,} losses for {len(corpus):,} training pairs; "
             "was its config.yaml changed? Restore it, or train again"
         )
-    losses = cast(Losses, losses.numpy())
     excess = losses - unigram_losses(corpus, tokenizers.tgt)
     return RunLosses(corpus, losses, excess - np.float32(np.nanmedian(excess)))
 

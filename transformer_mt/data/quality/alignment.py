@@ -35,6 +35,7 @@ MARGIN = 2 * GROUP  # lines around a boundary in which it is looked for
 Pairs = Callable[[int, int], Iterable[tuple[str, str]]]
 """Function that returns the pairs of the rows from `start` to `end`."""
 Matrix = NDArray[np.float32]
+Rows = NDArray[np.int64]
 
 
 class Segment(NamedTuple):
@@ -55,6 +56,21 @@ class Alignment:
     def misaligned_segments(self) -> list[Segment]:
         """Return the segments in which line N does not belong to line N."""
         return [segment for segment in self.segments if segment.offset != 0]
+
+    def matching_rows(self, n_src: int, n_tgt: int) -> tuple[Rows, Rows]:
+        """Return the rows of sources and of targets that belong together. [N], [N].
+
+        The texts may be longer than what was aligned: the last offset then holds to their ends.
+        """
+        src: list[Rows] = []
+        tgt: list[Rows] = []
+        for segment in self.segments:
+            if segment.offset is not None:
+                end = n_src if segment.end == self.segments[-1].end else segment.end
+                low, high = max(segment.first, -segment.offset), min(end, n_tgt - segment.offset)
+                src.append(np.arange(low, high))
+                tgt.append(src[-1] + segment.offset)
+        return np.concatenate([np.empty(0, np.int64), *src]), np.concatenate([np.empty(0, np.int64), *tgt])
 
 
 def align_lines(pairs: Pairs, n_pairs: int) -> Alignment:

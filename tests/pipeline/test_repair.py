@@ -1,0 +1,160 @@
+"""`tmt repair` pairs lines again, cleans text, leaves out bad pairs, and lists what it did."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from helpers import Tmt, assert_succeeded, assert_user_error
+
+from transformer_mt.config import root as configuration
+from transformer_mt.config.root import Config
+from transformer_mt.data import quickstart
+from transformer_mt.errors import UserError
+from transformer_mt.pipeline.distrusted_pairs import PairLoss
+from transformer_mt.pipeline.repair import repair_corpus
+
+Pair = tuple[str, str]
+
+
+@pytest.fixture(scope="module")
+def pairs() -> list[Pair]:
+    return [*dict.fromkeys(quickstart.load_pairs("train"))][:2000]
+
+
+@pytest.fixture(autouse=True)
+def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def write(src: Sequence[str], tgt: Sequence[str]) -> Config:
+    """Write the training text, and return a configuration that names it."""
+    for language, lines in (("en", src), ("de", tgt)):
+        Path(f"train.{language}").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    overrides = ("name=mine", "data.train={src: train.en, tgt: train.de}", "data.test={}", "data.cache_dir=cache")
+    return configuration.load(configuration.builtin_path("quickstart"), overrides)
+
+
+def read(folder: str) -> list[Pair]:
+    sides = ((Path(folder) / f"train.{language}").read_text(encoding="utf-8").splitlines() for language in ("en", "de"))
+    return list(zip(*sides, strict=True))
+
+
+def read_changes() -> list[dict[str, str]]:
+    head, *rows = [line.split("\t") for line in Path("new/changes.tsv").read_text(encoding="utf-8").splitlines()]
+    return [dict(zip(head, row, strict=True)) for row in rows]
+
+
+def test_a_correct_corpus_is_not_changed(pairs: list[Pair]) -> None:
+    report = repair_corpus(write(*zip(*pairs, strict=True)), Path("new"), None)
+    dropped = [row for row in read_changes() if row["reason"].startswith("unrelated")]
+    assert len(dropped) <= 0.005 * len(pairs) and len(read_changes()) == len(dropped)
+    assert report.n_pairs == len(pairs) - len(dropped)
+    assert {*read("new")} <= {*pairs}
+
+
+def test_shifted_lines_are_paired_again(pairs: list[Pair]) -> None:
+    """A foreign line at target line 501, and a missing target line 1,500."""
+    src, tgt = zip(*pairs, strict=True)
+    repair_corpus(write(src, [*tgt[:500], "Es regnet.", *tgt[500:1499], *tgt[1500:]]), Path("new"), None)
+    left = read("new")
+    assert {*left} <= {*pairs} and len(left) > len(pairs) - 12
+    cut = {(row["src_line"], row["tgt_line"]) for row in read_changes() if row["action"] == "cut"}
+    assert ("", "train.de:501") in cut
+    shifted = [row for row in read_changes() if row["action"] == "shift"]
+    assert 990 < len(shifted) <= 1000
+    assert (shifted[9]["src_line"], shifted[9]["tgt_line"]) == ("train.en:510", "train.de:511")
+
+
+@pytest.mark.parametrize("missing", ["source", "target"])
+def test_texts_of_different_length_are_repaired(missing: str, pairs: list[Pair]) -> None:
+    src, tgt = map(list, zip(*pairs, strict=True))
+    del (src if missing == "source" else tgt)[700]
+    report = repair_corpus(write(src, tgt), Path("new"), None)
+    assert {*report.n_lines} == {1999, 2000}
+    left = read("new")
+    assert {*left} <= {*pairs} and pairs[-1] in left and len(left) > len(pairs) - 12
+
+
+def test_bad_pairs_are_dropped_and_damaged_text_is_cleaned(pairs: list[Pair]) -> None:
+    src, tgt = map(list, zip(*pairs, strict=True))
+    longest = max(range(len(src)), key=lambda row: len(src[row]))
+    tgt[longest] = src[longest]
+    umlaut = next(row for row, line in enumerate(tgt) if "ä" in line)
+    tgt[umlaut] = tgt[umlaut].encode().decode("cp1252")
+    src[30] = f"{src[30]}\u200b"
+    report = repair_corpus(write(src, tgt), Path("new"), None)
+    assert report.counts["drop", "language"] + report.counts["drop", "copy"] == 1
+    cleaned = {row["src_line"]: row for row in read_changes() if row["action"] == "clean"}
+    assert cleaned[f"train.en:{umlaut + 1}"]["new_tgt"] == pairs[umlaut][1]
+    assert cleaned["train.en:31"]["new_src"] == pairs[30][0]
+    assert pairs[30] in read("new") and (src[longest], tgt[longest]) not in read("new")
+
+
+def test_model_decides_about_doubtful_pairs(pairs: list[Pair]) -> None:
+    """A pair is dropped for a high excess loss, or for a moderate one with a short or an unrelated target."""
+    src, tgt = map(list, zip(*pairs, strict=True))
+    longest = sorted(range(100, 2000), key=lambda row: -len(tgt[row]))[:4]
+    shortened = {row: tgt[row][: len(tgt[row]) // 3] for row in longest[:2]}
+    for row, text in {**shortened, longest[2]: tgt[longest[3]], longest[3]: tgt[longest[2]]}.items():
+        tgt[row] = text
+    excess = {77: 4.0, longest[0]: 0.5, longest[1]: 0.1, longest[2]: 0.5, longest[3]: 0.1}
+    losses = [PairLoss("train.en", row + 1, src[row], tgt[row], 5.0, excess.get(row, 0.0)) for row in range(len(src))]
+    repair_corpus(write(src, tgt), Path("new"), losses)
+    dropped = {int(row["src_line"].split(":")[1]) - 1: row["reason"] for row in read_changes()}
+    assert {*dropped} == {77, longest[0], longest[2]}
+    assert dropped[77] == "ledger: excess loss 4.0"
+    assert "length ratio" in dropped[longest[0]] and "log-likelihood ratio" in dropped[longest[2]]
+
+
+def test_the_new_configuration_trains_on_the_repaired_text(pairs: list[Pair]) -> None:
+    config = write(*zip(*pairs, strict=True))
+    report = repair_corpus(config, Path("new"), None)
+    new = configuration.load(Path(report.config))
+    assert (new.name, new.data.train.src, new.data.train.tgt) == ("mine-repaired", ("new/train.en",), ("new/train.de",))
+    assert new.model_copy(update={"name": config.name, "data": config.data}) == config
+    assert sorted(path.name for path in Path("new").iterdir()) == [
+        "changes.tsv", "mine-repaired.yaml", "train.de", "train.en"
+    ]  # fmt: skip
+
+
+def test_a_corpus_that_is_not_text_files_is_repaired() -> None:
+    train = "data.train={builtin: quickstart, split: validation}"
+    overrides = (train, "data.validation=null", "data.cache_dir=cache", "data.test={}")
+    config = configuration.load(configuration.builtin_path("quickstart"), overrides)
+    report = repair_corpus(config, Path("new"), None)
+    assert report.n_pairs > 0.9 * len(quickstart.load_pairs("validation"))
+
+
+def test_wrong_input_is_refused_and_nothing_is_written(pairs: list[Pair]) -> None:
+    config = write([src for src, _ in pairs], [])
+    with pytest.raises(UserError, match=r"train\.de: holds no lines"):
+        repair_corpus(config, Path("new"), None)
+    with pytest.raises(UserError, match="no pair of 3 lines is left"):
+        repair_corpus(write([""] * 3, [""] * 3), Path("new"), None)
+    assert not [path for path in Path().iterdir() if path.name.startswith(("new", ".new"))]
+    Path("new").mkdir()
+    with pytest.raises(UserError, match="new: exists already; remove it, or pass another --output"):
+        repair_corpus(config, Path("new"), None)
+
+
+def test_command_prints_what_was_changed(tiny: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(["one two three four"] * 30 + [""], ["eins zwei drei vier"] * 31)
+    Path("mine.yaml").write_text(
+        "data: {src_lang: en, tgt_lang: de, train: {src: train.en, tgt: train.de}, cache_dir: cache}", encoding="utf-8"
+    )
+    printed = assert_succeeded(tmt("repair", "mine.yaml", "--output", "new"))
+    assert "30 pairs of 31 lines are in new" in printed
+    assert "tmt train --config new/mine-repaired.yaml" in printed
+    report = json.loads(assert_succeeded(tmt("repair", "mine.yaml", "--output", "other", "--json")))
+    assert report["counts"] == [{"action": "drop", "reason": "length", "count": 1}]
+    assert_user_error(tmt("repair", "mine.yaml", "--train", "--output", "x"), "set data.test or data.validation")
+
+
+@pytest.mark.slow
+def test_both_models_are_trained_and_compared(tiny: Path, run_copy: Path, tmt: Tmt) -> None:
+    printed = assert_succeeded(tmt("repair", "tiny.yaml", "--train", "--output", "new"))
+    assert "unseen: translations of both models" in printed
+    assert Path("runs/tiny-repaired/run.json").exists()

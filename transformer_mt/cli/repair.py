@@ -1,0 +1,83 @@
+"""`tmt repair`: write a repaired copy of a training corpus, and list every change."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from transformer_mt.cli.options import load_run_or_config
+from transformer_mt.cli.table import print_table
+
+if TYPE_CHECKING:
+    from transformer_mt.evaluation.significance import MetricComparison
+    from transformer_mt.pipeline.repair import RepairReport
+
+EFFECTS = {
+    "cut": "lines without a partner are left out",
+    "shift": "pairs get the target of another line",
+    "clean": "pairs get cleaned text",
+    "drop": "pairs are left out",
+}
+
+
+def run(args: argparse.Namespace) -> None:
+    """Run `tmt repair`."""
+    config, run = load_run_or_config(args.run_or_config, args.overrides)
+    folder = args.output or Path(f"{config.name}-repaired")
+    comparisons: Mapping[str, Mapping[str, MetricComparison]] = {}
+    if args.train:
+        from transformer_mt.pipeline.repair_training import train_and_repair
+
+        report, comparisons = train_and_repair(config, folder)
+    else:
+        from transformer_mt.pipeline.distrusted_pairs import load_losses, read_ledger
+        from transformer_mt.pipeline.repair import repair_corpus
+
+        losses = load_losses(run, config) if run is not None and read_ledger(run) is not None else None
+        report = repair_corpus(config, folder, losses)
+    if args.json:
+        print(json.dumps(_to_json(report, comparisons), ensure_ascii=False, indent=1))
+        return
+    _show(report)
+    for name, metrics in comparisons.items():
+        _show_comparison(name, metrics)
+    if not args.train:
+        print(f"\nlook at {report.folder}/changes.tsv; next: tmt train --config {report.config}")
+
+
+def _show(report: RepairReport) -> None:
+    n_src, n_tgt = report.n_lines
+    lines = f"{n_src:,} lines" if n_src == n_tgt else f"{n_src:,} source and {n_tgt:,} target lines"
+    print(f"{report.n_pairs:,} pairs of {lines} are in {report.folder}")
+    rows = [
+        (action, reason, f"{count:,}", EFFECTS[action])
+        for action in EFFECTS
+        for (changed, reason), count in report.counts.most_common()
+        if changed == action
+    ]
+    if rows:
+        print_table(("action", "reason", "count", "effect"), rows, numbers=(2,))
+    else:
+        print("nothing was changed")
+
+
+def _show_comparison(name: str, metrics: Mapping[str, MetricComparison]) -> None:
+    print(f"\n{name}: translations of both models; p of the difference")
+    rows: list[tuple[str, ...]] = []
+    for metric, comparison in metrics.items():
+        before, after = comparison.systems
+        p_values = ("" if p is None else f"{p:.4f}" for p in (after.p_bootstrap, after.p_randomisation))
+        rows.append((metric, f"{before.score:.2f}", f"{after.score:.2f}", f"{after.difference:+.2f}", *p_values))
+    print_table(("", "before", "repaired", "difference", "p bootstrap", "p randomisation"), rows, numbers=range(1, 6))
+
+
+def _to_json(report: RepairReport, comparisons: Mapping[str, Mapping[str, MetricComparison]]) -> dict[str, Any]:
+    counts = [
+        {"action": action, "reason": reason, "count": count} for (action, reason), count in report.counts.most_common()
+    ]
+    scores = {name: {key: asdict(found) for key, found in metrics.items()} for name, metrics in comparisons.items()}
+    return {**asdict(report), "counts": counts, "scores": scores}

@@ -1,0 +1,63 @@
+"""A filter by the losses of a trained model, for `tmt repair`. It is not part of `data.filters`."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import PrivateAttr
+
+from transformer_mt.data.quality.corpus_filters import UnrelatedFilter
+from transformer_mt.data.quality.filter_base import Block, Filter, FilterContext, FilterFunction
+from transformer_mt.data.quality.signals import LengthModel
+
+MAX_EXCESS = 2.5  # nats per target token: a pair with a larger excess loss is removed
+MIN_DOUBT = 0.3  # nats: a pair with a larger excess is removed if there is a second reason
+UNUSUAL_LENGTHS = 3.5  # standard deviations of the logarithmic length ratio
+
+
+class LedgerFilter(Filter):
+    """Remove pairs that a model distrusts.
+
+    A high excess loss is enough. Incomplete translations and many unrelated ones have a moderate excess only: it is
+    enough with unusual lengths, or if the filter `unrelated` finds the pair. For a pair that the model has not seen,
+    `unrelated` decides alone.
+    """
+
+    name: ClassVar[str] = "ledger"
+    _excess: NDArray[np.float32] = PrivateAttr()
+
+    @classmethod
+    def of(cls, excess: NDArray[np.float32]) -> LedgerFilter:
+        """Make the filter from the excess loss of each row of the unfiltered corpus; NaN: not seen. [N]."""
+        made = cls()
+        made._excess = excess
+        return made
+
+    def make_function(self, context: FilterContext) -> FilterFunction:
+        """Learn lexicons, and measure the spread of the length ratios."""
+        find_unrelated = UnrelatedFilter().make_function(context)
+        sample = context.sample()
+        lengths = LengthModel.fit(sample)
+        ratios = np.array([lengths.log_ratio(*pair) for pair in sample])
+        middle = float(np.median(ratios))
+        deviation = 1.4826 * float(np.median(np.abs(ratios - middle)))  # robust: outliers do not widen it
+
+        def apply(block: Block) -> dict[int, str]:
+            unrelated = find_unrelated(block)
+            reasons: dict[int, str] = {}
+            for i, (src, tgt) in enumerate(block.pairs()):
+                excess = float(self._excess[block.rows[i]])
+                loss = f"excess loss {excess:.1f}"
+                if np.isnan(excess) and i in unrelated:
+                    reasons[i] = unrelated[i]
+                elif excess > MAX_EXCESS:
+                    reasons[i] = loss
+                elif excess > MIN_DOUBT and i in unrelated:
+                    reasons[i] = f"{loss}, {unrelated[i]}"
+                elif excess > MIN_DOUBT and abs(lengths.log_ratio(src, tgt) - middle) > UNUSUAL_LENGTHS * deviation:
+                    reasons[i] = f"{loss}, length ratio {lengths.ratio(src, tgt):.1f}"
+            return reasons
+
+        return apply

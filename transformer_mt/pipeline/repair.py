@@ -1,0 +1,252 @@
+"""The flow of `tmt repair`: training text -> lines paired again, text cleaned, bad pairs dropped -> new text files."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from datasets import Dataset
+from numpy.typing import NDArray
+from pydantic import TypeAdapter
+
+from transformer_mt.config.rendering import render_yaml
+from transformer_mt.config.root import Config
+from transformer_mt.data.arrow_table import TableWriter
+from transformer_mt.data.blocks import BLOCK_SIZE
+from transformer_mt.data.corpus import ParallelCorpus
+from transformer_mt.data.language_detection import LanguageDetector
+from transformer_mt.data.languages import primary_language
+from transformer_mt.data.quality.alignment import align_lines
+from transformer_mt.data.quality.config import FilterList
+from transformer_mt.data.quality.filter_base import Block, Filter
+from transformer_mt.data.quality.filtering import FilterPass
+from transformer_mt.data.quality.ledger_filter import LedgerFilter
+from transformer_mt.data.quality.normalization import normalize_spaces
+from transformer_mt.data.quality.scripts import LANGUAGE_SCRIPTS
+from transformer_mt.data.sources import Source
+from transformer_mt.data.text_files import read_lines
+from transformer_mt.errors import UserError
+from transformer_mt.pipeline.data import filter_arguments, load_source
+from transformer_mt.pipeline.distrusted_pairs import PairLoss
+from transformer_mt.system.files import atomic_new_folder
+
+REPAIRS = (
+    {"normalize": {"mojibake": True}},
+    "length",
+    "ratio",
+    "language",
+    "script",
+    "copy",
+    "overlap",
+    "unrelated",
+    "numbers",
+    "urls",
+    "repetition",
+)
+"""Filters that clean or drop pairs. Duplicates stay: they are correct."""
+
+Action = Literal["cut", "shift", "clean", "drop"]
+
+
+class Change(NamedTuple):
+    """A line of `changes.tsv`: what happened to a pair, or to a line without a partner."""
+
+    action: Action
+    reason: str
+    src_line: str  # file:line; "" if no source line is concerned
+    tgt_line: str
+    src: str
+    tgt: str
+    new_src: str = ""  # only if the text was cleaned
+    new_tgt: str = ""
+
+
+@dataclass
+class RepairReport:
+    """Numbers of a repair."""
+
+    folder: str
+    config: str  # the new configuration
+    n_lines: tuple[int, int]  # of source and target, before
+    n_pairs: int = 0  # after
+    counts: Counter[tuple[Action, str]] = field(default_factory=Counter[tuple[Action, str]])  # by action and reason
+
+
+class _Text(NamedTuple):
+    lines: Sequence[str]
+    locate: Callable[[int], str]  # row -> file:line
+
+
+@dataclass(frozen=True)
+class _AlignedPairs:
+    """The pairs of all files after alignment. `N` pairs."""
+
+    corpus: ParallelCorpus
+    files: Sequence[tuple[_Text, _Text]]
+    rows: NDArray[np.int64]  # [3, N]: number of the file pair, row of the source, row of the target
+
+    def locate(self, pair: int) -> tuple[str, str]:
+        """Return `file:line` of source and target."""
+        file, src, tgt = map(int, self.rows[:, pair])
+        return self.files[file][0].locate(src), self.files[file][1].locate(tgt)
+
+
+def repair_corpus(config: Config, folder: Path, losses: Iterable[PairLoss] | None) -> RepairReport:
+    """Write a repaired copy of `data.train`, the list of changes, and a configuration that trains on the copy.
+
+    The text is held in memory. `losses` come from the training ledger of a run.
+
+    Raises:
+        UserError: The folder exists, the text cannot be read, or nothing is left of it.
+    """
+    if folder.exists():
+        raise UserError(f"{folder}: exists already; remove it, or pass another --output")
+    name = f"{config.name}-repaired"
+    files = [*_read_texts(config)]
+    n_lines = sum(len(src.lines) for src, _ in files), sum(len(tgt.lines) for _, tgt in files)
+    report = RepairReport(str(folder), str(folder / f"{name}.yaml"), n_lines)
+    with atomic_new_folder(folder) as temporary, (temporary / "changes.tsv").open("w", encoding="utf-8") as file:
+        file.write("\t".join(Change._fields) + "\n")
+
+        def record(change: Change) -> None:
+            report.counts[change.action, change.reason.partition(":")[0]] += 1
+            file.write("\t".join(map(normalize_spaces, change)) + "\n")
+
+        pairs = _align(files, temporary, record)
+        names = [f"train.{language}" for language in (config.data.src_lang, config.data.tgt_lang)]
+        with (
+            (temporary / names[0]).open("w", encoding="utf-8", newline="\n") as src_file,
+            (temporary / names[1]).open("w", encoding="utf-8", newline="\n") as tgt_file,
+        ):
+            for src, tgt in _clean(pairs, config, losses, temporary, record):
+                report.n_pairs += 1
+                src_file.write(f"{src}\n")
+                tgt_file.write(f"{tgt}\n")
+        if not report.n_pairs:
+            raise UserError(f"no pair of {n_lines[0]:,} lines is left; do both sides of data.train belong together?")
+        source = Source(src=(str(folder / names[0]),), tgt=(str(folder / names[1]),))
+        data = config.data.model_copy(update={"train": source})
+        new_config = config.model_copy(update={"name": name, "data": data})
+        (temporary / f"{name}.yaml").write_text(render_yaml(new_config), encoding="utf-8")
+        for leftover in temporary.glob("*.arrow"):
+            leftover.unlink()
+    return report
+
+
+def _read_texts(config: Config) -> Iterator[tuple[_Text, _Text]]:
+    """Yield source and target of each pair of text files, or of the whole corpus if it has another form."""
+    source = config.data.train
+    for paths in zip(source.src, source.tgt, strict=True):
+        src, tgt = (_Text([*read_lines(Path(path))], partial(_describe_line, path)) for path in paths)
+        yield src, tgt
+    if not source.src:
+        corpus = load_source(config, source)
+        yield _Text(corpus.column("src"), corpus.describe_line), _Text(corpus.column("tgt"), corpus.describe_line)
+
+
+def _describe_line(path: str, row: int) -> str:
+    return f"{path}:{row + 1}"
+
+
+# --- alignment --------------------------------------------------------------------------------------------------------
+
+
+def _align(files: Sequence[tuple[_Text, _Text]], folder: Path, record: Callable[[Change], None]) -> _AlignedPairs:
+    """Pair the lines of all files by their offsets, and store the pairs."""
+    rows: list[NDArray[np.int64]] = []
+    for number, (src, tgt) in enumerate(files):
+        n_pairs = min(len(src.lines), len(tgt.lines))
+        if n_pairs == 0:
+            name = (tgt if src.lines else src).locate(0).rpartition(":")[0]
+            raise UserError(f"{name}: holds no lines; is it the right file?")
+        alignment = align_lines(
+            lambda start, end, src=src, tgt=tgt: zip(src.lines[start:end], tgt.lines[start:end], strict=True), n_pairs
+        )
+        src_rows, tgt_rows = alignment.matching_rows(len(src.lines), len(tgt.lines))
+        for row in _missing(src_rows, len(src.lines)):
+            record(Change("cut", "misaligned: no target", src.locate(row), "", src.lines[row], ""))
+        for row in _missing(tgt_rows, len(tgt.lines)):
+            record(Change("cut", "misaligned: no source", "", tgt.locate(row), "", tgt.lines[row]))
+        for i in np.flatnonzero(src_rows != tgt_rows).tolist():
+            a, b = int(src_rows[i]), int(tgt_rows[i])
+            record(Change("shift", "misaligned", src.locate(a), tgt.locate(b), src.lines[a], tgt.lines[b]))
+        rows.append(np.stack([np.full(len(src_rows), number), src_rows, tgt_rows]))
+    joined = np.concatenate(rows, axis=1)
+    with TableWriter(folder / "aligned.arrow") as table:
+        for start in range(0, joined.shape[1], BLOCK_SIZE):
+            block: list[list[int]] = joined[:, start : start + BLOCK_SIZE].T.tolist()
+            src_lines = [files[file][0].lines[row] for file, row, _ in block]
+            tgt_lines = [files[file][1].lines[row] for file, _, row in block]
+            table.write(src_lines, tgt_lines, [0] * len(block), range(start + 1, start + 1 + len(block)))
+    dataset = Dataset.from_file(str(folder / "aligned.arrow"))
+    return _AlignedPairs(ParallelCorpus(dataset, ["aligned"], "aligned", table.text_hash()), files, joined)
+
+
+def _missing(rows: NDArray[np.int64], n_rows: int) -> list[int]:
+    return np.setdiff1d(np.arange(n_rows), rows).tolist()
+
+
+# --- filters and ledger -----------------------------------------------------------------------------------------------
+
+
+def _clean(
+    pairs: _AlignedPairs,
+    config: Config,
+    losses: Iterable[PairLoss] | None,
+    folder: Path,
+    record: Callable[[Change], None],
+) -> Iterator[tuple[str, str]]:
+    """Yield the pairs that the filters and the ledger leave, with cleaned text."""
+    languages, held_out, _ = filter_arguments(config)
+    filters = suitable_filters(languages)
+    if losses is not None:
+        filters = [filter_ for filter_ in filters if filter_.name != "unrelated"]
+        filters.append(LedgerFilter.of(_excess_of_rows(pairs, losses)))
+    cleaned: dict[int, Change] = {}
+
+    def observe(number: int, block: Block, reasons: Mapping[int, str]) -> None:
+        filter_ = filters[number]
+        for i, reason in reasons.items():
+            change = Change(
+                "drop" if filter_.removes else "clean",
+                f"{filter_.name}: {reason}",
+                *pairs.locate(int(block.rows[i])),
+                block.src[i],
+                block.tgt[i],
+            )
+            if filter_.removes:
+                record(change)
+            else:
+                cleaned[int(block.rows[i])] = change
+
+    for block in FilterPass(pairs.corpus, filters, languages, held_out, folder, observe).blocks():
+        for row, src, tgt in zip(block.rows.tolist(), block.src, block.tgt, strict=True):
+            if row in cleaned:
+                record(cleaned[row]._replace(new_src=src, new_tgt=tgt))
+            yield src, tgt
+        cleaned.clear()
+
+
+def _excess_of_rows(pairs: _AlignedPairs, losses: Iterable[PairLoss]) -> NDArray[np.float32]:
+    """Return the excess loss of each aligned pair; NaN if the model was not trained on it in this form. [N]."""
+    by_line = {f"{loss.file}:{loss.line}": loss.excess for loss in losses}
+    is_shifted = pairs.rows[1] != pairs.rows[2]
+    found = (by_line.get(pairs.locate(row)[0], math.nan) for row in range(len(is_shifted)))
+    return np.where(is_shifted, np.nan, np.fromiter(found, np.float32, len(is_shifted)))
+
+
+def suitable_filters(languages: tuple[str, str]) -> list[Filter]:
+    """Return the filters that repair, without those that do not know one of the languages."""
+    detector = LanguageDetector.load()
+    is_known = {
+        "language": all(map(detector.knows, languages)),
+        "script": all(primary_language(language) in LANGUAGE_SCRIPTS for language in languages),
+    }
+    filters: tuple[Filter, ...] = TypeAdapter[Any](FilterList).validate_python([*REPAIRS])
+    return [filter_ for filter_ in filters if is_known.get(filter_.name, True)]
