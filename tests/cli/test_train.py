@@ -67,6 +67,13 @@ def test_a_finished_training_is_not_repeated(run_copy: Path, tmt: Tmt) -> None:
     assert read_curves(run_copy) == curves
 
 
+def test_configuration_may_be_the_first_argument(run_copy: Path, tmt: Tmt) -> None:
+    assert (
+        "training ended: train.max_steps 1 reached" in tmt("train", "tiny.yaml", "name=x", "train.max_steps=1").stderr
+    )
+    assert_user_error(tmt("train", "missing.yaml"), "missing.yaml: no such file")
+
+
 def test_training_resumes_with_more_steps(run_copy: Path, tmt: Tmt) -> None:
     done = tmt(*TRAIN, "train.max_steps=14", "threads=2")
     assert done.returncode == 0

@@ -68,6 +68,8 @@ def load_config(args: argparse.Namespace) -> Config:
     path, overrides = args.config, args.overrides
     if path is not None and "=" in str(path) and not os.path.exists(path):  # noqa: PTH110  (Path.exists raises an error for a long text)
         path, overrides = None, [str(path), *overrides]  # tmt config key=value
+    elif path is None and overrides and "=" not in overrides[0]:
+        path, overrides = Path(overrides[0]), overrides[1:]  # tmt train X.yaml
     return configuration.load(path or configuration.builtin_path("quickstart"), overrides)
 
 

@@ -181,7 +181,8 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_train(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--config", type=Path, metavar="X.yaml", help=CONFIG_FILE)
+    help = f"{CONFIG_FILE}; it may also be the first argument, without --config"
+    parser.add_argument("--config", type=Path, metavar="X.yaml", help=help)
     add = parser.add_mutually_exclusive_group().add_argument
     add("--restart", action="store_true", help="start from scratch; the old run is renamed")
     help = "resume from this checkpoint (default: last), and delete later ones"

@@ -168,11 +168,15 @@ def set_up(run: RunFolder, requested: Config, ranks: Ranks, warm_start: WarmStar
 
 def describe_training(config: Config, machine: Machine, ranks: Ranks) -> str:
     """Return the first line of the log: what is trained, on which hardware, and how it ends."""
-    limits = [f"{config.train.max_steps:,} steps"] if config.train.max_steps is not None else []
-    if config.train.max_epochs is not None:
-        limits.append(f"{config.train.max_epochs:,} epochs")
-    if config.validation.patience is not None:
-        limits.append(f"{config.validation.patience} validations without better {config.validation.metric}")
+    limits = [
+        f"{count:,} {name}{'' if count == 1 else 's'}{condition}"
+        for count, name, condition in (
+            (config.train.max_steps, "step", ""),
+            (config.train.max_epochs, "epoch", ""),
+            (config.validation.patience, "validation", f" without better {config.validation.metric}"),
+        )
+        if count is not None
+    ]
     threads = f", threads {machine.threads}" if machine.device.type == "cpu" else ""
     processes = f", processes {ranks.size}" if ranks.size > 1 else ""
     return (
