@@ -1,0 +1,87 @@
+"""Worker processes of `tmt check` end with it, whoever is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+PROGRAM = """
+import time
+from transformer_mt.cli.main import main
+from transformer_mt.data.worker_pool import open_pool
+from transformer_mt.pipeline import check
+
+def nothing():
+    pass
+
+def work_slowly(*_):
+    time.sleep(600)
+
+def check_corpus(*_):
+    with open_pool(2, nothing) as pool:
+        for _ in pool.map_in_order(work_slowly, range(9)):
+            pass
+
+if __name__ == "__main__":
+    check.check_corpus = check_corpus
+    main()
+"""
+
+
+def wait_until(condition: object, seconds: float = 60) -> bool:
+    assert callable(condition)
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return bool(condition())
+
+
+def find_workers(parent: int) -> list[int]:
+    """Return the worker processes of a parent."""
+    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    return [int(pid) for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("wait", [0, 3])
+@pytest.mark.parametrize(
+    ("victim", "number", "status"),
+    [
+        ("parent", signal.SIGTERM, 128 + signal.SIGTERM),
+        ("parent", signal.SIGKILL, -signal.SIGKILL),
+        ("worker", signal.SIGKILL, 2),
+        ("group", signal.SIGINT, 128 + signal.SIGINT),
+    ],
+)
+def test_a_signal_ends_all_processes_without_a_traceback(
+    victim: str, number: int, status: int, wait: float, in_tiny: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM, encoding="utf-8")
+    command = [sys.executable, tmp_path / "program.py", "check", in_tiny / "tiny.yaml"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        assert wait_until(lambda: len(find_workers(process.pid)) == 2)
+        workers = find_workers(process.pid)
+        time.sleep(wait)
+        if victim == "group":
+            os.killpg(process.pid, number)
+        else:
+            os.kill(process.pid if victim == "parent" else workers[0], number)
+        _, errors = process.communicate(timeout=20)
+        assert process.returncode == status
+        assert wait_until(lambda: not any(map(is_running, workers)), 10)
+        assert "Traceback" not in errors
+        assert victim != "worker" or "ended unexpectedly" in errors
