@@ -52,6 +52,21 @@ def test_removed_pairs_are_listed_with_their_lines(run_copy: Path, tmt: Tmt) -> 
     )
 
 
+def test_a_removed_pair_is_one_line(run_copy: Path, tmt: Tmt) -> None:
+    replace_line(Path.cwd(), 7, "one\ttwo\rthree\u2028<b>")
+    printed = assert_succeeded(
+        tmt("check", "tiny.yaml", "data.filters=[{regex: {drop: '<b>'}}]", "--show-removed", "regex")
+    )
+    assert printed.startswith("train.en:7\tfound <b>\tone two three <b>\t")
+
+
+def test_the_findings_are_printed_although_the_page_cannot_be_written(run_copy: Path, tmt: Tmt) -> None:
+    name = "x" * 240  # too long with the suffix of a temporary file
+    done = tmt("check", "tiny.yaml", "--html", name)
+    assert "sentence pairs: 50 in train" in done.stdout
+    assert_user_error(done, f"--html {name}: cannot be written")
+
+
 def test_a_page_is_written_with_the_findings(run_copy: Path, tmt: Tmt) -> None:
     replace_line(Path.cwd(), 7, "<script>alert(1)</script> two three")
     assert "content: html" in tmt("check", "tiny.yaml", "--html", "report.html").stdout
@@ -65,9 +80,11 @@ def test_a_page_is_written_with_the_findings(run_copy: Path, tmt: Tmt) -> None:
     ("arguments", "message"),
     [
         (("missing.yaml",), "missing.yaml: no such run folder and no such YAML file"),
-        (("tiny.yaml", "--html", "missing/report.html"), "missing/report.html: there is no folder"),
-        (("tiny.yaml", "--html", "."), ".: is a directory; pass a file"),
-        (("tiny.yaml", "--workers", "0"), "--workers 0: pass at least 1 process"),
+        (("tiny.yaml", "--html", "missing/report.html"), "--html missing/report.html: there is no folder"),
+        (("tiny.yaml", "--html", "."), "--html .: is a directory; pass a file"),
+        (("tiny.yaml", "--show-removed", "ratio", "--json"), "--show-removed prints lines of text; leave out --json"),
+        (("runs/tiny", "--worst", "3", "--html", "x.html"), "--worst writes no page; leave out --html"),
+        (("tiny.yaml", "--workers", "0"), "--workers: 0: pass at least 1 process"),
     ],
 )
 def test_wrong_arguments_are_refused(in_tiny: Path, tmt: Tmt, arguments: tuple[str, ...], message: str) -> None:

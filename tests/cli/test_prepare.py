@@ -52,7 +52,7 @@ def test_training_finds_everything_in_the_cache(
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
-        (("--workers", "0"), ("--workers 0: pass at least 1 process",)),
+        (("--workers", "0"), ("--workers: 0: pass at least 1 process",)),
         (("data.train={src: missing, tgt: train.de}",), ("missing: no such file",)),
         (("data.filters=[{length: {min: 9}}]",), ("data.filters.0.length: no pair of 50 is left",)),
         (("tokenizer.vocab_size=5",), ("tokenizer.vocab_size",)),
@@ -61,7 +61,9 @@ def test_training_finds_everything_in_the_cache(
 def test_wrong_input_is_refused(
     arguments: tuple[str, ...], parts: tuple[str, ...], in_tiny: Path, tmp_path: Path, tmt: Tmt
 ) -> None:
-    assert_user_error(tmt("prepare", "tiny.yaml", f"data.cache_dir={tmp_path}", *arguments), *parts)
+    assert_user_error(
+        tmt("prepare", "tiny.yaml", f"data.cache_dir={tmp_path}", f"runs_dir={tmp_path}", *arguments), *parts
+    )
     assert not [path for path in tmp_path.iterdir() if path.suffix == ".tmp"]
 
 
@@ -72,6 +74,13 @@ def test_text_that_does_not_fit_on_the_disk_is_refused_before_it_is_read(
     monkeypatch.setattr(files, "free_bytes", lambda _: needed - 1)
     done = tmt("prepare", "tiny.yaml", f"data.cache_dir={tmp_path}/cache")
     assert_user_error(done, f"{tmp_path}/cache: train.en, train.de: the sentence pairs need about", "data.cache_dir")
+
+
+def test_settings_with_which_an_existing_run_would_not_resume_are_refused(run_copy: Path, tmt: Tmt) -> None:
+    assert_succeeded(tmt("prepare", "tiny.yaml"))
+    done = tmt("prepare", "tiny.yaml", "tokenizer.vocab_size=350")
+    assert_user_error(done, "was created with other settings", "tokenizer.vocab_size: 340 -> 350")
+    assert "ready" not in done.stdout
 
 
 SLOW_BLOCKS = """

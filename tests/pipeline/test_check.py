@@ -172,9 +172,7 @@ def test_several_processes_find_the_same(builtin: Corpus, tmp_path: Path) -> Non
     pairs, held_out = [*builtin[0]] * 12, builtin[1]
     plant(pairs, held_out)
     one, two = (check(tmp_path, pairs, held_out, workers) for workers in (1, 2))
-    counts = [[(finding.name, finding.count) for finding in report.findings] for report in (one, two)]
-    assert counts[0] == counts[1]
-    assert one.histograms == two.histograms
+    assert one == two
 
 
 def test_shifted_and_shuffled_lines_are_errors(builtin: Corpus, tmp_path: Path) -> None:
@@ -221,3 +219,17 @@ def test_a_side_of_white_space_is_checked(builtin: Corpus, tmp_path: Path) -> No
     config = load(f"data.train={train}", "data.validation=null", "data.test={}", f"data.cache_dir={tmp_path}/cache")
     report = check_corpus(config, tokenizers)
     assert next(finding for finding in report.findings if finding.name == "empty").count == 50
+
+
+def test_an_unknown_language_is_noted_and_the_other_side_is_checked(builtin: Corpus, tmp_path: Path) -> None:
+    pairs = [*builtin[0][:40], (FRENCH, "x"), (RUSSIAN, "x")]
+    train = write(tmp_path, "train", pairs)
+    config = load(
+        f"data.train={train}", "data.validation=null", "data.test={}", "data.tgt_lang=qaa", f"data.cache_dir={tmp_path}"
+    )
+    report = check_corpus(config, None)
+    messages = [finding.message for finding in report.findings]
+    assert "have a target whose language is not checked: language detection does not know qaa" in messages
+    assert "have a target whose script is not checked: that of qaa is not known" in messages
+    assert 41 in found_lines(report, "content: language")
+    assert found_lines(report, "content: script") == [42]

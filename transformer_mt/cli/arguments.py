@@ -72,6 +72,13 @@ def add_device(parser: argparse.ArgumentParser, default: str | None = None) -> N
     parser.add_argument("--threads", default=default, metavar="N", help="CPU threads (default: one per core)")
 
 
+def process_count(text: str) -> int:
+    """Parse a number of processes. argparse reports the error."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text}: pass at least 1 process")
+    return int(text)
+
+
 def language(text: str) -> str:
     """Parse a language code. argparse reports the error."""
     try:

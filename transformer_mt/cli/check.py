@@ -12,6 +12,7 @@ from transformer_mt.cli.line_output import check_output
 from transformer_mt.cli.options import load_run_or_config
 from transformer_mt.cli.table import print_table
 from transformer_mt.data.quality.findings import LABELS
+from transformer_mt.data.quality.normalization import normalize_spaces
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
 from transformer_mt.system.files import write_text
@@ -27,30 +28,38 @@ MAX_TEXT = 100  # characters of a sentence that an example shows
 def run(args: argparse.Namespace) -> None:
     """Run `tmt check`. The exit status is the highest severity, or 0 for a list of pairs."""
     config, run = load_run_or_config(args.run_or_config, args.overrides)
-    if args.workers < 1:
-        raise UserError(f"check: --workers {args.workers}: pass at least 1 process")
+    if args.show_removed is not None and (args.json or args.html is not None):
+        raise UserError("check: --show-removed prints lines of text; leave out --json and --html")
+    if args.worst is not None and args.html is not None:
+        raise UserError("check: --worst writes no page; leave out --html")
     if args.show_removed is not None:
         from transformer_mt.pipeline.data import iterate_affected_pairs
 
         for pair in iterate_affected_pairs(config, args.show_removed):
-            print(pair.location, pair.reason, pair.src, pair.tgt, sep="\t")
+            print(*map(normalize_spaces, (pair.location, pair.reason, pair.src, pair.tgt)), sep="\t")
         return
     if args.worst is not None:
         show_distrusted(args, config, run)
         return
-    check_output(args.html)
+    try:
+        check_output(args.html)
+    except UserError as error:
+        raise UserError(f"--html {error}") from None
     from transformer_mt.pipeline.check import check_corpus
 
     report = check_corpus(config, TokenizerPair.load(run.tokenizer) if run else None, args.workers)
-    if args.html is not None:
-        from transformer_mt.pipeline.check_page import render_html
-
-        write_text(args.html, render_html(report))
     if args.json:
         print(json.dumps(_to_json(report), ensure_ascii=False, indent=1))
     else:
         show(report)
     sys.stdout.flush()
+    if args.html is not None:
+        from transformer_mt.pipeline.check_page import render_html
+
+        try:
+            write_text(args.html, render_html(report))
+        except OSError as error:
+            raise UserError(f"--html {args.html}: cannot be written: {error.strerror}") from None
     sys.exit(report.severity)
 
 

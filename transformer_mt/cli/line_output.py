@@ -204,6 +204,8 @@ def check_output(path: Path | None, *inputs: Path | None) -> None:
         raise UserError(f"{path}: is a directory; pass a file")
     if not path.absolute().parent.is_dir():
         raise UserError(f"{path}: there is no folder {path.absolute().parent}")
+    if not os.access(path.absolute().parent, os.W_OK):
+        raise UserError(f"{path}: cannot be written: you may not write to its folder")
     if path.suffix == ".gz":
         raise UserError(f"{path}: output is not compressed; leave out .gz, or pipe standard output to gzip")
     for source in filter(None, inputs):

@@ -63,13 +63,19 @@ def load_translator(args: argparse.Namespace, run: Path) -> Translator:
     return Translator.load(run, **loading_options(args), ensemble=ensemble, **decoding_options(args))
 
 
-def load_config(args: argparse.Namespace) -> Config:
-    """Load the configuration file, or the built-in quickstart, with the overrides of the command line."""
+def config_arguments(args: argparse.Namespace) -> tuple[Path | None, list[str]]:
+    """Return the configuration file, or None, and the overrides of the command line, which may start in its place."""
     path, overrides = args.config, args.overrides
     if path is not None and "=" in str(path) and not os.path.exists(path):  # noqa: PTH110  (Path.exists raises an error for a long text)
         path, overrides = None, [str(path), *overrides]  # tmt config key=value
     elif path is None and overrides and "=" not in overrides[0]:
         path, overrides = Path(overrides[0]), overrides[1:]  # tmt train X.yaml
+    return path, overrides
+
+
+def load_config(args: argparse.Namespace) -> Config:
+    """Load the configuration file, or the built-in quickstart, with the overrides of the command line."""
+    path, overrides = config_arguments(args)
     return configuration.load(path or configuration.builtin_path("quickstart"), overrides)
 
 

@@ -18,6 +18,7 @@ from transformer_mt.cli.arguments import (
     add_output,
     add_search,
     language,
+    process_count,
 )
 
 CONFIG_FILE = "configuration file (default: the built-in quickstart)"
@@ -139,7 +140,7 @@ def _add_check(parser: argparse.ArgumentParser) -> None:
     lists("--worst", type=int, metavar="N", help=help)
     help = "list the pairs that this filter of data.filters removes, one per line"
     lists("--show-removed", metavar="FILTER", help=help)
-    add("--workers", type=int, default=1, metavar="N", help="processes (default: 1)")
+    add("--workers", type=process_count, default=1, metavar="N", help="processes (default: 1)")
 
 
 def _add_repair(parser: argparse.ArgumentParser) -> None:
@@ -166,7 +167,7 @@ def _add_prepare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", type=Path, nargs="?", metavar="X.yaml", help=CONFIG_FILE)
     parser.add_argument("overrides", nargs="*", default=[], metavar="section.key=value", help=OVERRIDES)
     help = "processes that encode (default: one per core); the result does not depend on it"
-    parser.add_argument("--workers", type=int, metavar="N", help=help)
+    parser.add_argument("--workers", type=process_count, metavar="N", help=help)
 
 
 def _add_plan(parser: argparse.ArgumentParser) -> None:

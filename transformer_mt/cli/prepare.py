@@ -6,38 +6,35 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from transformer_mt.cli.options import load_config
+from transformer_mt.cli.options import config_arguments, load_config
 from transformer_mt.cli.table import print_table
-from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.system.files import folder_bytes, format_bytes
+from transformer_mt.system.files import format_bytes
 from transformer_mt.system.logging import log
 
 if TYPE_CHECKING:
     from transformer_mt.config.root import Config
-    from transformer_mt.data.corpus import ParallelCorpus
     from transformer_mt.pipeline.data import TrainingData
 
 
 def run(args: argparse.Namespace) -> None:
     """Run `tmt prepare`."""
-    if args.workers is not None and args.workers < 1:
-        raise UserError(f"prepare: --workers {args.workers}: pass at least 1 process")
     config = load_config(args)
     from transformer_mt.data.report import build_report
     from transformer_mt.pipeline.data import prepare_data
+    from transformer_mt.pipeline.resolve import check_data_settings
     from transformer_mt.system.device import available_cores
 
     run = RunFolder(Path(config.runs_dir) / str(config.name))
+    check_data_settings(run, config)
     data = prepare_data(run, config, args.workers or available_cores())
     for line in build_report(data.train, data.validation, data.held_out(), Path(config.data.cache_dir)):
         log(f"data: {line}")
     print_table((), [*_rows(config, data)])
-    given = ["--config", str(args.config)] if args.config is not None and "=" not in str(args.config) else []
-    overrides = [str(args.config), *args.overrides] if args.config is not None and not given else args.overrides
-    command = " ".join(map(quote, ["tmt", "train", *given, *overrides]))
+    path, overrides = config_arguments(args)
+    command = " ".join(map(quote, ["tmt", "train", *(["--config", str(path)] if path else []), *overrides]))
     print(f"\nthe data is ready; next: {command}")
 
 
@@ -46,9 +43,9 @@ def _rows(config: Config, data: TrainingData) -> Iterator[tuple[str, str]]:
 
     source = load_source(config, config.data.train)
     yield "folder", config.data.cache_dir
-    yield "text", f"{len(source):,} pairs, {_size(source)}"
+    yield "text", f"{len(source):,} pairs, {format_bytes(source.n_bytes)}"
     if config.data.filters:
-        yield "filtered", f"{len(data.train.text):,} pairs, {_size(data.train.text)}"
+        yield "filtered", f"{len(data.train.text):,} pairs, {format_bytes(data.train.text.n_bytes)}"
     yield (
         "vocabulary",
         f"{data.tokenizers.src.vocab_size:,} entries"
@@ -60,8 +57,3 @@ def _rows(config: Config, data: TrainingData) -> Iterator[tuple[str, str]]:
         "ids",
         f"{len(data.train):,} pairs, {n_tokens:,} tokens of {bits} bits, {format_bytes(data.train.n_bytes)}",
     )
-
-
-def _size(corpus: ParallelCorpus) -> str:
-    file = cast(str, corpus.table.cache_files[0]["filename"])
-    return format_bytes(folder_bytes(Path(file).parent))

@@ -87,6 +87,16 @@ def check_unchanged(run: RunFolder, old: Config, new: Config) -> None:
         log_rank0("device or threads changed: results may differ in the last bits from those of an uninterrupted run")
 
 
+def check_data_settings(run: RunFolder, requested: Config) -> None:
+    """Refuse settings of the data with which the training of an existing run would not resume."""
+    if run.exists():
+        run.check_resumable()
+        _refuse_exported(run)
+        old = configuration.load_run(run)
+        settings = {key: getattr(requested, key) for key in ("data", "tokenizer", "seed")}
+        check_unchanged(run, old, old.model_copy(update=settings))
+
+
 def check_schedule_end(run: RunFolder, config: Config, *, is_new: bool) -> None:
     """Log the learning rate after the end of the schedule, if training may continue after it.
 
