@@ -36,6 +36,10 @@ def read(folder: Path, filters: str, *overrides: str) -> Config:
         ("  - ratio: {max: 0.5}\n", "x.yaml:6: data.filters.0.ratio.max: Input should be greater than 1"),
         ("  - regex: {drop: '(['}\n", 'x.yaml:6: data.filters.0.regex.drop: "([" is not a regular expression: unterm'),
         ("  - regex\n", "x.yaml:6: data.filters.0.regex: set exactly one of drop and keep"),
+        (
+            '  - command: {run: "a\\0", min: 0}\n',
+            "x.yaml:6: data.filters.0.command.run: a command cannot contain a zero",
+        ),
         ("  - score\n", "x.yaml:6: data.filters.0.score.file: is required"),
         ("  - score: {file: x}\n", "x.yaml:6: data.filters.0.score: set min or max"),
         ("  - command: {run: x, min: 2, max: 1}\n", "x.yaml:6: data.filters.0.command.min: 2 is more than max, 1"),

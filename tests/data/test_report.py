@@ -135,3 +135,8 @@ def test_repetitions_are_cached_until_a_corpus_or_its_name_changes(report: Repor
     assert report([*DISTINCT, ("c", "z")], test=[("c", "z")])[2:] != []
     assert report(DISTINCT)[1:] == []
     assert len([*Path("cache").glob("repetitions-*.json")]) == 5
+
+
+def test_leaks_ignore_case_spaces_and_punctuation(report: Report) -> None:
+    (warning,) = report(DISTINCT, test=[("A B!", "z")])[2:]
+    assert "1 of 1 source sentences of test" in warning and '"A B!"' in warning

@@ -26,9 +26,9 @@ from transformer_mt.data.languages import check_language
 from transformer_mt.data.quality.config import FilterList
 from transformer_mt.data.quality.filter_base import FilterReport, PairExample
 from transformer_mt.data.sources import Source, read_source
-from transformer_mt.data.text_files import SentencePair, check_is_file
+from transformer_mt.data.text_files import SentencePair, file_state
 from transformer_mt.errors import UserError
-from transformer_mt.system.files import atomic_shared_folder, check_cache_space, make_once
+from transformer_mt.system.files import atomic_shared_folder, check_cache_space, folder_bytes, make_once
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -100,11 +100,19 @@ class ParallelCorpus:
         for batch in self.batches():
             yield from zip(batch["src"].to_pylist(), batch["tgt"].to_pylist(), strict=True)
 
+    @property
+    def _path(self) -> Path:
+        return Path(cast(str, self.table.cache_files[0]["filename"]))
+
+    @property
+    def n_bytes(self) -> int:
+        """Return the size of the cached table on the disk."""
+        return folder_bytes(self._path.parent)
+
     def batches(self) -> Iterator[Any]:
         """Yield the rows in order, as Arrow record batches."""
         start = 0
-        path = cast(str, self.table.cache_files[0]["filename"])
-        for batch in read_batches(path):
+        for batch in read_batches(self._path):
             end = start + len(batch)
             if self.selected is not None:
                 first, last = np.searchsorted(self.selected, (start, end))
@@ -229,14 +237,9 @@ def _cache_key(source: Source, columns: tuple[str, str]) -> str:
         files = [quickstart.FILE]
     elif source.dataset and Path(source.dataset).is_dir():
         files = sorted(_visible_files(Path(source.dataset)))
-    states = [_file_state(path) for path in files]
+    states = [file_state(path) for path in files]
     settings = json.dumps([FORMAT_VERSION, source.model_dump(mode="json"), columns, states])
     return hashlib.sha256(settings.encode()).hexdigest()[:16]
-
-
-def _file_state(path: Path) -> tuple[str, int, int]:
-    check_is_file(path)
-    return str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns
 
 
 def _min_text_bytes(source: Source) -> int:

@@ -15,7 +15,17 @@ from transformer_mt.data.blocks import in_blocks
 from transformer_mt.data.text_files import SentencePair
 
 SAMPLE_SIZE = 20_000  # pairs, spread evenly over the corpus, in which characters are counted
-UNSPACED_SCRIPTS = ("HAN", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN")
+UNSPACED_SCRIPTS = {
+    "HAN": "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff",
+    "HIRAGANA": "\u3041-\u309f",
+    "KATAKANA": "\u30a0-\u30ff\u31f0-\u31ff\uff66-\uff9f",
+    "THAI": "\u0e00-\u0e7f",
+    "LAO": "\u0e80-\u0eff",
+    "KHMER": "\u1780-\u17ff",
+    "MYANMAR": "\u1000-\u109f",
+    "TIBETAN": "\u0f00-\u0fff",
+}
+"""Scripts that put no spaces between words, with the ranges of their characters."""
 LETTERS_PER_SPACE = 20  # text with more letters per space has no spaces between words
 MIN_CHARACTER_COUNT = 2  # a rarer character belongs to no vocabulary; see tokenizer.min_frequency
 

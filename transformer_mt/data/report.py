@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from hashlib import sha256
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
-from transformer_mt.data.blocks import in_blocks
+from transformer_mt.data.blocks import log_progress
 from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.encoding import EncodedCorpus
+from transformer_mt.data.quality.corpus_filters import has_text, hash_side, held_out_columns
+from transformer_mt.data.quality.duplicates import HashSet
+from transformer_mt.data.quality.filtering import read_blocks
 from transformer_mt.system.files import make_once, write_text
+
+FORMAT_VERSION = 2  # of the cached lines; part of their key
 
 _REASONS = {
     "empty": "dropped {n:,} pairs with an empty side",
@@ -49,32 +53,35 @@ def report_duplicates_and_leaks(
 ) -> list[str]:
     """Return the lines about duplicates and leaks. They are cached for unchanged corpora."""
     held_out_keys = [f"{name} {corpus.key} {corpus.fingerprint}" for name, corpus in held_out.items()]
-    keys = [train.key, train.fingerprint, *held_out_keys]
+    keys = [FORMAT_VERSION, train.key, train.fingerprint, *held_out_keys]
     path = cache_dir / f"repetitions-{sha256(json.dumps(keys).encode()).hexdigest()[:16]}.json"
     make_once(path, lambda: write_text(path, json.dumps(_find_duplicates_and_leaks(train, held_out))))
     return json.loads(path.read_text(encoding="utf-8"))
 
 
 def _find_duplicates_and_leaks(train: ParallelCorpus, held_out: Mapping[str, ParallelCorpus]) -> list[str]:
-    """Search the training pairs once for duplicates and held-out sentences, with 9 bytes of memory per pair."""
-    sources = {name: corpus.column("src") for name, corpus in held_out.items()}
-    wanted = {text for column in sources.values() for text in column if text.strip()}
-    leaked: set[str] = set()
-    hashes = np.empty(len(train), np.int64)
-    pairs = chain.from_iterable(in_blocks(iter(train), "compared", len(train)))
-    for row, pair in enumerate(pairs):
-        hashes[row] = hash(pair)
-        if pair[0] in wanted:
-            leaked.add(pair[0])
+    """Search the training pairs once, as the filters `duplicate` and `overlap: {of: src}` do.
+
+    The memory is 9 bytes per pair.
+    """
+    columns = held_out_columns(held_out)
+    sources = {name: hash_side(*texts, "src", normalized=True) for name, texts in columns.items()}
+    wanted = np.unique(np.concatenate([*sources.values()])) if sources else np.empty(0, np.uint64)
+    is_leaked = np.zeros(len(wanted), np.bool_)
+    seen, n_duplicates = HashSet(len(train)), 0
+    for block in log_progress(read_blocks(train), "compared", len(train)):
+        n_duplicates += int((~seen.add(hash_side(block.src, block.tgt, "pair", normalized=False))).sum())
+        is_leaked |= np.isin(wanted, hash_side(block.src, block.tgt, "src", normalized=True))
     lines: list[str] = []
-    hashes.sort()
-    if duplicates := int((hashes[1:] == hashes[:-1]).sum()):
-        lines.append(f"{duplicates:,} training pairs are exact duplicates of others ({duplicates / len(train):.1%})")
-    for name, column in sources.items():
-        if shared := [text for text in column if text in leaked]:
-            share = len(shared) / len(column)
+    if n_duplicates:
+        share = n_duplicates / len(train)
+        lines.append(f"{n_duplicates:,} training pairs are exact duplicates of others ({share:.1%})")
+    for name, hashes in sources.items():
+        rows = np.flatnonzero(np.isin(hashes, wanted[is_leaked]) & has_text(hashes))
+        if len(rows):
+            text = columns[name][0][int(rows[0])]
             lines.append(
-                f"warning: {len(shared):,} of {len(column):,} source sentences of {name} ({share:.1%}) are also "
-                f'training sentences, such as "{shared[0][:60]}"; its scores will be too high'
+                f"warning: {len(rows):,} of {len(hashes):,} source sentences of {name} ({len(rows) / len(hashes):.1%}) "
+                f'are also training sentences, such as "{text[:60]}"; its scores will be too high'
             )
     return lines

@@ -87,7 +87,7 @@ def report_full_disk(path: Path) -> Generator[None]:
 @contextmanager
 def atomic_folder(path: Path) -> Generator[Path]:
     """Yield a temporary folder. On success it replaces `path`; after an error it is deleted."""
-    with _temporary_folder(path) as temporary:
+    with temporary_folder(path) as temporary:
         yield temporary
         _fsync_folder(temporary)
         if path.exists():
@@ -105,7 +105,7 @@ def atomic_new_folder(path: Path) -> Generator[Path]:
 
     Raises `UserError` if `path` exists by the time of the renaming, or if the disk is full.
     """
-    with report_full_disk(path), _temporary_folder(path) as temporary:
+    with report_full_disk(path), temporary_folder(path) as temporary:
         yield temporary
         _fsync_folder(temporary)
         if path.exists() or path.is_symlink():
@@ -119,7 +119,7 @@ def atomic_shared_folder(path: Path) -> Generator[Path]:
 
     The content must depend on the name alone. Raises `UserError` if the disk is full or read-only.
     """
-    with report_read_only_folder(path), report_full_disk(path), _temporary_folder(path) as temporary:
+    with report_read_only_folder(path), report_full_disk(path), temporary_folder(path) as temporary:
         yield temporary
         _fsync_folder(temporary)
         try:
@@ -171,7 +171,8 @@ def report_read_only_folder(path: Path) -> Generator[None]:
 
 
 @contextmanager
-def _temporary_folder(path: Path) -> Generator[Path]:
+def temporary_folder(path: Path) -> Generator[Path]:
+    """Yield a new folder beside `path`, and delete it at the end. `remove_stale_folders` does so after a kill."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary_path(path)
     temporary.mkdir()

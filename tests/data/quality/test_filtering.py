@@ -15,9 +15,10 @@ from pydantic import TypeAdapter
 from transformer_mt.data.corpus import ParallelCorpus, load_corpus
 from transformer_mt.data.quality import filtering
 from transformer_mt.data.quality.config import FILTERS, FilterList
-from transformer_mt.data.quality.filtering import filter_corpus
+from transformer_mt.data.quality.filtering import filter_corpus, iterate_affected
 from transformer_mt.data.sources import Source
 from transformer_mt.errors import UserError
+from transformer_mt.system.files import remove_stale_folders
 
 WriteCorpus = Callable[..., ParallelCorpus]
 
@@ -30,11 +31,6 @@ def apply(
     return filter_corpus(
         corpus, TypeAdapter(FilterList).validate_python([*filters]), ("en", tgt), held_out, Path(cache)
     )
-
-
-def test_without_rules_the_corpus_is_unchanged(write_corpus: WriteCorpus) -> None:
-    corpus = write_corpus([("a", "b")])
-    assert apply(corpus) is corpus
 
 
 def test_rules_are_applied_in_order(write_corpus: WriteCorpus) -> None:
@@ -114,3 +110,14 @@ def test_clean_text_loses_few_pairs_to_a_rule(language: str, workdir: Path) -> N
     for report in apply(corpus, *filters, tgt=language).filters:
         limit = 0.015 if report.name == "unrelated" else 0.002  # its lexicons know little after 4,000 pairs
         assert report.n_affected <= limit * report.n_seen, report
+
+
+def test_the_folder_of_listed_pairs_has_a_name_that_a_later_start_deletes(write_corpus: WriteCorpus) -> None:
+    filters = TypeAdapter(FilterList).validate_python([{"regex": {"drop": "a"}}])
+    corpus = write_corpus([("a", "x")])
+    pairs = iterate_affected(corpus, filters, 0, ("en", "de"), {}, Path("cache"))
+    next(pairs)
+    (folder,) = Path("cache").glob(".affected*")
+    os.utime(folder, (0, 0))
+    remove_stale_folders(Path("cache"))
+    assert not folder.exists()

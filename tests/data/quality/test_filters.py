@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
+from transformer_mt.data import quickstart
 from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.quality.config import FilterList
 from transformer_mt.data.quality.corpus_filters import hash_side
@@ -140,6 +142,18 @@ def test_overlap_ignores_case_spaces_and_punctuation(of: str, kept: list[int], a
     assert {example.reason.partition(" is in ")[2] for example in found.filters[0].examples} == {"news"}
 
 
+@pytest.mark.parametrize("filter_", [{"duplicate": {"of": "src"}}, "overlap", {"overlap": {"of": "src"}}])
+def test_an_empty_side_repeats_no_other_one(filter_: Any, apply: Apply) -> None:
+    pairs = [("", "eins"), ("", "zwei")]
+    assert [*apply(pairs, filter_, news=[("", "drei"), ("four", "")])] == pairs
+
+
+def test_a_small_corpus_is_not_judged_by_its_own_lexicon(apply: Apply, capsys: pytest.CaptureFixture[str]) -> None:
+    pairs = quickstart.load_pairs("train")[:20]
+    assert [*apply(pairs, "unrelated")] == pairs
+    assert "filter unrelated removes nothing from fewer than 1,000 pairs" in capsys.readouterr().err
+
+
 # --- scores from outside ----------------------------------------------------------------------------------------------
 
 NUMBERED: Pairs = [(f"source {i}", f"target {i}") for i in range(10)]
@@ -171,6 +185,7 @@ def test_command_scores_the_pairs_that_are_left(apply: Apply, monkeypatch: pytes
         ({"score": {"file": "short", "min": 0}}, "short has 1 lines, and data.train has 10 pairs; write one score"),
         ({"score": {"file": "words", "min": 0}}, 'words: line 4 is not a number: "four"'),
         ({"command": {"run": "echo no model >&2; exit 3", "min": 0}}, "failed with status 3: no model; run it by hand"),
+        ({"command": {"run": f"false {'x' * 5000}", "min": 0}}, "the command failed with status 1; run it by hand"),
         ({"command": {"run": "head -n 4", "min": 0}}, "the command wrote 4 lines for 10 pairs; it must write one"),
         ({"command": {"run": "cat", "min": 0}}, 'output of the command: line 1 is not a number: "source 0'),
         ({"command": {"run": "cat >/dev/null; printf '\\377\\n'", "min": 0}}, "is not UTF-8; it must write numbers"),
@@ -226,3 +241,11 @@ def test_near_overlap_finds_similar_text(apply: Apply) -> None:
     found = apply(GOOD, "near_overlap", **held_out)
     assert [*found] == GOOD[1:]
     assert found.filters[0].examples[0].reason == "target is 93% similar to one in news"
+
+
+def test_the_command_ends_with_an_interrupted_filter(apply: Apply) -> None:
+    command = f"echo $$ > pid; kill -INT {os.getpid()}; exec sleep 600"
+    with pytest.raises(KeyboardInterrupt):
+        apply(NUMBERED, {"command": {"run": command, "min": 0}})
+    with pytest.raises(ProcessLookupError):
+        os.killpg(int(Path("pid").read_text(encoding="utf-8")), 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import ClassVar, Literal
 
@@ -113,7 +113,7 @@ class OverlapFilter(Filter):
         """Hash the held-out sets."""
         known = {
             (side, name): hash_side(*texts, side, normalized=True)
-            for name, texts in _held_out_columns(context).items()
+            for name, texts in held_out_columns(context.held_out).items()
             for side in _compared_sides(self.of)
         }
 
@@ -144,7 +144,7 @@ class NearOverlapFilter(Filter):
         """Index the held-out sets."""
         indexes = {
             (side, name): NearIndex([*shingle_texts(*texts, side)], self.similarity)
-            for name, texts in _held_out_columns(context).items()
+            for name, texts in held_out_columns(context.held_out).items()
             for side in _compared_sides(self.of)
         }
 
@@ -168,10 +168,10 @@ def _compared_sides(of: Literal["any", "pair", "src", "tgt"]) -> list[ComparedSi
     return ["src", "tgt"] if of == "any" else [of]
 
 
-def _held_out_columns(context: FilterContext) -> dict[str, tuple[list[str], list[str]]]:
+def held_out_columns(held_out: Mapping[str, Iterable[tuple[str, str]]]) -> dict[str, tuple[list[str], list[str]]]:
     """Return sources and targets of each held-out set, by name."""
     columns: dict[str, tuple[list[str], list[str]]] = {}
-    for name, pairs in context.held_out.items():
+    for name, pairs in held_out.items():
         src, tgt = zip(*pairs, strict=True) if (pairs := [*pairs]) else ((), ())
         columns[name] = [*src], [*tgt]
     return columns

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -24,9 +23,9 @@ from transformer_mt.data.quality.filter_base import (
     FilterReport,
     PairExample,
 )
-from transformer_mt.system.files import atomic_shared_folder, make_once
+from transformer_mt.system.files import atomic_shared_folder, make_once, temporary_folder
 
-FORMAT_VERSION = 2  # of a filtered table and of what the filters do; part of its key
+FORMAT_VERSION = 3  # of a filtered table and of what the filters do; part of its key
 SAMPLE_SIZE = 10_000  # pairs from which filters learn what is typical
 MAX_EXAMPLES = 100  # pairs that a report keeps of each filter
 
@@ -49,8 +48,6 @@ def filter_corpus(
     Raises:
         UserError: Nothing is left, or a filter's file or command does not fit; with file, line and key.
     """
-    if not filters:
-        return corpus
     folder = cache_dir / f"filtered-{_cache_key(corpus, filters, languages, held_out)}"
 
     def make() -> None:
@@ -76,9 +73,8 @@ def iterate_affected(
         if filter_ == number:
             found.extend(describe_pair(corpus, block, i, reason) for i, reason in reasons.items())
 
-    cache_dir.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".affected-", dir=cache_dir) as folder:
-        run = FilterPass(corpus, filters[: number + 1], languages, held_out, Path(folder), observe)
+    with temporary_folder(cache_dir / "affected") as folder:
+        run = FilterPass(corpus, filters[: number + 1], languages, held_out, folder, observe)
         for _ in run.blocks():
             yield from found
             found.clear()

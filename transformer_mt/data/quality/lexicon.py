@@ -14,6 +14,8 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
+from transformer_mt.data.quality.scripts import UNSPACED
+
 VOCABULARY = 4000  # words of each language; the table of probabilities takes 64 MB
 MIN_COUNT = 3  # of a word in the vocabulary
 ITERATIONS = 4
@@ -23,7 +25,7 @@ UNSHARED_RARE_WORD = -0.4  # nats: another rare word of the target
 UNSHARED_NUMBER = -1.0  # nats: a number that the other side has not
 MAX_WORDS = 100  # of a sentence; more are not read
 
-_WORD = re.compile(r"[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3041-\u30ff\u3400-\u4dbf\u4e00-\u9fff]|\w+")
+_WORD = re.compile(rf"[{UNSPACED}]|[^\W{UNSPACED}]+")
 
 Ids = NDArray[np.int32]
 

@@ -15,9 +15,10 @@ from transformer_mt.data.quality.checking import CheckTask, run_checks, summariz
 from transformer_mt.data.quality.checks import CHECKS
 from transformer_mt.data.quality.corpus_filters import MIN_PAIRS, UnrelatedFilter
 from transformer_mt.data.quality.lexicon import Lexicon
-from transformer_mt.system.files import write_text
+from transformer_mt.system.files import make_once, write_text
 from transformer_mt.system.severity import Severity
 
+FORMAT_VERSION = 2  # of the cached lines and of what the checks do; part of their key
 N_PAIRS = 2000  # whose text is checked
 MIN_COUNT = 10  # affected pairs of the sample; fewer may be chance
 N_WINDOWS, WINDOW_LENGTH = 100, 20  # windows of consecutive lines whose sides are compared
@@ -30,10 +31,9 @@ SAMPLE_CHECKS = [
 
 def check_sample(corpus: ParallelCorpus, languages: tuple[str, str], cache_dir: Path) -> list[str]:
     """Return a line for each warning about a sample of the pairs. The lines are cached for an unchanged corpus."""
-    key = json.dumps([corpus.key, corpus.fingerprint, languages])
+    key = json.dumps([FORMAT_VERSION, corpus.key, corpus.fingerprint, languages])
     path = cache_dir / f"check-{sha256(key.encode()).hexdigest()[:16]}.json"
-    if not path.exists():
-        write_text(path, json.dumps([*_check_text(corpus, languages), *_check_alignment(corpus)]))
+    make_once(path, lambda: write_text(path, json.dumps([*_check_text(corpus, languages), *_check_alignment(corpus)])))
     return json.loads(path.read_text(encoding="utf-8"))
 
 

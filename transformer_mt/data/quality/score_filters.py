@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import math
+import os
 import shlex
+import signal
 import subprocess
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import ClassVar
+from tempfile import TemporaryFile
+from typing import Annotated, ClassVar
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from transformer_mt.config.section import PathName, section_error
 from transformer_mt.data.quality.filter_base import Block, Filter, FilterContext, FilterFunction
 from transformer_mt.data.quality.normalization import normalize_spaces
-from transformer_mt.data.text_files import read_lines
+from transformer_mt.data.text_files import file_state, read_lines
 from transformer_mt.errors import UserError
+from transformer_mt.system.logging import log_rank0
+
+MAX_ERROR_BYTES = 10_000  # at the end of what a command writes to standard error, in which its last line is looked for
 
 
 class ScoredFilter(Filter):
@@ -61,7 +67,10 @@ class ScoreFilter(ScoredFilter):
 
     def external_state(self) -> object:
         """Return path, size and modification time of the file."""
-        return _file_state(Path(self.file))
+        try:
+            return file_state(Path(self.file))
+        except UserError as error:
+            raise self.make_error(str(error), "file") from None
 
     def make_function(self, context: FilterContext) -> FilterFunction:
         """Compare the number of lines with that of the pairs, and open the file."""
@@ -89,6 +98,12 @@ class ScoreFilter(ScoredFilter):
         return apply
 
 
+def _check_command(command: str) -> str:
+    if "\0" in command:
+        raise ValueError("a command cannot contain a zero byte")
+    return command
+
+
 class CommandFilter(ScoredFilter):
     """Remove pairs by the scores of a command, which reads lines `source<tab>target` and writes a number for each."""
 
@@ -96,7 +111,7 @@ class CommandFilter(ScoredFilter):
     needs_all_pairs: ClassVar[bool] = True
     is_stateful: ClassVar[bool] = True
 
-    run: str = Field(min_length=1)
+    run: Annotated[str, Field(min_length=1), AfterValidator(_check_command)]
     """shell command, started once; it reads `source<tab>target` lines and writes one number per line; required"""
 
     def external_state(self) -> object:
@@ -105,7 +120,7 @@ class CommandFilter(ScoredFilter):
             words = shlex.split(self.run)
         except ValueError:  # the shell will report it
             words = []
-        return [_file_state(Path(word)) for word in words if "\0" not in word and Path(word).is_file()]
+        return [file_state(Path(word)) for word in words if os.path.isfile(word)]  # noqa: PTH113  (a word may be too long for Path.is_file)
 
     def make_function(self, context: FilterContext) -> FilterFunction:
         """Run the command on all pairs. Files rather than pipes: a command may read all before it writes."""
@@ -115,13 +130,12 @@ class CommandFilter(ScoredFilter):
             for block in context.blocks():
                 n_pairs += len(block)
                 file.writelines("\t".join(map(normalize_spaces, pair)) + "\n" for pair in block.pairs())
-        with inputs.open("rb") as stdin, outputs.open("wb") as stdout:
-            done = subprocess.run(self.run, shell=True, stdin=stdin, stdout=stdout, stderr=subprocess.PIPE)
+        log_rank0(f"data: filter {self.name} scores {n_pairs:,} pairs with: {self.run}")
+        status, last_line = _run_in_shell(self.run, inputs, outputs)
         inputs.unlink()
-        if done.returncode:
-            last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
+        if status:
             raise self.make_error(
-                f"the command failed with status {done.returncode}{''.join(f': {line[:200]}' for line in last)}; "
+                f"the command failed with status {status}{last_line and f': {last_line[:200]}'}; "
                 f"run it by hand: {self.run}",
                 "run",
             )
@@ -137,9 +151,17 @@ class CommandFilter(ScoredFilter):
         return lambda block: self.find_reasons([*islice(scores, len(block))])
 
 
-def _file_state(path: Path) -> list[object]:
-    """Return path, size and modification time of a file; only its path if it is missing."""
-    if not path.is_file():
-        return [str(path)]
-    state = path.stat()
-    return [str(path.resolve()), state.st_size, state.st_mtime_ns]
+def _run_in_shell(command: str, inputs: Path, outputs: Path) -> tuple[int, str]:
+    """Run a command on files. Return its status and the last line of its errors. Kill it if this process is stopped."""
+    with inputs.open("rb") as stdin, outputs.open("wb") as stdout, TemporaryFile() as stderr:
+        process = subprocess.Popen(
+            command, shell=True, stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=True
+        )
+        try:
+            status = process.wait()
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            raise
+        stderr.seek(max(0, stderr.tell() - MAX_ERROR_BYTES))
+        return status, "".join(stderr.read().decode(errors="replace").strip().splitlines()[-1:])

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Mapping
 from functools import lru_cache
 
-from transformer_mt.data.inspection import script_of
+from transformer_mt.data.inspection import UNSPACED_SCRIPTS, script_of
 
-_UNSPACED = (  # Thai, Lao, Tibetan, Myanmar, Khmer, kana, Han
-    "\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3041-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
-    "\uff66-\uff9f\U00020000-\U0003ffff"
-)
-_UNIT = re.compile(rf"[{_UNSPACED}]|[^\s{_UNSPACED}]+")
+UNSPACED = "".join(UNSPACED_SCRIPTS.values())
+"""Characters of scripts without spaces between words, as the inside of a character class."""
+_UNIT = re.compile(rf"[{UNSPACED}]|[^\s{UNSPACED}]+")
 _FIRST_UNSPACED = "\u0e00"
 
 _KANJI_AND_KANA = ("HAN", "HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA")
@@ -68,18 +65,6 @@ def split_units(text: str) -> list[str]:
 def count_letters(text: str) -> int:
     """Return the number of letters."""
     return sum(map(str.isalpha, text))
-
-
-def script_counts(text: str) -> Counter[str]:
-    """Return the number of letters of each script, in the words of Unicode names: LATIN, CYRILLIC, HAN, ..."""
-    if text.isascii():
-        n_letters = count_letters(text)
-        return Counter({"LATIN": n_letters} if n_letters else {})
-    counts = Counter[str]()
-    for character, count in Counter(text).items():
-        if character.isalpha():
-            counts[_script_of(character)] += count
-    return counts
 
 
 def script_share(text: str, scripts: tuple[str, ...]) -> tuple[float, int]:

@@ -57,15 +57,11 @@ _DIGIT, _DIGITS = re.compile(r"\d"), re.compile(r"\d+")
 _HAN_NUMERAL = re.compile("[〇零一二三四五六七八九十百千万萬亿億两兩]")
 
 
-def find_numbers(text: str) -> Counter[str]:
-    """Return the digits of each number, without separators and without zeros at either end.
+def _canonical(number: str) -> str:
+    """Return the digits of a number, without separators and without zeros at either end.
 
     So `1,000.50` equals `1.000,50`, and `20 million` equals `2000万`.
     """
-    return Counter(_canonical(number) for number in _NUMBER.findall(text))
-
-
-def _canonical(number: str) -> str:
     digits = "".join(str(int(character)) for character in number if character.isdecimal())
     return digits.strip("0") or "0"
 
