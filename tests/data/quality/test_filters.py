@@ -20,6 +20,7 @@ from transformer_mt.data.quality.corpus_filters import hash_side
 from transformer_mt.data.quality.duplicates import HashSet
 from transformer_mt.data.quality.filter_base import Filter
 from transformer_mt.data.quality.filtering import filter_corpus, iterate_affected
+from transformer_mt.data.quality.normalization import comparison_key
 from transformer_mt.errors import UserError
 
 Pairs = list[tuple[str, str]]
@@ -124,6 +125,11 @@ def test_first_of_equal_pairs_is_kept(pairs: Pairs, of: Any, normalized: bool) -
         seen.add(value)
     hashes = hash_side([src for src, _ in pairs], [tgt for _, tgt in pairs], of, normalized=normalized)
     assert HashSet(len(pairs)).add(hashes).tolist() == expected
+
+
+def test_ascii_text_is_compared_like_other_text() -> None:
+    for text in map(chr, range(128)):
+        assert comparison_key(f"a{text}b") == comparison_key(f"a{text}bé").removesuffix("é")
 
 
 def test_duplicates_are_found_across_blocks(apply: Apply, monkeypatch: pytest.MonkeyPatch) -> None:

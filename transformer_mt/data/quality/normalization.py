@@ -58,10 +58,13 @@ class _Deletions(dict[int, int | None]):
 
 
 _DELETIONS = _Deletions()
+_ASCII_DELETIONS = bytes(code for code in range(128) if _DELETIONS[code] is None)
 
 
 def comparison_key(text: str) -> str:
     """Return the text without case, spaces and punctuation. A text of punctuation alone is only stripped."""
+    if text.isascii():  # several times faster
+        return text.lower().encode().translate(None, _ASCII_DELETIONS).decode() or text.strip()
     folded = unicodedata.normalize("NFKC", text).casefold()
     return folded.translate(_DELETIONS) or text.strip()
 
