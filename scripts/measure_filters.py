@@ -21,7 +21,7 @@ from pydantic import TypeAdapter
 from transformer_mt.data.corpus import ParallelCorpus, load_corpus
 from transformer_mt.data.quality.config import FILTERS, FilterList
 from transformer_mt.data.quality.filter_base import Block, PairExample
-from transformer_mt.data.quality.filtering import FilterPass
+from transformer_mt.data.quality.filter_pass import FilterPass
 from transformer_mt.data.sources import Source
 
 CATALOGUES = {"ru": "ru", "zh": "zh_CN"}  # language -> folder in /usr/share/locale
@@ -85,8 +85,8 @@ def apply(corpus: ParallelCorpus, filter_: str, language: str, folder: Path) -> 
     """Return the rows that a filter affects, its run, and the seconds without those of reading."""
     rows: list[int] = []
 
-    def observe(number: int, block: Block, reasons: Mapping[int, str]) -> None:
-        rows.extend(block.rows[list(reasons)].tolist())
+    def observe(number: int, affected: Block, reasons: Sequence[str]) -> None:
+        rows.extend(affected.rows.tolist())
 
     def seconds(names: list[str], **options: Any) -> tuple[FilterPass, float]:
         filters = TypeAdapter(FilterList).validate_python(names)

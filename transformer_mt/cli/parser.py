@@ -166,7 +166,7 @@ def _add_prepare(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("config", type=Path, nargs="?", metavar="X.yaml", help=CONFIG_FILE)
     parser.add_argument("overrides", nargs="*", default=[], metavar="section.key=value", help=OVERRIDES)
-    help = "processes that encode (default: one per core); the result does not depend on it"
+    help = "processes that filter and encode (default: one per core); the result does not depend on it"
     parser.add_argument("--workers", type=process_count, metavar="N", help=help)
 
 

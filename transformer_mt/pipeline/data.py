@@ -50,11 +50,11 @@ def prepare_data(run: RunFolder, config: Config, workers: int = 1) -> TrainingDa
     """Read the corpora, learn the tokenizers of a new run, and encode the training and validation pairs.
 
     Results are cached in `data.cache_dir`. Of several processes that train together, rank 0 makes them, and the others
-    wait for its files. `workers` is the number of processes that encode.
+    wait for its files. `workers` is the number of processes that filter and encode.
     """
     if launcher.rank() == 0:
         remove_stale_folders(Path(config.data.cache_dir))
-    train, validation = load_split(config, "train"), load_split(config, "validation")
+    train, validation = load_split(config, "train", workers), load_split(config, "validation")
     if config.data.validation is None:
         log_rank0(f"data: data.validation is not set: {len(validation):,} random training pairs are held out for it")
     test = {name: load_split(config, name) for name in config.data.test}
@@ -69,7 +69,7 @@ def prepare_data(run: RunFolder, config: Config, workers: int = 1) -> TrainingDa
     return data
 
 
-def load_split(config: Config, name: str) -> ParallelCorpus:
+def load_split(config: Config, name: str, workers: int = 1) -> ParallelCorpus:
     """Return the text of `train`, `validation` or a test set. The training pairs are those that the filters leave.
 
     Without `data.validation`, the validation set is `data.validation_size` training pairs, drawn with `seed` and
@@ -78,8 +78,8 @@ def load_split(config: Config, name: str) -> ParallelCorpus:
     if name not in ("train", "validation"):
         return load_source(config, config.data.test[name])
     if config.data.validation is not None:
-        return load_source(config, config.data.validation) if name == "validation" else load_filtered(config)
-    train, validation = split_off_validation(load_filtered(config), config.data.validation_size, config.seed)
+        return load_source(config, config.data.validation) if name == "validation" else load_filtered(config, workers)
+    train, validation = split_off_validation(load_filtered(config, workers), config.data.validation_size, config.seed)
     return train if name == "train" else validation
 
 
@@ -88,10 +88,12 @@ def load_source(config: Config, source: Source) -> ParallelCorpus:
     return load_corpus(source, config.data.src_lang, config.data.tgt_lang, Path(config.data.cache_dir))
 
 
-def load_filtered(config: Config) -> ParallelCorpus:
+def load_filtered(config: Config, workers: int = 1) -> ParallelCorpus:
     """Return the pairs of `data.train` that `data.filters` leaves."""
     corpus = load_source(config, config.data.train)
-    return filter_corpus(corpus, config.data.filters, *filter_arguments(config)) if config.data.filters else corpus
+    if not config.data.filters:  # so that the held-out sets need not be read
+        return corpus
+    return filter_corpus(corpus, config.data.filters, *filter_arguments(config), workers)
 
 
 def iterate_affected_pairs(config: Config, name: str) -> Iterator[PairExample]:

@@ -24,7 +24,7 @@ from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.data.quality.checking import CheckTask
 from transformer_mt.data.quality.checks import CHECKS
 from transformer_mt.data.quality.filter_base import Block
-from transformer_mt.data.quality.filtering import read_blocks
+from transformer_mt.data.quality.filter_pass import read_blocks
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.errors import UserError
 from transformer_mt.pipeline.check import explain_offset, find_misaligned_segments

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from transformer_mt.data.languages import primary_language
 from transformer_mt.data.quality.alignment import align_lines
 from transformer_mt.data.quality.config import FilterList
 from transformer_mt.data.quality.filter_base import Block, Filter
-from transformer_mt.data.quality.filtering import FilterPass
+from transformer_mt.data.quality.filter_pass import FilterPass
 from transformer_mt.data.quality.ledger_filter import LedgerFilter
 from transformer_mt.data.quality.normalization import normalize_spaces
 from transformer_mt.data.quality.scripts import LANGUAGE_SCRIPTS
@@ -210,9 +210,9 @@ def _clean(
         filters.append(LedgerFilter.of(_excess_of_rows(pairs, losses)))
     cleaned: dict[int, Change] = {}
 
-    def observe(number: int, block: Block, reasons: Mapping[int, str]) -> None:
+    def observe(number: int, block: Block, reasons: Sequence[str]) -> None:
         filter_ = filters[number]
-        for i, reason in reasons.items():
+        for i, reason in enumerate(reasons):
             change = Change(
                 "drop" if filter_.removes else "clean",
                 f"{filter_.name}: {reason}",

@@ -33,7 +33,7 @@ def apply(
     )
 
 
-def test_rules_are_applied_in_order(write_corpus: WriteCorpus) -> None:
+def test_filters_are_applied_in_order(write_corpus: WriteCorpus) -> None:
     corpus = write_corpus([("a", "x"), ("a ", "x"), ("a b", "y")])
     first = apply(corpus, "duplicate", "normalize")
     second = apply(corpus, "normalize", "duplicate")
@@ -83,6 +83,18 @@ def test_result_is_the_same_in_every_process_and_for_every_block_size(
     assert (first.key, first.fingerprint) == (second.key, second.fingerprint)
 
 
+@pytest.mark.slow
+def test_several_processes_filter_in_the_same_way(write_corpus: WriteCorpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("transformer_mt.data.quality.filter_pass.MIN_PAIRS_PER_WORKER", 1)
+    monkeypatch.setattr("transformer_mt.data.blocks.BLOCK_SIZE", 50)
+    corpus = write_corpus([(f"word {i % 37} ", f"Wort {i % 23}") for i in range(2000)])
+    names = "normalize", "ratio", {"duplicate": {"of": "src"}}, "language", {"regex": {"drop": "11"}}, "unrelated"
+    filters = TypeAdapter(FilterList).validate_python([*names])
+    found = [filter_corpus(corpus, filters, ("en", "de"), {}, Path(f"cache{n}"), workers=n) for n in (1, 2)]
+    assert ([*found[0]], found[0].filters) == ([*found[1]], found[1].filters)
+    assert [report.n_affected for report in found[0].filters[:3]] == [2000, 0, 1963]
+
+
 @pytest.mark.parametrize("n_removed", [0, 1, 99, 100, 101, 1000])
 def test_examples_are_spread_evenly(n_removed: int, write_corpus: WriteCorpus) -> None:
     pairs = [("bad", str(i)) for i in range(n_removed)] + [("good", "x")]
@@ -92,7 +104,7 @@ def test_examples_are_spread_evenly(n_removed: int, write_corpus: WriteCorpus) -
     assert len({b - a for a, b in pairwise(numbers)}) <= 1
 
 
-def test_empty_result_names_the_last_rule_that_removed_pairs(write_corpus: WriteCorpus) -> None:
+def test_empty_result_names_the_last_filter_that_removed_pairs(write_corpus: WriteCorpus) -> None:
     with pytest.raises(UserError) as caught:
         apply(write_corpus([("a", "x"), ("b c", "y")]), {"regex": {"drop": "a"}}, {"length": {"min": 2}}, "normalize")
     message = "no pair of 2 is left (removed: regex 1, length 1); loosen this filter or remove it"

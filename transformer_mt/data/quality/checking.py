@@ -26,7 +26,7 @@ from transformer_mt.data.quality.filter_base import (
     FilterFunction,
     for_each_pair,
 )
-from transformer_mt.data.quality.filtering import SAMPLE_SIZE, EvenSample, make_block, read_blocks
+from transformer_mt.data.quality.filter_pass import SAMPLE_SIZE, EvenSample, make_block, read_blocks
 from transformer_mt.data.quality.findings import Finding, Histogram
 from transformer_mt.data.quality.scripts import LANGUAGE_SCRIPTS, split_units
 from transformer_mt.data.worker_pool import open_pool

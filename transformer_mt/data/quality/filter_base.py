@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import compress
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, cast
 
@@ -37,14 +36,19 @@ class Block:
         """Yield the sentence pairs."""
         return zip(self.src, self.tgt, strict=True)
 
+    def copy(self) -> Block:
+        """Return a block whose text may be changed."""
+        return Block([*self.src], [*self.tgt], self.files, self.lines, self.rows)
+
+    def take(self, indices: Sequence[int]) -> Block:
+        """Return a block of some pairs."""
+        chosen = np.array(indices, np.int64)
+        src, tgt = ([column[i] for i in indices] for column in (self.src, self.tgt))
+        return Block(src, tgt, self.files[chosen], self.lines[chosen], self.rows[chosen])
+
     def without(self, indices: Collection[int]) -> Block:
         """Return a block without some pairs."""
-        if not indices:
-            return self
-        is_kept = np.ones(len(self), np.bool_)
-        is_kept[list(indices)] = False
-        src, tgt = ([*compress(column, is_kept)] for column in (self.src, self.tgt))
-        return Block(src, tgt, self.files[is_kept], self.lines[is_kept], self.rows[is_kept])
+        return self.take([i for i in range(len(self)) if i not in indices]) if indices else self
 
 
 FilterFunction = Callable[[Block], Mapping[int, str]]

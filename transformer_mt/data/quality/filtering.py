@@ -3,35 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from transformer_mt.data.arrow_table import TableWriter, read_batches
-from transformer_mt.data.blocks import log_progress
+from transformer_mt.data.arrow_table import TableWriter
 from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.quality.filter_base import (
     Block,
     Filter,
-    FilterContext,
-    FilterFunction,
     FilterReport,
     PairExample,
 )
+from transformer_mt.data.quality.filter_pass import FilterPass, HeldOut, describe_pair
 from transformer_mt.system.files import atomic_shared_folder, make_once, temporary_folder
 
 FORMAT_VERSION = 3  # of a filtered table and of what the filters do; part of its key
-SAMPLE_SIZE = 10_000  # pairs from which filters learn what is typical
-MAX_EXAMPLES = 100  # pairs that a report keeps of each filter
-
-HeldOut = Mapping[str, ParallelCorpus]
-Observer = Callable[[int, Block, Mapping[int, str]], None]
-"""Function that gets the number of a filter, the block before it, and the reasons of the affected pairs."""
 
 
 def filter_corpus(
@@ -40,10 +28,12 @@ def filter_corpus(
     languages: tuple[str, str],
     held_out: HeldOut,
     cache_dir: Path,
+    workers: int = 1,
 ) -> ParallelCorpus:
     """Return the corpus that the filters leave, with their reports. It is cached for unchanged input.
 
-    `languages` are those of source and target, and `held_out` has the configured validation and test sets.
+    `languages` are those of source and target, and `held_out` has the configured validation and test sets. The result
+    does not depend on `workers`, the number of processes.
 
     Raises:
         UserError: Nothing is left, or a filter's file or command does not fit; with file, line and key.
@@ -52,7 +42,8 @@ def filter_corpus(
 
     def make() -> None:
         with atomic_shared_folder(folder) as temporary:
-            _write_filtered(FilterPass(corpus, filters, languages, held_out, temporary), temporary)
+            run = FilterPass(corpus, filters, languages, held_out, temporary, workers=workers)
+            _write_filtered(run, temporary)
 
     make_once(folder, make)
     return _load_filtered(folder)
@@ -69,145 +60,15 @@ def iterate_affected(
     """Yield the pairs that filter `number` removes or changes, in order. It applies the filters before it again."""
     found: list[PairExample] = []
 
-    def observe(filter_: int, block: Block, reasons: Mapping[int, str]) -> None:
+    def observe(filter_: int, affected: Block, reasons: Sequence[str]) -> None:
         if filter_ == number:
-            found.extend(describe_pair(corpus, block, i, reason) for i, reason in reasons.items())
+            found.extend(describe_pair(corpus, affected, i, reason) for i, reason in enumerate(reasons))
 
     with temporary_folder(cache_dir / "affected") as folder:
         run = FilterPass(corpus, filters[: number + 1], languages, held_out, folder, observe)
         for _ in run.blocks():
             yield from found
             found.clear()
-
-
-def describe_pair(corpus: ParallelCorpus, block: Block, i: int, reason: str) -> PairExample:
-    """Return pair `i` of a block with its file and line."""
-    return PairExample(f"{corpus.files[block.files[i]]}:{block.lines[i]}", block.src[i], block.tgt[i], reason)
-
-
-# --- application of the filters ---------------------------------------------------------------------------------------
-
-
-class FilterPass:
-    """One application of filters to a corpus. `reports` is complete after the last block.
-
-    A filter that needs all of its pairs at once (`needs_all_pairs`) starts a new pass over an intermediate table. The
-    memory is bounded by a block, and by what filters keep: 9 bytes per pair for `duplicate`.
-    """
-
-    def __init__(
-        self,
-        corpus: ParallelCorpus,
-        filters: Sequence[Filter],
-        languages: tuple[str, str],
-        held_out: HeldOut,
-        folder: Path,
-        observe: Observer | None = None,
-    ) -> None:
-        self.corpus, self.filters, self.folder = corpus, filters, folder
-        self._languages, self._held_out, self._observe = languages, held_out, observe
-        self._n_seen, self._n_affected = [0] * len(filters), [0] * len(filters)
-        self._examples = [EvenSample() for _ in filters]
-
-    def blocks(self) -> Iterator[Block]:
-        """Yield the pairs that are left. Every block is yielded, also an empty one."""
-        breaks = [number for number, filter_ in enumerate(self.filters) if number and filter_.needs_all_pairs]
-        source, n_pairs = partial(read_blocks, self.corpus), len(self.corpus)
-        for first, end in zip([0, *breaks], [*breaks, len(self.filters)], strict=True):
-            blocks = self._apply(range(first, end), source, n_pairs)
-            if end == len(self.filters):
-                yield from blocks
-            else:
-                path = self.folder / f"before-{end}.arrow"
-                with TableWriter(path, ["row"]) as table:
-                    for block in blocks:
-                        table.write(block.src, block.tgt, block.files, block.lines, block.rows)
-                source, n_pairs = partial(_read_table, path), table.n_pairs
-
-    def reports(self) -> list[FilterReport]:
-        """Return what each filter has done."""
-        return [
-            FilterReport(self._label(number), filter_.removes, n_seen, n_affected, tuple(examples.items()))
-            for number, (filter_, n_seen, n_affected, examples) in enumerate(
-                zip(self.filters, self._n_seen, self._n_affected, self._examples, strict=True)
-            )
-        ]
-
-    def _label(self, number: int) -> str:
-        """Return the name of a filter, with its number if another one has the same name."""
-        names = [filter_.name for filter_ in self.filters]
-        name = names[number]
-        return f"{name} (data.filters.{number})" if names.count(name) > 1 else name
-
-    def _apply(self, numbers: range, source: Callable[[], Iterator[Block]], n_pairs: int) -> Iterator[Block]:
-        """Yield the blocks of a source after some consecutive filters."""
-        context = FilterContext(
-            languages=self._languages,
-            n_corpus=len(self.corpus),
-            n_pairs=n_pairs,
-            sample=partial(self.corpus.sample, SAMPLE_SIZE),
-            blocks=source,
-            describe_line=self.corpus.describe_line,
-            held_out=self._held_out,
-            folder=self.folder,
-        )
-        functions = [self.filters[number].make_function(context) for number in numbers]
-        for block in log_progress(source(), "filtered", n_pairs):
-            for number, function in zip(numbers, functions, strict=True):
-                block = self._apply_filter(number, function, block)
-            yield block
-
-    def _apply_filter(self, number: int, function: FilterFunction, block: Block) -> Block:
-        filter_ = self.filters[number]
-        before = block if filter_.removes else Block([*block.src], [*block.tgt], block.files, block.lines, block.rows)
-        reasons = function(block)
-        self._n_seen[number] += len(block)
-        self._n_affected[number] += len(reasons)
-        for i, reason in reasons.items():
-            self._examples[number].add(lambda i=i, reason=reason: describe_pair(self.corpus, before, i, reason))
-        if self._observe is not None:
-            self._observe(number, before, reasons)
-        return block.without(reasons) if filter_.removes else block
-
-
-class EvenSample:
-    """Keeps between half of `MAX_EXAMPLES` and `MAX_EXAMPLES` items, spread evenly over all that are added."""
-
-    def __init__(self) -> None:
-        self._items: list[PairExample] = []
-        self._n_added, self._stride = 0, 1
-
-    def add(self, make_item: Callable[[], PairExample]) -> None:
-        """Count an item, and make and keep it if it is one of the sample."""
-        if self._n_added % self._stride == 0:
-            if len(self._items) == MAX_EXAMPLES:
-                self._items, self._stride = self._items[::2], 2 * self._stride
-            if self._n_added % self._stride == 0:
-                self._items.append(make_item())
-        self._n_added += 1
-
-    def items(self) -> list[PairExample]:
-        """Return the items that are kept."""
-        return self._items
-
-
-def read_blocks(corpus: ParallelCorpus) -> Iterator[Block]:
-    """Yield the pairs of a corpus in order."""
-    first = 0
-    for batch in corpus.batches():
-        yield make_block(batch, np.arange(first, first + len(batch)))
-        first += len(batch)
-
-
-def _read_table(path: Path) -> Iterator[Block]:
-    for batch in read_batches(path):
-        yield make_block(batch, batch["row"].to_numpy())
-
-
-def make_block(batch: Any, rows: Any) -> Block:
-    """Decode a record batch."""
-    texts = batch["src"].to_pylist(), batch["tgt"].to_pylist()
-    return Block(*texts, batch["file"].to_numpy(), batch["line"].to_numpy(), rows)
 
 
 # --- cached results ---------------------------------------------------------------------------------------------------

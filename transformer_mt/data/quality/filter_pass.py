@@ -1,0 +1,202 @@
+"""One application of filters to a corpus, block by block, on several processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from transformer_mt.data.arrow_table import TableWriter, read_batches
+from transformer_mt.data.blocks import log_progress
+from transformer_mt.data.corpus import ParallelCorpus
+from transformer_mt.data.quality.filter_base import Block, Filter, FilterContext, FilterReport, PairExample
+from transformer_mt.data.worker_pool import open_pool
+
+SAMPLE_SIZE = 10_000  # pairs from which filters learn what is typical
+MAX_EXAMPLES = 100  # pairs that a report keeps of each filter
+MIN_PAIRS_PER_WORKER = 20_000  # a process takes seconds to start
+
+HeldOut = Mapping[str, ParallelCorpus]
+Observer = Callable[[int, Block, Sequence[str]], None]
+"""Function that gets the number of a filter, the pairs that it removes or has changed (before), and the reasons."""
+
+
+class FilterPass:
+    """One application of filters to a corpus. `reports` is complete after the last block.
+
+    A filter that needs all of its pairs at once (`needs_all_pairs`) starts a new pass over an intermediate table. The
+    memory is bounded by some blocks, and by what filters keep: 9 bytes per pair for `duplicate`. The result does not
+    depend on `workers`, the number of processes. Stateful filters are applied in this process.
+    """
+
+    def __init__(
+        self,
+        corpus: ParallelCorpus,
+        filters: Sequence[Filter],
+        languages: tuple[str, str],
+        held_out: HeldOut,
+        folder: Path,
+        observe: Observer | None = None,
+        workers: int = 1,
+    ) -> None:
+        self.corpus, self.filters, self.folder = corpus, filters, folder
+        self._languages, self._held_out, self._observe = languages, held_out, observe
+        self._workers = min(workers, len(corpus) // MIN_PAIRS_PER_WORKER)
+        self._n_seen, self._n_affected = [0] * len(filters), [0] * len(filters)
+        self._examples = [EvenSample() for _ in filters]
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield the pairs that are left. Every block is yielded, also an empty one."""
+        breaks = [number for number, filter_ in enumerate(self.filters) if number and filter_.needs_all_pairs]
+        source, n_pairs = partial(read_blocks, self.corpus), len(self.corpus)
+        for first, end in zip([0, *breaks], [*breaks, len(self.filters)], strict=True):
+            blocks = self._apply(range(first, end), source, n_pairs)
+            if end == len(self.filters):
+                yield from blocks
+            else:
+                path = self.folder / f"before-{end}.arrow"
+                with TableWriter(path, ["row"]) as table:
+                    for block in blocks:
+                        table.write(block.src, block.tgt, block.files, block.lines, block.rows)
+                source, n_pairs = partial(_read_table, path), table.n_pairs
+
+    def reports(self) -> list[FilterReport]:
+        """Return what each filter has done."""
+        return [
+            FilterReport(self._label(number), filter_.removes, n_seen, n_affected, tuple(examples.items()))
+            for number, (filter_, n_seen, n_affected, examples) in enumerate(
+                zip(self.filters, self._n_seen, self._n_affected, self._examples, strict=True)
+            )
+        ]
+
+    def _label(self, number: int) -> str:
+        """Return the name of a filter, with its number if another one has the same name."""
+        names = [filter_.name for filter_ in self.filters]
+        name = names[number]
+        return f"{name} (data.filters.{number})" if names.count(name) > 1 else name
+
+    def _apply(self, numbers: range, source: Callable[[], Iterator[Block]], n_pairs: int) -> Iterator[Block]:
+        """Yield the blocks of a source after some consecutive filters."""
+        context = FilterContext(
+            languages=self._languages,
+            n_corpus=len(self.corpus),
+            n_pairs=n_pairs,
+            sample=partial(self.corpus.sample, SAMPLE_SIZE),
+            blocks=source,
+            describe_line=self.corpus.describe_line,
+            held_out=self._held_out,
+            folder=self.folder,
+        )
+        blocks = log_progress(source(), "filtered", n_pairs)
+        for is_stateful, group in groupby(numbers, lambda number: self.filters[number].is_stateful):
+            blocks = self._apply_group([*group], context, blocks, 1 if is_stateful else self._workers)
+        yield from blocks
+
+    def _apply_group(
+        self, numbers: Sequence[int], context: FilterContext, blocks: Iterator[Block], workers: int
+    ) -> Iterator[Block]:
+        filters = [self.filters[number] for number in numbers]
+        if workers <= 1:
+            block_filter = BlockFilter(filters, context)
+            for block in blocks:
+                yield self._record(numbers, block_filter(block))
+            return
+        with open_pool(workers, _make_block_filter, filters, context) as pool:
+            for result in pool.map_in_order(_filter_block, blocks):
+                yield self._record(numbers, result)
+
+    def _record(self, numbers: Sequence[int], result: FilteredBlock) -> Block:
+        for number, (n_seen, affected, reasons) in zip(numbers, result.steps, strict=True):
+            self._n_seen[number] += n_seen
+            self._n_affected[number] += len(reasons)
+            for i, reason in enumerate(reasons):
+                self._examples[number].add(partial(describe_pair, self.corpus, affected, i, reason))
+            if self._observe is not None and reasons:
+                self._observe(number, affected, reasons)
+        return result.left
+
+
+@dataclass(frozen=True)
+class FilteredBlock:
+    """A block after some filters."""
+
+    left: Block
+    steps: Sequence[tuple[int, Block, Sequence[str]]]  # of each filter: pairs seen, affected pairs before, reasons
+
+
+class BlockFilter:
+    """Applies some filters to blocks."""
+
+    def __init__(self, filters: Sequence[Filter], context: FilterContext) -> None:
+        self._filters = [(filter_.removes, filter_.make_function(context)) for filter_ in filters]
+
+    def __call__(self, block: Block) -> FilteredBlock:
+        """Apply all filters to a block."""
+        steps: list[tuple[int, Block, Sequence[str]]] = []
+        for removes, function in self._filters:
+            before = block if removes else block.copy()
+            reasons = function(block)
+            steps.append((len(block), before.take([*reasons]), [*reasons.values()]))
+            block = block.without(reasons) if removes else block
+        return FilteredBlock(block, steps)
+
+
+_block_filter: list[BlockFilter] = []  # of a worker process
+
+
+def _make_block_filter(filters: Sequence[Filter], context: FilterContext) -> None:
+    _block_filter[:] = [BlockFilter(filters, context)]
+
+
+def _filter_block(block: Block) -> FilteredBlock:
+    return _block_filter[0](block)
+
+
+def describe_pair(corpus: ParallelCorpus, block: Block, i: int, reason: str) -> PairExample:
+    """Return pair `i` of a block with its file and line."""
+    return PairExample(f"{corpus.files[block.files[i]]}:{block.lines[i]}", block.src[i], block.tgt[i], reason)
+
+
+class EvenSample:
+    """Keeps between half of `MAX_EXAMPLES` and `MAX_EXAMPLES` items, spread evenly over all that are added."""
+
+    def __init__(self) -> None:
+        self._items: list[PairExample] = []
+        self._n_added, self._stride = 0, 1
+
+    def add(self, make_item: Callable[[], PairExample]) -> None:
+        """Count an item, and make and keep it if it is one of the sample."""
+        if self._n_added % self._stride == 0:
+            if len(self._items) == MAX_EXAMPLES:
+                self._items, self._stride = self._items[::2], 2 * self._stride
+            if self._n_added % self._stride == 0:
+                self._items.append(make_item())
+        self._n_added += 1
+
+    def items(self) -> list[PairExample]:
+        """Return the items that are kept."""
+        return self._items
+
+
+def read_blocks(corpus: ParallelCorpus) -> Iterator[Block]:
+    """Yield the pairs of a corpus in order."""
+    first = 0
+    for batch in corpus.batches():
+        yield make_block(batch, np.arange(first, first + len(batch)))
+        first += len(batch)
+
+
+def _read_table(path: Path) -> Iterator[Block]:
+    for batch in read_batches(path):
+        yield make_block(batch, batch["row"].to_numpy())
+
+
+def make_block(batch: Any, rows: Any) -> Block:
+    """Decode a record batch."""
+    texts = batch["src"].to_pylist(), batch["tgt"].to_pylist()
+    return Block(*texts, batch["file"].to_numpy(), batch["line"].to_numpy(), rows)
