@@ -4,11 +4,27 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
+from collections.abc import Generator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
 from transformer_mt.system import launcher
+
+
+@contextmanager
+def exit_on_sigterm() -> Generator[None]:
+    """Let SIGTERM raise `SystemExit`, so that cleanup code runs, also before the training loop."""
+    if threading.current_thread() is not threading.main_thread():  # only this one can set handlers
+        yield
+        return
+    previous = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 class StopSignals:

@@ -249,9 +249,10 @@ def test_near_overlap_finds_similar_text(apply: Apply) -> None:
     assert found.filters[0].examples[0].reason == "target is 93% similar to one in news"
 
 
-def test_the_command_ends_with_an_interrupted_filter(apply: Apply) -> None:
-    command = f"echo $$ > pid; kill -INT {os.getpid()}; exec sleep 600"
-    with pytest.raises(KeyboardInterrupt):
+@pytest.mark.parametrize(("number", "error"), [("INT", KeyboardInterrupt), ("TERM", SystemExit)])
+def test_the_command_ends_with_an_interrupted_filter(number: str, error: type[BaseException], apply: Apply) -> None:
+    command = f"echo $$ > pid; kill -{number} {os.getpid()}; exec sleep 600"
+    with pytest.raises(error):
         apply(NUMBERED, {"command": {"run": command, "min": 0}})
     with pytest.raises(ProcessLookupError):
         os.killpg(int(Path("pid").read_text(encoding="utf-8")), 0)

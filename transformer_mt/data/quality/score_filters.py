@@ -21,6 +21,7 @@ from transformer_mt.data.quality.normalization import normalize_spaces
 from transformer_mt.data.text_files import file_state, read_lines
 from transformer_mt.errors import UserError
 from transformer_mt.system.logging import log_rank0
+from transformer_mt.system.stop_signals import exit_on_sigterm
 
 MAX_ERROR_BYTES = 10_000  # at the end of what a command writes to standard error, in which its last line is looked for
 
@@ -153,7 +154,7 @@ class CommandFilter(ScoredFilter):
 
 def _run_in_shell(command: str, inputs: Path, outputs: Path) -> tuple[int, str]:
     """Run a command on files. Return its status and the last line of its errors. Kill it if this process is stopped."""
-    with inputs.open("rb") as stdin, outputs.open("wb") as stdout, TemporaryFile() as stderr:
+    with exit_on_sigterm(), inputs.open("rb") as stdin, outputs.open("wb") as stdout, TemporaryFile() as stderr:
         process = subprocess.Popen(
             command, shell=True, stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=True
         )
