@@ -155,6 +155,7 @@ def _add_repair(parser: argparse.ArgumentParser) -> None:
     add("--output", type=Path, metavar="FOLDER", help="new folder for the results (default: NAME-repaired)")
     help = "train on the corpus with a ledger, repair it, train on the copy, and compare both models"
     add("--train", action="store_true", help=help)
+    add("--workers", type=process_count, default=1, metavar="N", help="processes that filter (default: 1)")
     add("--json", action="store_true", help=JSON)
 
 

@@ -32,13 +32,13 @@ def run(args: argparse.Namespace) -> None:
     if args.train:
         from transformer_mt.pipeline.repair_training import train_and_repair
 
-        report, comparisons = train_and_repair(config, folder)
+        report, comparisons = train_and_repair(config, folder, args.workers)
     else:
         from transformer_mt.pipeline.distrusted_pairs import load_losses, read_ledger
         from transformer_mt.pipeline.repair import repair_corpus
 
         losses = load_losses(run, config) if run is not None and read_ledger(run) is not None else None
-        report = repair_corpus(config, folder, losses)
+        report = repair_corpus(config, folder, losses, args.workers)
     if args.json:
         print(json.dumps(_to_json(report, comparisons), ensure_ascii=False, indent=1))
         return

@@ -20,15 +20,12 @@ from transformer_mt.config.root import Config
 from transformer_mt.data.arrow_table import TableWriter
 from transformer_mt.data.blocks import BLOCK_SIZE
 from transformer_mt.data.corpus import ParallelCorpus
-from transformer_mt.data.language_detection import LanguageDetector
-from transformer_mt.data.languages import primary_language
 from transformer_mt.data.quality.alignment import align_lines
 from transformer_mt.data.quality.config import FilterList
 from transformer_mt.data.quality.filter_base import Block, Filter
 from transformer_mt.data.quality.filter_pass import FilterPass
 from transformer_mt.data.quality.ledger_filter import LedgerFilter
 from transformer_mt.data.quality.normalization import normalize_spaces
-from transformer_mt.data.quality.scripts import LANGUAGE_SCRIPTS
 from transformer_mt.data.sources import Source
 from transformer_mt.data.text_files import read_lines
 from transformer_mt.errors import UserError
@@ -97,10 +94,10 @@ class _AlignedPairs:
         return self.files[file][0].locate(src), self.files[file][1].locate(tgt)
 
 
-def repair_corpus(config: Config, folder: Path, losses: Iterable[PairLoss] | None) -> RepairReport:
+def repair_corpus(config: Config, folder: Path, losses: Iterable[PairLoss] | None, workers: int = 1) -> RepairReport:
     """Write a repaired copy of `data.train`, the list of changes, and a configuration that trains on the copy.
 
-    The text is held in memory. `losses` come from the training ledger of a run.
+    The text is held in memory. `losses` come from the training ledger of a run. `workers` processes apply the filters.
 
     Raises:
         UserError: The folder exists, the text cannot be read, or nothing is left of it.
@@ -124,7 +121,7 @@ def repair_corpus(config: Config, folder: Path, losses: Iterable[PairLoss] | Non
             (temporary / names[0]).open("w", encoding="utf-8", newline="\n") as src_file,
             (temporary / names[1]).open("w", encoding="utf-8", newline="\n") as tgt_file,
         ):
-            for src, tgt in _clean(pairs, config, losses, temporary, record):
+            for src, tgt in _clean(pairs, config, losses, temporary, record, workers):
                 report.n_pairs += 1
                 src_file.write(f"{src}\n")
                 tgt_file.write(f"{tgt}\n")
@@ -201,10 +198,11 @@ def _clean(
     losses: Iterable[PairLoss] | None,
     folder: Path,
     record: Callable[[Change], None],
+    workers: int,
 ) -> Iterator[tuple[str, str]]:
     """Yield the pairs that the filters and the ledger leave, with cleaned text."""
     languages, held_out, _ = filter_arguments(config)
-    filters = suitable_filters(languages)
+    filters: list[Filter] = [*TypeAdapter[Any](FilterList).validate_python([*REPAIRS])]
     if losses is not None:
         filters = [filter_ for filter_ in filters if filter_.name != "unrelated"]
         filters.append(LedgerFilter.of(_excess_of_rows(pairs, losses)))
@@ -225,7 +223,10 @@ def _clean(
             else:
                 cleaned[int(block.rows[i])] = change
 
-    for block in FilterPass(pairs.corpus, filters, languages, held_out, folder, observe).blocks():
+    run = FilterPass(
+        pairs.corpus, filters, languages, held_out, folder, observe, workers=workers, skip_unknown_languages=True
+    )
+    for block in run.blocks():
         for row, src, tgt in zip(block.rows.tolist(), block.src, block.tgt, strict=True):
             if row in cleaned:
                 record(cleaned[row]._replace(new_src=src, new_tgt=tgt))
@@ -239,14 +240,3 @@ def _excess_of_rows(pairs: _AlignedPairs, losses: Iterable[PairLoss]) -> NDArray
     is_shifted = pairs.rows[1] != pairs.rows[2]
     found = (by_line.get(pairs.locate(row)[0], math.nan) for row in range(len(is_shifted)))
     return np.where(is_shifted, np.nan, np.fromiter(found, np.float32, len(is_shifted)))
-
-
-def suitable_filters(languages: tuple[str, str]) -> list[Filter]:
-    """Return the filters that repair, without those that do not know one of the languages."""
-    detector = LanguageDetector.load()
-    is_known = {
-        "language": all(map(detector.knows, languages)),
-        "script": all(primary_language(language) in LANGUAGE_SCRIPTS for language in languages),
-    }
-    filters: tuple[Filter, ...] = TypeAdapter[Any](FilterList).validate_python([*REPAIRS])
-    return [filter_ for filter_ in filters if is_known.get(filter_.name, True)]

@@ -19,7 +19,9 @@ from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.logging import log
 
 
-def train_and_repair(config: Config, folder: Path) -> tuple[RepairReport, Mapping[str, Mapping[str, MetricComparison]]]:
+def train_and_repair(
+    config: Config, folder: Path, workers: int = 1
+) -> tuple[RepairReport, Mapping[str, Mapping[str, MetricComparison]]]:
     """Train with a ledger, repair the corpus with it, train on the repaired copy, and compare the translations.
 
     The comparisons are by test set and metric; without test sets, they are of the validation set. Each training resumes
@@ -39,7 +41,7 @@ def train_and_repair(config: Config, folder: Path) -> tuple[RepairReport, Mappin
         log(f"tmt: {before.path} was finished without a ledger; the repair does without")
     else:
         losses = load_losses(before, configuration.load_run(before))
-    report = repair_corpus(config, folder, losses)
+    report = repair_corpus(config, folder, losses, workers)
     repaired = configuration.load(Path(report.config))
     log(f"tmt: training on the repaired corpus: {repaired.name}")
     train(repaired)

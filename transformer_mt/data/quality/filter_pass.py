@@ -42,10 +42,13 @@ class FilterPass:
         held_out: HeldOut,
         folder: Path,
         observe: Observer | None = None,
+        *,
         workers: int = 1,
+        skip_unknown_languages: bool = False,
     ) -> None:
         self.corpus, self.filters, self.folder = corpus, filters, folder
         self._languages, self._held_out, self._observe = languages, held_out, observe
+        self._skip_unknown_languages = skip_unknown_languages
         self._workers = min(workers, len(corpus) // MIN_PAIRS_PER_WORKER)
         self._n_seen, self._n_affected = [0] * len(filters), [0] * len(filters)
         self._examples = [EvenSample() for _ in filters]
@@ -91,6 +94,7 @@ class FilterPass:
             describe_line=self.corpus.describe_line,
             held_out=self._held_out,
             folder=self.folder,
+            skip_unknown_languages=self._skip_unknown_languages,
         )
         blocks = log_progress(source(), "filtered", n_pairs)
         for is_stateful, group in groupby(numbers, lambda number: self.filters[number].is_stateful):
