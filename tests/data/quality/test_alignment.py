@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
+from itertools import permutations
 
 import pytest
 
@@ -64,6 +65,20 @@ def test_shuffled_lines_do_not_correspond(text: tuple[list[str], list[str]]) -> 
 @pytest.mark.parametrize("n_pairs", [1, 10, 300])
 def test_small_corpora_are_accepted(text: tuple[list[str], list[str]], n_pairs: int) -> None:
     assert misaligned(text[0][:n_pairs], text[1][:n_pairs]) == []
+
+
+def test_short_lines_of_uniform_length_are_accepted() -> None:
+    numbers = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": "fünf", "six": "sechs"}
+    rows = [*permutations(numbers, 3)][:50]
+    src, tgt = [" ".join(row) for row in rows], [" ".join(numbers[word] for word in row) for row in rows]
+    assert misaligned(src, tgt) == []
+
+
+@pytest.mark.parametrize("n_pairs", [300, N])
+def test_texts_that_do_not_correspond_at_all_are_found(text: tuple[list[str], list[str]], n_pairs: int) -> None:
+    tgt = text[1][:n_pairs]
+    random.Random(1).shuffle(tgt)
+    assert misaligned(text[0][:n_pairs], tgt) == [(0, n_pairs, None)]
 
 
 def test_empty_and_equal_lines_are_accepted() -> None:

@@ -76,6 +76,8 @@ class Alignment:
 def align_lines(pairs: Pairs, n_pairs: int) -> Alignment:
     """Find the offset of each row of a corpus that is read in blocks, three times."""
     by_length = _segments(_viterbi(_length_scores(pairs, n_pairs)), n_pairs)
+    if all(segment.offset is None for segment in by_length) and _are_translations(pairs, n_pairs):
+        by_length = [Segment(0, n_pairs, 0)]  # lengths say little about short, uniform sentences
     lexicon = Lexicon.learn([*_sample_aligned(pairs, by_length)])
     candidates = {OFFSETS.index(segment.offset) for segment in by_length if segment.offset is not None} | {0}
     scores = _lexical_scores(pairs, n_pairs, lexicon, sorted(candidates))
@@ -109,6 +111,17 @@ def _length_scores(pairs: Pairs, n_pairs: int) -> Matrix:
         of_lines = np.nan_to_num(constant - squares / (2 * (1 - rho**2)), nan=-MAX_SCORE)
         scores[:, state] = _sum_groups(np.clip(of_lines, -MAX_SCORE, MAX_SCORE))
     return scores
+
+
+def _are_translations(pairs: Pairs, n_pairs: int) -> bool:
+    """Return whether lexicons of two halves of the first lines find that the other half is translated line by line."""
+    lines = [*pairs(0, min(n_pairs, SAMPLE_WINDOWS * WINDOW_LENGTH))]
+    ratio = 0.0
+    for learned, compared in ((lines[::2], lines[1::2]), (lines[1::2], lines[::2])):
+        lexicon = Lexicon.learn(learned)
+        encoded = ((lexicon.encode(src, is_src=True), lexicon.encode(tgt, is_src=False)) for src, tgt in compared)
+        ratio += sum(lexicon.log_likelihood_ratio(*pair) for pair in encoded)
+    return ratio > 0
 
 
 def _sample_aligned(pairs: Pairs, segments: Sequence[Segment]) -> Iterator[tuple[str, str]]:
