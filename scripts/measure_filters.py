@@ -21,7 +21,7 @@ from pydantic import TypeAdapter
 from transformer_mt.data.corpus import ParallelCorpus, load_corpus
 from transformer_mt.data.quality.config import FILTERS, FilterList
 from transformer_mt.data.quality.filter_base import Block, PairExample
-from transformer_mt.data.quality.filter_pass import FilterPass
+from transformer_mt.data.quality.filter_pipeline import FilterPipeline
 from transformer_mt.data.sources import Source
 
 CATALOGUES = {"ru": "ru", "zh": "zh_CN"}  # language -> folder in /usr/share/locale
@@ -81,16 +81,16 @@ def store(pairs: Sequence[Pair], language: str, folder: Path) -> ParallelCorpus:
     return load_corpus(source, "en", language, folder / "cache")
 
 
-def apply(corpus: ParallelCorpus, filter_: str, language: str, folder: Path) -> tuple[list[int], FilterPass, float]:
+def apply(corpus: ParallelCorpus, filter_: str, language: str, folder: Path) -> tuple[list[int], FilterPipeline, float]:
     """Return the rows that a filter affects, its run, and the seconds without those of reading."""
     rows: list[int] = []
 
     def observe(number: int, affected: Block, reasons: Sequence[str]) -> None:
         rows.extend(affected.rows.tolist())
 
-    def seconds(names: list[str], **options: Any) -> tuple[FilterPass, float]:
+    def seconds(names: list[str], **options: Any) -> tuple[FilterPipeline, float]:
         filters = TypeAdapter(FilterList).validate_python(names)
-        run = FilterPass(corpus, filters, ("en", language), {}, folder, **options)
+        run = FilterPipeline(corpus, filters, ("en", language), {}, folder, **options)
         start = time.perf_counter()
         for _ in run.blocks():
             pass

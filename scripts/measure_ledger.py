@@ -25,7 +25,7 @@ from transformer_mt.config import root as configuration
 from transformer_mt.data.batches import StreamPosition
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.pipeline.data import make_stream, prepare_data
-from transformer_mt.pipeline.distrusted_pairs import load_losses
+from transformer_mt.pipeline.high_loss_pairs import load_losses
 from transformer_mt.pipeline.train import halve_batch, make_train_step, train
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.device import configure_process, resolve_machine

@@ -22,7 +22,7 @@ from transformer_mt.data.text_files import read_aligned_files
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.evaluation.metrics import Scorer
 from transformer_mt.evaluation.significance import compare_systems
-from transformer_mt.pipeline.distrusted_pairs import PairLoss, load_losses
+from transformer_mt.pipeline.high_loss_pairs import PairLoss, load_losses
 from transformer_mt.pipeline.repair import repair_corpus
 from transformer_mt.pipeline.train import train
 from transformer_mt.runs.folder import RunFolder
@@ -81,12 +81,15 @@ def repair(config: Config, folder: Path, damage: dict[int, str], losses: Iterabl
     """Repair the text, and print precision and recall of what was removed or paired again."""
     if not folder.exists():
         repair_corpus(config, folder, losses)
-    lines: dict[str, set[int]] = {"removed": set(), "shifted": set()}
+    lines: dict[str, set[int]] = {"removed": set(), "shifted": set()}  # with their true target, in the case of shifts
     with (folder / "changes.tsv").open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE):
             if row["action"] != "clean" and row["src_line"]:
-                line = int(row["src_line"].rpartition(":")[2])
-                lines["shifted" if row["action"] == "shift" else "removed"].add(line)
+                line, target = (int(row[key].rpartition(":")[2] or 0) for key in ("src_line", "tgt_line"))
+                if row["action"] != "shift":
+                    lines["removed"].add(line)
+                elif target == line + 1:  # where `plant_damage` has put its translation
+                    lines["shifted"].add(line)
     precision = len(lines["removed"] & damage.keys()) / len(lines["removed"])
     repaired = (lines["removed"] | lines["shifted"]) & damage.keys()
     kinds, found = Counter(damage.values()), Counter(damage[line] for line in repaired)

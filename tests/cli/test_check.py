@@ -46,7 +46,7 @@ def test_removed_pairs_are_listed_with_their_lines(run_copy: Path, tmt: Tmt) -> 
     replace_line(Path.cwd(), 7, "<b>one</b> two three")
     filter_ = "data.filters=[{regex: {drop: '<b>'}}]"
     printed = assert_succeeded(tmt("check", "tiny.yaml", filter_, "--show-removed", "regex"))
-    assert printed.startswith("train.en:7\tfound <b>\t<b>one</b> two three\t")
+    assert printed.startswith("train.en:7\tmatches <b>\t<b>one</b> two three\t")
     assert_user_error(
         tmt("check", "tiny.yaml", filter_, "--show-removed", "length"), "has no filter length; it has regex"
     )
@@ -57,7 +57,7 @@ def test_a_removed_pair_is_one_line(run_copy: Path, tmt: Tmt) -> None:
     printed = assert_succeeded(
         tmt("check", "tiny.yaml", "data.filters=[{regex: {drop: '<b>'}}]", "--show-removed", "regex")
     )
-    assert printed.startswith("train.en:7\tfound <b>\tone two three <b>\t")
+    assert printed.startswith("train.en:7\tmatches <b>\tone two three <b>\t")
 
 
 def test_the_findings_are_printed_although_the_page_cannot_be_written(run_copy: Path, tmt: Tmt) -> None:

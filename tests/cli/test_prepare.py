@@ -14,7 +14,7 @@ from helpers import Tmt, assert_succeeded, assert_user_error, read_folder
 
 from transformer_mt.config import root as configuration
 from transformer_mt.data import corpus, encoding, report
-from transformer_mt.data.quality import filtering
+from transformer_mt.data.quality import filtered_corpus
 from transformer_mt.pipeline import data as pipeline_data
 from transformer_mt.pipeline.data import prepare_data
 from transformer_mt.runs.folder import RunFolder
@@ -37,7 +37,7 @@ def test_training_finds_everything_in_the_cache(
     assert not (tmp_path / "runs").exists()
     for module, name in (
         (corpus, "_write_table"),
-        (filtering, "_write_filtered"),
+        (filtered_corpus, "_write_filtered"),
         (pipeline_data, "build_tokenizers"),
         (encoding, "_write_arrays"),
         (report, "_find_duplicates_and_leaks"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
 from transformer_mt.data import quickstart
 from transformer_mt.errors import UserError
-from transformer_mt.pipeline.distrusted_pairs import PairLoss
+from transformer_mt.pipeline.high_loss_pairs import PairLoss
 from transformer_mt.pipeline.repair import repair_corpus
 
 Pair = tuple[str, str]
@@ -93,7 +94,7 @@ def test_bad_pairs_are_dropped_and_damaged_text_is_cleaned(pairs: list[Pair]) ->
     assert pairs[30] in read("new") and (src[longest], tgt[longest]) not in read("new")
 
 
-def test_model_decides_about_doubtful_pairs(pairs: list[Pair]) -> None:
+def test_moderate_excess_loss_needs_a_second_reason(pairs: list[Pair]) -> None:
     """A pair is dropped for a high excess loss, or for a moderate one with a short or an unrelated target."""
     src, tgt = map(list, zip(*pairs, strict=True))
     longest = sorted(range(100, 2000), key=lambda row: -len(tgt[row]))[:4]
@@ -112,11 +113,11 @@ def test_model_decides_about_doubtful_pairs(pairs: list[Pair]) -> None:
 def test_the_new_configuration_trains_on_the_repaired_text(pairs: list[Pair]) -> None:
     config = write(*zip(*pairs, strict=True))
     report = repair_corpus(config, Path("new"), None)
-    new = configuration.load(Path(report.config))
+    new = configuration.load(Path(report.config_path))
     assert (new.name, new.data.train.src, new.data.train.tgt) == ("mine-repaired", ("new/train.en",), ("new/train.de",))
     assert new.model_copy(update={"name": config.name, "data": config.data}) == config
     assert sorted(path.name for path in Path("new").iterdir()) == [
-        "changes.tsv", "mine-repaired.yaml", "train.de", "train.en"
+        "changes.tsv", "mine-repaired.yaml", "repair.json", "train.de", "train.en"
     ]  # fmt: skip
 
 
@@ -156,5 +157,7 @@ def test_command_prints_what_was_changed(tiny: Path, tmt: Tmt, monkeypatch: pyte
 @pytest.mark.slow
 def test_both_models_are_trained_and_compared(tiny: Path, run_copy: Path, tmt: Tmt) -> None:
     printed = assert_succeeded(tmt("repair", "tiny.yaml", "--train", "--output", "new"))
-    assert "unseen: translations of both models" in printed
-    assert Path("runs/tiny-repaired/run.json").exists()
+    assert "unseen: scores before and after the repair" in printed
+    shutil.rmtree("runs/tiny-repaired")
+    assert assert_succeeded(tmt("repair", "tiny.yaml", "--train", "--output", "new")) == printed
+    assert_user_error(tmt("repair", "tiny.yaml", "--train", "--output", "runs"), "runs: exists already")

@@ -53,7 +53,7 @@ def test_ledger_equals_the_loss_of_each_pair_alone(
     step = TrainStep(
         model,
         [torch.optim.SGD(model.parameters(), fused=True)],
-        loss=ledger.record(make_loss(LossConfig(consistency=consistency))),
+        loss=ledger.wrap_loss(make_loss(LossConfig(consistency=consistency))),
         clip_norm=1.0,
         seed=1,
         machine=CPU,
@@ -71,7 +71,7 @@ def test_ledger_equals_the_loss_of_each_pair_alone(
 
 
 def ledger_losses(ledger: Ledger) -> Any:
-    state = ledger.state()
+    state = ledger.averages()
     assert state is not None
     return state.tolist()
 
@@ -81,7 +81,7 @@ class Recorder:
 
     def __init__(self, n_pairs: int, ranks: Ranks | None = None) -> None:
         self.ledger = Ledger(n_pairs, ranks or Ranks())
-        self.loss = self.ledger.record(self._append)
+        self.loss = self.ledger.wrap_loss(self._append)
 
     def _append(self, model: Transformer, batch: Batch, label_nll: list[Tensor] | None = None) -> Any:
         assert label_nll is not None
@@ -136,13 +136,13 @@ def test_a_rollback_restores_the_checkpoint_and_forgets_later_records() -> None:
     record = Recorder(2)
     record(0, {0: 3.0, 1: 1.0})
     record.ledger.flush()
-    saved = record.ledger.state()
+    saved = record.ledger.averages()
     assert saved is not None
     saved = saved.clone()
     record(1, {0: 9.0})
     record.ledger.flush()
     record(1, {1: 9.0})
-    record.ledger.load(saved.clone())
+    record.ledger.restore(saved.clone())
     record.ledger.flush()
     assert ledger_losses(record.ledger) == saved.tolist() == [3.0, 1.0]
 
@@ -163,7 +163,7 @@ def test_records_of_several_ranks_are_averaged_in_the_order_of_epochs(order: Seq
     recorders[1].ledger.flush()
     recorders[0].ledger.flush()
     np.testing.assert_allclose(ledger_losses(recorders[0].ledger), [4 * DECAY + 3 * (1 - DECAY)], rtol=1e-6)
-    assert recorders[1].ledger.state() is None
+    assert recorders[1].ledger.averages() is None
 
 
 def test_padding_does_not_count_in_the_mean() -> None:

@@ -1,4 +1,4 @@
-"""`tmt check`: find problems in the training, validation and test pairs, or list pairs that a model distrusts."""
+"""`tmt check`: find problems in the training, validation and test pairs, or list pairs with a high training loss."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> None:
             print(*map(normalize_spaces, (pair.location, pair.reason, pair.src, pair.tgt)), sep="\t")
         return
     if args.worst is not None:
-        show_distrusted(args, config, run)
+        show_high_loss_pairs(args, config, run)
         return
     try:
         check_output(args.html)
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> None:
     sys.exit(report.severity)
 
 
-def show_distrusted(args: argparse.Namespace, config: Config, run: RunFolder | None) -> None:
+def show_high_loss_pairs(args: argparse.Namespace, config: Config, run: RunFolder | None) -> None:
     """Print the pairs of `--worst` as a table, or as JSON with their whole text."""
     if args.worst < 1:
         raise UserError(f"check: --worst {args.worst}: pass at least 1 pair")
@@ -72,9 +72,9 @@ def show_distrusted(args: argparse.Namespace, config: Config, run: RunFolder | N
             f"check: --worst: {args.run_or_config} is a configuration; pass the folder of a run that was trained with "
             "train.ledger=true"
         )
-    from transformer_mt.pipeline.distrusted_pairs import find_distrusted
+    from transformer_mt.pipeline.high_loss_pairs import find_high_loss_pairs
 
-    pairs = find_distrusted(run, config, args.worst)
+    pairs = find_high_loss_pairs(run, config, args.worst)
     if args.json:
         print(
             json.dumps({"name": config.name, "pairs": [pair._asdict() for pair in pairs]}, ensure_ascii=False, indent=1)

@@ -70,9 +70,9 @@ def make_parser() -> argparse.ArgumentParser:
     _add_init(command("init", summary, "tmt init train.en train.de --out mine.yaml"))
     summary = "find problems in a corpus: misaligned lines, other languages, duplicates, overlap with the test sets"
     _add_check(command("check", summary, "tmt check mine.yaml --html report.html"))
-    summary = "write a repaired copy of a training corpus: lines paired again, text cleaned, bad pairs left out"
+    summary = "write a repaired copy of a training corpus: lines paired again, text cleaned, bad pairs removed"
     _add_repair(command("repair", summary, "tmt repair mine.yaml --output repaired"))
-    summary = "read, filter and encode the corpora of a training ahead of it, on several processes"
+    summary = "read, filter and encode the data of a training before it starts, on several processes"
     _add_prepare(command("prepare", summary, "tmt prepare mine.yaml --workers 8"))
     summary = "measure a few steps, and predict the time, memory and disk of a training"
     _add_plan(command("plan", summary, "tmt plan mine.yaml batches.tokens=2048"))
@@ -135,7 +135,7 @@ def _add_check(parser: argparse.ArgumentParser) -> None:
     add("overrides", nargs="*", default=[], metavar="section.key=value", help=OVERRIDES)
     add("--json", action="store_true", help=JSON)
     add("--html", type=Path, metavar="FILE", help="also write the findings, with examples and histograms, as one page")
-    help = "list the N training pairs that the model of RUN distrusts most, with a likely reason; needs train.ledger"
+    help = "list the N training pairs with the highest excess loss, with a likely reason; RUN needs train.ledger"
     lists = parser.add_mutually_exclusive_group().add_argument
     lists("--worst", type=int, metavar="N", help=help)
     help = "list the pairs that this filter of data.filters removes, one per line"
@@ -145,8 +145,8 @@ def _add_check(parser: argparse.ArgumentParser) -> None:
 
 def _add_repair(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Pair the lines of data.train again where they are misaligned, clean the text, and leave out bad pairs. For a "
-        "run with train.ledger, leave out the pairs that its model distrusts too. The folder gets the new text files, "
+        "Pair the lines of data.train again where they are misaligned, clean the text, and remove bad pairs. For a "
+        "run with train.ledger, also remove pairs with a high excess loss. The folder gets the new text files, "
         "changes.tsv with every change, and a configuration that trains on them. Nothing else is changed."
     )
     add = parser.add_argument
@@ -163,7 +163,7 @@ def _add_prepare(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Read the corpora of a configuration, apply data.filters, learn the vocabulary, and encode the pairs. The "
         "results are in data.cache_dir, so that `tmt train` of the same configuration starts at once. An interrupted "
-        "command continues where it was. A training that starts meanwhile waits for the results."
+        "command resumes. A training that starts meanwhile waits for the results."
     )
     parser.add_argument("config", type=Path, nargs="?", metavar="X.yaml", help=CONFIG_FILE)
     parser.add_argument("overrides", nargs="*", default=[], metavar="section.key=value", help=OVERRIDES)

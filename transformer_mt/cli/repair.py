@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from transformer_mt.pipeline.repair import RepairReport
 
 EFFECTS = {
-    "cut": "lines without a partner are left out",
+    "cut": "lines without a counterpart are removed",
     "shift": "pairs get the target of another line",
     "clean": "pairs get cleaned text",
-    "drop": "pairs are left out",
+    "drop": "pairs are removed",
 }
 
 
@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> None:
 
         report, comparisons = train_and_repair(config, folder, args.workers)
     else:
-        from transformer_mt.pipeline.distrusted_pairs import load_losses, read_ledger
+        from transformer_mt.pipeline.high_loss_pairs import load_losses, read_ledger
         from transformer_mt.pipeline.repair import repair_corpus
 
         losses = load_losses(run, config) if run is not None and read_ledger(run) is not None else None
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> None:
     for name, metrics in comparisons.items():
         _show_comparison(name, metrics)
     if not args.train:
-        print(f"\nlook at {report.folder}/changes.tsv; next: tmt train --config {report.config}")
+        print(f"\nlook at {report.folder}/changes.tsv; next: tmt train --config {report.config_path}")
 
 
 def _show(report: RepairReport) -> None:
@@ -66,7 +66,7 @@ def _show(report: RepairReport) -> None:
 
 
 def _show_comparison(name: str, metrics: Mapping[str, MetricComparison]) -> None:
-    print(f"\n{name}: translations of both models; p of the difference")
+    print(f"\n{name}: scores before and after the repair, with p-values")
     rows: list[tuple[str, ...]] = []
     for metric, comparison in metrics.items():
         before, after = comparison.systems
@@ -76,8 +76,5 @@ def _show_comparison(name: str, metrics: Mapping[str, MetricComparison]) -> None
 
 
 def _to_json(report: RepairReport, comparisons: Mapping[str, Mapping[str, MetricComparison]]) -> dict[str, Any]:
-    counts = [
-        {"action": action, "reason": reason, "count": count} for (action, reason), count in report.counts.most_common()
-    ]
     scores = {name: {key: asdict(found) for key, found in metrics.items()} for name, metrics in comparisons.items()}
-    return {**asdict(report), "counts": counts, "scores": scores}
+    return {**report.to_json(), "scores": scores}

@@ -14,7 +14,7 @@ from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.data.quality.corpus_filters import has_text, hash_side, held_out_columns
 from transformer_mt.data.quality.duplicates import HashSet
-from transformer_mt.data.quality.filter_pass import read_blocks
+from transformer_mt.data.quality.filter_pipeline import read_blocks
 from transformer_mt.system.files import make_once, write_text
 
 FORMAT_VERSION = 2  # of the cached lines; part of their key

@@ -13,7 +13,7 @@ import numpy as np
 from transformer_mt.config.root import Config
 from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.quality.alignment import MAX_OFFSET, Segment, align_lines
-from transformer_mt.data.quality.checking import check_pairs
+from transformer_mt.data.quality.check_runner import check_pairs
 from transformer_mt.data.quality.filter_base import SIDE_NAMES, PairExample
 from transformer_mt.data.quality.findings import N_SHOWN, CorpusReport, Finding
 from transformer_mt.data.quality.scripts import split_units
@@ -34,7 +34,7 @@ MAX_RARE = 0.2  # share of the characters that occur once
 
 
 def check_corpus(config: Config, tokenizers: TokenizerPair | None, workers: int = 1) -> CorpusReport:
-    """CorpusCheck the training pairs, unfiltered, and their relation to the validation set and the test sets.
+    """Check the unfiltered training pairs, their overlap with the held-out sets, and the alignment of all sets.
 
     `tokenizers` are those of a run; None: they are learned from a sample.
 

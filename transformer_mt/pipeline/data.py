@@ -14,7 +14,7 @@ from transformer_mt.data.block_encoding import LengthLimit
 from transformer_mt.data.corpus import ParallelCorpus, load_corpus, split_off_validation
 from transformer_mt.data.encoding import EncodedCorpus, encode_corpus
 from transformer_mt.data.quality.filter_base import PairExample
-from transformer_mt.data.quality.filtering import filter_corpus, iterate_affected
+from transformer_mt.data.quality.filtered_corpus import filter_corpus, iterate_affected
 from transformer_mt.data.report import report_duplicates_and_leaks
 from transformer_mt.data.sources import Source
 from transformer_mt.data.tokenizers.subword_sampling import SubwordSampler, SubwordSamplers

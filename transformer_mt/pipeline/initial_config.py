@@ -17,7 +17,7 @@ from transformer_mt.data.sources import Source, read_source
 from transformer_mt.data.tables import column_names, is_table
 from transformer_mt.data.text_files import check_is_file
 from transformer_mt.errors import UserError
-from transformer_mt.pipeline.size_presets import MIN_PAIRS, Setting, choose_settings, find_size_preset
+from transformer_mt.pipeline.size_presets import MIN_LEXICON_PAIRS, Setting, choose_settings, find_size_preset
 from transformer_mt.system.files import write_text
 
 COLUMN_NAME = re.compile(r"[\w-]{1,40}")  # other text in the first line of a table is taken for a sentence pair
@@ -171,9 +171,9 @@ def _check_file(path: Path) -> None:
 
 def _check_statistics(statistics: CorpusStatistics, files: Sequence[Path]) -> None:
     names, n_pairs = " and ".join(map(str, files)), statistics.n_pairs
-    if n_pairs < MIN_PAIRS:
+    if n_pairs < MIN_LEXICON_PAIRS:
         raise UserError(
-            f"{names}: {n_pairs} sentence pairs are too few to train and validate on; {MIN_PAIRS} are needed"
+            f"{names}: {n_pairs} sentence pairs are too few to train and validate on; {MIN_LEXICON_PAIRS} are needed"
         )
     if statistics.n_copies == n_pairs:
         raise UserError(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -23,17 +24,17 @@ from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.quality.alignment import align_lines
 from transformer_mt.data.quality.config import FilterList
 from transformer_mt.data.quality.filter_base import Block, Filter
-from transformer_mt.data.quality.filter_pass import FilterPass
+from transformer_mt.data.quality.filter_pipeline import FilterPipeline
 from transformer_mt.data.quality.ledger_filter import LedgerFilter
 from transformer_mt.data.quality.normalization import normalize_spaces
 from transformer_mt.data.sources import Source
 from transformer_mt.data.text_files import read_lines
 from transformer_mt.errors import UserError
 from transformer_mt.pipeline.data import filter_arguments, load_source
-from transformer_mt.pipeline.distrusted_pairs import PairLoss
+from transformer_mt.pipeline.high_loss_pairs import PairLoss
 from transformer_mt.system.files import atomic_new_folder
 
-REPAIRS = (
+REPAIR_FILTERS = (
     {"normalize": {"mojibake": True}},
     "length",
     "ratio",
@@ -47,6 +48,8 @@ REPAIRS = (
     "repetition",
 )
 """Filters that clean or drop pairs. Duplicates stay: they are correct."""
+
+REPORT = "repair.json"
 
 Action = Literal["cut", "shift", "clean", "drop"]
 
@@ -66,13 +69,33 @@ class Change(NamedTuple):
 
 @dataclass
 class RepairReport:
-    """Numbers of a repair."""
+    """Numbers of a repair. They are also in `repair.json` of its folder."""
 
     folder: str
-    config: str  # the new configuration
+    config_path: str  # of the new configuration
     n_lines: tuple[int, int]  # of source and target, before
     n_pairs: int = 0  # after
     counts: Counter[tuple[Action, str]] = field(default_factory=Counter[tuple[Action, str]])  # by action and reason
+
+    @classmethod
+    def load(cls, folder: Path) -> RepairReport:
+        """Read the report of a repair that is finished."""
+        values = json.loads((folder / REPORT).read_text(encoding="utf-8"))
+        counts = Counter({(item["action"], item["reason"]): item["count"] for item in values.pop("counts")})
+        return cls(**values, counts=counts)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the numbers as JSON values."""
+        counts = [
+            {"action": action, "reason": reason, "count": count}
+            for (action, reason), count in self.counts.most_common()
+        ]
+        return {**asdict(self), "counts": counts}
+
+
+def new_config_path(config: Config, folder: Path) -> Path:
+    """Return the path of the configuration that trains on the repaired corpus."""
+    return folder / f"{config.name}-repaired.yaml"
 
 
 class _Text(NamedTuple):
@@ -104,10 +127,10 @@ def repair_corpus(config: Config, folder: Path, losses: Iterable[PairLoss] | Non
     """
     if folder.exists():
         raise UserError(f"{folder}: exists already; remove it, or pass another --output")
-    name = f"{config.name}-repaired"
+    config_path = new_config_path(config, folder)
     files = [*_read_texts(config)]
     n_lines = sum(len(src.lines) for src, _ in files), sum(len(tgt.lines) for _, tgt in files)
-    report = RepairReport(str(folder), str(folder / f"{name}.yaml"), n_lines)
+    report = RepairReport(str(folder), str(config_path), n_lines)
     with atomic_new_folder(folder) as temporary, (temporary / "changes.tsv").open("w", encoding="utf-8") as file:
         file.write("\t".join(Change._fields) + "\n")
 
@@ -121,16 +144,17 @@ def repair_corpus(config: Config, folder: Path, losses: Iterable[PairLoss] | Non
             (temporary / names[0]).open("w", encoding="utf-8", newline="\n") as src_file,
             (temporary / names[1]).open("w", encoding="utf-8", newline="\n") as tgt_file,
         ):
-            for src, tgt in _clean(pairs, config, losses, temporary, record, workers):
+            for src, tgt in _filter_pairs(pairs, config, losses, temporary, record, workers):
                 report.n_pairs += 1
                 src_file.write(f"{src}\n")
                 tgt_file.write(f"{tgt}\n")
         if not report.n_pairs:
-            raise UserError(f"no pair of {n_lines[0]:,} lines is left; do both sides of data.train belong together?")
+            raise UserError(f"no pair of {n_lines[0]:,} lines is left; check the files and languages of data.train")
         source = Source(src=(str(folder / names[0]),), tgt=(str(folder / names[1]),))
         data = config.data.model_copy(update={"train": source})
-        new_config = config.model_copy(update={"name": name, "data": data})
-        (temporary / f"{name}.yaml").write_text(render_yaml(new_config), encoding="utf-8")
+        new_config = config.model_copy(update={"name": config_path.stem, "data": data})
+        (temporary / config_path.name).write_text(render_yaml(new_config), encoding="utf-8")
+        (temporary / REPORT).write_text(json.dumps(report.to_json(), indent=1), encoding="utf-8")
         for leftover in temporary.glob("*.arrow"):
             leftover.unlink()
     return report
@@ -166,9 +190,9 @@ def _align(files: Sequence[tuple[_Text, _Text]], folder: Path, record: Callable[
             lambda start, end, src=src, tgt=tgt: zip(src.lines[start:end], tgt.lines[start:end], strict=True), n_pairs
         )
         src_rows, tgt_rows = alignment.matching_rows(len(src.lines), len(tgt.lines))
-        for row in _missing(src_rows, len(src.lines)):
+        for row in _find_unpaired(src_rows, len(src.lines)):
             record(Change("cut", "misaligned: no target", src.locate(row), "", src.lines[row], ""))
-        for row in _missing(tgt_rows, len(tgt.lines)):
+        for row in _find_unpaired(tgt_rows, len(tgt.lines)):
             record(Change("cut", "misaligned: no source", "", tgt.locate(row), "", tgt.lines[row]))
         for i in np.flatnonzero(src_rows != tgt_rows).tolist():
             a, b = int(src_rows[i]), int(tgt_rows[i])
@@ -185,14 +209,14 @@ def _align(files: Sequence[tuple[_Text, _Text]], folder: Path, record: Callable[
     return _AlignedPairs(ParallelCorpus(dataset, ["aligned"], "aligned", table.text_hash()), files, joined)
 
 
-def _missing(rows: NDArray[np.int64], n_rows: int) -> list[int]:
+def _find_unpaired(rows: NDArray[np.int64], n_rows: int) -> list[int]:
     return np.setdiff1d(np.arange(n_rows), rows).tolist()
 
 
 # --- filters and ledger -----------------------------------------------------------------------------------------------
 
 
-def _clean(
+def _filter_pairs(
     pairs: _AlignedPairs,
     config: Config,
     losses: Iterable[PairLoss] | None,
@@ -202,10 +226,10 @@ def _clean(
 ) -> Iterator[tuple[str, str]]:
     """Yield the pairs that the filters and the ledger leave, with cleaned text."""
     languages, held_out, _ = filter_arguments(config)
-    filters: list[Filter] = [*TypeAdapter[Any](FilterList).validate_python([*REPAIRS])]
+    filters: list[Filter] = [*TypeAdapter[Any](FilterList).validate_python([*REPAIR_FILTERS])]
     if losses is not None:
         filters = [filter_ for filter_ in filters if filter_.name != "unrelated"]
-        filters.append(LedgerFilter.of(_excess_of_rows(pairs, losses)))
+        filters.append(LedgerFilter.from_excess(_excess_by_row(pairs, losses)))
     cleaned: dict[int, Change] = {}
 
     def observe(number: int, block: Block, reasons: Sequence[str]) -> None:
@@ -223,7 +247,7 @@ def _clean(
             else:
                 cleaned[int(block.rows[i])] = change
 
-    run = FilterPass(
+    run = FilterPipeline(
         pairs.corpus, filters, languages, held_out, folder, observe, workers=workers, skip_unknown_languages=True
     )
     for block in run.blocks():
@@ -234,7 +258,7 @@ def _clean(
         cleaned.clear()
 
 
-def _excess_of_rows(pairs: _AlignedPairs, losses: Iterable[PairLoss]) -> NDArray[np.float32]:
+def _excess_by_row(pairs: _AlignedPairs, losses: Iterable[PairLoss]) -> NDArray[np.float32]:
     """Return the excess loss of each aligned pair; NaN if the model was not trained on it in this form. [N]."""
     by_line = {f"{loss.file}:{loss.line}": loss.excess for loss in losses}
     is_shifted = pairs.rows[1] != pairs.rows[2]

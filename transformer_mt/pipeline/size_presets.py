@@ -120,7 +120,7 @@ SCREENING = "(Multi30k, lower-cased Moses tokens, one seed)"
 BPE_DROPOUT_GAINS = "+2.7, +0.7, -0.4 BLEU with 1,000, 3,000, 10,000 pairs (Multi30k, cased, one seed)"
 """Conditions and results of the measurements that reasons state; docs/results.md has all figures."""
 
-MIN_PAIRS = 10  # the fewest pairs that validation pairs can be split off from
+MIN_LEXICON_PAIRS = 10  # the fewest pairs that validation pairs can be split off from
 
 
 class Setting(NamedTuple):

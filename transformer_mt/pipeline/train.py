@@ -308,7 +308,7 @@ def make_train_step(
     return TrainStep(
         model,
         make_optimizers(config.optimizer, model, machine.precision),
-        loss=ledger.record(loss) if ledger else loss,
+        loss=ledger.wrap_loss(loss) if ledger else loss,
         clip_norm=config.optimizer.clip_norm,
         seed=config.seed,
         machine=machine,

@@ -19,7 +19,7 @@ from transformer_mt.model.transformer import Transformer
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.loss import BatchLoss, LabelLoss
 
-DECAY = 0.7  # of the average, each time that the pair is seen
+DECAY = 0.7  # weight of the old average in each update
 
 Losses = NDArray[np.float32]
 Records = tuple[Rows, NDArray[np.int64], Losses]  # row, epoch and loss of each pair
@@ -33,8 +33,8 @@ class Ledger:
         self.losses: Losses | None = None  # only on rank 0
         self._pending: list[tuple[Rows, int, Tensor]] = []  # rows and epoch of a batch, and its losses on the device
 
-    def record(self, loss: LabelLoss) -> BatchLoss:
-        """Return a loss function that also records the loss of each pair, without synchronising."""
+    def wrap_loss(self, loss: LabelLoss) -> BatchLoss:
+        """Wrap a loss function so that it also records the loss of each pair, without synchronising."""
 
         def recording_loss(model: Transformer, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
             label_nll: list[Tensor] = []
@@ -58,8 +58,8 @@ class Ledger:
     def _update(self, rows: Rows, epochs: NDArray[np.int64], losses: Losses) -> None:
         """Update the averages epoch by epoch, so that the result does not depend on the number of ranks.
 
-        A pair occurs once per epoch. If a batch was split because memory ran out, the record of its halves is the last
-        and replaces the first one.
+        A pair occurs once per epoch. After an out-of-memory error, its batch is repeated in halves: then a pair has two
+        records for the epoch, and the later one counts.
         """
         if self.losses is None:
             self.losses = np.full(self.n_pairs, np.nan, np.float32)
@@ -69,11 +69,11 @@ class Ledger:
             old, new = self.losses[rows[chosen]], losses[chosen]
             self.losses[rows[chosen]] = np.where(np.isnan(old), new, old + np.float32(1 - DECAY) * (new - old))
 
-    def state(self) -> Tensor | None:
+    def averages(self) -> Tensor | None:
         """Return the averages for a checkpoint."""
         return None if self.losses is None else torch.from_numpy(self.losses)
 
-    def load(self, state: Tensor | None) -> None:
+    def restore(self, state: Tensor | None) -> None:
         """Restore the averages of a checkpoint; None: start without any. Drop what was recorded since."""
         self._pending = []
         self.losses = state.numpy() if state is not None and self.ranks.is_rank0 else None

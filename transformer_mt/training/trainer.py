@@ -256,7 +256,7 @@ class Trainer:
             "window": asdict(self.window),
             "optimizers": [optimizer.state_dict() for optimizer in self.train_step.optimizers],
             "raw_weights": raw_weights,
-            "ledger": self.ledger and self.ledger.state(),
+            "ledger": self.ledger and self.ledger.averages(),
         }
 
     def resume(self, info: CheckpointInfo) -> None:
@@ -280,7 +280,7 @@ class Trainer:
         if self.ema is not None:
             self.ema.load_raw_weights(raw_weights)
         if self.ledger is not None:
-            self.ledger.load(state.get("ledger"))  # None if the ledger was off at that checkpoint
+            self.ledger.restore(state.get("ledger"))  # None if the ledger was off at that checkpoint
         if self.ranks.is_rank0:
             checkpoints.delete_later_checkpoints(self.run, info.step)
         self.logger.truncate(info.step, is_scored=bool(info.scores))

@@ -19,7 +19,7 @@ from transformer_mt.data.quality.config import FilterList
 from transformer_mt.data.quality.corpus_filters import hash_side
 from transformer_mt.data.quality.duplicates import HashSet
 from transformer_mt.data.quality.filter_base import Filter
-from transformer_mt.data.quality.filtering import filter_corpus, iterate_affected
+from transformer_mt.data.quality.filtered_corpus import filter_corpus, iterate_affected
 from transformer_mt.data.quality.normalization import comparison_key
 from transformer_mt.errors import UserError
 

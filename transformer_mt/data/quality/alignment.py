@@ -21,18 +21,18 @@ from transformer_mt.data.quality.lexicon import EncodedSentence, Lexicon
 MAX_OFFSET = 20
 OFFSETS = [0, *(sign * k for k in range(1, MAX_OFFSET + 1) for sign in (1, -1))]  # the likeliest first
 UNALIGNED = len(OFFSETS)  # state without correspondence
-SWITCH = 30.0  # nats: cost of a change of state
-GROUP = 8  # lines that share a state; boundaries are then found to the line
+SWITCH_PENALTY = 30.0  # nats per change of state
+GROUP = 8  # lines that share a state; `_refine` then finds the exact line
 LENGTH_CORRELATION = 0.8
 MAX_SCORE = 10.0  # nats, of one line, so that no line outweighs its neighbours
-SAMPLE_WINDOWS, WINDOW_LENGTH = 100, 200  # windows of consecutive lines from which the lexicon is learned
+N_LEXICON_WINDOWS, LEXICON_WINDOW = 100, 200  # windows of consecutive lines from which the lexicon is learned
 READ_SIZE = 4096  # rows that are read at a time; a multiple of GROUP
 GOOD_SCORE = 4.0  # nats a line: a group with a higher score of an offset needs no other offset
 MAX_SCORED = 500_000  # lines; of a larger corpus, only some of each group are scored
 UNCERTAIN = 40  # lines around a boundary of the first pass that the lexicon must not learn from
-MARGIN = 2 * GROUP  # lines around a boundary in which it is looked for
+MARGIN = 2 * GROUP  # lines that are searched on both sides of a boundary
 
-Pairs = Callable[[int, int], Iterable[tuple[str, str]]]
+ReadPairs = Callable[[int, int], Iterable[tuple[str, str]]]
 """Function that returns the pairs of the rows from `start` to `end`."""
 Matrix = NDArray[np.float32]
 Rows = NDArray[np.int64]
@@ -54,13 +54,14 @@ class Alignment:
     lexicon: Lexicon
 
     def misaligned_segments(self) -> list[Segment]:
-        """Return the segments in which line N does not belong to line N."""
+        """Return the segments that are shifted or do not correspond."""
         return [segment for segment in self.segments if segment.offset != 0]
 
     def matching_rows(self, n_src: int, n_tgt: int) -> tuple[Rows, Rows]:
-        """Return the rows of sources and of targets that belong together. [N], [N].
+        """Return the rows of sources and of targets that correspond. [N], [N].
 
-        The texts may be longer than what was aligned: the last offset then holds to their ends.
+        The texts may be longer than what was aligned: the last offset then holds to their ends. Where the offset
+        decreases, a target is missing, and another one corresponds to two sources. These are left out.
         """
         src: list[Rows] = []
         tgt: list[Rows] = []
@@ -70,32 +71,35 @@ class Alignment:
                 low, high = max(segment.first, -segment.offset), min(end, n_tgt - segment.offset)
                 src.append(np.arange(low, high))
                 tgt.append(src[-1] + segment.offset)
-        return np.concatenate([np.empty(0, np.int64), *src]), np.concatenate([np.empty(0, np.int64), *tgt])
+        src_rows, tgt_rows = (np.concatenate([np.empty(0, np.int64), *rows]) for rows in (src, tgt))
+        _, indices, counts = np.unique(tgt_rows, return_inverse=True, return_counts=True)
+        is_unique = counts[indices] == 1
+        return src_rows[is_unique], tgt_rows[is_unique]
 
 
-def align_lines(pairs: Pairs, n_pairs: int) -> Alignment:
-    """Find the offset of each row of a corpus that is read in blocks, three times."""
-    by_length = _segments(_viterbi(_length_scores(pairs, n_pairs)), n_pairs)
-    if all(segment.offset is None for segment in by_length) and _are_translations(pairs, n_pairs):
+def align_lines(read_pairs: ReadPairs, n_pairs: int) -> Alignment:
+    """Align the lines of a corpus. It is read twice, and in parts for the lexicon and the boundaries."""
+    by_length = _join_groups(_viterbi(_length_scores(read_pairs, n_pairs)), n_pairs)
+    if all(segment.offset is None for segment in by_length) and _are_translations(read_pairs, n_pairs):
         by_length = [Segment(0, n_pairs, 0)]  # lengths say little about short, uniform sentences
-    lexicon = Lexicon.learn([*_sample_aligned(pairs, by_length)])
+    lexicon = Lexicon.learn([*_sample_aligned(read_pairs, by_length)])
     candidates = {OFFSETS.index(segment.offset) for segment in by_length if segment.offset is not None} | {0}
-    scores = _lexical_scores(pairs, n_pairs, lexicon, sorted(candidates))
-    segments = _segments(_viterbi(scores), n_pairs)
-    return Alignment([*_refine(segments, pairs, n_pairs, lexicon)], lexicon)
+    scores = _lexical_scores(read_pairs, n_pairs, lexicon, sorted(candidates))
+    segments = _join_groups(_viterbi(scores), n_pairs)
+    return Alignment([*_refine(segments, read_pairs, n_pairs, lexicon)], lexicon)
 
 
 # --- first pass: lengths ----------------------------------------------------------------------------------------------
 
 
-def _length_scores(pairs: Pairs, n_pairs: int) -> Matrix:
+def _length_scores(read_pairs: ReadPairs, n_pairs: int) -> Matrix:
     """Return the score of the lengths for each group and state, [groups, states].
 
     Logarithmic lengths of both sides follow a bivariate normal distribution if they correspond, and are independent
     if they do not. The score is the logarithm of the ratio of both densities.
     """
     lengths = np.zeros((2, n_pairs), np.float32)
-    for i, pair in enumerate(pairs(0, n_pairs)):
+    for i, pair in enumerate(read_pairs(0, n_pairs)):
         lengths[:, i] = len(pair[0]), len(pair[1])
     z = np.log1p(lengths)
     z = (z - z.mean(1, keepdims=True)) / (z.std(1, keepdims=True) + 1e-6)
@@ -113,9 +117,9 @@ def _length_scores(pairs: Pairs, n_pairs: int) -> Matrix:
     return scores
 
 
-def _are_translations(pairs: Pairs, n_pairs: int) -> bool:
+def _are_translations(read_pairs: ReadPairs, n_pairs: int) -> bool:
     """Return whether lexicons of two halves of the first lines find that the other half is translated line by line."""
-    lines = [*pairs(0, min(n_pairs, SAMPLE_WINDOWS * WINDOW_LENGTH))]
+    lines = [*read_pairs(0, min(n_pairs, N_LEXICON_WINDOWS * LEXICON_WINDOW))]
     ratio = 0.0
     for learned, compared in ((lines[::2], lines[1::2]), (lines[1::2], lines[::2])):
         lexicon = Lexicon.learn(learned)
@@ -124,18 +128,20 @@ def _are_translations(pairs: Pairs, n_pairs: int) -> bool:
     return ratio > 0
 
 
-def _sample_aligned(pairs: Pairs, segments: Sequence[Segment]) -> Iterator[tuple[str, str]]:
+def _sample_aligned(read_pairs: ReadPairs, segments: Sequence[Segment]) -> Iterator[tuple[str, str]]:
     """Yield pairs of windows of lines, spread over the segments, with the target that belongs to the source."""
     n_pairs = segments[-1].end
-    for start in np.unique(np.linspace(0, max(0, n_pairs - WINDOW_LENGTH), SAMPLE_WINDOWS, dtype=np.int64)).tolist():
+    for start in np.unique(
+        np.linspace(0, max(0, n_pairs - LEXICON_WINDOW), N_LEXICON_WINDOWS, dtype=np.int64)
+    ).tolist():
         first = max(0, start - MAX_OFFSET)
-        lines = [*pairs(first, min(n_pairs, start + WINDOW_LENGTH + MAX_OFFSET))]
+        lines = [*read_pairs(first, min(n_pairs, start + LEXICON_WINDOW + MAX_OFFSET))]
         for segment in segments:
             if segment.offset is None:
                 continue
             low = segment.first + (UNCERTAIN if segment.first else 0)
             high = segment.end - (UNCERTAIN if segment.end < n_pairs else 0)
-            for row in range(max(start, low), min(start + WINDOW_LENGTH, high)):
+            for row in range(max(start, low), min(start + LEXICON_WINDOW, high)):
                 source, target = row - first, row - first + segment.offset
                 if source < len(lines) and 0 <= target < len(lines):
                     yield lines[source][0], lines[target][1]
@@ -165,18 +171,18 @@ class _Window:
         return found
 
 
-def _read_window(pairs: Pairs, first: int, end: int, n_pairs: int, lexicon: Lexicon) -> _Window:
+def _read_window(read_pairs: ReadPairs, first: int, end: int, n_pairs: int, lexicon: Lexicon) -> _Window:
     start = max(0, first - MAX_OFFSET)
     src: list[EncodedSentence] = []
     tgt: dict[int, EncodedSentence] = {}
-    for row, pair in enumerate(pairs(start, min(n_pairs, end + MAX_OFFSET)), start=start):
+    for row, pair in enumerate(read_pairs(start, min(n_pairs, end + MAX_OFFSET)), start=start):
         if first <= row < end:
             src.append(lexicon.encode(pair[0], is_src=True))
         tgt[row] = lexicon.encode(pair[1], is_src=False)
     return _Window(lexicon, first, src, tgt)
 
 
-def _lexical_scores(pairs: Pairs, n_pairs: int, lexicon: Lexicon, candidates: Sequence[int]) -> Matrix:
+def _lexical_scores(read_pairs: ReadPairs, n_pairs: int, lexicon: Lexicon, candidates: Sequence[int]) -> Matrix:
     """Return the score of the words for each group and state, [groups, states].
 
     Other states than the candidates are only tried where no candidate fits, and in the groups before and after.
@@ -185,7 +191,7 @@ def _lexical_scores(pairs: Pairs, n_pairs: int, lexicon: Lexicon, candidates: Se
     scores[:, UNALIGNED] = 0
     step = min(GROUP, -(-n_pairs // MAX_SCORED))
     for first in range(0, n_pairs, READ_SIZE):
-        window = _read_window(pairs, first, min(n_pairs, first + READ_SIZE), n_pairs, lexicon)
+        window = _read_window(read_pairs, first, min(n_pairs, first + READ_SIZE), n_pairs, lexicon)
         n_groups = -(-len(window.src) // GROUP)
         found = scores[first // GROUP : first // GROUP + n_groups]
         open_groups = range(n_groups)
@@ -203,8 +209,8 @@ def _with_neighbours_fit(scores: Matrix, step: int) -> NDArray[np.bool_]:
     return fits & np.append(fits[1:], True) & np.append(True, fits[:-1])
 
 
-def _refine(segments: Sequence[Segment], pairs: Pairs, n_pairs: int, lexicon: Lexicon) -> Iterator[Segment]:
-    """Yield the segments with boundaries that are exact to the line, where the scores allow it."""
+def _refine(segments: Sequence[Segment], read_pairs: ReadPairs, n_pairs: int, lexicon: Lexicon) -> Iterator[Segment]:
+    """Yield the segments with boundaries that are exact to the line."""
     first = 0
     for before, after in pairwise([*segments, None]):
         if before is None:
@@ -212,7 +218,7 @@ def _refine(segments: Sequence[Segment], pairs: Pairs, n_pairs: int, lexicon: Le
         end = before.end
         if after is not None:
             low, high = max(first + 1, end - MARGIN), min(after.end, end + MARGIN)
-            window = _read_window(pairs, low, high, n_pairs, lexicon)
+            window = _read_window(read_pairs, low, high, n_pairs, lexicon)
             sums = [np.cumsum([0.0, *window.scores(range(high - low), side.offset)]) for side in (before, after)]
             gains = sums[0] + sums[1][-1] - sums[1]  # score of a boundary before each line of the window
             end = low + int(gains.argmax())
@@ -230,13 +236,13 @@ def _sum_groups(scores: NDArray[np.floating]) -> Matrix:
 def _viterbi(scores: Matrix) -> NDArray[np.int64]:
     """Return the most probable state of each group."""
     came_from = np.empty(scores.shape, np.int16)
-    best, stay = np.full(UNALIGNED + 1, -SWITCH, np.float32), np.arange(UNALIGNED + 1)
+    best, stay = np.full(UNALIGNED + 1, -SWITCH_PENALTY, np.float32), np.arange(UNALIGNED + 1)
     best[0] = 0  # a text begins aligned
     for i, of_group in enumerate(scores):
         other = int(best.argmax())
-        switches = best < best[other] - SWITCH
+        switches = best < best[other] - SWITCH_PENALTY
         came_from[i] = np.where(switches, other, stay)
-        best = np.where(switches, best[other] - SWITCH, best) + of_group
+        best = np.where(switches, best[other] - SWITCH_PENALTY, best) + of_group
     states = np.empty(len(scores), np.int64)
     state = int(best.argmax())
     for i in range(len(scores) - 1, -1, -1):
@@ -245,7 +251,7 @@ def _viterbi(scores: Matrix) -> NDArray[np.int64]:
     return states
 
 
-def _segments(states: NDArray[np.int64], n_pairs: int) -> list[Segment]:
+def _join_groups(states: NDArray[np.int64], n_pairs: int) -> list[Segment]:
     """Join groups with the same state."""
     starts = [0, *(np.flatnonzero(np.diff(states)) + 1).tolist()]
     ends = [*(start * GROUP for start in starts[1:]), n_pairs]

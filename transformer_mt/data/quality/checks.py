@@ -37,16 +37,16 @@ class CorpusCheck(NamedTuple):
     group: str
     name: str
     message: str  # completes "1,234 pairs ..."
-    filter: Filter | FindReason  # finds the pairs
-    warning: float = NEVER
-    error: float = NEVER
+    finder: Filter | FindReason  # finds the pairs
+    warning_share: float = NEVER
+    error_share: float = NEVER
     remedy: str = ""
-    compares_sides: bool = False  # it says nothing about misaligned lines
+    compares_sides: bool = False  # skipped in misaligned segments, where it would find every line
 
     @property
     def is_stateful(self) -> bool:
         """Return whether the check must see all pairs in order."""
-        return isinstance(self.filter, Filter) and self.filter.is_stateful
+        return isinstance(self.finder, Filter) and self.finder.is_stateful
 
 
 def _in_sides(find: Callable[[str], object]) -> FindReason:
@@ -70,8 +70,8 @@ CHECKS = [
         "empty",
         "have an empty side",
         _in_sides(lambda text: not text.strip()),
-        warning=0.01,
-        error=0.2,
+        warning_share=0.01,
+        error_share=0.2,
         remedy="length",
     ),
     CorpusCheck(
@@ -79,8 +79,8 @@ CHECKS = [
         "unrelated",
         "have sides that are not translations of each other",
         UnrelatedFilter(),
-        warning=0.02,
-        error=0.2,
+        warning_share=0.02,
+        error_share=0.2,
         remedy="unrelated",
         compares_sides=True,
     ),
@@ -89,24 +89,37 @@ CHECKS = [
         "language",
         "have a side in another language",
         LanguageFilter(),
-        warning=0.005,
-        error=0.2,
+        warning_share=0.005,
+        error_share=0.2,
         remedy="language",
     ),
     CorpusCheck(
-        "content", "script", "have a side in another script", ScriptFilter(), warning=0.005, error=0.2, remedy="script"
+        "content",
+        "script",
+        "have a side in another script",
+        ScriptFilter(),
+        warning_share=0.005,
+        error_share=0.2,
+        remedy="script",
     ),
-    CorpusCheck("content", "copy", "were not translated", CopyFilter(), warning=0.01, error=0.2, remedy="copy"),
     CorpusCheck(
-        "content", "length", "have more than 200 words", LengthFilter(min=0), warning=0.001, remedy="length: {max: 200}"
+        "content", "copy", "were not translated", CopyFilter(), warning_share=0.01, error_share=0.2, remedy="copy"
+    ),
+    CorpusCheck(
+        "content",
+        "length",
+        "have more than 200 words",
+        LengthFilter(min=0),
+        warning_share=0.001,
+        remedy="length: {max: 200}",
     ),
     CorpusCheck(
         "content",
         "ratio",
         "have one side much longer than the other",
         RatioFilter(),
-        warning=0.01,
-        error=0.2,
+        warning_share=0.01,
+        error_share=0.2,
         remedy="ratio",
         compares_sides=True,
     ),
@@ -115,8 +128,8 @@ CHECKS = [
         "numbers",
         "have different numbers",
         NumbersFilter(),
-        warning=0.01,
-        error=0.2,
+        warning_share=0.01,
+        error_share=0.2,
         remedy="numbers",
         compares_sides=True,
     ),
@@ -125,23 +138,23 @@ CHECKS = [
         "urls",
         "have a URL or e-mail address on one side only",
         UrlsFilter(),
-        warning=0.01,
+        warning_share=0.01,
         remedy="urls",
         compares_sides=True,
     ),
     CorpusCheck(
-        "content", "repetition", "repeat words or phrases", RepetitionFilter(), warning=0.005, remedy="repetition"
+        "content", "repetition", "repeat words or phrases", RepetitionFilter(), warning_share=0.005, remedy="repetition"
     ),
     CorpusCheck(
-        "content", "brackets", "have different brackets", _different_brackets, warning=0.05, compares_sides=True
+        "content", "brackets", "have different brackets", _different_brackets, warning_share=0.05, compares_sides=True
     ),
     CorpusCheck(
         "content",
         "mojibake",
         "were decoded with a wrong encoding",
         _in_sides(signals.has_mojibake),
-        warning=0.001,
-        error=0.2,
+        warning_share=0.001,
+        error_share=0.2,
         remedy="normalize: {mojibake: true}",
     ),
     CorpusCheck(
@@ -149,7 +162,7 @@ CHECKS = [
         "control characters",
         "have control characters",
         _in_sides(signals.find_control_characters),
-        warning=0.001,
+        warning_share=0.001,
         remedy="normalize",
     ),
     CorpusCheck(
@@ -157,7 +170,7 @@ CHECKS = [
         "invisible characters",
         "have invisible characters",
         _in_sides(signals.find_invisible_characters),
-        warning=0.01,
+        warning_share=0.01,
         remedy="normalize",
     ),
     CorpusCheck(
@@ -165,19 +178,26 @@ CHECKS = [
         "line separators",
         "have a character that other programs take for a line end",
         _in_sides(signals.find_line_separators),
-        warning=0.001,
+        warning_share=0.001,
         remedy="normalize",
     ),
     CorpusCheck(
-        "content", "html", "have HTML tags or references", _in_sides(signals.find_html), warning=0.001, remedy=_HTML
+        "content",
+        "html",
+        "have HTML tags or references",
+        _in_sides(signals.find_html),
+        warning_share=0.001,
+        remedy=_HTML,
     ),
-    CorpusCheck("duplicates", "pair", "repeat an earlier pair", DuplicateFilter(), warning=0.1, remedy="duplicate"),
+    CorpusCheck(
+        "duplicates", "pair", "repeat an earlier pair", DuplicateFilter(), warning_share=0.1, remedy="duplicate"
+    ),
     CorpusCheck(
         "duplicates",
         "near pair",
         "are similar to another pair",
         NearDuplicateFilter(),
-        warning=0.1,
+        warning_share=0.1,
         remedy="near_duplicate",
     ),
     CorpusCheck(
@@ -185,7 +205,7 @@ CHECKS = [
         "source",
         "repeat an earlier source",
         DuplicateFilter(of="src"),
-        warning=0.5,
+        warning_share=0.5,
         remedy="duplicate: {of: src}",
     ),
     CorpusCheck(
@@ -193,7 +213,7 @@ CHECKS = [
         "target",
         "repeat an earlier target",
         DuplicateFilter(of="tgt"),
-        warning=0.5,
+        warning_share=0.5,
         remedy="duplicate: {of: tgt}",
     ),
     CorpusCheck(
@@ -201,8 +221,8 @@ CHECKS = [
         "held-out text",
         "are in the validation or a test set",
         OverlapFilter(),
-        warning=0.001,
-        error=0.1,
+        warning_share=0.001,
+        error_share=0.1,
         remedy="overlap",
     ),
     CorpusCheck(
@@ -210,7 +230,7 @@ CHECKS = [
         "near held-out text",
         "are similar to text of the validation or a test set",
         NearOverlapFilter(),
-        warning=0.01,
+        warning_share=0.01,
         remedy="near_overlap",
     ),
 ]

@@ -53,7 +53,7 @@ FILTERS: dict[str, type[Filter]] = {
 """The filters by name."""
 
 
-def _rule_name(value: Any) -> str | None:
+def _filter_name(value: Any) -> str | None:
     """Return the name of a filter in any of its forms, or None if it has no form of a filter."""
     if isinstance(value, Filter):
         return value.name
@@ -87,7 +87,7 @@ if TYPE_CHECKING:
 else:
     _FilterItem = Annotated[
         Union[tuple(Annotated[filter_, Tag(name)] for name, filter_ in FILTERS.items())],  # noqa: UP007
-        Discriminator(_rule_name),
+        Discriminator(_filter_name),
     ]
     FilterList = Annotated[tuple[_FilterItem, ...], BeforeValidator(_check_is_list), _FileSchema()]
     """Type of `data.filters`."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from transformer_mt.data.quality.duplicates import Hashes, HashSet, hash_texts, pair_text
-from transformer_mt.data.quality.filter_base import Block, Filter, FilterContext, FilterFunction, for_each_pair
+from transformer_mt.data.quality.filter_base import Block, Filter, FilterContext, FilterFunction, make_block_function
 from transformer_mt.data.quality.lexicon import Lexicon
 from transformer_mt.data.quality.near_duplicates import (
     MAX_PAIRS,
@@ -25,7 +25,7 @@ from transformer_mt.data.quality.near_duplicates import (
 from transformer_mt.data.quality.normalization import comparison_key
 from transformer_mt.system.logging import log_rank0
 
-MIN_PAIRS = 1000  # of a corpus whose lexicon can be trusted
+MIN_LEXICON_PAIRS = 1000  # of a corpus whose lexicon can be trusted
 
 _COMPARED_NAMES = {"pair": "pair", "src": "source", "tgt": "target"}
 
@@ -205,8 +205,8 @@ class UnrelatedFilter(Filter):
 
         The lower ratio counts, because a lexicon rates the pairs too highly that it has learned from.
         """
-        if context.n_corpus < MIN_PAIRS:
-            log_rank0(f"data: filter {self.name} removes nothing from fewer than {MIN_PAIRS:,} pairs")
+        if context.n_corpus < MIN_LEXICON_PAIRS:
+            log_rank0(f"data: filter {self.name} removes nothing from fewer than {MIN_LEXICON_PAIRS:,} pairs")
             return lambda _: {}
         sample = context.sample()
         lexicons = [Lexicon.learn(half) for half in (sample[::2], sample[1::2])]
@@ -215,10 +215,10 @@ class UnrelatedFilter(Filter):
             ratio = min(_ratio_per_word(lexicon, src, tgt) for lexicon in lexicons)
             return f"log-likelihood ratio {ratio:.1f} per word" if ratio < self.min else None
 
-        return for_each_pair(find_reason)
+        return make_block_function(find_reason)
 
 
 def _ratio_per_word(lexicon: Lexicon, src: str, tgt: str) -> float:
     target = lexicon.encode(tgt, is_src=False)
-    n_words = max(1, len(target.ids) + len(target.rare))
+    n_words = max(1, len(target.ids) + len(target.rare_or_number))
     return lexicon.log_likelihood_ratio(lexicon.encode(src, is_src=True), target) / n_words

@@ -165,10 +165,10 @@ class PairFilter(Filter):
 
     def make_function(self, context: FilterContext) -> FilterFunction:
         """Return a function that applies `find_reason` to each pair."""
-        return for_each_pair(self.find_reason)
+        return make_block_function(self.find_reason)
 
 
-def for_each_pair(find_reason: Callable[[str, str], str | None]) -> FilterFunction:
+def make_block_function(find_reason: Callable[[str, str], str | None]) -> FilterFunction:
     """Return a function of blocks that applies a function of source and target to each pair."""
 
     def apply(block: Block) -> dict[int, str]:

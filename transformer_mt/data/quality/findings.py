@@ -29,7 +29,7 @@ class Finding:
 
     @property
     def share(self) -> float:
-        """Return the share of the examined pairs."""
+        """Return `count / total`."""
         return self.count / max(1, self.total)
 
     def few_examples(self) -> list[PairExample]:

@@ -12,16 +12,16 @@ from transformer_mt.data.quality.corpus_filters import UnrelatedFilter
 from transformer_mt.data.quality.filter_base import Block, Filter, FilterContext, FilterFunction
 from transformer_mt.data.quality.signals import LengthModel
 
-MAX_EXCESS = 2.5  # nats per target token: a pair with a larger excess loss is removed
-MIN_DOUBT = 0.3  # nats: a pair with a larger excess is removed if there is a second reason
-UNUSUAL_LENGTHS = 3.5  # standard deviations of the logarithmic length ratio
+HIGH_EXCESS = 2.5  # nats per target token: a pair with a larger excess loss is removed
+MODERATE_EXCESS = 0.3  # nats: a pair with a larger excess is removed if there is a second reason
+MAX_LENGTH_DEVIATIONS = 3.5  # standard deviations of the logarithmic length ratio
 
 
 class LedgerFilter(Filter):
-    """Remove pairs that a model distrusts.
+    """Remove pairs by the losses of a model.
 
-    A high excess loss is enough. Incomplete translations and many unrelated ones have a moderate excess only: it is
-    enough with unusual lengths, or if the filter `unrelated` finds the pair. For a pair that the model has not seen,
+    A pair with a high excess loss is removed. One with a moderate excess loss is removed if its lengths are unusual, as
+    those of incomplete translations, or if the filter `unrelated` finds it. For a pair that the model has not seen,
     `unrelated` decides alone.
     """
 
@@ -29,7 +29,7 @@ class LedgerFilter(Filter):
     _excess: NDArray[np.float32] = PrivateAttr()
 
     @classmethod
-    def of(cls, excess: NDArray[np.float32]) -> LedgerFilter:
+    def from_excess(cls, excess: NDArray[np.float32]) -> LedgerFilter:
         """Make the filter from the excess loss of each row of the unfiltered corpus; NaN: not seen. [N]."""
         made = cls()
         made._excess = excess
@@ -44,20 +44,23 @@ class LedgerFilter(Filter):
         middle = float(np.median(ratios))
         deviation = 1.4826 * float(np.median(np.abs(ratios - middle)))  # robust: outliers do not widen it
 
+        def is_unusual(src: str, tgt: str) -> bool:
+            return abs(lengths.log_ratio(src, tgt) - middle) > MAX_LENGTH_DEVIATIONS * deviation
+
         def apply(block: Block) -> dict[int, str]:
             unrelated = find_unrelated(block)
             reasons: dict[int, str] = {}
             for i, (src, tgt) in enumerate(block.pairs()):
                 excess = float(self._excess[block.rows[i]])
-                loss = f"excess loss {excess:.1f}"
+                loss_reason = f"excess loss {excess:.1f}"
                 if np.isnan(excess) and i in unrelated:
                     reasons[i] = unrelated[i]
-                elif excess > MAX_EXCESS:
-                    reasons[i] = loss
-                elif excess > MIN_DOUBT and i in unrelated:
-                    reasons[i] = f"{loss}, {unrelated[i]}"
-                elif excess > MIN_DOUBT and abs(lengths.log_ratio(src, tgt) - middle) > UNUSUAL_LENGTHS * deviation:
-                    reasons[i] = f"{loss}, length ratio {lengths.ratio(src, tgt):.1f}"
+                elif excess > HIGH_EXCESS:
+                    reasons[i] = loss_reason
+                elif excess > MODERATE_EXCESS and i in unrelated:
+                    reasons[i] = f"{loss_reason}, {unrelated[i]}"
+                elif excess > MODERATE_EXCESS and is_unusual(src, tgt):
+                    reasons[i] = f"{loss_reason}, length ratio {lengths.ratio(src, tgt):.1f}"
             return reasons
 
         return apply

@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from transformer_mt.data.quality.scripts import UNSPACED
 
 VOCABULARY = 4000  # words of each language; the table of probabilities takes 64 MB
-MIN_COUNT = 3  # of a word in the vocabulary
+MIN_WORD_COUNT = 3  # of a word in the vocabulary
 ITERATIONS = 4
-SMOOTHING = 0.1  # share of the unconditional probability in that of a word
+SMOOTHING = 0.1  # weight of the unigram probability in the mixture
 SHARED_RARE_WORD = 3.0  # nats: a rare word, such as a name or a number, that both sides have
 UNSHARED_RARE_WORD = -0.4  # nats: another rare word of the target
-UNSHARED_NUMBER = -1.0  # nats: a number that the other side has not
-MAX_WORDS = 100  # of a sentence; more are not read
+UNSHARED_NUMBER = -1.0  # nats: a number that the other side lacks
+MAX_WORDS = 100  # longer sentences are truncated
 
 _WORD = re.compile(rf"[{UNSPACED}]|[^\W{UNSPACED}]+")
 
@@ -37,20 +37,20 @@ def tokenize_words(text: str) -> list[str]:
 
 @dataclass(frozen=True)
 class EncodedSentence:
-    """The frequent words of a sentence as ids, and its rare ones as text."""
+    """The frequent words of a sentence as ids; rare words and all numbers as text."""
 
     ids: Ids
-    rare: frozenset[str]
+    rare_or_number: frozenset[str]
 
 
 @dataclass(frozen=True)
 class Lexicon:
     """Probabilities of target words given source words."""
 
-    src_ids: dict[str, int]  # from 1; 0 stands for no word
+    src_ids: dict[str, int]  # from 1; 0 is the NULL word of IBM Model 1
     tgt_ids: dict[str, int]
-    probabilities: NDArray[np.float32]  # [V + 1, W] of a target word, given a source word or none
-    unconditional: NDArray[np.float32]  # [W]
+    probabilities: NDArray[np.float32]  # [V + 1, W] of a target word given a source word
+    unigram: NDArray[np.float32]  # [W]
 
     @classmethod
     def learn(cls, pairs: Sequence[tuple[str, str]]) -> Lexicon:
@@ -79,13 +79,13 @@ class Lexicon:
         ratio = 0.0
         if len(tgt.ids):
             p = self.probabilities[src.ids[:, None], tgt.ids].mean(0)  # [words of the target]
-            ratio = float(np.log((1 - SMOOTHING) * p / self.unconditional[tgt.ids] + SMOOTHING).sum())
-        if src.rare or tgt.rare:
-            common = src.rare & tgt.rare
-            n_numbers = sum(map(str.isdigit, src.rare ^ tgt.rare))
+            ratio = float(np.log((1 - SMOOTHING) * p / self.unigram[tgt.ids] + SMOOTHING).sum())
+        if src.rare_or_number or tgt.rare_or_number:
+            common = src.rare_or_number & tgt.rare_or_number
+            n_numbers = sum(map(str.isdigit, src.rare_or_number ^ tgt.rare_or_number))
             ratio += (
                 SHARED_RARE_WORD * len(common)
-                + UNSHARED_RARE_WORD * len(tgt.rare - common)
+                + UNSHARED_RARE_WORD * len(tgt.rare_or_number - common)
                 + UNSHARED_NUMBER * n_numbers
             )
         return ratio
@@ -93,7 +93,7 @@ class Lexicon:
 
 def _frequent(sentences: Iterable[Sequence[str]]) -> list[str]:
     counts = Counter(chain.from_iterable(sentences))
-    return [word for word, count in counts.most_common(VOCABULARY) if count >= MIN_COUNT]
+    return [word for word, count in counts.most_common(VOCABULARY) if count >= MIN_WORD_COUNT]
 
 
 def _train(src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]], n_src: int, n_tgt: int) -> NDArray[np.float32]:

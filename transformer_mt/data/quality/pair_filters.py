@@ -17,7 +17,7 @@ from transformer_mt.data.quality.filter_base import (
     FilterContext,
     FilterFunction,
     PairFilter,
-    for_each_pair,
+    make_block_function,
 )
 from transformer_mt.data.quality.scripts import LANGUAGE_SCRIPTS, SCRIPTS, count_letters, script_share, split_units
 from transformer_mt.data.quality.signals import (
@@ -75,7 +75,7 @@ class RatioFilter(Filter):
             ratio = lengths.ratio(src, tgt)
             return f"ratio {ratio:.1f}" if ratio > self.max else None
 
-        return for_each_pair(find_reason)
+        return make_block_function(find_reason)
 
 
 class LanguageFilter(Filter):
@@ -123,7 +123,7 @@ class LanguageFilter(Filter):
                     return f"{name} is {other}"
             return None
 
-        return for_each_pair(find_reason)
+        return make_block_function(find_reason)
 
 
 def _check_script(value: str) -> str:
@@ -165,10 +165,10 @@ class ScriptFilter(Filter):
                     continue
                 share, n_words = script_share(text, scripts)
                 if share < self.min and n_words >= self.min_words:
-                    return f"{share:.0%} of the {name}'s words are {' or '.join(map(str.title, scripts))}"
+                    return f"only {share:.0%} of the {name}'s words are {' or '.join(map(str.title, scripts))}"
             return None
 
-        return for_each_pair(find_reason)
+        return make_block_function(find_reason)
 
 
 class CopyFilter(PairFilter):
@@ -198,7 +198,7 @@ class NumbersFilter(PairFilter):
     def find_reason(self, src: str, tgt: str) -> str | None:
         """Return the share of numbers that agree."""
         share = number_agreement(src, tgt)
-        return f"{share:.0%} of the numbers agree" if share is not None and share < self.min else None
+        return f"only {share:.0%} of the numbers agree" if share is not None and share < self.min else None
 
 
 class UrlsFilter(PairFilter):
@@ -276,7 +276,7 @@ class RegexFilter(Filter):
         """Compile the expression."""
         pattern = self.drop if self.drop is not None else self.keep
         search = _compile(str(pattern)).search
-        reason = f"{'found' if self.drop is not None else 'did not find'} {pattern}"
+        reason = f"{'matches' if self.drop is not None else 'does not match'} {pattern}"
 
         def find_reason(src: str, tgt: str) -> str | None:
             if self.side in ("src", "tgt"):
@@ -287,4 +287,4 @@ class RegexFilter(Filter):
                 is_found = search(src) is not None or search(tgt) is not None
             return reason if is_found == (self.drop is not None) else None
 
-        return for_each_pair(find_reason)
+        return make_block_function(find_reason)

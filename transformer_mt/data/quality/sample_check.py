@@ -11,21 +11,21 @@ from pathlib import Path
 import numpy as np
 
 from transformer_mt.data.corpus import ParallelCorpus
-from transformer_mt.data.quality.checking import CheckTask, run_checks, summarize_check
+from transformer_mt.data.quality.check_runner import CheckTask, run_checks, summarize_check
 from transformer_mt.data.quality.checks import CHECKS
-from transformer_mt.data.quality.corpus_filters import MIN_PAIRS, UnrelatedFilter
+from transformer_mt.data.quality.corpus_filters import MIN_LEXICON_PAIRS, UnrelatedFilter
 from transformer_mt.data.quality.lexicon import Lexicon
 from transformer_mt.system.files import make_once, write_text
 from transformer_mt.system.severity import Severity
 
 FORMAT_VERSION = 2  # of the cached lines and of what the checks do; part of their key
 N_PAIRS = 2000  # whose text is checked
-MIN_COUNT = 10  # affected pairs of the sample; fewer may be chance
-N_WINDOWS, WINDOW_LENGTH = 100, 20  # windows of consecutive lines whose sides are compared
+MIN_AFFECTED = 10  # affected pairs of the sample; fewer may be chance
+N_WINDOWS, CHECK_WINDOW = 100, 20  # windows of consecutive lines whose sides are compared
 LEARNED_LENGTH = 80  # lines after each window from which the lexicon is learned
 MAX_UNRELATED = 0.05  # share of the compared pairs
 SAMPLE_CHECKS = [
-    check for check in CHECKS if check.group == "content" and not isinstance(check.filter, UnrelatedFilter)
+    check for check in CHECKS if check.group == "content" and not isinstance(check.finder, UnrelatedFilter)
 ]
 
 
@@ -42,24 +42,24 @@ def _check_text(corpus: ParallelCorpus, languages: tuple[str, str]) -> Iterator[
     found = run_checks(CheckTask(sample, languages), SAMPLE_CHECKS, count_lengths=False)
     for check in SAMPLE_CHECKS:
         finding = summarize_check(check, found, len(sample))
-        if finding is not None and finding.count >= MIN_COUNT and finding.severity > Severity.OK:
+        if finding is not None and finding.count >= MIN_AFFECTED and finding.severity > Severity.OK:
             where = finding.examples[0].location
             yield f"warning: {finding.share:.1%} of a sample of pairs {check.message}, such as {where}; run tmt check"
 
 
 def _check_alignment(corpus: ParallelCorpus) -> Iterator[str]:
-    if len(corpus) < MIN_PAIRS:
+    if len(corpus) < MIN_LEXICON_PAIRS:
         return
-    n_windows = min(N_WINDOWS, len(corpus) // (2 * WINDOW_LENGTH))
+    n_windows = min(N_WINDOWS, len(corpus) // (2 * CHECK_WINDOW))
     starts = np.linspace(0, len(corpus), n_windows, endpoint=False).astype(np.int64).tolist()
     learned: list[tuple[str, str]] = []  # lines after each window, because the lexicon knows what it has learned from
     for start, end in pairwise([*starts, len(corpus)]):
-        learned += corpus.rows(start + WINDOW_LENGTH, min(end, start + WINDOW_LENGTH + LEARNED_LENGTH))
+        learned += corpus.rows(start + CHECK_WINDOW, min(end, start + CHECK_WINDOW + LEARNED_LENGTH))
     lexicon = Lexicon.learn(learned)
     ratios = [
         [
             lexicon.log_likelihood_ratio(lexicon.encode(src, is_src=True), lexicon.encode(tgt, is_src=False))
-            for src, tgt in corpus.rows(start, start + WINDOW_LENGTH)
+            for src, tgt in corpus.rows(start, start + CHECK_WINDOW)
         ]
         for start in starts
     ]
@@ -68,4 +68,4 @@ def _check_alignment(corpus: ParallelCorpus) -> Iterator[str]:
     if share > MAX_UNRELATED:
         worst = starts[int(is_related.mean(1).argmin())]
         where = corpus.describe_line(worst)
-        yield f"warning: {share:.1%} of a sample of pairs are not translations, such as near {where}; run tmt check"
+        yield f"warning: {share:.1%} of the sampled pairs are not translations, for example near {where}; run tmt check"

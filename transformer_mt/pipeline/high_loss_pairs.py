@@ -1,4 +1,4 @@
-"""Training pairs that the model of a run distrusts, by their losses in the training ledger.
+"""Training pairs with a high loss in the training ledger of a run: many of them are bad pairs.
 
 The loss of a correct pair is high if its words are rare. Pairs are therefore ranked by their excess: the loss minus
 that of a unigram model, which knows only how frequent each token is.
@@ -21,10 +21,10 @@ from transformer_mt.data.block_encoding import Ids
 from transformer_mt.data.bucketing import Lengths, Rows
 from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.encoding import EncodedCorpus
-from transformer_mt.data.quality.checking import CheckTask
+from transformer_mt.data.quality.check_runner import CheckTask
 from transformer_mt.data.quality.checks import CHECKS
 from transformer_mt.data.quality.filter_base import Block
-from transformer_mt.data.quality.filter_pass import read_blocks
+from transformer_mt.data.quality.filter_pipeline import read_blocks
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.errors import UserError
 from transformer_mt.pipeline.check import explain_offset, find_misaligned_segments
@@ -34,7 +34,7 @@ from transformer_mt.runs.folder import RunFolder
 
 SAMPLE_SIZE = 10_000  # pairs whose source tokens are counted
 BLOCK_PAIRS = 100_000  # whose tokens are in memory at a time
-NO_REASON = "no filter objects: maybe a free or incomplete translation, or rare words"
+NO_REASON = "not found by any check: maybe a free or incomplete translation, or rare words"
 
 Losses = NDArray[np.float32]
 
@@ -47,10 +47,10 @@ class PairLoss(NamedTuple):
     src: str
     tgt: str
     loss: float  # running loss in nats per target token; NaN: not seen yet
-    excess: float  # of the loss over that of a unigram model, minus the median of all pairs; NaN: not seen yet
+    excess: float  # loss minus unigram loss, minus the median of that difference; NaN: not seen yet
 
 
-class DistrustedPair(NamedTuple):
+class HighLossPair(NamedTuple):
     """A pair with a high loss."""
 
     location: str  # file:line
@@ -114,15 +114,15 @@ def load_losses(run: RunFolder, config: Config) -> RunLosses:
             f"{run.path}: the ledger has {len(losses):,} losses for {len(corpus):,} training pairs; "
             "was its config.yaml changed? Restore it, or train again"
         )
-    excess = losses - unigram_losses(corpus, tokenizers.tgt)
+    excess = losses - compute_unigram_losses(corpus, tokenizers.tgt)
     return RunLosses(corpus, losses, excess - np.float32(np.nanmedian(excess)))
 
 
-def unigram_losses(corpus: EncodedCorpus, tokenizer: Tokenizer) -> Losses:
+def compute_unigram_losses(corpus: EncodedCorpus, tokenizer: Tokenizer) -> Losses:
     """Return the loss of each target under the frequencies of its tokens, in nats per token with the end symbol. [N].
 
-    Frequencies are those of both languages, so that a copied source has no rare tokens. The end symbol counts as
-    certain.
+    Frequencies are those of both languages, so that a copied source has no rare tokens. The end symbol
+    adds a loss of 0.
     """
     sample = tokenizer.encode([src for src, _ in corpus.text.sample(SAMPLE_SIZE)])
     ids = np.fromiter(chain.from_iterable(sample), np.int64)
@@ -146,23 +146,23 @@ def _target_blocks(corpus: EncodedCorpus) -> Iterator[tuple[Lengths, Ids]]:
         yield tgt.lengths_of(start, end), tgt.ids[tgt.offsets[start] : tgt.offsets[end]]
 
 
-def find_distrusted(run: RunFolder, config: Config, count: int) -> list[DistrustedPair]:
+def find_high_loss_pairs(run: RunFolder, config: Config, count: int) -> list[HighLossPair]:
     """Return the `count` pairs with the largest excess loss, the largest first, with a likely reason."""
     pairs = load_losses(run, config)
-    rows = largest(pairs.excess, count)
+    rows = argsort_descending(pairs.excess, count)
     block = take_block(pairs.corpus.text, pairs.corpus.text_rows[rows])
     reasons = find_reasons(pairs.corpus.text, block, (config.data.src_lang, config.data.tgt_lang))
     files = [pairs.corpus.text.files[int(file)] for file in block.files]
     return [
-        DistrustedPair(f"{file}:{line}", float(pairs.losses[row]), float(pairs.excess[row]), reason, src, tgt)
+        HighLossPair(f"{file}:{line}", float(pairs.losses[row]), float(pairs.excess[row]), reason, src, tgt)
         for file, line, row, reason, src, tgt in zip(
             files, block.lines.tolist(), rows.tolist(), reasons, block.src, block.tgt, strict=True
         )
     ]
 
 
-def largest(values: Losses, count: int) -> NDArray[np.int64]:
-    """Return the indices of the largest values, the largest first, without NaN. The order of equal values is theirs."""
+def argsort_descending(values: Losses, count: int) -> NDArray[np.int64]:
+    """Return the indices of the largest values, the largest first, without NaN. Ties keep their order."""
     order = np.argsort(-values, kind="stable")  # NaN is last
     return order[: min(count, int(np.count_nonzero(~np.isnan(values))))]
 
@@ -176,7 +176,7 @@ def take_block(corpus: ParallelCorpus, rows: Rows) -> Block:
 
 
 def find_reasons(corpus: ParallelCorpus, block: Block, languages: tuple[str, str]) -> list[str]:
-    """Return for each pair of a block which content checks of `tmt check` object, or `NO_REASON`."""
+    """Return for each pair of a block the content checks that find it, or `NO_REASON`."""
     task = CheckTask(corpus, languages, {}, find_misaligned_segments(corpus))
     misaligned = task.misaligned_indices(block)
     reasons: list[list[str]] = [[] for _ in block.src]

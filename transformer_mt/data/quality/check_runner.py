@@ -17,16 +17,16 @@ from transformer_mt.data.language_detection import LanguageDetector
 from transformer_mt.data.languages import primary_language
 from transformer_mt.data.quality.alignment import Segment
 from transformer_mt.data.quality.checks import CHECKS, CorpusCheck
-from transformer_mt.data.quality.corpus_filters import MIN_PAIRS, UnrelatedFilter
+from transformer_mt.data.quality.corpus_filters import MIN_LEXICON_PAIRS, UnrelatedFilter
 from transformer_mt.data.quality.filter_base import (
     SIDE_NAMES,
     Block,
     Filter,
     FilterContext,
     FilterFunction,
-    for_each_pair,
+    make_block_function,
 )
-from transformer_mt.data.quality.filter_pass import SAMPLE_SIZE, EvenSample, make_block, read_blocks
+from transformer_mt.data.quality.filter_pipeline import SAMPLE_SIZE, EvenSample, make_block, read_blocks
 from transformer_mt.data.quality.findings import Finding, Histogram
 from transformer_mt.data.quality.scripts import LANGUAGE_SCRIPTS, split_units
 from transformer_mt.data.worker_pool import open_pool
@@ -61,11 +61,11 @@ class CheckTask:
             skip_unknown_languages=True,
         )
         return {
-            check: check.filter.make_function(context)
-            if isinstance(check.filter, Filter)
-            else for_each_pair(check.filter)
+            check: check.finder.make_function(context)
+            if isinstance(check.finder, Filter)
+            else make_block_function(check.finder)
             for check in checks
-            if not (isinstance(check.filter, UnrelatedFilter) and len(self.corpus) < MIN_PAIRS)
+            if not (isinstance(check.finder, UnrelatedFilter) and len(self.corpus) < MIN_LEXICON_PAIRS)
         }
 
     def misaligned_indices(self, block: Block) -> set[int]:
@@ -212,7 +212,13 @@ def summarize_check(check: CorpusCheck, found: CheckCounts, total: int) -> Findi
     if not count:
         return None
     share, examples = count / total, found.examples[check.name].items()
-    severity = Severity.ERROR if share >= check.error else Severity.WARNING if share >= check.warning else Severity.OK
+    severity = (
+        Severity.ERROR
+        if share >= check.error_share
+        else Severity.WARNING
+        if share >= check.warning_share
+        else Severity.OK
+    )
     return Finding(check.group, check.name, severity, check.message, count, total, examples, check.remedy)
 
 

@@ -26,7 +26,7 @@ Observer = Callable[[int, Block, Sequence[str]], None]
 """Function that gets the number of a filter, the pairs that it removes or has changed (before), and the reasons."""
 
 
-class FilterPass:
+class FilterPipeline:
     """One application of filters to a corpus. `reports` is complete after the last block.
 
     A filter that needs all of its pairs at once (`needs_all_pairs`) starts a new pass over an intermediate table. The

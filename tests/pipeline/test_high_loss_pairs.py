@@ -1,4 +1,4 @@
-"""The losses of a run belong to the right lines, and the pairs that a model distrusts get a reason."""
+"""The losses of a run belong to the right lines, and pairs with a high loss get a likely reason."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from transformer_mt.data.sources import Source
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
 from transformer_mt.pipeline.data import load_split
-from transformer_mt.pipeline.distrusted_pairs import (
+from transformer_mt.pipeline.high_loss_pairs import (
     NO_REASON,
+    argsort_descending,
     find_reasons,
-    largest,
     load_losses,
     take_block,
 )
@@ -158,8 +158,8 @@ def test_excess_is_what_the_frequency_of_the_tokens_does_not_explain(here: Path)
 
 def test_pairs_that_were_not_seen_are_not_ranked() -> None:
     excess = np.array([0.5, np.nan, 2.0, -1.0, 0.5], np.float32)
-    assert largest(excess, 2).tolist() == [2, 0]
-    assert largest(excess, 99).tolist() == [2, 0, 4, 3]
+    assert argsort_descending(excess, 2).tolist() == [2, 0]
+    assert argsort_descending(excess, 99).tolist() == [2, 0, 4, 3]
 
 
 def write_corpus(folder: Path, pairs: list[tuple[str, str]]) -> ParallelCorpus:
@@ -176,7 +176,7 @@ def test_misaligned_lines_are_a_reason(tmp_path: Path) -> None:
     assert reasons == [NO_REASON, "misaligned: source line N corresponds to target line N-1"]
 
 
-def test_reasons_are_those_of_the_filters(tmp_path: Path) -> None:
+def test_likely_reason_names_the_checks_that_find_the_pair(tmp_path: Path) -> None:
     pairs = [(en, de) for en, de in load_pairs("train")[:300]]
     planted = {
         10: (pairs[10][0], pairs[10][0]),
@@ -190,6 +190,6 @@ def test_reasons_are_those_of_the_filters(tmp_path: Path) -> None:
     assert block.lines.tolist() == [31, 21, 11, 41]
     reasons = find_reasons(corpus, block, ("en", "de"))
     assert "repetition: target repeats itself" in reasons[0]
-    assert "numbers: 0% of the numbers agree" in reasons[1]
+    assert "numbers: only 0% of the numbers agree" in reasons[1]
     assert "copy: 100% of the words are the same" in reasons[2]
     assert reasons[3] == NO_REASON

@@ -16,7 +16,7 @@ from transformer_mt.data.quality.filter_base import (
     FilterReport,
     PairExample,
 )
-from transformer_mt.data.quality.filter_pass import FilterPass, HeldOut, describe_pair
+from transformer_mt.data.quality.filter_pipeline import FilterPipeline, HeldOut, describe_pair
 from transformer_mt.system.files import atomic_shared_folder, make_once, temporary_folder
 
 FORMAT_VERSION = 3  # of a filtered table and of what the filters do; part of its key
@@ -42,7 +42,7 @@ def filter_corpus(
 
     def make() -> None:
         with atomic_shared_folder(folder) as temporary:
-            run = FilterPass(corpus, filters, languages, held_out, temporary, workers=workers)
+            run = FilterPipeline(corpus, filters, languages, held_out, temporary, workers=workers)
             _write_filtered(run, temporary)
 
     make_once(folder, make)
@@ -65,7 +65,7 @@ def iterate_affected(
             found.extend(describe_pair(corpus, affected, i, reason) for i, reason in enumerate(reasons))
 
     with temporary_folder(cache_dir / "affected") as folder:
-        run = FilterPass(corpus, filters[: number + 1], languages, held_out, folder, observe)
+        run = FilterPipeline(corpus, filters[: number + 1], languages, held_out, folder, observe)
         for _ in run.blocks():
             yield from found
             found.clear()
@@ -82,7 +82,7 @@ def _cache_key(corpus: ParallelCorpus, filters: Sequence[Filter], languages: Seq
     return sha256(json.dumps(settings).encode()).hexdigest()[:16]
 
 
-def _write_filtered(run: FilterPass, folder: Path) -> None:
+def _write_filtered(run: FilterPipeline, folder: Path) -> None:
     """Write the table, its description and the reports. Raises `UserError` if nothing is left."""
     with TableWriter(folder / "pairs.arrow") as table:
         for block in run.blocks():

@@ -13,9 +13,9 @@ import pytest
 from pydantic import TypeAdapter
 
 from transformer_mt.data.corpus import ParallelCorpus, load_corpus
-from transformer_mt.data.quality import filtering
+from transformer_mt.data.quality import filtered_corpus
 from transformer_mt.data.quality.config import FILTERS, FilterList
-from transformer_mt.data.quality.filtering import filter_corpus, iterate_affected
+from transformer_mt.data.quality.filtered_corpus import filter_corpus, iterate_affected
 from transformer_mt.data.sources import Source
 from transformer_mt.errors import UserError
 from transformer_mt.system.files import remove_stale_folders
@@ -49,13 +49,13 @@ def test_lines_of_the_original_files_are_kept(write_corpus: WriteCorpus) -> None
 
 def test_result_is_cached_until_something_changes(write_corpus: WriteCorpus, monkeypatch: pytest.MonkeyPatch) -> None:
     runs: list[Any] = []
-    write = filtering._write_filtered
+    write = filtered_corpus._write_filtered
 
     def watched(run: Any, folder: Path) -> None:
         runs.append(run)
         write(run, folder)
 
-    monkeypatch.setattr(filtering, "_write_filtered", watched)
+    monkeypatch.setattr(filtered_corpus, "_write_filtered", watched)
     Path("scores").write_text("1\n2\n")
     corpus = write_corpus([("a", "x"), ("b", "y")])
     other = write_corpus([("c", "z")], "news")
@@ -85,7 +85,7 @@ def test_result_is_the_same_in_every_process_and_for_every_block_size(
 
 @pytest.mark.slow
 def test_several_processes_filter_in_the_same_way(write_corpus: WriteCorpus, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("transformer_mt.data.quality.filter_pass.MIN_PAIRS_PER_WORKER", 1)
+    monkeypatch.setattr("transformer_mt.data.quality.filter_pipeline.MIN_PAIRS_PER_WORKER", 1)
     monkeypatch.setattr("transformer_mt.data.blocks.BLOCK_SIZE", 50)
     corpus = write_corpus([(f"word {i % 37} ", f"Wort {i % 23}") for i in range(2000)])
     names = "normalize", "ratio", {"duplicate": {"of": "src"}}, "language", {"regex": {"drop": "11"}}, "unrelated"
