@@ -1,6 +1,6 @@
-"""Measure `tmt prepare` on generated pairs: seconds, CPU seconds and peak memory of each stage, and bytes on the disk.
+"""Measure `tmt prepare` and `tmt check` on generated pairs: time, peak memory of each stage, and bytes on the disk.
 
-    python scripts/bench_prepare.py [--pairs N] [--workers N ...] [--folder DIR] [section.key=value ...]
+    python scripts/bench_prepare.py [--pairs N] [--workers N ...] [--check] [--folder DIR] [section.key=value ...]
 
 The pairs join one to five sentence pairs of the built-in corpus at random, with a number of their own. Text and cache
 are in a temporary folder in DIR. Peak memory is that of the largest process (parent or worker), and includes pages of
@@ -26,6 +26,7 @@ from trainings import positive_int, run_script
 from transformer_mt.config import root as configuration
 from transformer_mt.data.quickstart import load_pairs
 from transformer_mt.pipeline import data as pipeline
+from transformer_mt.pipeline.check import check_corpus
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.files import folder_bytes, format_bytes
 
@@ -37,11 +38,12 @@ def main() -> None:
     parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="overrides of the configuration")
     parser.add_argument("--pairs", type=positive_int, default=1_000_000)
     parser.add_argument("--workers", type=positive_int, nargs="+", default=[1, 2])
+    parser.add_argument("--check", action="store_true", help="measure tmt check too")
     parser.add_argument("--folder", type=Path, help="where to make the temporary folder (default: the system's)")
     parser.add_argument("--stages", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_intermixed_args()
     if args.stages:
-        measure_stages(args.stages, args.workers[0], args.overrides)
+        measure_stages(args.stages, args.workers[0], args.overrides, check=args.check)
         return
     with tempfile.TemporaryDirectory(dir=args.folder) as name:
         folder = Path(name)
@@ -50,6 +52,7 @@ def main() -> None:
         print(f"{args.pairs:,} pairs, {format_bytes(text)} of text")
         for workers in args.workers:
             command = [sys.executable, __file__, *args.overrides, "--stages", str(folder), "--workers", str(workers)]
+            command += ["--check"] if args.check else []
             done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
             report(workers, json.loads(done.stdout), folder / f"cache{workers}", args.pairs)
 
@@ -70,7 +73,7 @@ def write_pairs(folder: Path, n_pairs: int) -> None:
     (folder / "bench.yaml").write_text(json.dumps({"data": data}), encoding="utf-8")
 
 
-def measure_stages(folder: Path, workers: int, overrides: list[str]) -> None:
+def measure_stages(folder: Path, workers: int, overrides: list[str], *, check: bool) -> None:
     """Prepare the data, and print the measurements of each stage as JSON."""
     cache = f"data.cache_dir={folder}/cache{workers}"
     config = configuration.load(folder / "bench.yaml", [cache, *overrides])
@@ -84,11 +87,13 @@ def measure_stages(folder: Path, workers: int, overrides: list[str]) -> None:
         return result
 
     stage("read", lambda: pipeline.load_source(config, config.data.train))
-    train = stage("filter", lambda: pipeline.load_split(config, "train"))
+    train = stage("filter", lambda: pipeline.load_split(config, "train", workers))
     tokenizers = stage("learn the vocabulary", lambda: pipeline.make_tokenizers(config, train))
     stage("encode", lambda: pipeline.encode_training(config, train, tokenizers, workers))
     data = stage("report", lambda: pipeline.prepare_data(RunFolder(folder / "run"), config, workers))
     stage("plan an epoch", lambda: pipeline.make_stream(config, data, 4096).plan(0))
+    if check:
+        stage("check", lambda: check_corpus(config, tokenizers, workers))
     print(json.dumps(stages))
 
 

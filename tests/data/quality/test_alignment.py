@@ -104,6 +104,15 @@ def test_the_lexicon_tells_translations_from_other_sentences(text: tuple[list[st
     assert sum(is_translation(src[i], tgt[i - 1000]) for i in held_out) < 0.2 * len(held_out)
 
 
+def test_lexicon_learns_from_fewer_sentences_if_they_are_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = [("one two", "eins zwei"), ("three", "drei")] * 50
+    assert Lexicon.learn(pairs).probabilities[1:].any(1).all()
+    monkeypatch.setattr("transformer_mt.data.quality.lexicon.MAX_LINKS", 300)
+    lexicon = Lexicon.learn(pairs)  # every second pair: the words of the others have no translation
+    assert lexicon.probabilities[lexicon.src_ids["one"]].any()
+    assert not lexicon.probabilities[lexicon.src_ids["three"]].any()
+
+
 def test_probabilities_of_the_lexicon_are_normalised(text: tuple[list[str], list[str]]) -> None:
     src, tgt = text
     lexicon = Lexicon.learn([*zip(src[:500], tgt[:500], strict=True)])

@@ -24,6 +24,9 @@ SHARED_RARE_WORD = 3.0  # nats: a rare word, such as a name or a number, that bo
 UNSHARED_RARE_WORD = -0.4  # nats: another rare word of the target
 UNSHARED_NUMBER = -1.0  # nats: a number that the other side lacks
 MAX_WORDS = 100  # longer sentences are truncated
+MAX_LINKS = (
+    6_000_000  # pairs of words that are learned from, each 50 bytes of memory; fewer sentences if there are more
+)
 
 _WORD = re.compile(rf"[{UNSPACED}]|[^\W{UNSPACED}]+")
 
@@ -60,6 +63,9 @@ class Lexicon:
         tgt_ids = {word: i for i, word in enumerate(_frequent(tgt_words))}
         src = [[0, *(src_ids[word] for word in words if word in src_ids)] for words in src_words]
         tgt = [[tgt_ids[word] for word in words if word in tgt_ids] for words in tgt_words]
+        n_links = sum(len(s) * len(t) for s, t in zip(src, tgt, strict=True))
+        stride = max(1, -(-n_links // MAX_LINKS))
+        src, tgt = src[::stride], tgt[::stride]
         counts = np.bincount(np.fromiter(chain.from_iterable(tgt), np.int64), minlength=len(tgt_ids))
         table = _train(src, tgt, len(src_ids) + 1, len(tgt_ids))
         return cls(src_ids, tgt_ids, table, (counts / max(1, counts.sum())).astype(np.float32))
