@@ -13,7 +13,7 @@ from transformer_mt.data.quality.corpus_filters import (
     OverlapFilter,
     UnrelatedFilter,
 )
-from transformer_mt.data.quality.filter_base import SIDE_NAMES, Filter
+from transformer_mt.data.quality.filter_base import SIDE_NAMES, Filter, FindReason
 from transformer_mt.data.quality.pair_filters import (
     CopyFilter,
     LanguageFilter,
@@ -26,9 +26,6 @@ from transformer_mt.data.quality.pair_filters import (
 )
 
 NEVER = 2.0  # as a share: no number of pairs has this severity
-
-FindReason = Callable[[str, str], str | None]
-"""Function that returns the reason why a pair has a problem, or None."""
 
 
 class CorpusCheck(NamedTuple):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from transformer_mt.data.quality.duplicates import Hashes, HashSet, hash_texts, pair_text
-from transformer_mt.data.quality.filter_base import Block, Filter, FilterContext, FilterFunction, make_block_function
+from transformer_mt.data.quality.filter_base import Block, Filter, FilterContext, FilterFunction, FindReason, PairFilter
 from transformer_mt.data.quality.lexicon import Lexicon
 from transformer_mt.data.quality.near_duplicates import (
     MAX_PAIRS,
@@ -192,7 +192,7 @@ def has_text(hashes: Hashes) -> NDArray[np.bool_]:
     return hashes != hash_texts([""])
 
 
-class UnrelatedFilter(Filter):
+class UnrelatedFilter(PairFilter):
     """Remove pairs whose sides are not translations of each other, by lexicons that are learned from the corpus."""
 
     name: ClassVar[str] = "unrelated"
@@ -200,14 +200,14 @@ class UnrelatedFilter(Filter):
     min: float = -0.3
     """minimum log-likelihood ratio, in nats per target word, of a translation against unrelated text"""
 
-    def make_function(self, context: FilterContext) -> FilterFunction:
+    def make_find_reason(self, context: FilterContext) -> FindReason:
         """Learn a lexicon from each half of a sample of the corpus. Too small a corpus is left as it is.
 
         The lower ratio counts, because a lexicon rates the pairs too highly that it has learned from.
         """
         if context.n_corpus < MIN_LEXICON_PAIRS:
             log_rank0(f"data: filter {self.name} removes nothing from fewer than {MIN_LEXICON_PAIRS:,} pairs")
-            return lambda _: {}
+            return lambda _src, _tgt: None
         sample = context.sample()
         lexicons = [Lexicon.learn(half) for half in (sample[::2], sample[1::2])]
 
@@ -215,7 +215,7 @@ class UnrelatedFilter(Filter):
             ratio = min(_ratio_per_word(lexicon, src, tgt) for lexicon in lexicons)
             return f"log-likelihood ratio {ratio:.1f} per word" if ratio < self.min else None
 
-        return make_block_function(find_reason)
+        return find_reason
 
 
 def _ratio_per_word(lexicon: Lexicon, src: str, tgt: str) -> float:

@@ -51,6 +51,8 @@ class Block:
         return self.take([i for i in range(len(self)) if i not in indices]) if indices else self
 
 
+FindReason = Callable[[str, str], str | None]
+"""Function of source and target that returns the reason why a pair has a problem, or None."""
 FilterFunction = Callable[[Block], Mapping[int, str]]
 """Function that returns the index in the block, and the reason, of each pair that the filter removes or has changed."""
 
@@ -157,18 +159,22 @@ class Filter(Section):
 
 
 class PairFilter(Filter):
-    """A filter that looks at each pair on its own."""
+    """A filter that looks at each pair on its own. It has `find_reason`, or makes it from the context."""
 
     def find_reason(self, src: str, tgt: str) -> str | None:
         """Return the reason to remove a pair, or None to keep it."""
         raise NotImplementedError
 
+    def make_find_reason(self, context: FilterContext) -> FindReason:
+        """Return the function that gives the reason to remove a pair. Raises `UserError` for an unsuitable option."""
+        return self.find_reason
+
     def make_function(self, context: FilterContext) -> FilterFunction:
-        """Return a function that applies `find_reason` to each pair."""
-        return make_block_function(self.find_reason)
+        """Return a function that looks at each pair of a block."""
+        return make_block_function(self.make_find_reason(context))
 
 
-def make_block_function(find_reason: Callable[[str, str], str | None]) -> FilterFunction:
+def make_block_function(find_reason: FindReason) -> FilterFunction:
     """Return a function of blocks that applies a function of source and target to each pair."""
 
     def apply(block: Block) -> dict[int, str]:

@@ -1,4 +1,4 @@
-"""One application of filters to a corpus, block by block, on several processes."""
+"""Apply filters to a corpus, block by block, on several processes."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ Observer = Callable[[int, Block, Sequence[str]], None]
 
 
 class FilterPipeline:
-    """One application of filters to a corpus. `reports` is complete after the last block.
+    """Filters that are applied to a corpus once. `reports` is complete after the last block.
 
-    A filter that needs all of its pairs at once (`needs_all_pairs`) starts a new pass over an intermediate table. The
-    memory is bounded by some blocks, and by what filters keep: 9 bytes per pair for `duplicate`. The result does not
-    depend on `workers`, the number of processes. Stateful filters are applied in this process.
+    A filter that needs all of its pairs at once (`needs_all_pairs`) starts a new stage, which reads an intermediate
+    table. The memory is bounded by some blocks, and by what filters keep: 9 bytes per pair for `duplicate`. The result
+    does not depend on `workers`, the number of processes. Stateful filters are applied in this process.
     """
 
     def __init__(

@@ -11,14 +11,7 @@ from pydantic import AfterValidator, Field, model_validator
 from transformer_mt.config.section import section_error, suggest
 from transformer_mt.data.language_detection import LanguageDetector
 from transformer_mt.data.languages import check_language, primary_language
-from transformer_mt.data.quality.filter_base import (
-    SIDE_NAMES,
-    Filter,
-    FilterContext,
-    FilterFunction,
-    PairFilter,
-    make_block_function,
-)
+from transformer_mt.data.quality.filter_base import SIDE_NAMES, FilterContext, FindReason, PairFilter
 from transformer_mt.data.quality.scripts import LANGUAGE_SCRIPTS, SCRIPTS, count_letters, script_share, split_units
 from transformer_mt.data.quality.signals import (
     LengthModel,
@@ -56,7 +49,7 @@ class LengthFilter(PairFilter):
         return None
 
 
-class RatioFilter(Filter):
+class RatioFilter(PairFilter):
     """Remove pairs with one side much longer than the other.
 
     Lengths are in characters, relative to the median of the corpus, so that scripts are comparable.
@@ -67,7 +60,7 @@ class RatioFilter(Filter):
     max: float = Field(default=3.0, gt=1.0)
     """how many times longer one side may be than the other, relative to the median lengths of the corpus"""
 
-    def make_function(self, context: FilterContext) -> FilterFunction:
+    def make_find_reason(self, context: FilterContext) -> FindReason:
         """Fit the typical lengths to a sample of the corpus."""
         lengths = LengthModel.fit(context.sample())
 
@@ -75,10 +68,10 @@ class RatioFilter(Filter):
             ratio = lengths.ratio(src, tgt)
             return f"ratio {ratio:.1f}" if ratio > self.max else None
 
-        return make_block_function(find_reason)
+        return find_reason
 
 
-class LanguageFilter(Filter):
+class LanguageFilter(PairFilter):
     """Remove pairs with a side that is clearly in another language. A side in doubt is kept."""
 
     name: ClassVar[str] = "language"
@@ -96,7 +89,7 @@ class LanguageFilter(Filter):
         """Return the version of the detector."""
         return importlib.metadata.version("py3langid")
 
-    def make_function(self, context: FilterContext) -> FilterFunction:
+    def make_find_reason(self, context: FilterContext) -> FindReason:
         """Load the detector. Raises `UserError` for a language that it does not know."""
         detector = LanguageDetector.load()
         expected: list[str | None] = []
@@ -123,7 +116,7 @@ class LanguageFilter(Filter):
                     return f"{name} is {other}"
             return None
 
-        return make_block_function(find_reason)
+        return find_reason
 
 
 def _check_script(value: str) -> str:
@@ -136,7 +129,7 @@ def _check_script(value: str) -> str:
 Script = Annotated[str, AfterValidator(_check_script)]
 
 
-class ScriptFilter(Filter):
+class ScriptFilter(PairFilter):
     """Remove pairs with a side whose words are nearly all in another script."""
 
     name: ClassVar[str] = "script"
@@ -150,7 +143,7 @@ class ScriptFilter(Filter):
     min_words: int = Field(default=4, ge=1)
     """sides with fewer words are kept; in scripts without spaces, characters are counted"""
 
-    def make_function(self, context: FilterContext) -> FilterFunction:
+    def make_find_reason(self, context: FilterContext) -> FindReason:
         """Look up the scripts of the languages. Raises `UserError` for a language without an entry."""
         expected: list[tuple[str, ...] | None] = []
         for key, own, language in zip(("src", "tgt"), (self.src, self.tgt), context.languages, strict=True):
@@ -168,7 +161,7 @@ class ScriptFilter(Filter):
                     return f"only {share:.0%} of the {name}'s words are {' or '.join(map(str.title, scripts))}"
             return None
 
-        return make_block_function(find_reason)
+        return find_reason
 
 
 class CopyFilter(PairFilter):
@@ -254,7 +247,7 @@ def _check_pattern(pattern: str) -> str:
 Pattern = Annotated[str, AfterValidator(_check_pattern)]
 
 
-class RegexFilter(Filter):
+class RegexFilter(PairFilter):
     r"""Remove pairs by a regular expression of the package `regex`, which knows classes such as \p{Han}."""
 
     name: ClassVar[str] = "regex"
@@ -272,7 +265,7 @@ class RegexFilter(Filter):
             raise section_error("", "set exactly one of drop and keep")
         return self
 
-    def make_function(self, context: FilterContext) -> FilterFunction:
+    def make_find_reason(self, context: FilterContext) -> FindReason:
         """Compile the expression."""
         pattern = self.drop if self.drop is not None else self.keep
         search = _compile(str(pattern)).search
@@ -287,4 +280,4 @@ class RegexFilter(Filter):
                 is_found = search(src) is not None or search(tgt) is not None
             return reason if is_found == (self.drop is not None) else None
 
-        return make_block_function(find_reason)
+        return find_reason
