@@ -251,7 +251,7 @@ def test_near_overlap_finds_similar_text(apply: Apply) -> None:
 
 @pytest.mark.parametrize(("number", "error"), [("INT", KeyboardInterrupt), ("TERM", SystemExit)])
 def test_the_command_ends_with_an_interrupted_filter(number: str, error: type[BaseException], apply: Apply) -> None:
-    command = f"echo $$ > pid; kill -{number} {os.getpid()}; exec sleep 600"
+    command = f"echo $$ > pid; sleep 0.5; kill -{number} {os.getpid()}; exec sleep 600"  # once it has started
     with pytest.raises(error):
         apply(NUMBERED, {"command": {"run": command, "min": 0}})
     with pytest.raises(ProcessLookupError):
