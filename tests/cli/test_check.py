@@ -48,7 +48,8 @@ def test_removed_pairs_are_listed_with_their_lines(run_copy: Path, tmt: Tmt) -> 
     printed = assert_succeeded(tmt("check", "tiny.yaml", filter_, "--show-removed", "regex"))
     assert printed.startswith("train.en:7\tmatches <b>\t<b>one</b> two three\t")
     assert_user_error(
-        tmt("check", "tiny.yaml", filter_, "--show-removed", "length"), "has no filter length; it has regex"
+        tmt("check", "tiny.yaml", filter_, "--show-removed", "length"),
+        "does not contain length; add it",
     )
 
 

@@ -46,7 +46,7 @@ def test_message_about_missing_arguments_names_no_optional_one(command: str, mis
         (("config", "tiny.yaml", "seed=x"), ("command line: seed: Input should be a valid integer",)),
         (("translate",), ("arguments are required",)),
         (("translate", "runs/nope", "one"), ("runs/nope: no such run folder; `tmt train` makes one",)),
-        (("translate", "tiny.yaml", "one"), ("tiny.yaml: no such run folder",)),
+        (("translate", "tiny.yaml", "one"), ("tiny.yaml: is a file, not a run folder; pass the folder of its run",)),
         (("translate", "W/folder", "one"), ("W/folder: is not a run folder (it has no run.json)",)),
         (("translate", "RUN", "one", "--input", "F"), ("give texts or --input, not both",)),
         (("translate", "RUN", "--input", "W/nope"), ("W/nope: no such file",)),

@@ -24,7 +24,7 @@ def make_finding(name: str, severity: Severity, remedy: str, group: str = "conte
 
 
 FINDINGS = [
-    make_finding("shifted", Severity.ERROR, "just before this range, delete 1 line of the target", "alignment"),
+    make_finding("shifted", Severity.ERROR, "at its start, delete 1 line of the target", "alignment"),
     make_finding("repeated pair", Severity.WARNING, "duplicate", "duplicates"),
     make_finding("empty", Severity.WARNING, "length"),
     make_finding("length", Severity.ERROR, "length: {max: 200}"),

@@ -101,10 +101,16 @@ def test_exported_model_is_refused_with_a_command_to_type(tmp_path: Path) -> Non
         RunFolder.open(folder)
 
 
-@pytest.mark.parametrize("which", ["missing", "file"])
-def test_missing_folder_is_refused(which: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("which", "message"),
+    [
+        ("missing", "no such run folder; `tmt train` makes one"),
+        ("file", "is a file, not a run folder; pass the folder"),
+    ],
+)
+def test_missing_folder_is_refused(which: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match="no such run folder; `tmt train` makes one"):
+    with pytest.raises(UserError, match=message):
         RunFolder.open(tmp_path / which)
 
 

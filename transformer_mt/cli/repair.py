@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from transformer_mt.pipeline.repair import RepairReport
 
 EFFECTS = {
-    "cut": "lines without a counterpart are removed",
+    "cut": "lines without a certain counterpart are removed",
     "shift": "pairs get the target of another line",
     "clean": "pairs get cleaned text",
     "drop": "pairs are removed",
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> None:
     _show(report)
     for name, metrics in comparisons.items():
         _show_comparison(name, metrics)
-    if not args.train:
+    if not args.train and report.counts:
         print(f"\nlook at {report.folder}/changes.tsv; next: tmt train --config {report.config_path}")
 
 

@@ -68,16 +68,16 @@ def read_lines(path: Path, errors: Errors = "strict") -> Iterator[str]:
         raise UserError(f"{path}:{number + 1}: the .gz is truncated or damaged ({error}); fetch it again") from None
 
 
-def zip_lines(*paths: Path, errors: Errors = "strict") -> Iterator[tuple[str, ...]]:
-    """Yield line N of every file, for each N. Raises `UserError` if the files differ in length."""
+def zip_lines(
+    *paths: Path, errors: Errors = "strict", remedy: str = "find the first line that does not"
+) -> Iterator[tuple[str, ...]]:
+    """Yield line N of every file, for each N. Raises `UserError` with the remedy if the files differ in length."""
     files = [read_lines(path, errors) for path in paths]
     for number, row in enumerate(zip_longest(*files), start=1):
         if None in row:
             counts = [number - (line is None) + sum(1 for _ in rest) for line, rest in zip(row, files, strict=True)]
             found = ", ".join(f"{path} has {count:,} lines" for path, count in zip(paths, counts, strict=True))
-            raise UserError(
-                f"{found}: line N of one must belong to line N of the other;\nfind the first line that does not"
-            )
+            raise UserError(f"{found}: line N of one must belong to line N of the other;\n{remedy}")
         yield row
 
 
@@ -91,5 +91,6 @@ def read_aligned_files(*paths: Path) -> list[list[str]]:
 
 def read_pairs(src: Path, tgt: Path, errors: Errors = "strict") -> Iterator[SentencePair]:
     """Yield the pairs of two line-aligned files. Raises `UserError` if the files differ in length."""
-    for number, (src_line, tgt_line) in enumerate(zip_lines(src, tgt, errors=errors), start=1):
+    remedy = "tmt check X.yaml finds the first shifted line, tmt repair X.yaml pairs the lines again"
+    for number, (src_line, tgt_line) in enumerate(zip_lines(src, tgt, errors=errors, remedy=remedy), start=1):
         yield SentencePair(src_line, tgt_line, str(src), number)

@@ -103,7 +103,7 @@ def explain_offset(offset: int | None) -> tuple[str, str]:
     lines = f"{n_lines} line{'s' if n_lines > 1 else ''}"
     return (
         f"source line N corresponds to target line N{offset:+d}",
-        f"just before this range, delete {lines} of the {side}, or insert {lines} into the {other}",
+        f"at its start, delete {lines} of the {side}, or insert {lines} into the {other}; or run tmt repair",
     )
 
 

@@ -176,11 +176,11 @@ FilterItem = tuple[str, dict[str, Any]]  # name and options
 
 
 def suggest_filters(findings: Sequence[Finding]) -> str:
-    """Return `data.filters` as YAML, or "" without filters. Filters for findings without a warning are commented out.
+    """Return `data.filters` as YAML, or "" without filters. Optional ones are commented out.
 
     They are in the order of `FILTERS`: normalisation comes first.
     """
-    needed = _merge([finding for finding in findings if finding.severity > Severity.OK])
+    needed = _merge([f for f in findings if f.severity > Severity.OK or f.group == "overlap"])  # it spoils any score
     optional = [item for item in _merge(findings) if item not in needed and item[0] not in {name for name, _ in needed}]
     filters = sorted([*needed, *optional], key=lambda item: list(FILTERS).index(item[0]))
     lines = [f"    {'- ' if item in needed else '# - '}{_write_item(item)}\n" for item in filters]
@@ -228,5 +228,5 @@ def _render_filters(findings: Sequence[Finding]) -> str:
     suggested = suggest_filters(findings)
     if not suggested:
         return ""
-    note = "These filters remove or repair the pairs above. Filters for findings below a warning are commented out."
+    note = "These filters remove or repair the pairs above. Except overlap, those below a warning are comments."
     return f"<h2>Suggested filters</h2><p>{note}</p><pre>{escape(suggested)}</pre>\n"

@@ -105,8 +105,8 @@ def iterate_affected_pairs(config: Config, name: str) -> Iterator[PairExample]:
     filters = config.data.filters
     numbers = [number for number, filter_ in enumerate(filters) if filter_.name == name]
     if not numbers:
-        listed = ", ".join(dict.fromkeys(filter_.name for filter_ in filters)) or "no filter"
-        raise UserError(f"data.filters: has no filter {name}; it has {listed}")
+        listed = ", ".join(dict.fromkeys(filter_.name for filter_ in filters)) or "none"
+        raise UserError(f"data.filters: does not contain {name}; add it, to see what it removes (present: {listed})")
     corpus = load_source(config, config.data.train)
     for number in numbers:
         yield from iterate_affected(corpus, filters, number, *filter_arguments(config))

@@ -39,7 +39,7 @@ class InitialConfig:
         sides = (self.src_lang, self.statistics.src), (self.tgt_lang, self.statistics.tgt)
         lines = [f"{self.statistics.n_pairs:,} sentence pairs", *(_describe_side(*side) for side in sides)]
         if self.statistics.n_empty:
-            lines.append(f"{self.statistics.n_empty:,} more pairs have an empty side and will be dropped")
+            lines.append(f"dropped because a side is empty: {self.statistics.n_empty:,}")
         return lines
 
     def render(self, path: Path) -> str:

@@ -191,9 +191,9 @@ def _align(files: Sequence[tuple[_Text, _Text]], folder: Path, record: Callable[
         )
         src_rows, tgt_rows = alignment.matching_rows(len(src.lines), len(tgt.lines))
         for row in _find_unpaired(src_rows, len(src.lines)):
-            record(Change("cut", "misaligned: no target", src.locate(row), "", src.lines[row], ""))
+            record(Change("cut", "misaligned: no target, or doubtful", src.locate(row), "", src.lines[row], ""))
         for row in _find_unpaired(tgt_rows, len(tgt.lines)):
-            record(Change("cut", "misaligned: no source", "", tgt.locate(row), "", tgt.lines[row]))
+            record(Change("cut", "misaligned: no source, or doubtful", "", tgt.locate(row), "", tgt.lines[row]))
         for i in np.flatnonzero(src_rows != tgt_rows).tolist():
             a, b = int(src_rows[i]), int(tgt_rows[i])
             record(Change("shift", "misaligned", src.locate(a), tgt.locate(b), src.lines[a], tgt.lines[b]))

@@ -125,6 +125,8 @@ class RunFolder:
     def open(cls, path: str | Path) -> RunFolder:
         """Open an existing run for reading. Raises `UserError` if it is missing, or its format is unknown."""
         run = cls(Path(path))
+        if run.path.is_file():
+            raise UserError(f"{run.path}: is a file, not a run folder; pass the folder of its run, such as runs/mine")
         if not run.path.is_dir():
             raise UserError(f"{run.path}: no such run folder; `tmt train` makes one under runs/")
         if not run.exists() and (run.path / EXPORT).exists():
