@@ -217,7 +217,7 @@ def _explain(error: ValidationError, tree: Tree) -> list[str]:
         path = _path_in_file(detail["loc"], tree)
         if detail["type"] == "section_error":  # it names a key of the section that pydantic reports
             path = (*path, *filter(None, detail.get("ctx", {})["key"].split(".")))
-        message = describe_error(cast(dict[str, Any], detail), _keys_at(path[:-1]), ".".join(map(str, path)))
+        message = describe_error(cast(dict[str, Any], detail), _keys_to_suggest(path), ".".join(map(str, path)))
         messages.setdefault(path, []).append(message)
     return [
         _error_line(tree, path, "; or: ".join(dict.fromkeys(messages[path])))
@@ -239,6 +239,12 @@ def _path_in_file(loc: KeyPath, tree: Tree) -> KeyPath:
             continue
         path = (*path, key)
     return path
+
+
+def _keys_to_suggest(path: KeyPath) -> list[str]:
+    """Return the keys beside a wrong one; or `section.key`, if sections have the key that is at the top level."""
+    dotted = [f"{name}.{path[0]}" for name in Config.model_fields if len(path) == 1 and path[0] in _keys_at((name,))]
+    return dotted or _keys_at(path[:-1])
 
 
 def _keys_at(path: KeyPath) -> list[str]:
