@@ -80,7 +80,10 @@ def test_a_signal_ends_all_processes_without_a_traceback(
             os.killpg(process.pid, number)
         else:
             os.kill(process.pid if victim == "parent" else workers[0], number)
-        _, errors = process.communicate(timeout=20)
+        try:
+            _, errors = process.communicate(timeout=20)
+        finally:
+            process.kill()
         assert process.returncode == status
         assert wait_until(lambda: not any(map(is_running, workers)), 10)
         assert "Traceback" not in errors

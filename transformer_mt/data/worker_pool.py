@@ -10,7 +10,7 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import active_children, get_context, parent_process
@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from transformer_mt.errors import UserError
 
 ITEMS_AHEAD = 3  # per worker, so that none waits for its next item
+WAKE_SECONDS = 1.0
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -45,9 +46,16 @@ class WorkerPool:
         for item in items:
             pending.append(self.submit(function, item))
             if len(pending) > self._ahead:
-                yield pending.popleft().result()
+                yield wait_for(pending.popleft())
         while pending:
-            yield pending.popleft().result()
+            yield wait_for(pending.popleft())
+
+
+def wait_for(future: Future[R]) -> R:
+    """Return the result of a future. A signal that another thread received is handled when this one wakes up."""
+    while not future.done():
+        wait([future], timeout=WAKE_SECONDS)
+    return future.result()
 
 
 @contextmanager

@@ -29,7 +29,7 @@ from transformer_mt.data.quality.filter_base import (
 from transformer_mt.data.quality.filter_pipeline import SAMPLE_SIZE, EvenSample, make_block, read_blocks
 from transformer_mt.data.quality.findings import Finding, Histogram
 from transformer_mt.data.quality.scripts import LANGUAGE_SCRIPTS, split_units
-from transformer_mt.data.worker_pool import open_pool
+from transformer_mt.data.worker_pool import open_pool, wait_for
 from transformer_mt.system.severity import Severity
 
 LONGEST, BIN = 100, 5  # words or characters in the histogram of lengths
@@ -156,7 +156,7 @@ def check_pairs(
             stateful = pool.submit(_run_stateful_checks, "compared")
             blocks = pool.map_in_order(_check_block, _batches(corpus))
             found = CheckCounts.collect(corpus, log_progress(blocks, "checked", len(corpus)))
-            others = stateful.result()
+            others = wait_for(stateful)
         found.counts.update(others.counts)
         found.examples |= others.examples
     findings = [finding for check in CHECKS if (finding := summarize_check(check, found, len(corpus)))]
