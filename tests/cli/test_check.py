@@ -88,5 +88,7 @@ def test_a_page_is_written_with_the_findings(run_copy: Path, tmt: Tmt) -> None:
         (("tiny.yaml", "--workers", "0"), "--workers: 0: pass at least 1 process"),
     ],
 )
-def test_wrong_arguments_are_refused(in_tiny: Path, tmt: Tmt, arguments: tuple[str, ...], message: str) -> None:
+def test_wrong_arguments_are_refused(
+    tiny_run: Path, in_tiny: Path, tmt: Tmt, arguments: tuple[str, ...], message: str
+) -> None:
     assert_user_error(tmt("check", *arguments), message)
