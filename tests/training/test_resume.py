@@ -22,6 +22,7 @@ from transformer_mt.config.root import Config
 from transformer_mt.errors import UserError
 from transformer_mt.pipeline import train as pipeline
 from transformer_mt.runs import checkpoints, metadata
+from transformer_mt.runs.config import KeepConfig
 from transformer_mt.runs.folder import CheckpointInfo, RunFolder
 from transformer_mt.runs.manifest import write_manifest
 from transformer_mt.training.metrics_logger import MetricsLogger
@@ -258,6 +259,30 @@ def test_run_killed_while_scoring_test_sets_records_each_score_once(
 
 class Killed(BaseException):
     """Ends the process like SIGKILL: no handler catches it."""
+
+
+def test_resume_deletes_checkpoints_that_a_killed_run_left_undeleted(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make_config(text, tmp_path)
+    config = config.model_copy(update={"keep": KeepConfig(best=1, last=1)})
+    prune = checkpoints.prune
+
+    def killed_prune(run: RunFolder, keep: KeepConfig) -> None:
+        last = run.list_checkpoints()[-1]
+        if last.step == STEPS and last.scores:
+            raise Killed
+        prune(run, keep)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints, "prune", killed_prune)
+        with pytest.raises(Killed):
+            pipeline.train(config)
+    run = RunFolder(tmp_path / "run")
+    before = [*run.checkpoint_folders()]
+    pipeline.train(config)
+    kept = {run.find_checkpoint("best").step, STEPS}
+    assert set(run.checkpoint_folders()) == kept < {*before}
 
 
 def kill_at(moment: int, patch: pytest.MonkeyPatch) -> None:

@@ -246,7 +246,11 @@ class Trainer:
         info = CheckpointInfo(self.run.checkpoint_folder(step), step, self.validation.metric, scores, stopped)
         with self.average_parameters() as raw_weights:
             checkpoints.save(info, self.train_step.model, self.state(raw_weights))
-        if not (self.progress.skipped_in_a_row or self.progress.diverged_at):  # a rollback may need the older ones
+        self.prune_checkpoints()
+
+    def prune_checkpoints(self) -> None:
+        """Delete the checkpoints that `keep` does not list, unless a rollback may need them."""
+        if not (self.progress.skipped_in_a_row or self.progress.diverged_at):
             checkpoints.prune(self.run, self.keep)
 
     def state(self, raw_weights: dict[str, Tensor] | None) -> State:
@@ -283,6 +287,7 @@ class Trainer:
             self.ledger.restore(state.get("ledger"))  # None if the ledger was off at that checkpoint
         if self.ranks.is_rank0:
             checkpoints.delete_later_checkpoints(self.run, info.step)
+            self.prune_checkpoints()  # a kill may have come between the last save and its pruning
         self.logger.truncate(info.step, is_scored=bool(info.scores))
 
     def roll_back(self) -> None:
