@@ -6,6 +6,7 @@ import io
 import itertools
 import os
 import shutil
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -20,6 +21,7 @@ import pytest
 from helpers import Tmt
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the workers share the cores, and tiny models are fastest so
+signal.signal(signal.SIGINT, signal.default_int_handler)  # also if a shell started the tests in the background
 
 if TYPE_CHECKING:
     from transformer_mt.data.encoding import EncodedCorpus

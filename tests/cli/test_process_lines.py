@@ -132,7 +132,6 @@ def test_a_signal_ends_the_wait_for_a_line(number: int, status: int, tiny_run: P
         stdin=PIPE,
         stdout=PIPE,
         stderr=PIPE,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell in the background ignores it
     ) as process:
         assert process.stdin and process.stdout and process.stderr
         process.stdin.write(b"one\n")
