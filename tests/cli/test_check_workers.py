@@ -22,7 +22,7 @@ from transformer_mt.pipeline import check
 def nothing():
     pass
 
-def work_slowly(*_):
+def work_slowly(state, item):
     time.sleep(600)
 
 def check_corpus(*_):

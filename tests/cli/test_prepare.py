@@ -86,9 +86,9 @@ def test_settings_with_which_an_existing_run_would_not_resume_are_refused(run_co
 SLOW_BLOCKS = """
 import time
 from transformer_mt.cli.main import main
-from transformer_mt.data import array_files, blocks, encoding
+from transformer_mt.data import array_files, blocks, worker_pool
 
-blocks.BLOCK_SIZE, encoding.MIN_PAIRS_PER_WORKER, array_files.SAVE_SECONDS = 5, 1, 0
+blocks.BLOCK_SIZE, worker_pool.MIN_PAIRS_PER_WORKER, array_files.SAVE_SECONDS = 5, 1, 0
 save_progress = array_files.ArrayWriter.save_progress
 
 def save_slowly(self, state):

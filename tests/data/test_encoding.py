@@ -14,7 +14,7 @@ import pytest
 from helpers import read_folder
 
 from transformer_mt.config.root import Config
-from transformer_mt.data import array_files, block_encoding, blocks, encoding
+from transformer_mt.data import array_files, block_encoding, blocks, worker_pool
 from transformer_mt.data.array_files import ArrayWriter
 from transformer_mt.data.batches import BatchStream
 from transformer_mt.data.block_encoding import BlockEncoder, LengthLimit, LengthLimitCounts
@@ -180,7 +180,7 @@ def test_ids_of_large_vocabularies_have_32_bits(vocab_size: int, dtype: type) ->
 def in_blocks_of_2(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "BLOCK_SIZE", 2)
     monkeypatch.setattr(array_files, "SAVE_SECONDS", 0)
-    monkeypatch.setattr(encoding, "MIN_PAIRS_PER_WORKER", 1)
+    monkeypatch.setattr(worker_pool, "MIN_PAIRS_PER_WORKER", 1)
 
 
 def arrays(folder: str) -> dict[str, bytes]:

@@ -168,7 +168,8 @@ def test_real_text_has_few_warnings(multi30k: Corpus, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_several_processes_find_the_same(builtin: Corpus, tmp_path: Path) -> None:
+def test_several_processes_find_the_same(builtin: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("transformer_mt.data.worker_pool.MIN_PAIRS_PER_WORKER", 1)
     pairs, held_out = [*builtin[0]] * 12, builtin[1]
     plant(pairs, held_out)
     one, two = (check(tmp_path, pairs, held_out, workers) for workers in (1, 2))

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -128,8 +128,6 @@ def _apply_length_limit(
 
 # --- several processes ------------------------------------------------------------------------------------------------
 
-_encoder: list[BlockEncoder] = []  # the encoder of a worker process
-
 
 def encode_blocks(batches: Iterable[Any], encoder: BlockEncoder, workers: int) -> Iterator[EncodedBlock]:
     """Yield the encoded blocks in order. The result does not depend on the number of processes.
@@ -140,25 +138,11 @@ def encode_blocks(batches: Iterable[Any], encoder: BlockEncoder, workers: int) -
     if workers <= 1:
         yield from map(encoder, batches)
         return
-    with open_pool(workers, _make_encoder, _EncoderSpec.of(encoder)) as pool:
-        yield from pool.map_in_order(_encode, batches)
+    spec = encoder.tokenizers.to_dict(), encoder.limit  # tokenizers themselves cannot be sent
+    with open_pool(workers, _make_encoder, *spec) as pool:
+        yield from pool.map_in_order(BlockEncoder.__call__, batches)
 
 
-class _EncoderSpec(NamedTuple):
-    """What a worker process needs to make its encoder. Tokenizers themselves cannot be sent."""
-
-    tokenizers: dict[str, Any]
-    limit: LengthLimit | None
-
-    @classmethod
-    def of(cls, encoder: BlockEncoder) -> _EncoderSpec:
-        return cls(encoder.tokenizers.to_dict(), encoder.limit)
-
-
-def _make_encoder(spec: _EncoderSpec) -> None:
+def _make_encoder(tokenizers: dict[str, Any], limit: LengthLimit | None) -> BlockEncoder:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    _encoder[:] = [BlockEncoder(TokenizerPair.from_dict(spec.tokenizers), spec.limit)]
-
-
-def _encode(batch: Any) -> EncodedBlock:
-    return _encoder[0](batch)
+    return BlockEncoder(TokenizerPair.from_dict(tokenizers), limit)

@@ -22,11 +22,11 @@ from transformer_mt.data.blocks import log_progress
 from transformer_mt.data.bucketing import Lengths, Rows
 from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
+from transformer_mt.data.worker_pool import limit_workers
 from transformer_mt.system.files import check_cache_space, make_once
 
 FORMAT_VERSION = 6  # of the arrays on disk; part of the cache key
 BYTES_PER_PAIR = 20  # two offsets and a row
-MIN_PAIRS_PER_WORKER = 20_000  # a process takes seconds to start
 SAMPLE_SIZE = 1000  # pairs from which the size of the arrays is predicted
 
 Offsets = NDArray[np.int64]
@@ -121,7 +121,7 @@ def _write_arrays(corpus: ParallelCorpus, encoder: BlockEncoder, folder: Path, w
         if n_rows == 0:
             for side in ends:
                 arrays.append(f"{side}.offsets", np.zeros(1, np.int64))
-        workers = min(workers, (len(corpus) - n_rows) // MIN_PAIRS_PER_WORKER)
+        workers = limit_workers(workers, len(corpus) - n_rows)
         blocks = encode_blocks(_batches_from(corpus, n_rows), encoder, workers)
         for block in log_progress(blocks, "encoded", len(corpus), n_rows):
             arrays.append("rows", block.kept + n_rows)

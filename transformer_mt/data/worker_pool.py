@@ -10,62 +10,66 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor, wait
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from functools import cache, partial
 from multiprocessing import active_children, get_context, parent_process
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from transformer_mt.errors import UserError
 
 ITEMS_AHEAD = 3  # per worker, so that none waits for its next item
-WAKE_SECONDS = 1.0
+MIN_PAIRS_PER_WORKER = 20_000  # a process takes seconds to start
 
+S = TypeVar("S")
 T = TypeVar("T")
 R = TypeVar("R")
 
 
-class WorkerPool:
-    """Processes that call functions for this one. `open_pool` makes it."""
+class WorkerPool(Generic[S]):
+    """Processes that call functions for this one. `open_pool` makes it.
+
+    Each process makes a state of type `S` at its first call, and passes it to every function.
+    """
 
     def __init__(self, executor: ProcessPoolExecutor, n_workers: int) -> None:
         self._executor, self._ahead = executor, ITEMS_AHEAD * n_workers
 
-    def submit(self, function: Callable[[T], R], item: T) -> Future[R]:
-        """Let a worker call a function, and return its future result."""
+    def submit(self, function: Callable[[S, T], R], item: T) -> Future[R]:
+        """Let a worker call `function(state, item)`, and return its future result."""
         # a process that is started here inherits the mask: Ctrl-C also reaches it, but its parent ends it
         previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            return self._executor.submit(function, item)
+            return self._executor.submit(_call_with_state, function, item)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, previous)
 
-    def map_in_order(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+    def map_in_order(self, function: Callable[[S, T], R], items: Iterable[T]) -> Iterator[R]:
         """Yield the results in the order of the items, and submit only a few items ahead."""
         pending = deque[Future[R]]()
         for item in items:
             pending.append(self.submit(function, item))
             if len(pending) > self._ahead:
-                yield wait_for(pending.popleft())
+                yield pending.popleft().result()
         while pending:
-            yield wait_for(pending.popleft())
+            yield pending.popleft().result()
 
 
-def wait_for(future: Future[R]) -> R:
-    """Return the result of a future. A signal that another thread received is handled when this one wakes up."""
-    while not future.done():
-        wait([future], timeout=WAKE_SECONDS)
-    return future.result()
+def limit_workers(workers: int, n_pairs: int) -> int:
+    """Return the number of processes that is worth its start for some pairs: 1 means this process alone."""
+    return max(1, min(workers, n_pairs // MIN_PAIRS_PER_WORKER))
 
 
 @contextmanager
-def open_pool(n_workers: int, initializer: Callable[..., None], *arguments: Any) -> Generator[WorkerPool]:
-    """Yield a pool whose workers first call `initializer(*arguments)`. An error in the context ends them at once.
+def open_pool(n_workers: int, make_state: Callable[..., S], *arguments: Any) -> Generator[WorkerPool[S]]:
+    """Yield a pool whose workers keep the state `make_state(*arguments)`. An error in the context ends them at once.
 
     Raises:
         UserError: A worker was killed, or could not start.
     """
-    executor = ProcessPoolExecutor(n_workers, get_context("spawn"), _start_worker, (initializer, arguments))
+    initializer = (partial(make_state, *arguments),)
+    executor = ProcessPoolExecutor(n_workers, get_context("spawn"), _start_worker, initializer)
     try:
         yield WorkerPool(executor, n_workers)
     except BaseException as error:
@@ -81,9 +85,24 @@ def open_pool(n_workers: int, initializer: Callable[..., None], *arguments: Any)
         executor.shutdown(cancel_futures=True)
 
 
-def _start_worker(initializer: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+# --- in a worker process ----------------------------------------------------------------------------------------------
+
+_make_state: list[Callable[[], Any]] = []
+
+
+def _start_worker(make_state: Callable[[], Any]) -> None:
     threading.Thread(target=_exit_with_parent, daemon=True).start()
-    initializer(*arguments)
+    _make_state[:] = [make_state]
+
+
+@cache
+def _state() -> Any:
+    """Make the state at the first call, because the parent would not see an error of the start of a process."""
+    return _make_state[0]()
+
+
+def _call_with_state(function: Callable[[Any, T], R], item: T) -> R:
+    return function(_state(), item)
 
 
 def _exit_with_parent() -> None:

@@ -85,7 +85,7 @@ def test_result_is_the_same_in_every_process_and_for_every_block_size(
 
 @pytest.mark.slow
 def test_several_processes_filter_in_the_same_way(write_corpus: WriteCorpus, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("transformer_mt.data.quality.filter_pipeline.MIN_PAIRS_PER_WORKER", 1)
+    monkeypatch.setattr("transformer_mt.data.worker_pool.MIN_PAIRS_PER_WORKER", 1)
     monkeypatch.setattr("transformer_mt.data.blocks.BLOCK_SIZE", 50)
     corpus = write_corpus([(f"word {i % 37} ", f"Wort {i % 23}") for i in range(2000)])
     names = "normalize", "ratio", {"duplicate": {"of": "src"}}, "language", {"regex": {"drop": "11"}}, "unrelated"
@@ -93,6 +93,21 @@ def test_several_processes_filter_in_the_same_way(write_corpus: WriteCorpus, mon
     found = [filter_corpus(corpus, filters, ("en", "de"), {}, Path(f"cache{n}"), workers=n) for n in (1, 2)]
     assert ([*found[0]], found[0].filters) == ([*found[1]], found[1].filters)
     assert [report.n_affected for report in found[0].filters[:3]] == [2000, 0, 1963]
+
+
+@pytest.mark.slow
+def test_the_error_of_a_filter_in_a_worker_is_that_of_one_process(
+    write_corpus: WriteCorpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("transformer_mt.data.worker_pool.MIN_PAIRS_PER_WORKER", 1)
+    corpus = write_corpus([("word", "Wort")] * 4)
+    filters = TypeAdapter(FilterList).validate_python(["language"])
+    messages = set[str]()
+    for workers in (1, 2):
+        with pytest.raises(UserError) as caught:
+            filter_corpus(corpus, filters, ("en", "tlh"), {}, Path("cache"), workers=workers)
+        messages.add(str(caught.value))
+    assert len(messages) == 1 and "tlh" in messages.pop()
 
 
 @pytest.mark.parametrize("n_removed", [0, 1, 99, 100, 101, 1000])

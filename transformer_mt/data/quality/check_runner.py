@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from transformer_mt.data.quality.filter_base import (
 from transformer_mt.data.quality.filter_pipeline import SAMPLE_SIZE, EvenSample, make_block, read_blocks
 from transformer_mt.data.quality.findings import Finding, Histogram
 from transformer_mt.data.quality.scripts import LANGUAGE_SCRIPTS, split_units
-from transformer_mt.data.worker_pool import open_pool, wait_for
+from transformer_mt.data.worker_pool import limit_workers, open_pool
 from transformer_mt.system.severity import Severity
 
 LONGEST, BIN = 100, 5  # words or characters in the histogram of lengths
@@ -149,14 +149,15 @@ def check_pairs(
         UserError: A process was killed, or could not start.
     """
     task = CheckTask(corpus, languages, held_out, misaligned)
+    workers = limit_workers(workers, len(corpus))
     if workers == 1:
         found = run_checks(task, CHECKS)
     else:
-        with open_pool(workers, _set_task, task) as pool:
-            stateful = pool.submit(_run_stateful_checks, "compared")
-            blocks = pool.map_in_order(_check_block, _batches(corpus))
+        with open_pool(workers, _CheckWorker, task) as pool:
+            stateful = pool.submit(_CheckWorker.run_stateful_checks, "compared")
+            blocks = pool.map_in_order(_CheckWorker.check_block, _batches(corpus))
             found = CheckCounts.collect(corpus, log_progress(blocks, "checked", len(corpus)))
-            others = wait_for(stateful)
+            others = stateful.result()
         found.counts.update(others.counts)
         found.examples |= others.examples
     findings = [finding for check in CHECKS if (finding := summarize_check(check, found, len(corpus)))]
@@ -174,11 +175,25 @@ def run_checks(
 
 # --- worker processes -------------------------------------------------------------------------------------------------
 
-_task: list[CheckTask] = []  # the task of a worker process
 
+class _CheckWorker:
+    """Checks a corpus in a process of a pool."""
 
-def _set_task(task: CheckTask) -> None:
-    _task[:] = [task]
+    def __init__(self, task: CheckTask) -> None:
+        self.task = task
+
+    @cached_property
+    def _checker(self) -> BlockChecker:
+        return BlockChecker(self.task, [check for check in CHECKS if not check.is_stateful])
+
+    def check_block(self, item: tuple[int, Any]) -> BlockResult:
+        """Apply the checks that look at each pair on its own to a record batch with a first row."""
+        first, batch = item
+        return self._checker(make_block(batch, np.arange(first, first + len(batch))))
+
+    def run_stateful_checks(self, verb: str) -> CheckCounts:
+        """Apply the checks that need all pairs in order. The progress is logged with `verb`."""
+        return run_checks(self.task, [check for check in CHECKS if check.is_stateful], verb, count_lengths=False)
 
 
 def _batches(corpus: ParallelCorpus) -> Iterator[tuple[int, Any]]:
@@ -187,20 +202,6 @@ def _batches(corpus: ParallelCorpus) -> Iterator[tuple[int, Any]]:
     for batch in corpus.batches():
         yield first, batch
         first += len(batch)
-
-
-def _run_stateful_checks(verb: str) -> CheckCounts:
-    return run_checks(_task[0], [check for check in CHECKS if check.is_stateful], verb, count_lengths=False)
-
-
-def _check_block(item: tuple[int, Any]) -> BlockResult:
-    first, batch = item
-    return _stateless_checker()(make_block(batch, np.arange(first, first + len(batch))))
-
-
-@lru_cache(maxsize=1)
-def _stateless_checker() -> BlockChecker:
-    return BlockChecker(_task[0], [check for check in CHECKS if not check.is_stateful])
 
 
 # --- findings ---------------------------------------------------------------------------------------------------------

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from itertools import groupby
+from itertools import groupby, repeat
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,18 @@ import numpy as np
 from transformer_mt.data.arrow_table import TableWriter, read_batches
 from transformer_mt.data.blocks import log_progress
 from transformer_mt.data.corpus import ParallelCorpus
-from transformer_mt.data.quality.filter_base import Block, Filter, FilterContext, FilterReport, PairExample
-from transformer_mt.data.worker_pool import open_pool
+from transformer_mt.data.quality.filter_base import (
+    Block,
+    Filter,
+    FilterContext,
+    FilterFunction,
+    FilterReport,
+    PairExample,
+)
+from transformer_mt.data.worker_pool import limit_workers, open_pool
 
 SAMPLE_SIZE = 10_000  # pairs from which filters learn what is typical
 MAX_EXAMPLES = 100  # pairs that a report keeps of each filter
-MIN_PAIRS_PER_WORKER = 20_000  # a process takes seconds to start
 
 HeldOut = Mapping[str, ParallelCorpus]
 Observer = Callable[[int, Block, Sequence[str]], None]
@@ -49,7 +56,7 @@ class FilterPipeline:
         self.corpus, self.filters, self.folder = corpus, filters, folder
         self._languages, self._held_out, self._observe = languages, held_out, observe
         self._skip_unknown_languages = skip_unknown_languages
-        self._workers = min(workers, len(corpus) // MIN_PAIRS_PER_WORKER)
+        self._workers = limit_workers(workers, len(corpus))
         self._n_seen, self._n_affected = [0] * len(filters), [0] * len(filters)
         self._examples = [EvenSample() for _ in filters]
 
@@ -97,22 +104,21 @@ class FilterPipeline:
             skip_unknown_languages=self._skip_unknown_languages,
         )
         blocks = log_progress(source(), "filtered", n_pairs)
-        for is_stateful, group in groupby(numbers, lambda number: self.filters[number].is_stateful):
-            blocks = self._apply_group([*group], context, blocks, 1 if is_stateful else self._workers)
-        yield from blocks
-
-    def _apply_group(
-        self, numbers: Sequence[int], context: FilterContext, blocks: Iterator[Block], workers: int
-    ) -> Iterator[Block]:
-        filters = [self.filters[number] for number in numbers]
-        if workers <= 1:
-            block_filter = BlockFilter(filters, context)
-            for block in blocks:
-                yield self._record(numbers, block_filter(block))
-            return
-        with open_pool(workers, _make_block_filter, filters, context) as pool:
-            for result in pool.map_in_order(_filter_block, blocks):
-                yield self._record(numbers, result)
+        groups = [[*group] for _, group in groupby(numbers, lambda number: self.filters[number].is_stateful)]
+        filters = [[self.filters[number] for number in group] for group in groups]
+        local = GroupedFilters(filters, context)
+        with ExitStack() as stack:
+            pool = None
+            if self._workers > 1 and not all(filter_.is_stateful for group in filters for filter_ in group):
+                pool = stack.enter_context(open_pool(self._workers, GroupedFilters, filters, context))
+            for index, group in enumerate(groups):
+                items = zip(repeat(index), blocks)
+                if pool is None or filters[index][0].is_stateful:
+                    results = map(local.apply, items)
+                else:
+                    results = pool.map_in_order(GroupedFilters.apply, items)
+                blocks = map(partial(self._record, group), results)
+            yield from blocks
 
     def _record(self, numbers: Sequence[int], result: FilteredBlock) -> Block:
         for number, (n_seen, affected, reasons) in zip(numbers, result.steps, strict=True):
@@ -133,32 +139,26 @@ class FilteredBlock:
     steps: Sequence[tuple[int, Block, Sequence[str]]]  # of each filter: pairs seen, affected pairs before, reasons
 
 
-class BlockFilter:
-    """Applies some filters to blocks."""
+class GroupedFilters:
+    """Consecutive filters in groups. The functions of a group are made when its first block comes."""
 
-    def __init__(self, filters: Sequence[Filter], context: FilterContext) -> None:
-        self._filters = [(filter_.removes, filter_.make_function(context)) for filter_ in filters]
+    def __init__(self, groups: Sequence[Sequence[Filter]], context: FilterContext) -> None:
+        self._groups, self._context = groups, context
+        self._functions = dict[int, list[tuple[bool, FilterFunction]]]()  # with `removes`, by index of the group
 
-    def __call__(self, block: Block) -> FilteredBlock:
-        """Apply all filters to a block."""
+    def apply(self, item: tuple[int, Block]) -> FilteredBlock:
+        """Apply the filters of a group, given by its index, to a block."""
+        index, block = item
+        if index not in self._functions:
+            group = self._groups[index]
+            self._functions[index] = [(filter_.removes, filter_.make_function(self._context)) for filter_ in group]
         steps: list[tuple[int, Block, Sequence[str]]] = []
-        for removes, function in self._filters:
+        for removes, function in self._functions[index]:
             before = block if removes else block.copy()
             reasons = function(block)
             steps.append((len(block), before.take([*reasons]), [*reasons.values()]))
             block = block.without(reasons) if removes else block
         return FilteredBlock(block, steps)
-
-
-_block_filter: list[BlockFilter] = []  # of a worker process
-
-
-def _make_block_filter(filters: Sequence[Filter], context: FilterContext) -> None:
-    _block_filter[:] = [BlockFilter(filters, context)]
-
-
-def _filter_block(block: Block) -> FilteredBlock:
-    return _block_filter[0](block)
 
 
 def describe_pair(corpus: ParallelCorpus, block: Block, i: int, reason: str) -> PairExample:
