@@ -1,10 +1,11 @@
 """Measure `tmt prepare` and `tmt check` on generated pairs: time, peak memory of each stage, and bytes on the disk.
 
-    python scripts/bench_prepare.py [--pairs N] [--workers N ...] [--check] [--folder DIR] [section.key=value ...]
+    python scripts/bench_prepare.py [--pairs N] [--sentences N] [--workers N ...] [--check] [--folder DIR]
+                                    [section.key=value ...]
 
-The pairs join one to five sentence pairs of the built-in corpus at random, with a number of their own. Text and cache
-are in a temporary folder in DIR. Peak memory is that of the largest process (parent or worker), and includes pages of
-mapped files.
+The pairs join one to five (`--sentences`) sentence pairs of the built-in corpus at random, with a number of their own.
+Text and cache are in a temporary folder in DIR. Peak memory is that of the largest process (parent or worker), and
+includes pages of mapped files.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="overrides of the configuration")
     parser.add_argument("--pairs", type=positive_int, default=1_000_000)
+    parser.add_argument("--sentences", type=positive_int, default=5, help="most sentences that a pair joins")
     parser.add_argument("--workers", type=positive_int, nargs="+", default=[1, 2])
     parser.add_argument("--check", action="store_true", help="measure tmt check too")
     parser.add_argument("--folder", type=Path, help="where to make the temporary folder (default: the system's)")
@@ -47,7 +49,7 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory(dir=args.folder) as name:
         folder = Path(name)
-        write_pairs(folder, args.pairs)
+        write_pairs(folder, args.pairs, args.sentences)
         text = sum((folder / f"train.{language}").stat().st_size for language in ("en", "de"))
         print(f"{args.pairs:,} pairs, {format_bytes(text)} of text")
         for workers in args.workers:
@@ -57,13 +59,13 @@ def main() -> None:
             report(workers, json.loads(done.stdout), folder / f"cache{workers}", args.pairs)
 
 
-def write_pairs(folder: Path, n_pairs: int) -> None:
+def write_pairs(folder: Path, n_pairs: int, n_sentences: int) -> None:
     """Write `train.en` and `train.de`, and a configuration."""
     pairs, random = load_pairs("train"), np.random.default_rng(1)
     en_path, de_path = folder / "train.en", folder / "train.de"
     with en_path.open("w", encoding="utf-8") as en, de_path.open("w", encoding="utf-8") as de:
         for number in range(n_pairs):
-            rows: list[int] = random.integers(0, len(pairs), random.integers(1, 6)).tolist()
+            rows: list[int] = random.integers(0, len(pairs), random.integers(1, n_sentences + 1)).tolist()
             joined = [pairs[i] for i in rows]
             en.write(" ".join(pair[0] for pair in joined) + f" {number}\n")
             de.write(" ".join(pair[1] for pair in joined) + f" {number}\n")
