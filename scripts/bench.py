@@ -135,7 +135,7 @@ def make_workload(folder: Path, src: str | None, tgt: str | None, overrides: lis
 def prepare(folder: Path, config: Config, steps: int) -> None:
     """Write the configuration, the tokenizers and the batches that both sides use."""
     folder.mkdir(exist_ok=True)
-    table = load_corpus(config.data.train, "en", "de", folder)
+    table = load_corpus(config.data.train_sources[0], "en", "de", folder)
     tokenizers = tokenizer.build_tokenizers(config.tokenizer, table)
     tokenizers.save(folder / "tokenizer.json")
     batches, _ = make_stream(config, tokenizers, folder).take(StreamPosition(), steps + WARM_UP)
@@ -145,7 +145,7 @@ def prepare(folder: Path, config: Config, steps: int) -> None:
 
 def make_stream(config: Config, tokenizers: TokenizerPair, folder: Path) -> BatchStream:
     """Return the stream of training batches."""
-    table = load_corpus(config.data.train, "en", "de", folder)
+    table = load_corpus(config.data.train_sources[0], "en", "de", folder)
     encoded = encode_corpus(table, tokenizers, LengthLimit(config.data.max_length, "drop"), folder)
     return BatchStream(encoded, tokenizers, config.batches.token_budget, config.seed)
 

@@ -88,7 +88,7 @@ def measure_stages(folder: Path, workers: int, overrides: list[str], *, check: b
         stages[name] = [time.perf_counter() - wall, cpu_seconds() - cpu, max(peaks) * 1024]
         return result
 
-    stage("read", lambda: pipeline.load_source(config, config.data.train))
+    stage("read", lambda: pipeline.load_source(config, config.data.train_sources[0]))
     train = stage("filter", lambda: pipeline.load_split(config, "train", workers))
     tokenizers = stage("learn the vocabulary", lambda: pipeline.make_tokenizers(config, train))
     stage("encode", lambda: pipeline.encode_training(config, train, tokenizers, workers))

@@ -43,8 +43,8 @@ and [reference.yaml](../configs/reference.yaml) is the same list as a file that 
 A key marked `*` may change when a run resumes. A change of any other key needs a new run.
 """
 
-SOURCE = "Source"
-"""Name of the section that describes a source of sentence pairs, which occurs in several places."""
+SOURCE, NAMED = "Source", "TrainSource"
+"""Names of the sections that describe a source of sentence pairs, which occurs in several places."""
 
 
 def reference_page() -> str:
@@ -85,6 +85,19 @@ def _section(
     if SOURCE in map(_section_name, section["properties"].values()):
         about = "the keys of `data.train`, `data.validation` and each entry of `data.test`"
         yield from _section("A source of sentence pairs", "", sections[SOURCE], {}, level + 1, about)
+        about = (
+            "the further keys of an item, if `data.train` or `data.validation` is a list (`weight`, `repeat`: train)"
+        )
+        named = {
+            key: {"item": True, **schema}
+            for key, schema in sections[NAMED]["properties"].items()
+            if key not in sections[SOURCE]["properties"]
+        }
+        yield from _section("A named source", "", {"properties": named}, {}, level + 1, about)
+    for key, schema in section["properties"].items():
+        if name := _item_name(schema):
+            about = f"the keys of an item of `{prefix}{key}`"
+            yield from _section(name, "", sections[name], {}, level + 1, about)
     if filters:
         yield f"{'#' * (level + 1)} Filters\n"
         yield "A filter is a name, such as `length`, or a name with options, such as `length: {max: 200}`.\n"
@@ -98,8 +111,18 @@ def _section_name(schema: dict[str, Any]) -> str | None:
     """Return the name of the section that a key holds, also as a null value or in a dictionary."""
     if reference := schema.get("$ref"):
         return str(reference).rpartition("/")[2]
-    inner = [*schema.get("anyOf", ()), *([schema["additionalProperties"]] if schema.get("type") == "object" else ())]
+    inner = [
+        *schema.get("anyOf", ()),
+        *schema.get("oneOf", ()),
+        *([schema["additionalProperties"]] if schema.get("type") == "object" else ()),
+    ]
     return next((name for part in inner if (name := _section_name(part))), None)
+
+
+def _item_name(schema: dict[str, Any]) -> str | None:
+    """Return the name of the section that describes the items of a list, or None."""
+    reference = schema.get("items", {}).get("$ref")
+    return str(reference).rpartition("/")[2] if reference else None
 
 
 def _filters(schema: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
@@ -109,9 +132,9 @@ def _filters(schema: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _row(path: str, schema: dict[str, Any], shown: str = "") -> str:
-    mark = " `*`" if configuration.may_change(path) else ""
+    mark = " `*`" if configuration.may_change(path) and not schema.get("item") else ""
     default = "required" if "default" not in schema else f"`{render_scalar(schema['default'])}`"
-    if path.endswith(("src_lang", "tgt_lang", "data.train")):
+    if path in ("data.src_lang", "data.tgt_lang", "data.train"):
         default = "required"
     meaning = schema["description"].removesuffix("; required").replace("|", "\\|")
     return f"| `{shown or path}`{mark} | {_values(schema)} | {default} | {meaning} |"
@@ -120,7 +143,10 @@ def _row(path: str, schema: dict[str, Any], shown: str = "") -> str:
 def _values(schema: dict[str, Any]) -> str:
     """Describe the values that a key accepts."""
     if schema.get("source"):
-        return "[source](#a-source-of-sentence-pairs)"
+        source = "[source](#a-source-of-sentence-pairs)"
+        return source if schema.get("type") == "object" else f"{source}, or list of [named sources](#a-named-source)"
+    if name := _item_name(schema):
+        return f"list of [items](#{name.lower()})"
     if schema.get("filters"):
         return "list of [filters](#filters)"
     if "anyOf" in schema:
@@ -132,6 +158,8 @@ def _values(schema: dict[str, Any]) -> str:
     if schema.get("type") == "array":
         items: list[dict[str, Any]] = schema.get("prefixItems") or [schema["items"]]
         return f"list of {' and '.join(map(_values, items))}"
+    if schema.get("type") == "object":
+        return f"names, each with: {_values(schema['additionalProperties'])}"
     names = {"integer": "integer", "number": "number", "string": "text", "boolean": "`true`, `false`", "null": "`null`"}
     bounds = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
     limits = ", ".join(

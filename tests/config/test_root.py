@@ -17,6 +17,8 @@ from transformer_mt.config.rendering import render_yaml
 from transformer_mt.config.root import Config, changed_keys, flatten, load, may_change
 from transformer_mt.config.section import Section
 from transformer_mt.config.yaml_loader import Tree, read_yaml
+from transformer_mt.data.corpus import DataConfig
+from transformer_mt.data.sources import Source
 from transformer_mt.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -248,11 +250,12 @@ def test_sources_and_test_sets_replace_inherited_ones_as_a_whole(write: Write) -
     write("base.yaml", f"data: {{src_lang: en, tgt_lang: de, {sources}}}\n")
     mine = "{src: a.en, tgt: a.de}"
     data = load(write("heir.yaml", f"base: base.yaml\ndata: {{train: {mine}, test: {{talks: {mine}}}}}\n")).data
-    assert (data.train.src, data.train.dataset, data.train.split) == (("a.en",), None, None)
-    assert data.validation is not None and data.validation.dataset == "hub/name"
+    (train,) = data.train_sources
+    assert (train.src, train.dataset, train.split) == (("a.en",), None, None)
+    assert data.validation is not None and data.validation_sources[0].dataset == "hub/name"
     assert list(data.test) == ["talks"] and data.src_lang == "en"
     data = load(write("bare.yaml", "base: base.yaml\ndata: {validation: null, test: {}}\n")).data
-    assert (data.validation, data.test, data.train.split) == (None, {}, "train")
+    assert (data.validation, data.test, data.train_sources[0].split) == (None, {}, "train")
 
 
 def test_error_names_the_inherited_file_that_contains_it(write: Write) -> None:
@@ -408,10 +411,10 @@ def keys_of(section: type[Section], prefix: str = "", seen: tuple[type[Section],
     """Return every key of a schema. A section class that repeats contributes only keys that have a value."""
     found: set[str] = set()
     for name, about in section.model_fields.items():
-        kind = about.annotation
+        kind = Source if name == "train" and section is DataConfig else about.annotation
         if isinstance(kind, type) and issubclass(kind, Section):
             found |= keys_of(kind, f"{prefix}{name}.", seen)
-            inner = [about.annotation for about in kind.model_fields.values()]
+            inner = [Source, *(about.annotation for about in kind.model_fields.values())]
             seen += (kind, *(kind for kind in inner if isinstance(kind, type) and issubclass(kind, Section)))
         elif section not in seen or about.default is not None:
             found.add(prefix + name)

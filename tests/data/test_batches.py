@@ -27,6 +27,7 @@ class Symbols:
     pad_id: int = 0
     bos_id: int = 1
     eos_id: int = 2
+    tags: tuple[str, ...] = ()
 
 
 def pair_of(src: Any, tgt: Any, source_bos: bool = False) -> TokenizerPair:
@@ -134,7 +135,7 @@ def test_every_epoch_has_the_same_batch_shapes(corpus: EncodedCorpus) -> None:
     for epoch in (0, 3):
         batches, _ = stream.take(StreamPosition(epoch), len(stream))
         found = sorted((len(batch.src), batch.src.size(1), batch.labels.size(1)) for batch in batches)
-        assert found == sorted(map(tuple, stream.bucketed.shapes.tolist()))
+        assert found == sorted(map(tuple, stream.shapes.tolist()))
 
 
 def test_lengths_above_16_bits_are_sorted(make_corpus: MakeCorpus) -> None:

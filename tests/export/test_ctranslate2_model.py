@@ -163,7 +163,7 @@ def test_qk_norm_would_give_wrong_scores(make_translator: MakeTranslator, tmp_pa
     from ctranslate2.specs import common_spec
 
     translator = make_translator(qk_norm=True, norm="rmsnorm")
-    spec = ctranslate2_model.make_spec(translator.model, POSITIONS)
+    spec = ctranslate2_model.make_spec(translator.model, translator.tokenizers, POSITIONS)
     layers = translator.model.encoder.layers, translator.model.decoder.layers
     for side, ours in zip((spec.encoder, spec.decoder), layers, strict=True):
         for theirs, layer in zip(side.layer, ours, strict=True):

@@ -88,7 +88,7 @@ def test_a_paper_configuration_trains_averages_and_evaluates(
     monkeypatch.chdir(tmp_path)
     data = configuration.load(path).data
     rows = generate_rows(("en", data.tgt_lang if data.src_lang == "en" else data.src_lang))
-    sources = write_files(rows) if data.train.src else write_data_set(rows, data.model_dump())
+    sources = write_files(rows) if data.train_sources[0].src else write_data_set(rows, data.model_dump())
     done = tmt("train", "--config", path, *sources, *PER_PAPER[path.stem], *SMALL)
     assert done.returncode == 0, done.stderr
     run = json.loads((tmp_path / "runs" / path.stem / "run.json").read_text(encoding="utf-8"))

@@ -114,7 +114,8 @@ def test_the_new_configuration_trains_on_the_repaired_text(pairs: list[Pair]) ->
     config = write(*zip(*pairs, strict=True))
     report = repair_corpus(config, Path("new"), None)
     new = configuration.load(Path(report.config_path))
-    assert (new.name, new.data.train.src, new.data.train.tgt) == ("mine-repaired", ("new/train.en",), ("new/train.de",))
+    (train,) = new.data.train_sources
+    assert (new.name, train.src, train.tgt) == ("mine-repaired", ("new/train.en",), ("new/train.de",))
     assert new.model_copy(update={"name": config.name, "data": config.data}) == config
     assert sorted(path.name for path in Path("new").iterdir()) == [
         "changes.tsv", "mine-repaired.yaml", "repair.json", "train.de", "train.en"

@@ -72,7 +72,8 @@ def test_every_size_preset_is_a_valid_configuration(preset: SizePreset, tmp_path
     n_pairs = preset.max_pairs or 10**7
     assert find_size_preset(n_pairs) is preset
     config = load(choose_settings(statistics(n_pairs), "no"), tmp_path)
-    assert (config.data.train.src, config.data.train.tgt, config.data.tgt_lang) == (("a, b.en",), ("it's #1.de",), "no")
+    (train,) = config.data.train_sources
+    assert (train.src, train.tgt, config.data.tgt_lang) == (("a, b.en",), ("it's #1.de",), "no")
     assert config.model.encoder.n_layers == config.model.decoder.n_layers == preset.n_layers
     assert (config.model.d_model, config.train.max_steps, config.schedule.peak) == (
         preset.d_model,

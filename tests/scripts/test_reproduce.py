@@ -101,7 +101,7 @@ def test_reproduce_trains_teachers_and_students(
     monkeypatch.setattr(sys, "argv", ["reproduce.py", *arguments])
     reproduce.main()
     assert capsys.readouterr().out.splitlines()[-1].startswith("| `distilled` | ")
-    trained_on = configuration.load(Path("runs/multi30k/distilled-en-de-1/config.yaml")).data.train
+    trained_on = configuration.load(Path("runs/multi30k/distilled-en-de-1/config.yaml")).data.train_sources[0]
     assert [
         (Path(src).name, Path(tgt).name) for src, tgt in zip(trained_on.src, trained_on.tgt, strict=True)
     ] == TRAINED_ON
@@ -160,7 +160,9 @@ def test_students_start_after_their_teachers_and_restart_with_new_texts(
         work.run.tokenizer.write_text("", encoding="utf-8")
         for part in work.scored:
             work.scores_file(part).write_text(json.dumps(scores), encoding="utf-8")
-        train = configuration.load(reproduce_work.CONFIGS / work.system.config, [*work.data_settings()]).data.train
+        train = configuration.load(
+            reproduce_work.CONFIGS / work.system.config, [*work.data_settings()]
+        ).data.train_sources[0]
         trained_on[work.name] = [
             (Path(src).name, Path(tgt).name) for src, tgt in zip(train.src, train.tgt, strict=True)
         ]
@@ -353,7 +355,7 @@ def test_low_resource_compares_default_and_recipe(
         config = configuration.load(Path(str(words[2])), [str(word) for word in words[3:]])
         d_ff, patience = (256, None) if name.startswith("low") else (1024, 5)
         assert (config.model.d_ff, config.seed, config.validation.patience) == (d_ff, 1, patience)
-        n_lines = len(Path(config.data.train.src[0]).read_text(encoding="utf-8").splitlines())
+        n_lines = len(Path(config.data.train_sources[0].src[0]).read_text(encoding="utf-8").splitlines())
         assert name == f"{name.partition('-')[0]}-{n_lines}-1"
         measures = {metric: {"value": found[name]} for metric in ("bleu", "chrf")}
         record = {"format": FORMAT, "parameters": 2_500_000, "hours": 0.5, "test": {"test": measures}}

@@ -56,6 +56,13 @@ def add_search(parser: argparse.ArgumentParser) -> None:
     add("--repetition-penalty", type=float, metavar="X", help=help)
     help = "maximum of padded source tokens times beam size in a batch"
     add("--batch-tokens", type=int, metavar="N", help=help)
+    add_tag(parser)
+
+
+def add_tag(parser: argparse.ArgumentParser) -> None:
+    """Add the option that selects the tag."""
+    help = "tag before each source sentence, for a model that was trained with tags, such as 2de"
+    parser.add_argument("--tag", metavar="TAG", help=help)
 
 
 def add_loading(parser: argparse.ArgumentParser) -> None:

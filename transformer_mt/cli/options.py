@@ -26,6 +26,7 @@ SEARCH_OPTIONS = (
     "no_repeat_ngram",
     "repetition_penalty",
     "batch_tokens",
+    "tag",
 )
 SAMPLING_OPTIONS = ("temperature", "top_k", "top_p", "seed")
 
@@ -44,7 +45,7 @@ def decoding_options(args: argparse.Namespace) -> dict[str, Any]:
     """Return the given options as keys of the configuration section `decoding`. Some commands lack some options."""
     names = (*SEARCH_OPTIONS, "sample", *SAMPLING_OPTIONS)
     options: dict[str, Any] = {name: getattr(args, name, None) for name in names}
-    options["length_penalty_exponent"] = options.pop("length_penalty")
+    options["length_penalty_exponent"] = options.pop("length_penalty", None)
     options["n_best"] = getattr(args, "n_best", 1)  # commands without this option need only the best translation
     max_length = options.pop("max_length")
     if max_length is not None:

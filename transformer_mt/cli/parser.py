@@ -17,6 +17,7 @@ from transformer_mt.cli.arguments import (
     add_loading,
     add_output,
     add_search,
+    add_tag,
     language,
     process_count,
 )
@@ -247,6 +248,7 @@ def _add_score(parser: argparse.ArgumentParser) -> None:
     )
     add("--format", choices=("text", "tsv", "json"), default="text", help=help)
     add("--batch-tokens", type=int, metavar="N", help="maximum padded target tokens per batch (CPU: at most 2048)")
+    add_tag(parser)
     add_loading(parser)
     add_ensemble(parser)
 

@@ -39,9 +39,9 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _rows(config: Config, data: TrainingData) -> Iterator[tuple[str, str]]:
-    from transformer_mt.pipeline.data import load_source
+    from transformer_mt.pipeline.data import load_sources
 
-    source = load_source(config, config.data.train)
+    source = load_sources(config, config.data.train)
     yield "folder", config.data.cache_dir
     yield "text", f"{len(source):,} pairs, {format_bytes(source.n_bytes)}"
     if config.data.filters:

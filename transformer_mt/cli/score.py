@@ -55,6 +55,7 @@ class PairScorer:
             **self.provenance.identity,
             "--format": self.format,
             "decoding.max_source_length": str(self.translator.config.max_source_length),
+            "decoding.tag": str(self.translator.config.tag),
         }
 
     def score(self, window: Sequence[Line], first_number: int) -> str:

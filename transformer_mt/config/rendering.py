@@ -41,7 +41,11 @@ def _render_section(section: Section, indent: str, seen: set[type[Section]]) -> 
         elif isinstance(value, tuple) and value and isinstance(value[0], Section):
             yield f"{indent}{key}:{comment}"
             for item in cast(tuple[Section, ...], value):
-                yield f"{indent}  - {_render_flow(item.model_dump(mode='json'))}"
+                values = item.model_dump(mode="json")
+                if len(values) > 1:  # not a filter, whose only key is its name
+                    values = item.model_dump(mode="json", exclude_defaults=True)
+                text = _render_flow(values)
+                yield f"{indent}  - {text if len(values) == 1 else f'{{{text}}}'}"
         else:
             yield f"{indent}{key}: {render_scalar(cast(object, value))}{comment}"
 

@@ -24,6 +24,7 @@ from transformer_mt.config.section import (
 from transformer_mt.config.yaml_loader import KeyPath, Location, Tree, Value, read_value, read_yaml
 from transformer_mt.data.batches import BatchConfig
 from transformer_mt.data.corpus import DataConfig
+from transformer_mt.data.mixture import find_unreachable_stage
 from transformer_mt.data.quality.config import FILTERS
 from transformer_mt.data.quality.filter_base import FilterLocation
 from transformer_mt.data.sources import Source
@@ -94,7 +95,8 @@ class Config(Section):
                 ("model", "tie_embeddings"),
                 "all needs one vocabulary for both languages: set tokenizer.joint: true, or decoder or none here",
             )
-        longest, max_positions = self.data.max_length + self.tokenizer.source_bos, self.model.max_sequence_length
+        n_controls = self.tokenizer.source_bos + bool(self.data.tags)
+        longest, max_positions = self.data.max_length + n_controls, self.model.max_sequence_length
         if max_positions is not None and longest > max_positions:
             yield (
                 ("model", "max_positions"),
@@ -111,6 +113,13 @@ class Config(Section):
                 ("train", "max_steps"),
                 "training would never end: set this, train.max_epochs or validation.patience",
             )
+        if self.decoding.tag is not None and self.decoding.tag not in self.data.tags:
+            yield (
+                ("decoding", "tag"),
+                f"no training source has the tag {self.decoding.tag} (present: {', '.join(self.data.tags) or 'none'})",
+            )
+        if found := find_unreachable_stage(self.data.stages, self.train.max_steps):
+            yield ("data", "stages", found[0]), found[1]
         for index, filter_ in enumerate(self.data.filters):
             if filter_.name == "overlap" and not (self.data.validation or self.data.test):
                 yield (
@@ -216,7 +225,8 @@ def _explain(error: ValidationError, tree: Tree) -> list[str]:
     for detail in error.errors():
         path = _path_in_file(detail["loc"], tree)
         if detail["type"] == "section_error":  # it names a key of the section that pydantic reports
-            path = (*path, *filter(None, detail.get("ctx", {})["key"].split(".")))
+            keys = filter(None, detail.get("ctx", {})["key"].split("."))
+            path = (*path, *(int(key) if key.isdigit() else key for key in keys))
         message = describe_error(cast(dict[str, Any], detail), _keys_to_suggest(path), ".".join(map(str, path)))
         messages.setdefault(path, []).append(message)
     return [
@@ -260,9 +270,13 @@ def _section_at(path: KeyPath) -> type[Section] | None:
     if path[:2] == FILTER_LIST:  # a list, whose items are `name: {options}`
         return FILTERS.get(str(path[3])) if len(path) == 4 else None
     found: Any = Config
+    annotation: Any = None
     for key in path:
-        if isinstance(found, type) and issubclass(found, BaseModel):
-            found = _section_in(found.model_fields[str(key)].annotation) if str(key) in found.model_fields else None
+        if isinstance(key, int):
+            found = _item_section_in(annotation)
+        elif isinstance(found, type) and issubclass(found, BaseModel):
+            annotation = found.model_fields[key].annotation if key in found.model_fields else None
+            found = _section_in(annotation)
         elif typing.get_origin(found) is dict:
             found = typing.get_args(found)[1]
         else:
@@ -275,6 +289,13 @@ def _section_in(annotation: Any) -> Any:
     if typing.get_origin(annotation) is dict or (isinstance(annotation, type) and issubclass(annotation, Section)):
         return annotation
     return next((found for part in typing.get_args(annotation) if (found := _section_in(part))), None)
+
+
+def _item_section_in(annotation: Any) -> Any:
+    """Find the section class of the items of a tuple in the annotation of a field, or None."""
+    if typing.get_origin(annotation) is tuple:
+        return _section_in(annotation)
+    return next((found for part in typing.get_args(annotation) if (found := _item_section_in(part))), None)
 
 
 # --- comparison -------------------------------------------------------------------------------------------------------

@@ -8,20 +8,23 @@ Shapes: `B` sentence pairs, `S` source length, `T` target length, `N` pairs of t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
-from itertools import islice
+from functools import lru_cache
+from itertools import chain, islice, pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from transformer_mt.config.section import CountOrAuto, Section
 from transformer_mt.data.block_encoding import Ids
 from transformer_mt.data.bucketing import Lengths, Rows
 from transformer_mt.data.encoding import EncodedCorpus
-from transformer_mt.data.sharding import ShardedBatches
+from transformer_mt.data.mixture import Mixture
+from transformer_mt.data.sharding import ShardedBatches, ShardedPlan
 from transformer_mt.data.tokenizers.subword_sampling import SubwordSamplers
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 
@@ -54,6 +57,7 @@ class StreamPosition:
 
     epoch: int = 0
     index: int = 0
+    drawn: tuple[int, ...] = ()  # of a mixture: number of batches that were taken from each source
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,7 @@ class Batch:
     n_tgt: int  # labels without padding
     rows: Rows = field(default_factory=lambda: np.empty(0, np.int32))  # [B] rows of the encoded corpus
     epoch: int | None = None  # epoch whose subword sampling was used; None: the canonical segmentation
+    source: int = 0  # number of the source of its pairs
 
     def to(self, device: torch.device) -> Batch:
         """Return this batch on another device."""
@@ -81,7 +86,11 @@ class Batch:
 
 
 class BatchStream:
-    """The endless stream of the batches of a corpus, epoch after epoch."""
+    """The endless stream of the batches of a corpus, epoch after epoch.
+
+    With a mixture, each batch has pairs of one source of the corpus. An epoch then has as many batches as all sources
+    together, but the number that comes from each source depends on the mixture.
+    """
 
     def __init__(
         self,
@@ -90,16 +99,37 @@ class BatchStream:
         tokens: int,
         seed: int,
         subword_samplers: SubwordSamplers | None = None,
+        tags: Sequence[str | None] = (None,),
+        make_mixture: Callable[[Sequence[int]], Mixture] | None = None,
     ) -> None:
-        """Bucket a corpus into batches of at most `tokens` padded target tokens."""
+        """Bucket each source of a corpus into batches of at most `tokens` padded target tokens.
+
+        `tags` has the tag of each source. `make_mixture` makes the mixture from the numbers of batches of the sources.
+        """
         self.corpus, self.tokenizers, self.subword_samplers = corpus, tokenizers, subword_samplers
         self._growth = None if subword_samplers is None else [self._sampling_growth(side) for side in (0, 1)]
-        self.bucketed = ShardedBatches(len(corpus), self._read_lengths, tokens, seed)
-        self.plan = lru_cache(maxsize=2)(partial(self.bucketed.shuffled, seed))  # 2: a step may span two epochs
+        self._tag_ids = [None if tag is None else tokenizers.src.tag_id(tag) for tag in tags]
+        self._bounds: list[int] = corpus.source_bounds().tolist()  # [K + 1] first row of each source
+        self.sources = [
+            ShardedBatches(end - first, self._read_lengths, tokens, seed, first)
+            for first, end in pairwise(self._bounds)
+        ]
+        self._seed = seed
+        self.plan = lru_cache(maxsize=2 * len(self.sources))(self._plan)  # 2: a step may span two epochs
+        self._mixture = make_mixture([*map(len, self.sources)]) if make_mixture else None
 
     def __len__(self) -> int:
         """Return the number of batches per epoch."""
-        return len(self.bucketed)
+        return sum(map(len, self.sources))
+
+    @property
+    def shapes(self) -> NDArray[np.int64]:
+        """Return number of pairs, source length and target length of each batch of an epoch: [M, 3]."""
+        return np.concatenate([source.shapes for source in self.sources])
+
+    def _plan(self, epoch: int, source: int = 0) -> ShardedPlan:
+        """Return the batches of an epoch of a source."""
+        return self.sources[source].shuffled(self._seed, epoch)
 
     def take(
         self, position: StreamPosition, count: int, rank: int = 0, world_size: int = 1
@@ -109,23 +139,53 @@ class BatchStream:
         A rank gets only its share, batches `rank`, `rank + world_size`, ... of the `count`. The position advances by
         all `count`, so the order does not depend on the number of processes.
         """
-        positions = [self.advance(position, i) for i in range(rank, count, world_size)]
-        batches = [self.collate(self.plan(p.epoch)[p.index], p.epoch) for p in positions]
+        positions = islice(self._positions(position), rank, count, world_size)
+        batches = [self.collate(*self._rows_and_epoch(at)) for at in positions]
         return batches, self.advance(position, count)
 
     def rows_at(self, position: StreamPosition, count: int) -> Rows:
         """Return the corpus rows of the next `count` batches."""
-        positions = [self.advance(position, i) for i in range(count)]
-        return np.concatenate([self.plan(p.epoch)[p.index] for p in positions])
+        return np.concatenate([self._rows_and_epoch(at)[0] for at in islice(self._positions(position), count)])
 
     def advance(self, position: StreamPosition, count: int) -> StreamPosition:
         """Return the position `count` batches later."""
-        epochs, index = divmod(position.index + count, len(self))
-        return StreamPosition(position.epoch + epochs, index)
+        return next(islice(self._positions(position), count, None))
+
+    def _positions(self, position: StreamPosition) -> Iterator[StreamPosition]:
+        """Yield a position and the following ones."""
+        epochs, index = divmod(position.index, len(self))
+        position = replace(position, epoch=position.epoch + epochs, index=index)
+        while True:
+            yield position
+            drawn = [*position.drawn] or [0] * len(self.sources)
+            drawn[self._source_at(position)] += 1
+            epochs, index = divmod(position.index + 1, len(self))
+            position = StreamPosition(position.epoch + epochs, index, tuple(drawn) if self._mixture else ())
+
+    def _source_at(self, position: StreamPosition) -> int:
+        """Return the number of the source of the batch at a position."""
+        if self._mixture is None:
+            return 0
+        return self._mixture.choose(position.epoch * len(self) + position.index)
+
+    def _rows_and_epoch(self, position: StreamPosition) -> tuple[Rows, int]:
+        """Return the rows of the batch at a position, and the epoch of its source."""
+        source = self._source_at(position)
+        batches, epoch, index = self.sources[source], position.epoch, position.index
+        if self._mixture is not None:
+            epoch, index = divmod(position.drawn[source] if position.drawn else 0, len(batches))
+        return self.plan(epoch, source)[index], epoch
 
     def shortest_first(self, rank: int = 0, world_size: int = 1) -> Iterator[Batch]:
-        """Yield one rank's share of the corpus, unshuffled and shortest pairs first."""
-        return map(self.collate, islice(self.bucketed.shortest_first(), rank, None, world_size))
+        """Yield one rank's share of the corpus, unshuffled and shortest pairs of each source first."""
+        return map(self.collate, islice(self._shortest_first(), rank, None, world_size))
+
+    def _shortest_first(self) -> Iterator[Rows]:
+        return chain.from_iterable(source.shortest_first() for source in self.sources)
+
+    def batch_of_shape(self, number: int) -> Batch:
+        """Return the batch to which row `number` of `shapes` belongs, with the subword sampling of epoch 0."""
+        return self.collate(next(islice(self._shortest_first(), number, None)), 0)
 
     def halve(self, batch: Batch) -> list[Batch]:
         """Split a batch of at least two pairs into two batches, each padded to its own longest sentence."""
@@ -133,9 +193,11 @@ class BatchStream:
         return [self.collate(rows, batch.epoch) for rows in (batch.rows[:middle], batch.rows[middle:])]
 
     def collate(self, rows: Rows, epoch: int | None = None) -> Batch:
-        """Build the batch of some corpus rows, with the subword sampling of `epoch` if one is given."""
+        """Build the batch of some corpus rows of one source, with the subword sampling of `epoch` if one is given."""
         src, tgt = (self._sentences(side, rows, epoch) for side in (0, 1))
-        return replace(collate_pairs(src, tgt, self.tokenizers), rows=rows, epoch=epoch)
+        source = bisect_right(self._bounds, int(rows[0])) - 1
+        batch = collate_pairs(src, tgt, self.tokenizers, self._tag_ids[source])
+        return replace(batch, rows=rows, epoch=epoch, source=source)
 
     def _sentences(self, side: int, rows: Rows, epoch: int | None) -> Sentences:
         """Return the ids of some rows, resegmented if subword sampling is on and an epoch is given."""
@@ -160,36 +222,37 @@ class BatchStream:
         return sum(map(len, self._sentences(side, rows, 0))) / max(1, canonical)
 
 
-def collate_pairs(src: Sentences, tgt: Sentences, tokenizers: TokenizerPair) -> Batch:
-    """Add control symbols to sentence pairs and right-pad them to a batch."""
+def collate_pairs(src: Sentences, tgt: Sentences, tokenizers: TokenizerPair, tag_id: int | None = None) -> Batch:
+    """Add control symbols, and the tag of the sources if there is one, to sentence pairs. Right-pad them to a batch."""
     tokenizer = tokenizers.tgt
+    n_controls = 1 + tokenizers.source_bos + (tag_id is not None)
     return Batch(
-        src=collate_sources(src, tokenizers),
-        tgt_in=_pad(tgt, tokenizer.pad_id, first=tokenizer.bos_id),
+        src=collate_sources(src, tokenizers, tag_id),
+        tgt_in=_pad(tgt, tokenizer.pad_id, first=[tokenizer.bos_id]),
         labels=_pad(tgt, tokenizer.pad_id, last=tokenizer.eos_id),
-        n_src=sum(map(len, src)) + len(src) * tokenizers.n_source_controls,
+        n_src=sum(map(len, src)) + len(src) * n_controls,
         n_tgt=sum(map(len, tgt)) + len(tgt),
     )
 
 
-def collate_sources(sentences: Sentences, tokenizers: TokenizerPair) -> torch.Tensor:
-    """Return the encoder's input [B, S]: right-padded source + EOS, after BOS if the tokenizers set it."""
+def collate_sources(sentences: Sentences, tokenizers: TokenizerPair, tag_id: int | None = None) -> torch.Tensor:
+    """Return the encoder's input [B, S]: right-padded source + EOS, after BOS if the tokenizers set it, and the tag."""
     tokenizer = tokenizers.src
-    first = tokenizer.bos_id if tokenizers.source_bos else None
+    first = [tokenizer.bos_id] if tokenizers.source_bos else []
+    first += [] if tag_id is None else [tag_id]
     return _pad(sentences, tokenizer.pad_id, first=first, last=tokenizer.eos_id)
 
 
-def _pad(sentences: Sentences, pad_id: int, first: int | None = None, last: int | None = None) -> torch.Tensor:
-    """Add the first and the last id, if given, and right-pad: [B, longest sentence]."""
+def _pad(sentences: Sentences, pad_id: int, first: Sequence[int] = (), last: int | None = None) -> torch.Tensor:
+    """Add the first and the last ids, if given, and right-pad: [B, longest sentence]."""
     import torch
 
-    start = int(first is not None)
+    start = len(first)
     width = max(map(len, sentences)) + start + int(last is not None)
     padded = np.full((len(sentences), width), pad_id, np.int64)
+    padded[:, :start] = first
     for row, ids in zip(padded, sentences, strict=True):
         row[start : start + len(ids)] = ids
-        if first is not None:
-            row[0] = first
         if last is not None:
             row[start + len(ids)] = last
     return torch.from_numpy(padded)

@@ -78,6 +78,12 @@ class EncodedCorpus:
         """Return the size of the arrays."""
         return self.text_rows.nbytes + sum(side.ids.nbytes + side.offsets.nbytes for side in self.sides)
 
+    def source_bounds(self) -> NDArray[np.int64]:
+        """Return the first row of each source of the text, and the number of rows: [K + 1]."""
+        if not self.text.sources:
+            return np.array([0, len(self)])
+        return np.searchsorted(self.text_rows, self.text.source_bounds()).astype(np.int64)
+
     def describe_lines(self, rows: Rows) -> str:
         """Return `file:line` of the first few rows, and how many more there are."""
         return self.text.describe_lines(self.text_rows[rows].tolist())

@@ -30,18 +30,19 @@ ReadLengths = Callable[[int, int], tuple[Lengths, Lengths]]
 class ShardedBatches:
     """The batches of all shards, numbered shard by shard. Shards are bucketed when they are needed."""
 
-    def __init__(self, n_pairs: int, read_lengths: ReadLengths, tokens: int, seed: int) -> None:
-        """Divide a corpus into shards, and bucket each once to count its batches."""
+    def __init__(self, n_pairs: int, read_lengths: ReadLengths, tokens: int, seed: int, first_row: int = 0) -> None:
+        """Divide `n_pairs` rows from `first_row` on into shards, and bucket each once to count its batches."""
         self._n_pairs, self._read_lengths, self._tokens, self._seed = n_pairs, read_lengths, tokens, seed
+        self._first_row = first_row
         n_shards = -(-n_pairs // SHARD_PAIRS)
         blocks = np.arange(-(-n_pairs // BLOCK_PAIRS))
         if n_shards > 1:
             np.random.default_rng([seed, n_pairs]).shuffle(blocks)
-        self._blocks = [np.sort(part) for part in np.array_split(blocks, n_shards)]
+        self._blocks = [np.sort(part) for part in np.array_split(blocks, n_shards)] if n_pairs else []
         self.shard = lru_cache(maxsize=2)(self._bucket)  # 2: a step may span two shards
         shapes = [self.shard(number).shapes for number in range(n_shards)]
         # [M, 3] number of pairs, source length and target length of each batch
-        self.shapes: NDArray[np.int64] = np.concatenate(shapes)
+        self.shapes: NDArray[np.int64] = np.concatenate([np.empty((0, 3), np.int64), *shapes])
         self.bounds = np.cumsum([0, *map(len, shapes)])  # [shards + 1] number of the first batch of each
 
     def __len__(self) -> int:
@@ -69,12 +70,14 @@ class ShardedBatches:
         ranges = [(int(start), min(int(start) + BLOCK_PAIRS, self._n_pairs)) for start in starts]
         if len(self._blocks) == 1:
             ranges = [(0, self._n_pairs)]
-        lengths = [self._read_lengths(start, end) for start, end in ranges]
+        first = self._first_row
+        lengths = [self._read_lengths(first + start, first + end) for start, end in ranges]
         src, tgt = (np.concatenate([pair[side] for pair in lengths]) for side in (0, 1))
         bucketed = BucketedBatches(src, tgt, self._tokens)
         if len(self._blocks) > 1:
             rows: Rows = np.concatenate([np.arange(start, end, dtype=np.int32) for start, end in ranges])
             bucketed.rows = rows[bucketed.rows]
+        bucketed.rows += np.int32(first)
         return bucketed
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
-from pydantic import BeforeValidator, WithJsonSchema, model_validator
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, WithJsonSchema, model_validator
 
-from transformer_mt.config.section import PathName, Section, section_error
+from transformer_mt.config.section import FolderName, PathName, Section, section_error
 from transformer_mt.data import quickstart
-from transformer_mt.data.languages import primary_language
+from transformer_mt.data.languages import check_language, primary_language
 from transformer_mt.data.tables import get_pair, read_table, text_columns
 from transformer_mt.data.text_files import SentencePair, read_pairs
 from transformer_mt.errors import UserError
@@ -25,6 +26,19 @@ Files = Annotated[
     BeforeValidator(_as_list),
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
 ]
+
+Language = Annotated[str, AfterValidator(check_language)]
+
+_TAG = re.compile(r"\w[\w.+-]*")
+
+
+def _check_tag(value: str) -> str:
+    if not _TAG.fullmatch(value):
+        raise ValueError(f'"{value}" is not a tag: use letters, digits and . + - _, such as 2de')
+    return value
+
+
+TagName = Annotated[str, AfterValidator(_check_tag), WithJsonSchema({"type": "string", "pattern": f"^{_TAG.pattern}$"})]
 
 KINDS_WITH_KEY = {  # the kinds of source that allow an optional key
     "subset": ("dataset",),
@@ -55,6 +69,19 @@ class Source(Section):
     """column of the source sentences (default: data.src_lang)"""
     tgt_column: str | None = None
     """column of the translations (default: data.tgt_lang)"""
+    reverse: bool = False
+    """exchange both sides: the pairs train, or test, the other direction"""
+    src_lang: Language | None = None
+    """language of the sources (after reverse) if it is not data.src_lang"""
+    tgt_lang: Language | None = None
+    """language of the translations (after reverse) if it is not data.tgt_lang"""
+    tag: TagName | None = None
+    """symbol before each source sentence, such as 2de, which no text can spell; it selects what the model does"""
+
+    def languages(self, src_lang: str, tgt_lang: str) -> tuple[str, str]:
+        """Return the languages of both sides. The arguments are those of the configuration."""
+        default = (tgt_lang, src_lang) if self.reverse else (src_lang, tgt_lang)
+        return self.src_lang or default[0], self.tgt_lang or default[1]
 
     @model_validator(mode="after")
     def _is_one_kind(self) -> Source:
@@ -77,11 +104,46 @@ class Source(Section):
         return self
 
 
+class NamedSource(Source):
+    """One of several sources of sentence pairs."""
+
+    name: FolderName
+    """name of the source, for messages, losses and scores"""
+
+
+class TrainSource(NamedSource):
+    """One of several sources of training pairs."""
+
+    weight: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """share of the batches, relative to the other sources; give each source a weight, or none"""
+    repeat: float = Field(default=1, gt=0, allow_inf_nan=False)
+    """without weights: how many times the pairs count"""
+
+
+def _form(value: object) -> str:
+    return "several" if isinstance(value, list | tuple) else "one"
+
+
+if TYPE_CHECKING:
+    TrainSources = Source | tuple[TrainSource, ...]
+    HeldOutSources = Source | tuple[NamedSource, ...]
+else:
+    _One = Annotated[Source, Tag("one")]
+    TrainSources = Annotated[_One | Annotated[tuple[TrainSource, ...], Tag("several")], Discriminator(_form)]
+    HeldOutSources = Annotated[_One | Annotated[tuple[NamedSource, ...], Tag("several")], Discriminator(_form)]
+    """A source, or a list of named sources."""
+
+
 def read_source(source: Source, columns: tuple[str, str]) -> Iterator[SentencePair]:
-    """Yield the pairs of a source in order. `columns` names the source and target columns of tables and data sets.
+    """Yield the pairs of a source in order. `columns` names the columns of tables and data sets, before `reverse`.
 
     Raises `UserError` with file and line if the source cannot be read.
     """
+    for pair in _read_pairs(source, columns):
+        yield pair._replace(src=pair.tgt, tgt=pair.src) if source.reverse else pair
+
+
+def _read_pairs(source: Source, columns: tuple[str, str]) -> Iterator[SentencePair]:
     if (source.table or source.dataset) and columns[0] == columns[1]:
         raise UserError(f"source and target would both be column {columns[0]}: set src_column and tgt_column")
     if source.builtin:

@@ -43,9 +43,10 @@ def align(
         layers = cross if layer is None else cross[layer - 1 : layer]
         per_model.append(torch.stack([weights.float().mean(1) for weights in layers]).mean(0))  # [n, T, S]
     weights = torch.stack(per_model).mean(0).cpu()  # [n, T, S]
-    first = int(tokenizers.source_bos)  # index of the first source token
     alignments: list[WordAlignment] = []
-    for pair_weights, words, target in zip(weights, src_words, targets, strict=True):
+    for pair_weights, source, words, target in zip(weights, sources, src_words, targets, strict=True):
+        has_tag = bool(source) and source[0] > tokenizers.src.pad_id
+        first = tokenizers.source_bos + has_tag  # index of the first source token
         token_weights = pair_weights[: len(target), first : first + len(words)]
         alignments.append(align_words(token_weights, words, target_word_indices(tokenizers.tgt, target)))
     return alignments

@@ -50,6 +50,8 @@ class DecodingConfig(Section):
     """random seed of sampling; a draw depends only on the seed, the line and the position"""
     alignment_layer: Annotated[int | None, MAY_CHANGE] = Field(default=None, ge=1)
     """decoder layer whose cross-attention gives the word alignment, from 1; null: mean of all layers"""
+    tag: Annotated[str | None, MAY_CHANGE] = None
+    """tag before each source sentence, one of those of the training sources; null: none"""
     batch_tokens: Annotated[int, MAY_CHANGE] = Field(default=32768, ge=1)
     """maximum padded source tokens of a batch, times beam size; during training at most 4,096"""
 

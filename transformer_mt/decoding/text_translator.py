@@ -91,6 +91,8 @@ class TextTranslator(ABC):
         texts: Sequence[str],
         prefixes: Sequence[str] | None = None,
         lines: Sequence[int] | None = None,
+        *,
+        tags: Sequence[str | None] | None = None,
         **options: Any,
     ) -> list[str]:
         """Return one translation per text, in order: "" if the text is blank, also after normalisation.
@@ -100,7 +102,7 @@ class TextTranslator(ABC):
         longer than `max_source_length` or the model's positions is cut, with a `TruncatedSourceWarning`.
         """
         only_best: dict[str, Any] = {**options, "n_best": 1}
-        return [best.text for best, *_ in self.n_best(texts, prefixes, lines, **only_best)]
+        return [best.text for best, *_ in self.n_best(texts, prefixes, lines, tags=tags, **only_best)]
 
     def n_best(
         self,
@@ -109,15 +111,19 @@ class TextTranslator(ABC):
         lines: Sequence[int] | None = None,
         *,
         alignments: bool = False,
+        tags: Sequence[str | None] | None = None,
         **options: Any,
     ) -> list[list[Translation]]:
-        """Return up to `n_best` translations of each text, the best first, but at least one."""
+        """Return up to `n_best` translations of each text, the best first, but at least one.
+
+        `tags` has the tag of each text; by default it is `decoding.tag`.
+        """
         if options:
-            return self.with_options(options).n_best(texts, prefixes, lines, alignments=alignments)
+            return self.with_options(options).n_best(texts, prefixes, lines, alignments=alignments, tags=tags)
         _check_lists(texts, prefixes)
         config = self.config
         lines = _line_numbers(texts, lines)
-        sources = self.encode(texts, lines)
+        sources = self.encode(texts, lines, tags)
         prefix_ids = None if prefixes is None else self._encode_prefixes(prefixes, lines)
         hypotheses = [[EMPTY_HYPOTHESIS] for _ in texts]
         lengths = {i: len(sources[i]) for i, text in enumerate(texts) if text.strip() and sources[i]}
@@ -150,24 +156,40 @@ class TextTranslator(ABC):
             raise UserError(f"{len(sources)} sources and {len(targets)} targets: give one for each")
         lines = _line_numbers(sources, lines)
         src, tgt = self.tokenizers.src.encode(sources), self.tokenizers.tgt.encode(targets)
+        first = self._tag_ids(None, 1)[0]
         scored = [
             i
             for i, line in enumerate(lines)
             if sources[i].strip() and targets[i].strip() and src[i] and tgt[i] and self._fits(line, src[i], tgt[i])
         ]
-        found = self.target_log_probs([src[i] for i in scored], [tgt[i] for i in scored])
+        found = self.target_log_probs([first + src[i] for i in scored], [tgt[i] for i in scored])
         log_probs = dict(zip(scored, found, strict=True))
         return [self._scored_target(text, tgt[i], log_probs.get(i)) for i, text in enumerate(targets)]
 
-    def encode(self, texts: Sequence[str], lines: Sequence[int]) -> list[list[int]]:
-        """Return the ids of texts. Long ones are cut, with a warning that names the line."""
+    def encode(
+        self, texts: Sequence[str], lines: Sequence[int], tags: Sequence[str | None] | None = None
+    ) -> list[list[int]]:
+        """Return the ids of texts, after those of their tags. Long ones are cut, with a warning that names the line."""
         sources, limit = self.tokenizers.src.encode(texts), self.max_source_tokens
         for line, ids in zip(lines, sources, strict=True):
             if len(ids) > limit:
                 message = f"line {line} has {len(ids)} tokens and was cut to {limit}"
                 warnings.warn(TruncatedSourceWarning(message), stacklevel=3)
                 del ids[limit:]
-        return sources
+        first = self._tag_ids(tags, len(texts))
+        return [tag + ids if ids else ids for tag, ids in zip(first, sources, strict=True)]
+
+    def _tag_ids(self, tags: Sequence[str | None] | None, n_texts: int) -> list[list[int]]:
+        """Return the ids before each of some texts: that of its tag, or none.
+
+        Raises:
+            UserError: The model does not know a tag, or needs one.
+        """
+        chosen = [self.config.tag] * n_texts if tags is None else tags
+        if self.tokenizers.needs_tag and None in chosen:
+            known = ", ".join(self.tokenizers.src.tags)
+            raise UserError(f"the model needs a tag for each source: pass --tag (decoding.tag), one of {known}")
+        return [[] if tag is None else [self.tokenizers.src.tag_id(tag)] for tag in chosen]
 
     def _encode_prefixes(self, prefixes: Sequence[str], lines: Sequence[int]) -> list[list[int]]:
         """Return the ids of prefixes without trailing white space, which belongs to the token of the next word.

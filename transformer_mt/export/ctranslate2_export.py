@@ -88,7 +88,9 @@ def check_parity(translator: Translator, folder: Path, limits: LengthLimits, tex
     from transformer_mt.export.parity import compare
 
     chosen = [text for text in texts if text.strip()][:PARITY_SENTENCES]
-    sources = [ids[: limits.source] for ids in translator.tokenizers.src.encode(chosen) if ids]
+    tokenizer = translator.tokenizers.src
+    first = [tokenizer.tag_id(tokenizer.tags[0])] if translator.tokenizers.needs_tag else []
+    sources = [first + ids[: limits.source] for ids in tokenizer.encode(chosen) if ids]
     if not sources:
         return None
     exported = CTranslate2Translator(folder, translator.tokenizers, translator.config, limits.positions, scores=False)
@@ -118,6 +120,9 @@ def _make_metadata(
         "quantization": quantization,
         "data": {key: getattr(member.data, key) for key in ("src_lang", "tgt_lang", "max_length")},
         "source_bos": translator.tokenizers.source_bos,
+        "joint": translator.tokenizers.joint,
+        "tags": [*translator.tokenizers.src.tags],
+        "needs_tag": translator.tokenizers.needs_tag,
         "positions": limits.positions,
         "longest_source": limits.source,
         "decoding": translator.config.model_dump(mode="json"),

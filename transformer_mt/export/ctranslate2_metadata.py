@@ -30,6 +30,9 @@ class ExportMetadata(BaseModel):
     quantization: str
     data: TrainingDataMetadata
     source_bos: bool
+    joint: bool
+    tags: tuple[str, ...]
+    needs_tag: bool
     positions: PositiveInt
     decoding: DecodingConfig
 

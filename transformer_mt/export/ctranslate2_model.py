@@ -20,6 +20,7 @@ from ctranslate2.specs import common_spec, transformer_spec
 from torch import Tensor, nn
 
 from transformer_mt.data.tokenizers.components import BOS, CONTROL_SYMBOLS, EOS, PAD
+from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.model.attention import MultiHeadAttention
 from transformer_mt.model.config import ModelConfig
@@ -34,19 +35,19 @@ ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH", "geglu": "GELU",
 
 def save(translator: Translator, n_positions: int, quantization: str, folder: Path) -> None:
     """Convert the model, and write it into a folder. Position tables have `n_positions` rows."""
-    spec = make_spec(translator.model, n_positions)
+    spec = make_spec(translator.model, translator.tokenizers, n_positions)
     spec.config.add_source_bos, spec.config.add_source_eos = translator.tokenizers.source_bos, True
     spec.validate()
     spec.optimize(None if quantization == "float32" else quantization)
     spec.save(str(folder))
 
 
-def vocabulary(pad_id: int) -> list[str]:
-    """Return the tokens of one side in the order of their ids. Control symbols come last, as in our tokenizers."""
-    return [*map(str, range(pad_id)), *CONTROL_SYMBOLS]
+def vocabulary(tokenizer: Tokenizer) -> list[str]:
+    """Return the tokens of one side in the order of their ids. Control symbols and tags come last."""
+    return [*map(str, range(tokenizer.pad_id)), *CONTROL_SYMBOLS, *(f"<{tag}>" for tag in tokenizer.tags)]
 
 
-def make_spec(model: Transformer, n_positions: int) -> Spec:
+def make_spec(model: Transformer, tokenizers: TokenizerPair, n_positions: int) -> Spec:
     """Fill a specification with copies of the weights, because CTranslate2 quantises them in place."""
     config = model.config
     src_config, tgt_config = config.for_stack(config.encoder), config.for_stack(config.decoder)
@@ -58,8 +59,8 @@ def make_spec(model: Transformer, n_positions: int) -> Spec:
     bias[model.tgt_pad] = -math.inf
     _fill_linear(decoder.projection, model.output.weight, bias)
     spec = cast(Spec, transformer_spec.TransformerSpec(encoder, decoder))
-    spec.register_source_vocabulary(vocabulary(model.src_pad))
-    spec.register_target_vocabulary(vocabulary(model.tgt_pad))
+    spec.register_source_vocabulary(vocabulary(tokenizers.src))
+    spec.register_target_vocabulary(vocabulary(tokenizers.tgt))
     spec.config.bos_token, spec.config.eos_token, spec.config.decoder_start_token = BOS, EOS, BOS
     spec.config.unk_token = PAD  # CTranslate2 requires one, but our tokenizers never produce it
     spec.config.layer_norm_epsilon = config.norm_eps

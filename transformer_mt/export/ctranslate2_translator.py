@@ -57,7 +57,7 @@ class CTranslate2Translator(TextTranslator):
         """
         super().__init__(tokenizers, config, max_positions=positions)
         self.has_scores = scores
-        self.src_vocabulary, self.tgt_vocabulary = vocabulary(tokenizers.src.pad_id), vocabulary(tokenizers.tgt.pad_id)
+        self.src_vocabulary, self.tgt_vocabulary = vocabulary(tokenizers.src), vocabulary(tokenizers.tgt)
         self.tgt_ids = {token: i for i, token in enumerate(self.tgt_vocabulary)}
         ctranslate2.set_log_level(
             logging.ERROR
@@ -91,10 +91,12 @@ class CTranslate2Translator(TextTranslator):
         check_device(device)
         try:
             files = (str(folder / f"{side}_tokenizer.json") for side in ("src", "tgt"))
-            src, tgt = (Tokenizer(hf.Tokenizer.from_file(file)) for file in files)
+            backends = [hf.Tokenizer.from_file(file) for file in files]
+            src = Tokenizer(backends[0], metadata.tags)
+            tgt = Tokenizer(backends[1], metadata.tags if metadata.joint else ())
             config = metadata.decoding.with_options(options)
             check_search(config)
-            tokenizers = TokenizerPair(src, tgt, metadata.source_bos)
+            tokenizers = TokenizerPair(src, tgt, metadata.source_bos, metadata.needs_tag)
             translator = cls(folder, tokenizers, config, metadata.positions, device, scores)
         except UserError:
             raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Literal
@@ -15,14 +16,14 @@ from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.quality.alignment import MAX_OFFSET, Segment, align_lines
 from transformer_mt.data.quality.check_runner import check_pairs
 from transformer_mt.data.quality.filter_base import SIDE_NAMES, PairExample
-from transformer_mt.data.quality.findings import N_SHOWN, CorpusReport, Finding
+from transformer_mt.data.quality.findings import N_SHOWN, CorpusReport, Finding, Histogram
 from transformer_mt.data.quality.scripts import split_units
-from transformer_mt.data.sources import Source
+from transformer_mt.data.sources import Source, TrainSource
 from transformer_mt.data.text_files import read_lines
 from transformer_mt.data.tokenizers.components import BYTE_TOKENS
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.errors import UserError
-from transformer_mt.pipeline.data import load_source, make_tokenizers
+from transformer_mt.pipeline.data import load_source, load_sources, make_tokenizers
 from transformer_mt.system.severity import Severity
 
 MAX_DIAGNOSED = 1_000_000  # lines of text files of different length in which the first shifted line is looked for
@@ -41,25 +42,30 @@ def check_corpus(config: Config, tokenizers: TokenizerPair | None, workers: int 
     Raises:
         UserError: A source cannot be read.
     """
-    sources = {"train": config.data.train}
-    if config.data.validation is not None:
-        sources["validation"] = config.data.validation
-    sources |= config.data.test
+    data = config.data
+    train = {f"train.{s.name}" if isinstance(s, TrainSource) else "train": s for s in data.train_sources}
+    held_out = {key.removeprefix("test."): source for key, source in data.held_out_sources()}
     try:
-        corpora = {name: load_source(config, source) for name, source in sources.items()}
+        corpora = {name: load_source(config, source) for name, source in {**train, **held_out}.items()}
     except UserError:
-        unequal = [finding for name, source in sources.items() for finding in check_line_counts(name, source)]
+        unequal = [
+            finding for name, source in {**train, **held_out}.items() for finding in check_line_counts(name, source)
+        ]
         if not unequal:
             raise
         return CorpusReport(str(config.name), {}, unequal, [])
-    train, held_out = corpora["train"], {name: corpus for name, corpus in corpora.items() if name != "train"}
     misaligned = {name: find_misaligned_segments(corpus) for name, corpus in corpora.items()}
     findings = [
         describe_segment(name, corpora[name], segment) for name, found in misaligned.items() for segment in found
     ]
-    languages = config.data.src_lang, config.data.tgt_lang
-    pair_findings, histograms = check_pairs(train, languages, held_out, misaligned["train"], workers)
-    findings += [*pair_findings, *check_tokenizers(config, train, tokenizers)]
+    histograms: list[Histogram] = []
+    for name, source in train.items():
+        languages = source.languages(data.src_lang, data.tgt_lang)
+        others = {name: corpora[name] for name in held_out}
+        found, drawn = check_pairs(corpora[name], languages, others, misaligned[name], workers)
+        findings += found if len(train) == 1 else [replace(one, message=f"{one.message} (in {name})") for one in found]
+        histograms += drawn if len(train) == 1 else [replace(one, title=f"{name}: {one.title}") for one in drawn]
+    findings += check_tokenizers(config, load_sources(config, data.train), tokenizers)
     findings.sort(key=lambda finding: -finding.severity)
     sizes = {name: len(corpus) for name, corpus in corpora.items()}
     return CorpusReport(str(config.name), sizes, findings, histograms)

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
+
+import numpy as np
 
 from transformer_mt.config.root import Config
 from transformer_mt.data.batches import BatchStream
 from transformer_mt.data.block_encoding import LengthLimit
+from transformer_mt.data.combined_corpus import combine_corpora
 from transformer_mt.data.corpus import ParallelCorpus, load_corpus, split_off_validation
 from transformer_mt.data.encoding import EncodedCorpus, encode_corpus
+from transformer_mt.data.mixture import Mixture, make_mixture
 from transformer_mt.data.quality.filter_base import PairExample
 from transformer_mt.data.quality.filtered_corpus import filter_corpus, iterate_affected
 from transformer_mt.data.report import report_duplicates_and_leaks
-from transformer_mt.data.sources import Source
+from transformer_mt.data.sources import HeldOutSources, Source, TrainSources
 from transformer_mt.data.tokenizers.subword_sampling import SubwordSampler, SubwordSamplers
 from transformer_mt.data.tokenizers.tokenizer import FORMAT as TOKENIZER_FORMAT
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair, build_tokenizers
@@ -78,7 +83,9 @@ def load_split(config: Config, name: str, workers: int = 1) -> ParallelCorpus:
     if name not in ("train", "validation"):
         return load_source(config, config.data.test[name])
     if config.data.validation is not None:
-        return load_source(config, config.data.validation) if name == "validation" else load_filtered(config, workers)
+        if name == "validation":
+            return load_sources(config, config.data.validation)
+        return load_filtered(config, workers)
     train, validation = split_off_validation(load_filtered(config, workers), config.data.validation_size, config.seed)
     return train if name == "train" else validation
 
@@ -88,12 +95,27 @@ def load_source(config: Config, source: Source) -> ParallelCorpus:
     return load_corpus(source, config.data.src_lang, config.data.tgt_lang, Path(config.data.cache_dir))
 
 
+def load_sources(config: Config, sources: TrainSources | HeldOutSources) -> ParallelCorpus:
+    """Return the text of a source, or of several together, unfiltered."""
+    if isinstance(sources, Source):
+        return load_source(config, sources)
+    corpora = {source.name: load_source(config, source) for source in sources}
+    return combine_corpora(corpora, Path(config.data.cache_dir))
+
+
 def load_filtered(config: Config, workers: int = 1) -> ParallelCorpus:
-    """Return the pairs of `data.train` that `data.filters` leaves."""
-    corpus = load_source(config, config.data.train)
-    if not config.data.filters:  # so that the held-out sets need not be read
-        return corpus
-    return filter_corpus(corpus, config.data.filters, *filter_arguments(config), workers)
+    """Return the pairs of `data.train` that `data.filters` leaves of each source."""
+    data = config.data
+    if not data.filters:  # so that the held-out sets need not be read
+        return load_sources(config, data.train)
+
+    def load(source: Source) -> ParallelCorpus:
+        corpus = load_source(config, source)
+        return filter_corpus(corpus, data.filters, *filter_arguments(config, source), workers)
+
+    if isinstance(data.train, Source):
+        return load(data.train)
+    return combine_corpora({source.name: load(source) for source in data.train}, Path(data.cache_dir))
 
 
 def iterate_affected_pairs(config: Config, name: str) -> Iterator[PairExample]:
@@ -107,17 +129,23 @@ def iterate_affected_pairs(config: Config, name: str) -> Iterator[PairExample]:
     if not numbers:
         listed = ", ".join(dict.fromkeys(filter_.name for filter_ in filters)) or "none"
         raise UserError(f"data.filters: does not contain {name}; add it, to see what it removes (present: {listed})")
-    corpus = load_source(config, config.data.train)
-    for number in numbers:
-        yield from iterate_affected(corpus, filters, number, *filter_arguments(config))
+    for source in config.data.train_sources:
+        corpus = load_source(config, source)
+        for number in numbers:
+            yield from iterate_affected(corpus, filters, number, *filter_arguments(config, source))
 
 
-def filter_arguments(config: Config) -> tuple[tuple[str, str], dict[str, ParallelCorpus], Path]:
-    """Return the languages, the configured validation and test sets, and the folder of the cache."""
+def filter_arguments(config: Config, source: Source) -> tuple[tuple[str, str], dict[str, ParallelCorpus], Path]:
+    """Return the languages of a source, the configured validation and test sets, and the folder of the cache."""
+    data = config.data
+    return source.languages(data.src_lang, data.tgt_lang), load_held_out(config), Path(data.cache_dir)
+
+
+def load_held_out(config: Config) -> dict[str, ParallelCorpus]:
+    """Return the text of the configured validation and test sets, by name."""
     data = config.data
     sources = {**({"validation": data.validation} if data.validation else {}), **data.test}
-    held_out = {name: load_source(config, source) for name, source in sources.items()}
-    return (data.src_lang, data.tgt_lang), held_out, Path(data.cache_dir)
+    return {name: load_sources(config, source) for name, source in sources.items()}
 
 
 def make_tokenizers(config: Config, train: ParallelCorpus) -> TokenizerPair:
@@ -127,6 +155,11 @@ def make_tokenizers(config: Config, train: ParallelCorpus) -> TokenizerPair:
     """
     if config.train.init_from is not None:
         return load_tokenizers(config)
+    tags, is_needed = config.data.tags, all(source.tag is not None for source in config.data.train_sources)
+    return _learn_tokenizers(config, train).with_tags(tags, is_needed=is_needed)
+
+
+def _learn_tokenizers(config: Config, train: ParallelCorpus) -> TokenizerPair:
     tokenizer = config.tokenizer
     if tokenizer.file or tokenizer.src_file:
         built = build_tokenizers(tokenizer, train, config.seed)
@@ -159,6 +192,12 @@ def encode_training(
             f"data.train: none of {len(corpus):,} pairs is left: {dropped.empty:,} have an empty side, "
             f"{dropped.too_long:,} are longer than data.max_length {limit.max_length}"
         )
+    for name, n_pairs in zip(corpus.sources, np.diff(encoded.source_bounds()).tolist(), strict=False):
+        if n_pairs == 0:
+            raise UserError(
+                f"data.train: no pair of the source {name} is left: they are empty, or longer than data.max_length "
+                f"{limit.max_length}"
+            )
     return encoded
 
 
@@ -178,7 +217,24 @@ def encode_validation(config: Config, corpus: ParallelCorpus, tokenizers: Tokeni
 def make_stream(config: Config, data: TrainingData, tokens: int) -> BatchStream:
     """Return the stream of training batches, each of at most `tokens` padded target tokens."""
     samplers = _make_subword_samplers(config, data.tokenizers)
-    return BatchStream(data.train, data.tokenizers, tokens, config.seed, samplers)
+    tags = [source.tag for source in config.data.train_sources]
+    make = partial(_make_mixture, config) if isinstance(config.data.train, tuple) else None
+    return BatchStream(data.train, data.tokenizers, tokens, config.seed, samplers, tags, make)
+
+
+def _make_mixture(config: Config, n_batches: Sequence[int]) -> Mixture:
+    """Return the mixture of the training sources, which have these numbers of batches."""
+    data = config.data
+    assert isinstance(data.train, tuple)
+    return make_mixture(
+        data.train,
+        data.stages,
+        n_batches,
+        temperature=data.temperature,
+        seed=config.seed,
+        max_steps=config.train.max_steps,
+        accumulate=config.batches.accumulate,
+    )
 
 
 def _make_subword_samplers(config: Config, tokenizers: TokenizerPair) -> SubwordSamplers | None:

@@ -129,7 +129,7 @@ def measure_training(run: RunFolder, setup: Setup, setup_seconds: float, cache_b
     trainer = make_trainer(run, setup, Ranks(), SilentMetricsLogger(run, {}, None))
     validation_seconds = measure_validation(setup)  # before the steps: an untrained model reaches the length limit
     window = measure_steps(trainer)
-    n, src, tgt = (setup.stream.bucketed.shapes[:, i] for i in range(3))
+    n, src, tgt = (setup.stream.shapes[:, i] for i in range(3))
     n_padded_per_epoch = float((n * (src + tgt)).sum())
     start = time.perf_counter()
     trainer.save(scores={})

@@ -162,13 +162,20 @@ def repair_corpus(config: Config, folder: Path, losses: Iterable[PairLoss] | Non
 
 def _read_texts(config: Config) -> Iterator[tuple[_Text, _Text]]:
     """Yield source and target of each pair of text files, or of the whole corpus if it has another form."""
-    source = config.data.train
+    source = _train_source(config)
     for paths in zip(source.src, source.tgt, strict=True):
         src, tgt = (_Text([*read_lines(Path(path))], partial(_describe_line, path)) for path in paths)
         yield src, tgt
     if not source.src:
         corpus = load_source(config, source)
         yield _Text(corpus.column("src"), corpus.describe_line), _Text(corpus.column("tgt"), corpus.describe_line)
+
+
+def _train_source(config: Config) -> Source:
+    """Return the source of the training pairs. Raises `UserError` if there are several."""
+    if isinstance(config.data.train, Source):
+        return config.data.train
+    raise UserError("data.train: tmt repair works on one source; repair each of them with a configuration of its own")
 
 
 def _describe_line(path: str, row: int) -> str:
@@ -225,7 +232,7 @@ def _filter_pairs(
     workers: int,
 ) -> Iterator[tuple[str, str]]:
     """Yield the pairs that the filters and the ledger leave, with cleaned text."""
-    languages, held_out, _ = filter_arguments(config)
+    languages, held_out, _ = filter_arguments(config, _train_source(config))
     filters: list[Filter] = [*TypeAdapter[Any](FilterList).validate_python([*REPAIR_FILTERS])]
     if losses is not None:
         filters = [filter_ for filter_ in filters if filter_.name != "unrelated"]

@@ -42,6 +42,7 @@ def resolve_config(run: RunFolder, requested: Config) -> Config:
     same_processes = run.read_metadata().get("processes") == launcher.local_world_size()
     keys = ("device", "precision", "threads") if same_processes else ("device", "precision")
     kept = {key: getattr(old, key) for key in keys if getattr(requested, key) == "auto"}
+    kept["data"] = requested.data.with_stages_of(old.data)
     kept["schedule"] = requested.schedule.with_end(old.schedule.total_steps)
     if requested.batches.tokens == "auto":
         kept["batches"] = requested.batches.model_copy(update={"tokens": old.batches.tokens})
@@ -59,6 +60,7 @@ def _resolve_machine_settings(config: Config) -> Config:
             "precision": machine.precision,
             "threads": machine.threads,
             "schedule": config.schedule.with_end(config.train.max_steps),
+            "data": config.data.with_definite_stages(config.train.max_steps),
         }
     )
 
@@ -93,7 +95,8 @@ def check_data_settings(run: RunFolder, requested: Config) -> None:
         run.check_resumable()
         _refuse_exported(run)
         old = configuration.load_run(run)
-        settings = {key: getattr(requested, key) for key in ("data", "tokenizer", "seed")}
+        data = requested.data.with_stages_of(old.data)
+        settings = {"data": data, "tokenizer": requested.tokenizer, "seed": requested.seed}
         check_unchanged(run, old, old.model_copy(update=settings))
 
 

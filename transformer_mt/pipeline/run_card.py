@@ -9,6 +9,7 @@ from typing import Any
 from transformer_mt.config.root import Config
 from transformer_mt.runs.folder import CheckpointInfo, RunFolder, rank_checkpoints
 from transformer_mt.system.files import write_text
+from transformer_mt.training.metrics_logger import by_source
 
 
 def write_card(run: RunFolder, config: Config) -> None:
@@ -81,9 +82,10 @@ def _scores(record: Mapping[str, Any], best: CheckpointInfo | None) -> Iterator[
     if best is None:
         yield "Not validated yet."
     else:
-        scores = ", ".join(f"{name} {value:.3f}" for name, value in best.scores.items())
         chosen = "" if "exported" in record else f"the best by {best.metric}, "
-        yield f"- validation, at step {best.step:,} ({chosen}greedy): {scores}"
+        for title, found in by_source(best.scores).items():
+            scores = ", ".join(f"{name} {value:.3f}" for name, value in found.items())
+            yield f"- {title}, at step {best.step:,} ({chosen}greedy): {scores}"
     for name, scores in record.get("test", {}).items():
         for metric, score in scores.items():
             step = record["tested"]["step"]

@@ -29,10 +29,14 @@ def score_test_sets(
         machine.precision,
         batch_tokens=config.decoding.validation_batch_tokens,
     )
-    scorer = Scorer.from_config(config.scoring, config.data.tgt_lang)
     result: dict[str, dict[str, dict[str, Any]]] = {}
     for name, corpus in test_sets.items():
-        scores = scorer.score(translator.translate(corpus.column("src")), corpus.column("tgt"))
+        source = config.data.test[name]
+        _, tgt_lang = source.languages(config.data.src_lang, config.data.tgt_lang)
+        scorer = Scorer.from_config(config.scoring, tgt_lang)
+        texts = corpus.column("src")
+        tags = None if source.tag is None else [source.tag] * len(texts)
+        scores = scorer.score(translator.translate(texts, tags=tags), corpus.column("tgt"))
         title = f"{name} ({len(corpus):,} pairs, {config.decoding.method}, step {step:,})"
         log_rank0("\n".join([title, *scores.lines()]))
         result[name] = asdict(scores)

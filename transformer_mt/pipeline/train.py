@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,10 +16,12 @@ from transformer_mt.config import root as configuration
 from transformer_mt.config.rendering import render_yaml
 from transformer_mt.config.root import Config
 from transformer_mt.data.batches import Batch, BatchStream
+from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.data.prefetching import Prefetcher
 from transformer_mt.data.quality.sample_check import check_sample
 from transformer_mt.data.report import build_report
+from transformer_mt.data.sources import NamedSource
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.metrics import Scorer
@@ -28,7 +31,7 @@ from transformer_mt.pipeline.data import TrainingData, make_stream, prepare_data
 from transformer_mt.pipeline.resolve import predict_memory, resolve_batch_tokens, resolve_config, warn_early_end
 from transformer_mt.pipeline.run_card import next_commands, write_card
 from transformer_mt.pipeline.test_sets import score_test_sets
-from transformer_mt.pipeline.validation import Validator
+from transformer_mt.pipeline.validation import ValidationSource, Validator
 from transformer_mt.pipeline.warm_start import WarmStart, find_warm_start
 from transformer_mt.runs import metadata
 from transformer_mt.runs.checkpoints import disk_space_warning, find_resume_checkpoint
@@ -277,8 +280,11 @@ def make_trainer(run: RunFolder, setup: Setup, ranks: Ranks, logger: MetricsLogg
     config, data, stream = setup.config, setup.data, setup.stream
     ema_decay = config.optimizer.ema_decay
     ledger = Ledger(len(data.train), ranks) if config.train.ledger else None
+    sources = [*data.train.text.sources]
     return Trainer(
-        train_step=make_train_step(config, setup.machine, ranks, setup.model, partial(halve_batch, stream), ledger),
+        train_step=make_train_step(
+            config, setup.machine, ranks, setup.model, partial(halve_batch, stream), ledger, len(sources)
+        ),
         prefetcher=Prefetcher(
             stream, config.batches.accumulate, ranks.rank, ranks.size, pin_memory=setup.machine.device.type == "cuda"
         ),
@@ -292,6 +298,7 @@ def make_trainer(run: RunFolder, setup: Setup, ranks: Ranks, logger: MetricsLogg
         validation=config.validation,
         keep=config.keep,
         ledger=ledger,
+        sources=sources,
     )
 
 
@@ -302,6 +309,7 @@ def make_train_step(
     model: Transformer,
     split_batch: Callable[[Batch], Sequence[Batch]],
     ledger: Ledger | None = None,
+    n_sources: int = 0,
 ) -> TrainStep:
     """Return the train step. `split_batch` splits a batch that does not fit into memory."""
     loss = make_loss(config.loss)
@@ -314,6 +322,7 @@ def make_train_step(
         machine=machine,
         ranks=ranks,
         split_batch=split_batch,
+        n_sources=n_sources,
     )
 
 
@@ -335,18 +344,36 @@ def make_validator(
     corpus: EncodedCorpus,
 ) -> Validator:
     """Return the validator of a model on the validation pairs."""
+    parts = list_validation_sources(config, corpus.text)
     return Validator(
         model,
         tokenizers,
         config.decoding,
-        BatchStream(corpus, tokenizers, config.batches.token_budget, config.seed),
+        BatchStream(corpus, tokenizers, config.batches.token_budget, config.seed, tags=[part.tag for part in parts]),
         list(corpus.text),
         machine=machine,
         ranks=ranks,
         smoothing=config.loss.label_smoothing,
         scorer=Scorer.from_config(config.scoring, config.data.tgt_lang),
         probes=config.validation.probes,
+        parts=parts,
     )
+
+
+def list_validation_sources(config: Config, text: ParallelCorpus) -> list[ValidationSource]:
+    """Return the sources of the validation set, with their pairs, tags and scorers."""
+    bounds: list[int] = text.source_bounds().tolist()
+    data = config.data
+    return [
+        ValidationSource(
+            source.name if isinstance(source, NamedSource) else "",
+            first,
+            end,
+            source.tag,
+            Scorer.from_config(config.scoring, source.languages(data.src_lang, data.tgt_lang)[1]),
+        )
+        for source, (first, end) in zip(data.validation_sources, pairwise(bounds), strict=True)
+    ]
 
 
 # --- end of training --------------------------------------------------------------------------------------------------

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import torch
 
@@ -26,6 +27,16 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+class ValidationSource(NamedTuple):
+    """Consecutive pairs of the validation set that come from one source."""
+
+    name: str  # "" if there is only one source
+    first: int
+    end: int
+    tag: str | None
+    scorer: Scorer  # for the target language
+
+
 class Validator:
     """Scores the current weights of a model, without dropout, and leaves the model as it was."""
 
@@ -42,7 +53,11 @@ class Validator:
         smoothing: float,
         scorer: Scorer,
         probes: int,
+        parts: Sequence[ValidationSource] = (),
     ) -> None:
+        """`parts` are the sources of the pairs, in order; by default one without a tag."""
+        self.parts = parts or [ValidationSource("", 0, len(pairs), None, scorer)]
+        self.tags = [part.tag for part in self.parts for _ in range(part.first, part.end)]
         self.model, self.tokenizers, self.decoding, self.stream = model, tokenizers, decoding.for_validation(), stream
         self.sources, self.references = [src for src, _ in pairs], [tgt for _, tgt in pairs]
         self.machine, self.ranks, self.smoothing, self.scorer = machine, ranks, smoothing, scorer
@@ -55,7 +70,7 @@ class Validator:
         lines = self.ranks.shard(range(1, len(self.sources) + 1))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", TruncatedSourceWarning)  # the data report lists them
-            n_best = translator.n_best(self.ranks.shard(self.sources), lines=lines)
+            n_best = translator.n_best(self.ranks.shard(self.sources), lines=lines, tags=self.ranks.shard(self.tags))
         translations = self.ranks.all_gather([best for best, *_ in n_best])
         hypotheses = [translation.text for translation in translations]
         text_scores = self.scorer.score(hypotheses, self.references)
@@ -65,6 +80,7 @@ class Validator:
             "bleu": text_scores.bleu.value,
             "chrf": text_scores.chrf.value,
             "degenerate": degenerate.share,
+            **self.source_scores(hypotheses),
         }
 
         def sample(i: int) -> Sample:
@@ -81,11 +97,22 @@ class Validator:
             draw=lambda: self.draw(translator),
         )
 
+    def source_scores(self, hypotheses: Sequence[str]) -> dict[str, float]:
+        """Return BLEU and chrF of the pairs of each source, if there are several."""
+        scores: dict[str, float] = {}
+        for part in self.parts if len(self.parts) > 1 else ():
+            if part.first == part.end:
+                continue  # if all of its pairs are training pairs
+            found = part.scorer.score(hypotheses[part.first : part.end], self.references[part.first : part.end])
+            scores |= {f"bleu/{part.name}": found.bleu.value, f"chrf/{part.name}": found.chrf.value}
+        return scores
+
     def draw(self, translator: Translator) -> dict[str, Figure]:
         """Draw the last layer's cross-attention for the first example."""
         if not self.probes:
             return {}
-        maps = translate_with_attention(translator, self.sources[self.probes[0]])
+        probe = self.probes[0]
+        maps = translate_with_attention(translator.with_options({"tag": self.tags[probe]}), self.sources[probe])
         return {"attention": maps.figure("cross", layer=len(translator.model.decoder.layers))}
 
     @torch.no_grad()
@@ -95,11 +122,18 @@ class Validator:
         was_training = model.training
         model.eval()
         sums = torch.zeros(3, device=self.machine.device)
+        by_source = torch.zeros(2, len(self.stream.sources), device=self.machine.device)  # [2, K] nll and labels
         for batch in self.stream.shortest_first(self.ranks.rank, self.ranks.size):
             with self.machine.autocast():
                 loss, nll, _ = batch_loss(model, batch.to(self.machine.device), self.smoothing)
             sums += torch.stack([loss, nll, torch.full_like(nll, batch.n_tgt)])
+            by_source[:, batch.source] += torch.stack([nll, torch.full_like(nll, batch.n_tgt)])
         model.train(was_training)
-        total_loss, total_nll, n_labels = map(float, self.ranks.all_reduce_sum([sums])[0])
+        sums, by_source = self.ranks.all_reduce_sum([sums, by_source])
+        total_loss, total_nll, n_labels = map(float, sums)
         nll = total_nll / n_labels
-        return {"loss": total_loss / n_labels, "nll": nll, "ppl": perplexity(nll)}
+        scores = {"loss": total_loss / n_labels, "nll": nll, "ppl": perplexity(nll)}
+        if len(self.parts) > 1:
+            source_nll = cast(list[float], (by_source[0] / by_source[1]).tolist())
+            scores |= {f"nll/{part.name}": value for part, value in zip(self.parts, source_nll, strict=True)}
+        return scores

@@ -71,10 +71,9 @@ def predict_memory(
 
 def most_expensive_batches(stream: BatchStream) -> list[Batch]:
     """Return the batches of all epochs with the most tokens and the most attention scores, without subword sampling."""
-    n, s, t = (stream.bucketed.shapes[:, i] for i in range(3))  # pairs, source length, target length
+    n, s, t = (stream.shapes[:, i] for i in range(3))  # pairs, source length, target length
     costs = n * (s + t), n * (s * s + s * t + t * t)
-    plan = stream.bucketed.shortest_first()
-    return [stream.collate(plan[i], 0) for i in dict.fromkeys(int(np.argmax(cost)) for cost in costs)]
+    return [stream.batch_of_shape(i) for i in dict.fromkeys(int(np.argmax(cost)) for cost in costs)]
 
 
 def measure_peak(batches: list[Batch], try_batch: TryBatch, device: torch.device) -> int | None:

@@ -85,8 +85,10 @@ class MetricsLogger:
         if is_best:
             scalars |= {f"{BEST}{name}": value for name, value in result.scores.items()}
         self.log_scalars(step, scalars)
-        summary = "  ".join(f"{name} {value:.3f}" for name, value in result.scores.items())
-        log_rank0(f"step {step:,}  validation  {summary}{'  (best so far)' if is_best else ''}")
+        for title, scores in by_source(result.scores).items():
+            summary = "  ".join(f"{name} {value:.3f}" for name, value in scores.items())
+            best = "  (best so far)" if is_best and title == "validation" else ""
+            log_rank0(f"step {step:,}  {title}  {summary}{best}")
         for sample in result.samples:
             log_rank0(f"{sample}\n")
         for name, markdown in result.markdown.items():
@@ -173,6 +175,15 @@ class SilentMetricsLogger(MetricsLogger):
 
     def truncate(self, step: int, *, is_scored: bool) -> None:
         """Do nothing."""
+
+
+def by_source(scores: Mapping[str, float]) -> dict[str, dict[str, float]]:
+    """Return the scores of all validation pairs, and then those of each source (`bleu/NAME`), by title."""
+    groups: dict[str, dict[str, float]] = {"validation": {}}
+    for key, value in scores.items():
+        name, _, source = key.partition("/")
+        groups.setdefault(f"validation of {source}" if source else "validation", {})[name] = value
+    return groups
 
 
 def read_metrics(path: Path) -> Iterator[dict[str, Any]]:

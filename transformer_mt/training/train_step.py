@@ -23,7 +23,7 @@ Number = TypeVar("Number", float, Tensor)
 class MicroBatchResult(NamedTuple):
     """Sums over the labels of one or more micro-batches, and the gradients of the summed loss."""
 
-    sums: Tensor  # [7] the fields of `StepMetrics` without `grad_norm`
+    sums: Tensor  # [7 + 2 K] the fields of `StepMetrics` without `grad_norm`
     gradients: list[Tensor]  # one per parameter of the model
 
     def plus(self, other: MicroBatchResult) -> MicroBatchResult:
@@ -43,6 +43,19 @@ class StepMetrics(NamedTuple, Generic[Number]):
     n_padded: Number  # source and target positions, including padding
     n_splits: Number  # batches that were split because memory ran out
     grad_norm: Number  # of the mean gradient per label
+    source_nll: tuple[Number, ...] = ()  # of each source of a mixture
+    source_n_tgt: tuple[Number, ...] = ()
+
+    def values(self) -> list[Number]:
+        """Return all numbers in a row."""
+        return [*self[:8], *self.source_nll, *self.source_n_tgt]
+
+
+def metrics_from_values(values: Sequence[Number]) -> StepMetrics[Number]:
+    """Undo `StepMetrics.values`."""
+    loss, nll, consistency, n_src, n_tgt, n_padded, n_splits, grad_norm, *rest = values
+    source_nll, source_n_tgt = tuple(rest[: len(rest) // 2]), tuple(rest[len(rest) // 2 :])
+    return StepMetrics(loss, nll, consistency, n_src, n_tgt, n_padded, n_splits, grad_norm, source_nll, source_n_tgt)
 
 
 class TrainStep:
@@ -63,7 +76,10 @@ class TrainStep:
         machine: Machine,
         ranks: Ranks,
         split_batch: Callable[[Batch], Sequence[Batch]],
+        n_sources: int = 0,
     ) -> None:
+        """`n_sources` is the number of sources of a mixture, whose losses are summed separately; 0: no mixture."""
+        self.n_sources = n_sources
         self.model, self.optimizers, self.parameters = model, optimizers, list(model.parameters())
         self.loss, self.clip_norm, self.seed = loss, clip_norm, seed
         self.machine, self.ranks, self.split_batch = machine, ranks, split_batch
@@ -81,7 +97,8 @@ class TrainStep:
         assert total is not None
         sums, *gradients = self.ranks.all_reduce_sum([total.sums, *total.gradients])
         # `sums` is a view of the buffer of all gradients; a clone lets that buffer be freed before the metrics are read
-        metrics = StepMetrics(*sums.clone(), grad_norm=get_total_norm(gradients))
+        sums = [*sums.clone()]
+        metrics = metrics_from_values([*sums[:7], get_total_norm(gradients), *sums[7:]])
         metrics = metrics._replace(grad_norm=metrics.grad_norm / metrics.n_tgt)
         self.apply_gradients(learning_rate, gradients, metrics.n_tgt, metrics.grad_norm)
         return metrics
@@ -93,15 +110,24 @@ class TrainStep:
     def forward_backward(self, batch: Batch) -> MicroBatchResult:
         """Compute loss and gradients of a micro-batch. Split it if memory runs out."""
         try:
-            return loss_and_gradients(self.model, batch, machine=self.machine, loss=self.loss)
+            result = loss_and_gradients(self.model, batch, machine=self.machine, loss=self.loss)
+            return self.add_source_sums(batch, result)
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
         release_memory(self.machine.device)  # outside of the handler, whose traceback keeps tensors alive
         left, right = (self.forward_backward(half) for half in self.split_batch(batch))
         result = left.plus(right)
-        result.sums[-1] += 1  # n_splits
+        result.sums[6] += 1  # n_splits
         return result
+
+    def add_source_sums(self, batch: Batch, result: MicroBatchResult) -> MicroBatchResult:
+        """Append the sums of the sources, which are 0 for all but the source of the batch."""
+        if not self.n_sources:
+            return result
+        is_source = torch.arange(self.n_sources, device=result.sums.device) == batch.source  # [K]
+        by_source = [result.sums[number] * is_source for number in (1, 4)]  # nll and n_tgt
+        return result._replace(sums=torch.cat([result.sums, *by_source]))
 
     def apply_gradients(
         self, learning_rate: float, gradients: Sequence[Tensor], n_labels: Tensor, grad_norm: Tensor

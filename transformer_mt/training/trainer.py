@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import cast
 
 import torch
@@ -28,7 +28,7 @@ from transformer_mt.training.ledger import Ledger
 from transformer_mt.training.metrics_logger import MetricsLogger
 from transformer_mt.training.progress import Milestone, Progress, TrainConfig, ValidationConfig
 from transformer_mt.training.schedule import Schedule
-from transformer_mt.training.train_step import StepMetrics, TrainStep
+from transformer_mt.training.train_step import StepMetrics, TrainStep, metrics_from_values
 from transformer_mt.training.validation_result import ValidationResult
 
 MAX_SKIPPED = 20  # steps in a row with a gradient that is not finite; then the run rolls back
@@ -48,15 +48,28 @@ class LogWindow:
     grad_norm: float = 0.0  # of the last step
     seconds: float = 0.0
     seconds_waiting: float = 0.0  # for batches; part of `seconds`
+    source_nll: dict[str, float] = field(default_factory=dict[str, float])  # by name of the source of a mixture
+    source_n_tgt: dict[str, float] = field(default_factory=dict[str, float])
 
-    def add(self, metrics: StepMetrics[float]) -> None:
+    def add(self, metrics: StepMetrics[float], sources: Sequence[str]) -> None:
         """Add the sums of one step."""
+        for name, nll, n_tgt in zip(sources, metrics.source_nll, metrics.source_n_tgt, strict=True):
+            self.source_nll[name] = self.source_nll.get(name, 0.0) + nll
+            self.source_n_tgt[name] = self.source_n_tgt.get(name, 0.0) + n_tgt
         self.loss += metrics.loss
         self.nll += metrics.nll
         self.consistency += metrics.consistency
         self.n_src += metrics.n_src
         self.n_tgt += metrics.n_tgt
         self.n_padded += metrics.n_padded
+
+    def source_scalars(self) -> dict[str, float]:
+        """Return the loss of each source of a mixture, and its share of the target tokens."""
+        scalars: dict[str, float] = {}
+        for name, n_tgt in self.source_n_tgt.items():
+            scalars[f"train/nll/{name}"] = self.source_nll[name] / (n_tgt or math.nan)
+            scalars[f"train/share/{name}"] = n_tgt / (self.n_tgt or math.nan)
+        return scalars
 
 
 class Trainer:
@@ -80,7 +93,10 @@ class Trainer:
         validation: ValidationConfig,
         keep: KeepConfig,
         ledger: Ledger | None = None,
+        sources: Sequence[str] = (),
     ) -> None:
+        """`sources` has the names of the sources of a mixture."""
+        self.sources = sources
         self.train_step, self.prefetcher, self.schedule, self.ema = train_step, prefetcher, schedule, ema
         self.validate, self.run, self.logger, self.ranks = validate, run, logger, ranks
         self.config, self.validation, self.keep, self.ledger = config, validation, keep, ledger
@@ -156,17 +172,17 @@ class Trainer:
             return
         if self.ledger is not None:
             self.ledger.flush()
-        stacked = torch.stack([torch.stack(metrics) for _, _, metrics in pending])  # [steps, 8]
+        stacked = torch.stack([torch.stack(metrics.values()) for _, _, metrics in pending])  # [steps, 8 + 2 K]
         rows = cast("list[list[float]]", stacked.tolist())
         self.window.seconds += time.perf_counter() - start
         self.pending = []
         for (step, first_batch, _), row in zip(pending, rows, strict=True):
-            metrics = StepMetrics(*row)
+            metrics = metrics_from_values(row)
             self.window.grad_norm = metrics.grad_norm
             self.progress.splits += int(metrics.n_splits)
             if math.isfinite(metrics.grad_norm):
                 self.progress.skipped_in_a_row = 0
-                self.window.add(metrics)
+                self.window.add(metrics, self.sources)
             else:
                 self.count_skipped(step, first_batch, loss_is_finite=math.isfinite(metrics.loss))
 
@@ -202,6 +218,7 @@ class Trainer:
             "train/split_batches": float(progress.splits),
             "train/epoch": float(progress.position.epoch),
             "train/hours": progress.seconds / 3600,
+            **window.source_scalars(),
         }
         self.logger.log_training(progress.step, scalars)
 

@@ -33,11 +33,11 @@ FORMAT = 2
 class Tokenizer:
     """Conversion of text to ids and back, for one language or for both."""
 
-    def __init__(self, backend: hf.Tokenizer) -> None:
-        self.backend = backend
+    def __init__(self, backend: hf.Tokenizer, tags: Sequence[str] = ()) -> None:
+        self.backend, self.tags = backend, tuple(tags)
         n = max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         self.pad_id, self.bos_id, self.eos_id = n, n + 1, n + 2
-        self.vocab_size = n + len(CONTROL_SYMBOLS)
+        self.vocab_size = n + len(CONTROL_SYMBOLS) + len(self.tags)
 
     @cached_property
     def unk_id(self) -> int:
@@ -52,6 +52,13 @@ class Tokenizer:
         """Return the ids of each text, without control symbols."""
         return [encoding.ids for encoding in self.backend.encode_batch_fast(texts, add_special_tokens=False)]
 
+    def tag_id(self, tag: str) -> int:
+        """Return the id of a tag. Raises `UserError` for an unknown one."""
+        if tag not in self.tags:
+            known = f"choose from {', '.join(self.tags)}" if self.tags else "the model was trained without tags"
+            raise UserError(f"unknown tag {tag}: {known}")
+        return self.eos_id + 1 + self.tags.index(tag)
+
     def word_indices(self, texts: Sequence[str]) -> list[list[int]]:
         """Return, for each token of `encode`, the index of the whitespace-separated word that the token ends in."""
         encodings = self.backend.encode_batch(texts, add_special_tokens=False)
@@ -63,7 +70,7 @@ class Tokenizer:
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """Return the vocabulary entry of each id, for display."""
-        controls = dict(zip((self.pad_id, self.bos_id, self.eos_id), CONTROL_SYMBOLS, strict=True))
+        controls = dict(enumerate([*CONTROL_SYMBOLS, *(f"<{tag}>" for tag in self.tags)], start=self.pad_id))
         return [controls.get(i) or self.backend.id_to_token(i) or "" for i in ids]
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
@@ -83,6 +90,7 @@ class TokenizerPair:
     src: Tokenizer
     tgt: Tokenizer
     source_bos: bool = False  # the encoder input is BOS + source + EOS instead of source + EOS
+    needs_tag: bool = False  # every training pair had a tag
 
     @property
     def joint(self) -> bool:
@@ -91,22 +99,29 @@ class TokenizerPair:
 
     @property
     def n_source_controls(self) -> int:
-        """Number of control symbols of a source sentence: EOS, and BOS with `source_bos`."""
-        return 1 + self.source_bos
+        """Maximum number of control symbols of a source sentence: EOS, BOS with `source_bos`, and a tag."""
+        return 1 + self.source_bos + bool(self.src.tags)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything that determines the ids of a text. Equal pairs have equal dicts."""
         tgt = None if self.joint else json.loads(self.tgt.to_json())
-        return {"format": FORMAT, "source_bos": self.source_bos, "src": json.loads(self.src.to_json()), "tgt": tgt}
+        src = json.loads(self.src.to_json())
+        tags = {"tags": [*self.src.tags], "needs_tag": self.needs_tag} if self.src.tags else {}
+        return {"format": FORMAT, "source_bos": self.source_bos, **tags, "src": src, "tgt": tgt}
+
+    def with_tags(self, tags: Sequence[str], *, is_needed: bool) -> TokenizerPair:
+        """Return the same tokenizers with tags for source sentences. `is_needed`: every training pair has one."""
+        src = Tokenizer(self.src.backend, tags)
+        return TokenizerPair(src, src if self.joint else self.tgt, self.source_bos, is_needed and bool(tags))
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> TokenizerPair:
         """Undo `to_dict`. Raises an exception for anything else."""
         if content["format"] != FORMAT:
             raise ValueError(f"format {content['format']}")
-        src = Tokenizer(hf.Tokenizer.from_str(json.dumps(content["src"])))
+        src = Tokenizer(hf.Tokenizer.from_str(json.dumps(content["src"])), content.get("tags", ()))
         tgt = Tokenizer(hf.Tokenizer.from_str(json.dumps(content["tgt"]))) if content["tgt"] else src
-        return cls(src, tgt, content["source_bos"])
+        return cls(src, tgt, content["source_bos"], content.get("needs_tag", False))
 
     def save(self, path: Path) -> None:
         """Write both tokenizers to one JSON file."""
