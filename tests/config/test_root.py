@@ -496,6 +496,7 @@ MAY_CHANGE_ON_RESUME: dict[str, Any] = {
     "decoding.top_k": 7,
     "decoding.top_p": 0.7,
     "decoding.seed": 7,
+    "decoding.tag": "2de",
     "decoding.alignment_layer": 2,
     "decoding.batch_tokens": 7,
     "keep.best": 7,

@@ -257,6 +257,28 @@ def test_run_killed_while_scoring_test_sets_records_each_score_once(
     assert_same(tmp_path, uninterrupted)
 
 
+def test_resume_in_the_middle_of_a_stage_of_a_mixture_is_exact(text: Path, tmp_path: Path) -> None:
+    values = make_config(text, tmp_path).model_dump(mode="json", exclude_defaults=True)
+    pair = {"src": str(text / "t.en"), "tgt": str(text / "t.de")}
+    train = [{"name": "there", "tag": "2de", **pair}, {"name": "back", "tag": "2en", "reverse": True, **pair}]
+    values["data"] |= {"train": train, "test": {}, "stages": [{"until": "70%", "weights": {"there": 3, "back": 1}}]}
+
+    def mixed(runs_dir: Path) -> Config:
+        return Config.model_validate({**values, "runs_dir": str(runs_dir)})
+
+    pipeline.train(mixed(tmp_path / "whole"))
+    run = without_later_checkpoints(tmp_path / "whole", tmp_path / "parts")
+    drawn = checkpoints.load_state(run.find_checkpoint("last"))["progress"]["position"]["drawn"]
+    assert sum(drawn) == 2 * 4 and min(drawn) > 0
+    pipeline.train(mixed(tmp_path / "parts"))
+    assert_same(tmp_path / "parts", tmp_path / "whole")
+    entries = [json.loads(line) for line in run.metrics.read_text(encoding="utf-8").splitlines()]
+    assert [entry["train/share/there"] + entry["train/share/back"] for entry in entries if "train/loss" in entry] == (
+        pytest.approx([1, 1, 1])
+    )
+    assert all("valid/nll/back" in entry for entry in entries if "valid/loss" in entry)
+
+
 class Killed(BaseException):
     """Ends the process like SIGKILL: no handler catches it."""
 

@@ -143,7 +143,10 @@ def _evaluate_run(args: argparse.Namespace) -> tuple[dict[str, Any], Iterator[Ev
         "tgt_lang": scorer.tgt_lang,
         "text": scorer.text,
     }
-    return header, (_evaluate_test_set(args, name, columns, translator, scorer) for name, columns in test_sets.items())
+    return header, (
+        _evaluate_test_set(args, name, columns, translator, scorer, None if args.src else config)
+        for name, columns in test_sets.items()
+    )
 
 
 def _read_test_sets(args: argparse.Namespace, run: RunFolder, config: Config) -> dict[str, list[list[str]]]:
@@ -176,12 +179,24 @@ def _read_test_sets(args: argparse.Namespace, run: RunFolder, config: Config) ->
 
 
 def _evaluate_test_set(
-    args: argparse.Namespace, name: str, columns: Sequence[Sequence[str]], translator: Translator, scorer: Scorer
+    args: argparse.Namespace,
+    name: str,
+    columns: Sequence[Sequence[str]],
+    translator: Translator,
+    scorer: Scorer,
+    config: Config | None,
 ) -> Evaluation:
+    """Translate and score a test set. `config` is that of the run if the set is one of its own."""
     sources, references = columns
+    tags = None
+    if config is not None:
+        source = config.data.test[name]
+        scorer = Scorer.from_config(config.scoring, source.languages(config.data.src_lang, config.data.tgt_lang)[1])
+        if args.tag is None and source.tag is not None:
+            tags = [source.tag] * len(sources)
     with open_output(args.output) if args.output else nullcontext() as file:
         start = time.perf_counter()
-        hypotheses = translator.translate(sources)
+        hypotheses = translator.translate(sources, tags=tags)
         seconds = time.perf_counter() - start
         if file:
             file.write([Line(text) for text in sources], "".join(f"{text}\n" for text in hypotheses))

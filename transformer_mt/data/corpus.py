@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice, zip_longest
+from itertools import islice, pairwise, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
@@ -87,6 +87,9 @@ class DataConfig(Section):
     @model_validator(mode="after")
     def _check_mixture(self) -> DataConfig:
         train = self.train if isinstance(self.train, tuple) else ()
+        for key in ("train", "validation"):
+            if getattr(self, key) == ():
+                raise section_error(key, "names no source: add one")
         if problem := find_mixture_problem(train, self.stages, self.temperature):
             raise section_error(*problem)
         for key, source in self.held_out_sources():
@@ -188,6 +191,14 @@ class ParallelCorpus:
         """Return the first row of each source, and the number of rows: [K + 1]. A single source has no name."""
         bounds = np.cumsum([0, *self.sources.values()]) if self.sources else np.array([0, len(self.table)])
         return bounds if self.selected is None else np.searchsorted(self.selected, bounds)
+
+    def split_sources(self) -> list[ParallelCorpus]:
+        """Return the corpus of each source: this one if it has a single source."""
+        if not self.sources:
+            return [self]
+        bounds: list[int] = self.source_bounds().tolist()
+        ranges = zip(self.sources, pairwise(bounds), strict=True)
+        return [self.select(np.arange(first, end), name) for name, (first, end) in ranges]
 
     def sample(self, size: int) -> list[tuple[str, str]]:
         """Return at most `size` pairs, in runs that are spread evenly over the corpus.

@@ -1,0 +1,240 @@
+"""Mixtures: shares of the sources, their order, stages, tags, and the errors of a wrong configuration."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from transformer_mt.config import root as configuration
+from transformer_mt.data.batches import Batch, BatchStream, StreamPosition
+from transformer_mt.data.encoding import EncodedCorpus
+from transformer_mt.data.mixture import Mixture, Stage, make_mixture
+from transformer_mt.data.sources import TrainSource
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
+from transformer_mt.errors import UserError
+
+SIZES = {"a": 60, "b": 30, "c": 10}
+
+
+def source(name: str, **keys: Any) -> TrainSource:
+    return TrainSource.model_validate({"name": name, "src": "s", "tgt": "t", **keys})
+
+
+def mixture_of(
+    sources: Sequence[TrainSource], n_batches: Sequence[int], stages: Sequence[Stage] = (), **options: Any
+) -> Mixture:
+    settings: dict[str, Any] = {"temperature": 1.0, "seed": 1, "max_steps": 1000, "accumulate": 1, **options}
+    return make_mixture(sources, stages, n_batches, **settings)
+
+
+# --- shares -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("keys", "temperature", "expected"),
+    [
+        ({}, 1.0, [0.6, 0.3, 0.1]),
+        ({"c": {"repeat": 6}}, 1.0, [0.4, 0.2, 0.4]),
+        ({}, 5.0, [60**0.2, 30**0.2, 10**0.2]),
+        ({"a": {"weight": 1}, "b": {"weight": 0}, "c": {"weight": 3}}, 1.0, [0.25, 0, 0.75]),
+    ],
+)
+def test_measured_shares_equal_the_configured_ones(
+    keys: dict[str, dict[str, float]], temperature: float, expected: Sequence[float]
+) -> None:
+    sources = [source(name, **keys.get(name, {})) for name in SIZES]
+    mixture = mixture_of(sources, [*SIZES.values()], temperature=temperature)
+    n = 4000
+    counts = np.bincount([mixture.choose(number) for number in range(n)], minlength=3)
+    shares = np.array(expected) / sum(expected)
+    deviation = np.sqrt(n * shares * (1 - shares))  # of a binomial distribution
+    assert (np.abs(counts - n * shares) <= 4 * deviation).all()
+
+
+def test_the_source_of_a_batch_depends_only_on_seed_and_number() -> None:
+    sources = [source(name) for name in SIZES]
+
+    def chosen(seed: int, numbers: Sequence[int]) -> dict[int, int]:
+        mixture = mixture_of(sources, [*SIZES.values()], seed=seed)
+        return {number: mixture.choose(number) for number in numbers}
+
+    assert chosen(1, range(50)) == chosen(1, range(49, -1, -1))
+    assert chosen(1, range(50)) != chosen(2, range(50))
+
+
+def test_a_stage_ends_with_the_last_batch_of_its_last_step() -> None:
+    stages = [
+        Stage(until="3", weights={"a": 1}),
+        Stage.model_validate({"until": "1 %", "weights": {"b": 2}}),
+        Stage(weights={"c": 1}),
+    ]
+    mixture = mixture_of([source(name) for name in SIZES], [1, 1, 1], stages, accumulate=2)
+    assert [mixture.choose(number) for number in range(24)] == [0] * 6 + [1] * 14 + [2] * 4
+
+
+# --- the stream -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def corpus(make_corpus: Callable[..., EncodedCorpus]) -> EncodedCorpus:
+    """100 pairs of three sources. All tokens of a row are 10 + row."""
+    lengths = np.random.default_rng(1).integers(1, 9, (100, 2)).tolist()
+    found = make_corpus(
+        [[10 + i] * s for i, (s, _) in enumerate(lengths)], [[10 + i] * t for i, (_, t) in enumerate(lengths)]
+    )
+    return dataclasses.replace(found, text=dataclasses.replace(found.text, sources=SIZES))
+
+
+def make_stream(
+    corpus: EncodedCorpus, tokenizers: TokenizerPair, tags: Sequence[str | None] = (None,) * 3
+) -> BatchStream:
+    sources = [source("a", weight=1), source("b", weight=1), source("c", weight=2)]
+    stages = [Stage(until="9", weights={"a": 1, "b": 2})]
+    return BatchStream(
+        corpus, tokenizers, 40, 1, tags=tags, make_mixture=lambda sizes: mixture_of(sources, sizes, stages)
+    )
+
+
+def contents(batches: Sequence[Batch]) -> list[list[list[int]]]:
+    return [[*batch.src.tolist(), *batch.labels.tolist()] for batch in batches]
+
+
+def test_the_batches_of_a_source_pass_through_its_epochs(
+    corpus: EncodedCorpus, small_tokenizers: TokenizerPair
+) -> None:
+    stream = make_stream(corpus, small_tokenizers)
+    batches, position = stream.take(StreamPosition(), 200)
+    for number, (first, end) in enumerate(pairwise(corpus.source_bounds().tolist())):
+        of_source = [batch for batch in batches if batch.source == number]
+        n_epochs, rest = divmod(len(of_source), len(stream.sources[number]))
+        assert n_epochs >= 1 and position.drawn[number] == len(of_source)
+        for epoch in range(n_epochs):
+            size = len(stream.sources[number])
+            rows = np.concatenate([batch.rows for batch in of_source[epoch * size : (epoch + 1) * size]])
+            assert sorted(rows.tolist()) == [*range(first, end)]
+        assert rest == 0 or of_source[-1].epoch == n_epochs
+    assert position.epoch * len(stream) + position.index == 200 == sum(position.drawn)
+
+
+def test_every_batch_has_pairs_of_one_source(corpus: EncodedCorpus, small_tokenizers: TokenizerPair) -> None:
+    stream = make_stream(corpus, small_tokenizers)
+    for batch in [*stream.take(StreamPosition(), 60)[0], *stream.shortest_first()]:
+        first, end = corpus.source_bounds()[batch.source : batch.source + 2]
+        assert ((batch.rows >= first) & (batch.rows < end)).all()
+        assert batch.src[:, 0].tolist() == (batch.rows + 10).tolist()
+
+
+@pytest.mark.parametrize("cuts", [[30], [1] * 30, [7, 13, 10]])
+def test_batches_do_not_depend_on_where_the_stream_is_resumed(
+    cuts: list[int], corpus: EncodedCorpus, small_tokenizers: TokenizerPair
+) -> None:
+    whole, end = make_stream(corpus, small_tokenizers).take(StreamPosition(), 30)
+    position, parts = StreamPosition(), list[Batch]()
+    for count in cuts:
+        batches, position = make_stream(corpus, small_tokenizers).take(position, count)
+        parts += batches
+    assert (contents(parts), position) == (contents(whole), end)
+
+
+def test_ranks_share_the_batches_of_a_step(corpus: EncodedCorpus, small_tokenizers: TokenizerPair) -> None:
+    stream = make_stream(corpus, small_tokenizers)
+    whole, end = stream.take(StreamPosition(), 12)
+    shares = [stream.take(StreamPosition(), 12, rank, 3) for rank in range(3)]
+    assert all(after == end for _, after in shares)
+    assert contents([shares[i % 3][0][i // 3] for i in range(12)]) == contents(whole)
+
+
+# --- tags -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_tag_precedes_each_source_and_counts_as_a_token(
+    corpus: EncodedCorpus, small_tokenizers: TokenizerPair
+) -> None:
+    tagged = small_tokenizers.with_tags(["2de", "2fr"], is_needed=False)
+    first = tagged.src.eos_id + 1
+    assert tagged.src.vocab_size == tagged.tgt.vocab_size == small_tokenizers.src.vocab_size + 2
+    stream = make_stream(corpus, tagged, ["2fr", None, "2de"])
+    for batch in stream.shortest_first():
+        expected = {0: first + 1, 1: None, 2: first}[batch.source]
+        tokens = torch.from_numpy(batch.rows + 10)
+        if expected is not None:
+            assert (batch.src[:, 0] == expected).all()
+        assert torch.equal(batch.src[:, int(expected is not None)], tokens)
+        assert batch.n_src == int((batch.src != tagged.src.pad_id).sum())
+        assert batch.src.numel() <= 2 * 40 or len(batch.rows) == 1
+
+
+def test_no_text_encodes_to_a_tag(small_tokenizers: TokenizerPair) -> None:
+    tagged = small_tokenizers.with_tags(["2de"], is_needed=True)
+    (ids,) = tagged.src.encode(["<2de> 2de ⟨2de⟩"])
+    assert max(ids) < tagged.src.pad_id
+    assert tagged.src.tokens([tagged.src.tag_id("2de")]) == ["<2de>"]
+    assert TokenizerPair.from_dict(tagged.to_dict()).to_dict() == tagged.to_dict()
+    assert TokenizerPair.from_dict(tagged.to_dict()).needs_tag
+    assert "tags" not in small_tokenizers.to_dict()
+
+
+# --- wrong configurations ---------------------------------------------------------------------------------------------
+
+TWO = "[{name: a, src: s, tgt: t}, {name: b, src: s, tgt: t}]"
+WEIGHTED = "[{name: a, src: s, tgt: t, weight: 1}, {name: b, src: s, tgt: t, weight: 3}]"
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ("train: []", "data.train: names no source"),
+        ("train: [{src: s, tgt: t}]", "data.train.0.name: is required"),
+        ("train: [{name: a, src: s, tgt: t}, {name: a, src: s, tgt: t}]", "data.train.1.name: a is the name of an"),
+        ("train: [{name: a, src: s, tgt: t, wieght: 1}]", 'data.train.0.wieght: unknown key, did you mean "weight"?'),
+        ("train: {name: a, src: s, tgt: t}", "data.train.name: unknown key"),
+        ("train: [{name: a, src: s, tgt: t, weight: 0}, {name: b, src: s, tgt: t, weight: 0}]", "data.train: all"),
+        ("train: [{name: a, src: s, tgt: t, weight: -1}]", "data.train.0.weight: Input should be greater than or"),
+        ("train: [{name: a, src: s, tgt: t, weight: 1}, {name: b, src: s, tgt: t}]", "data.train.1: has no weight"),
+        ("train: [{name: a, src: s, tgt: t, weight: 1, repeat: 2}]", "data.train.0.repeat: has no effect with"),
+        (f"train: {WEIGHTED}\n  temperature: 5", "data.temperature: has an effect only on"),
+        ("train: {src: s, tgt: t}\n  stages: [{weights: {a: 1}}]", "data.stages: need several sources"),
+        (f"train: {TWO}\n  stages: [{{weights: {{c: 1}}}}]", "data.stages.0.weights.c: no source has this name; the"),
+        (f"train: {TWO}\n  stages: [{{weights: {{a: 0}}}}]", "data.stages.0.weights: all weights are 0"),
+        (f"train: {TWO}\n  stages: [{{until: soon, weights: {{a: 1}}}}]", 'data.stages.0.until: "soon" is neither'),
+        (f"train: {TWO}\n  stages: [{{until: 100%, weights: {{a: 1}}}}]", 'data.stages.0.until: "100%" is neither'),
+        (f"train: {TWO}\n  stages: [{{weights: {{a: 1}}}}, {{weights: {{b: 1}}}}]", "data.stages.1: never starts"),
+        (f"train: {TWO}\n  stages: [{{until: 90, weights: {{a: 1}}}}, {{weights: {{b: 1}}}}]", "data.stages.1: nev"),
+        (
+            f"train: {TWO}\n  stages: [{{until: 9, weights: {{a: 1}}}}, {{until: 9, weights: {{b: 1}}}}]",
+            "data.stages.1: ends at step 9, but the stage before it ends at step 9",
+        ),
+        ("train: {src: s, tgt: t, tag: <2de>}", 'data.train.tag: "<2de>" is not a tag'),
+        ("train: {src: s, tgt: t}\n  test: {x: {src: s, tgt: t, tag: 2de}}", "data.test.x.tag: no training source has"),
+        ("train: {src: s, tgt: t, tag: 2de}\ndecoding: {tag: 2fr}", "decoding.tag: no training source has the tag 2fr"),
+        ("train: {src: s, tgt: t}\n  validation: [{name: a, src: s, tgt: t, weight: 1}]", "data.validation.0.weight: "),
+    ],
+)  # fmt: skip
+def test_wrong_mixtures_are_refused_with_file_line_and_key(data: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text(f"train: {{max_steps: 90}}\ndata:\n  src_lang: en\n  tgt_lang: de\n  {data}\n", encoding="utf-8")
+    with pytest.raises(UserError) as caught:
+        configuration.load(path)
+    assert message in str(caught.value)
+    assert str(caught.value).startswith(f"{path}:")
+
+
+def test_a_share_needs_a_number_of_steps(tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    text = f"train: {{max_steps: null}}\ndata:\n  src_lang: en\n  tgt_lang: de\n  train: {TWO}\n"
+    path.write_text(text + "  stages: [{until: 40%, weights: {a: 1}}]\n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"data\.stages\.0: a share needs train\.max_steps"):
+        configuration.load(path)
+
+
+def test_a_stage_without_an_end_lasts_to_the_end_of_the_training() -> None:
+    mixture = mixture_of([source("a"), source("b")], [1, 1], [Stage(weights={"b": 1})], max_steps=None)
+    assert mixture.stages[0][0] == math.inf and {mixture.choose(number) for number in range(20)} == {1}
