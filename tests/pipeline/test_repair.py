@@ -104,10 +104,46 @@ def test_moderate_excess_loss_needs_a_second_reason(pairs: list[Pair]) -> None:
     excess = {77: 4.0, longest[0]: 0.5, longest[1]: 0.1, longest[2]: 0.5, longest[3]: 0.1}
     losses = [PairLoss("train.en", row + 1, src[row], tgt[row], 5.0, excess.get(row, 0.0)) for row in range(len(src))]
     repair_corpus(write(src, tgt), Path("new"), losses)
-    dropped = {int(row["src_line"].split(":")[1]) - 1: row["reason"] for row in read_changes()}
+    dropped = {int(row["src_line"].split(":")[1]) - 1: f"{row['reason']}: {row['detail']}" for row in read_changes()}
     assert {*dropped} == {77, longest[0], longest[2]}
     assert dropped[77] == "ledger: excess loss 4.0"
     assert "length ratio" in dropped[longest[0]] and "log-likelihood ratio" in dropped[longest[2]]
+
+
+def test_losses_are_found_however_the_file_is_named(pairs: list[Pair]) -> None:
+    write(*zip(*pairs, strict=True))
+    overrides = ("data.train={src: ./train.en, tgt: ./train.de}", "data.test={}", "data.cache_dir=cache")
+    config = configuration.load(configuration.builtin_path("quickstart"), overrides)
+    losses = [PairLoss("train.en", row + 1, *pair, 5.0, 4.0 if row == 77 else 0.0) for row, pair in enumerate(pairs)]
+    assert repair_corpus(config, Path("new"), losses).counts["drop", "ledger"] == 1
+    others = [loss._replace(file="other.en") for loss in losses]
+    with pytest.raises(
+        UserError, match=r"no loss of the lines of data\.train: it is of other files \(such as other\.en:1\)"
+    ):
+        repair_corpus(config, Path("newer"), others)
+    assert not Path("newer").exists()
+
+
+def test_sides_of_one_language_are_different_files(pairs: list[Pair]) -> None:
+    for name in ("a.en", "b.en"):
+        Path(name).write_text("".join(f"{src}\n" for src, _ in pairs[:99]), encoding="utf-8")
+    text = "data: {src_lang: en, tgt_lang: en, train: {src: a.en, tgt: b.en, reverse: true, tag: x}, cache_dir: cache}"
+    Path("same.yaml").write_text(text, encoding="utf-8")
+    report = repair_corpus(configuration.load(Path("same.yaml")), Path("new"), None)
+    (train,) = configuration.load(Path(report.config_path)).data.train_sources
+    assert (train.src, train.tgt, train.tag) == (("new/train.src",), ("new/train.tgt",), "x")
+    assert {row["src_line"].split(":")[0] for row in read_changes()} == {"b.en"}
+
+
+def test_a_filter_with_a_score_for_each_line_is_refused(pairs: list[Pair]) -> None:
+    config = write(*zip(*pairs[:99], strict=True))
+    filters = (
+        "data: {src_lang: en, tgt_lang: de, train: {src: train.en, tgt: train.de}, filters: [score: {file: f, min: 0}]}"
+    )
+    Path("scored.yaml").write_text(filters, encoding="utf-8")
+    with pytest.raises(UserError, match=r"scored\.yaml:1: data\.filters\.0\.score: has one score per line"):
+        repair_corpus(configuration.load(Path("scored.yaml")), Path("new"), None)
+    assert config and not Path("new").exists()
 
 
 def test_the_new_configuration_trains_on_the_repaired_text(pairs: list[Pair]) -> None:
@@ -162,3 +198,10 @@ def test_both_models_are_trained_and_compared(tiny: Path, run_copy: Path, tmt: T
     shutil.rmtree("runs/tiny-repaired")
     assert assert_succeeded(tmt("repair", "tiny.yaml", "--train", "--output", "new")) == printed
     assert_user_error(tmt("repair", "tiny.yaml", "--train", "--output", "runs"), "runs: exists already")
+
+
+def test_training_needs_a_configuration_and_a_folder_of_its_own(tiny: Path, run_copy: Path, tmt: Tmt) -> None:
+    assert_user_error(tmt("repair", run_copy, "--train"), "is a run; with --train")
+    assert_succeeded(tmt("repair", "tiny.yaml", "--output", "plain"))
+    done = tmt("repair", "tiny.yaml", "--train", "--output", "plain")
+    assert_user_error(done, "plain: exists already, and --train has not made it")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformer_mt.cli.options import load_run_or_config
 from transformer_mt.cli.table import print_table
+from transformer_mt.errors import UserError
 
 if TYPE_CHECKING:
     from transformer_mt.evaluation.significance import MetricComparison
@@ -29,15 +30,19 @@ def run(args: argparse.Namespace) -> None:
     config, run = load_run_or_config(args.run_or_config, args.overrides)
     folder = args.output or Path(f"{config.name}-repaired")
     comparisons: Mapping[str, Mapping[str, MetricComparison]] = {}
+    if args.train and run is not None:
+        raise UserError(
+            f"repair: {run.path}: is a run; with --train, which starts two new trainings, pass a configuration file"
+        )
     if args.train:
         from transformer_mt.pipeline.repair_training import train_and_repair
 
         report, comparisons = train_and_repair(config, folder, args.workers)
     else:
-        from transformer_mt.pipeline.high_loss_pairs import load_losses, read_ledger
+        from transformer_mt.pipeline.high_loss_pairs import load_losses_if_recorded
         from transformer_mt.pipeline.repair import repair_corpus
 
-        losses = load_losses(run, config) if run is not None and read_ledger(run) is not None else None
+        losses = None if run is None else load_losses_if_recorded(run, config)
         report = repair_corpus(config, folder, losses, args.workers)
     if args.json:
         print(json.dumps(_to_json(report, comparisons), ensure_ascii=False, indent=1))
@@ -52,7 +57,8 @@ def run(args: argparse.Namespace) -> None:
 def _show(report: RepairReport) -> None:
     n_src, n_tgt = report.n_lines
     lines = f"{n_src:,} lines" if n_src == n_tgt else f"{n_src:,} source and {n_tgt:,} target lines"
-    print(f"{report.n_pairs:,} pairs of {lines} are in {report.folder}")
+    ledger = " (with the training ledger)" if report.used_ledger else ""
+    print(f"{report.n_pairs:,} pairs of {lines} are in {report.folder}{ledger}")
     rows = [
         (action, reason, f"{count:,}", EFFECTS[action])
         for action in EFFECTS

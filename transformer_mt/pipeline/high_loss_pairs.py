@@ -21,7 +21,7 @@ from transformer_mt.data.block_encoding import Ids
 from transformer_mt.data.bucketing import Lengths, Rows
 from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.encoding import EncodedCorpus
-from transformer_mt.data.quality.check_runner import CheckTask
+from transformer_mt.data.quality.check_runner import BlockChecker, CheckTask
 from transformer_mt.data.quality.checks import CHECKS
 from transformer_mt.data.quality.filter_base import Block
 from transformer_mt.data.quality.filter_pipeline import read_blocks
@@ -118,6 +118,11 @@ def load_losses(run: RunFolder, config: Config) -> RunLosses:
     return RunLosses(corpus, losses, excess - np.float32(np.nanmedian(excess)))
 
 
+def load_losses_if_recorded(run: RunFolder, config: Config) -> RunLosses | None:
+    """Return the training pairs of a run with their running losses, or None if the run has no ledger."""
+    return None if read_ledger(run) is None else load_losses(run, config)
+
+
 def compute_unigram_losses(corpus: EncodedCorpus, tokenizer: Tokenizer) -> Losses:
     """Return the loss of each target under the frequencies of its tokens, in nats per token with the end symbol. [N].
 
@@ -178,14 +183,13 @@ def take_block(corpus: ParallelCorpus, rows: Rows) -> Block:
 def find_reasons(corpus: ParallelCorpus, block: Block, languages: tuple[str, str]) -> list[str]:
     """Return for each pair of a block the content checks that find it, or `NO_REASON`."""
     task = CheckTask(corpus, languages, {}, find_misaligned_segments(corpus))
-    misaligned = task.misaligned_indices(block)
-    reasons: list[list[str]] = [[] for _ in block.src]
+    reasons: dict[int, list[str]] = {row: [] for row in block.rows.tolist()}
     for segment in task.misaligned:
-        for i in misaligned:
-            if segment.first <= block.rows[i] < segment.end:
-                reasons[i].append(f"misaligned: {explain_offset(segment.offset)[0]}")
-    for check, function in task.make_functions([check for check in CHECKS if check.group == "content"]).items():
-        for i, reason in function(block).items():
-            if not (check.compares_sides and i in misaligned):
-                reasons[i].append(f"{check.name}: {reason}")
-    return ["; ".join(found) or NO_REASON for found in reasons]
+        for row, found in reasons.items():
+            if segment.first <= row < segment.end:
+                found.append(f"misaligned: {explain_offset(segment.offset)[0]}")
+    checker = BlockChecker(task, [check for check in CHECKS if check.group == "content"], count_lengths=False)
+    for name, by_row in checker(block).reasons.items():
+        for row, reason in by_row.items():
+            reasons[row].append(f"{name}: {reason}")
+    return ["; ".join(found) or NO_REASON for found in reasons.values()]

@@ -14,7 +14,6 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from datasets import Dataset
 from numpy.typing import NDArray
-from pydantic import TypeAdapter
 
 from transformer_mt.config.rendering import render_yaml
 from transformer_mt.config.root import Config
@@ -22,11 +21,22 @@ from transformer_mt.data.arrow_table import TableWriter
 from transformer_mt.data.blocks import BLOCK_SIZE
 from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.quality.alignment import align_lines
-from transformer_mt.data.quality.config import FilterList
+from transformer_mt.data.quality.corpus_filters import OverlapFilter, UnrelatedFilter
 from transformer_mt.data.quality.filter_base import Block, Filter
 from transformer_mt.data.quality.filter_pipeline import FilterPipeline
 from transformer_mt.data.quality.ledger_filter import LedgerFilter
-from transformer_mt.data.quality.normalization import normalize_spaces
+from transformer_mt.data.quality.normalization import NormalizeFilter, normalize_spaces
+from transformer_mt.data.quality.pair_filters import (
+    CopyFilter,
+    LanguageFilter,
+    LengthFilter,
+    NumbersFilter,
+    RatioFilter,
+    RepetitionFilter,
+    ScriptFilter,
+    UrlsFilter,
+)
+from transformer_mt.data.quality.score_filters import ScoreFilter
 from transformer_mt.data.sources import Source
 from transformer_mt.data.text_files import read_lines
 from transformer_mt.errors import UserError
@@ -34,18 +44,18 @@ from transformer_mt.pipeline.data import filter_arguments, load_source
 from transformer_mt.pipeline.high_loss_pairs import PairLoss
 from transformer_mt.system.files import atomic_new_folder
 
-REPAIR_FILTERS = (
-    {"normalize": {"mojibake": True}},
-    "length",
-    "ratio",
-    "language",
-    "script",
-    "copy",
-    "overlap",
-    "unrelated",
-    "numbers",
-    "urls",
-    "repetition",
+REPAIR_FILTERS: tuple[Filter, ...] = (
+    NormalizeFilter(mojibake=True),
+    LengthFilter(),
+    RatioFilter(),
+    LanguageFilter(),
+    ScriptFilter(),
+    CopyFilter(),
+    OverlapFilter(),
+    UnrelatedFilter(),
+    NumbersFilter(),
+    UrlsFilter(),
+    RepetitionFilter(),
 )
 """Filters that clean or drop pairs. Duplicates stay: they are correct."""
 
@@ -58,7 +68,8 @@ class Change(NamedTuple):
     """A line of `changes.tsv`: what happened to a pair, or to a line without a partner."""
 
     action: Action
-    reason: str
+    reason: str  # "misaligned", or the name of a filter
+    detail: str
     src_line: str  # file:line; "" if no source line is concerned
     tgt_line: str
     src: str
@@ -74,6 +85,8 @@ class RepairReport:
     folder: str
     config_path: str  # of the new configuration
     n_lines: tuple[int, int]  # of source and target, before
+    used_ledger: bool  # whether the losses of a run decided too
+    with_training: bool  # whether `--train` made it
     n_pairs: int = 0  # after
     counts: Counter[tuple[Action, str]] = field(default_factory=Counter[tuple[Action, str]])  # by action and reason
 
@@ -117,29 +130,40 @@ class _AlignedPairs:
         return self.files[file][0].locate(src), self.files[file][1].locate(tgt)
 
 
-def repair_corpus(config: Config, folder: Path, losses: Iterable[PairLoss] | None, workers: int = 1) -> RepairReport:
+def repair_corpus(
+    config: Config,
+    folder: Path,
+    losses: Iterable[PairLoss] | None,
+    workers: int = 1,
+    *,
+    with_training: bool = False,
+) -> RepairReport:
     """Write a repaired copy of `data.train`, the list of changes, and a configuration that trains on the copy.
 
     The text is held in memory. `losses` come from the training ledger of a run. `workers` processes apply the filters.
 
     Raises:
-        UserError: The folder exists, the text cannot be read, or nothing is left of it.
+        UserError: The folder exists, the text cannot be read, nothing is left of it, or the losses are of other text.
     """
+    check_filters(config)
     if folder.exists():
         raise UserError(f"{folder}: exists already; remove it, or pass another --output")
     config_path = new_config_path(config, folder)
     files = [*_read_texts(config)]
     n_lines = sum(len(src.lines) for src, _ in files), sum(len(tgt.lines) for _, tgt in files)
-    report = RepairReport(str(folder), str(config_path), n_lines)
+    report = RepairReport(str(folder), str(config_path), n_lines, losses is not None, with_training)
     with atomic_new_folder(folder) as temporary, (temporary / "changes.tsv").open("w", encoding="utf-8") as file:
         file.write("\t".join(Change._fields) + "\n")
 
         def record(change: Change) -> None:
-            report.counts[change.action, change.reason.partition(":")[0]] += 1
+            report.counts[change.action, change.reason] += 1
             file.write("\t".join(map(normalize_spaces, change)) + "\n")
 
         pairs = _align(files, temporary, record)
-        names = [f"train.{language}" for language in (config.data.src_lang, config.data.tgt_lang)]
+        languages = _train_source(config).languages(config.data.src_lang, config.data.tgt_lang)
+        names = [f"train.{language}" for language in languages]
+        if names[0] == names[1]:
+            names = ["train.src", "train.tgt"]
         with (
             (temporary / names[0]).open("w", encoding="utf-8", newline="\n") as src_file,
             (temporary / names[1]).open("w", encoding="utf-8", newline="\n") as tgt_file,
@@ -150,7 +174,14 @@ def repair_corpus(config: Config, folder: Path, losses: Iterable[PairLoss] | Non
                 tgt_file.write(f"{tgt}\n")
         if not report.n_pairs:
             raise UserError(f"no pair of {n_lines[0]:,} lines is left; check the files and languages of data.train")
-        source = Source(src=(str(folder / names[0]),), tgt=(str(folder / names[1]),))
+        old = _train_source(config)
+        source = Source(
+            src=(str(folder / names[0]),),
+            tgt=(str(folder / names[1]),),
+            src_lang=languages[0] if old.reverse else old.src_lang,
+            tgt_lang=languages[1] if old.reverse else old.tgt_lang,
+            tag=old.tag,
+        )
         data = config.data.model_copy(update={"train": source})
         new_config = config.model_copy(update={"name": config_path.stem, "data": data})
         (temporary / config_path.name).write_text(render_yaml(new_config), encoding="utf-8")
@@ -160,11 +191,21 @@ def repair_corpus(config: Config, folder: Path, losses: Iterable[PairLoss] | Non
     return report
 
 
+def check_filters(config: Config) -> None:
+    """Raise `UserError` if a filter of the configuration belongs to the lines of the text before the repair."""
+    for filter_ in config.data.filters:
+        if isinstance(filter_, ScoreFilter):
+            raise filter_.make_error(
+                "has one score per line, and the repair changes the lines: remove this filter first"
+            )
+
+
 def _read_texts(config: Config) -> Iterator[tuple[_Text, _Text]]:
     """Yield source and target of each pair of text files, or of the whole corpus if it has another form."""
     source = _train_source(config)
-    for paths in zip(source.src, source.tgt, strict=True):
-        src, tgt = (_Text([*read_lines(Path(path))], partial(_describe_line, path)) for path in paths)
+    sides = (source.tgt, source.src) if source.reverse else (source.src, source.tgt)
+    for paths in zip(*sides, strict=True):
+        src, tgt = (_Text([*read_lines(Path(path))], partial(_describe_line, Path(path))) for path in paths)
         yield src, tgt
     if not source.src:
         corpus = load_source(config, source)
@@ -178,7 +219,7 @@ def _train_source(config: Config) -> Source:
     raise UserError("data.train: tmt repair works on one source; repair each of them with a configuration of its own")
 
 
-def _describe_line(path: str, row: int) -> str:
+def _describe_line(path: Path, row: int) -> str:
     return f"{path}:{row + 1}"
 
 
@@ -198,12 +239,22 @@ def _align(files: Sequence[tuple[_Text, _Text]], folder: Path, record: Callable[
         )
         src_rows, tgt_rows = alignment.matching_rows(len(src.lines), len(tgt.lines))
         for row in _find_unpaired(src_rows, len(src.lines)):
-            record(Change("cut", "misaligned: no target, or doubtful", src.locate(row), "", src.lines[row], ""))
+            record(Change("cut", "misaligned", "no target, or doubtful", src.locate(row), "", src.lines[row], ""))
         for row in _find_unpaired(tgt_rows, len(tgt.lines)):
-            record(Change("cut", "misaligned: no source, or doubtful", "", tgt.locate(row), "", tgt.lines[row]))
+            record(Change("cut", "misaligned", "no source, or doubtful", "", tgt.locate(row), "", tgt.lines[row]))
         for i in np.flatnonzero(src_rows != tgt_rows).tolist():
             a, b = int(src_rows[i]), int(tgt_rows[i])
-            record(Change("shift", "misaligned", src.locate(a), tgt.locate(b), src.lines[a], tgt.lines[b]))
+            record(
+                Change(
+                    "shift",
+                    "misaligned",
+                    f"by {b - a:+d} lines",
+                    src.locate(a),
+                    tgt.locate(b),
+                    src.lines[a],
+                    tgt.lines[b],
+                )
+            )
         rows.append(np.stack([np.full(len(src_rows), number), src_rows, tgt_rows]))
     joined = np.concatenate(rows, axis=1)
     with TableWriter(folder / "aligned.arrow") as table:
@@ -233,9 +284,9 @@ def _filter_pairs(
 ) -> Iterator[tuple[str, str]]:
     """Yield the pairs that the filters and the ledger leave, with cleaned text."""
     languages, held_out, _ = filter_arguments(config, _train_source(config))
-    filters: list[Filter] = [*TypeAdapter[Any](FilterList).validate_python([*REPAIR_FILTERS])]
+    filters = [*REPAIR_FILTERS]
     if losses is not None:
-        filters = [filter_ for filter_ in filters if filter_.name != "unrelated"]
+        filters = [filter_ for filter_ in filters if not isinstance(filter_, UnrelatedFilter)]
         filters.append(LedgerFilter.from_excess(_excess_by_row(pairs, losses)))
     cleaned: dict[int, Change] = {}
 
@@ -244,7 +295,8 @@ def _filter_pairs(
         for i, reason in enumerate(reasons):
             change = Change(
                 "drop" if filter_.removes else "clean",
-                f"{filter_.name}: {reason}",
+                filter_.name,
+                reason,
                 *pairs.locate(int(block.rows[i])),
                 block.src[i],
                 block.tgt[i],
@@ -270,4 +322,11 @@ def _excess_by_row(pairs: _AlignedPairs, losses: Iterable[PairLoss]) -> NDArray[
     by_line = {f"{loss.file}:{loss.line}": loss.excess for loss in losses}
     is_shifted = pairs.rows[1] != pairs.rows[2]
     found = (by_line.get(pairs.locate(row)[0], math.nan) for row in range(len(is_shifted)))
-    return np.where(is_shifted, np.nan, np.fromiter(found, np.float32, len(is_shifted)))
+    excess = np.fromiter(found, np.float32, len(is_shifted))
+    if len(excess) and np.isnan(excess).all():
+        example = next(iter(by_line), "no pair")
+        raise UserError(
+            f"the training ledger has no loss of the lines of data.train: it is of other files (such as {example}); "
+            "pass the configuration instead of the run"
+        )
+    return np.where(is_shifted, np.nan, excess)

@@ -12,8 +12,8 @@ from transformer_mt.errors import UserError
 from transformer_mt.evaluation.metrics import Scorer
 from transformer_mt.evaluation.significance import MetricComparison, compare_systems
 from transformer_mt.pipeline.data import load_split
-from transformer_mt.pipeline.high_loss_pairs import load_losses, read_ledger
-from transformer_mt.pipeline.repair import RepairReport, new_config_path, repair_corpus
+from transformer_mt.pipeline.high_loss_pairs import load_losses_if_recorded
+from transformer_mt.pipeline.repair import RepairReport, check_filters, new_config_path, repair_corpus
 from transformer_mt.pipeline.train import train
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.logging import log
@@ -28,24 +28,24 @@ def train_and_repair(
     resumes: it uses the runs and the repaired corpus that exist.
 
     Raises:
-        UserError: The configuration names no held-out text, or a training or the repair fails.
+        UserError: The configuration names no held-out text, the folder has something else, or a training or the repair
+            fails.
     """
+    check_filters(config)
     if config.data.validation is None and not config.data.test:
         raise UserError("repair: --train compares on held-out text; set data.test or data.validation")
-    is_repaired = new_config_path(config, folder).exists()
+    is_repaired = new_config_path(config, folder).exists() and RepairReport.load(folder).with_training
     if folder.exists() and not is_repaired:
-        raise UserError(f"{folder}: exists already; remove it, or pass another --output")
+        raise UserError(f"{folder}: exists already, and --train has not made it; remove it, or pass another --output")
     config = config.model_copy(update={"train": config.train.model_copy(update={"ledger": True})})
     log(f"tmt: training on the corpus as it is: {config.name}")
     train(config)
     before = RunFolder(Path(config.runs_dir) / str(config.name))
     if is_repaired:
         report = RepairReport.load(folder)
-    elif read_ledger(before) is None:
-        log(f"tmt: {before.path} has no training ledger; repairing without losses")
-        report = repair_corpus(config, folder, None, workers)
     else:
-        report = repair_corpus(config, folder, load_losses(before, configuration.load_run(before)), workers)
+        losses = load_losses_if_recorded(before, configuration.load_run(before))
+        report = repair_corpus(config, folder, losses, workers, with_training=True)
     repaired = configuration.load(new_config_path(config, folder))
     log(f"tmt: training on the repaired corpus: {repaired.name}")
     train(repaired)
