@@ -97,7 +97,8 @@ def _section(
     for key, schema in section["properties"].items():
         if name := _item_name(schema):
             about = f"the keys of an item of `{prefix}{key}`"
-            yield from _section(name, "", sections[name], {}, level + 1, about)
+            items = {key: {"item": True, **schema} for key, schema in sections[name]["properties"].items()}
+            yield from _section(name, "", {"properties": items}, {}, level + 1, about)
     if filters:
         yield f"{'#' * (level + 1)} Filters\n"
         yield "A filter is a name, such as `length`, or a name with options, such as `length: {max: 200}`.\n"
@@ -121,8 +122,9 @@ def _section_name(schema: dict[str, Any]) -> str | None:
 
 def _item_name(schema: dict[str, Any]) -> str | None:
     """Return the name of the section that describes the items of a list, or None."""
-    reference = schema.get("items", {}).get("$ref")
-    return str(reference).rpartition("/")[2] if reference else None
+    if reference := schema.get("items", {}).get("$ref"):
+        return str(reference).rpartition("/")[2]
+    return next((name for part in schema.get("anyOf", ()) if (name := _item_name(part))), None)
 
 
 def _filters(schema: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
@@ -145,7 +147,7 @@ def _values(schema: dict[str, Any]) -> str:
     if schema.get("source"):
         source = "[source](#a-source-of-sentence-pairs)"
         return source if schema.get("type") == "object" else f"{source}, or list of [named sources](#a-named-source)"
-    if name := _item_name(schema):
+    if schema.get("type") == "array" and (name := _item_name(schema)):
         return f"list of [items](#{name.lower()})"
     if schema.get("filters"):
         return "list of [filters](#filters)"

@@ -484,6 +484,7 @@ MAY_CHANGE_ON_RESUME: dict[str, Any] = {
     "validation.every": "7 steps",
     "validation.patience": 7,
     "validation.probes": 7,
+    "validation.goal": 0.5,
     "decoding.beam": 7,
     "decoding.n_best": 3,
     "decoding.length_penalty": "gnmt",

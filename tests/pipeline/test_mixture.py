@@ -130,4 +130,4 @@ def test_a_run_with_other_tags_cannot_be_continued_from(folder: Path, tmt: Tmt) 
     de = "data.train=[{name: cs, src: t.en, tgt: t.de, tag: 2cs}]"
     validation = "data.validation={src: t.en, tgt: t.de, tag: 2cs}"
     done = tmt("train", "mt.yaml", "name=next", "train.init_from=runs/mt", de, validation, "data.test={}")
-    assert_user_error(done, "runs/mt: its model does not know the tag 2cs of data.train (it knows: 2de, 2fr)")
+    assert_user_error(done, "runs/mt: its model does not know the tag 2cs (it knows: 2de, 2fr)")

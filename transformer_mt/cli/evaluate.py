@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 import warnings
 from collections.abc import Iterator, Sequence
@@ -19,6 +20,7 @@ from transformer_mt.cli.options import LOADING_OPTIONS, SEARCH_OPTIONS, flag, lo
 from transformer_mt.cli.table import print_table
 from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
+from transformer_mt.data.behaviour_tests import BehaviourTest, TestResult, check_translations, load_behaviour_tests
 from transformer_mt.data.text_files import read_aligned_files
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.confidence import IntervalScore, score_with_intervals
@@ -31,19 +33,43 @@ if TYPE_CHECKING:
     from transformer_mt.decoding.translator import Translator
 
 FILE_OPTIONS = ("tgt_lang", "text")
-RUN_OPTIONS = ("run", "src", "set", "output", "show", "ensemble", *LOADING_OPTIONS, *SEARCH_OPTIONS)
+RUN_OPTIONS = ("run", "src", "set", "expect", "output", "show", "ensemble", *LOADING_OPTIONS, *SEARCH_OPTIONS)
 
 
 def run(args: argparse.Namespace) -> None:
     """Run `tmt evaluate`."""
     _check_arguments(args)
-    header, evaluations = _evaluate_file(args) if args.hyp else _evaluate_run(args)
+    tests = load_behaviour_tests(args.expect) if args.expect else ()
+    translator = None if args.hyp else load_translator(args, RunFolder.open(args.run).path)
+    header, evaluations = _evaluate_run(args, translator) if translator else _evaluate_file(args)
     if args.json:
-        test_sets = {evaluation.name: evaluation.to_json() for evaluation in evaluations}
-        print(json.dumps({"tmt": __version__, **header, "test_sets": test_sets}, ensure_ascii=False, indent=1))
+        found: dict[str, Any] = {"test_sets": {evaluation.name: evaluation.to_json() for evaluation in evaluations}}
     else:
+        found = {}
         for evaluation in evaluations:
             evaluation.show(args.show or 0)
+    results = run_behaviour_tests(translator, tests) if translator else []
+    if args.json:
+        expect = {"expect": [result._asdict() for result in results]} if tests else {}
+        print(json.dumps({"tmt": __version__, **header, **found, **expect}, ensure_ascii=False, indent=1))
+    elif results:
+        show_test_results(results)
+    if any(result.problem for result in results):
+        sys.exit(1)
+
+
+def run_behaviour_tests(translator: Translator, tests: Sequence[BehaviourTest]) -> list[TestResult]:
+    """Translate the behaviour tests, and check the translations."""
+    tags = [test.tag or translator.config.tag for test in tests]
+    return check_translations(tests, translator.translate([test.source for test in tests], tags=tags))
+
+
+def show_test_results(results: Sequence[TestResult]) -> None:
+    """Print a table of behaviour tests, and how many pass."""
+    rows = [("fail" if test.problem else "pass", test.title, test.translation, test.problem or "") for test in results]
+    print_table(("", "test", "translation", "problem"), rows)
+    n_failed = sum(test.problem is not None for test in results)
+    print(f"{len(results) - n_failed} of {len(results)} behaviour tests pass")
 
 
 def _check_arguments(args: argparse.Namespace) -> None:
@@ -122,7 +148,7 @@ def _evaluate_file(args: argparse.Namespace) -> tuple[dict[str, Any], list[Evalu
     return header, [Evaluation(str(args.ref), len(references), scores)]
 
 
-def _evaluate_run(args: argparse.Namespace) -> tuple[dict[str, Any], Iterator[Evaluation]]:
+def _evaluate_run(args: argparse.Namespace, translator: Translator) -> tuple[dict[str, Any], Iterator[Evaluation]]:
     """Translate and score test sets with a run. Return a header for JSON, and the scores of each set in turn."""
     run = RunFolder.open(args.run)
     config = configuration.load_run(run)
@@ -130,7 +156,6 @@ def _evaluate_run(args: argparse.Namespace) -> tuple[dict[str, Any], Iterator[Ev
         check_language(config.data.tgt_lang)
     scorer = Scorer.from_config(config.scoring, config.data.tgt_lang)
     test_sets = _read_test_sets(args, run, config)
-    translator = load_translator(args, args.run)
     first, *others = translator.members
     header = {
         "run": str(run.path),
@@ -156,6 +181,8 @@ def _read_test_sets(args: argparse.Namespace, run: RunFolder, config: Config) ->
     from transformer_mt.pipeline import data
 
     sources = config.data.test
+    if not sources and args.expect:
+        return {}
     if not sources:
         raise UserError("evaluate: this run has no test sets (data.test); give --src and --ref")
     if args.set is not None and args.set not in sources:

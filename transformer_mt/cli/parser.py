@@ -265,6 +265,8 @@ def _add_evaluate(parser: argparse.ArgumentParser) -> None:
     help = "reference translations, line by line; for a run, raw text or Moses tokens like its training data"
     add("--ref", type=Path, metavar="G", help=help)
     add("--set", metavar="NAME", help="one test set of the run (default: all)")
+    help = "run the behaviour tests of this YAML file, or starter; the exit status is 1 if one fails"
+    add("--expect", metavar="F", help=help)
     help = "multi30k: add metric P of the Multi30k papers (BLEU of lower-cased Moses tokens)"
     add("--paper", choices=("multi30k",), help=help)
     add("--json", action="store_true", help=JSON)

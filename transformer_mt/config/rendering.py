@@ -35,9 +35,12 @@ def _render_section(section: Section, indent: str, seen: set[type[Section]]) -> 
                 yield from lines
         elif isinstance(value, dict) and value:
             yield f"{indent}{key}:{comment}"
-            for name, inner in cast(dict[str, Section], value).items():
-                yield f"{indent}  {render_scalar(name)}:"
-                yield from _render_section(inner, indent + "    ", seen)
+            for name, inner in cast(dict[str, Section | float], value).items():
+                if isinstance(inner, Section):
+                    yield f"{indent}  {render_scalar(name)}:"
+                    yield from _render_section(inner, indent + "    ", seen)
+                else:
+                    yield f"{indent}  {render_scalar(name)}: {render_scalar(inner)}"
         elif isinstance(value, tuple) and value and isinstance(value[0], Section):
             yield f"{indent}{key}:{comment}"
             for item in cast(tuple[Section, ...], value):

@@ -113,11 +113,9 @@ class Config(Section):
                 ("train", "max_steps"),
                 "training would never end: set this, train.max_epochs or validation.patience",
             )
-        if self.decoding.tag is not None and self.decoding.tag not in self.data.tags:
-            yield (
-                ("decoding", "tag"),
-                f"no training source has the tag {self.decoding.tag} (present: {', '.join(self.data.tags) or 'none'})",
-            )
+        if self.train.init_from is None:  # a warm start may know more tags
+            yield from self._unknown_tags()
+        yield from self._validation_conflicts()
         if found := find_unreachable_stage(self.data.stages, self.train.max_steps):
             yield ("data", "stages", found[0]), found[1]
         for index, filter_ in enumerate(self.data.filters):
@@ -134,6 +132,43 @@ class Config(Section):
             yield (section, key), f"{message}, or leave out export: {self.export}"
         for key, message in self.schedule.problems(self.train.max_steps):
             yield ("schedule", key), message
+
+    def used_tags(self) -> Iterator[tuple[KeyPath, str]]:
+        """Yield the tags of validation, test and decoding, each with its key."""
+        for dotted, source in self.data.held_out_sources():
+            if source.tag is not None:
+                keys = (int(key) if key.isdigit() else key for key in dotted.split("."))
+                yield ("data", *keys, "tag"), source.tag
+        for number, test in enumerate(self.validation.expect):
+            if test.tag is not None:
+                yield ("validation", "expect", number, "tag"), test.tag
+        if self.decoding.tag is not None:
+            yield ("decoding", "tag"), self.decoding.tag
+
+    def _unknown_tags(self) -> Iterator[tuple[KeyPath, str]]:
+        for key, tag in self.used_tags():
+            if tag not in self.data.tags:
+                listed = ", ".join(self.data.tags) or "none"
+                yield key, f"no training source has the tag {tag} (present: {listed})"
+
+    def _validation_conflicts(self) -> Iterator[tuple[KeyPath, str]]:
+        """Yield the contradictions of behaviour tests and of the gate."""
+        validation, names = self.validation, ["all"]
+        if isinstance(self.data.validation, tuple):
+            names += [source.name for source in self.data.validation]
+        for key in ("metric", "expect_all"):
+            if not validation.expect and getattr(validation, key) in ("expect", True):
+                yield ("validation", key), "needs behaviour tests: set validation.expect"
+        for name, limit in validation.gate.items():
+            if name not in names:
+                yield (
+                    ("validation", "gate", name),
+                    f"no validation source has this name; choose from {', '.join(names)}",
+                )
+            elif limit < 0:
+                yield ("validation", "gate", name), f"{limit:g}: write the BLEU that may be lost, 0 or more"
+        if validation.gate and self.train.init_from is None:
+            yield ("validation", "gate"), "compares with the weights of a warm start: set train.init_from, or remove it"
 
     def unsupported_by_ctranslate2(self) -> Iterator[tuple[str, str, str]]:
         """Yield section, key and reason of each setting that `tmt export --to ctranslate2` rejects."""

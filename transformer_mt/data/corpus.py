@@ -92,10 +92,6 @@ class DataConfig(Section):
                 raise section_error(key, "names no source: add one")
         if problem := find_mixture_problem(train, self.stages, self.temperature):
             raise section_error(*problem)
-        for key, source in self.held_out_sources():
-            if source.tag is not None and source.tag not in self.tags:
-                listed = ", ".join(self.tags) or "none"
-                raise section_error(f"{key}.tag", f"no training source has the tag {source.tag} (present: {listed})")
         return self
 
     @property

@@ -100,6 +100,11 @@ def train(requested: Config, *, checkpoint: str = "last", restart: bool = False)
             if ranks.is_rank0:
                 finish(run, setup, stop_reason, seconds / 3600, logger)
             ranks.barrier()
+    if run.find_checkpoint("best").is_rejected:
+        raise UserError(
+            f"{run.path}: no checkpoint passes all behaviour tests (validation.expect_all); the log names those that "
+            "fail: train longer, or correct the data or the tests"
+        )
     log_rank0(f"the run is in {run.path}; next:\n{next_commands(run, config)}")
 
 
@@ -300,6 +305,7 @@ def make_trainer(run: RunFolder, setup: Setup, ranks: Ranks, logger: MetricsLogg
         keep=config.keep,
         ledger=ledger,
         sources=sources,
+        is_warm_start=config.train.init_from is not None,
     )
 
 
@@ -358,6 +364,8 @@ def make_validator(
         scorer=Scorer.from_config(config.scoring, config.data.tgt_lang),
         probes=config.validation.probes,
         parts=parts,
+        tests=config.validation.expect,
+        tag=config.decoding.tag,
     )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import torch
 
 from transformer_mt.data.batches import BatchStream
+from transformer_mt.data.behaviour_tests import BehaviourTest, TestResult, check_translations
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.attention_maps import translate_with_attention
 from transformer_mt.decoding.config import DecodingConfig
@@ -54,8 +55,14 @@ class Validator:
         scorer: Scorer,
         probes: int,
         parts: Sequence[ValidationSource] = (),
+        tests: Sequence[BehaviourTest] = (),
+        tag: str | None = None,
     ) -> None:
-        """`parts` are the sources of the pairs, in order; by default one without a tag."""
+        """`parts` are the sources of the pairs, in order; by default one without a tag.
+
+        `tag` is that of behaviour tests without one.
+        """
+        self.tests, self.test_tags = tests, [test.tag or tag for test in tests]
         self.parts = parts or [ValidationSource("", 0, len(pairs), None, scorer)]
         self.tags = [part.tag for part in self.parts for _ in range(part.first, part.end)]
         self.model, self.tokenizers, self.decoding, self.stream = model, tokenizers, decoding.for_validation(), stream
@@ -73,6 +80,7 @@ class Validator:
             n_best = translator.n_best(self.ranks.shard(self.sources), lines=lines, tags=self.ranks.shard(self.tags))
         translations = self.ranks.all_gather([best for best, *_ in n_best])
         hypotheses = [translation.text for translation in translations]
+        tests = self.run_tests(translator)
         text_scores = self.scorer.score(hypotheses, self.references)
         degenerate = find_degenerate(self.sources, hypotheses, [translation.finished for translation in translations])
         scores = {
@@ -81,6 +89,7 @@ class Validator:
             "chrf": text_scores.chrf.value,
             "degenerate": degenerate.share,
             **self.source_scores(hypotheses),
+            **({"expect": sum(test.problem is None for test in tests) / len(tests)} if tests else {}),
         }
 
         def sample(i: int) -> Sample:
@@ -88,14 +97,22 @@ class Validator:
 
         samples = [sample(i) for i in self.probes]
         failures = {kind: sample(rows[0]) for kind, rows in degenerate.rows.items()}
-        tables = {"examples": samples, "failures": [*failures.values()]}
+        failed = [Sample(test.source, test.translation, str(test.problem)) for test in tests if test.problem]
+        tables = {"examples": samples, "failures": [*failures.values()], "behaviour_tests": failed}
         return ValidationResult(
             scores,
             samples=["\n".join(sample.lines()) for sample in samples],
             markdown={name: as_markdown(rows) for name, rows in tables.items() if rows},
             warning=degenerate.warning(failures),
+            tests=tests,
             draw=lambda: self.draw(translator),
         )
+
+    def run_tests(self, translator: Translator) -> list[TestResult]:
+        """Translate the behaviour tests on all ranks, and check the translations."""
+        texts = self.ranks.shard([test.source for test in self.tests])
+        translations = translator.translate(texts, tags=self.ranks.shard(self.test_tags))
+        return check_translations(self.tests, self.ranks.all_gather(translations))
 
     def source_scores(self, hypotheses: Sequence[str]) -> dict[str, float]:
         """Return BLEU and chrF of the pairs of each source, if there are several."""

@@ -134,11 +134,10 @@ def load_tokenizers(config: Config) -> TokenizerPair:
             f"{KEY}: {run.path}: its tokenizers come with its weights, but this configuration asks for others;\n"
             f"{_remedy(run, differences)}"
         )
-    if unknown := [tag for tag in config.data.tags if tag not in pair.src.tags]:
+    tags = [*config.data.tags, *(tag for _, tag in config.used_tags())]
+    if unknown := [tag for tag in tags if tag not in pair.src.tags]:
         known = ", ".join(pair.src.tags) or "none"
-        raise UserError(
-            f"{KEY}: {run.path}: its model does not know the tag {unknown[0]} of data.train (it knows: {known})"
-        )
+        raise UserError(f"{KEY}: {run.path}: its model does not know the tag {unknown[0]} (it knows: {known})")
     return pair
 
 

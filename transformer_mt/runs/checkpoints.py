@@ -39,7 +39,13 @@ def save(info: CheckpointInfo, model: nn.Module, state: State | None) -> None:
             safetensors.torch.save_model(model, str(folder / WEIGHTS))
             if state is not None:
                 _save_state(state, folder / STATE)
-            description = {"step": info.step, "metric": info.metric, "scores": info.scores, "stopped": info.stopped}
+            description = {
+                "step": info.step,
+                "metric": info.metric,
+                "scores": info.scores,
+                "stopped": info.stopped,
+                "is_rejected": info.is_rejected,
+            }
             write_manifest(folder / CHECKPOINT, description)
             (folder / WEIGHTS).chmod((folder / CHECKPOINT).stat().st_mode)  # safetensors ignores the umask
     except (OSError, RuntimeError, safetensors.SafetensorError) as error:

@@ -59,6 +59,7 @@ class CheckpointInfo:
     metric: str  # by which the best checkpoint of the run is chosen
     scores: dict[str, float]
     stopped: bool = False  # written at a stop signal, not at a step where a checkpoint was due
+    is_rejected: bool = False  # by validation.gate or validation.expect_all: it is never the best one
     files: dict[str, Any] = field(default_factory=dict[str, Any], compare=False)  # size and checksum by file name
 
     @classmethod
@@ -68,12 +69,13 @@ class CheckpointInfo:
         found = read_manifest(path)
         if found.get("step") != int(folder.name.removeprefix("step-")):
             raise CorruptFileError(path, "belongs to another step")
-        return cls(folder, found["step"], found["metric"], found["scores"], found.get("stopped", False), found["files"])
+        stopped, is_rejected = found.get("stopped", False), found.get("is_rejected", False)
+        return cls(folder, found["step"], found["metric"], found["scores"], stopped, is_rejected, found["files"])
 
     @property
     def score(self) -> float | None:
-        """The validation score by the run's metric, or None if this step was not validated."""
-        return self.scores.get(self.metric)
+        """The validation score by the run's metric, or None if this step was not validated, or was rejected."""
+        return None if self.is_rejected else self.scores.get(self.metric)
 
 
 class CheckpointDeletedError(Exception):

@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from transformer_mt.config.section import MAY_CHANGE, PathName, Section
 from transformer_mt.data.batches import StreamPosition
+from transformer_mt.data.behaviour_tests import BehaviourTests
 from transformer_mt.runs.folder import is_better
 
 _INTERVAL = re.compile(r"([1-9][0-9_]*)\s*(steps?|epochs?)?")
@@ -78,12 +79,20 @@ class ValidationConfig(Section):
 
     every: Annotated[Interval, MAY_CHANGE] = "500 steps"
     """steps ("500") or epochs ("1 epoch") between validations"""
-    metric: Literal["loss", "bleu", "chrf"] = "bleu"
-    """loss, bleu or chrf: selects the best checkpoint and decides early stopping"""
+    metric: Literal["loss", "bleu", "chrf", "expect"] = "bleu"
+    """loss, bleu, chrf, or expect (share of passed behaviour tests): selects the best checkpoint and ends patience"""
     patience: Annotated[int | None, MAY_CHANGE] = Field(default=10, ge=1)
     """stop after this many validations in a row without improvement, counted after the warm-up; null: never"""
     probes: Annotated[int, MAY_CHANGE] = Field(default=4, ge=0)
     """number of sample translations to log at each validation; 0: none, and no figures in TensorBoard"""
+    goal: Annotated[float | None, MAY_CHANGE] = None
+    """end the training when the metric reaches this value; null: never"""
+    expect: BehaviourTests = ()
+    """behaviour tests: a list of sentences with conditions, a YAML file with such a list, or starter"""
+    expect_all: bool = False
+    """a checkpoint that fails a behaviour test is never the best one; if all fail, tmt train ends with an error"""
+    gate: dict[str, float] = Field(default={})
+    """BLEU that a validation source (or all) may lose after a warm start; one that loses more is never the best"""
 
 
 @dataclass
@@ -102,6 +111,7 @@ class Progress:
     splits: int = 0  # batches that were split because memory ran out
     rollbacks: int = 0  # each halves the learning rate
     seconds: float = 0.0  # of training, validation and saving, including those before a resume
+    initial_scores: dict[str, float] = field(default_factory=dict[str, float])  # of the weights of a warm start
 
     @classmethod
     def from_checkpoint(cls, saved: dict[str, Any]) -> Progress:
@@ -109,10 +119,15 @@ class Progress:
         values: dict[str, Any] = {**saved, "position": StreamPosition(**saved["position"])}
         return cls(**values)
 
-    def record_score(self, metric: str, score: float, *, is_warming_up: bool = False) -> None:
-        """Record a validation of the current step. During the warm-up, patience is not used up."""
+    def record_score(
+        self, metric: str, score: float, *, is_warming_up: bool = False, is_rejected: bool = False
+    ) -> None:
+        """Record a validation of the current step. During the warm-up, patience is not used up.
+
+        A rejected score is never the best.
+        """
         self.last_validated = self.step
-        if self.best_score is None or is_better(metric, score, self.best_score):
+        if not is_rejected and (self.best_score is None or is_better(metric, score, self.best_score)):
             self.best_score, self.best_step, self.without_improvement = score, self.step, 0
         elif not is_warming_up:
             self.without_improvement += 1
@@ -123,6 +138,9 @@ class Progress:
             return f"train.max_steps {limits.max_steps} reached"
         if limits.max_epochs is not None and self.position.epoch >= limits.max_epochs:
             return f"train.max_epochs {limits.max_epochs} reached"
+        goal, best = validation.goal, self.best_score
+        if goal is not None and best is not None and not is_better(validation.metric, goal, best):
+            return f"validation.goal {goal:g} reached"
         if validation.patience is not None and self.without_improvement >= validation.patience:
             return f"no better {validation.metric} in {validation.patience} validations"
         return None

@@ -94,8 +94,10 @@ class Trainer:
         keep: KeepConfig,
         ledger: Ledger | None = None,
         sources: Sequence[str] = (),
+        is_warm_start: bool = False,
     ) -> None:
-        """`sources` has the names of the sources of a mixture."""
+        """`sources` has the names of the sources of a mixture. A warm start is validated before the first step."""
+        self.is_warm_start = is_warm_start
         self.sources = sources
         self.train_step, self.prefetcher, self.schedule, self.ema = train_step, prefetcher, schedule, ema
         self.validate, self.run, self.logger, self.ranks = validate, run, logger, ranks
@@ -110,6 +112,8 @@ class Trainer:
         self.last_time = time.perf_counter()
         with StopSignals() as stop, self.prefetcher:
             self.ranks.barrier()  # rank 0 may need more time than `STEP_TIMEOUT` to open the curves
+            if self.is_warm_start and self.progress.step == 0 and not self.progress.initial_scores:
+                self.validate_and_save()
             while (reason := self.stop_reason()) is None:
                 if self.progress.diverged_at:
                     self.roll_back()
@@ -233,17 +237,27 @@ class Trainer:
     def validate_and_save(self) -> None:
         """Score the current weights and save a checkpoint."""
         progress = self.progress
-        is_warming_up = self.schedule(progress.step + 1) > self.schedule(progress.step)
+        is_warming_up = progress.step == 0 or self.schedule(progress.step + 1) > self.schedule(progress.step)
         with self.average_parameters():
             result = self.validate()
+        if self.is_warm_start and progress.step == 0:
+            progress.initial_scores = result.scores
+        rejection = result.find_rejection(
+            progress.initial_scores, self.validation.gate, expect_all=self.validation.expect_all
+        )
         progress.record_score(
-            self.validation.metric, result.scores[self.validation.metric], is_warming_up=is_warming_up
+            self.validation.metric,
+            result.scores[self.validation.metric],
+            is_warming_up=is_warming_up,
+            is_rejected=rejection is not None,
         )
         self.logger.log_validation(progress.step, result, is_best=progress.best_step == progress.step)
         if result.warning and not is_warming_up and not self.has_warned:
             log_rank0(f"step {progress.step:,}  {result.warning}")
             self.has_warned = True
-        self.save(result.scores)
+        if rejection and not is_warming_up:
+            log_rank0(f"step {progress.step:,}  not a candidate for the best checkpoint: {rejection}")
+        self.save(result.scores, is_rejected=rejection is not None)
         self.logger.log_figures(progress.step, result.draw)  # last, so that a failure to draw costs no checkpoint
 
     def average_parameters(self) -> AbstractContextManager[dict[str, Tensor] | None]:
@@ -252,7 +266,7 @@ class Trainer:
 
     # --- checkpoints --------------------------------------------------------------------------------------------------
 
-    def save(self, scores: dict[str, float], *, stopped: bool = False) -> None:
+    def save(self, scores: dict[str, float], *, stopped: bool = False, is_rejected: bool = False) -> None:
         """Write a checkpoint of this step, then delete those that `keep` does not list."""
         self.flush_metrics()
         self.update_time()
@@ -260,7 +274,8 @@ class Trainer:
             return
         self.logger.flush()
         step = self.progress.step
-        info = CheckpointInfo(self.run.checkpoint_folder(step), step, self.validation.metric, scores, stopped)
+        folder, metric = self.run.checkpoint_folder(step), self.validation.metric
+        info = CheckpointInfo(folder, step, metric, scores, stopped=stopped, is_rejected=is_rejected)
         with self.average_parameters() as raw_weights:
             checkpoints.save(info, self.train_step.model, self.state(raw_weights))
         self.prune_checkpoints()

@@ -1,0 +1,109 @@
+"""Behaviour tests: their conditions, their files, and the errors of wrong ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from transformer_mt.config import root as configuration
+from transformer_mt.data.behaviour_tests import STARTER, BehaviourTest, check_translations, load_behaviour_tests
+from transformer_mt.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("conditions", "passing", "failing"),
+    [
+        ({"equals": "Ja."}, ["Ja."], ["ja.", "Ja", ""]),
+        ({"equals": ["Ja.", "Doch."]}, ["Ja.", "Doch."], ["Nein."]),
+        ({"equals": "Straße", "ignore_case": True}, ["STRASSE", "straße"], ["Strase"]),
+        ({"contains": ["20", "%"]}, ["20 %", "% 20"], ["20", "2 0 %"]),
+        ({"not_contains": "nicht"}, ["Er schläft."], ["Er schläft nicht."]),
+        ({"matches": "^[A-Z]+$"}, ["NATO"], ["Nato", "NATO."]),
+        ({"matches": "^nato$", "ignore_case": True}, ["NATO"], ["NATO 2"]),
+        ({"contains": "nicht", "not_contains": "kein"}, ["nicht"], ["nicht kein", "ja"]),
+    ],
+)
+def test_a_translation_passes_if_it_meets_every_condition(
+    conditions: dict[str, Any], passing: list[str], failing: list[str]
+) -> None:
+    test = BehaviourTest.model_validate({"source": "x", **conditions})
+    assert [test.find_problem(text) for text in passing] == [None] * len(passing)
+    assert None not in [test.find_problem(text) for text in failing]
+
+
+def test_results_name_the_test_and_the_problem() -> None:
+    tests = [
+        BehaviourTest(source="No.", name="negation", contains=("nicht",)),
+        BehaviourTest(source="7", equals=("7",)),
+    ]
+    first, second = check_translations(tests, ["Ja.", "7"])
+    assert (first.title, first.problem) == ("negation", 'lacks "nicht"')
+    assert (second.title, second.problem) == ("7", None)
+
+
+def test_a_copy_passes_all_tests_of_the_starter_set() -> None:
+    """They hold for every pair of languages, so they hold for a language and itself."""
+    tests = load_behaviour_tests(STARTER)
+    assert len(tests) >= 8
+    assert all(result.problem is None for result in check_translations(tests, [test.source for test in tests]))
+    assert all(result.problem for result in check_translations(tests, ["xyz xyz xyz"] * len(tests)))
+
+
+@pytest.mark.parametrize(
+    ("expect", "message"),
+    [
+        ("[{source: a}]", "expect.0: has no condition: set equals, contains, not_contains or matches"),
+        ("[{equals: a}]", "expect.0.source: is required"),
+        ("[{source: '', equals: a}]", "expect.0.source: "),
+        (
+            "[{source: a, contains: ab, not_contains: b}]",
+            'expect.0.not_contains: "b" is part of "ab", which must occur',
+        ),
+        (
+            "[{source: a, equals: [x, y], contains: x}]",
+            'expect.0.equals: "y" would fail another condition: it lacks "x"',
+        ),
+        ("[{source: a, matches: '('}]", 'expect.0.matches: "(" is not a regular expression'),
+        ("[{source: a, equal: b}]", 'expect.0.equal: unknown key, did you mean "equals"?'),
+        ("[{source: a, name: n, equals: b}, {source: b, name: n, equals: b}]", 'two behaviour tests have the name "n"'),
+    ],
+)
+def test_contradictions_are_refused_with_file_and_line(expect: str, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "expect.yaml"
+    file.write_text(f"expect: {expect}\n", encoding="utf-8")
+    with pytest.raises(UserError) as caught:
+        load_behaviour_tests(str(file))
+    assert message in str(caught.value) and str(caught.value).startswith(f"{file}:1: ")
+    config = tmp_path / "x.yaml"
+    data = "{src_lang: en, tgt_lang: de, train: {src: s, tgt: t}}"
+    config.write_text(f"data: {data}\nvalidation:\n  expect: {expect}\n", encoding="utf-8")
+    with pytest.raises(UserError) as caught:
+        configuration.load(config)
+    assert message in str(caught.value) and str(caught.value).startswith(f"{config}:3: validation.")
+    config.write_text(f"data: {data}\nvalidation:\n  expect: {file}\n", encoding="utf-8")
+    with pytest.raises(UserError) as caught:
+        configuration.load(config)
+    assert message in str(caught.value) and f"{file}:1: " in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("validation", "message"),
+    [
+        ("{expect: missing.yaml}", "validation.expect: missing.yaml: no such file"),
+        ("{metric: expect}", "validation.metric: needs behaviour tests"),
+        ("{expect_all: true}", "validation.expect_all: needs behaviour tests"),
+        ("{expect: [{source: a, equals: b, tag: 2de}]}", "validation.expect.0.tag: no training source has the tag 2de"),
+        ("{gate: {all: 1}}", "validation.gate: compares with the weights of a warm start"),
+        ("{gate: {old: 1}}", "validation.gate.old: no validation source has this name; choose from all"),
+        ("{gate: {all: -1}}", "validation.gate.all: -1: write the BLEU that may be lost"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(validation: str, message: str, tmp_path: Path) -> None:
+    config = tmp_path / "x.yaml"
+    data = "{src_lang: en, tgt_lang: de, train: {src: s, tgt: t}}"
+    config.write_text(f"data: {data}\nvalidation: {validation}\n", encoding="utf-8")
+    with pytest.raises(UserError) as caught:
+        configuration.load(config)
+    assert message in str(caught.value)

@@ -1,0 +1,113 @@
+"""Behaviour tests, the gate and the goal in a training: which checkpoint is the best, and when training ends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from helpers import Tmt, assert_succeeded, assert_user_error
+
+from transformer_mt.runs.folder import RunFolder
+
+COLORS = {"en": "red blue green white", "de": "rot blau grün weiß", "no": "rød blå grønn hvit"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Write lines of four colours in English, German, and another language as the other domain."""
+    monkeypatch.chdir(tmp_path)
+    for language, names in COLORS.items():
+        words = names.split()
+        lines = [" ".join(words[i // 4**place % 4] for place in (0, 1, 2, 0)) for i in range(64)]
+        (tmp_path / f"t.{language}").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return tmp_path
+
+
+def write_config(name: str, train: Any, *, steps: int = 250, init_from: str | None = None, **validation: Any) -> str:
+    values = {
+        "data": {"src_lang": "en", "tgt_lang": "de", "train": train, "cache_dir": "c", **validation.pop("data", {})},
+        "tokenizer": {"kind": "word", "vocab_size": 40, "min_frequency": 1},
+        "batches": {"tokens": 128},
+        "model": {"d_model": 32, "d_ff": 64, "n_heads": 2, "encoder": {"n_layers": 1}, "decoder": {"n_layers": 1}},
+        "schedule": {"warmup_steps": 20, "peak": 0.01},
+        "train": {"max_steps": steps, "init_from": init_from},
+        "validation": {"every": 50, "probes": 0, **validation},
+        "threads": 1,
+        "precision": "fp32",
+        "device": "cpu",
+    }
+    Path(f"{name}.yaml").write_text(yaml.safe_dump(values, allow_unicode=True), encoding="utf-8")
+    return f"{name}.yaml"
+
+
+OLD = {"src": "t.en", "tgt": "t.de"}
+NEW = {"src": "t.en", "tgt": "t.no"}
+BOTH = [
+    {"name": "de", "weight": 1, "tag": "2de", **OLD},
+    {"name": "no", "weight": 0, "tag": "2no", "tgt_lang": "no", **NEW},
+]
+NAMED = [{"name": "de", "tag": "2de", **OLD}, {"name": "no", "tag": "2no", "tgt_lang": "no", **NEW}]
+
+
+@pytest.fixture
+def old_run(folder: Path, tmt: Tmt) -> str:
+    """A model that knows the first domain only, but both tags."""
+    assert_succeeded(tmt("train", write_config("old", BOTH, data={"validation": NAMED})))
+    return "runs/old"
+
+
+def test_a_gate_keeps_a_model_that_forgets_from_being_the_best(old_run: str, tmt: Tmt) -> None:
+    only_new = [{"name": "no", "tag": "2no", "tgt_lang": "no", **NEW}]
+    settings: dict[str, Any] = {"data": {"validation": NAMED}, "init_from": old_run, "steps": 150, "metric": "loss"}
+    done = tmt("train", write_config("free", only_new, **settings))
+    assert_succeeded(done)
+    assert "step 0  validation of de" in done.stderr
+    assert RunFolder(Path("runs/free")).find_checkpoint("best").step > 0
+    done = tmt("train", write_config("gated", only_new, gate={"de": 1.0}, **settings))
+    assert_succeeded(done)
+    assert "not a candidate for the best checkpoint: validation.gate: de lost" in done.stderr
+    run = RunFolder(Path("runs/gated"))
+    assert run.find_checkpoint("best").step == 0
+    replay = [
+        {"name": "no", "weight": 1, "tag": "2no", "tgt_lang": "no", **NEW},
+        {"name": "de", "weight": 1, "tag": "2de", **OLD},
+    ]
+    assert_succeeded(tmt("train", write_config("replay", replay, gate={"de": 1.0}, **settings)))
+    best = RunFolder(Path("runs/replay")).find_checkpoint("best")
+    assert best.step > 0 and best.scores["nll/no"] < 0.5 and best.scores["nll/de"] < 0.5
+
+
+def test_behaviour_tests_catch_what_the_training_data_lack(folder: Path, tmt: Tmt) -> None:
+    """The damaged text lacks the translation of `white`, like text without negations."""
+    lines = (folder / "t.de").read_text(encoding="utf-8").replace("weiß", "rot")
+    (folder / "bad.de").write_text(lines, encoding="utf-8")
+    tests = [
+        {"source": "white green blue white", "name": "white", "contains": "weiß"},
+        {"source": "blue green red blue", "name": "order", "equals": "blau grün rot blau"},
+    ]
+    Path("tests.yaml").write_text(yaml.safe_dump({"expect": tests}, allow_unicode=True), encoding="utf-8")
+    held_out = {"validation": OLD}
+    good = tmt(
+        "train", write_config("good", OLD, expect="tests.yaml", data=held_out, metric="expect", goal=1, expect_all=True)
+    )
+    assert_succeeded(good)
+    assert "behaviour tests fail" not in good.stderr.splitlines()[-12:]
+    assert "training ended: validation.goal 1 reached" in good.stderr
+    bad = tmt(
+        "train", write_config("bad", {"src": "t.en", "tgt": "bad.de"}, expect=tests, data=held_out, expect_all=True)
+    )
+    assert_user_error(bad, "runs/bad: no checkpoint passes all behaviour tests (validation.expect_all)")
+    assert '1 of 2 behaviour tests fail (white: lacks "weiß")' in bad.stderr
+    entries = [
+        json.loads(line) for line in RunFolder(Path("runs/bad")).metrics.read_text(encoding="utf-8").splitlines()
+    ]
+    assert [entry["valid/expect"] for entry in entries if "valid/expect" in entry][-1] == 0.5
+    done = tmt("evaluate", "runs/bad", "--expect", "tests.yaml")
+    assert done.returncode == 1 and "1 of 2 behaviour tests pass" in done.stdout
+    done = tmt("evaluate", "runs/good", "--expect", "tests.yaml", "--json", "--beam", "1")
+    assert done.returncode == 0
+    assert [result["problem"] for result in json.loads(done.stdout)["expect"]] == [None, None]
+    assert tmt("evaluate", "runs/good", "--expect", "starter").returncode == 1
