@@ -111,3 +111,59 @@ def test_behaviour_tests_catch_what_the_training_data_lack(folder: Path, tmt: Tm
     assert done.returncode == 0
     assert [result["problem"] for result in json.loads(done.stdout)["expect"]] == [None, None]
     assert tmt("evaluate", "runs/good", "--expect", "starter").returncode == 1
+
+
+# --- tmt correct ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def german_run(folder: Path, tmt: Tmt) -> str:
+    """A model that translates 60 of the 64 lines well, with validation pairs split off the text."""
+    assert_succeeded(tmt("train", write_config("german", OLD, steps=400, data={"validation_size": 6})))
+    return "runs/german"
+
+
+def write_corrections(*pairs: tuple[str, str]) -> None:
+    Path("edits.tsv").write_text("".join(f"{src}\t{tgt}\n" for src, tgt in (("en", "de"), *pairs)), encoding="utf-8")
+
+
+def test_corrections_are_learned_and_the_rest_is_kept(german_run: str, tmt: Tmt) -> None:
+    write_corrections(("red red red red", "rot"), ("blue blue blue blue", "blau rot"))
+    done = tmt("correct", german_run, "--pairs", "edits.tsv", "--json")
+    report = json.loads(assert_succeeded(done))
+    assert report["obeyed"] == [0, 2] and report["n_corrections"] == 2 and report["step"] > 0
+    assert report["bleu"][1] >= report["bleu"][0] - 0.3
+    done = tmt("translate", "runs/german-corrected", stdin=b"red red red red\ngreen white blue green\n")
+    assert done.stdout == "rot\ngrün wei\u00df blau grün\n"
+    assert_user_error(tmt("correct", german_run, "--pairs", "edits.tsv"), "runs/german-corrected: exists already")
+
+
+def test_corrections_that_harm_are_refused(german_run: str, tmt: Tmt) -> None:
+    lines = Path("t.en").read_text(encoding="utf-8").splitlines()
+    write_corrections(*((line, "rot") for line in lines[::2]))
+    done = tmt("correct", german_run, "--pairs", "edits.tsv", "--name", "worse", "--steps", "40", "--max-loss", "0")
+    assert done.returncode == 1 and "refused: each change costs more than --max-loss 0" in done.stdout
+    assert RunFolder(Path("runs/worse")).find_checkpoint("best").step == 0
+
+
+@pytest.mark.parametrize(
+    ("pairs", "message"),
+    [
+        ((("red", "rot"), ("red", "blau")), "edits.tsv:3: contradicts edits.tsv:2, which has the same source"),
+        ((("red", " "),), "edits.tsv:2: a side is empty"),
+        ((), "edits.tsv: holds no sentence pairs"),
+    ],
+)
+def test_wrong_corrections_are_refused_and_nothing_is_written(
+    pairs: tuple[tuple[str, str], ...],
+    message: str,
+    tiny_run: Path,
+    tmt: Tmt,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_corrections(*pairs)
+    done = tmt("correct", tiny_run, "--pairs", "edits.tsv", "--name", "new")
+    assert_user_error(done, message)
+    assert not [*tiny_run.parent.glob("new*")]

@@ -80,6 +80,8 @@ def make_parser() -> argparse.ArgumentParser:
     summary = "train a model; the same command resumes an interrupted training"
     several = "Several processes: torchrun --nproc-per-node N -m transformer_mt train ... batches.accumulate=N"
     _add_train(command("train", summary, f"tmt train --config mine.yaml model.d_model=512. {several}"))
+    summary = "teach a run corrected translations, without losing what it knows"
+    _add_correct(command("correct", summary, "tmt correct runs/mine --pairs post_edits.tsv"))
     summary = "translate text from arguments, a file, standard input or a prompt"
     _add_translate(command("translate", summary, "tmt translate runs/mine --input big.en --output big.de --resume"))
     summary = "compute the log-probability of given translations"
@@ -191,6 +193,24 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
     help = "resume from this checkpoint (default: last), and delete later ones"
     add("--checkpoint", default="last", metavar="last|best|STEP", help=help)
     parser.add_argument("overrides", nargs="*", default=[], metavar="section.key=value", help=OVERRIDES)
+
+
+def _add_correct(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Fine-tune a run on corrected translations, mixed with its own training pairs. A checkpoint that loses too "
+        "much BLEU on its validation pairs is refused. The result is a new run. The table has a column for each "
+        "language, which its first line names."
+    )
+    add = parser.add_argument
+    add("run", type=Path, metavar="RUN", help="a run folder")
+    help = "table of sources and corrected translations (.tsv, .csv, .jsonl or .parquet)"
+    add("--pairs", type=Path, required=True, metavar="F", help=help)
+    add("--name", metavar="NAME", help="name of the new run (default: RUN-corrected)")
+    add("--steps", type=int, dest="max_steps", default=200, metavar="N", help="maximum number of steps (200)")
+    help = "BLEU that the validation pairs may lose (0.3)"
+    add("--max-loss", type=float, default=0.3, metavar="X", help=help)
+    add_tag(parser)
+    add("--json", action="store_true", help=JSON)
 
 
 def _add_translate(parser: argparse.ArgumentParser) -> None:

@@ -1,0 +1,34 @@
+"""`tmt correct`: teach a run corrected translations, without losing what it knows."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+
+from transformer_mt.errors import UserError
+from transformer_mt.runs.folder import RunFolder
+
+
+def run(args: argparse.Namespace) -> None:
+    """Run `tmt correct`. The exit status is 1 if every change was refused."""
+    from transformer_mt.pipeline.correction import correct_run
+
+    if args.max_steps < 1 or args.max_loss < 0:
+        raise UserError("correct: --steps must be 1 or more, and --max-loss 0 or more")
+    old = RunFolder.open(args.run)
+    name = args.name or f"{old.path.resolve().name}-corrected"
+    report = correct_run(old, args.pairs, name, tag=args.tag, max_steps=args.max_steps, max_loss=args.max_loss)
+    if args.json:
+        print(json.dumps(asdict(report), indent=1))
+    else:
+        (before, after), (old_bleu, new_bleu) = report.obeyed, report.bleu
+        print(f"corrections obeyed: {before} of {report.n_corrections} before, {after} after")
+        print(f"BLEU of validation pairs (greedy): {old_bleu:.2f} before, {new_bleu:.2f} after")
+        if report.step:
+            print(f"the corrected model is {report.run}; next: tmt translate {report.run}")
+        else:
+            print(f"refused: each change costs more than --max-loss {args.max_loss:g}, or obeys no more corrections")
+    if not report.step:
+        sys.exit(1)
