@@ -116,6 +116,12 @@ class Config(Section):
         if self.train.init_from is None:  # a warm start may know more tags
             yield from self._unknown_tags()
         yield from self._validation_conflicts()
+        if self.data.modifiers.is_active and self.tokenizer.kind in ("word", "wordpiece"):
+            yield (
+                ("data", "modifiers"),
+                f"need a vocabulary that spells every word: set tokenizer.kind to bpe, byte_bpe, unigram or char, not "
+                f"{self.tokenizer.kind}",
+            )
         if found := find_unreachable_stage(self.data.stages, self.train.max_steps):
             yield ("data", "stages", found[0]), found[1]
         for index, filter_ in enumerate(self.data.filters):

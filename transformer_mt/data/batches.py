@@ -24,6 +24,7 @@ from transformer_mt.data.block_encoding import Ids
 from transformer_mt.data.bucketing import Lengths, Rows
 from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.data.mixture import Mixture
+from transformer_mt.data.modifiers import BatchModifier
 from transformer_mt.data.sharding import ShardedBatches, ShardedPlan
 from transformer_mt.data.tokenizers.subword_sampling import SubwordSamplers
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
@@ -101,12 +102,14 @@ class BatchStream:
         subword_samplers: SubwordSamplers | None = None,
         tags: Sequence[str | None] = (None,),
         make_mixture: Callable[[Sequence[int]], Mixture] | None = None,
+        modifier: BatchModifier | None = None,
     ) -> None:
         """Bucket each source of a corpus into batches of at most `tokens` padded target tokens.
 
         `tags` has the tag of each source. `make_mixture` makes the mixture from the numbers of batches of the sources.
         """
         self.corpus, self.tokenizers, self.subword_samplers = corpus, tokenizers, subword_samplers
+        self._tokens, self._modifier = tokens, modifier
         self._growth = None if subword_samplers is None else [self._sampling_growth(side) for side in (0, 1)]
         self._tag_ids = [None if tag is None else tokenizers.src.tag_id(tag) for tag in tags]
         self._bounds: list[int] = corpus.source_bounds().tolist()  # [K + 1] first row of each source
@@ -194,17 +197,35 @@ class BatchStream:
 
     def collate(self, rows: Rows, epoch: int | None = None) -> Batch:
         """Build the batch of some corpus rows of one source, with the subword sampling of `epoch` if one is given."""
-        src, tgt = (self._sentences(side, rows, epoch) for side in (0, 1))
+        src, tgt = ([self.corpus.sides[side][row] for row in rows.tolist()] for side in (0, 1))
+        if self._modifier is not None and epoch is not None:
+            modified = self._modifier(
+                [ids.tolist() for ids in src], [ids.tolist() for ids in tgt], epoch, rows.tolist()
+            )
+            count = self._count_fitting(modified.src, modified.tgt)
+            src, tgt, rows = modified.src[:count], modified.tgt[:count], rows[modified.indices[:count]]
+        src, tgt = (self._resegment(side, ids, rows, epoch) for side, ids in enumerate((src, tgt)))
         source = bisect_right(self._bounds, int(rows[0])) - 1
         batch = collate_pairs(src, tgt, self.tokenizers, self._tag_ids[source])
         return replace(batch, rows=rows, epoch=epoch, source=source)
 
-    def _sentences(self, side: int, rows: Rows, epoch: int | None) -> Sentences:
-        """Return the ids of some rows, resegmented if subword sampling is on and an epoch is given."""
-        ids = self.corpus.sides[side]
+    def _count_fitting(self, src: Sentences, tgt: Sentences) -> int:
+        """Return how many modified pairs are within the token budget. The others are left out of the batch."""
+        count = longest_src = longest_tgt = 0
+        for src_ids, tgt_ids in zip(src, tgt, strict=True):
+            longest_src = max(longest_src, len(src_ids) + self.tokenizers.n_source_controls)
+            longest_tgt = max(longest_tgt, len(tgt_ids) + 1)
+            if count and ((count + 1) * longest_tgt > self._tokens or (count + 1) * longest_src > 2 * self._tokens):
+                break
+            count += 1
+        return count
+
+    def _resegment(self, side: int, sentences: Sentences, rows: Rows, epoch: int | None) -> Sentences:
+        """Return the ids of some rows with other subwords, if subword sampling is on and an epoch is given."""
         if self.subword_samplers is None or epoch is None:
-            return [ids[row] for row in rows.tolist()]
-        return [self.subword_samplers[side](ids[row].tolist(), epoch, side, row) for row in rows.tolist()]
+            return sentences
+        sample = self.subword_samplers[side]
+        return [sample([*map(int, ids)], epoch, side, row) for ids, row in zip(sentences, rows.tolist(), strict=True)]
 
     def _read_lengths(self, start: int, end: int) -> tuple[Lengths, Lengths]:
         """Return the lengths of some rows to bucket by, with control symbols and the growth by subword sampling."""
@@ -219,7 +240,8 @@ class BatchStream:
         """Return the factor by which subword sampling lengthens the sentences of a sample."""
         rows = np.unique(np.linspace(0, len(self.corpus) - 1, LENGTH_SAMPLE, dtype=np.int32))
         canonical = sum(len(self.corpus.sides[side][row]) for row in rows.tolist())
-        return sum(map(len, self._sentences(side, rows, 0))) / max(1, canonical)
+        sentences = [self.corpus.sides[side][row] for row in rows.tolist()]
+        return sum(map(len, self._resegment(side, sentences, rows, 0))) / max(1, canonical)
 
 
 def collate_pairs(src: Sentences, tgt: Sentences, tokenizers: TokenizerPair, tag_id: int | None = None) -> Batch:

@@ -24,6 +24,7 @@ from transformer_mt.data import quickstart
 from transformer_mt.data.arrow_table import TableWriter, read_batches, take_rows
 from transformer_mt.data.blocks import BLOCK_SIZE, in_blocks
 from transformer_mt.data.mixture import Stage, find_mixture_problem
+from transformer_mt.data.modifiers import ModifierConfig
 from transformer_mt.data.quality.config import FilterList
 from transformer_mt.data.quality.filter_base import FilterReport, PairExample
 from transformer_mt.data.sources import HeldOutSources, Language, Source, TrainSources, read_source
@@ -64,6 +65,8 @@ class DataConfig(Section):
     """test sets by name, with the same keys as train; scored at the end with the best checkpoint"""
     filters: FilterList = ()
     """filters that clean the training pairs, applied in order: a name such as overlap, or a name with options"""
+    modifiers: ModifierConfig = ModifierConfig()
+    """random modifications of training pairs, which make the model robust"""
     cache_dir: Annotated[PathName, MAY_CHANGE] = "runs/.cache"
     """folder of the memory-mapped tables; it may be deleted while no training runs"""
     max_length: int = Field(default=256, ge=2)

@@ -136,7 +136,7 @@ def make_config(
             "data": old.data.model_copy(update=data),
             "batches": BatchConfig(tokens=BATCH_TOKENS, accumulate=2),
             "loss": LossConfig(),
-            "optimizer": OptimizerConfig(kind="adamw"),
+            "optimizer": OptimizerConfig(kind="adamw", ema_decay=0.95),
             "schedule": ScheduleConfig(kind="constant", warmup_steps=VALIDATE_EVERY, peak=PEAK),
             "train": TrainConfig(max_steps=max_steps, init_from=str(run.path), log_every=VALIDATE_EVERY),
             "validation": ValidationConfig(

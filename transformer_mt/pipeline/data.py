@@ -18,6 +18,7 @@ from transformer_mt.data.combined_corpus import combine_corpora
 from transformer_mt.data.corpus import ParallelCorpus, load_corpus, split_off_validation
 from transformer_mt.data.encoding import EncodedCorpus, encode_corpus
 from transformer_mt.data.mixture import Mixture, make_mixture
+from transformer_mt.data.modifiers import BatchModifier
 from transformer_mt.data.quality.filter_base import PairExample
 from transformer_mt.data.quality.filtered_corpus import filter_corpus, iterate_affected
 from transformer_mt.data.report import report_duplicates_and_leaks
@@ -219,7 +220,10 @@ def make_stream(config: Config, data: TrainingData, tokens: int) -> BatchStream:
     samplers = _make_subword_samplers(config, data.tokenizers)
     tags = [source.tag for source in config.data.train_sources]
     make = partial(_make_mixture, config) if isinstance(config.data.train, tuple) else None
-    return BatchStream(data.train, data.tokenizers, tokens, config.seed, samplers, tags, make)
+    modifier = None
+    if config.data.modifiers.is_active:
+        modifier = BatchModifier(config.data.modifiers, data.tokenizers, config.seed, config.data.max_length)
+    return BatchStream(data.train, data.tokenizers, tokens, config.seed, samplers, tags, make, modifier)
 
 
 def _make_mixture(config: Config, n_batches: Sequence[int]) -> Mixture:

@@ -1,0 +1,220 @@
+"""Modifiers of training pairs: what each does in several scripts, and when they modify the pairs of a batch."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from transformer_mt.config import root as configuration
+from transformer_mt.data.batches import Batch, BatchStream, StreamPosition
+from transformer_mt.data.encoding import EncodedCorpus
+from transformer_mt.data.modifiers import (
+    PAIR_MODIFIERS,
+    BatchModifier,
+    ModifierConfig,
+    join_sentences,
+    title_case,
+)
+from transformer_mt.data.quickstart import load_pairs
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
+from transformer_mt.errors import UserError
+
+Pair = tuple[str, str]
+
+
+def results(name: str, src: str, tgt: str, n: int = 200) -> set[Pair]:
+    return {PAIR_MODIFIERS[name](src, tgt, random.Random(seed)) for seed in range(n)}
+
+
+# --- text -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("src", "tgt", "expected"),
+    [
+        ("He sleeps.", "Er schläft.", ("He sleeps", "Er schläft")),
+        ("Why?!", "为什么？", ("Why", "为什么")),
+        ("Es ist spät …", "Il est tard ...", ("Es ist spät", "Il est tard")),
+        ("नमस्ते।", "Hello.", ("नमस्ते", "Hello")),
+        ("No end", "Kein Ende.", ("No end", "Kein Ende.")),
+        ("...", "...", ("...", "...")),
+    ],
+)
+def test_end_punctuation_is_removed_from_both_sides(src: str, tgt: str, expected: Pair) -> None:
+    assert results("no_end", src, tgt, 1) == {expected}
+
+
+@pytest.mark.parametrize("src", ["The dog sleeps.", "Собака спит.", "कुत्ता सो रहा है", "狗在睡觉。", "e\u0301te\u0301"])
+def test_typos_change_one_letter_of_a_short_source_only(src: str) -> None:
+    found = results("typos", src, "Ziel")
+    assert len(found) > 3 and {tgt for _, tgt in found} == {"Ziel"}
+    for changed, _ in found:
+        assert abs(len(changed) - len(src)) <= 4  # code points of a letter of Devanagari
+        marks = [i for i, character in enumerate(changed) if character == "\u0301"]
+        assert all(changed[i - 1] == "e" for i in marks), "an accent stays with its letter"
+
+
+def test_text_without_letters_has_no_typos() -> None:
+    assert results("typos", "12 + 3 = 15", "x") == {("12 + 3 = 15", "x")}
+
+
+def test_numbers_are_replaced_on_both_sides_alike() -> None:
+    for src, tgt in results("copy_numbers", "In 2024, 7 dogs and 7.5 kg.", "2024 waren es 7 Hunde und 7,5 kg."):
+        year, dogs = src.split()[1].rstrip(","), src.split()[2]
+        assert len(year) == 4 and year[0] != "0" and len(dogs) == 1
+        assert tgt == f"{year} waren es {dogs} Hunde und 7,5 kg."
+    assert results("copy_numbers", "3 and 3 of 4", "3 von 5") == {("3 and 3 of 4", "3 von 5")}
+
+
+def test_a_name_is_replaced_by_an_invented_one_on_both_sides() -> None:
+    found = results("copy_names", "We met Angela in Rome.", "Wir trafen Angela in Rom.")
+    assert len(found) > 10
+    for src, tgt in found:
+        name = src.split()[2]
+        assert sorted(name.lower()) == sorted("angela") and name[0].isupper()
+        assert (src, tgt) == (f"We met {name} in Rome.", f"Wir trafen {name} in Rom.")
+    assert results("copy_names", "Angela sleeps", "Angela schläft") == {("Angela sleeps", "Angela schläft")}
+
+
+def test_punctuation_inside_the_source_is_disturbed() -> None:
+    found = {src for src, tgt in results("punctuation", "Yes, no.", "Ja, nein.") if tgt == "Ja, nein."}
+    assert found == {"Yes, no.", "Yes no.", "Yes,, no.", "Yes , no."}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "joined"),
+    [("A. ", "B.", "A. B."), ("我来了。", "他走了。", "我来了。他走了。"), ("Да.", "Нет.", "Да. Нет.")],
+)
+def test_joined_sentences_have_a_space_where_the_script_has_one(first: str, second: str, joined: str) -> None:
+    assert join_sentences(first, second) == joined
+
+
+def test_title_case_keeps_the_letters_after_an_apostrophe() -> None:
+    assert title_case("the dog's élan, we’re off") == "The Dog's Élan, We’re Off"
+
+
+# --- batches ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def corpus(make_corpus: Callable[..., EncodedCorpus], small_tokenizers: TokenizerPair) -> EncodedCorpus:
+    pairs = load_pairs("test")[:120]
+    return make_corpus(*(small_tokenizers.src.encode([pair[side] for pair in pairs]) for side in (0, 1)))
+
+
+def make_stream(
+    corpus: EncodedCorpus, tokenizers: TokenizerPair, options: dict[str, float] | None = None, max_length: int = 256
+) -> BatchStream:
+    modifier = (
+        BatchModifier(ModifierConfig(**(options or {})), tokenizers, 1, max_length) if options is not None else None
+    )
+    return BatchStream(corpus, tokenizers, 200, 1, modifier=modifier)
+
+
+def texts(batches: Sequence[Batch], tokenizers: TokenizerPair) -> list[list[Pair]]:
+    sides = (
+        [tokenizers.src.decode(rows.tolist()) for rows in (getattr(batch, name) for batch in batches)]
+        for name in ("src", "labels")
+    )
+    return [[*zip(src, tgt, strict=True)] for src, tgt in zip(*sides, strict=True)]
+
+
+def all_batches(stream: BatchStream, epoch: int = 0) -> list[Batch]:
+    return stream.take(StreamPosition(epoch), len(stream))[0]
+
+
+def test_without_modifiers_the_batches_are_unchanged(corpus: EncodedCorpus, small_tokenizers: TokenizerPair) -> None:
+    plain, inactive = (
+        all_batches(make_stream(corpus, small_tokenizers, options)) for options in (None, {"upper": 0.0})
+    )
+    assert texts(plain, small_tokenizers) == texts(inactive, small_tokenizers)
+    assert [batch.rows.tolist() for batch in plain] == [batch.rows.tolist() for batch in inactive]
+
+
+@pytest.mark.parametrize(("name", "change"), [("upper", str.upper), ("lower", str.lower), ("title", title_case)])
+def test_case_changes_both_sides_of_whole_batches(
+    name: str, change: Callable[[str], str], corpus: EncodedCorpus, small_tokenizers: TokenizerPair
+) -> None:
+    plain = dict(enumerate(pair for pair in load_pairs("test")[:120]))
+    batches = all_batches(make_stream(corpus, small_tokenizers, {name: 1.0}))
+    for batch, pairs in zip(batches, texts(batches, small_tokenizers), strict=True):
+        assert pairs == [(change(plain[row][0]), change(plain[row][1])) for row in batch.rows.tolist()]
+        longest = batch.labels.size(1)
+        assert len(batch.rows) == 1 or (len(batch.rows) * longest <= 200 and batch.src.numel() <= 400)
+    share = np.mean(
+        [
+            text.isupper()
+            for pairs in texts(all_batches(make_stream(corpus, small_tokenizers, {"upper": 0.5})), small_tokenizers)
+            for text, _ in pairs[:1]
+        ]
+    )
+    assert 0.2 < share < 0.8
+
+
+def test_pairs_of_joined_batches_follow_each_other(corpus: EncodedCorpus, small_tokenizers: TokenizerPair) -> None:
+    plain = load_pairs("test")[:120]
+    batches = all_batches(make_stream(corpus, small_tokenizers, {"join": 1.0}))
+    for batch, pairs in zip(batches, texts(batches, small_tokenizers), strict=True):
+        for row, (src, tgt) in zip(batch.rows.tolist(), pairs, strict=True):
+            assert src.startswith(plain[row][0]) and tgt.startswith(plain[row][1])
+    found = [src for pairs in texts(batches, small_tokenizers) for src, _ in pairs]
+    halves = [(a, b) for a, _ in plain for b, _ in plain if f"{a} {b}" in found]
+    assert len(found) > 50 and len(halves) >= 0.9 * len(found)
+
+
+def test_results_that_are_too_long_are_not_used(corpus: EncodedCorpus, small_tokenizers: TokenizerPair) -> None:
+    longest = int(max(corpus.src.lengths.max(), corpus.tgt.lengths.max())) + 1
+    batches = all_batches(make_stream(corpus, small_tokenizers, {"join": 1.0, "upper": 1.0}, longest))
+    assert max(batch.labels.size(1) for batch in batches) <= longest
+    kept = [text for pairs in texts(batches, small_tokenizers) for text, _ in pairs]
+    assert any(text.isupper() for text in kept) and not all(text.isupper() for text in kept)
+
+
+ALL = {"upper": 0.2, "title": 0.2, "lower": 0.2, "join": 0.3, **dict.fromkeys(PAIR_MODIFIERS, 0.3)}
+
+
+@pytest.mark.parametrize("cuts", [[1] * 12, [5, 7], [12]])
+def test_batches_do_not_depend_on_where_the_stream_is_resumed(
+    cuts: list[int], corpus: EncodedCorpus, small_tokenizers: TokenizerPair
+) -> None:
+    whole, _ = make_stream(corpus, small_tokenizers, ALL).take(StreamPosition(), 12)
+    position, parts = StreamPosition(), list[Batch]()
+    for count in cuts:
+        batches, position = make_stream(corpus, small_tokenizers, ALL).take(position, count)
+        parts += batches
+    assert texts(parts, small_tokenizers) == texts(whole, small_tokenizers)
+    later = all_batches(make_stream(corpus, small_tokenizers, ALL), epoch=1)
+    assert {pair for pairs in texts(later, small_tokenizers) for pair in pairs} != {
+        pair for pairs in texts(whole, small_tokenizers) for pair in pairs
+    }
+
+
+def test_validation_is_never_modified(corpus: EncodedCorpus, small_tokenizers: TokenizerPair) -> None:
+    batches = [*make_stream(corpus, small_tokenizers, ALL).shortest_first()]
+    assert texts(batches, small_tokenizers) == texts(
+        [*make_stream(corpus, small_tokenizers).shortest_first()], small_tokenizers
+    )
+
+
+# --- configuration ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("modifiers: {uper: 0.1}", 'data.modifiers.uper: unknown key, did you mean "upper"?'),
+        ("modifiers: {typos: 2}", "data.modifiers.typos: Input should be less than or equal to 1, not"),
+        ("modifiers: {upper: 0.6, lower: 0.6}", "data.modifiers.upper: upper, title and lower sum to 1.2"),
+        ("modifiers: {typos: 1}\ntokenizer: {kind: word}", "data.modifiers: need a vocabulary that spells every word"),
+    ],
+)
+def test_wrong_modifiers_are_refused(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text(f"data:\n  src_lang: en\n  tgt_lang: de\n  train: {{src: s, tgt: t}}\n  {text}\n", encoding="utf-8")
+    with pytest.raises(UserError) as caught:
+        configuration.load(path)
+    assert message in str(caught.value) and str(caught.value).startswith(f"{path}:5: ")
