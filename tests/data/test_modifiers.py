@@ -193,6 +193,15 @@ def test_batches_do_not_depend_on_where_the_stream_is_resumed(
     }
 
 
+def test_halves_of_a_modified_batch_hold_the_same_pairs(corpus: EncodedCorpus, small_tokenizers: TokenizerPair) -> None:
+    """An out-of-memory error splits a batch; its halves must not be modified again."""
+    stream = make_stream(corpus, small_tokenizers, ALL)
+    for batch in all_batches(stream):
+        if len(batch.rows) > 1:
+            first, second = texts(stream.halve(batch), small_tokenizers)
+            assert [[*first, *second]] == texts([batch], small_tokenizers)
+
+
 def test_validation_is_never_modified(corpus: EncodedCorpus, small_tokenizers: TokenizerPair) -> None:
     batches = [*make_stream(corpus, small_tokenizers, ALL).shortest_first()]
     assert texts(batches, small_tokenizers) == texts(
