@@ -48,7 +48,28 @@ def test_a_copy_passes_all_tests_of_the_starter_set() -> None:
     tests = load_behaviour_tests(STARTER)
     assert len(tests) >= 8
     assert all(result.problem is None for result in check_translations(tests, [test.source for test in tests]))
-    assert all(result.problem for result in check_translations(tests, ["xyz xyz xyz"] * len(tests)))
+
+
+@pytest.mark.parametrize("output", ["", "xyz xyz xyz", "xyz" * 20, "...." * 20])
+def test_empty_and_repetitive_output_fails_all_tests_of_the_starter_set(output: str) -> None:
+    tests = load_behaviour_tests(STARTER)
+    assert all(result.problem for result in check_translations(tests, [output] * len(tests)))
+
+
+@pytest.mark.parametrize(
+    ("name", "translations"),
+    [
+        ("decimal number", ["3,14", "3٫14", "3·14"]),
+        ("percent", ["50 Prozent", "%50", "50 por ciento", "百分之50"]),
+        ("list of numbers", ["1, 2, 3, 4 und 5", "1、2、3、4、5"]),
+        ("one word", ["Béc-lin", "बर्लिन", "เบอร์ลิน", "柏林", "برلين", "ベルリン。", "Đức quốc"]),
+        ("one word in capitals", ["BERLÍN", "Берлин", "बर्लिन", "柏林"]),
+        ("punctuation only", ["…", "……", "。。。", "۔۔۔", "। । ।"]),
+    ],
+)
+def test_the_starter_set_accepts_good_translations_into_any_language(name: str, translations: list[str]) -> None:
+    (test,) = (test for test in load_behaviour_tests(STARTER) if test.name == name)
+    assert [test.find_problem(text) for text in translations] == [None] * len(translations)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +88,12 @@ def test_a_copy_passes_all_tests_of_the_starter_set() -> None:
         ),
         ("[{source: a, matches: '('}]", 'expect.0.matches: "(" is not a regular expression'),
         ("[{source: a, equal: b}]", 'expect.0.equal: unknown key, did you mean "equals"?'),
-        ("[{source: a, name: n, equals: b}, {source: b, name: n, equals: b}]", 'two behaviour tests have the name "n"'),
+        ("[{source: ' ', equals: a}]", "expect.0.source: is blank: write a sentence to translate"),
+        ("{source: a, equals: b}", "expect: must be a list of behaviour tests, each after a dash"),
+        (
+            "[{source: a, name: n, equals: b}, {source: b, name: n, equals: b}]",
+            'expect.1.name: "n" is the name of an earlier test: rename one',
+        ),
     ],
 )
 def test_contradictions_are_refused_with_file_and_line(expect: str, message: str, tmp_path: Path) -> None:
@@ -86,6 +112,25 @@ def test_contradictions_are_refused_with_file_and_line(expect: str, message: str
     with pytest.raises(UserError) as caught:
         configuration.load(config)
     assert message in str(caught.value) and f"{file}:1: " in str(caught.value)
+
+
+def test_a_name_that_occurs_twice_is_reported_with_its_own_line(tmp_path: Path) -> None:
+    file = tmp_path / "expect.yaml"
+    file.write_text(
+        "expect:\n  - {source: a, name: n, equals: b}\n  - {source: b, name: n, equals: b}\n", encoding="utf-8"
+    )
+    with pytest.raises(UserError) as caught:
+        load_behaviour_tests(str(file))
+    assert str(caught.value).startswith(f"{file}:3: expect.1.name: ")
+
+
+@pytest.mark.parametrize("text", ["expect:\n", "expect: []\n"])
+def test_a_file_without_tests_is_refused_because_nothing_would_be_tested(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "expect.yaml"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(UserError) as caught:
+        load_behaviour_tests(str(file))
+    assert str(caught.value) == f"{file}:1: expect: holds no behaviour tests: add one"
 
 
 @pytest.mark.parametrize(

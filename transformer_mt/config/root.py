@@ -19,6 +19,7 @@ from transformer_mt.config.section import (
     PathName,
     Section,
     describe_error,
+    error_keys,
     expand_path,
 )
 from transformer_mt.config.yaml_loader import KeyPath, Location, Tree, Value, read_value, read_yaml
@@ -264,10 +265,7 @@ def _explain(error: ValidationError, tree: Tree) -> list[str]:
     """Return a line for each mistake, in the order of the file."""
     messages: dict[KeyPath, list[str]] = {}
     for detail in error.errors():
-        path = _path_in_file(detail["loc"], tree)
-        if detail["type"] == "section_error":  # it names a key of the section that pydantic reports
-            keys = filter(None, detail.get("ctx", {})["key"].split("."))
-            path = (*path, *(int(key) if key.isdigit() else key for key in keys))
+        path = (*_path_in_file(detail["loc"], tree), *error_keys(cast(dict[str, Any], detail)))
         message = describe_error(cast(dict[str, Any], detail), _keys_to_suggest(path), ".".join(map(str, path)))
         messages.setdefault(path, []).append(message)
     return [

@@ -85,6 +85,12 @@ def section_error(key: str, message: str) -> PydanticCustomError:
     return PydanticCustomError("section_error", "{message}", {"key": key, "message": message})
 
 
+def error_keys(detail: dict[str, Any]) -> tuple[str | int, ...]:
+    """Return the keys that a `section_error` names, below the section that pydantic reports."""
+    keys = detail["ctx"]["key"].split(".") if detail["type"] == "section_error" else ()
+    return tuple(int(key) if key.isdigit() else key for key in keys if key)
+
+
 REMOVED = {
     "keep.when_full": "was removed: a full disk always ends training with status 2; delete this key, and resume with "
     "the same command after you have freed space",

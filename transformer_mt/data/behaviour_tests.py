@@ -17,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from transformer_mt.config.section import Section, describe_error, expand_path, section_error
+from transformer_mt.config.section import Section, describe_error, error_keys, expand_path, section_error
 from transformer_mt.config.yaml_loader import read_yaml
 from transformer_mt.errors import UserError
 
@@ -58,6 +58,8 @@ class BehaviourTest(Section):
 
     @model_validator(mode="after")
     def _has_consistent_conditions(self) -> BehaviourTest:
+        if not self.source.strip():
+            raise section_error("source", "is blank: write a sentence to translate")
         if not (self.equals or self.contains or self.not_contains or self.matches):
             raise section_error("", "has no condition: set equals, contains, not_contains or matches")
         for pattern in self.matches:
@@ -126,27 +128,33 @@ def load_behaviour_tests(name: str) -> tuple[BehaviourTest, ...]:
     """Read the list `expect` of a YAML file, or the tests that ship with the program (`starter`).
 
     Raises:
-        UserError: The file is missing or wrong; with file, line and key.
+        UserError: The file is missing, empty or wrong; with file, line and key.
     """
     path = Path(__file__).with_name("starter_tests.yaml") if name == STARTER else Path(expand_path(name))
     tree = read_yaml(path)
     if tree.values.keys() != {"expect"}:
         raise UserError(f"{path}: must have one key, expect, with a list of behaviour tests")
+    if not tree.values["expect"]:
+        raise UserError(f"{tree.locate(('expect',))}: expect: holds no behaviour tests: add one")
     try:
         return TypeAdapter(BehaviourTests).validate_python(tree.values["expect"])
     except ValidationError as error:
         lines: list[str] = []
         for detail in error.errors():
-            keys = [*detail["loc"], *filter(None, [cast(str, detail.get("ctx", {}).get("key"))])]
-            where = ("expect", *keys)
-            message = describe_error(cast(dict[str, Any], detail), list(BehaviourTest.model_fields))
+            found = cast(dict[str, Any], detail)
+            where = ("expect", *detail["loc"], *error_keys(found))
+            message = describe_error(found, list(BehaviourTest.model_fields))
             lines.append(f"{tree.locate(where)}: {'.'.join(map(str, where))}: {message}")
         raise UserError("\n".join(lines)) from None
 
 
 def _load_named(value: object) -> object:
+    if value is None:
+        return ()
+    if isinstance(value, dict):
+        raise ValueError("must be a list of behaviour tests, each after a dash, or the name of a file with such a list")
     if not isinstance(value, str):
-        return () if value is None else value
+        return value
     try:
         return load_behaviour_tests(value)
     except UserError as error:
@@ -156,7 +164,7 @@ def _load_named(value: object) -> object:
 def _check_names(tests: tuple[BehaviourTest, ...]) -> tuple[BehaviourTest, ...]:
     for number, test in enumerate(tests):
         if test.name is not None and test.name in (other.name for other in tests[:number]):
-            raise ValueError(f'two behaviour tests have the name "{test.name}": rename one')
+            raise section_error(f"{number}.name", f'"{test.name}" is the name of an earlier test: rename one')
     return tests
 
 
