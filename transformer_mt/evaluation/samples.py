@@ -20,9 +20,14 @@ class Sample(NamedTuple):
 
 def as_markdown(samples: Sequence[Sample]) -> str:
     """Return a Markdown table for TensorBoard's TEXT tab."""
+    return markdown_table(("source", "model", "reference"), samples)
+
+
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table with some columns."""
 
     def cell(text: str) -> str:
         return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
 
-    rows = [" | ".join(map(cell, sample)) for sample in samples]
-    return "\n".join(["| source | model | reference |", "|---|---|---|", *(f"| {row} |" for row in rows)])
+    lines = [" | ".join(map(cell, row)) for row in rows]
+    return "\n".join([f"| {' | '.join(header)} |", "|---" * len(header) + "|", *(f"| {line} |" for line in lines)])

@@ -14,7 +14,9 @@ from transformer_mt.training.metrics_logger import by_source
 
 def write_card(run: RunFolder, config: Config) -> None:
     """Replace the README of a run folder."""
-    best = next(iter(rank_checkpoints(run.readable_checkpoints())), None)
+    found = run.readable_checkpoints()
+    rejected = [info for info in found if info.is_rejected]
+    best = next(iter([*rank_checkpoints(found), *rejected[-1:]]), None)
     write_text(run.readme, render_card(run, config, run.read_metadata(), best))
 
 
@@ -83,6 +85,8 @@ def _scores(record: Mapping[str, Any], best: CheckpointInfo | None) -> Iterator[
         yield "Not validated yet."
     else:
         chosen = "" if "exported" in record else f"the best by {best.metric}, "
+        if best.is_rejected:
+            chosen = "rejected by validation.expect_all, "
         for title, found in by_source(best.scores).items():
             scores = ", ".join(f"{name} {value:.3f}" for name, value in found.items())
             yield f"- {title}, at step {best.step:,} ({chosen}greedy): {scores}"

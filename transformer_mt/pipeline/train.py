@@ -102,8 +102,8 @@ def train(requested: Config, *, checkpoint: str = "last", restart: bool = False)
             ranks.barrier()
     if run.find_checkpoint("best").is_rejected:
         raise UserError(
-            f"{run.path}: no checkpoint passes all behaviour tests (validation.expect_all); the log names those that "
-            "fail: train longer, or correct the data or the tests"
+            f"{run.path}: no checkpoint passes all behaviour tests (validation.expect_all); the last one: "
+            f"{trainer.last_rejection or 'see the log'}\ntrain longer, or correct the data or the tests"
         )
     log_rank0(f"the run is in {run.path}; next:\n{next_commands(run, config)}")
 

@@ -17,7 +17,7 @@ from transformer_mt.decoding.text_translator import TruncatedSourceWarning
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.evaluation.degenerate import find_degenerate
 from transformer_mt.evaluation.metrics import Scorer
-from transformer_mt.evaluation.samples import Sample, as_markdown
+from transformer_mt.evaluation.samples import Sample, as_markdown, markdown_table
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.system.device import Machine
 from transformer_mt.training.cross_entropy import batch_loss, perplexity
@@ -97,12 +97,15 @@ class Validator:
 
         samples = [sample(i) for i in self.probes]
         failures = {kind: sample(rows[0]) for kind, rows in degenerate.rows.items()}
-        failed = [Sample(test.source, test.translation, str(test.problem)) for test in tests if test.problem]
-        tables = {"examples": samples, "failures": [*failures.values()], "behaviour_tests": failed}
+        tables = {"examples": samples, "failures": [*failures.values()]}
+        markdown = {name: as_markdown(rows) for name, rows in tables.items() if rows}
+        failed = [(test.title, test.source, test.translation, test.problem) for test in tests if test.problem]
+        if failed:
+            markdown["behaviour_tests"] = markdown_table(("test", "source", "model", "problem"), failed)
         return ValidationResult(
             scores,
             samples=["\n".join(sample.lines()) for sample in samples],
-            markdown={name: as_markdown(rows) for name, rows in tables.items() if rows},
+            markdown=markdown,
             warning=degenerate.warning(failures),
             tests=tests,
             draw=lambda: self.draw(translator),

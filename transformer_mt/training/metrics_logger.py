@@ -90,7 +90,7 @@ class MetricsLogger:
             best = "  (best so far)" if is_best and title == "validation" else ""
             log_rank0(f"step {step:,}  {title}  {summary}{best}")
         if failed := result.describe_failed_tests():
-            log_rank0(failed)
+            log_rank0(f"step {step:,}  {failed}")
         for sample in result.samples:
             log_rank0(f"{sample}\n")
         for name, markdown in result.markdown.items():

@@ -104,6 +104,7 @@ class Progress:
     last_validated: int = 0  # step
     best_step: int = 0
     best_score: float | None = None
+    best_seen: float | None = None  # best score of all checkpoints, rejected ones included
     without_improvement: int = 0  # validations in a row
     skipped: int = 0  # steps without an update, because the gradient was not finite
     skipped_in_a_row: int = 0
@@ -124,11 +125,13 @@ class Progress:
     ) -> None:
         """Record a validation of the current step. During the warm-up, patience is not used up.
 
-        A rejected score is never the best.
+        A rejected score is never the best, but it is an improvement if no score was better so far.
         """
         self.last_validated = self.step
         if not is_rejected and (self.best_score is None or is_better(metric, score, self.best_score)):
-            self.best_score, self.best_step, self.without_improvement = score, self.step, 0
+            self.best_score, self.best_step = score, self.step
+        if self.best_seen is None or is_better(metric, score, self.best_seen):
+            self.best_seen, self.without_improvement = score, 0
         elif not is_warming_up:
             self.without_improvement += 1
 

@@ -98,6 +98,7 @@ class Trainer:
     ) -> None:
         """`sources` has the names of the sources of a mixture. A warm start is validated before the first step."""
         self.is_warm_start = is_warm_start
+        self.last_rejection: str | None = None  # why the last validated checkpoint cannot be the best one
         self.sources = sources
         self.train_step, self.prefetcher, self.schedule, self.ema = train_step, prefetcher, schedule, ema
         self.validate, self.run, self.logger, self.ranks = validate, run, logger, ranks
@@ -255,6 +256,7 @@ class Trainer:
         if result.warning and not is_warming_up and not self.has_warned:
             log_rank0(f"step {progress.step:,}  {result.warning}")
             self.has_warned = True
+        self.last_rejection = rejection
         if rejection and not is_warming_up:
             log_rank0(f"step {progress.step:,}  not a candidate for the best checkpoint: {rejection}")
         self.save(result.scores, is_rejected=rejection is not None)
