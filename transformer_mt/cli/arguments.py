@@ -8,8 +8,34 @@ from pathlib import Path
 
 from transformer_mt.data.languages import check_language
 
+CONFIG_FILE = "configuration file (default: the built-in quickstart)"
+
 Add = Callable[..., argparse.Action]
 """The method `add_argument` of a parser or of a group of options."""
+
+
+def add_config_file(parser: argparse.ArgumentParser) -> None:
+    """Add the optional configuration file, and overrides of its keys."""
+    parser.add_argument("config", type=Path, nargs="?", metavar="X.yaml", help=CONFIG_FILE)
+    add_overrides(parser)
+
+
+def add_run_or_config(parser: argparse.ArgumentParser) -> None:
+    """Add the configuration or run folder of a command about the data, and overrides of its keys."""
+    help = "a configuration, or the run that was trained with it"
+    parser.add_argument("run_or_config", type=Path, metavar="X.yaml|RUN", help=help)
+    add_overrides(parser)
+
+
+def add_overrides(parser: argparse.ArgumentParser) -> None:
+    """Add the overrides of keys."""
+    help = "override a key of the configuration: model.d_model=512, 'data.train={src: F, tgt: G}'"
+    parser.add_argument("overrides", nargs="*", default=[], metavar="section.key=value", help=help)
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Add the option of output for programs."""
+    parser.add_argument("--json", action="store_true", help="print one JSON object with all results")
 
 
 def add_output(add: Add, needed: str) -> None:

@@ -11,20 +11,26 @@ from pathlib import Path
 
 from transformer_mt import __version__
 from transformer_mt.cli.arguments import (
+    add_config_file,
     add_device,
     add_ensemble,
+    add_json,
     add_kind_of_text,
     add_loading,
     add_output,
+    add_overrides,
     add_search,
     add_tag,
-    language,
-    process_count,
 )
-
-CONFIG_FILE = "configuration file (default: the built-in quickstart)"
-OVERRIDES = "override a key of the configuration: model.d_model=512, 'data.train={src: F, tgt: G}'"
-JSON = "print one JSON object with all results"
+from transformer_mt.cli.training_parsers import (
+    add_check,
+    add_correct,
+    add_init,
+    add_plan,
+    add_prepare,
+    add_repair,
+    add_train,
+)
 
 EXTRA_ARGUMENTS = {"overrides": r"(?!-).*=.*", "steps": r"\d+", "texts": r"(?!--?[A-Za-z]).*", "systems": r"(?!-).*"}
 """Positional arguments that may also follow options, and the pattern that each value must match."""
@@ -68,20 +74,20 @@ def make_parser() -> argparse.ArgumentParser:
         return commands.add_parser(name, help=summary, description=description, epilog=f"Example: {example}")
 
     summary = "write a commented configuration for your own sentence pairs"
-    _add_init(command("init", summary, "tmt init train.en train.de --out mine.yaml"))
+    add_init(command("init", summary, "tmt init train.en train.de --out mine.yaml"))
     summary = "find problems in a corpus: misaligned lines, other languages, duplicates, overlap with the test sets"
-    _add_check(command("check", summary, "tmt check mine.yaml --html report.html"))
+    add_check(command("check", summary, "tmt check mine.yaml --html report.html"))
     summary = "write a repaired copy of a training corpus: lines paired again, text cleaned, bad pairs removed"
-    _add_repair(command("repair", summary, "tmt repair mine.yaml --output repaired"))
+    add_repair(command("repair", summary, "tmt repair mine.yaml --output repaired"))
     summary = "read, filter and encode the data of a training before it starts, on several processes"
-    _add_prepare(command("prepare", summary, "tmt prepare mine.yaml --workers 8"))
+    add_prepare(command("prepare", summary, "tmt prepare mine.yaml --workers 8"))
     summary = "measure a few steps, and predict the time, memory and disk of a training"
-    _add_plan(command("plan", summary, "tmt plan mine.yaml batches.tokens=2048"))
+    add_plan(command("plan", summary, "tmt plan mine.yaml batches.tokens=2048"))
     summary = "train a model; the same command resumes an interrupted training"
     several = "Several processes: torchrun --nproc-per-node N -m transformer_mt train ... batches.accumulate=N"
-    _add_train(command("train", summary, f"tmt train --config mine.yaml model.d_model=512. {several}"))
+    add_train(command("train", summary, f"tmt train --config mine.yaml model.d_model=512. {several}"))
     summary = "teach a run corrected translations, without losing what it knows"
-    _add_correct(command("correct", summary, "tmt correct runs/mine --pairs post_edits.tsv"))
+    add_correct(command("correct", summary, "tmt correct runs/mine --pairs post_edits.tsv"))
     summary = "translate text from arguments, a file, standard input or a prompt"
     _add_translate(command("translate", summary, "tmt translate runs/mine --input big.en --output big.de --resume"))
     summary = "compute the log-probability of given translations"
@@ -107,110 +113,6 @@ def make_parser() -> argparse.ArgumentParser:
     summary = "print the shell code that completes commands, options, keys and files at a Tab"
     _add_completion(command("completion", summary, """eval "$(tmt completion bash)" in ~/.bashrc"""))
     return parser
-
-
-def _add_init(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Write a configuration that trains on your sentence pairs. The command detects their languages, and chooses "
-        "settings that suit their number. The pairs are in two text files, where line N of TGT translates line N of "
-        "SRC, or in one table (.tsv, .csv, .jsonl or .parquet) with a column for each language."
-    )
-    add = parser.add_argument
-    add("src", type=Path, metavar="SRC", help="source sentences, one per line (plain or .gz), or a table of pairs")
-    add("tgt", type=Path, nargs="?", metavar="TGT", help="their translations, line by line; not for a table")
-    help = "file to write (default: mine.yaml); the run gets its name"
-    add("--out", type=Path, default=Path("mine.yaml"), metavar="X.yaml", help=help)
-    add("--force", action="store_true", help="replace an existing file")
-    add("--src-lang", type=language, metavar="L", help="source language, such as en (default: detected)")
-    add("--tgt-lang", type=language, metavar="L", help="target language (default: detected)")
-    help = "names of both columns of a table (default: the only two, or those named as --src-lang and --tgt-lang)"
-    add("--columns", nargs=2, metavar=("SRC", "TGT"), help=help)
-
-
-def _add_check(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Check the unfiltered training pairs, their overlap with the validation set and the test sets, and the "
-        "line alignment of all sets. Print each problem with its count, up to three examples with file and line, and "
-        "the filter of data.filters that removes it, or advice. Exit status: 0, or 1 with warnings, 2 with errors."
-    )
-    add = parser.add_argument
-    add("run_or_config", type=Path, metavar="X.yaml|RUN", help="a configuration, or the run that was trained with it")
-    add("overrides", nargs="*", default=[], metavar="section.key=value", help=OVERRIDES)
-    add("--json", action="store_true", help=JSON)
-    add("--html", type=Path, metavar="FILE", help="also write the findings, with examples and histograms, as one page")
-    help = "list the N training pairs with the highest excess loss, with a likely reason; RUN needs train.ledger"
-    lists = parser.add_mutually_exclusive_group().add_argument
-    lists("--worst", type=int, metavar="N", help=help)
-    help = "list the pairs that this filter of data.filters removes, one per line"
-    lists("--show-removed", metavar="FILTER", help=help)
-    add("--workers", type=process_count, default=1, metavar="N", help="processes (default: 1)")
-
-
-def _add_repair(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Pair the lines of data.train again where they are misaligned, clean the text, and remove bad pairs. For a "
-        "run with train.ledger, also remove pairs with a high excess loss. The folder gets the new text files, "
-        "changes.tsv with every change, and a configuration that trains on them. Nothing else is changed."
-    )
-    add = parser.add_argument
-    add("run_or_config", type=Path, metavar="X.yaml|RUN", help="a configuration, or the run that was trained with it")
-    add("overrides", nargs="*", default=[], metavar="section.key=value", help=OVERRIDES)
-    add("--output", type=Path, metavar="FOLDER", help="new folder for the results (default: NAME-repaired)")
-    help = "train on the corpus with a ledger, repair it, train on the copy, and compare both models"
-    add("--train", action="store_true", help=help)
-    add("--workers", type=process_count, default=1, metavar="N", help="processes that filter (default: 1)")
-    add("--json", action="store_true", help=JSON)
-
-
-def _add_prepare(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Read the corpora of a configuration, apply data.filters, learn the vocabulary, and encode the pairs. The "
-        "results are in data.cache_dir, so that `tmt train` of the same configuration starts at once. An interrupted "
-        "command resumes. A training that starts meanwhile waits for the results."
-    )
-    parser.add_argument("config", type=Path, nargs="?", metavar="X.yaml", help=CONFIG_FILE)
-    parser.add_argument("overrides", nargs="*", default=[], metavar="section.key=value", help=OVERRIDES)
-    help = "processes that filter and encode (default: one per core); the result does not depend on it"
-    parser.add_argument("--workers", type=process_count, metavar="N", help=help)
-
-
-def _add_plan(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Set up the training in a temporary folder, validate once, take 25 steps and save a checkpoint. Print "
-        "parameters, memory, speed, hours, disk and export formats, and what to change if the training does not fit. "
-        "The folder is deleted at the end. Other programs on the machine lower the measured speed."
-    )
-    parser.add_argument("config", type=Path, nargs="?", metavar="X.yaml", help=CONFIG_FILE)
-    parser.add_argument("overrides", nargs="*", default=[], metavar="section.key=value", help=OVERRIDES)
-    parser.add_argument("--json", action="store_true", help=JSON)
-
-
-def _add_train(parser: argparse.ArgumentParser) -> None:
-    help = f"{CONFIG_FILE}; it may also be the first argument, without --config"
-    parser.add_argument("--config", type=Path, metavar="X.yaml", help=help)
-    add = parser.add_mutually_exclusive_group().add_argument
-    add("--restart", action="store_true", help="start from scratch; the old run is renamed")
-    help = "resume from this checkpoint (default: last), and delete later ones"
-    add("--checkpoint", default="last", metavar="last|best|STEP", help=help)
-    parser.add_argument("overrides", nargs="*", default=[], metavar="section.key=value", help=OVERRIDES)
-
-
-def _add_correct(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Fine-tune a run on corrected translations, mixed with its own training pairs. A checkpoint that loses too "
-        "much BLEU on its validation pairs is refused. The result is a new run. The table has a column for each "
-        "language, which its first line names."
-    )
-    add = parser.add_argument
-    add("run", type=Path, metavar="RUN", help="a run folder")
-    help = "table of sources and corrected translations (.tsv, .csv, .jsonl or .parquet)"
-    add("--pairs", type=Path, required=True, metavar="F", help=help)
-    add("--name", metavar="NAME", help="name of the new run (default: RUN-corrected)")
-    add("--steps", type=int, dest="max_steps", default=200, metavar="N", help="maximum number of steps (200)")
-    help = "BLEU that the validation pairs may lose (0.3)"
-    add("--max-loss", type=float, default=0.3, metavar="X", help=help)
-    add_tag(parser)
-    add("--json", action="store_true", help=JSON)
 
 
 def _add_translate(parser: argparse.ArgumentParser) -> None:
@@ -289,7 +191,7 @@ def _add_evaluate(parser: argparse.ArgumentParser) -> None:
     add("--expect", metavar="F", help=help)
     help = "multi30k: add metric P of the Multi30k papers (BLEU of lower-cased Moses tokens)"
     add("--paper", choices=("multi30k",), help=help)
-    add("--json", action="store_true", help=JSON)
+    add_json(parser)
     add("--show", type=int, metavar="N", help="print the first N translations")
     add("--output", type=Path, metavar="OUT", help="write the translations to this file, one per line")
     add_loading(parser)
@@ -313,7 +215,7 @@ def _add_compare(parser: argparse.ArgumentParser) -> None:
     help = "target text in which to count word frequencies (default: training text of the first run)"
     add("--train", type=Path, metavar="F", help=help)
     add("--show", type=int, default=5, metavar="N", help="print the N sentences that differ most (5)")
-    add("--json", action="store_true", help=JSON)
+    add_json(parser)
     add_loading(parser)
     add_kind_of_text(parser.add_argument_group("only if all systems are files").add_argument)
     add_search(parser)
@@ -359,7 +261,7 @@ def _add_plot(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("what", metavar="WHAT", choices=("positions", "schedule", "attention", "lengths"), help=help)
     add("run_or_config", type=Path, metavar="RUN-or-X.yaml", help="a run folder, or a configuration")
-    add("overrides", nargs="*", default=[], metavar="section.key=value", help=OVERRIDES)
+    add_overrides(parser)
     help = ".png, .svg or .pdf (default: plots/WHAT.png in the run, or NAME-WHAT.png in the current folder)"
     add("--output", type=Path, metavar="F", help=help)
     add("--text", help="attention: a sentence to translate (default: the first validation sentence)")
@@ -382,8 +284,7 @@ def _add_tokenize(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_config(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("config", type=Path, nargs="?", metavar="X.yaml", help=CONFIG_FILE)
-    parser.add_argument("overrides", nargs="*", default=[], metavar="section.key=value", help=OVERRIDES)
+    add_config_file(parser)
     parser.add_argument("--schema", action="store_true", help="print the JSON schema, for editors")
 
 
@@ -403,4 +304,4 @@ def _add_doctor(parser: argparse.ArgumentParser) -> None:
         "Check package versions, devices, torch features and the disk, and train a tiny model. This takes up to a "
         "minute. Exit status: 0: no problems; 1: warnings, training works; 2: errors, training cannot work."
     )
-    parser.add_argument("--json", action="store_true", help=JSON)
+    add_json(parser)

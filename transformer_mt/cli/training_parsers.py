@@ -1,0 +1,124 @@
+"""The options of the commands around training: init, check, repair, prepare, plan, train and correct."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from transformer_mt.cli.arguments import (
+    CONFIG_FILE,
+    add_config_file,
+    add_json,
+    add_overrides,
+    add_run_or_config,
+    add_tag,
+    language,
+    process_count,
+)
+
+
+def add_init(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `tmt init`."""
+    parser.description = (
+        "Write a configuration that trains on your sentence pairs. The command detects their languages, and chooses "
+        "settings that suit their number. The pairs are in two text files, where line N of TGT translates line N of "
+        "SRC, or in one table (.tsv, .csv, .jsonl or .parquet) with a column for each language."
+    )
+    add = parser.add_argument
+    add("src", type=Path, metavar="SRC", help="source sentences, one per line (plain or .gz), or a table of pairs")
+    add("tgt", type=Path, nargs="?", metavar="TGT", help="their translations, line by line; not for a table")
+    help = "file to write (default: mine.yaml); the run gets its name"
+    add("--out", type=Path, default=Path("mine.yaml"), metavar="X.yaml", help=help)
+    add("--force", action="store_true", help="replace an existing file")
+    add("--src-lang", type=language, metavar="L", help="source language, such as en (default: detected)")
+    add("--tgt-lang", type=language, metavar="L", help="target language (default: detected)")
+    help = "names of both columns of a table (default: the only two, or those named as --src-lang and --tgt-lang)"
+    add("--columns", nargs=2, metavar=("SRC", "TGT"), help=help)
+
+
+def add_check(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `tmt check`."""
+    parser.description = (
+        "Check the unfiltered training pairs, their overlap with the validation set and the test sets, and the "
+        "line alignment of all sets. Print each problem with its count, up to three examples with file and line, and "
+        "the filter of data.filters that removes it, or advice. Exit status: 0, or 1 with warnings, 2 with errors."
+    )
+    add = parser.add_argument
+    add_run_or_config(parser)
+    add_json(parser)
+    add("--html", type=Path, metavar="FILE", help="also write the findings, with examples and histograms, as one page")
+    help = "list the N training pairs with the highest excess loss, with a likely reason; RUN needs train.ledger"
+    lists = parser.add_mutually_exclusive_group().add_argument
+    lists("--worst", type=int, metavar="N", help=help)
+    help = "list the pairs that this filter of data.filters removes, one per line"
+    lists("--show-removed", metavar="FILTER", help=help)
+    add("--workers", type=process_count, default=1, metavar="N", help="processes (default: 1)")
+
+
+def add_repair(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `tmt repair`."""
+    parser.description = (
+        "Pair the lines of data.train again where they are misaligned, clean the text, and remove bad pairs. For a "
+        "run with train.ledger, also remove pairs with a high excess loss. The folder gets the new text files, "
+        "changes.tsv with every change, and a configuration that trains on them. Nothing else is changed."
+    )
+    add = parser.add_argument
+    add_run_or_config(parser)
+    add("--output", type=Path, metavar="FOLDER", help="new folder for the results (default: NAME-repaired)")
+    help = "train on the corpus with a ledger, repair it, train on the copy, and compare both models"
+    add("--train", action="store_true", help=help)
+    add("--workers", type=process_count, default=1, metavar="N", help="processes that filter (default: 1)")
+    add_json(parser)
+
+
+def add_prepare(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `tmt prepare`."""
+    parser.description = (
+        "Read the corpora of a configuration, apply data.filters, learn the vocabulary, and encode the pairs. The "
+        "results are in data.cache_dir, so that `tmt train` of the same configuration starts at once. An interrupted "
+        "command resumes. A training that starts meanwhile waits for the results."
+    )
+    add_config_file(parser)
+    help = "processes that filter and encode (default: one per core); the result does not depend on it"
+    parser.add_argument("--workers", type=process_count, metavar="N", help=help)
+
+
+def add_plan(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `tmt plan`."""
+    parser.description = (
+        "Set up the training in a temporary folder, validate once, take 25 steps and save a checkpoint. Print "
+        "parameters, memory, speed, hours, disk and export formats, and what to change if the training does not fit. "
+        "The folder is deleted at the end. Other programs on the machine lower the measured speed."
+    )
+    add_config_file(parser)
+    add_json(parser)
+
+
+def add_train(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `tmt train`."""
+    help = f"{CONFIG_FILE}; it may also be the first argument, without --config"
+    parser.add_argument("--config", type=Path, metavar="X.yaml", help=help)
+    add = parser.add_mutually_exclusive_group().add_argument
+    add("--restart", action="store_true", help="start from scratch; the old run is renamed")
+    help = "resume from this checkpoint (default: last), and delete later ones"
+    add("--checkpoint", default="last", metavar="last|best|STEP", help=help)
+    add_overrides(parser)
+
+
+def add_correct(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `tmt correct`."""
+    parser.description = (
+        "Fine-tune a run on corrected translations, mixed with its own training pairs. A checkpoint that loses too "
+        "much BLEU on its validation pairs is refused. The result is a new run. The table has a column for each "
+        "language, which its first line names."
+    )
+    add = parser.add_argument
+    add("run", type=Path, metavar="RUN", help="a run folder")
+    help = "table of sources and corrected translations (.tsv, .csv, .jsonl or .parquet)"
+    add("--pairs", type=Path, required=True, metavar="F", help=help)
+    add("--name", metavar="NAME", help="name of the new run (default: RUN-corrected)")
+    add("--steps", type=int, dest="max_steps", default=200, metavar="N", help="maximum number of steps (200)")
+    help = "BLEU that the validation pairs may lose (0.3)"
+    add("--max-loss", type=float, default=0.3, metavar="X", help=help)
+    add_tag(parser)
+    add_json(parser)
