@@ -8,25 +8,21 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
-from transformer_mt.config import root as configuration
 from transformer_mt.config.rendering import render_yaml
 from transformer_mt.config.root import Config
 from transformer_mt.data.batches import Batch, BatchStream
 from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.data.prefetching import Prefetcher
-from transformer_mt.data.quality.sample_check import check_sample
-from transformer_mt.data.report import build_report
 from transformer_mt.data.sources import NamedSource
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.metrics import Scorer
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.pipeline import figures
+from transformer_mt.pipeline import training_log
 from transformer_mt.pipeline.data import TrainingData, make_stream, prepare_data
 from transformer_mt.pipeline.resolve import predict_memory, resolve_batch_tokens, resolve_config, warn_early_end
 from transformer_mt.pipeline.run_card import next_commands, write_card
@@ -45,17 +41,11 @@ from transformer_mt.training.ema import ExponentialMovingAverage
 from transformer_mt.training.ledger import Ledger
 from transformer_mt.training.loss import make_loss
 from transformer_mt.training.memory import MemoryPrediction
-from transformer_mt.training.metrics_logger import MetricsLogger, SilentMetricsLogger
+from transformer_mt.training.metrics_logger import MetricsLogger
 from transformer_mt.training.optimizers import make_optimizers
 from transformer_mt.training.schedule import make_schedule
 from transformer_mt.training.train_step import TrainStep
 from transformer_mt.training.trainer import Trainer
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-HPARAM_SECTIONS = ("batches", "loss", "model", "optimizer", "schedule", "tokenizer", "seed", "precision")
-"""Configuration keys in TensorBoard's table of hyper-parameters."""
 
 
 def train(requested: Config, *, checkpoint: str = "last", restart: bool = False) -> None:
@@ -81,8 +71,8 @@ def train(requested: Config, *, checkpoint: str = "last", restart: bool = False)
         config = setup.config
         if ranks.is_rank0:
             record_start(run, setup, warm_start)
-        log_rank0(describe_model(setup))
-        with make_logger(run, setup, ranks) as logger:
+        log_rank0(training_log.describe_model(config, setup.model, setup.steps_per_epoch))
+        with training_log.make_logger(run, config, ranks, config.train.last_step(setup.steps_per_epoch)) as logger:
             trainer = make_trainer(run, setup, ranks, logger)
             start = ranks.run_on_rank0(lambda: find_resume_checkpoint(run, checkpoint))
             if start is not None:
@@ -90,7 +80,7 @@ def train(requested: Config, *, checkpoint: str = "last", restart: bool = False)
                 log_rank0(f"resuming after step {trainer.progress.step:,}")
             else:
                 logger.truncate(0, is_scored=False)  # remove curves of a start that ended before its first checkpoint
-                logger.log_figures(1, lambda: draw_figures(setup))
+                logger.log_figures(1, lambda: training_log.draw_figures(config, setup.data, setup.model))
             if ranks.is_rank0:
                 metadata.record_resume(run, trainer.progress.step)
                 write_card(run, config)
@@ -157,12 +147,12 @@ def set_up(run: RunFolder, requested: Config, ranks: Ranks, warm_start: WarmStar
     resolved = ranks.run_on_rank0(lambda: resolve_config(run, requested))
     machine = resolve_machine(resolved.device, resolved.precision, resolved.threads)
     configure_process(machine)
-    log_rank0(describe_training(resolved, machine, ranks))
+    log_rank0(training_log.describe_training(resolved, machine, ranks))
     with ranks.rank0_first("data is prepared"):
         data = prepare_data(run, resolved)
     if ranks.is_rank0 and not run.exists():
         data.tokenizers.save(run.tokenizer)
-    report = ranks.run_on_rank0(lambda: report_data(run, resolved, data, warm_start))
+    report = ranks.run_on_rank0(lambda: training_log.report_data(run, resolved, data, warm_start))
     model = make_model(resolved, data.tokenizers, warm_start).to(machine.device)
     # if the run of the warm start is still in training, ranks may have read different weights
     ranks.broadcast_parameters(parameter.data for parameter in model.parameters())
@@ -172,56 +162,6 @@ def set_up(run: RunFolder, requested: Config, ranks: Ranks, warm_start: WarmStar
     if ranks.is_rank0:
         warn_early_end(config, stream)
     return Setup(config, machine, data, model, stream, report, memory)
-
-
-def describe_training(config: Config, machine: Machine, ranks: Ranks) -> str:
-    """Return the first line of the log: what is trained, on which hardware, and how it ends."""
-    limits = [
-        f"{count:,} {name}{'' if count == 1 else 's'}{condition}"
-        for count, name, condition in (
-            (config.train.max_steps, "step", ""),
-            (config.train.max_epochs, "epoch", ""),
-            (config.validation.patience, "validation", f" without better {config.validation.metric}"),
-        )
-        if count is not None
-    ]
-    threads = f", threads {machine.threads}" if machine.device.type == "cpu" else ""
-    processes = f", processes {ranks.size}" if ranks.size > 1 else ""
-    return (
-        f"training {config.name}: {config.data.src_lang} to {config.data.tgt_lang}, on {machine.device} "
-        f"(precision {machine.precision}{threads}{processes}), until {' or '.join(limits) or 'a signal stops it'}; "
-        f"a validation every {config.validation.every}"
-    )
-
-
-def describe_model(setup: Setup) -> str:
-    """Return the size of the model and of an epoch."""
-    model = setup.config.model
-    n_parameters = sum(parameter.numel() for parameter in setup.model.parameters())
-    return (
-        f"model: {model.encoder.n_layers} + {model.decoder.n_layers} layers, width {model.d_model}, "
-        f"{n_parameters:,} parameters; an epoch has {setup.steps_per_epoch:,.0f} steps"
-    )
-
-
-def report_data(run: RunFolder, config: Config, data: TrainingData, warm_start: WarmStart | None) -> list[str]:
-    """Check the data against the run and its warm start, and log and return the data report.
-
-    Raises:
-        UserError: The text changed since the run was created, or does not fit the warm start.
-    """
-    fingerprints = data.fingerprints()
-    metadata.check_fingerprints(run, fingerprints)
-    if warm_start is not None:
-        warm_start.check_tokenizers(data.tokenizers)
-        warm_start.check_validation_split(fingerprints)
-    cache_dir = Path(config.data.cache_dir)
-    report = build_report(data.train, data.validation, data.held_out(), cache_dir)
-    for source, corpus in zip(config.data.train_sources, data.train.text.split_sources(), strict=True):
-        report += check_sample(corpus, source.languages(config.data.src_lang, config.data.tgt_lang), cache_dir)
-    for line in report:
-        log_rank0(f"data: {line}")
-    return report
 
 
 def make_model(config: Config, tokenizers: TokenizerPair, warm_start: WarmStart | None) -> Transformer:
@@ -252,33 +192,6 @@ def record_start(run: RunFolder, setup: Setup, warm_start: WarmStart | None) -> 
 
 
 # --- parts of the trainer ---------------------------------------------------------------------------------------------
-
-
-def make_logger(run: RunFolder, setup: Setup, ranks: Ranks) -> MetricsLogger:
-    """Return the logger of metrics; ranks other than 0 log nothing."""
-    config = setup.config
-    hparams = {
-        key: value if isinstance(value, str | int | float | None) else str(value)
-        for key, value in configuration.flatten(config).items()
-        if key.partition(".")[0] in HPARAM_SECTIONS
-    }
-    return (MetricsLogger if ranks.is_rank0 else SilentMetricsLogger)(
-        run, hparams, config.train.last_step(setup.steps_per_epoch)
-    )
-
-
-def draw_figures(setup: Setup) -> dict[str, Figure]:
-    """Return the figures that TensorBoard shows from the first step on, by name."""
-    config = setup.config
-    if not config.validation.probes:
-        return {}
-    drawn = {
-        "schedule": figures.plot_schedule(config.schedule, config.model.d_model, config.train.max_steps),
-        "lengths": figures.plot_lengths(setup.data.train, config.data),
-    }
-    if config.model.positions != "none":
-        drawn["positions"] = figures.plot_positions(config.model, setup.model)
-    return drawn
 
 
 def make_trainer(run: RunFolder, setup: Setup, ranks: Ranks, logger: MetricsLogger) -> Trainer:
