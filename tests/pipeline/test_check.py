@@ -184,8 +184,23 @@ def test_shifted_and_shuffled_lines_are_errors(builtin: Corpus, tmp_path: Path) 
     report = check(tmp_path, list(zip(src, tgt, strict=True)), builtin[1])
     shifted, unaligned = (finding for finding in report.findings if finding.severity == Severity.ERROR)
     assert f"train, {tmp_path}/train.en:501 to" in shifted.message and "target line N+1" in shifted.message
-    assert "delete 1 line of the target, or insert 1 line into the source" in shifted.remedy
+    assert "delete 1 line of the target, or insert 1 line into the source; or run tmt repair" in shifted.remedy
+    assert "; or run tmt repair" in unaligned.remedy
     assert f"{tmp_path}/train.en:1501 to {tmp_path}/train.en:1700" in unaligned.message
+
+
+@pytest.mark.parametrize("has_equal_lengths", [True, False])
+def test_repair_is_not_advised_for_held_out_text(has_equal_lengths: bool, builtin: Corpus, tmp_path: Path) -> None:
+    """A target of the validation set is missing. `tmt repair` writes only training text."""
+    train, validation = (write(tmp_path, name, builtin[0][:1000]) for name in ("train", "valid"))
+    tgt = [tgt for _, tgt in builtin[0][:1000]]
+    del tgt[500]
+    (tmp_path / "valid.de").write_text("\n".join([*tgt, *tgt[:has_equal_lengths], ""]), encoding="utf-8")
+    config = load(
+        f"data.train={train}", f"data.validation={validation}", "data.test={}", f"data.cache_dir={tmp_path}/cache"
+    )
+    (remedy,) = (finding.remedy for finding in check_corpus(config, None).findings if finding.name == "shifted")
+    assert remedy == "at its start, delete 1 line of the source, or insert 1 line into the target"
 
 
 def test_unequal_line_counts_name_the_first_shifted_line(builtin: Corpus, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from transformer_mt.config.root import Config
 from transformer_mt.data.corpus import ParallelCorpus
-from transformer_mt.data.quality.alignment import MAX_OFFSET, Segment, align_lines
+from transformer_mt.data.quality.alignment import Segment, align_lines, explain_offset, find_misaligned_segments
 from transformer_mt.data.quality.check_runner import check_pairs
 from transformer_mt.data.quality.filter_base import SIDE_NAMES, PairExample
 from transformer_mt.data.quality.findings import N_SHOWN, CorpusReport, Finding, Histogram
@@ -26,6 +26,7 @@ from transformer_mt.errors import UserError
 from transformer_mt.pipeline.data import load_source, load_sources, make_tokenizers
 from transformer_mt.system.severity import Severity
 
+REPAIR_HINT = "; or run tmt repair"  # for training pairs only: `tmt repair` does not write held-out text
 MAX_DIAGNOSED = 1_000_000  # lines of text files of different length in which the first shifted line is looked for
 TOKENIZER_PAIRS = 50_000  # from which the tokenizers of a configuration are learned, spread over the corpus
 MEASURED_PAIRS = 10_000  # on which they are measured
@@ -49,14 +50,18 @@ def check_corpus(config: Config, tokenizers: TokenizerPair | None, workers: int 
         corpora = {name: load_source(config, source) for name, source in {**train, **held_out}.items()}
     except UserError:
         unequal = [
-            finding for name, source in {**train, **held_out}.items() for finding in check_line_counts(name, source)
+            finding
+            for name, source in {**train, **held_out}.items()
+            for finding in check_line_counts(name, source, REPAIR_HINT if name in train else "")
         ]
         if not unequal:
             raise
         return CorpusReport(str(config.name), {}, unequal, [])
     misaligned = {name: find_misaligned_segments(corpus) for name, corpus in corpora.items()}
     findings = [
-        describe_segment(name, corpora[name], segment) for name, found in misaligned.items() for segment in found
+        describe_segment(name, corpora[name], segment, REPAIR_HINT if name in train else "")
+        for name, found in misaligned.items()
+        for segment in found
     ]
     histograms: list[Histogram] = []
     for name, source in train.items():
@@ -74,13 +79,8 @@ def check_corpus(config: Config, tokenizers: TokenizerPair | None, workers: int 
 # --- alignment --------------------------------------------------------------------------------------------------------
 
 
-def find_misaligned_segments(corpus: ParallelCorpus) -> list[Segment]:
-    """Return the segments of a corpus in which line N does not belong to line N."""
-    return align_lines(corpus.rows, len(corpus)).misaligned_segments()
-
-
-def describe_segment(name: str, corpus: ParallelCorpus, segment: Segment) -> Finding:
-    """Return the finding of a segment with an offset, or without correspondence."""
+def describe_segment(name: str, corpus: ParallelCorpus, segment: Segment, hint: str) -> Finding:
+    """Return the finding of a segment with an offset, or without correspondence. `hint` ends its remedy."""
     first, last = corpus.describe_line(segment.first), corpus.describe_line(segment.end - 1)
     rows = np.unique(np.linspace(segment.first, min(segment.end, segment.first + 10) - 1, 3).astype(int)).tolist()
     examples = [corpus.example(row, "") for row in rows]
@@ -93,30 +93,14 @@ def describe_segment(name: str, corpus: ParallelCorpus, segment: Segment) -> Fin
         segment.end - segment.first,
         len(corpus),
         examples,
-        remedy,
+        f"{remedy}{hint}",
     )
 
 
-def explain_offset(offset: int | None) -> tuple[str, str]:
-    """Return what is wrong with the lines of a segment, and a remedy."""
-    if offset is None:
-        return (
-            f"source and target do not correspond, not even shifted by up to {MAX_OFFSET} lines",
-            "remove these lines, or align the texts with a sentence aligner",
-        )
-    side, other = ("target", "source") if offset > 0 else ("source", "target")
-    n_lines = abs(offset)
-    lines = f"{n_lines} line{'s' if n_lines > 1 else ''}"
-    return (
-        f"source line N corresponds to target line N{offset:+d}",
-        f"at its start, delete {lines} of the {side}, or insert {lines} into the {other}; or run tmt repair",
-    )
-
-
-def check_line_counts(name: str, source: Source) -> Iterator[Finding]:
+def check_line_counts(name: str, source: Source, hint: str) -> Iterator[Finding]:
     """Yield a finding for each pair of text files with different numbers of lines, and the first shifted lines.
 
-    They are looked for in the first `MAX_DIAGNOSED` lines, which are held in memory.
+    They are looked for in the first `MAX_DIAGNOSED` lines, which are held in memory. `hint` ends the remedy.
     """
     for src, tgt in zip(source.src, source.tgt, strict=True):
         n_src, n_tgt = (sum(1 for _ in read_lines(Path(path))) for path in (src, tgt))
@@ -145,7 +129,7 @@ def check_line_counts(name: str, source: Source) -> Iterator[Finding]:
                 segment.end - segment.first,
                 len(pairs),
                 [PairExample(f"{src}:{row + 1}", *pairs[row], "") for row in rows],
-                remedy,
+                f"{remedy}{hint}",
             )
 
 

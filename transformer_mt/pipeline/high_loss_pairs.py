@@ -21,13 +21,13 @@ from transformer_mt.data.block_encoding import Ids
 from transformer_mt.data.bucketing import Lengths, Rows
 from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.encoding import EncodedCorpus
+from transformer_mt.data.quality.alignment import explain_offset, find_misaligned_segments
 from transformer_mt.data.quality.check_runner import BlockChecker, CheckTask
 from transformer_mt.data.quality.checks import CHECKS
 from transformer_mt.data.quality.filter_base import Block
 from transformer_mt.data.quality.filter_pipeline import read_blocks
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.errors import UserError
-from transformer_mt.pipeline.check import explain_offset, find_misaligned_segments
 from transformer_mt.pipeline.data import encode_training, load_split
 from transformer_mt.runs.checkpoints import load_last_state
 from transformer_mt.runs.folder import RunFolder

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.quality.lexicon import EncodedSentence, Lexicon
 
 MAX_OFFSET = 20
@@ -87,6 +88,27 @@ def align_lines(read_pairs: ReadPairs, n_pairs: int) -> Alignment:
     scores = _lexical_scores(read_pairs, n_pairs, lexicon, sorted(candidates))
     segments = _join_groups(_viterbi(scores), n_pairs)
     return Alignment([*_refine(segments, read_pairs, n_pairs, lexicon)], lexicon)
+
+
+def find_misaligned_segments(corpus: ParallelCorpus) -> list[Segment]:
+    """Return the segments of a corpus in which line N does not belong to line N."""
+    return align_lines(corpus.rows, len(corpus)).misaligned_segments()
+
+
+def explain_offset(offset: int | None) -> tuple[str, str]:
+    """Return what is wrong with the lines of a segment, and a remedy."""
+    if offset is None:
+        return (
+            f"source and target do not correspond, not even shifted by up to {MAX_OFFSET} lines",
+            "remove these lines, or align the texts with a sentence aligner",
+        )
+    side, other = ("target", "source") if offset > 0 else ("source", "target")
+    n_lines = abs(offset)
+    lines = f"{n_lines} line{'s' if n_lines > 1 else ''}"
+    return (
+        f"source line N corresponds to target line N{offset:+d}",
+        f"at its start, delete {lines} of the {side}, or insert {lines} into the {other}",
+    )
 
 
 # --- first pass: lengths ----------------------------------------------------------------------------------------------
