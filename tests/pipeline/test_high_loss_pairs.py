@@ -97,6 +97,13 @@ def test_worst_pairs_are_listed_with_their_losses(here: Path, tmt: Tmt) -> None:
     assert [row.split()[2] for row in rows] == [found["location"] for found in listed]
 
 
+def test_repair_of_a_run_says_that_it_used_the_losses(here: Path, tmt: Tmt) -> None:
+    report = json.loads(assert_succeeded(tmt("repair", here, "--output", "first", "--json")))
+    assert report["used_ledger"] is True
+    assert json.loads(Path("first/repair.json").read_text(encoding="utf-8"))["used_ledger"] is True
+    assert "are in second (with the training ledger)" in assert_succeeded(tmt("repair", here, "--output", "second"))
+
+
 def test_more_pairs_than_the_run_has_are_all_listed(here: Path, tmt: Tmt) -> None:
     run = RunFolder.open(here)
     listed = json.loads(assert_succeeded(tmt("check", here, "--worst", "999", "--json")))["pairs"]

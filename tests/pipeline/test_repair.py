@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -124,6 +125,26 @@ def test_losses_are_found_however_the_file_is_named(pairs: list[Pair]) -> None:
     assert not Path("newer").exists()
 
 
+def test_losses_are_found_if_the_sides_are_exchanged(pairs: list[Pair]) -> None:
+    write(*zip(*pairs, strict=True))
+    overrides = ("data.train={src: train.en, tgt: train.de, reverse: true}", "data.test={}", "data.cache_dir=cache")
+    config = configuration.load(configuration.builtin_path("quickstart"), overrides)
+    losses = [PairLoss("train.en", row + 1, *pair, 5.0, 4.0 if row == 77 else 0.0) for row, pair in enumerate(pairs)]
+    repair_corpus(config, Path("new"), losses)
+    dropped = [row for row in read_changes() if row["reason"] == "ledger"]
+    assert [(row["src_line"], row["tgt_line"]) for row in dropped] == [("train.de:78", "train.en:78")]
+
+
+def test_losses_of_pairs_that_were_not_seen_yet_decide_nothing(pairs: list[Pair]) -> None:
+    config = write(*zip(*pairs, strict=True))
+    losses = [PairLoss("train.en", row + 1, *pair, math.nan, math.nan) for row, pair in enumerate(pairs)]
+    repair_corpus(config, Path("new"), losses)
+    with_losses = read("new")
+    shutil.rmtree("new")
+    repair_corpus(config, Path("new"), None)
+    assert with_losses == read("new")
+
+
 def test_sides_of_one_language_are_different_files(pairs: list[Pair]) -> None:
     for name in ("a.en", "b.en"):
         Path(name).write_text("".join(f"{src}\n" for src, _ in pairs[:99]), encoding="utf-8")
@@ -188,16 +209,25 @@ def test_command_prints_what_was_changed(tiny: Path, tmt: Tmt, monkeypatch: pyte
     assert "tmt train --config new/mine-repaired.yaml" in printed
     report = json.loads(assert_succeeded(tmt("repair", "mine.yaml", "--output", "other", "--json")))
     assert report["counts"] == [{"action": "drop", "reason": "length", "count": 1}]
+    assert report["used_ledger"] is False and "ledger" not in printed
     assert_user_error(tmt("repair", "mine.yaml", "--train", "--output", "x"), "set data.test or data.validation")
 
 
 @pytest.mark.slow
 def test_both_models_are_trained_and_compared(tiny: Path, run_copy: Path, tmt: Tmt) -> None:
+    shutil.rmtree("runs")  # its run has no ledger
     printed = assert_succeeded(tmt("repair", "tiny.yaml", "--train", "--output", "new"))
     assert "unseen: scores before and after the repair" in printed
+    assert "are in new (with the training ledger)" in printed
     shutil.rmtree("runs/tiny-repaired")
     assert assert_succeeded(tmt("repair", "tiny.yaml", "--train", "--output", "new")) == printed
     assert_user_error(tmt("repair", "tiny.yaml", "--train", "--output", "runs"), "runs: exists already")
+    changed = tmt("repair", "tiny.yaml", "seed=5", "--train", "--output", "new")
+    assert_user_error(changed, "new: was made by --train, and this has changed since: seed;")
+    text = Path("train.en").read_text(encoding="utf-8")
+    Path("train.en").write_text(text.replace("one three", "one seven"), encoding="utf-8")
+    changed = tmt("repair", "tiny.yaml", "--train", "--output", "new")
+    assert_user_error(changed, "this has changed since: the text of data.train;")
 
 
 def test_training_needs_a_configuration_and_a_folder_of_its_own(tiny: Path, run_copy: Path, tmt: Tmt) -> None:
@@ -205,3 +235,16 @@ def test_training_needs_a_configuration_and_a_folder_of_its_own(tiny: Path, run_
     assert_succeeded(tmt("repair", "tiny.yaml", "--output", "plain"))
     done = tmt("repair", "tiny.yaml", "--train", "--output", "plain")
     assert_user_error(done, "plain: exists already, and --train has not made it")
+    Path("plain/repair.json").unlink()
+    done = tmt("repair", "tiny.yaml", "--train", "--output", "plain")
+    assert_user_error(done, "plain: exists already, and --train has not made it")
+
+
+def test_text_that_cannot_be_repaired_is_refused_before_the_training(tiny: Path, run_copy: Path, tmt: Tmt) -> None:
+    shutil.rmtree("runs")
+    several = "data.train=[{name: a, src: train.en, tgt: train.de}]"
+    done = tmt("repair", "tiny.yaml", several, "--train", "--output", "new")
+    assert_user_error(done, "data.train: tmt repair works on one source")
+    scored = "data.filters=[score: {file: f, min: 0}]"
+    assert_user_error(tmt("repair", "tiny.yaml", scored, "--train", "--output", "new"), "has one score per line")
+    assert not Path("runs").exists()

@@ -15,7 +15,7 @@ from transformer_mt.errors import UserError
 
 if TYPE_CHECKING:
     from transformer_mt.evaluation.significance import MetricComparison
-    from transformer_mt.pipeline.repair import RepairReport
+    from transformer_mt.pipeline.repair_report import RepairReport
 
 EFFECTS = {
     "cut": "lines without a certain counterpart are removed",

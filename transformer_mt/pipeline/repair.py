@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from datasets import Dataset
@@ -42,6 +41,7 @@ from transformer_mt.data.text_files import read_lines
 from transformer_mt.errors import UserError
 from transformer_mt.pipeline.data import filter_arguments, load_source
 from transformer_mt.pipeline.high_loss_pairs import PairLoss
+from transformer_mt.pipeline.repair_report import REPORT, Change, RepairReport
 from transformer_mt.system.files import atomic_new_folder
 
 REPAIR_FILTERS: tuple[Filter, ...] = (
@@ -58,52 +58,6 @@ REPAIR_FILTERS: tuple[Filter, ...] = (
     RepetitionFilter(),
 )
 """Filters that clean or drop pairs. Duplicates stay: they are correct."""
-
-REPORT = "repair.json"
-
-Action = Literal["cut", "shift", "clean", "drop"]
-
-
-class Change(NamedTuple):
-    """A line of `changes.tsv`: what happened to a pair, or to a line without a partner."""
-
-    action: Action
-    reason: str  # "misaligned", or the name of a filter
-    detail: str
-    src_line: str  # file:line; "" if no source line is concerned
-    tgt_line: str
-    src: str
-    tgt: str
-    new_src: str = ""  # only if the text was cleaned
-    new_tgt: str = ""
-
-
-@dataclass
-class RepairReport:
-    """Numbers of a repair. They are also in `repair.json` of its folder."""
-
-    folder: str
-    config_path: str  # of the new configuration
-    n_lines: tuple[int, int]  # of source and target, before
-    used_ledger: bool  # whether the losses of a run decided too
-    with_training: bool  # whether `--train` made it
-    n_pairs: int = 0  # after
-    counts: Counter[tuple[Action, str]] = field(default_factory=Counter[tuple[Action, str]])  # by action and reason
-
-    @classmethod
-    def load(cls, folder: Path) -> RepairReport:
-        """Read the report of a repair that is finished."""
-        values = json.loads((folder / REPORT).read_text(encoding="utf-8"))
-        counts = Counter({(item["action"], item["reason"]): item["count"] for item in values.pop("counts")})
-        return cls(**values, counts=counts)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the numbers as JSON values."""
-        counts = [
-            {"action": action, "reason": reason, "count": count}
-            for (action, reason), count in self.counts.most_common()
-        ]
-        return {**asdict(self), "counts": counts}
 
 
 def new_config_path(config: Config, folder: Path) -> Path:
@@ -136,22 +90,23 @@ def repair_corpus(
     losses: Iterable[PairLoss] | None,
     workers: int = 1,
     *,
-    with_training: bool = False,
+    trained_on: str | None = None,
 ) -> RepairReport:
     """Write a repaired copy of `data.train`, the list of changes, and a configuration that trains on the copy.
 
     The text is held in memory. `losses` come from the training ledger of a run. `workers` processes apply the filters.
+    `trained_on` is the fingerprint of the text on which `--train` has trained.
 
     Raises:
         UserError: The folder exists, the text cannot be read, nothing is left of it, or the losses are of other text.
     """
-    check_filters(config)
+    source = get_repairable_source(config)
     if folder.exists():
         raise UserError(f"{folder}: exists already; remove it, or pass another --output")
     config_path = new_config_path(config, folder)
-    files = [*_read_texts(config)]
+    files = [*_read_texts(config, source)]
     n_lines = sum(len(src.lines) for src, _ in files), sum(len(tgt.lines) for _, tgt in files)
-    report = RepairReport(str(folder), str(config_path), n_lines, losses is not None, with_training)
+    report = RepairReport(str(folder), str(config_path), n_lines, losses is not None, trained_on)
     with atomic_new_folder(folder) as temporary, (temporary / "changes.tsv").open("w", encoding="utf-8") as file:
         file.write("\t".join(Change._fields) + "\n")
 
@@ -160,30 +115,15 @@ def repair_corpus(
             file.write("\t".join(map(normalize_spaces, change)) + "\n")
 
         pairs = _align(files, temporary, record)
-        languages = _train_source(config).languages(config.data.src_lang, config.data.tgt_lang)
-        names = [f"train.{language}" for language in languages]
-        if names[0] == names[1]:
-            names = ["train.src", "train.tgt"]
-        with (
-            (temporary / names[0]).open("w", encoding="utf-8", newline="\n") as src_file,
-            (temporary / names[1]).open("w", encoding="utf-8", newline="\n") as tgt_file,
-        ):
-            for src, tgt in _filter_pairs(pairs, config, losses, temporary, record, workers):
-                report.n_pairs += 1
-                src_file.write(f"{src}\n")
-                tgt_file.write(f"{tgt}\n")
+        languages = source.languages(config.data.src_lang, config.data.tgt_lang)
+        endings = languages if languages[0] != languages[1] else ("src", "tgt")
+        names = f"train.{endings[0]}", f"train.{endings[1]}"
+        left = _filter_pairs(pairs, config, source, losses, temporary, record, workers)
+        report.n_pairs = _write_pairs(left, *(temporary / name for name in names))
         if not report.n_pairs:
             raise UserError(f"no pair of {n_lines[0]:,} lines is left; check the files and languages of data.train")
-        old = _train_source(config)
-        source = Source(
-            src=(str(folder / names[0]),),
-            tgt=(str(folder / names[1]),),
-            src_lang=languages[0] if old.reverse else old.src_lang,
-            tgt_lang=languages[1] if old.reverse else old.tgt_lang,
-            tag=old.tag,
-        )
-        data = config.data.model_copy(update={"train": source})
-        new_config = config.model_copy(update={"name": config_path.stem, "data": data})
+        new_config = _replace_source(config, source, folder / names[0], folder / names[1])
+        new_config = new_config.model_copy(update={"name": config_path.stem})
         (temporary / config_path.name).write_text(render_yaml(new_config), encoding="utf-8")
         (temporary / REPORT).write_text(json.dumps(report.to_json(), indent=1), encoding="utf-8")
         for leftover in temporary.glob("*.arrow"):
@@ -191,18 +131,53 @@ def repair_corpus(
     return report
 
 
-def check_filters(config: Config) -> None:
-    """Raise `UserError` if a filter of the configuration belongs to the lines of the text before the repair."""
+def get_repairable_source(config: Config) -> Source:
+    """Return the source of the training pairs.
+
+    Raises:
+        UserError: There are several sources, or a filter belongs to the lines of the text before the repair.
+    """
+    if not isinstance(config.data.train, Source):
+        raise UserError(
+            "data.train: tmt repair works on one source; repair each of them with a configuration of its own"
+        )
     for filter_ in config.data.filters:
         if isinstance(filter_, ScoreFilter):
             raise filter_.make_error(
                 "has one score per line, and the repair changes the lines: remove this filter first"
             )
+    return config.data.train
 
 
-def _read_texts(config: Config) -> Iterator[tuple[_Text, _Text]]:
+def _write_pairs(pairs: Iterable[tuple[str, str]], src_path: Path, tgt_path: Path) -> int:
+    """Write each side into a file. Return the number of pairs."""
+    n_pairs = 0
+    with (
+        src_path.open("w", encoding="utf-8", newline="\n") as src_file,
+        tgt_path.open("w", encoding="utf-8", newline="\n") as tgt_file,
+    ):
+        for src, tgt in pairs:
+            n_pairs += 1
+            src_file.write(f"{src}\n")
+            tgt_file.write(f"{tgt}\n")
+    return n_pairs
+
+
+def _replace_source(config: Config, old: Source, src_path: Path, tgt_path: Path) -> Config:
+    """Return the configuration with two text files as training pairs. They have the languages and the tag of `old`."""
+    src_lang, tgt_lang = old.languages(config.data.src_lang, config.data.tgt_lang)
+    source = Source(
+        src=(str(src_path),),
+        tgt=(str(tgt_path),),
+        src_lang=src_lang if old.reverse else old.src_lang,
+        tgt_lang=tgt_lang if old.reverse else old.tgt_lang,
+        tag=old.tag,
+    )
+    return config.model_copy(update={"data": config.data.model_copy(update={"train": source})})
+
+
+def _read_texts(config: Config, source: Source) -> Iterator[tuple[_Text, _Text]]:
     """Yield source and target of each pair of text files, or of the whole corpus if it has another form."""
-    source = _train_source(config)
     sides = (source.tgt, source.src) if source.reverse else (source.src, source.tgt)
     for paths in zip(*sides, strict=True):
         src, tgt = (_Text([*read_lines(Path(path))], partial(_describe_line, Path(path))) for path in paths)
@@ -210,13 +185,6 @@ def _read_texts(config: Config) -> Iterator[tuple[_Text, _Text]]:
     if not source.src:
         corpus = load_source(config, source)
         yield _Text(corpus.column("src"), corpus.describe_line), _Text(corpus.column("tgt"), corpus.describe_line)
-
-
-def _train_source(config: Config) -> Source:
-    """Return the source of the training pairs. Raises `UserError` if there are several."""
-    if isinstance(config.data.train, Source):
-        return config.data.train
-    raise UserError("data.train: tmt repair works on one source; repair each of them with a configuration of its own")
 
 
 def _describe_line(path: Path, row: int) -> str:
@@ -244,17 +212,8 @@ def _align(files: Sequence[tuple[_Text, _Text]], folder: Path, record: Callable[
             record(Change("cut", "misaligned", "no source, or doubtful", "", tgt.locate(row), "", tgt.lines[row]))
         for i in np.flatnonzero(src_rows != tgt_rows).tolist():
             a, b = int(src_rows[i]), int(tgt_rows[i])
-            record(
-                Change(
-                    "shift",
-                    "misaligned",
-                    f"by {b - a:+d} lines",
-                    src.locate(a),
-                    tgt.locate(b),
-                    src.lines[a],
-                    tgt.lines[b],
-                )
-            )
+            shifted = src.locate(a), tgt.locate(b), src.lines[a], tgt.lines[b]
+            record(Change("shift", "misaligned", f"by {b - a:+d} lines", *shifted))
         rows.append(np.stack([np.full(len(src_rows), number), src_rows, tgt_rows]))
     joined = np.concatenate(rows, axis=1)
     with TableWriter(folder / "aligned.arrow") as table:
@@ -277,17 +236,18 @@ def _find_unpaired(rows: NDArray[np.int64], n_rows: int) -> list[int]:
 def _filter_pairs(
     pairs: _AlignedPairs,
     config: Config,
+    source: Source,
     losses: Iterable[PairLoss] | None,
     folder: Path,
     record: Callable[[Change], None],
     workers: int,
 ) -> Iterator[tuple[str, str]]:
     """Yield the pairs that the filters and the ledger leave, with cleaned text."""
-    languages, held_out, _ = filter_arguments(config, _train_source(config))
+    languages, held_out, _ = filter_arguments(config, source)
     filters = [*REPAIR_FILTERS]
     if losses is not None:
         filters = [filter_ for filter_ in filters if not isinstance(filter_, UnrelatedFilter)]
-        filters.append(LedgerFilter.from_excess(_excess_by_row(pairs, losses)))
+        filters.append(LedgerFilter.from_excess(_excess_by_row(pairs, losses, reverse=source.reverse)))
     cleaned: dict[int, Change] = {}
 
     def observe(number: int, block: Block, reasons: Sequence[str]) -> None:
@@ -317,16 +277,18 @@ def _filter_pairs(
         cleaned.clear()
 
 
-def _excess_by_row(pairs: _AlignedPairs, losses: Iterable[PairLoss]) -> NDArray[np.float32]:
-    """Return the excess loss of each aligned pair; NaN if the model was not trained on it in this form. [N]."""
+def _excess_by_row(pairs: _AlignedPairs, losses: Iterable[PairLoss], *, reverse: bool) -> NDArray[np.float32]:
+    """Return the excess loss of each aligned pair; NaN if the model was not trained on it in this form. [N].
+
+    A loss has the file and line that `data.train.src` names. With `reverse`, these are the targets.
+    """
     by_line = {f"{loss.file}:{loss.line}": loss.excess for loss in losses}
-    is_shifted = pairs.rows[1] != pairs.rows[2]
-    found = (by_line.get(pairs.locate(row)[0], math.nan) for row in range(len(is_shifted)))
-    excess = np.fromiter(found, np.float32, len(is_shifted))
-    if len(excess) and np.isnan(excess).all():
+    n_pairs, side = pairs.rows.shape[1], int(reverse)
+    if n_pairs and by_line.keys().isdisjoint(pairs.locate(row)[side] for row in range(n_pairs)):
         example = next(iter(by_line), "no pair")
         raise UserError(
             f"the training ledger has no loss of the lines of data.train: it is of other files (such as {example}); "
             "pass the configuration instead of the run"
         )
-    return np.where(is_shifted, np.nan, excess)
+    found = (by_line.get(pairs.locate(row)[side], math.nan) for row in range(n_pairs))
+    return np.where(pairs.rows[1] != pairs.rows[2], np.nan, np.fromiter(found, np.float32, n_pairs))

@@ -13,7 +13,8 @@ from transformer_mt.evaluation.metrics import Scorer
 from transformer_mt.evaluation.significance import MetricComparison, compare_systems
 from transformer_mt.pipeline.data import load_split
 from transformer_mt.pipeline.high_loss_pairs import load_losses_if_recorded
-from transformer_mt.pipeline.repair import RepairReport, check_filters, new_config_path, repair_corpus
+from transformer_mt.pipeline.repair import get_repairable_source, new_config_path, repair_corpus
+from transformer_mt.pipeline.repair_report import REPORT, RepairReport
 from transformer_mt.pipeline.train import train
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.logging import log
@@ -31,26 +32,48 @@ def train_and_repair(
         UserError: The configuration names no held-out text, the folder has something else, or a training or the repair
             fails.
     """
-    check_filters(config)
+    get_repairable_source(config)  # before hours of training
     if config.data.validation is None and not config.data.test:
         raise UserError("repair: --train compares on held-out text; set data.test or data.validation")
-    is_repaired = new_config_path(config, folder).exists() and RepairReport.load(folder).with_training
-    if folder.exists() and not is_repaired:
-        raise UserError(f"{folder}: exists already, and --train has not made it; remove it, or pass another --output")
+    report = _load_report(config, folder, workers)
     config = config.model_copy(update={"train": config.train.model_copy(update={"ledger": True})})
     log(f"tmt: training on the corpus as it is: {config.name}")
     train(config)
     before = RunFolder(Path(config.runs_dir) / str(config.name))
-    if is_repaired:
-        report = RepairReport.load(folder)
-    else:
+    if report is None:
         losses = load_losses_if_recorded(before, configuration.load_run(before))
-        report = repair_corpus(config, folder, losses, workers, with_training=True)
+        trained_on = before.read_metadata()["sha256"]["train"]
+        report = repair_corpus(config, folder, losses, workers, trained_on=trained_on)
     repaired = configuration.load(new_config_path(config, folder))
     log(f"tmt: training on the repaired corpus: {repaired.name}")
     train(repaired)
     after = RunFolder(Path(repaired.runs_dir) / str(repaired.name))
     return report, _compare(config, before, after)
+
+
+def _load_report(config: Config, folder: Path, workers: int) -> RepairReport | None:
+    """Return the report of an earlier `--train` of this configuration, or None if the folder does not exist.
+
+    Raises:
+        UserError: The folder has something else, or the configuration or the text has changed since.
+    """
+    if not folder.exists():
+        return None
+    path = new_config_path(config, folder)
+    report = RepairReport.load(folder) if path.exists() and (folder / REPORT).exists() else None
+    if report is None or report.trained_on is None:
+        raise UserError(f"{folder}: exists already, and --train has not made it; remove it, or pass another --output")
+    old = configuration.load(path)
+    old = old.model_copy(update={"data": old.data.model_copy(update={"train": config.data.train})})
+    _, changed = configuration.changed_keys(old, config)
+    if report.trained_on != load_split(config, "train", workers).fingerprint:
+        changed.append("the text of data.train")
+    if changed:
+        raise UserError(
+            f"{folder}: was made by --train, and this has changed since: {', '.join(changed)}; "
+            "remove the folder, or pass another --output"
+        )
+    return report
 
 
 def _compare(config: Config, *runs: RunFolder) -> dict[str, dict[str, MetricComparison]]:
