@@ -43,6 +43,11 @@ def add_output(add: Add, needed: str) -> None:
     help = "output file (default: standard output); unfinished output is in OUT.part"
     add("--output", type=Path, metavar="OUT", help=help)
     add("--resume", action="store_true", help=f"continue an interrupted command (needs {needed})")
+    add_errors(add)
+
+
+def add_errors(add: Add) -> None:
+    """Add the option for input that is not UTF-8."""
     help = "input that is not UTF-8: strict (default): stop with an error; replace: replace invalid bytes by U+FFFD"
     add("--errors", choices=("strict", "replace"), default="strict", help=help)
 
@@ -83,6 +88,17 @@ def add_search(parser: argparse.ArgumentParser) -> None:
     help = "maximum of padded source tokens times beam size in a batch"
     add("--batch-tokens", type=int, metavar="N", help=help)
     add_tag(parser)
+
+
+def add_sampling(parser: argparse.ArgumentParser, sample_help: str) -> None:
+    """Add the options of sampling. `sample_help` describes `--sample`."""
+    add = parser.add_argument_group("sampling instead of beam search").add_argument
+    add("--sample", action="store_true", default=None, help=sample_help)
+    add("--temperature", type=float, metavar="T", help="divide the logits by T (1)")
+    add("--top-k", type=int, metavar="K", help="sample from the K most likely tokens (all)")
+    help = "sample from the most likely tokens whose probabilities sum to P (1)"
+    add("--top-p", type=float, metavar="P", help=help)
+    add("--seed", type=int, metavar="N", help="random seed (1); samples depend on the seed and the line number")
 
 
 def add_tag(parser: argparse.ArgumentParser) -> None:

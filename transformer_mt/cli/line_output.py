@@ -1,4 +1,4 @@
-"""Resumable line output of `tmt translate` and `tmt score`: process lines in windows, and write each at once.
+"""Resumable line output of `tmt translate`, `tmt score` and others: process lines in windows, and write each at once.
 
 The output file G appears when it is complete. Until then its lines are in G.part, and G.part.json records the progress
 after each window. An interrupted command continues with `--resume` after the last complete window.
@@ -37,8 +37,13 @@ def process_lines(
     *,
     resume: bool = False,
     is_interactive: bool = False,
+    finish: Callable[[Path], None] | None = None,
 ) -> None:
-    """Write the output of each window. Show a progress bar on a terminal, unless the lines come from the user."""
+    """Write the output of each window. Show a progress bar on a terminal, unless the lines come from the user.
+
+    `finish` gets the path of the partial output when all lines are in it, before it is renamed. After an interruption
+    there, `resume` calls it again.
+    """
     from tqdm import tqdm
 
     shows_output = sys.stdout.isatty() and not output
@@ -49,6 +54,8 @@ def process_lines(
             for window in windows(file.skip_finished(lines), WINDOW_LINES):
                 file.write(window, process(window, file.progress.lines + 1))
                 bar.update(len(window))
+        if finish and output:
+            finish(part_of(output))
 
 
 @dataclass(frozen=True)
@@ -139,7 +146,7 @@ def open_output(path: Path | None, settings: Settings | None = None, resume: boo
             yield LineOutput(file, Progress({}))
         return
     path = path.resolve()
-    part, record = (path.with_name(path.name + suffix) for suffix in (".part", ".part.json"))
+    part, record = part_of(path), path.with_name(f"{path.name}.part.json")
     with part.open("ab", buffering=0) as file:
         _lock(file)
         start = _find_start(part, record, settings or {}, resume)
@@ -153,6 +160,11 @@ def open_output(path: Path | None, settings: Settings | None = None, resume: boo
             raise
         part.replace(path)
     record.unlink(missing_ok=True)
+
+
+def part_of(path: Path) -> Path:
+    """Return the path of the partial output."""
+    return path.with_name(f"{path.name}.part")
 
 
 def _lock(file: IO[bytes]) -> None:

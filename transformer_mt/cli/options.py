@@ -56,6 +56,15 @@ def decoding_options(args: argparse.Namespace) -> dict[str, Any]:
     return {key: value for key, value in options.items() if value is not None}
 
 
+def check_sampling_options(args: argparse.Namespace, is_sampling: bool) -> None:
+    """Raise `UserError` for options that do not fit `decoding.sample` of the run."""
+    for option in SAMPLING_OPTIONS:
+        if getattr(args, option) is not None and not is_sampling:
+            raise UserError(f"{args.command}: {flag(option)} needs --sample; add it, or leave the option out")
+    if is_sampling and args.beam is not None:
+        raise UserError(f"{args.command}: sampling has no beam; leave out --beam or --sample")
+
+
 def load_translator(args: argparse.Namespace, run: Path) -> Translator:
     """Load the model of a run, and of the runs of `--ensemble`, with the options of the command line."""
     from transformer_mt.decoding.translator import Translator

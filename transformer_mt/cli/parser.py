@@ -19,9 +19,11 @@ from transformer_mt.cli.arguments import (
     add_loading,
     add_output,
     add_overrides,
+    add_sampling,
     add_search,
     add_tag,
 )
+from transformer_mt.cli.synthetic_parsers import add_backtranslate, add_distill
 from transformer_mt.cli.training_parsers import (
     add_check,
     add_correct,
@@ -90,6 +92,12 @@ def make_parser() -> argparse.ArgumentParser:
     add_correct(command("correct", summary, "tmt correct runs/mine --pairs post_edits.tsv"))
     summary = "translate text from arguments, a file, standard input or a prompt"
     _add_translate(command("translate", summary, "tmt translate runs/mine --input big.en --output big.de --resume"))
+    summary = "make training pairs whose sources are translations of monolingual text (back-translation)"
+    example = "tmt backtranslate runs/de-en --mono news.de --output back --sample --top-k 10"
+    add_backtranslate(command("backtranslate", summary, example))
+    summary = "make training pairs whose targets are translations by a model or an ensemble (distillation)"
+    example = "tmt distill runs/seed1 --ensemble runs/seed2 --mono train.en --output taught"
+    add_distill(command("distill", summary, example))
     summary = "compute the log-probability of given translations"
     _add_score(command("score", summary, "tmt score runs/mine --src pairs.en --tgt pairs.de > scores"))
     summary = "compute BLEU, chrF, chrF++ and TER of a run or of a file of translations"
@@ -145,13 +153,7 @@ def _add_translate(parser: argparse.ArgumentParser) -> None:
     add("--alignments", action="store_true", help=help)
 
     add_search(parser)
-    add = parser.add_argument_group("sampling instead of beam search").add_argument
-    add("--sample", action="store_true", default=None, help="sample --n-best translations")
-    add("--temperature", type=float, metavar="T", help="divide the logits by T (1)")
-    add("--top-k", type=int, metavar="K", help="sample from the K most likely tokens (all)")
-    help = "sample from the most likely tokens whose probabilities sum to P (1)"
-    add("--top-p", type=float, metavar="P", help=help)
-    add("--seed", type=int, metavar="N", help="random seed (1); samples depend on the seed and the line number")
+    add_sampling(parser, "sample --n-best translations")
 
 
 def _add_score(parser: argparse.ArgumentParser) -> None:

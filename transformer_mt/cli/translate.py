@@ -18,7 +18,7 @@ from transformer_mt.cli import line_input
 from transformer_mt.cli.formats import Format
 from transformer_mt.cli.line_input import Line
 from transformer_mt.cli.line_output import Settings, check_output, process_lines
-from transformer_mt.cli.options import SAMPLING_OPTIONS, decoding_options, flag, load_translator, loading_options
+from transformer_mt.cli.options import check_sampling_options, decoding_options, load_translator, loading_options
 from transformer_mt.errors import UserError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> None:
     texts = line_input.read_input(args.texts, args.input, is_at_prompt, args.errors)
     lines = line_input.add_prefixes(texts, args.prefix, args.errors)
     provenance, translator = _load_ctranslate2(args) if args.engine == "ctranslate2" else _load_run(args)
-    _check_sampling_options(args, translator.config.sample)
+    check_sampling_options(args, translator.config.sample)
     line_translator = LineTranslator(
         provenance,
         translator,
@@ -68,15 +68,6 @@ def _check_arguments(args: argparse.Namespace) -> None:
     if args.engine == "ctranslate2" and args.alignments:
         raise UserError("--engine ctranslate2: it has no alignments; leave out --alignments, or translate with the run")
     line_input.check_same_length(args.input, args.prefix, args.errors)
-
-
-def _check_sampling_options(args: argparse.Namespace, is_sampling: bool) -> None:
-    """Raise `UserError` for options that do not fit `decoding.sample` of the run."""
-    for option in SAMPLING_OPTIONS:
-        if getattr(args, option) is not None and not is_sampling:
-            raise UserError(f"translate: {flag(option)} needs --sample; add it, or leave the option out")
-    if is_sampling and args.beam is not None:
-        raise UserError("translate: sampling has no beam; leave out --beam or --sample")
 
 
 def _load_run(args: argparse.Namespace) -> tuple[ModelProvenance, TextTranslator]:

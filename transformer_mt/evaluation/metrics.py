@@ -122,3 +122,8 @@ def corpus_score(metric: Metric, hypotheses: Sequence[str], references: Sequence
     """Score plain text against one reference per line."""
     value = metric.corpus_score(hypotheses, [references]).score
     return Score(value, str(metric.get_signature()))
+
+
+def sentence_chrf(hypothesis: str, reference: str) -> float:
+    """Return the chrF of one sentence."""
+    return CHRF().sentence_score(hypothesis, [reference]).score

@@ -1,0 +1,165 @@
+"""`tmt backtranslate` and `tmt distill` with the tiny run: the folder, interruptions, wrong input."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import Tmt, assert_succeeded, assert_user_error, read_folder
+
+from transformer_mt import Translator
+from transformer_mt.cli import line_output
+from transformer_mt.pipeline import synthetic_data
+from transformer_mt.pipeline.synthetic_data import Candidate, CandidateMaker
+
+RANDOM = ("--sample", "--temperature", "3", "--max-length", "300")  # translations that often end
+
+
+@pytest.fixture
+def mono(tiny: Path, tmp_path: Path) -> Path:
+    """English text with a blank line, of 3 windows of 10 lines."""
+    lines = (tiny / "train.en").read_text(encoding="utf-8").splitlines()[:24]
+    (tmp_path / "mono.en").write_text("\n".join([*lines[:5], "", *lines[5:]]) + "\n", encoding="utf-8")
+    return tmp_path / "mono.en"
+
+
+@pytest.fixture(autouse=True)
+def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line_output, "WINDOW_LINES", 10)
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "pairs.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.mark.parametrize("command", ["distill", "backtranslate"])
+def test_pairs_are_translations_with_their_lines(
+    command: str, tiny_run: Path, tmt: Tmt, mono: Path, tmp_path: Path
+) -> None:
+    output = assert_succeeded(tmt(command, tiny_run, "--mono", mono, "--output", tmp_path / "new", *RANDOM))
+    found, lines = records(tmp_path / "new"), mono.read_text(encoding="utf-8").splitlines()
+    assert [record["text"] for record in found] == lines
+    options: dict[str, Any] = {"max_length_factor": 0, "max_length_offset": 300, "sample": True, "temperature": 3.0}
+    expected = Translator.load(tiny_run).translate(lines, **options)
+    assert [record["translation"] for record in found] == expected
+    kept = [record for record in found if record["dropped"] is None]
+    assert 0 < len(kept) < 25
+    en, de = ((tmp_path / "new" / f"train.{lang}").read_bytes().decode().split("\n") for lang in ("en", "de"))
+    english, german = ([record[key] for record in kept] for key in ("text", "translation"))
+    assert (en, de) == ([*english, ""], [*german, ""])
+    report = json.loads((tmp_path / "new" / "report.json").read_text(encoding="utf-8"))
+    assert (report["lines"], report["pairs"]) == (25, len(kept))
+    assert report["dropped"]["blank"] == 1
+    assert sum(report["dropped"].values()) == 25 - len(kept)
+    languages = ("en", "de") if command == "distill" else ("de", "en")
+    assert (report["src_lang"], report["tgt_lang"]) == languages
+    assert f"{len(kept)} pairs from 25 lines" in output
+    assert f"{{name: synthetic, src: {tmp_path}/new/train.{languages[0]}" in output
+
+
+def test_several_files_are_one_text(tiny_run: Path, tmt: Tmt, mono: Path, tmp_path: Path) -> None:
+    lines = mono.read_text(encoding="utf-8").splitlines(keepends=True)
+    for name, part in {"one": lines[:7], "two": lines[7:]}.items():
+        (tmp_path / name).write_text("".join(part), encoding="utf-8")
+    parts = ("--mono", tmp_path / "one", "--mono", tmp_path / "two")
+    assert_succeeded(tmt("distill", tiny_run, *parts, "--output", tmp_path / "parts", *RANDOM))
+    assert_succeeded(tmt("distill", tiny_run, "--mono", mono, "--output", tmp_path / "whole", *RANDOM))
+    parts, whole = (read_folder(tmp_path / name) for name in ("parts", "whole"))
+    for files in (parts, whole):
+        files.pop("report.json")
+    assert parts == whole
+
+
+@pytest.mark.parametrize("place", ["window", "files"])
+def test_an_interrupted_command_resumes_to_the_same_files(
+    place: str, tiny_run: Path, tmt: Tmt, mono: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ("backtranslate", tiny_run, "--mono", mono, *RANDOM, "--output")
+    assert_succeeded(tmt(*arguments, tmp_path / "whole"))
+    make = CandidateMaker.make
+
+    def interrupted(self: CandidateMaker, texts: Sequence[str], first_number: int) -> list[Candidate]:
+        if first_number > 10:
+            raise KeyboardInterrupt
+        return make(self, texts, first_number)
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        if place == "window":
+            patch.setattr(CandidateMaker, "make", interrupted)
+        else:
+            patch.setattr(synthetic_data, "write_pairs", stop)
+        assert tmt(*arguments, tmp_path / "cut").returncode == 130
+    names = sorted(path.name for path in (tmp_path / "cut").iterdir())
+    assert names == ["pairs.jsonl.part", "pairs.jsonl.part.json"]
+    assert_user_error(tmt(*arguments, tmp_path / "cut"), "--resume")
+    changed = tmt(*arguments, tmp_path / "cut", "--resume", "--seed", "2")
+    assert_user_error(changed, "other settings: decoding.seed 1 (now 2)")
+    assert_succeeded(tmt(*arguments, tmp_path / "cut", "--resume"))
+    assert read_folder(tmp_path / "cut") == read_folder(tmp_path / "whole")
+
+
+def test_the_round_trip_is_recorded_and_filters(
+    tiny_run: Path, run_copy: Path, tmt: Tmt, mono: Path, tmp_path: Path
+) -> None:
+    config = run_copy / "config.yaml"  # the same model, as if it translated German to English
+    text = config.read_text(encoding="utf-8").replace("src_lang: en", "src_lang: xx")
+    text = text.replace("tgt_lang: de", "tgt_lang: en").replace("src_lang: xx", "src_lang: de")
+    config.write_text(text, encoding="utf-8")
+    arguments = ("distill", tiny_run, "--mono", mono, *RANDOM, "--round-trip", run_copy, "--output")
+    output = assert_succeeded(tmt(*arguments, tmp_path / "all", "--min-chrf", "0"))
+    chrf = [record["chrf"] for record in records(tmp_path / "all") if record["dropped"] is None]
+    assert f"mean chrF {sum(chrf) / len(chrf):.2f}" in output
+    assert_user_error(tmt(*arguments, tmp_path / "none", "--min-chrf", "99.5"), "no pair is left of 25 lines")
+    report = json.loads((tmp_path / "none" / "report.json").read_text(encoding="utf-8"))
+    assert report["dropped"]["round_trip"] == len(chrf)
+    assert read_folder(tmp_path / "none")["train.en"] == b""
+
+
+# --- wrong input ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--mono", "missing"], "missing: no such file"),
+        (["--mono", "mono.en", "--mono", "empty"], "empty: holds no text"),
+        (["--mono", "mono.en", "--min-chrf", "50"], "--min-chrf needs --round-trip"),
+        (["--mono", "mono.en", "--round-trip", "RUN", "--min-chrf", "101"], "--min-chrf 101: pass a number"),
+        (["--mono", "mono.en", "--round-trip", "RUN"], "translates en to de, and the way back is de to en"),
+        (["--mono", "mono.en", "--round-trip", "no-run"], "no-run: no such run folder"),
+        (["--mono", "mono.en", "--top-k", "5"], "backtranslate: --top-k needs --sample"),
+        (["--mono", "mono.de"], "the text seems to be in de"),
+        (["--mono", "/dev/null"], "is not a regular file"),
+    ],
+)
+def test_mistakes_are_answered_before_the_translation(
+    arguments: list[str], message: str, tiny_run: Path, tmt: Tmt, mono: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(mono.parent)
+    Path("empty").touch()
+    Path("mono.de").write_text("Ein Hund läuft durch den Schnee und hat einen Ball im Maul.\n", encoding="utf-8")
+    arguments = [str(tiny_run) if argument == "RUN" else argument for argument in arguments]
+    assert_user_error(tmt("backtranslate", tiny_run, *arguments, "--output", "new"), message)
+    assert not Path("new").exists()
+
+
+def test_a_folder_with_files_is_never_overwritten(tiny_run: Path, tmt: Tmt, mono: Path, tmp_path: Path) -> None:
+    arguments = ("distill", tiny_run, "--mono", mono, *RANDOM, "--output")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "train.en").write_text("mine\n")
+    assert_user_error(tmt(*arguments, tmp_path / "other"), "exists, and holds other files")
+    assert_user_error(tmt(*arguments, tmp_path / "a" / "b"), "there is no folder")
+    assert_user_error(tmt(*arguments, mono), "is a file; pass a new folder")
+    assert_succeeded(tmt(*arguments, tmp_path / "new"))
+    before = read_folder(tmp_path / "new")
+    assert_user_error(tmt(*arguments, tmp_path / "new", "--resume"), "its pairs are complete")
+    assert read_folder(tmp_path / "new") == before
+    shutil.rmtree(tmp_path / "new")
+    assert_user_error(tmt("distill", tmp_path / "no-run", *arguments[2:], tmp_path / "new"), "no such run folder")
