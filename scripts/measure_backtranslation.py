@@ -86,7 +86,7 @@ class BackTranslation(NamedTuple):
 
     def execute(self) -> None:
         """Translate, or resume. A finished translation is only read."""
-        if (SYNTHETIC / "pairs.jsonl").exists():
+        if (SYNTHETIC / "candidates.jsonl").exists():
             return
         start = time.monotonic()
         options = ("--mono", RUNS / "mono.de", "--output", SYNTHETIC, "--sample", "--top-k", "10", "--resume")

@@ -134,7 +134,7 @@ def _filters(schema: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _row(path: str, schema: dict[str, Any], shown: str = "") -> str:
-    mark = " `*`" if configuration.may_change(path) and not schema.get("item") else ""
+    mark = " `*`" if configuration.SCHEMA.may_change(path) and not schema.get("item") else ""
     default = "required" if "default" not in schema else f"`{render_scalar(schema['default'])}`"
     if path in ("data.src_lang", "data.tgt_lang", "data.train"):
         default = "required"

@@ -33,7 +33,7 @@ def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def records(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "pairs.jsonl").read_text(encoding="utf-8").splitlines()]
+    return [json.loads(line) for line in (folder / "candidates.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
 @pytest.mark.parametrize("command", ["distill", "backtranslate"])
@@ -46,7 +46,7 @@ def test_pairs_are_translations_with_their_lines(
     options: dict[str, Any] = {"max_length_factor": 0, "max_length_offset": 300, "sample": True, "temperature": 3.0}
     expected = Translator.load(tiny_run).translate(lines, **options)
     assert [record["translation"] for record in found] == expected
-    kept = [record for record in found if record["dropped"] is None]
+    kept = [record for record in found if record["drop_reason"] is None]
     assert 0 < len(kept) < 25
     en, de = ((tmp_path / "new" / f"train.{lang}").read_bytes().decode().split("\n") for lang in ("en", "de"))
     english, german = ([record[key] for record in kept] for key in ("text", "translation"))
@@ -97,7 +97,7 @@ def test_an_interrupted_command_resumes_to_the_same_files(
             patch.setattr(synthetic_data, "write_pairs", stop)
         assert tmt(*arguments, tmp_path / "cut").returncode == 130
     names = sorted(path.name for path in (tmp_path / "cut").iterdir())
-    assert names == ["pairs.jsonl.part", "pairs.jsonl.part.json"]
+    assert names == ["candidates.jsonl.part", "candidates.jsonl.part.json"]
     assert_user_error(tmt(*arguments, tmp_path / "cut"), "--resume")
     changed = tmt(*arguments, tmp_path / "cut", "--resume", "--seed", "2")
     assert_user_error(changed, "other settings: decoding.seed 1 (now 2)")
@@ -114,7 +114,7 @@ def test_the_round_trip_is_recorded_and_filters(
     config.write_text(text, encoding="utf-8")
     arguments = ("distill", tiny_run, "--mono", mono, *RANDOM, "--round-trip", run_copy, "--output")
     output = assert_succeeded(tmt(*arguments, tmp_path / "all", "--min-chrf", "0"))
-    chrf = [record["chrf"] for record in records(tmp_path / "all") if record["dropped"] is None]
+    chrf = [record["chrf"] for record in records(tmp_path / "all") if record["drop_reason"] is None]
     assert f"mean chrF {sum(chrf) / len(chrf):.2f}" in output
     assert_user_error(tmt(*arguments, tmp_path / "none", "--min-chrf", "99.5"), "no pair is left of 25 lines")
     report = json.loads((tmp_path / "none" / "report.json").read_text(encoding="utf-8"))

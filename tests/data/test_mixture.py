@@ -90,7 +90,7 @@ def corpus(make_corpus: Callable[..., EncodedCorpus]) -> EncodedCorpus:
     found = make_corpus(
         [[10 + i] * s for i, (s, _) in enumerate(lengths)], [[10 + i] * t for i, (_, t) in enumerate(lengths)]
     )
-    return dataclasses.replace(found, text=dataclasses.replace(found.text, sources=SIZES))
+    return dataclasses.replace(found, text=dataclasses.replace(found.text, source_sizes=SIZES))
 
 
 def make_stream(
@@ -113,21 +113,21 @@ def test_the_batches_of_a_source_pass_through_its_epochs(
     stream = make_stream(corpus, small_tokenizers)
     batches, position = stream.take(StreamPosition(), 200)
     for number, (first, end) in enumerate(pairwise(corpus.source_bounds().tolist())):
-        of_source = [batch for batch in batches if batch.source == number]
-        n_epochs, rest = divmod(len(of_source), len(stream.sources[number]))
-        assert n_epochs >= 1 and position.drawn[number] == len(of_source)
+        of_source = [batch for batch in batches if batch.source_index == number]
+        n_epochs, rest = divmod(len(of_source), len(stream.bucketed_sources[number]))
+        assert n_epochs >= 1 and position.n_taken[number] == len(of_source)
         for epoch in range(n_epochs):
-            size = len(stream.sources[number])
+            size = len(stream.bucketed_sources[number])
             rows = np.concatenate([batch.rows for batch in of_source[epoch * size : (epoch + 1) * size]])
             assert sorted(rows.tolist()) == [*range(first, end)]
         assert rest == 0 or of_source[-1].epoch == n_epochs
-    assert position.epoch * len(stream) + position.index == 200 == sum(position.drawn)
+    assert position.epoch * len(stream) + position.index == 200 == sum(position.n_taken)
 
 
 def test_every_batch_has_pairs_of_one_source(corpus: EncodedCorpus, small_tokenizers: TokenizerPair) -> None:
     stream = make_stream(corpus, small_tokenizers)
     for batch in [*stream.take(StreamPosition(), 60)[0], *stream.shortest_first()]:
-        first, end = corpus.source_bounds()[batch.source : batch.source + 2]
+        first, end = corpus.source_bounds()[batch.source_index : batch.source_index + 2]
         assert ((batch.rows >= first) & (batch.rows < end)).all()
         assert batch.src[:, 0].tolist() == (batch.rows + 10).tolist()
 
@@ -163,7 +163,7 @@ def test_a_tag_precedes_each_source_and_counts_as_a_token(
     assert tagged.src.vocab_size == tagged.tgt.vocab_size == small_tokenizers.src.vocab_size + 2
     stream = make_stream(corpus, tagged, ["2fr", None, "2de"])
     for batch in stream.shortest_first():
-        expected = {0: first + 1, 1: None, 2: first}[batch.source]
+        expected = {0: first + 1, 1: None, 2: first}[batch.source_index]
         tokens = torch.from_numpy(batch.rows + 10)
         if expected is not None:
             assert (batch.src[:, 0] == expected).all()

@@ -45,7 +45,7 @@ def results(name: str, src: str, tgt: str, n: int = 200) -> set[Pair]:
     ],
 )
 def test_end_punctuation_is_removed_from_both_sides(src: str, tgt: str, expected: Pair) -> None:
-    assert results("no_end", src, tgt, 1) == {expected}
+    assert results("drop_end_punctuation", src, tgt, 1) == {expected}
 
 
 @pytest.mark.parametrize("src", ["The dog sleeps.", "Собака спит.", "कुत्ता सो रहा है", "狗在睡觉。", "e\u0301te\u0301"])
@@ -63,21 +63,21 @@ def test_text_without_letters_has_no_typos() -> None:
 
 
 def test_numbers_are_replaced_on_both_sides_alike() -> None:
-    for src, tgt in results("copy_numbers", "In 2024, 7 dogs and 7.5 kg.", "2024 waren es 7 Hunde und 7,5 kg."):
+    for src, tgt in results("replace_numbers", "In 2024, 7 dogs and 7.5 kg.", "2024 waren es 7 Hunde und 7,5 kg."):
         year, dogs = src.split()[1].rstrip(","), src.split()[2]
         assert len(year) == 4 and year[0] != "0" and len(dogs) == 1
         assert tgt == f"{year} waren es {dogs} Hunde und 7,5 kg."
-    assert results("copy_numbers", "3 and 3 of 4", "3 von 5") == {("3 and 3 of 4", "3 von 5")}
+    assert results("replace_numbers", "3 and 3 of 4", "3 von 5") == {("3 and 3 of 4", "3 von 5")}
 
 
 def test_a_name_is_replaced_by_an_invented_one_on_both_sides() -> None:
-    found = results("copy_names", "We met Angela in Rome.", "Wir trafen Angela in Rom.")
+    found = results("replace_names", "We met Angela in Rome.", "Wir trafen Angela in Rom.")
     assert len(found) > 10
     for src, tgt in found:
         name = src.split()[2]
         assert sorted(name.lower()) == sorted("angela") and name[0].isupper()
         assert (src, tgt) == (f"We met {name} in Rome.", f"Wir trafen {name} in Rom.")
-    assert results("copy_names", "Angela sleeps", "Angela schläft") == {("Angela sleeps", "Angela schläft")}
+    assert results("replace_names", "Angela sleeps", "Angela schläft") == {("Angela sleeps", "Angela schläft")}
 
 
 def test_punctuation_inside_the_source_is_disturbed() -> None:

@@ -131,18 +131,26 @@ def test_corrections_are_learned_and_the_rest_is_kept(german_run: str, tmt: Tmt)
     write_corrections(("red red red red", "rot"), ("blue blue blue blue", "blau rot"))
     done = tmt("correct", german_run, "--pairs", "edits.tsv", "--json")
     report = json.loads(assert_succeeded(done))
-    assert report["obeyed"] == [0, 2] and report["n_corrections"] == 2 and report["step"] > 0
+    assert report["learned"] == [0, 2] and report["n_corrections"] == 2 and report["step"] > 0
     assert report["bleu"][1] >= report["bleu"][0] - 0.3
     done = tmt("translate", "runs/german-corrected", stdin=b"red red red red\ngreen white blue green\n")
     assert done.stdout == "rot\ngrün wei\u00df blau grün\n"
-    assert_user_error(tmt("correct", german_run, "--pairs", "edits.tsv"), "runs/german-corrected: exists already")
+    again = json.loads(assert_succeeded(tmt("correct", german_run, "--pairs", "edits.tsv", "--json")))
+    assert again == report, "a finished run is only read"
+    write_corrections(("red red red red", "blau"))
+    refused = tmt("correct", german_run, "--pairs", "edits.tsv")
+    assert_user_error(refused, "runs/german-corrected-data: was made from other corrections")
+    write_corrections(("red red red red", "rot"))
+    assert_user_error(tmt("correct", german_run, "--pairs", "edits.tsv", "--name", "german"), "german: is another run")
 
 
 def test_corrections_that_harm_are_refused(german_run: str, tmt: Tmt) -> None:
     lines = Path("t.en").read_text(encoding="utf-8").splitlines()
     write_corrections(*((line, "rot") for line in lines[::2]))
-    done = tmt("correct", german_run, "--pairs", "edits.tsv", "--name", "worse", "--steps", "40", "--max-loss", "0")
-    assert done.returncode == 1 and "refused: each change costs more than --max-loss 0" in done.stdout
+    done = tmt(
+        "correct", german_run, "--pairs", "edits.tsv", "--name", "worse", "--steps", "40", "--max-bleu-drop", "0"
+    )
+    assert done.returncode == 1 and "refused: each change costs more than --max-bleu-drop 0" in done.stdout
     assert RunFolder(Path("runs/worse")).find_checkpoint("best").step == 0
 
 

@@ -88,7 +88,7 @@ def test_each_source_is_filtered_with_its_own_languages(folder: Path) -> None:
     (folder / "t.fr").write_text("rouge 1\n" + "".join(f"{i}\n" for i in range(63)), encoding="utf-8")
     path = write_config(folder, filters=[{"regex": {"side": "tgt", "drop": "rouge"}}, {"script": {}}])
     train = load_split(configuration.load(path), "train")
-    assert dict(train.sources) == {"de": 64, "fr": 63}
+    assert dict(train.source_sizes) == {"de": 64, "fr": 63}
     assert train.source_bounds().tolist() == [0, 64, 127]
     assert [report.name for report in train.filters] == ["regex of de", "script of de", "regex of fr", "script of fr"]
     assert train.describe_line(64) == "t.en:2"

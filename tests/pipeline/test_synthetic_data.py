@@ -11,7 +11,7 @@ import pytest
 import yaml
 from sacrebleu import sentence_chrf
 
-from transformer_mt.data.corpus import DataConfig
+from transformer_mt.data.config import DataConfig
 from transformer_mt.decoding.text_translator import TextTranslator, Translation
 from transformer_mt.errors import UserError
 from transformer_mt.pipeline.synthetic_data import (
@@ -63,7 +63,7 @@ def test_bad_translations_are_dropped_with_their_reason() -> None:
     texts = ["gut", "", " \t", "leer", "endlos", "schleife", "eins zwei drei vier fünf sechs sieben"]
     found = maker(fake).make(texts, 101)
     assert [candidate.text for candidate in found] == texts
-    reasons = [candidate.dropped for candidate in found]
+    reasons = [candidate.drop_reason for candidate in found]
     assert reasons == [None, "blank", "blank", "empty", "unfinished", "repetitive", "too_long"]
     assert fake.lines == [101, 104, 105, 106]  # bad lines are not translated, and the others keep their numbers
 
@@ -74,9 +74,9 @@ def test_the_round_trip_drops_pairs_below_the_chrf() -> None:
     good, bad, empty = maker(forth, back, 40).make(["ein Hund bellt", "zwei Katzen", "leer"], 1)
     expected = sentence_chrf("der Hund bellt", ["ein Hund bellt"]).score
     assert good.chrf == pytest.approx(expected, abs=0.01)
-    assert (good.dropped, bad.dropped, empty.dropped, empty.chrf) == (None, "round_trip", "empty", None)
+    assert (good.drop_reason, bad.drop_reason, empty.drop_reason, empty.chrf) == (None, "round_trip", "empty", None)
     assert back.lines == [1, 2]
-    assert [each.dropped for each in maker(forth, back).make(["zwei Katzen"], 1)] == [None]  # 0 only records it
+    assert [each.drop_reason for each in maker(forth, back).make(["zwei Katzen"], 1)] == [None]  # 0 only records it
 
 
 @pytest.mark.parametrize(("direction", "src"), [(BACK, "b"), (FORWARD, "a")])

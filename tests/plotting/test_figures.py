@@ -9,7 +9,7 @@ import pytest
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from transformer_mt.data.corpus import DataConfig
+from transformer_mt.data.config import DataConfig
 from transformer_mt.errors import UserError
 from transformer_mt.model.config import ModelConfig
 from transformer_mt.pipeline import figures as pipeline_figures

@@ -268,8 +268,8 @@ def test_resume_in_the_middle_of_a_stage_of_a_mixture_is_exact(text: Path, tmp_p
 
     pipeline.train(mixed(tmp_path / "whole"))
     run = without_later_checkpoints(tmp_path / "whole", tmp_path / "parts")
-    drawn = checkpoints.load_state(run.find_checkpoint("last"))["progress"]["position"]["drawn"]
-    assert sum(drawn) == 2 * 4 and min(drawn) > 0
+    n_taken = checkpoints.load_state(run.find_checkpoint("last"))["progress"]["position"]["n_taken"]
+    assert sum(n_taken) == 2 * 4 and min(n_taken) > 0
     pipeline.train(mixed(tmp_path / "parts"))
     assert_same(tmp_path / "parts", tmp_path / "whole")
     entries = [json.loads(line) for line in run.metrics.read_text(encoding="utf-8").splitlines()]

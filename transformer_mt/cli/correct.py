@@ -15,20 +15,23 @@ def run(args: argparse.Namespace) -> None:
     """Run `tmt correct`. The exit status is 1 if every change was refused."""
     from transformer_mt.pipeline.correction import correct_run
 
-    if args.max_steps < 1 or args.max_loss < 0:
-        raise UserError("correct: --steps must be 1 or more, and --max-loss 0 or more")
+    if args.max_steps < 1 or args.max_bleu_drop < 0:
+        raise UserError("correct: --steps must be 1 or more, and --max-bleu-drop 0 or more")
     old = RunFolder.open(args.run)
     name = args.name or f"{old.path.resolve().name}-corrected"
-    report = correct_run(old, args.pairs, name, tag=args.tag, max_steps=args.max_steps, max_loss=args.max_loss)
+    report = correct_run(
+        old, args.pairs, name, tag=args.tag, max_steps=args.max_steps, max_bleu_drop=args.max_bleu_drop
+    )
     if args.json:
         print(json.dumps(asdict(report), indent=1))
     else:
-        (before, after), (old_bleu, new_bleu) = report.obeyed, report.bleu
-        print(f"corrections obeyed: {before} of {report.n_corrections} before, {after} after")
+        (before, after), (old_bleu, new_bleu) = report.learned, report.bleu
+        print(f"corrections translated exactly: {before} of {report.n_corrections} before, {after} after")
         print(f"BLEU of validation pairs (greedy): {old_bleu:.2f} before, {new_bleu:.2f} after")
         if report.step:
             print(f"the corrected model is {report.run}; next: tmt translate {report.run}")
         else:
-            print(f"refused: each change costs more than --max-loss {args.max_loss:g}, or obeys no more corrections")
+            limit = f"--max-bleu-drop {args.max_bleu_drop:g}"
+            print(f"refused: each change costs more than {limit}, or learns no more corrections")
     if not report.step:
         sys.exit(1)

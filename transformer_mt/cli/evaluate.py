@@ -20,7 +20,7 @@ from transformer_mt.cli.options import LOADING_OPTIONS, SEARCH_OPTIONS, flag, lo
 from transformer_mt.cli.table import print_table
 from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
-from transformer_mt.data.behaviour_tests import BehaviourTest, TestResult, check_translations, load_behaviour_tests
+from transformer_mt.data.behaviour_tests import BehaviourResult, BehaviourTest, check_translations, load_behaviour_tests
 from transformer_mt.data.text_files import read_aligned_files
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.confidence import IntervalScore, score_with_intervals
@@ -58,13 +58,13 @@ def run(args: argparse.Namespace) -> None:
         sys.exit(1)
 
 
-def run_behaviour_tests(translator: Translator, tests: Sequence[BehaviourTest]) -> list[TestResult]:
+def run_behaviour_tests(translator: Translator, tests: Sequence[BehaviourTest]) -> list[BehaviourResult]:
     """Translate the behaviour tests, and check the translations."""
     tags = [test.tag or translator.config.tag for test in tests]
     return check_translations(tests, translator.translate([test.source for test in tests], tags=tags))
 
 
-def show_test_results(results: Sequence[TestResult]) -> None:
+def show_test_results(results: Sequence[BehaviourResult]) -> None:
     """Print a table of behaviour tests, and how many pass."""
     rows = [("fail" if test.problem else "pass", test.title, test.translation, test.problem or "") for test in results]
     print_table(("", "test", "translation", "problem"), rows)

@@ -1,7 +1,8 @@
 """The flow of `tmt backtranslate` and `tmt distill`: monolingual files in, a folder with training pairs out.
 
-Each line of input becomes a line of `pairs.jsonl`, whose partial output can be resumed. The text files and the report
-are made from it at the end. `pairs.jsonl` gets its name last, so a folder with that file is complete.
+Each line of input becomes a record of `candidates.jsonl`. An interrupted command resumes after the last record. At the
+end, the text files and the report are made from the records. The partial file is renamed to `candidates.jsonl` last, so
+a folder with that file is complete.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from transformer_mt.decoding.translator import Translator
     from transformer_mt.pipeline.synthetic_data import CandidateMaker, Direction, PairCounts
 
-CANDIDATES, REPORT = "pairs.jsonl", "report.json"
+CANDIDATES, REPORT = "candidates.jsonl", "report.json"
 
 
 def make_pairs(args: argparse.Namespace, command: Literal["backtranslate", "distill"]) -> None:
@@ -178,11 +179,11 @@ def _load_back(args: argparse.Namespace) -> Translator:
 
 
 def _show(report: dict[str, Any], run: RunFolder, direction: Direction, folder: Path) -> None:
-    from transformer_mt.pipeline.synthetic_data import REASONS, render_training_data
+    from transformer_mt.pipeline.synthetic_data import DROP_REASONS, render_training_data
 
     src, tgt = direction.files(folder)
     print(f"{report['pairs']:,} pairs from {report['lines']:,} lines are in {src} and {tgt}")
-    rows = [(reason, f"{count:,}", REASONS[reason]) for reason, count in report["dropped"].items()]
+    rows = [(reason, f"{count:,}", DROP_REASONS[reason]) for reason, count in report["dropped"].items()]
     if rows:
         print_table(("dropped", "lines", "meaning"), rows, numbers=(1,))
     if report["mean_chrf"] is not None:

@@ -39,7 +39,9 @@ def _add_common(parser: argparse.ArgumentParser, run_help: str) -> None:
     add = parser.add_argument_group("input and output").add_argument
     help = "sentences in the source language of RUN, one per line (plain or .gz); repeat the option for more files"
     add("--mono", type=Path, action="append", required=True, metavar="F", help=help)
-    help = "new folder: train.SRC and train.TGT, report.json, and pairs.jsonl with every line and why it was dropped"
+    help = (
+        "new folder: train.SRC and train.TGT, report.json, and candidates.jsonl with every line and why it was dropped"
+    )
     add("--output", type=Path, required=True, metavar="DIR", help=help)
     add("--resume", action="store_true", help="continue an interrupted command")
     add("--any-language", action="store_true", help="accept text that does not look like the source language of RUN")

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import json
-import typing
 from collections.abc import Iterator, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import Field, ValidationError
 
+from transformer_mt.config.schema import Schema
 from transformer_mt.config.section import (
     MAY_CHANGE,
     CountOrAuto,
     FolderName,
-    MayChange,
     PathName,
     Section,
     describe_error,
     error_keys,
     expand_path,
 )
-from transformer_mt.config.yaml_loader import KeyPath, Location, Tree, Value, read_value, read_yaml
+from transformer_mt.config.yaml_loader import KeyPath, Location, Tree, read_value, read_yaml
 from transformer_mt.data.batches import BatchConfig
-from transformer_mt.data.corpus import DataConfig
+from transformer_mt.data.config import DataConfig
 from transformer_mt.data.mixture import find_unreachable_stage
 from transformer_mt.data.quality.config import FILTERS
 from transformer_mt.data.quality.filter_base import FilterLocation
@@ -44,7 +43,7 @@ from transformer_mt.training.progress import TrainConfig, ValidationConfig
 from transformer_mt.training.schedule import ScheduleConfig
 
 COMMAND_LINE = Location("command line")
-FILTER_LIST = ("data", "filters")  # the only list of sections
+FILTER_LIST = ("data", "filters")
 
 
 class Config(Section):
@@ -116,7 +115,10 @@ class Config(Section):
             )
         if self.train.init_from is None:  # a warm start may know more tags
             yield from self._unknown_tags()
-        yield from self._validation_conflicts()
+        sources = self.data.validation if isinstance(self.data.validation, tuple) else ()
+        is_warm_start = self.train.init_from is not None
+        for path, message in self.validation.problems([source.name for source in sources], is_warm_start):
+            yield ("validation", *path), message
         if self.data.modifiers.is_active and self.tokenizer.kind in ("word", "wordpiece"):
             yield (
                 ("data", "modifiers"),
@@ -158,30 +160,14 @@ class Config(Section):
                 listed = ", ".join(self.data.tags) or "none"
                 yield key, f"no training source has the tag {tag} (present: {listed})"
 
-    def _validation_conflicts(self) -> Iterator[tuple[KeyPath, str]]:
-        """Yield the contradictions of behaviour tests and of the gate."""
-        validation, names = self.validation, ["all"]
-        if isinstance(self.data.validation, tuple):
-            names += [source.name for source in self.data.validation]
-        for key in ("metric", "expect_all"):
-            if not validation.expect and getattr(validation, key) in ("expect", True):
-                yield ("validation", key), "needs behaviour tests: set validation.expect"
-        for name, limit in validation.gate.items():
-            if name not in names:
-                yield (
-                    ("validation", "gate", name),
-                    f"no validation source has this name; choose from {', '.join(names)}",
-                )
-            elif limit < 0:
-                yield ("validation", "gate", name), f"{limit:g}: write the BLEU that may be lost, 0 or more"
-        if validation.gate and self.train.init_from is None:
-            yield ("validation", "gate"), "compares with the weights of a warm start: set train.init_from, or remove it"
-
     def unsupported_by_ctranslate2(self) -> Iterator[tuple[str, str, str]]:
         """Yield section, key and reason of each setting that `tmt export --to ctranslate2` rejects."""
         yield from (("model", key, reason) for key, reason in unsupported_model(self.model))
         yield from (("decoding", key, reason) for key, reason in unsupported_search(self.decoding))
 
+
+SCHEMA = Schema(Config, {FILTER_LIST: FILTERS})
+"""The keys of the configuration."""
 
 # --- loading ----------------------------------------------------------------------------------------------------------
 
@@ -253,7 +239,7 @@ def _read_inherited(path: Path, descendants: tuple[Path, ...]) -> Tree:
 
 def _is_merged(path: KeyPath) -> bool:
     """Return whether a section is merged with the inherited one. A source and `data.test` are replaced as a whole."""
-    return _section_at(path) not in (None, Source)
+    return SCHEMA.section_at(path) not in (None, Source)
 
 
 def _error_line(tree: Tree, path: KeyPath, message: str) -> str:
@@ -265,76 +251,13 @@ def _explain(error: ValidationError, tree: Tree) -> list[str]:
     """Return a line for each mistake, in the order of the file."""
     messages: dict[KeyPath, list[str]] = {}
     for detail in error.errors():
-        path = (*_path_in_file(detail["loc"], tree), *error_keys(cast(dict[str, Any], detail)))
-        message = describe_error(cast(dict[str, Any], detail), _keys_to_suggest(path), ".".join(map(str, path)))
+        path = (*SCHEMA.path_in_file(detail["loc"], tree), *error_keys(cast(dict[str, Any], detail)))
+        message = describe_error(cast(dict[str, Any], detail), SCHEMA.keys_to_suggest(path), ".".join(map(str, path)))
         messages.setdefault(path, []).append(message)
     return [
         _error_line(tree, path, "; or: ".join(dict.fromkeys(messages[path])))
         for path in sorted(messages, key=tree.locate)
     ]
-
-
-def _path_in_file(loc: KeyPath, tree: Tree) -> KeyPath:
-    """Convert pydantic's error location to keys of the file: drop the names of union branches."""
-    path: KeyPath = ()
-    value: Value = tree.values
-    for key in loc:
-        if isinstance(value, dict) and key in value:
-            value = cast(dict[str | int, Value], value)[key]
-        elif isinstance(value, list) and isinstance(key, int):
-            items = cast(list[Value], value)
-            value = items[key] if key < len(items) else None  # a missing item
-        elif str(key) not in _keys_at(path):
-            continue
-        path = (*path, key)
-    return path
-
-
-def _keys_to_suggest(path: KeyPath) -> list[str]:
-    """Return the keys beside a wrong one; or `section.key`, if sections have the key that is at the top level."""
-    dotted = [f"{name}.{path[0]}" for name in Config.model_fields if len(path) == 1 and path[0] in _keys_at((name,))]
-    return dotted or _keys_at(path[:-1])
-
-
-def _keys_at(path: KeyPath) -> list[str]:
-    """Return the known keys at a path of the schema."""
-    if path[:2] == FILTER_LIST and len(path) == 3:
-        return list(FILTERS)
-    section = _section_at(path)
-    return list(section.model_fields) if section else []
-
-
-def _section_at(path: KeyPath) -> type[Section] | None:
-    """Return the section class at a path of the schema, or None if the path is not a section."""
-    if path[:2] == FILTER_LIST:  # a list, whose items are `name: {options}`
-        return FILTERS.get(str(path[3])) if len(path) == 4 else None
-    found: Any = Config
-    annotation: Any = None
-    for key in path:
-        if isinstance(key, int):
-            found = _item_section_in(annotation)
-        elif isinstance(found, type) and issubclass(found, BaseModel):
-            annotation = found.model_fields[key].annotation if key in found.model_fields else None
-            found = _section_in(annotation)
-        elif typing.get_origin(found) is dict:
-            found = typing.get_args(found)[1]
-        else:
-            return None
-    return found if isinstance(found, type) and issubclass(found, Section) else None
-
-
-def _section_in(annotation: Any) -> Any:
-    """Find the section class, or the dict of sections, in the annotation of a field. Return None if it has none."""
-    if typing.get_origin(annotation) is dict or (isinstance(annotation, type) and issubclass(annotation, Section)):
-        return annotation
-    return next((found for part in typing.get_args(annotation) if (found := _section_in(part))), None)
-
-
-def _item_section_in(annotation: Any) -> Any:
-    """Find the section class of the items of a tuple in the annotation of a field, or None."""
-    if typing.get_origin(annotation) is tuple:
-        return _section_in(annotation)
-    return next((found for part in typing.get_args(annotation) if (found := _item_section_in(part))), None)
 
 
 # --- comparison -------------------------------------------------------------------------------------------------------
@@ -357,17 +280,8 @@ def changed_keys(old: Config, new: Config) -> tuple[list[str], list[str]]:
     """Return the dotted keys that differ: those that may change when a run resumes, and those that may not."""
     before, after = flatten(old), flatten(new)
     differing = [key for key in {**before, **after} if before.get(key) != after.get(key)]
-    allowed = [key for key in differing if may_change(key)]
+    allowed = [key for key in differing if SCHEMA.may_change(key)]
     return allowed, [key for key in differing if key not in allowed]
-
-
-def may_change(key: str) -> bool:
-    """Return whether a dotted key may change when a run resumes."""
-    *path, name = key.split(".")
-    section = _section_at(tuple(path))
-    if section is None or name not in section.model_fields:
-        return False
-    return any(isinstance(mark, MayChange) for mark in section.model_fields[name].metadata)
 
 
 # --- JSON schema ------------------------------------------------------------------------------------------------------

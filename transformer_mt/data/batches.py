@@ -58,7 +58,7 @@ class StreamPosition:
 
     epoch: int = 0
     index: int = 0
-    drawn: tuple[int, ...] = ()  # of a mixture: number of batches that were taken from each source
+    n_taken: tuple[int, ...] = ()  # of a mixture: batches taken so far from each source
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Batch:
     n_tgt: int  # labels without padding
     rows: Rows = field(default_factory=lambda: np.empty(0, np.int32))  # [B] rows of the encoded corpus
     epoch: int | None = None  # epoch whose subword sampling was used; None: the canonical segmentation
-    source: int = 0  # number of the source of its pairs
+    source_index: int = 0  # of the source of its pairs
 
     def to(self, device: torch.device) -> Batch:
         """Return this batch on another device."""
@@ -113,26 +113,26 @@ class BatchStream:
         self._growth = None if subword_samplers is None else [self._sampling_growth(side) for side in (0, 1)]
         self._tag_ids = [None if tag is None else tokenizers.src.tag_id(tag) for tag in tags]
         self._bounds: list[int] = corpus.source_bounds().tolist()  # [K + 1] first row of each source
-        self.sources = [
+        self.bucketed_sources = [
             ShardedBatches(end - first, self._read_lengths, tokens, seed, first)
             for first, end in pairwise(self._bounds)
         ]
         self._seed = seed
-        self.plan = lru_cache(maxsize=2 * len(self.sources))(self._plan)  # 2: a step may span two epochs
-        self._mixture = make_mixture([*map(len, self.sources)]) if make_mixture else None
+        self.plan = lru_cache(maxsize=2 * len(self.bucketed_sources))(self._plan)  # 2: a step may span two epochs
+        self._mixture = make_mixture([*map(len, self.bucketed_sources)]) if make_mixture else None
 
     def __len__(self) -> int:
         """Return the number of batches per epoch."""
-        return sum(map(len, self.sources))
+        return sum(map(len, self.bucketed_sources))
 
     @property
     def shapes(self) -> NDArray[np.int64]:
         """Return number of pairs, source length and target length of each batch of an epoch: [M, 3]."""
-        return np.concatenate([source.shapes for source in self.sources])
+        return np.concatenate([source.shapes for source in self.bucketed_sources])
 
     def _plan(self, epoch: int, source: int = 0) -> ShardedPlan:
         """Return the batches of an epoch of a source."""
-        return self.sources[source].shuffled(self._seed, epoch)
+        return self.bucketed_sources[source].shuffled(self._seed, epoch)
 
     def take(
         self, position: StreamPosition, count: int, rank: int = 0, world_size: int = 1
@@ -160,10 +160,10 @@ class BatchStream:
         position = replace(position, epoch=position.epoch + epochs, index=index)
         while True:
             yield position
-            drawn = [*position.drawn] or [0] * len(self.sources)
-            drawn[self._source_at(position)] += 1
+            n_taken = [*position.n_taken] or [0] * len(self.bucketed_sources)
+            n_taken[self._source_at(position)] += 1
             epochs, index = divmod(position.index + 1, len(self))
-            position = StreamPosition(position.epoch + epochs, index, tuple(drawn) if self._mixture else ())
+            position = StreamPosition(position.epoch + epochs, index, tuple(n_taken) if self._mixture else ())
 
     def _source_at(self, position: StreamPosition) -> int:
         """Return the number of the source of the batch at a position."""
@@ -174,9 +174,9 @@ class BatchStream:
     def _rows_and_epoch(self, position: StreamPosition) -> tuple[Rows, int]:
         """Return the rows of the batch at a position, and the epoch of its source."""
         source = self._source_at(position)
-        batches, epoch, index = self.sources[source], position.epoch, position.index
+        batches, epoch, index = self.bucketed_sources[source], position.epoch, position.index
         if self._mixture is not None:
-            epoch, index = divmod(position.drawn[source] if position.drawn else 0, len(batches))
+            epoch, index = divmod(position.n_taken[source] if position.n_taken else 0, len(batches))
         return self.plan(epoch, source)[index], epoch
 
     def shortest_first(self, rank: int = 0, world_size: int = 1) -> Iterator[Batch]:
@@ -184,7 +184,7 @@ class BatchStream:
         return map(self.collate, islice(self._shortest_first(), rank, None, world_size))
 
     def _shortest_first(self) -> Iterator[Rows]:
-        return chain.from_iterable(source.shortest_first() for source in self.sources)
+        return chain.from_iterable(source.shortest_first() for source in self.bucketed_sources)
 
     def batch_of_shape(self, number: int) -> Batch:
         """Return the batch to which row `number` of `shapes` belongs, with the subword sampling of epoch 0."""
@@ -222,7 +222,7 @@ class BatchStream:
         src, tgt = (self._resegment(side, ids, rows, epoch) for side, ids in enumerate((src, tgt)))
         source = bisect_right(self._bounds, int(rows[0])) - 1
         batch = collate_pairs(src, tgt, self.tokenizers, self._tag_ids[source])
-        return replace(batch, rows=rows, epoch=epoch, source=source)
+        return replace(batch, rows=rows, epoch=epoch, source_index=source)
 
     def _count_fitting(self, src: Sentences, tgt: Sentences) -> int:
         """Return how many modified pairs are within the token budget. The others are left out of the batch."""

@@ -102,10 +102,8 @@ class BehaviourTest(Section):
         return text.casefold() if self.ignore_case else text
 
 
-class TestResult(NamedTuple):
+class BehaviourResult(NamedTuple):
     """The translation of a behaviour test."""
-
-    __test__ = False  # not a test of pytest
 
     title: str
     source: str
@@ -113,10 +111,10 @@ class TestResult(NamedTuple):
     problem: str | None  # None: passed
 
 
-def check_translations(tests: Sequence[BehaviourTest], translations: Sequence[str]) -> list[TestResult]:
+def check_translations(tests: Sequence[BehaviourTest], translations: Sequence[str]) -> list[BehaviourResult]:
     """Return the result of each test."""
     return [
-        TestResult(test.title, test.source, translation, test.find_problem(translation))
+        BehaviourResult(test.title, test.source, translation, test.find_problem(translation))
         for test, translation in zip(tests, translations, strict=True)
     ]
 

@@ -45,7 +45,7 @@ def combine_corpora(corpora: Mapping[str, ParallelCorpus], cache_dir: Path) -> P
             for name, corpus in corpora.items()
             for report in corpus.filters
         ),
-        sources={name: len(corpus) for name, corpus in corpora.items()},
+        source_sizes={name: len(corpus) for name, corpus in corpora.items()},
     )
 
 

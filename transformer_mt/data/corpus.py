@@ -11,23 +11,18 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice, pairwise, zip_longest
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
 
-from transformer_mt.config.section import MAY_CHANGE, PathName, Section, section_error
 from transformer_mt.data import quickstart
 from transformer_mt.data.arrow_table import TableWriter, read_batches, take_rows
 from transformer_mt.data.blocks import BLOCK_SIZE, in_blocks
-from transformer_mt.data.mixture import Stage, find_mixture_problem
-from transformer_mt.data.modifiers import ModifierConfig
-from transformer_mt.data.quality.config import FilterList
 from transformer_mt.data.quality.filter_base import FilterReport, PairExample
-from transformer_mt.data.sources import HeldOutSources, Language, Source, TrainSources, read_source
+from transformer_mt.data.sources import Source, read_source
 from transformer_mt.data.text_files import SentencePair, file_state
 from transformer_mt.errors import UserError
 from transformer_mt.system.files import atomic_shared_folder, check_cache_space, folder_bytes, make_once
@@ -39,104 +34,9 @@ FORMAT_VERSION = 2  # of a cached table; part of its key
 MAX_LISTED = 5  # pairs that a message lists
 SAMPLE_WINDOW = 100  # consecutive pairs of a sample
 MIN_GZIP_RATIO = 2  # by which gzip compresses text at least
-READ_KEYS = {"builtin", "src", "tgt", "table", "dataset", "subset", "split", "src_column", "tgt_column", "reverse"}
+TABLE_KEYS = {"builtin", "src", "tgt", "table", "dataset", "subset", "split", "src_column", "tgt_column", "reverse"}
 """Keys of a source that determine its table, besides the names of the columns."""
 REST = "rest-"  # name prefix of the training pairs that are left after validation pairs were split off
-
-
-class DataConfig(Section):
-    """The sentence pairs."""
-
-    src_lang: Language
-    """source language, an ISO 639 code such as en; required"""
-    tgt_lang: Language
-    """target language, an ISO 639 code; it also selects the tokenizer of BLEU; required"""
-    train: TrainSources
-    """training pairs: exactly one of builtin, src with tgt, table, dataset; or a list of named sources; required"""
-    temperature: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-    """sources without weights: 1 draws them in proportion to their size, and a larger value more evenly"""
-    stages: tuple[Stage, ...] = ()
-    """parts of the training with other weights of the sources; after the last one, their own weights hold"""
-    validation: HeldOutSources | None = None
-    """validation pairs, in the same form as train; null: split off training pairs"""
-    validation_size: int = Field(default=1000, ge=1)
-    """number of training pairs to split off if validation is null (at most a tenth)"""
-    test: dict[str, Source] = Field(default={})
-    """test sets by name, with the same keys as train; scored at the end with the best checkpoint"""
-    filters: FilterList = ()
-    """filters that clean the training pairs, applied in order: a name such as overlap, or a name with options"""
-    modifiers: ModifierConfig = ModifierConfig()
-    """random modifications of training pairs, which make the model robust"""
-    cache_dir: Annotated[PathName, MAY_CHANGE] = "runs/.cache"
-    """folder of the memory-mapped tables; it may be deleted while no training runs"""
-    max_length: int = Field(default=256, ge=2)
-    """maximum tokens of either side of a training pair, end symbol included"""
-    too_long: Literal["drop", "truncate"] = "drop"
-    """how to treat a longer training pair: drop or truncate"""
-
-    @model_validator(mode="after")
-    def _test_names_are_not_reserved(self) -> DataConfig:
-        if reserved := {"train", "validation"} & self.test.keys():
-            raise section_error("test", f"{min(reserved)} is a reserved name: rename this test set")
-        return self
-
-    @model_validator(mode="after")
-    def _held_out_sources_name_a_split(self) -> DataConfig:
-        for key, source in self.held_out_sources():
-            if (source.builtin or source.dataset) and source.split is None:
-                raise section_error(f"{key}.split", "name a split; the default, train, is for training")
-        return self
-
-    @model_validator(mode="after")
-    def _check_mixture(self) -> DataConfig:
-        train = self.train if isinstance(self.train, tuple) else ()
-        for key in ("train", "validation"):
-            if getattr(self, key) == ():
-                raise section_error(key, "names no source: add one")
-        if problem := find_mixture_problem(train, self.stages, self.temperature):
-            raise section_error(*problem)
-        return self
-
-    @property
-    def train_sources(self) -> tuple[Source, ...]:
-        """Return the sources of training pairs, also if there is only one."""
-        return self.train if isinstance(self.train, tuple) else (self.train,)
-
-    @property
-    def validation_sources(self) -> tuple[Source, ...]:
-        """Return the sources of validation pairs; without `validation`, those of the training pairs."""
-        if self.validation is None:
-            return self.train_sources
-        return self.validation if isinstance(self.validation, tuple) else (self.validation,)
-
-    @property
-    def tags(self) -> tuple[str, ...]:
-        """Return the tags of the training sources, each once."""
-        return tuple(dict.fromkeys(source.tag for source in self.train_sources if source.tag is not None))
-
-    def with_definite_stages(self, max_steps: int | None) -> DataConfig:
-        """Return a copy in which each stage ends at a step instead of a share of the training."""
-        stages = (
-            stage if (last := stage.last_step(max_steps)) is None else stage.model_copy(update={"until": str(last)})
-            for stage in self.stages
-        )
-        return self.model_copy(update={"stages": tuple(stages)})
-
-    def with_stages_of(self, old: DataConfig) -> DataConfig:
-        """Return a copy in which the shares are the steps that they were when the run was created."""
-        stages = (
-            stage.model_copy(update={"until": other.until}) if (stage.until or "").endswith("%") else stage
-            for stage, other in zip_longest(self.stages, old.stages, fillvalue=Stage(weights={"": 1}))
-        )
-        return self.model_copy(update={"stages": tuple(islice(stages, len(self.stages)))})
-
-    def held_out_sources(self) -> Iterator[tuple[str, Source]]:
-        """Yield the sources of validation and test sets, each with its key in the section."""
-        if isinstance(self.validation, tuple):
-            yield from ((f"validation.{number}", source) for number, source in enumerate(self.validation))
-        elif self.validation is not None:
-            yield "validation", self.validation
-        yield from ((f"test.{name}", source) for name, source in self.test.items())
 
 
 @dataclass(frozen=True)
@@ -149,7 +49,7 @@ class ParallelCorpus:
     fingerprint: str  # SHA-256 of the text, and the name of the selection
     selected: NDArray[np.int64] | None = None  # ascending row numbers; None: all rows
     filters: tuple[FilterReport, ...] = ()  # what the filters of data.filters have removed
-    sources: Mapping[str, int] = field(default_factory=dict[str, int])  # of a mixture: rows of the table, by name
+    source_sizes: Mapping[str, int] = field(default_factory=dict[str, int])  # of a mixture: number of rows by name
 
     def __len__(self) -> int:
         return len(self.table if self.selected is None else self.selected)
@@ -188,15 +88,15 @@ class ParallelCorpus:
 
     def source_bounds(self) -> NDArray[np.int64]:
         """Return the first row of each source, and the number of rows: [K + 1]. A single source has no name."""
-        bounds = np.cumsum([0, *self.sources.values()]) if self.sources else np.array([0, len(self.table)])
+        bounds = np.cumsum([0, *self.source_sizes.values()]) if self.source_sizes else np.array([0, len(self.table)])
         return bounds if self.selected is None else np.searchsorted(self.selected, bounds)
 
     def split_sources(self) -> list[ParallelCorpus]:
         """Return the corpus of each source: this one if it has a single source."""
-        if not self.sources:
+        if not self.source_sizes:
             return [self]
         bounds: list[int] = self.source_bounds().tolist()
-        ranges = zip(self.sources, pairwise(bounds), strict=True)
+        ranges = zip(self.source_sizes, pairwise(bounds), strict=True)
         return [self.select(np.arange(first, end), name) for name, (first, end) in ranges]
 
     def sample(self, size: int) -> list[tuple[str, str]]:
@@ -241,7 +141,7 @@ class ParallelCorpus:
         """Return the corpus of some rows, in ascending order. `name` extends its key and fingerprint."""
         selected = rows if self.selected is None else self.selected[rows]
         keys = f"{self.key}-{name}", f"{self.fingerprint}-{name}"
-        return ParallelCorpus(self.table, self.files, *keys, selected, self.filters, self.sources)
+        return ParallelCorpus(self.table, self.files, *keys, selected, self.filters, self.source_sizes)
 
 
 def load_corpus(source: Source, src_lang: str, tgt_lang: str, cache_dir: Path) -> ParallelCorpus:
@@ -319,7 +219,7 @@ def _cache_key(source: Source, columns: tuple[str, str]) -> str:
     elif source.dataset and Path(source.dataset).is_dir():
         files = sorted(_visible_files(Path(source.dataset)))
     states = [file_state(path) for path in files]
-    settings = json.dumps([FORMAT_VERSION, source.model_dump(mode="json", include=READ_KEYS), columns, states])
+    settings = json.dumps([FORMAT_VERSION, source.model_dump(mode="json", include=TABLE_KEYS), columns, states])
     return hashlib.sha256(settings.encode()).hexdigest()[:16]
 
 

@@ -80,7 +80,7 @@ class EncodedCorpus:
 
     def source_bounds(self) -> NDArray[np.int64]:
         """Return the first row of each source of the text, and the number of rows: [K + 1]."""
-        if not self.text.sources:
+        if not self.text.source_sizes:
             return np.array([0, len(self)])
         return np.searchsorted(self.text_rows, self.text.source_bounds()).astype(np.int64)
 

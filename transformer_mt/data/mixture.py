@@ -22,7 +22,7 @@ from transformer_mt.config.section import Section
 from transformer_mt.data.sources import TrainSource
 
 _UNTIL = re.compile(r"([1-9][0-9_]*)(?: *steps?)?|([0-9]+(?:\.[0-9]+)?) *%")
-STREAM = 0x6D6978  # separates these random numbers from others with the same seed
+RNG_STREAM = 0x6D6978  # separates these random numbers from others with the same seed
 
 
 def _normalize_until(value: object) -> object:
@@ -127,7 +127,7 @@ class Mixture:
 
     def choose(self, number: int) -> int:
         """Return the source of batch `number`."""
-        value = np.random.default_rng([self.seed, number, STREAM]).random()
+        value = np.random.default_rng([self.seed, number, RNG_STREAM]).random()
         ends: list[float] = np.cumsum(self.probabilities(number)).tolist()
         return bisect_right(ends, value * ends[-1])
 

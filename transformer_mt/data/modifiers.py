@@ -21,7 +21,7 @@ from transformer_mt.config.section import Section, section_error
 from transformer_mt.data.quality.scripts import UNSPACED
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 
-STREAM = 0x6D6F64  # separates these random numbers from others with the same seed
+RNG_STREAM = 0x6D6F64  # separates these random numbers from others with the same seed
 LETTERS_PER_TYPO = 25
 
 _GRAPHEME = regex.compile(r"\X")
@@ -47,15 +47,15 @@ class ModifierConfig(Section):
     """batches in lower case, on both sides"""
     join: float = Field(default=0.0, ge=0, le=1)
     """batches whose pairs are joined two by two, so that the model learns to keep the boundary of sentences"""
-    no_end: float = Field(default=0.0, ge=0, le=1)
+    drop_end_punctuation: float = Field(default=0.0, ge=0, le=1)
     """pairs without punctuation at the end, on both sides"""
     typos: float = Field(default=0.0, ge=0, le=1)
     """pairs with typing errors in the source: exchanged, missing and double letters"""
     punctuation: float = Field(default=0.0, ge=0, le=1)
     """pairs with missing, double or displaced punctuation inside the source"""
-    copy_numbers: float = Field(default=0.0, ge=0, le=1)
+    replace_numbers: float = Field(default=0.0, ge=0, le=1)
     """pairs whose numbers are replaced by other ones, the same on both sides"""
-    copy_names: float = Field(default=0.0, ge=0, le=1)
+    replace_names: float = Field(default=0.0, ge=0, le=1)
     """pairs in which a name that is the same on both sides is replaced by an invented one"""
 
     @model_validator(mode="after")
@@ -88,16 +88,16 @@ class BatchModifier:
 
     def __call__(self, src: Ids, tgt: Ids, epoch: int, rows: Sequence[int]) -> ModifiedBatch:
         """Return the pairs of some corpus rows as an epoch sees them."""
-        batch_random = random.Random(f"{self.seed} {epoch} {rows[0]} {STREAM}")
-        change_case = self._choose_case(batch_random.random())
-        is_joined = batch_random.random() < self.config.join
-        randoms = [random.Random(f"{self.seed} {epoch} {row} {STREAM + 1}") for row in rows]
-        chosen = [[name for name in PAIR_MODIFIERS if of.random() < getattr(self.config, name)] for of in randoms]
-        changed = [i for i in range(len(rows)) if change_case or chosen[i]]
+        batch_rng = random.Random(f"{self.seed} {epoch} {rows[0]} {RNG_STREAM}")
+        change_case = self._choose_case(batch_rng.random())
+        is_joined = batch_rng.random() < self.config.join
+        rngs = [random.Random(f"{self.seed} {epoch} {row} {RNG_STREAM + 1}") for row in rows]
+        modifiers = [[name for name in PAIR_MODIFIERS if rng.random() < getattr(self.config, name)] for rng in rngs]
+        changed = [i for i in range(len(rows)) if change_case or modifiers[i]]
         pairs = self._decode(src, tgt, [*range(len(rows))] if is_joined else changed)
         for i in changed:
-            for name in chosen[i]:
-                pairs[i] = PAIR_MODIFIERS[name](*pairs[i], randoms[i])
+            for name in modifiers[i]:
+                pairs[i] = PAIR_MODIFIERS[name](*pairs[i], rngs[i])
             if change_case:
                 pairs[i] = change_case(pairs[i][0]), change_case(pairs[i][1])
         src, tgt = self._replace(src, tgt, {i: pairs[i] for i in changed})
@@ -171,18 +171,18 @@ def join_sentences(first: str, second: str) -> str:
     return first.rstrip() + ("" if _UNSPACED_END.search(first) else " ") + second.lstrip()
 
 
-def drop_end_punctuation(src: str, tgt: str, _: random.Random) -> Pair:
+def drop_end_punctuation(src: str, tgt: str, _rng: random.Random) -> Pair:
     """Remove the punctuation at the end of both sides, if both have some and something is left."""
     left = _END_PUNCTUATION.sub("", src), _END_PUNCTUATION.sub("", tgt)
     return left if all(left) and left[0] != src and left[1] != tgt else (src, tgt)
 
 
-def add_typos(src: str, tgt: str, numbers: random.Random) -> Pair:
+def add_typos(src: str, tgt: str, rng: random.Random) -> Pair:
     """Exchange, drop or double letters of the source: one for each `LETTERS_PER_TYPO`, and at least one."""
     graphemes: list[str] = _GRAPHEME.findall(src)
     letters = [i for i, grapheme in enumerate(graphemes) if unicodedata.category(grapheme[0]).startswith("L")]
-    for i in numbers.sample(letters, min(len(letters), max(1, len(letters) // LETTERS_PER_TYPO))):
-        kind = numbers.randrange(3)
+    for i in rng.sample(letters, min(len(letters), max(1, len(letters) // LETTERS_PER_TYPO))):
+        kind = rng.randrange(3)
         if kind == 0 and i + 1 in letters:
             graphemes[i], graphemes[i + 1] = graphemes[i + 1], graphemes[i]
         else:
@@ -191,20 +191,20 @@ def add_typos(src: str, tgt: str, numbers: random.Random) -> Pair:
     return (changed if changed.strip() else src), tgt
 
 
-def disturb_punctuation(src: str, tgt: str, numbers: random.Random) -> Pair:
+def disturb_punctuation(src: str, tgt: str, rng: random.Random) -> Pair:
     """Drop, double or displace each punctuation mark inside the source with a probability of a half."""
 
     def disturb(match: regex.Match[str]) -> str:
-        return numbers.choice([match[0]] * 3 + ["", 2 * match[0], f" {match[0]}"])
+        return rng.choice([match[0]] * 3 + ["", 2 * match[0], f" {match[0]}"])
 
     return _INNER_PUNCTUATION.sub(disturb, src), tgt
 
 
-def replace_numbers(src: str, tgt: str, numbers: random.Random) -> Pair:
+def replace_numbers(src: str, tgt: str, rng: random.Random) -> Pair:
     """Replace each number that occurs once on both sides by another one with as many digits."""
     common = [n for n in _NUMBER.findall(src) if _NUMBER.findall(src).count(n) == 1 == _NUMBER.findall(tgt).count(n)]
     new = {
-        number: str(numbers.randrange(10 ** (len(number) - 1) if len(number) > 1 else 0, 10 ** len(number)))
+        number: str(rng.randrange(10 ** (len(number) - 1) if len(number) > 1 else 0, 10 ** len(number)))
         for number in common
         if number.isascii()
     }
@@ -215,24 +215,24 @@ def replace_numbers(src: str, tgt: str, numbers: random.Random) -> Pair:
     return _NUMBER.sub(replace, src), _NUMBER.sub(replace, tgt)
 
 
-def replace_name(src: str, tgt: str, numbers: random.Random) -> Pair:
+def replace_name(src: str, tgt: str, rng: random.Random) -> Pair:
     """Replace a capitalised word that occurs once inside both sides by its letters in another order."""
     common = [
         name for name in _NAME.findall(src) if src.count(name) == 1 == tgt.count(name) and name in _NAME.findall(tgt)
     ]
     if not common:
         return src, tgt
-    name = numbers.choice(common)
+    name = rng.choice(common)
     letters = [*name.lower()]
-    numbers.shuffle(letters)
+    rng.shuffle(letters)
     invented = "".join(letters).capitalize()
     return src.replace(name, invented), tgt.replace(name, invented)
 
 
 PAIR_MODIFIERS: dict[str, Callable[[str, str, random.Random], Pair]] = {
-    "copy_numbers": replace_numbers,
-    "copy_names": replace_name,
-    "no_end": drop_end_punctuation,
+    "replace_numbers": replace_numbers,
+    "replace_names": replace_name,
+    "drop_end_punctuation": drop_end_punctuation,
     "typos": add_typos,
     "punctuation": disturb_punctuation,
 }

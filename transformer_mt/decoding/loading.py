@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from transformer_mt.data.corpus import DataConfig
+from transformer_mt.data.config import DataConfig
 from transformer_mt.data.tokenizers.config import TokenizerConfig
 from transformer_mt.data.tokenizers.pretrained import kind_of
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
@@ -36,22 +38,23 @@ CORRECTIONS, REPLAY = "corrections", "replay"
 
 @dataclass(frozen=True)
 class CorrectionReport:
-    """What a fine-tuning on corrections has changed."""
+    """What a fine-tuning on corrections has changed: values before and after it."""
 
     run: str  # the new run
     n_corrections: int
-    obeyed: tuple[int, int]  # corrections that the model translates exactly so, before and after
-    bleu: tuple[float, float]  # greedy, on validation pairs of the old run, before and after
+    learned: tuple[int, int]  # corrections that equal the translation of the model
+    bleu: tuple[float, float]  # of greedy translations of validation pairs of the old run
     step: int  # of the best checkpoint; 0: every change was refused
 
 
 def correct_run(
-    run: RunFolder, pairs: Path, name: str, *, tag: str | None = None, max_steps: int, max_loss: float
+    run: RunFolder, pairs: Path, name: str, *, tag: str | None = None, max_steps: int, max_bleu_drop: float
 ) -> CorrectionReport:
     """Fine-tune a run on corrected translations, and report what has changed.
 
-    The new run `name` has a copy of the pairs, and samples of the training and validation pairs of the old run, in the
-    folder `NAME-data` beside it. A checkpoint that loses more than `max_loss` BLEU on the latter is refused.
+    The folder `NAME-data` beside the new run `name` has a copy of the pairs, and samples of the training and validation
+    pairs of the old run. A checkpoint that loses more than `max_bleu_drop` BLEU on the latter is refused. The
+    function resumes an interrupted fine-tuning.
 
     Raises:
         UserError: The pairs cannot be read or contradict each other, or the run or its data cannot be used.
@@ -59,21 +62,22 @@ def correct_run(
     old = configuration.load_run(run, [] if tag is None else [f"decoding.tag={tag}"])
     new = RunFolder(Path(old.runs_dir) / name)
     folder = new.path.with_name(f"{name}-data")
-    for path in (new.path, folder):
-        if path.exists():
-            raise UserError(f"{path}: exists already; remove it, or pass another --name")
-    tagged = next((source for source in old.data.train_sources if source.tag == old.decoding.tag), Source(table=("",)))
-    languages = {"src_lang": tagged.src_lang, "tgt_lang": tagged.tgt_lang}
-    corrections = load_source(old, Source.model_validate({"table": str(pairs), **languages}))
+    if new.path.exists() and not folder.exists():
+        raise UserError(f"{new.path}: is another run; pass another --name")
+    src_lang, tgt_lang = old.data.languages_of(old.decoding.tag)
+    corrections = load_source(old, Source(table=(str(pairs),), src_lang=src_lang, tgt_lang=tgt_lang))
     check_corrections(corrections)
-    config = make_config(old, run, name, corrections, folder, max_steps=max_steps, max_loss=max_loss)
+    if folder.exists() and not is_same_text(folder / CORRECTIONS, corrections):
+        raise UserError(f"{folder}: was made from other corrections; remove it and {new.path}, or pass another --name")
+    config = make_config(old, run, name, corrections, folder, max_steps=max_steps, max_bleu_drop=max_bleu_drop)
     train(config)
     best = new.find_checkpoint("best")
+    matches_before = count_exact_matches(run, corrections, old.decoding.tag)
     first = next(entry["valid/bleu"] for entry in read_metrics(new.metrics) if "valid/bleu" in entry)
     return CorrectionReport(
         str(new.path),
         len(corrections),
-        (count_obeyed(run, corrections, old.decoding.tag), count_obeyed(new, corrections, old.decoding.tag)),
+        (matches_before, count_exact_matches(new, corrections, old.decoding.tag)),
         (first, best.scores["bleu"]),
         best.step,
     )
@@ -93,7 +97,7 @@ def check_corrections(corrections: ParallelCorpus) -> None:
             )
 
 
-def count_obeyed(run: RunFolder, corrections: ParallelCorpus, tag: str | None) -> int:
+def count_exact_matches(run: RunFolder, corrections: ParallelCorpus, tag: str | None) -> int:
     """Return how many sources a run translates exactly as corrected, with its own search."""
     translations = Translator.load(run.path, tag=tag).translate(corrections.column("src"))
     return sum(ours == wanted for ours, wanted in zip(translations, corrections.column("tgt"), strict=True))
@@ -110,25 +114,29 @@ def make_config(
     folder: Path,
     *,
     max_steps: int,
-    max_loss: float,
+    max_bleu_drop: float,
 ) -> Config:
     """Write the text files, and return the configuration of the fine-tuning."""
     tag = old.decoding.tag
     train_text, validation_text = load_split(old, "train"), load_split(old, "validation")
-    with atomic_new_folder(folder) as temporary:
-        write_text(temporary / CORRECTIONS, corrections, copies=count_copies(corrections))
-        replayed = [*write_sources(temporary, "train", train_text, old.data.train_sources, N_REPLAY)]
-        held_out = [*write_sources(temporary, "validation", validation_text, old.data.validation_sources, N_VALIDATION)]
+    replayed = sample_sources(REPLAY, train_text, old.data.train_sources, N_REPLAY)
+    held_out = sample_sources("validation", validation_text, old.data.validation_sources, N_VALIDATION)
+    if not folder.exists():
+        with atomic_new_folder(folder) as temporary:
+            write_text(temporary / CORRECTIONS, corrections, copies=count_copies(corrections))
+            for sample in (*replayed, *held_out):
+                write_text(temporary / sample.name, sample.text)
 
-    def source(file: str, **keys: str | None) -> dict[str, object]:
-        return {"src": str(folder / f"{file}.src"), "tgt": str(folder / f"{file}.tgt"), **keys}
+    def source(name: str, **keys: Any) -> dict[str, Any]:
+        return {"name": name, "src": str(folder / f"{name}.src"), "tgt": str(folder / f"{name}.tgt"), **keys}
 
-    sources = [TrainSource.model_validate({"name": CORRECTIONS, "tag": tag, "weight": 1.0, **source(CORRECTIONS)})]
-    for file, keys in replayed:
-        values = {"name": file.replace("train", REPLAY), "weight": 1 / len(replayed), **source(file, **keys)}
-        sources.append(TrainSource.model_validate(values))
-    validation = [NamedSource.model_validate({"name": file, **source(file, **keys)}) for file, keys in held_out]
-    data = {"train": tuple(sources), "validation": tuple(validation), "filters": (), "stages": (), "temperature": 1.0}
+    sources = [
+        source(CORRECTIONS, tag=tag, weight=1.0),
+        *(source(sample.name, **sample.keys, weight=1 / len(replayed)) for sample in replayed),
+    ]
+    train_sources = tuple(TrainSource.model_validate(values) for values in sources)
+    validation = tuple(NamedSource.model_validate(source(sample.name, **sample.keys)) for sample in held_out)
+    data = {"train": train_sources, "validation": validation, "filters": (), "stages": (), "temperature": 1.0}
     tests = tuple(BehaviourTest(source=src, equals=(tgt,), tag=tag) for src, tgt in dict(corrections).items())
     return old.model_copy(
         update={
@@ -146,24 +154,31 @@ def make_config(
                 patience=None,
                 probes=0,
                 expect=tests,
-                gate={"all": max_loss},
+                gate={"all": max_bleu_drop},
             ),
             "keep": KeepConfig(best=1, last=1),
         }
     )
 
 
-def write_sources(
-    folder: Path, prefix: str, text: ParallelCorpus, sources: Sequence[Source], size: int
-) -> Iterator[tuple[str, dict[str, str | None]]]:
-    """Write a sample of each source of a corpus. Yield the name of its files, and its languages and tag."""
-    parts = text.split_sources()
-    for number, (source, corpus) in enumerate(zip(sources, parts, strict=True)):
-        if not len(corpus):
-            continue  # no pair of this source was held out
-        name = prefix if len(parts) == 1 else f"{prefix}-{number}"
-        write_text(folder / name, corpus.select_evenly(size // len(parts)))
-        yield name, {"src_lang": source.src_lang, "tgt_lang": source.tgt_lang, "tag": source.tag}
+class SourceSample(NamedTuple):
+    """Some pairs of one source of a corpus."""
+
+    name: str  # of its text files and of the new source
+    text: ParallelCorpus
+    keys: dict[str, str | None]  # languages and tag of the source
+
+
+def sample_sources(name: str, corpus: ParallelCorpus, sources: Sequence[Source], size: int) -> list[SourceSample]:
+    """Return about `size` pairs of a corpus, equally many of each source."""
+    texts = corpus.split_sources()
+    samples: list[SourceSample] = []
+    for number, (source, text) in enumerate(zip(sources, texts, strict=True)):
+        if len(text):  # validation pairs that were split off need not come from every source
+            keys = {"src_lang": source.src_lang, "tgt_lang": source.tgt_lang, "tag": source.tag}
+            own_name = name if len(texts) == 1 else f"{name}-{number}"
+            samples.append(SourceSample(own_name, text.select_evenly(size // len(texts)), keys))
+    return samples
 
 
 def count_copies(corrections: ParallelCorpus) -> int:
@@ -180,3 +195,9 @@ def write_text(path: Path, corpus: ParallelCorpus, copies: int = 1) -> None:
     for side in ("src", "tgt"):
         lines = "".join(f"{text}\n" for text in corpus.column(side)) * copies
         path.with_name(f"{path.name}.{side}").write_text(lines, encoding="utf-8", newline="\n")
+
+
+def is_same_text(path: Path, corpus: ParallelCorpus) -> bool:
+    """Return whether `write_text` has written `path` from these pairs, repeated any number of times."""
+    sides = (path.with_name(f"{path.name}.{side}").read_text(encoding="utf-8").split("\n") for side in ("src", "tgt"))
+    return [*corpus] == [*islice(zip(*sides, strict=True), len(corpus))]

@@ -193,7 +193,7 @@ def encode_training(
             f"data.train: none of {len(corpus):,} pairs is left: {dropped.empty:,} have an empty side, "
             f"{dropped.too_long:,} are longer than data.max_length {limit.max_length}"
         )
-    for name, n_pairs in zip(corpus.sources, np.diff(encoded.source_bounds()).tolist(), strict=False):
+    for name, n_pairs in zip(corpus.source_sizes, np.diff(encoded.source_bounds()).tolist(), strict=False):
         if n_pairs == 0:
             raise UserError(
                 f"data.train: no pair of the source {name} is left: they are empty, or longer than data.max_length "

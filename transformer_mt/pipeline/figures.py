@@ -14,7 +14,7 @@ from transformer_mt.training.schedule import ScheduleConfig, make_schedule
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from transformer_mt.data.corpus import DataConfig
+    from transformer_mt.data.config import DataConfig
     from transformer_mt.data.encoding import EncodedCorpus
     from transformer_mt.model.config import ModelConfig
     from transformer_mt.model.transformer import Transformer

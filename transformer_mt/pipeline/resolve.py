@@ -42,7 +42,7 @@ def resolve_config(run: RunFolder, requested: Config) -> Config:
     same_processes = run.read_metadata().get("processes") == launcher.local_world_size()
     keys = ("device", "precision", "threads") if same_processes else ("device", "precision")
     kept = {key: getattr(old, key) for key in keys if getattr(requested, key) == "auto"}
-    kept["data"] = requested.data.with_stages_of(old.data)
+    kept["data"] = requested.data.with_resolved_stages_of(old.data)
     kept["schedule"] = requested.schedule.with_end(old.schedule.total_steps)
     if requested.batches.tokens == "auto":
         kept["batches"] = requested.batches.model_copy(update={"tokens": old.batches.tokens})
@@ -60,7 +60,7 @@ def _resolve_machine_settings(config: Config) -> Config:
             "precision": machine.precision,
             "threads": machine.threads,
             "schedule": config.schedule.with_end(config.train.max_steps),
-            "data": config.data.with_definite_stages(config.train.max_steps),
+            "data": config.data.with_resolved_stages(config.train.max_steps),
         }
     )
 
@@ -95,7 +95,7 @@ def check_data_settings(run: RunFolder, requested: Config) -> None:
         run.check_resumable()
         _refuse_exported(run)
         old = configuration.load_run(run)
-        data = requested.data.with_stages_of(old.data)
+        data = requested.data.with_resolved_stages_of(old.data)
         settings = {"data": data, "tokenizer": requested.tokenizer, "seed": requested.seed}
         check_unchanged(run, old, old.model_copy(update=settings))
 

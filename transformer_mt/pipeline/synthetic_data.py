@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from transformer_mt.config.rendering import render_scalar
-from transformer_mt.data.corpus import DataConfig
+from transformer_mt.data.config import DataConfig
 from transformer_mt.data.language_detection import LanguageDetector
 from transformer_mt.data.languages import primary_language
 from transformer_mt.data.sources import TrainSource
@@ -31,7 +31,7 @@ from transformer_mt.system.files import atomic_file
 SAMPLE_LINES = 1000  # of a file, to detect its language
 CONFIDENCE = 0.99  # probability of another language that stops the command
 TOO_LONG, ROUND_TRIP = "too_long", "round_trip"
-REASONS = {
+DROP_REASONS = {
     "blank": "the line has no text",
     TOO_LONG: "the line has more tokens than the training pairs of the model: split it into sentences",
     **HINTS,
@@ -39,7 +39,7 @@ REASONS = {
 }
 """Reasons to drop a line, each with its meaning or advice."""
 _SUFFIXES = ("", "_column", "_lang")
-EXCHANGED = {
+SWAPPED_KEYS = {
     **{f"src{suffix}": f"tgt{suffix}" for suffix in _SUFFIXES},
     **{f"tgt{suffix}": f"src{suffix}" for suffix in _SUFFIXES},
 }
@@ -55,14 +55,14 @@ class Direction:
     translation_lang: str
 
     @property
-    def is_backward(self) -> bool:
+    def is_backtranslation(self) -> bool:
         """Return whether the translations are the sources of the new pairs."""
         return self.command == "backtranslate"
 
     @property
     def languages(self) -> tuple[str, str]:
         """Return the languages of the new pairs, the source first."""
-        if self.is_backward:
+        if self.is_backtranslation:
             return self.translation_lang, self.text_lang
         return self.text_lang, self.translation_lang
 
@@ -80,10 +80,7 @@ class Direction:
 def read_languages(run: RunFolder, tag: str | None) -> tuple[str, str]:
     """Return the languages that a run translates from and to, with this tag or with that of its configuration."""
     data = run.read_section("data", DataConfig)
-    tag = tag or run.read_section("decoding", DecodingConfig).tag
-    sources = data.train_sources
-    source = next((source for source in sources if source.tag == tag), sources[0])
-    return source.languages(data.src_lang, data.tgt_lang)
+    return data.languages_of(tag or run.read_section("decoding", DecodingConfig).tag)
 
 
 def check_text(path: Path, run: Path, languages: tuple[str, str], errors: Errors, *, any_language: bool) -> None:
@@ -127,7 +124,7 @@ class Candidate:
 
     text: str
     translation: str = ""
-    dropped: str | None = None
+    drop_reason: str | None = None
     chrf: float | None = None  # of the translation back; None: there was none
 
     def to_json(self) -> str:
@@ -148,7 +145,7 @@ class CandidateMaker:
         """Translate some consecutive lines. The number of the first one, counted from 1, seeds the sampling."""
         lengths = [len(ids) if text.strip() else 0 for text, ids in zip(texts, self._encode(texts), strict=True)]
         reasons = (TOO_LONG if n_tokens else "blank" for n_tokens in lengths)
-        candidates = [Candidate(text, dropped=reason) for text, reason in zip(texts, reasons, strict=True)]
+        candidates = [Candidate(text, drop_reason=reason) for text, reason in zip(texts, reasons, strict=True)]
         chosen = [i for i, n_tokens in enumerate(lengths) if 0 < n_tokens <= self.max_tokens]
         numbers = [first_number + i for i in chosen]
         found = self.translator.n_best([texts[i] for i in chosen], lines=numbers, n_best=1)
@@ -163,12 +160,12 @@ class CandidateMaker:
 
     def _translate_back(self, back: TextTranslator, candidates: list[Candidate], first_number: int) -> None:
         """Record the chrF of the translation back of each good candidate, and drop those with a low one."""
-        kept = [i for i, candidate in enumerate(candidates) if candidate.dropped is None]
+        kept = [i for i, candidate in enumerate(candidates) if candidate.drop_reason is None]
         returned = back.translate([candidates[i].translation for i in kept], lines=[first_number + i for i in kept])
         for i, text in zip(kept, returned, strict=True):
             chrf = round(sentence_chrf(text, candidates[i].text), 2)
             reason = ROUND_TRIP if chrf < self.min_chrf else None
-            candidates[i] = replace(candidates[i], chrf=chrf, dropped=reason)
+            candidates[i] = replace(candidates[i], chrf=chrf, drop_reason=reason)
 
 
 def find_fault(text: str, translation: Translation) -> str | None:
@@ -184,7 +181,7 @@ class PairCounts(NamedTuple):
 
     n_lines: int
     n_pairs: int
-    dropped: dict[str, int]  # by reason, in the order of REASONS
+    dropped: dict[str, int]  # by reason, in the order of DROP_REASONS
     mean_chrf: float | None  # of the round trips, before their filter
 
 
@@ -198,15 +195,15 @@ def write_pairs(candidates: Path, direction: Direction, folder: Path) -> PairCou
         src_part.open("wb") as src,
         tgt_part.open("wb") as tgt,
     ):
-        text, translation = (tgt, src) if direction.is_backward else (src, tgt)
+        text, translation = (tgt, src) if direction.is_backtranslation else (src, tgt)
         for candidate in read_candidates(candidates):
-            counts[candidate.dropped] += 1
+            counts[candidate.drop_reason] += 1
             if candidate.chrf is not None:
                 chrf_sum, n_checked = chrf_sum + candidate.chrf, n_checked + 1
-            if candidate.dropped is None:
+            if candidate.drop_reason is None:
                 text.write(f"{candidate.text}\n".encode())
                 translation.write(f"{candidate.translation}\n".encode())
-    dropped = {reason: counts[reason] for reason in REASONS if counts[reason]}
+    dropped = {reason: counts[reason] for reason in DROP_REASONS if counts[reason]}
     mean_chrf = round(chrf_sum / n_checked, 2) if n_checked else None
     return PairCounts(counts.total(), counts[None], dropped, mean_chrf)
 
@@ -230,8 +227,8 @@ def render_training_data(run: RunFolder, direction: Direction, folder: Path) -> 
     for source in () if data.tags else data.train_sources:
         keys = source.model_dump(mode="json", exclude_defaults=True, exclude={"weight", "repeat"})
         names.append(keys.pop("name", "parallel"))
-        if direction.is_backward:
-            keys = {EXCHANGED.get(key, key): value for key, value in keys.items()}
+        if direction.is_backtranslation:
+            keys = {SWAPPED_KEYS.get(key, key): value for key, value in keys.items()}
         ordered = {key: keys[key] for key in TrainSource.model_fields if key in keys}
         lines.append(_render_item({"name": names[-1], **ordered}))
     name = "synthetic"

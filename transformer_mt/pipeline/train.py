@@ -6,7 +6,6 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -14,20 +13,16 @@ import torch
 from transformer_mt.config.rendering import render_yaml
 from transformer_mt.config.root import Config
 from transformer_mt.data.batches import Batch, BatchStream
-from transformer_mt.data.corpus import ParallelCorpus
-from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.data.prefetching import Prefetcher
-from transformer_mt.data.sources import NamedSource
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
-from transformer_mt.evaluation.metrics import Scorer
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.pipeline import training_log
 from transformer_mt.pipeline.data import TrainingData, make_stream, prepare_data
 from transformer_mt.pipeline.resolve import predict_memory, resolve_batch_tokens, resolve_config, warn_early_end
 from transformer_mt.pipeline.run_card import next_commands, write_card
 from transformer_mt.pipeline.test_sets import score_test_sets
-from transformer_mt.pipeline.validation import ValidationSource, Validator
+from transformer_mt.pipeline.validation import make_validator
 from transformer_mt.pipeline.warm_start import WarmStart, find_warm_start
 from transformer_mt.runs import metadata
 from transformer_mt.runs.checkpoints import disk_space_warning, find_resume_checkpoint
@@ -199,10 +194,10 @@ def make_trainer(run: RunFolder, setup: Setup, ranks: Ranks, logger: MetricsLogg
     config, data, stream = setup.config, setup.data, setup.stream
     ema_decay = config.optimizer.ema_decay
     ledger = Ledger(len(data.train), ranks) if config.train.ledger else None
-    sources = [*data.train.text.sources]
+    source_names = [*data.train.text.source_sizes]
     return Trainer(
         train_step=make_train_step(
-            config, setup.machine, ranks, setup.model, partial(halve_batch, stream), ledger, len(sources)
+            config, setup.machine, ranks, setup.model, partial(halve_batch, stream), ledger, len(source_names)
         ),
         prefetcher=Prefetcher(
             stream, config.batches.accumulate, ranks.rank, ranks.size, pin_memory=setup.machine.device.type == "cuda"
@@ -217,7 +212,7 @@ def make_trainer(run: RunFolder, setup: Setup, ranks: Ranks, logger: MetricsLogg
         validation=config.validation,
         keep=config.keep,
         ledger=ledger,
-        sources=sources,
+        source_names=source_names,
         is_warm_start=config.train.init_from is not None,
     )
 
@@ -253,49 +248,6 @@ def halve_batch(stream: BatchStream, batch: Batch) -> list[Batch]:
         raise UserError(f"{lines}: this pair alone does not fit into memory; lower data.max_length or the model size")
     log(f"out of memory: a batch of {len(batch.rows)} pairs is split ({lines})")
     return stream.halve(batch)
-
-
-def make_validator(
-    config: Config,
-    machine: Machine,
-    ranks: Ranks,
-    model: Transformer,
-    tokenizers: TokenizerPair,
-    corpus: EncodedCorpus,
-) -> Validator:
-    """Return the validator of a model on the validation pairs."""
-    parts = list_validation_sources(config, corpus.text)
-    return Validator(
-        model,
-        tokenizers,
-        config.decoding,
-        BatchStream(corpus, tokenizers, config.batches.token_budget, config.seed, tags=[part.tag for part in parts]),
-        list(corpus.text),
-        machine=machine,
-        ranks=ranks,
-        smoothing=config.loss.label_smoothing,
-        scorer=Scorer.from_config(config.scoring, config.data.tgt_lang),
-        probes=config.validation.probes,
-        parts=parts,
-        tests=config.validation.expect,
-        tag=config.decoding.tag,
-    )
-
-
-def list_validation_sources(config: Config, text: ParallelCorpus) -> list[ValidationSource]:
-    """Return the sources of the validation set, with their pairs, tags and scorers."""
-    bounds: list[int] = text.source_bounds().tolist()
-    data = config.data
-    return [
-        ValidationSource(
-            source.name if isinstance(source, NamedSource) else "",
-            first,
-            end,
-            source.tag,
-            Scorer.from_config(config.scoring, source.languages(data.src_lang, data.tgt_lang)[1]),
-        )
-        for source, (first, end) in zip(data.validation_sources, pairwise(bounds), strict=True)
-    ]
 
 
 # --- end of training --------------------------------------------------------------------------------------------------

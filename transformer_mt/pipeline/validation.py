@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 import torch
 
+from transformer_mt.config.root import Config
 from transformer_mt.data.batches import BatchStream
-from transformer_mt.data.behaviour_tests import BehaviourTest, TestResult, check_translations
+from transformer_mt.data.behaviour_tests import BehaviourResult, BehaviourTest, check_translations
+from transformer_mt.data.corpus import ParallelCorpus
+from transformer_mt.data.encoding import EncodedCorpus
+from transformer_mt.data.sources import NamedSource
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.attention_maps import translate_with_attention
 from transformer_mt.decoding.config import DecodingConfig
@@ -111,7 +116,7 @@ class Validator:
             draw=lambda: self.draw(translator),
         )
 
-    def run_tests(self, translator: Translator) -> list[TestResult]:
+    def run_tests(self, translator: Translator) -> list[BehaviourResult]:
         """Translate the behaviour tests on all ranks, and check the translations."""
         texts = self.ranks.shard([test.source for test in self.tests])
         translations = translator.translate(texts, tags=self.ranks.shard(self.test_tags))
@@ -142,12 +147,14 @@ class Validator:
         was_training = model.training
         model.eval()
         sums = torch.zeros(3, device=self.machine.device)
-        by_source = torch.zeros(2, len(self.stream.sources), device=self.machine.device)  # [2, K] nll and labels
+        by_source = torch.zeros(
+            2, len(self.stream.bucketed_sources), device=self.machine.device
+        )  # [2, K] nll and labels
         for batch in self.stream.shortest_first(self.ranks.rank, self.ranks.size):
             with self.machine.autocast():
                 loss, nll, _ = batch_loss(model, batch.to(self.machine.device), self.smoothing)
             sums += torch.stack([loss, nll, torch.full_like(nll, batch.n_tgt)])
-            by_source[:, batch.source] += torch.stack([nll, torch.full_like(nll, batch.n_tgt)])
+            by_source[:, batch.source_index] += torch.stack([nll, torch.full_like(nll, batch.n_tgt)])
         model.train(was_training)
         sums, by_source = self.ranks.all_reduce_sum([sums, by_source])
         total_loss, total_nll, n_labels = map(float, sums)
@@ -157,3 +164,46 @@ class Validator:
             source_nll = cast(list[float], (by_source[0] / by_source[1]).tolist())
             scores |= {f"nll/{part.name}": value for part, value in zip(self.parts, source_nll, strict=True)}
         return scores
+
+
+def make_validator(
+    config: Config,
+    machine: Machine,
+    ranks: Ranks,
+    model: Transformer,
+    tokenizers: TokenizerPair,
+    corpus: EncodedCorpus,
+) -> Validator:
+    """Return the validator of a model on the validation pairs."""
+    parts = list_validation_sources(config, corpus.text)
+    return Validator(
+        model,
+        tokenizers,
+        config.decoding,
+        BatchStream(corpus, tokenizers, config.batches.token_budget, config.seed, tags=[part.tag for part in parts]),
+        list(corpus.text),
+        machine=machine,
+        ranks=ranks,
+        smoothing=config.loss.label_smoothing,
+        scorer=Scorer.from_config(config.scoring, config.data.tgt_lang),
+        probes=config.validation.probes,
+        parts=parts,
+        tests=config.validation.expect,
+        tag=config.decoding.tag,
+    )
+
+
+def list_validation_sources(config: Config, text: ParallelCorpus) -> list[ValidationSource]:
+    """Return the sources of the validation set, with their pairs, tags and scorers."""
+    bounds: list[int] = text.source_bounds().tolist()
+    data = config.data
+    return [
+        ValidationSource(
+            source.name if isinstance(source, NamedSource) else "",
+            first,
+            end,
+            source.tag,
+            Scorer.from_config(config.scoring, source.languages(data.src_lang, data.tgt_lang)[1]),
+        )
+        for source, (first, end) in zip(data.validation_sources, pairwise(bounds), strict=True)
+    ]

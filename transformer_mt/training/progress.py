@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -93,6 +94,20 @@ class ValidationConfig(Section):
     """a checkpoint that fails a behaviour test is never the best one; if all fail, tmt train ends with an error"""
     gate: dict[str, float] = Field(default={})
     """BLEU that a validation source (or all) may lose after a warm start; one that loses more is never the best"""
+
+    def problems(self, sources: Sequence[str], is_warm_start: bool) -> Iterator[tuple[tuple[str, ...], str]]:
+        """Yield each contradiction: the keys below `validation`, and a message. `sources` are the named sources."""
+        for key in ("metric", "expect_all"):
+            if not self.expect and getattr(self, key) in ("expect", True):
+                yield (key,), "needs behaviour tests: set validation.expect"
+        names = ["all", *sources]
+        for name, limit in self.gate.items():
+            if name not in names:
+                yield ("gate", name), f"no validation source has this name; choose from {', '.join(names)}"
+            elif limit < 0:
+                yield ("gate", name), f"{limit:g}: write the BLEU that may be lost, 0 or more"
+        if self.gate and not is_warm_start:
+            yield ("gate",), "compares with the weights of a warm start: set train.init_from, or remove it"
 
 
 @dataclass

@@ -125,7 +125,7 @@ class TrainStep:
         """Append the sums of the sources, which are 0 for all but the source of the batch."""
         if not self.n_sources:
             return result
-        is_source = torch.arange(self.n_sources, device=result.sums.device) == batch.source  # [K]
+        is_source = torch.arange(self.n_sources, device=result.sums.device) == batch.source_index  # [K]
         by_source = [result.sums[number] * is_source for number in (1, 4)]  # nll and n_tgt
         return result._replace(sums=torch.cat([result.sums, *by_source]))
 

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import cast
 
 import torch
@@ -25,6 +25,7 @@ from transformer_mt.training.cross_entropy import perplexity
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.ema import ExponentialMovingAverage
 from transformer_mt.training.ledger import Ledger
+from transformer_mt.training.log_window import LogWindow
 from transformer_mt.training.metrics_logger import MetricsLogger
 from transformer_mt.training.progress import Milestone, Progress, TrainConfig, ValidationConfig
 from transformer_mt.training.schedule import Schedule
@@ -33,43 +34,6 @@ from transformer_mt.training.validation_result import ValidationResult
 
 MAX_SKIPPED = 20  # steps in a row with a gradient that is not finite; then the run rolls back
 MAX_ROLLBACKS = 2
-
-
-@dataclass
-class LogWindow:
-    """Sums over the steps since the last log entry."""
-
-    loss: float = 0.0
-    nll: float = 0.0
-    consistency: float = 0.0
-    n_src: float = 0.0
-    n_tgt: float = 0.0
-    n_padded: float = 0.0
-    grad_norm: float = 0.0  # of the last step
-    seconds: float = 0.0
-    seconds_waiting: float = 0.0  # for batches; part of `seconds`
-    source_nll: dict[str, float] = field(default_factory=dict[str, float])  # by name of the source of a mixture
-    source_n_tgt: dict[str, float] = field(default_factory=dict[str, float])
-
-    def add(self, metrics: StepMetrics[float], sources: Sequence[str]) -> None:
-        """Add the sums of one step."""
-        for name, nll, n_tgt in zip(sources, metrics.source_nll, metrics.source_n_tgt, strict=True):
-            self.source_nll[name] = self.source_nll.get(name, 0.0) + nll
-            self.source_n_tgt[name] = self.source_n_tgt.get(name, 0.0) + n_tgt
-        self.loss += metrics.loss
-        self.nll += metrics.nll
-        self.consistency += metrics.consistency
-        self.n_src += metrics.n_src
-        self.n_tgt += metrics.n_tgt
-        self.n_padded += metrics.n_padded
-
-    def source_scalars(self) -> dict[str, float]:
-        """Return the loss of each source of a mixture, and its share of the target tokens."""
-        scalars: dict[str, float] = {}
-        for name, n_tgt in self.source_n_tgt.items():
-            scalars[f"train/nll/{name}"] = self.source_nll[name] / (n_tgt or math.nan)
-            scalars[f"train/share/{name}"] = n_tgt / (self.n_tgt or math.nan)
-        return scalars
 
 
 class Trainer:
@@ -93,13 +57,13 @@ class Trainer:
         validation: ValidationConfig,
         keep: KeepConfig,
         ledger: Ledger | None = None,
-        sources: Sequence[str] = (),
+        source_names: Sequence[str] = (),
         is_warm_start: bool = False,
     ) -> None:
-        """`sources` has the names of the sources of a mixture. A warm start is validated before the first step."""
+        """`source_names` are those of the sources of a mixture. A warm start is validated before the first step."""
         self.is_warm_start = is_warm_start
         self.last_rejection: str | None = None  # why the last validated checkpoint cannot be the best one
-        self.sources = sources
+        self.source_names = source_names
         self.train_step, self.prefetcher, self.schedule, self.ema = train_step, prefetcher, schedule, ema
         self.validate, self.run, self.logger, self.ranks = validate, run, logger, ranks
         self.config, self.validation, self.keep, self.ledger = config, validation, keep, ledger
@@ -187,7 +151,7 @@ class Trainer:
             self.progress.splits += int(metrics.n_splits)
             if math.isfinite(metrics.grad_norm):
                 self.progress.skipped_in_a_row = 0
-                self.window.add(metrics, self.sources)
+                self.window.add(metrics, self.source_names)
             else:
                 self.count_skipped(step, first_batch, loss_is_finite=math.isfinite(metrics.loss))
 

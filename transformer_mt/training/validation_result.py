@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from transformer_mt.data.behaviour_tests import TestResult
+from transformer_mt.data.behaviour_tests import BehaviourResult
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,7 +20,7 @@ class ValidationResult(NamedTuple):
     samples: list[str]  # blocks of lines for the log
     markdown: dict[str, str]  # name -> text for TensorBoard
     warning: str | None  # about degenerate output
-    tests: Sequence[TestResult]  # of the behaviour tests
+    tests: Sequence[BehaviourResult]  # of the behaviour tests
     draw: Callable[[], dict[str, Figure]]  # draws the figures by name
 
     def describe_failed_tests(self) -> str | None:

@@ -1,0 +1,121 @@
+"""The options of the commands that translate and score: translate, score, evaluate and compare."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from transformer_mt.cli.arguments import (
+    add_ensemble,
+    add_json,
+    add_kind_of_text,
+    add_loading,
+    add_output,
+    add_sampling,
+    add_search,
+    add_tag,
+)
+
+
+def add_translate(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `tmt translate`."""
+    add = parser.add_argument
+    add("run", type=Path, metavar="RUN", help="a run folder, such as runs/quickstart")
+    help = "text to translate (default: --input, else standard input, or a prompt on a terminal)"
+    add("texts", nargs="*", default=[], metavar="text", help=help)
+    help = "tmt (default) or ctranslate2; with ctranslate2, RUN is a folder made by tmt export --to ctranslate2"
+    add("--engine", choices=("tmt", "ctranslate2"), default="tmt", help=help)
+    help = "number of translations per line, best first; text format: always N lines, some may be empty"
+    add("--n-best", type=int, metavar="N", help=help)
+    add_loading(parser)
+    add_ensemble(parser)
+
+    add = parser.add_argument_group("input and output").add_argument
+    add("--input", type=Path, metavar="F", help="translate the lines of a file (plain or .gz)")
+    add_output(add, "--input and --output")
+    help = "force the translation of line N to begin with line N of this file"
+    add("--prefix", type=Path, metavar="F", help=help)
+    help = (
+        "split lines into sentences and translate each: long (default): lines with more tokens than the training pairs "
+        "had; always: all lines; never: none, and lines too long for the model are truncated"
+    )
+    add("--split-sentences", choices=("long", "always", "never"), default="long", help=help)
+    help = "text (default): translations; tsv: line, rank, score, score per token, text; json: one object per line"
+    add("--format", choices=("text", "tsv", "json"), default="text", help=help)
+    help = "text format: print log-probability and its mean per token before each translation, separated by tabs"
+    add("--scores", action="store_true", help=help)
+    help = "add the word alignment, from the cross-attention: 0-0 1-2 (source word - target word)"
+    add("--alignments", action="store_true", help=help)
+
+    add_search(parser)
+    add_sampling(parser, "sample --n-best translations")
+
+
+def add_score(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `tmt score`."""
+    parser.description = (
+        "Compute the log-probability of line N of G as a translation of line N of F, to rank and filter pairs. "
+        "The score of a pair is -inf if a line is blank, or longer than the model supports (with a warning)."
+    )
+    add = parser.add_argument
+    add("run", type=Path, metavar="RUN", help="a run folder")
+    add("--src", type=Path, required=True, metavar="F", help="source sentences (plain or .gz)")
+    add("--tgt", type=Path, required=True, metavar="G", help="their translations, line by line")
+    add_output(add, "--output")
+    help = (
+        "text (default): natural log-probability including EOS, and its mean per token; tsv: line, rank (always 1), "
+        "both scores, translation; json: one object per line, with tokens"
+    )
+    add("--format", choices=("text", "tsv", "json"), default="text", help=help)
+    add("--batch-tokens", type=int, metavar="N", help="maximum padded target tokens per batch (CPU: at most 2048)")
+    add_tag(parser)
+    add_loading(parser)
+    add_ensemble(parser)
+
+
+def add_evaluate(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `tmt evaluate`."""
+    parser.description = (
+        "Compute BLEU, chrF, chrF++ and TER (edits per 100 words: lower is better) with sacreBLEU, with signatures and "
+        "95 % intervals from 1,000 bootstrap resamples. Score a run, or a file of translations (--hyp F --ref G). "
+        "TER is left out for th, lo, km, my and bo, which have no spaces between words."
+    )
+    add = parser.add_argument
+    add("run", type=Path, nargs="?", metavar="RUN", help="a run folder")
+    add("--src", type=Path, metavar="F", help="source sentences (default: test sets of the run)")
+    help = "reference translations, line by line; for a run, raw text or Moses tokens like its training data"
+    add("--ref", type=Path, metavar="G", help=help)
+    add("--set", metavar="NAME", help="one test set of the run (default: all)")
+    help = "run the behaviour tests of this YAML file, or starter; the exit status is 1 if one fails"
+    add("--expect", metavar="F", help=help)
+    help = "multi30k: add metric P of the Multi30k papers (BLEU of lower-cased Moses tokens)"
+    add("--paper", choices=("multi30k",), help=help)
+    add_json(parser)
+    add("--show", type=int, metavar="N", help="print the first N translations")
+    add("--output", type=Path, metavar="OUT", help="write the translations to this file, one per line")
+    add_loading(parser)
+    add_ensemble(parser)
+    add = parser.add_argument_group("a file instead of a run").add_argument
+    add("--hyp", type=Path, metavar="F", help="translations to score, line by line")
+    add_kind_of_text(add)
+    add_search(parser)
+
+
+def add_compare(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `tmt compare`."""
+    parser.description = (
+        "Compute BLEU, chrF, chrF++ and TER of each system, and test them against the first by paired bootstrap "
+        "resampling and by approximate randomisation. Also print scores by reference length and by word frequency, "
+        "and the sentences whose translations differ most in chrF."
+    )
+    add = parser.add_argument
+    add("systems", type=Path, nargs="+", metavar="SYSTEM", help="run folders, or files of translations")
+    add("--src", type=Path, metavar="F", help="source sentences, line by line; required for runs")
+    add("--ref", type=Path, required=True, metavar="G", help="reference translations, line by line")
+    help = "target text in which to count word frequencies (default: training text of the first run)"
+    add("--train", type=Path, metavar="F", help=help)
+    add("--show", type=int, default=5, metavar="N", help="print the N sentences that differ most (5)")
+    add_json(parser)
+    add_loading(parser)
+    add_kind_of_text(parser.add_argument_group("only if all systems are files").add_argument)
+    add_search(parser)
