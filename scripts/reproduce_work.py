@@ -39,15 +39,15 @@ class System(NamedTuple):
 
 
 class Text(NamedTuple):
-    """A recipe for a synthetic text: a translation of the training sources, of the training targets (back-translation),
-    or of another synthetic text."""
+    """A recipe for synthetic pairs: translations of the training sources (distillation), of the training targets
+    (back-translation), or of the sources of other synthetic pairs."""
 
     name: str
     teacher: System
     seeds: int = 1  # number of teacher seeds in the ensemble
     backward: bool = False
     options: tuple[str, ...] = ()
-    source: Text | None = None  # synthetic text to translate; None: the training text
+    source: Text | None = None  # synthetic pairs whose sources are translated; None: the training text
 
     def with_overrides(self, overrides: Sequence[str]) -> Text:
         """Return this recipe with more overrides for its teachers."""
@@ -101,7 +101,7 @@ class SystemRun:
             teacher = replace(teacher, src_lang=self.tgt_lang, tgt_lang=self.src_lang, scored=(VALIDATION,))
         teachers = tuple(replace(teacher, seed=seed) for seed in range(1, text.seeds + 1))
         source = self.synthetic(text.source) if text.source else None
-        return SyntheticText(text.name, teachers, text.options, source)
+        return SyntheticText(text.name, teachers, text.options, source, text.backward)
 
     def data_settings(self) -> Iterator[str]:
         """Yield the overrides for training and validation data."""
@@ -134,7 +134,7 @@ class SystemRun:
 
     def is_outdated(self) -> bool:
         """Return whether a synthetic text is newer than this run."""
-        texts = [text.file for text in self.dependencies]
+        texts = [text.made for text in self.dependencies]
         return bool(texts) and self.run.exists() and not is_up_to_date(self.run.tokenizer, texts)
 
     def is_averaged(self) -> bool:
@@ -149,41 +149,46 @@ class SystemRun:
 
 @dataclass(frozen=True)
 class SyntheticText:
-    """A task that translates the training text, or another synthetic text, with an ensemble of teachers."""
+    """A task that makes training pairs with an ensemble of teachers, by `tmt distill` or `tmt backtranslate`."""
 
     name: str
     teachers: tuple[SystemRun, ...]
     options: tuple[str, ...] = ()
     source: SyntheticText | None = None
+    backward: bool = False
 
     @property
     def dependencies(self) -> tuple[Task, ...]:
-        """The teachers, and the text to translate if it is synthetic."""
+        """The teachers, and the pairs whose sources are translated if they are synthetic."""
         return (*self.teachers, self.source) if self.source else self.teachers
 
     @property
-    def file(self) -> Path:
-        return TEXT / f"train.{ensemble_name(self.teachers)}-{self.name}.{self.teachers[0].tgt_lang}"
+    def folder(self) -> Path:
+        return TEXT / f"{ensemble_name(self.teachers)}-{self.name}"
+
+    @property
+    def made(self) -> Path:
+        """The file that the folder gets last."""
+        return self.folder / "candidates.jsonl"
 
     @property
     def original(self) -> Path:
         """The text to translate."""
-        return self.source.file if self.source else self.teachers[0].files("train")[0]
+        return (self.source.folder if self.source else TEXT) / f"train.{self.teachers[0].src_lang}"
 
     def pair(self, student: SystemRun) -> tuple[Path, Path]:
-        """Return source and target file for a student: the translated text is paired with its original."""
-        forward = self.teachers[0].tgt_lang == student.tgt_lang
-        return (self.original, self.file) if forward else (self.file, self.original)
+        """Return source and target file for a student."""
+        return self.folder / f"train.{student.src_lang}", self.folder / f"train.{student.tgt_lang}"
 
     def execute(self) -> None:
-        """Translate if the result is outdated. Resume an interrupted translation."""
+        """Make the pairs if they are outdated. Resume an interrupted command."""
         sources = [self.original, *(teacher.scored_run.config for teacher in self.teachers)]
-        part = self.file.with_name(f"{self.file.name}.part")
-        if not is_up_to_date(self.file, sources):
-            if not is_up_to_date(part, sources):
-                part.unlink(missing_ok=True)
-            words = (*models(self.teachers), *self.options, "--resume", "--input", self.original, "--output", self.file)
-            tmt("translate", *words, threads=self.teachers[0].threads)
+        if is_up_to_date(self.made, sources):
+            return
+        if self.folder.exists() and not is_up_to_date(self.made.with_name(f"{self.made.name}.part"), sources):
+            delete_folder(self.folder)
+        words = (*models(self.teachers), *self.options, "--resume", "--mono", self.original, "--output", self.folder)
+        tmt("backtranslate" if self.backward else "distill", *words, threads=self.teachers[0].threads)
 
 
 def write_preprocessed_texts(data: Path, lang: str) -> None:

@@ -19,6 +19,7 @@ import reproduce_work
 import trainings
 
 from transformer_mt.config import root as configuration
+from transformer_mt.data.sources import Source
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import FORMAT, RunFolder
 
@@ -40,10 +41,16 @@ WRONG = [
     *(["--pair", "ende"], ["--pair", "en-xx"], ["--jobs", "0"], ["--jobs", "00"], ["--screen", "x"], *RESERVED),
     *(["--screen", "adam", "--system", "tiny"], ["--data", "pyproject.toml"]),
 ]
-TAUGHT, DRAWN_TAUGHT = (f"train.screened-en-de-ensemble-of-2-{name}.de" for name in ("taught", "drawn-taught"))
-BACK, DRAWN = (f"train.screened-de-en-1-{name}.en" for name in ("back", "drawn"))
-PAIR = "train.en", "train.de"
-TRAINED_ON = [PAIR, ("train.en", TAUGHT), (BACK, "train.de"), (DRAWN, "train.de"), (DRAWN, DRAWN_TAUGHT)]
+TAUGHT, DRAWN_TAUGHT = (f"screened-en-de-ensemble-of-2-{name}" for name in ("taught", "drawn-taught"))
+BACK, DRAWN = (f"screened-de-en-1-{name}" for name in ("back", "drawn"))
+PAIR = "text/train.en", "text/train.de"
+TRAINED_ON = [PAIR, *((f"{name}/train.en", f"{name}/train.de") for name in (TAUGHT, BACK, DRAWN, DRAWN_TAUGHT))]
+
+
+def named_pairs(source: Source) -> list[tuple[str, str]]:
+    """Return both files of each pair, each with the name of its folder."""
+    pairs = ((Path(src), Path(tgt)) for src, tgt in zip(source.src, source.tgt, strict=True))
+    return [(f"{src.parent.name}/{src.name}", f"{tgt.parent.name}/{tgt.name}") for src, tgt in pairs]
 
 
 @pytest.fixture
@@ -97,15 +104,14 @@ def test_reproduce_trains_teachers_and_students(
 ) -> None:
     monkeypatch.setattr(reproduce, "SYSTEMS", {"distilled": reproduce.DISTILLED})
     arguments = ["multi30k", "--data", str(data), "--seeds", "1", "--jobs", "2", *SMALL]
-    arguments += ["schedule.warmup_steps=1", "schedule.decay_steps=1"]
+    arguments += ["model.d_model=32", "model.d_ff=64", "batches.tokens=512", "train.max_steps=60"]  # learn to end
+    arguments += ["schedule.warmup_steps=5", "schedule.decay_steps=20", "validation.every=60"]
+    arguments += ["decoding.max_length_offset=16"]
     monkeypatch.setattr(sys, "argv", ["reproduce.py", *arguments])
     reproduce.main()
     assert capsys.readouterr().out.splitlines()[-1].startswith("| `distilled` | ")
     trained_on = configuration.load(Path("runs/multi30k/distilled-en-de-1/config.yaml")).data.train_sources[0]
-    assert [
-        (Path(src).name, Path(tgt).name) for src, tgt in zip(trained_on.src, trained_on.tgt, strict=True)
-    ] == TRAINED_ON
-    assert {Path(file).read_bytes().count(b"\n") for file in (*trained_on.src, *trained_on.tgt)} == {25}
+    assert named_pairs(trained_on) == TRAINED_ON
     made = {path: path.stat().st_mtime_ns for path in Path("runs/multi30k").glob("*-last/**/*")}
     assert len(made) > 12  # of four models
 
@@ -160,18 +166,17 @@ def test_students_start_after_their_teachers_and_restart_with_new_texts(
         work.run.tokenizer.write_text("", encoding="utf-8")
         for part in work.scored:
             work.scores_file(part).write_text(json.dumps(scores), encoding="utf-8")
-        train = configuration.load(
-            reproduce_work.CONFIGS / work.system.config, [*work.data_settings()]
-        ).data.train_sources[0]
-        trained_on[work.name] = [
-            (Path(src).name, Path(tgt).name) for src, tgt in zip(train.src, train.tgt, strict=True)
-        ]
+        config = configuration.load(reproduce_work.CONFIGS / work.system.config, [*work.data_settings()])
+        trained_on[work.name] = named_pairs(config.data.train_sources[0])
 
     def tmt(*words: object, threads: int | None = None) -> str:
-        if words[0] == "translate":
+        if words[0] in ("distill", "backtranslate"):
             teachers = [Path(str(word)).name for word in words if str(word).endswith("-last")]
-            events.append((*teachers, Path(str(words[-3])).name, Path(str(words[-1])).name))
-            Path(str(words[-1])).write_text("", encoding="utf-8")
+            mono, folder = Path(str(words[-3])), Path(str(words[-1]))
+            events.append((words[0], *teachers, f"{mono.parent.name}/{mono.name}", folder.name))
+            folder.mkdir()
+            for name in ("train.en", "train.de", "candidates.jsonl"):
+                (folder / name).write_text("", encoding="utf-8")
         return json.dumps(scores)
 
     monkeypatch.setattr(reproduce_work.SystemRun, "execute", execute)
@@ -186,10 +191,10 @@ def test_students_start_after_their_teachers_and_restart_with_new_texts(
         assert events == [
             *[(teacher, parts, False) for teacher in forward],
             (backward, parts[:1], False),
-            (*ensemble, "train.en", TAUGHT),
-            (f"{backward}-last", "train.de", BACK),
-            (f"{backward}-last", "train.de", DRAWN),
-            (*ensemble, DRAWN, DRAWN_TAUGHT),
+            ("distill", *ensemble, "text/train.en", TAUGHT),
+            ("backtranslate", f"{backward}-last", "text/train.de", BACK),
+            ("backtranslate", f"{backward}-last", "text/train.de", DRAWN),
+            ("distill", *ensemble, f"{DRAWN}/train.en", DRAWN_TAUGHT),
             *[(f"distilled-en-de-{seed}", parts, is_outdated) for seed in (1, 2)],
         ]
         events.clear()
@@ -210,17 +215,18 @@ def test_an_interrupted_translation_is_resumed_unless_its_source_changed(
     made = reproduce_work.SyntheticText(
         "taught", (reproduce_work.SystemRun(reproduce.FAST, 1, "en", "de", ("val",), 1),)
     )
-    part = made.file.with_name(f"{made.file.name}.part")
+    part = made.made.with_name("candidates.jsonl.part")
     text.write_bytes(b"one two\n" * 1100 + b"\xff\n")
     with pytest.raises(UserError, match="ended with status 2"):
         made.execute()
-    part.write_bytes(b"!" + part.read_bytes()[1:])
+    part.write_bytes(part.read_bytes().replace(b'"one two"', b'"One two"', 1))
     text.write_bytes(b"one two\n" * 1101)
     if not is_outdated:
         os.utime(part)
-    made.execute()
-    written = made.file.read_bytes()
-    assert written.count(b"\n") == 1101 and written.startswith(b"!") is not is_outdated
+    with pytest.raises(UserError, match="ended with status 2"):  # after the last record: the tiny model is too bad
+        made.execute()
+    written = made.made.read_bytes()
+    assert written.count(b"\n") == 1101 and (b'"One two"' in written) is not is_outdated
 
 
 def test_screened_changes_are_valid_overrides() -> None:
