@@ -1,0 +1,162 @@
+"""Train on Multi30k with and without data.modifiers, and print BLEU on clean, upper-case, lower-case and noisy text.
+
+    python scripts/measure_modifiers.py [section.key=value ...] --folder F [--steps N] [--jobs N]
+
+`--folder` contains Multi30k as text: train, val and test_2016_flickr, each as .en and .de. Both models have
+configs/multi30k_en_de.yaml. The upper-case and lower-case copies of the test set change both sides. The noisy copy
+changes the sources only: in every tenth word of four letters or more, one letter is dropped, doubled, exchanged with
+the next one or replaced, and every second sentence loses its last character. Runs go to runs/modifiers; finished ones
+are kept, and interrupted ones are resumed. `section.key=value` overrides the configuration of both trainings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from trainings import (
+    CONFIGS,
+    data_source,
+    existing_folder,
+    positive_int,
+    refuse_reserved_keys,
+    run_script,
+    run_tasks,
+    tmt,
+)
+
+from transformer_mt.data.text_files import read_lines
+from transformer_mt.runs.folder import RunFolder
+from transformer_mt.system.files import write_text
+
+RUNS = Path("runs/modifiers")
+MODIFIERS = {"upper": 0.1, "lower": 0.1, "typos": 0.3, "drop_end_punctuation": 0.1, "punctuation": 0.1}
+NOISY_WORDS = 0.1  # share of the words with at least four letters
+
+
+class Training(NamedTuple):
+    """The training of one model."""
+
+    name: str
+    modifiers: str  # the section of the configuration, as JSON
+    n_steps: int
+    folder: Path
+    overrides: tuple[str, ...]
+    dependencies = ()
+
+    @property
+    def run(self) -> RunFolder:
+        return RunFolder(RUNS / self.name)
+
+    def execute(self) -> None:
+        """Train and score. A finished training is only read."""
+        tests = ", ".join(f"{name}: {files(RUNS / name)}" for name in ("clean", *COPIES))
+        tmt(
+            *("train", "--config", CONFIGS / "multi30k_en_de.yaml", f"name={self.name}", f"runs_dir={RUNS}", "seed=1"),
+            *(f"data.train={files(self.folder / 'train')}", f"data.validation={files(self.folder / 'val')}"),
+            *(f"data.test={{{tests}}}", f"data.modifiers={self.modifiers}"),
+            *(f"train.max_steps={self.n_steps}", "threads=1", *self.overrides),
+            log=RUNS / f"{self.name}.log",
+            threads=1,
+        )
+
+
+def files(path: Path) -> str:
+    """Return the value of a data source with both sides of a text."""
+    return data_source((path.with_name(f"{path.name}.en"), path.with_name(f"{path.name}.de")))
+
+
+# --- copies of the test set -------------------------------------------------------------------------------------------
+
+
+def upper(text: str, language: str, rng: random.Random) -> str:
+    """Return a line in upper case."""
+    return text.upper()
+
+
+def lower(text: str, language: str, rng: random.Random) -> str:
+    """Return a line in lower case."""
+    return text.lower()
+
+
+def noisy(text: str, language: str, rng: random.Random) -> str:
+    """Return a source with wrong letters, and sometimes without its last character. A reference does not change."""
+    if language == "de":
+        return text
+    words = [misspell(word, rng) if len(word) > 3 and rng.random() < NOISY_WORDS else word for word in text.split(" ")]
+    return " ".join(words)[: -1 if rng.random() < 0.5 else None]
+
+
+def misspell(word: str, rng: random.Random) -> str:
+    """Drop, double, exchange or replace one letter."""
+    i = rng.randrange(len(word) - 1)
+    before, letter, following, after = word[:i], word[i], word[i + 1], word[i + 2 :]
+    other = rng.choice("abcdefghijklmnopqrstuvwxyz")
+    changed = rng.choice([following, 2 * letter + following, following + letter, other + following])
+    return before + changed + after
+
+
+COPIES: dict[str, Callable[[str, str, random.Random], str]] = {"upper": upper, "lower": lower, "noisy": noisy}
+
+
+def write_tests(folder: Path) -> None:
+    """Write the test set and its copies."""
+    RUNS.mkdir(parents=True, exist_ok=True)
+    for language in ("en", "de"):
+        lines = [*read_lines(folder / f"test_2016_flickr.{language}")]
+        write_lines(RUNS / f"clean.{language}", lines)
+        for name, change in COPIES.items():
+            rng = random.Random(1)
+            write_lines(RUNS / f"{name}.{language}", [change(line, language, rng) for line in lines])
+
+
+def write_lines(path: Path, lines: list[str]) -> None:
+    """Write a text, unless the file has it already: a resumed training expects an unchanged file."""
+    content = "".join(f"{line}\n" for line in lines)
+    if not path.exists() or path.read_text(encoding="utf-8") != content:
+        write_text(path, content)
+
+
+# --- report -----------------------------------------------------------------------------------------------------------
+
+
+def main() -> None:
+    args = read_arguments()
+    write_tests(args.folder)
+    overrides = tuple(args.overrides)
+    plain = Training("plain", "{}", args.steps, args.folder, overrides)
+    modified = Training("modified", json.dumps(MODIFIERS), args.steps, args.folder, overrides)
+    run_tasks([plain, modified], args.jobs)
+    without, with_modifiers = (read_bleu(training.run) for training in (plain, modified))
+    print("| test | without | with | gap closed |\n|---|---|---|---|")
+    for name in ("clean", *COPIES):
+        gap, gain = without["clean"] - without[name], with_modifiers[name] - without[name]
+        closed = "" if name == "clean" else f"{gain / gap:.0%}"
+        print(f"| {name} | {without[name]:.2f} | {with_modifiers[name]:.2f} | {closed} |")
+    speeds = [training.run.read_metadata()["hours"] for training in (plain, modified)]
+    print(f"\nhours: {speeds[0]:.2f} without, {speeds[1]:.2f} with")
+
+
+def read_bleu(run: RunFolder) -> dict[str, float]:
+    """Return BLEU of each test set."""
+    record: dict[str, Any] = run.read_metadata()
+    return {name: scores["bleu"]["value"] for name, scores in record["test"].items()}
+
+
+def read_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="overrides for both trainings")
+    parser.add_argument("--folder", type=existing_folder, required=True, help="contains the corpus (.en, .de)")
+    parser.add_argument("--steps", type=positive_int, default=1500, metavar="N", help="steps of each training (1500)")
+    parser.add_argument("--jobs", type=positive_int, default=1, help="parallel trainings, each with one CPU thread")
+    args = parser.parse_intermixed_args()
+    refuse_reserved_keys(parser, args.overrides)
+    return args
+
+
+if __name__ == "__main__":
+    run_script(main)
