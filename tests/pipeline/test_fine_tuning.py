@@ -105,6 +105,8 @@ def test_behaviour_tests_catch_what_the_training_data_lack(folder: Path, tmt: Tm
         json.loads(line) for line in RunFolder(Path("runs/bad")).metrics.read_text(encoding="utf-8").splitlines()
     ]
     assert [entry["valid/expect"] for entry in entries if "valid/expect" in entry][-1] == 0.5
+    card = RunFolder(Path("runs/bad")).readme.read_text(encoding="utf-8")
+    assert "- 1 of 2 pass\n" in card and "| white | white green blue white | " in card and '| lacks "weiß" |' in card
     done = tmt("evaluate", "runs/bad", "--expect", "tests.yaml")
     assert done.returncode == 1 and "1 of 2 behaviour tests pass" in done.stdout
     done = tmt("evaluate", "runs/good", "--expect", "tests.yaml", "--json", "--beam", "1")

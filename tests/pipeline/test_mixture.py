@@ -109,8 +109,8 @@ def test_check_and_prepare_accept_several_sources(folder: Path, tmt: Tmt) -> Non
     assert found["sizes"] == {
         "train.de": 64,
         "train.fr": 64,
-        "validation.0": 64,
-        "validation.1": 64,
+        "validation.de": 64,
+        "validation.fr": 64,
         "german": 64,
         "french": 64,
     }

@@ -18,7 +18,7 @@ from transformer_mt.data.quality.check_runner import check_pairs
 from transformer_mt.data.quality.filter_base import SIDE_NAMES, PairExample
 from transformer_mt.data.quality.findings import N_SHOWN, CorpusReport, Finding, Histogram
 from transformer_mt.data.quality.scripts import split_units
-from transformer_mt.data.sources import Source, TrainSource
+from transformer_mt.data.sources import NamedSource, Source
 from transformer_mt.data.text_files import read_lines
 from transformer_mt.data.tokenizers.components import BYTE_TOKENS
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
@@ -44,8 +44,11 @@ def check_corpus(config: Config, tokenizers: TokenizerPair | None, workers: int 
         UserError: A source cannot be read.
     """
     data = config.data
-    train = {f"train.{s.name}" if isinstance(s, TrainSource) else "train": s for s in data.train_sources}
-    held_out = {key.removeprefix("test."): source for key, source in data.held_out_sources()}
+    train = {f"train.{s.name}" if isinstance(s, NamedSource) else "train": s for s in data.train_sources}
+    held_out = {
+        f"validation.{source.name}" if isinstance(source, NamedSource) else key.removeprefix("test."): source
+        for key, source in data.held_out_sources()
+    }
     try:
         corpora = {name: load_source(config, source) for name, source in {**train, **held_out}.items()}
     except UserError:

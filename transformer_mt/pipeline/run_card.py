@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from shlex import quote
 from typing import Any
 
 from transformer_mt.config.root import Config
+from transformer_mt.evaluation.samples import markdown_table
 from transformer_mt.runs.folder import CheckpointInfo, RunFolder, rank_checkpoints
 from transformer_mt.system.files import write_text
 from transformer_mt.training.metrics_logger import by_source
@@ -44,6 +45,7 @@ def render_card(run: RunFolder, config: Config, record: Mapping[str, Any], best:
         "",
         "## Scores",
         *_scores(record, best),
+        *(_behaviour_tests(best.tests) if best and best.tests else ()),
         "",
         "## Next commands",
         "",
@@ -94,3 +96,13 @@ def _scores(record: Mapping[str, Any], best: CheckpointInfo | None) -> Iterator[
         for metric, score in scores.items():
             step = record["tested"]["step"]
             yield f"- {name}, at step {step:,}: {metric} {score['value']:.2f} (`{score['signature']}`)"
+
+
+def _behaviour_tests(tests: Sequence[Mapping[str, str | None]]) -> Iterator[str]:
+    """Yield how many behaviour tests pass, and a table of the others."""
+    failed = [
+        [str(test[key]) for key in ("title", "source", "translation", "problem")] for test in tests if test["problem"]
+    ]
+    yield from ("", "## Behaviour tests", f"- {len(tests) - len(failed)} of {len(tests)} pass")
+    if failed:
+        yield from ("", markdown_table(("test", "source", "translation", "problem"), failed))

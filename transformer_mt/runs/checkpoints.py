@@ -45,6 +45,7 @@ def save(info: CheckpointInfo, model: nn.Module, state: State | None) -> None:
                 "scores": info.scores,
                 "stopped": info.stopped,
                 "is_rejected": info.is_rejected,
+                "tests": info.tests,
             }
             write_manifest(folder / CHECKPOINT, description)
             (folder / WEIGHTS).chmod((folder / CHECKPOINT).stat().st_mode)  # safetensors ignores the umask

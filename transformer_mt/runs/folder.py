@@ -60,6 +60,7 @@ class CheckpointInfo:
     scores: dict[str, float]
     stopped: bool = False  # written at a stop signal, not at a step where a checkpoint was due
     is_rejected: bool = False  # by validation.gate or validation.expect_all: it is never the best one
+    tests: list[dict[str, str | None]] = field(default_factory=list[dict[str, str | None]])  # of validation.expect
     files: dict[str, Any] = field(default_factory=dict[str, Any], compare=False)  # size and checksum by file name
 
     @classmethod
@@ -69,8 +70,16 @@ class CheckpointInfo:
         found = read_manifest(path)
         if found.get("step") != int(folder.name.removeprefix("step-")):
             raise CorruptFileError(path, "belongs to another step")
-        stopped, is_rejected = found.get("stopped", False), found.get("is_rejected", False)
-        return cls(folder, found["step"], found["metric"], found["scores"], stopped, is_rejected, found["files"])
+        return cls(
+            folder,
+            found["step"],
+            found["metric"],
+            found["scores"],
+            stopped=found.get("stopped", False),
+            is_rejected=found.get("is_rejected", False),
+            tests=found.get("tests", []),
+            files=found["files"],
+        )
 
     @property
     def score(self) -> float | None:

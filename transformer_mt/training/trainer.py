@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from transformer_mt.data.batches import StreamPosition
+from transformer_mt.data.behaviour_tests import BehaviourResult
 from transformer_mt.data.prefetching import Prefetcher
 from transformer_mt.errors import Interrupted, UserError
 from transformer_mt.runs import checkpoints
@@ -223,7 +224,7 @@ class Trainer:
         self.last_rejection = rejection
         if rejection and not is_warming_up:
             log_rank0(f"step {progress.step:,}  not a candidate for the best checkpoint: {rejection}")
-        self.save(result.scores, is_rejected=rejection is not None)
+        self.save(result.scores, is_rejected=rejection is not None, tests=result.tests)
         self.logger.log_figures(progress.step, result.draw)  # last, so that a failure to draw costs no checkpoint
 
     def average_parameters(self) -> AbstractContextManager[dict[str, Tensor] | None]:
@@ -232,7 +233,14 @@ class Trainer:
 
     # --- checkpoints --------------------------------------------------------------------------------------------------
 
-    def save(self, scores: dict[str, float], *, stopped: bool = False, is_rejected: bool = False) -> None:
+    def save(
+        self,
+        scores: dict[str, float],
+        *,
+        stopped: bool = False,
+        is_rejected: bool = False,
+        tests: Sequence[BehaviourResult] = (),
+    ) -> None:
         """Write a checkpoint of this step, then delete those that `keep` does not list."""
         self.flush_metrics()
         self.update_time()
@@ -241,7 +249,8 @@ class Trainer:
         self.logger.flush()
         step = self.progress.step
         folder, metric = self.run.checkpoint_folder(step), self.validation.metric
-        info = CheckpointInfo(folder, step, metric, scores, stopped=stopped, is_rejected=is_rejected)
+        results = [test._asdict() for test in tests]
+        info = CheckpointInfo(folder, step, metric, scores, stopped=stopped, is_rejected=is_rejected, tests=results)
         with self.average_parameters() as raw_weights:
             checkpoints.save(info, self.train_step.model, self.state(raw_weights))
         self.prune_checkpoints()
