@@ -130,6 +130,7 @@ def test_an_existing_file_is_replaced_only_with_force(corpus: Path, tmt: Tmt) ->
         (("few", "few"), ("are the same file",)),
         (("a.en", "missing"), ("missing: no such file",)),
         (("a.en", "."), (".: is a directory",)),
+        (("a.en", "a.de", "--src-lang", "de", "--tgt-lang", "en"), ("the source seems to be in en", "exchange")),
         (("a.en", "numbers.de"), ("tgt: the language cannot be detected", "--tgt-lang")),
         (("a.en", "a.de", "--tgt-lang", "en"), ("source and target are both en",)),
         (("a.en", "a.de", "--out", "nowhere/x.yaml"), ("there is no folder nowhere",)),

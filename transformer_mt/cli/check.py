@@ -60,6 +60,7 @@ def run(args: argparse.Namespace) -> None:
             write_text(args.html, render_html(report))
         except OSError as error:
             raise UserError(f"--html {args.html}: cannot be written: {error.strerror}") from None
+        print(f"\nthe page is {args.html}", file=sys.stderr if args.json else sys.stdout, flush=True)
     sys.exit(report.severity)
 
 

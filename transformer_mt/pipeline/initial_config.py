@@ -74,13 +74,7 @@ def write_initial_config(
     source = _make_source(files, found)
     statistics = inspect_pairs(read_source(source, found or ("src", "tgt")))
     _check_statistics(statistics, files)
-    src = src_lang or _detect("src", statistics.src)
-    tgt = tgt_lang or _detect("tgt", statistics.tgt)
-    if src == tgt:
-        raise UserError(
-            f"{' and '.join(map(str, files))}: source and target are both {src}; if that is wrong, pass --src-lang "
-            "and --tgt-lang"
-        )
+    src, tgt = _choose_languages(statistics, files, src_lang, tgt_lang)
     languages = [
         Setting("data", "src_lang", src, "given" if src_lang else "detected"),
         Setting("data", "tgt_lang", tgt, "given" if tgt_lang else "detected"),
@@ -181,13 +175,25 @@ def _check_statistics(statistics: CorpusStatistics, files: Sequence[Path]) -> No
         )
 
 
-def _detect(side: str, statistics: SideStatistics) -> str:
-    language = detect_language(statistics.sample)
-    if language is None:
+def _choose_languages(
+    statistics: CorpusStatistics, files: Sequence[Path], src_lang: str | None, tgt_lang: str | None
+) -> tuple[str, str]:
+    """Return the given languages, or the detected ones. Raises `UserError` if both are equal or exchanged."""
+    names = " and ".join(map(str, files))
+    detected_src, detected_tgt = (detect_language(side.sample) for side in (statistics.src, statistics.tgt))
+    for side, language in (("src", src_lang or detected_src), ("tgt", tgt_lang or detected_tgt)):
+        if language is None:
+            raise UserError(
+                f"{side}: the language cannot be detected, because the text has no words; pass it as --{side}-lang"
+            )
+    src, tgt = str(src_lang or detected_src), str(tgt_lang or detected_tgt)
+    if src == tgt:
+        raise UserError(f"{names}: source and target are both {src}; if that is wrong, pass --src-lang and --tgt-lang")
+    if (src, tgt) == (detected_tgt, detected_src):
         raise UserError(
-            f"{side}: the language cannot be detected, because the text has no words; pass it as --{side}-lang"
+            f"{names}: the source seems to be in {tgt} and the target in {src}; exchange --src-lang and --tgt-lang"
         )
-    return language
+    return src, tgt
 
 
 # --- text -------------------------------------------------------------------------------------------------------------

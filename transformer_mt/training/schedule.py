@@ -53,20 +53,18 @@ class ScheduleConfig(Section):
             yield (
                 "warmup_steps",
                 f"the warm-up takes {self.warmup_steps:,} of {total:,} steps: lower this below {total:,}, "
-                f"or raise {self._end_to_raise()}",
+                f"or raise {self._end_key()}",
             )
         elif self.kind == "wsd" and (self.decay_steps or 0) > total - self.warmup_steps:
             yield (
                 "decay_steps",
                 f"{total - self.warmup_steps:,} of {total:,} steps are left after the warm-up: lower this, "
-                f"or raise {self._end_to_raise()}",
+                f"or raise {self._end_key()}",
             )
 
-    def _end_to_raise(self) -> str:
-        """Return the key that sets the end of the curve, with a hint for resumed runs."""
-        if self.total_steps is None:
-            return "train.max_steps (for a resumed run: set schedule.total_steps as in its config.yaml)"
-        return f"total_steps{RESUMED_HINT}"
+    def _end_key(self) -> str:
+        """Return the key that sets the end of the curve."""
+        return "train.max_steps" if self.total_steps is None else "total_steps"
 
     def with_end(self, max_steps: int | None) -> ScheduleConfig:
         """Return the same settings with `total_steps` filled in, if the kind needs it."""

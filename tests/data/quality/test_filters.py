@@ -143,9 +143,10 @@ def test_duplicates_are_found_across_blocks(apply: Apply, monkeypatch: pytest.Mo
 def test_overlap_ignores_case_spaces_and_punctuation(of: str, kept: list[int], apply: Apply) -> None:
     train = [("a dog  RUNS", "etwas"), ("something", "Ein Hund rennt!"), ("A dog runs.", "ein hund rennt")]
     pairs = [*train, ("other", "anderes")]
-    found = apply(pairs, {"overlap": {"of": of}}, validation=[("x", "y")], news=[("A dog runs!", "Ein Hund rennt.")])
+    news = [("x", "y"), ("A dog runs!", "Ein Hund rennt.")]
+    found = apply(pairs, {"overlap": {"of": of}}, validation=[("x", "y")], news=news)
     assert [*found] == [*(train[i] for i in kept), ("other", "anderes")]
-    assert {example.reason.partition(" is in ")[2] for example in found.filters[0].examples} == {"news"}
+    assert {example.reason.partition(" is that of ")[2] for example in found.filters[0].examples} == {"pair 2 of news"}
 
 
 @pytest.mark.parametrize("filter_", [{"duplicate": {"of": "src"}}, "overlap", {"overlap": {"of": "src"}}])

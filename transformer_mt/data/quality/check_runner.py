@@ -220,7 +220,10 @@ def summarize_check(check: CorpusCheck, found: CheckCounts, total: int) -> Findi
         if share >= check.warning_share
         else Severity.OK
     )
-    return Finding(check.group, check.name, severity, check.message, count, total, examples, check.remedy)
+    remedy = check.remedy
+    if severity is Severity.ERROR and check.error_advice:
+        remedy = f"{check.error_advice} otherwise: {remedy}"
+    return Finding(check.group, check.name, severity, check.message, count, total, examples, remedy)
 
 
 def _unknown_languages(languages: tuple[str, str], total: int) -> Iterator[Finding]:

@@ -111,20 +111,21 @@ class OverlapFilter(Filter):
 
     def make_function(self, context: FilterContext) -> FilterFunction:
         """Hash the held-out sets."""
-        known = {
-            (side, name): hash_side(*texts, side, normalized=True)
-            for name, texts in held_out_columns(context.held_out).items()
-            for side in _compared_sides(self.of)
-        }
+        known: dict[tuple[ComparedSide, str], tuple[Hashes, NDArray[np.intp]]] = {}
+        for name, texts in held_out_columns(context.held_out).items():
+            for side in _compared_sides(self.of):
+                hashes, rows = np.unique(hash_side(*texts, side, normalized=True), return_index=True)
+                known[side, name] = hashes, rows
 
         def apply(block: Block) -> dict[int, str]:
             reasons: dict[int, str] = {}
             for side in _compared_sides(self.of):
                 hashes = hash_side(block.src, block.tgt, side, normalized=True)
-                for (known_side, name), others in known.items():
+                for (known_side, name), (others, rows) in known.items():
                     if known_side == side:
                         for i in np.flatnonzero(np.isin(hashes, others) & has_text(hashes)).tolist():
-                            reasons.setdefault(i, f"{_COMPARED_NAMES[side]} is in {name}")
+                            pair = int(rows[np.searchsorted(others, hashes[i])]) + 1
+                            reasons.setdefault(i, f"{_COMPARED_NAMES[side]} is that of pair {pair:,} of {name}")
             return dict(sorted(reasons.items()))
 
         return apply
