@@ -34,7 +34,7 @@ from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.files import write_text
 
 RUNS = Path("runs/modifiers")
-MODIFIERS = {"upper": 0.1, "lower": 0.1, "typos": 0.3, "drop_end_punctuation": 0.1, "punctuation": 0.1}
+MODIFIERS = {"upper": 0.05, "lower": 0.05, "typos": 0.2, "drop_end_punctuation": 0.05, "punctuation": 0.05}
 NOISY_WORDS = 0.1  # share of the words with at least four letters
 
 
@@ -151,7 +151,7 @@ def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="overrides for both trainings")
     parser.add_argument("--folder", type=existing_folder, required=True, help="contains the corpus (.en, .de)")
-    parser.add_argument("--steps", type=positive_int, default=1500, metavar="N", help="steps of each training (1500)")
+    parser.add_argument("--steps", type=positive_int, default=3000, metavar="N", help="steps of each training (3000)")
     parser.add_argument("--jobs", type=positive_int, default=1, help="parallel trainings, each with one CPU thread")
     args = parser.parse_intermixed_args()
     refuse_reserved_keys(parser, args.overrides)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from transformer_mt.data.modifiers import (
     PAIR_MODIFIERS,
     BatchModifier,
     ModifierConfig,
+    PairsToLearnFrom,
     join_sentences,
     title_case,
 )
@@ -227,3 +229,12 @@ def test_wrong_modifiers_are_refused(text: str, message: str, tmp_path: Path) ->
     with pytest.raises(UserError) as caught:
         configuration.load(path)
     assert message in str(caught.value) and str(caught.value).startswith(f"{path}:5: ")
+
+
+def test_a_vocabulary_is_learned_from_text_with_changed_case() -> None:
+    pairs = [("one two", "eins zwei")] * 400
+    found = PairsToLearnFrom(pairs, ModifierConfig(upper=0.25, title=0.25), 1)
+    counts = Counter(found)
+    assert counts.keys() == {("one two", "eins zwei"), ("ONE TWO", "EINS ZWEI"), ("One Two", "Eins Zwei")}
+    assert 60 < counts["ONE TWO", "EINS ZWEI"] < 140 and len(found) == 400
+    assert [*found] == [*found]

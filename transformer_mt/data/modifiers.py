@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import regex
@@ -19,7 +19,7 @@ from pydantic import Field, model_validator
 
 from transformer_mt.config.section import Section, section_error
 from transformer_mt.data.quality.scripts import UNSPACED
-from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
+from transformer_mt.data.tokenizers.tokenizer import Pairs, TokenizerPair
 
 RNG_STREAM = 0x6D6F64  # separates these random numbers from others with the same seed
 LETTERS_PER_TYPO = 25
@@ -89,7 +89,7 @@ class BatchModifier:
     def __call__(self, src: Ids, tgt: Ids, epoch: int, rows: Sequence[int]) -> ModifiedBatch:
         """Return the pairs of some corpus rows as an epoch sees them."""
         batch_rng = random.Random(f"{self.seed} {epoch} {rows[0]} {RNG_STREAM}")
-        change_case = self._choose_case(batch_rng.random())
+        change_case = choose_case(self.config, batch_rng.random())
         is_joined = batch_rng.random() < self.config.join
         rngs = [random.Random(f"{self.seed} {epoch} {row} {RNG_STREAM + 1}") for row in rows]
         modifiers = [[name for name in PAIR_MODIFIERS if rng.random() < getattr(self.config, name)] for rng in rngs]
@@ -102,18 +102,6 @@ class BatchModifier:
                 pairs[i] = change_case(pairs[i][0]), change_case(pairs[i][1])
         src, tgt = self._replace(src, tgt, {i: pairs[i] for i in changed})
         return self._join(src, tgt, pairs) if is_joined else ModifiedBatch(src, tgt, [*range(len(rows))])
-
-    def _choose_case(self, value: float) -> Callable[[str], str] | None:
-        """Return the change of case that a random number from 0 to 1 selects."""
-        for probability, change in (
-            (self.config.upper, str.upper),
-            (self.config.title, title_case),
-            (self.config.lower, str.lower),
-        ):
-            if value < probability:
-                return change
-            value -= probability
-        return None
 
     def _decode(self, src: Ids, tgt: Ids, indices: Sequence[int]) -> dict[int, Pair]:
         sides = (
@@ -158,7 +146,36 @@ class BatchModifier:
         return result
 
 
+class PairsToLearnFrom:
+    """Training pairs from which a vocabulary is learned, with the modifiers' changes of case.
+
+    Without them, each word in capitals would be spelled letter by letter. The pairs may be iterated several times.
+    """
+
+    def __init__(self, pairs: Pairs, config: ModifierConfig, seed: int) -> None:
+        self._pairs, self._config, self._seed = pairs, config, seed
+
+    def __len__(self) -> int:
+        return len(self._pairs)
+
+    def __iter__(self) -> Iterator[Pair]:
+        """Yield the pairs in order."""
+        rng = random.Random(f"{self._seed} {RNG_STREAM + 2}")
+        for src, tgt in self._pairs:
+            change_case = choose_case(self._config, rng.random())
+            yield (change_case(src), change_case(tgt)) if change_case else (src, tgt)
+
+
 # --- modifications of text --------------------------------------------------------------------------------------------
+
+
+def choose_case(config: ModifierConfig, value: float) -> Callable[[str], str] | None:
+    """Return the change of case that a random number from 0 to 1 selects, or None."""
+    for probability, change in ((config.upper, str.upper), (config.title, title_case), (config.lower, str.lower)):
+        if value < probability:
+            return change
+        value -= probability
+    return None
 
 
 def title_case(text: str) -> str:
