@@ -45,7 +45,13 @@ def test_message_about_missing_arguments_names_no_optional_one(command: str, mis
         (("config", "nope.yaml"), ("nope.yaml: no such file",)),
         (("config", "tiny.yaml", "seed=x"), ("command line: seed: Input should be a valid integer",)),
         (("translate",), ("arguments are required",)),
-        (("translate", "runs/nope", "one"), ("runs/nope: no such run folder; `tmt train` makes one",)),
+        (
+            ("translate", "runs/nope", "one"),
+            (
+                "runs/nope: no such run folder",
+                "`tmt train` makes one",
+            ),
+        ),
         (("translate", "tiny.yaml", "one"), ("tiny.yaml: is a file, not a run folder; pass the folder of its run",)),
         (("translate", "W/folder", "one"), ("W/folder: is not a run folder (it has no run.json)",)),
         (("translate", "RUN", "one", "--input", "F"), ("give texts or --input, not both",)),

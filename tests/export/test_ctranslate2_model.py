@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from transformer_mt.config import root as configuration
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.decoding.text_translator import TextTranslator
 from transformer_mt.decoding.translator import Translator
+from transformer_mt.errors import UserError
 from transformer_mt.export import ctranslate2_model
 from transformer_mt.export.ctranslate2_support import unsupported_model
 from transformer_mt.export.ctranslate2_translator import CTranslate2Translator
@@ -176,8 +178,9 @@ def test_qk_norm_would_give_wrong_scores(make_translator: MakeTranslator, tmp_pa
                     object.__setattr__(getattr(theirs, name), norm, found)
     spec.validate()
     spec.save(str(tmp_path))
-    found = compare(translator, load_exported(tmp_path, translator), sources())
-    assert found.score_difference > 0.01
+    with suppress(UserError):  # CTranslate2 may also return NaN
+        found = compare(translator, load_exported(tmp_path, translator), sources())
+        assert found.score_difference > 0.01
 
 
 def test_the_parity_check_finds_different_weights(make_translator: MakeTranslator, tmp_path: Path) -> None:

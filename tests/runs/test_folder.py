@@ -104,7 +104,7 @@ def test_exported_model_is_refused_with_a_command_to_type(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("which", "message"),
     [
-        ("missing", "no such run folder; `tmt train` makes one"),
+        ("missing", "no such run folder .looked in .*; `tmt train` makes one"),
         ("file", "is a file, not a run folder; pass the folder"),
     ],
 )

@@ -55,6 +55,8 @@ class Tree:
         inner = values
         for key in path[:-1]:
             child = inner.get(key)
+            if isinstance(child, list):
+                raise UserError(f"{location}: {'.'.join(path)}: replace the whole list, not an item of it")
             inner[key] = {**cast(dict[str, Value], child)} if isinstance(child, dict) else {}
             inner = cast(dict[str, Value], inner[key])
         inner[path[-1]] = value
@@ -89,7 +91,7 @@ def read_yaml(path: Path) -> Tree:
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
+        raise UserError(f"{path}: no such file (looked in {Path.cwd()})") from None
     except IsADirectoryError:
         raise UserError(f"{path}: is a directory; pass a YAML file") from None
     except UnicodeDecodeError as error:
@@ -98,7 +100,7 @@ def read_yaml(path: Path) -> Tree:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
     values, locations = _parse(text, str(path))
     if values is None:
-        raise UserError(f"{path}: is empty; `tmt config` prints every key")
+        raise UserError(f"{path}: is empty; it must hold keys and values")
     if not isinstance(values, dict):
         raise UserError(f"{path}: must hold keys and values (`key: value`) at its top level")
     return Tree(cast(dict[str, Value], values), locations)

@@ -12,7 +12,7 @@ from typing import cast
 from transformer_mt.config.rendering import render_scalar
 from transformer_mt.config.section import check_folder_name
 from transformer_mt.data.inspection import CorpusStatistics, SideStatistics, inspect_pairs
-from transformer_mt.data.language_detection import detect_language
+from transformer_mt.data.language_detection import LanguageDetector, detect_language
 from transformer_mt.data.sources import Source, read_source
 from transformer_mt.data.tables import column_names, is_table
 from transformer_mt.data.text_files import check_is_file
@@ -21,6 +21,7 @@ from transformer_mt.pipeline.size_presets import MIN_LEXICON_PAIRS, Setting, cho
 from transformer_mt.system.files import write_text
 
 COLUMN_NAME = re.compile(r"[\w-]{1,40}")  # other text in the first line of a table is taken for a sentence pair
+CONFIDENCE = 0.99  # probability of another language that is reported
 HEAD_BYTES = 1 << 16  # of a file, in which zero bytes are searched
 
 
@@ -75,9 +76,12 @@ def write_initial_config(
     statistics = inspect_pairs(read_source(source, found or ("src", "tgt")))
     _check_statistics(statistics, files)
     src, tgt = _choose_languages(statistics, files, src_lang, tgt_lang)
+    reasons = [
+        _explain_language(given, side) for given, side in ((src_lang, statistics.src), (tgt_lang, statistics.tgt))
+    ]
     languages = [
-        Setting("data", "src_lang", src, "given" if src_lang else "detected"),
-        Setting("data", "tgt_lang", tgt, "given" if tgt_lang else "detected"),
+        Setting("data", "src_lang", src, reasons[0]),
+        Setting("data", "tgt_lang", tgt, reasons[1]),
         Setting("data", "train", _source_keys(source, (src, tgt)), "paths are relative to the folder of the command"),
     ]
     settings = [*languages, *choose_settings(statistics, tgt)]
@@ -194,6 +198,16 @@ def _choose_languages(
             f"{names}: the source seems to be in {tgt} and the target in {src}; exchange --src-lang and --tgt-lang"
         )
     return src, tgt
+
+
+def _explain_language(given: str | None, side: SideStatistics) -> str:
+    """Return where a language comes from, with a warning if the text seems to be in another one."""
+    if given is None:
+        return "detected"
+    if not LanguageDetector.load().knows(given):
+        return "given"
+    other = LanguageDetector.load().find_other_language("\n".join(side.sample), given, CONFIDENCE)
+    return "given" if other is None else f"given, but the text seems to be in {other}"
 
 
 # --- text -------------------------------------------------------------------------------------------------------------

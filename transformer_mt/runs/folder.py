@@ -139,7 +139,9 @@ class RunFolder:
         if run.path.is_file():
             raise UserError(f"{run.path}: is a file, not a run folder; pass the folder of its run, such as runs/mine")
         if not run.path.is_dir():
-            raise UserError(f"{run.path}: no such run folder; `tmt train` makes one under runs/")
+            raise UserError(
+                f"{run.path}: no such run folder (looked in {Path.cwd()}); `tmt train` makes one under runs/"
+            )
         if not run.exists() and (run.path / EXPORT).exists():
             raise UserError(
                 f"{run.path}: is a model for another engine ({EXPORT}); use the run that it was exported from, or "
