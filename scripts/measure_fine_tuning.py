@@ -86,7 +86,7 @@ def correct(old: RunFolder, test: ParallelCorpus, work: Path) -> None:
     table = work / "corrections.tsv"
     table.write_text("\n".join([f"{config.data.src_lang}\t{config.data.tgt_lang}", *lines, ""]), encoding="utf-8")
     start = time.monotonic()
-    report = correct_run(old, table, f"{old.path.name}-corrected", max_steps=200, max_bleu_drop=0.3)
+    report = correct_run(old, table, f"{old.path.name}-corrected", max_steps=200, max_bleu_drop=1.5)
     seconds = time.monotonic() - start
     others = test.select(np.arange(N_CORRECTIONS, len(test)), "others")
     before, after = (score(run, others, "best") for run in (old, RunFolder(Path(report.run))))

@@ -346,8 +346,8 @@ def test_base_with_a_zero_byte_is_refused(write: Write) -> None:
         ("model..d=1", "command line: model..d=1: an override is section.key=value"),
         ("seed=[1", "command line: seed:1: not valid YAML"),
         ("name=exp #1", 'command line: name: YAML reads everything after " #" as a comment'),
-        ("name=runs/x", 'command line: name: "runs/x" cannot be the name of the run\'s folder: use no slash'),
-        ('name="a\\0b"', 'command line: name: "a\0b" cannot be the name of the run\'s folder'),
+        ("name=runs/x", 'command line: name: "runs/x" cannot be the name of a folder: use no slash'),
+        ('name="a\\0b"', 'command line: name: "a\0b" cannot be the name of a folder'),
         (
             "train.max_steps=1" + 15 * "0",
             "command line: train.max_steps: Input should be less than",

@@ -10,6 +10,7 @@ import pytest
 import yaml
 from helpers import Tmt, assert_succeeded, assert_user_error
 
+from transformer_mt.config import root as configuration
 from transformer_mt.runs.folder import RunFolder
 
 COLORS = {"en": "red blue green white", "de": "rot blau grün weiß", "no": "rød blå grønn hvit"}
@@ -99,7 +100,7 @@ def test_behaviour_tests_catch_what_the_training_data_lack(folder: Path, tmt: Tm
     bad = tmt(
         "train", write_config("bad", {"src": "t.en", "tgt": "bad.de"}, expect=tests, data=held_out, expect_all=True)
     )
-    assert_user_error(bad, "runs/bad: no checkpoint passes all behaviour tests (validation.expect_all)")
+    assert_user_error(bad, "runs/bad: every checkpoint was rejected", "1 of 2 behaviour tests fail")
     assert '1 of 2 behaviour tests fail (white: lacks "weiß")' in bad.stderr
     entries = [
         json.loads(line) for line in RunFolder(Path("runs/bad")).metrics.read_text(encoding="utf-8").splitlines()
@@ -131,19 +132,45 @@ def write_corrections(*pairs: tuple[str, str]) -> None:
 
 def test_corrections_are_learned_and_the_rest_is_kept(german_run: str, tmt: Tmt) -> None:
     write_corrections(("red red red red", "rot"), ("blue blue blue blue", "blau rot"))
-    done = tmt("correct", german_run, "--pairs", "edits.tsv", "--json")
-    report = json.loads(assert_succeeded(done))
+    command = ("correct", german_run, "--pairs", "edits.tsv", "--max-bleu-drop", "0.3")
+    report = json.loads(assert_succeeded(tmt(*command, "--json")))
     assert report["learned"] == [0, 2] and report["n_corrections"] == 2 and report["step"] > 0
     assert report["bleu"][1] >= report["bleu"][0] - 0.3
-    done = tmt("translate", "runs/german-corrected", stdin=b"red red red red\ngreen white blue green\n")
-    assert done.stdout == "rot\ngrün wei\u00df blau grün\n"
-    again = json.loads(assert_succeeded(tmt("correct", german_run, "--pairs", "edits.tsv", "--json")))
+    assert tmt("translate", "runs/german-corrected", stdin=b"red red red red\n").stdout == "rot\n"
+    again = json.loads(assert_succeeded(tmt(*command, "--json")))
     assert again == report, "a finished run is only read"
     write_corrections(("red red red red", "blau"))
-    refused = tmt("correct", german_run, "--pairs", "edits.tsv")
+    refused = tmt(*command)
     assert_user_error(refused, "runs/german-corrected-data: was made from other corrections")
     write_corrections(("red red red red", "rot"))
     assert_user_error(tmt("correct", german_run, "--pairs", "edits.tsv", "--name", "german"), "german: is another run")
+
+
+def test_a_changed_list_of_corrections_is_not_taken_for_the_same(german_run: str, tmt: Tmt) -> None:
+    write_corrections(("red red red red", "rot "), ("blue blue blue blue", "blau rot"))
+    assert tmt("correct", german_run, "--pairs", "edits.tsv", "--steps", "2", "--name", "new").returncode in (0, 1)
+    assert set(Path("runs/new-data/corrections.tgt").read_text().splitlines()) == {"rot", "blau rot"}
+    refused = tmt(
+        "correct", german_run, "--pairs", "edits.tsv", "--steps", "2", "--name", "new", "--max-bleu-drop", "9"
+    )
+    assert_user_error(refused, "runs/new: was made with other options", "remove runs/new and runs/new-data")
+    write_corrections(("red red red red", "rot"))
+    refused = tmt("correct", german_run, "--pairs", "edits.tsv", "--steps", "2", "--name", "new")
+    assert_user_error(refused, "runs/new-data: was made from other corrections")
+
+
+def test_a_tag_must_be_known_before_anything_is_written(old_run: str, tmt: Tmt) -> None:
+    write_corrections(("red red red red", "rot"))
+    assert_user_error(tmt("correct", old_run, "--pairs", "edits.tsv"), "--tag: runs/old: the model needs a tag")
+    assert_user_error(
+        tmt("correct", old_run, "--pairs", "edits.tsv", "--tag", "2xx"), "no training source has the tag 2xx"
+    )
+    assert_user_error(tmt("correct", old_run, "--pairs", "edits.tsv", "--name", "a/b"), '--name "a/b" cannot be')
+    assert_user_error(tmt("correct", old_run, "--pairs", "edits.tsv", "--max-bleu-drop", "nan"), "--max-bleu-drop 0")
+    assert not [*Path("runs").glob("old-*")]
+    assert tmt("correct", old_run, "--pairs", "edits.tsv", "--tag", "2de", "--steps", "2").returncode in (0, 1)
+    config = configuration.load_run(RunFolder(Path("runs/old-corrected")))
+    assert [source.tag for source in config.data.train_sources] == ["2de", "2de"], "a source of weight 0 is left out"
 
 
 def test_corrections_that_harm_are_refused(german_run: str, tmt: Tmt) -> None:

@@ -120,6 +120,30 @@ def test_check_and_prepare_accept_several_sources(folder: Path, tmt: Tmt) -> Non
     assert_user_error(tmt("repair", path), "data.train: tmt repair works on one source")
 
 
+def test_shares_of_stages_are_those_of_the_first_start(folder: Path, tmt: Tmt) -> None:
+    path, only_de = write_config(folder), "weights: {de: 1}"
+    stages = f"data.stages=[{{until: 50%, {only_de}}}, {{until: 80%, {only_de}}}]"
+    assert_succeeded(tmt("train", path, stages, "train.max_steps=10"))
+    assert_succeeded(tmt("train", path, stages, "train.max_steps=12"))
+    config = configuration.load_run(RunFolder(Path("runs/mt")))
+    assert [stage.until for stage in config.data.stages] == ["5", "8"]
+    refused = tmt("train", path, stages.replace("50%", "60%"), "train.max_steps=12")
+    assert_user_error(refused, "data.stages", '"until": "5"', '"until": "6"')
+    refused = tmt("train", path, stages, "train.max_steps=5")
+    assert_user_error(refused, "data.stages.1: never starts", "the steps of the stages of runs/mt are fixed")
+    assert configuration.load_run(RunFolder(Path("runs/mt"))).train.max_steps == 12
+
+
+def test_a_missing_tag_is_found_before_training(folder: Path, tmt: Tmt) -> None:
+    path = write_config(folder)
+    for override, key in (
+        ("data.validation={src: t.en, tgt: t.de}", "data.validation.tag"),
+        ("data.test={one: {src: t.en, tgt: t.de}}", "data.test.one.tag"),
+        ("validation.expect=[{source: red, equals: rot}]", "validation.expect.0.tag"),
+    ):
+        assert_user_error(tmt("train", path, override), f"{key}: is required, because each training source has a tag")
+
+
 def test_a_source_that_loses_all_pairs_is_named(folder: Path, tmt: Tmt) -> None:
     (folder / "t.fr").write_text("".join(f"{'vert ' * 300}\n" for _ in range(64)), encoding="utf-8")
     assert_user_error(tmt("train", write_config(folder)), "data.train: no pair of the source fr is left")

@@ -224,3 +224,29 @@ def test_primitive_cache_is_limited_unless_the_user_sets_it(
         monkeypatch.delenv(PRIMITIVE_CACHE)
     configure_process(resolve_machine("cpu", "fp32", 1))
     assert os.environ[PRIMITIVE_CACHE] == expected
+
+
+@pytest.mark.parametrize(
+    ("running", "threads", "warning"),
+    [
+        ((2, 2, 3), 2, "another program uses a core; 2 threads then wait"),
+        ((3, 3, 4), 2, "other programs use 2 cores; 2 threads"),
+        ((1, 2, 2), 2, None),
+        ((2, 2, 2), 1, None),
+        ((), 2, None),
+    ],
+)
+def test_threads_that_would_wait_for_other_programs_are_reported(
+    running: tuple[int, ...], threads: int, warning: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = iter(f"cpu 1 2\nprocs_running {running[i % len(running)]}\n" for i in range(5)) if running else iter(())
+
+    def read(path: Path, encoding: str) -> str:
+        if not running:
+            raise FileNotFoundError(path)
+        return next(texts)
+
+    monkeypatch.setattr(Path, "read_text", read)
+    monkeypatch.setattr(device, "available_cores", lambda: 2)
+    found = device.busy_cores_warning(device.Machine(torch.device("cpu"), "fp32", threads))
+    assert (found is None) if warning is None else (found is not None and warning in found)

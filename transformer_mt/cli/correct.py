@@ -7,6 +7,7 @@ import json
 import sys
 from dataclasses import asdict
 
+from transformer_mt.config.section import check_folder_name
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import RunFolder
 
@@ -15,10 +16,14 @@ def run(args: argparse.Namespace) -> None:
     """Run `tmt correct`. The exit status is 1 if every change was refused."""
     from transformer_mt.pipeline.correction import correct_run
 
-    if args.max_steps < 1 or args.max_bleu_drop < 0:
-        raise UserError("correct: --steps must be 1 or more, and --max-bleu-drop 0 or more")
+    if args.max_steps < 2 or not args.max_bleu_drop >= 0:  # nan too
+        raise UserError("correct: --steps must be 2 or more, and --max-bleu-drop 0 or more")
     old = RunFolder.open(args.run)
     name = args.name or f"{old.path.resolve().name}-corrected"
+    try:
+        check_folder_name(name)
+    except ValueError as error:
+        raise UserError(f"correct: --name {error}") from None
     report = correct_run(
         old, args.pairs, name, tag=args.tag, max_steps=args.max_steps, max_bleu_drop=args.max_bleu_drop
     )

@@ -181,10 +181,12 @@ def _read_test_sets(args: argparse.Namespace, run: RunFolder, config: Config) ->
     from transformer_mt.pipeline import data
 
     sources = config.data.test
-    if not sources and args.expect:
-        return {}
     if not sources:
-        raise UserError("evaluate: this run has no test sets (data.test); give --src and --ref")
+        needing = [f"--{name}" for name in ("set", "output", "show", "paper") if getattr(args, name) is not None]
+        if args.expect and not needing:
+            return {}
+        reason = f", so {needing[0]} has no effect" if needing else ""
+        raise UserError(f"evaluate: this run has no test sets (data.test){reason}; give --src and --ref")
     if args.set is not None and args.set not in sources:
         raise UserError(f"evaluate: --set {args.set}: the test sets of this run are {', '.join(sources)}")
     sources = {name: source for name, source in sources.items() if args.set in (None, name)}

@@ -116,6 +116,7 @@ def _add_plot(parser: argparse.ArgumentParser) -> None:
     help = ".png, .svg or .pdf (default: plots/WHAT.png in the run, or NAME-WHAT.png in the current folder)"
     add("--output", type=Path, metavar="F", help=help)
     add("--text", help="attention: a sentence to translate (default: the first validation sentence)")
+    add("--tag", metavar="TAG", help="attention: tag before the sentence, for a model that was trained with tags")
     help = "attention: cross (default), or the self-attention of the encoder or the decoder"
     add("--kind", choices=("cross", "encoder", "decoder"), default="cross", help=help)
     add("--layer", type=int, metavar="N", help="attention: only this layer, counted from 1")

@@ -48,8 +48,10 @@ def _check_arguments(args: argparse.Namespace) -> None:
             raise UserError(f"plot attention: {args.overrides[0]}: a run is drawn as it was trained; leave it out")
         if args.text is not None and not args.text.strip():
             raise UserError("plot attention: the text is empty; give a sentence with --text")
-    elif (args.text, args.kind, args.layer, args.head) != (None, "cross", None, None):
-        raise UserError(f"plot {args.what}: --text, --kind, --layer and --head belong to attention; leave them out")
+    elif (args.text, args.tag, args.kind, args.layer, args.head) != (None, None, "cross", None, None):
+        raise UserError(
+            f"plot {args.what}: --text, --tag, --kind, --layer and --head belong to attention; leave them out"
+        )
 
 
 def _check_model(args: argparse.Namespace, config: Config, run: RunFolder | None) -> None:
@@ -78,7 +80,8 @@ def _default_output(args: argparse.Namespace, config: Config, run: RunFolder | N
 def _draw(args: argparse.Namespace, config: Config, run: RunFolder | None) -> Figure:
     translator = None
     if run and _needs_weights(args.what, config):
-        translator = Translator.load(run.path, args.checkpoint or "best", "cpu")
+        tag = {} if args.tag is None else {"tag": args.tag}
+        translator = Translator.load(run.path, args.checkpoint or "best", "cpu", **tag)
     if args.what == "positions":
         return figures.plot_positions(config.model, translator and translator.model)
     if args.what == "schedule":

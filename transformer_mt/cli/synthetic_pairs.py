@@ -89,13 +89,13 @@ def _check_languages(
     """Return the direction of the new pairs. Raises `UserError` if a text or a run has the wrong language."""
     from transformer_mt.pipeline import synthetic_data
 
-    languages = synthetic_data.read_languages(run, args.tag)
+    languages = synthetic_data.read_languages(run, args.tag, "--tag")
     direction = synthetic_data.Direction(command, *languages)
     for path in args.mono:
         synthetic_data.check_text(path, args.run, languages, args.errors, any_language=args.any_language)
     if args.round_trip is not None:
         back = RunFolder.open(args.round_trip)
-        found = synthetic_data.read_languages(back, args.round_trip_tag)
+        found = synthetic_data.read_languages(back, args.round_trip_tag, "--round-trip-tag")
         synthetic_data.check_round_trip(args.round_trip, found, direction)
     return direction
 

@@ -118,7 +118,7 @@ def add_correct(parser: argparse.ArgumentParser) -> None:
     add("--pairs", type=Path, required=True, metavar="F", help=help)
     add("--name", metavar="NAME", help="name of the new run (default: RUN-corrected)")
     add("--steps", type=int, dest="max_steps", default=200, metavar="N", help="maximum number of steps (200)")
-    help = "BLEU that the validation pairs may lose (0.3)"
-    add("--max-bleu-drop", type=float, default=0.3, metavar="X", help=help)
+    help = "BLEU that the validation pairs may lose (1.5)"
+    add("--max-bleu-drop", type=float, default=1.5, metavar="X", help=help)
     add_tag(parser)
     add_json(parser)

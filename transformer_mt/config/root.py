@@ -44,6 +44,7 @@ from transformer_mt.training.schedule import ScheduleConfig
 
 COMMAND_LINE = Location("command line")
 FILTER_LIST = ("data", "filters")
+MISSING_TAG = "is required, because each training source has a tag: set one of {}"
 
 
 class Config(Section):
@@ -113,8 +114,10 @@ class Config(Section):
                 ("train", "max_steps"),
                 "training would never end: set this, train.max_epochs or validation.patience",
             )
-        if self.train.init_from is None:  # a warm start may know more tags
+        if self.train.init_from is None:  # the tags of a warm start are those of the other run
             yield from self._unknown_tags()
+            if self.data.needs_tag:
+                yield from ((key, MISSING_TAG.format(", ".join(self.data.tags))) for key in self.missing_tags())
         sources = self.data.validation if isinstance(self.data.validation, tuple) else ()
         is_warm_start = self.train.init_from is not None
         for path, message in self.validation.problems([source.name for source in sources], is_warm_start):
@@ -153,6 +156,16 @@ class Config(Section):
                 yield ("validation", "expect", number, "tag"), test.tag
         if self.decoding.tag is not None:
             yield ("decoding", "tag"), self.decoding.tag
+
+    def missing_tags(self) -> Iterator[KeyPath]:
+        """Yield the key of each held-out source and behaviour test without a tag."""
+        for dotted, source in self.data.held_out_sources():
+            if source.tag is None:
+                yield ("data", *(int(key) if key.isdigit() else key for key in dotted.split(".")), "tag")
+        if self.decoding.tag is None:
+            for number, test in enumerate(self.validation.expect):
+                if test.tag is None:
+                    yield ("validation", "expect", number, "tag")
 
     def _unknown_tags(self) -> Iterator[tuple[KeyPath, str]]:
         for key, tag in self.used_tags():

@@ -65,8 +65,7 @@ def check_folder_name(value: str) -> str:
     """Return the name. Raises `ValueError` if it cannot be that of one folder."""
     if not _FOLDER.fullmatch(value):
         raise ValueError(
-            f'"{value}" cannot be the name of the run\'s folder: use no slash, no leading dot or space and no trailing '
-            "space; runs_dir sets the folder above it"
+            f'"{value}" cannot be the name of a folder: use no slash, no leading dot or space, and no trailing space'
         )
     return value
 
@@ -121,6 +120,8 @@ def describe_error(detail: dict[str, Any], keys: list[str], path: str = "") -> s
         return f"must be the name of one filter, or `name: {{options}}`, not {shown}"
     if kind in ("model_type", "model_attributes_type", "dict_type"):
         return f"must be a section of keys and values, not {shown}"
+    if kind == "tuple_type":
+        return f"must be a list, with a dash before each item, not {shown}"
     message = detail["msg"].removeprefix("Value error, ")
     return message if kind in ("section_error", "value_error") else f"{message}, not {shown}"
 

@@ -12,6 +12,7 @@ from transformer_mt.data.mixture import Stage, find_mixture_problem
 from transformer_mt.data.modifiers import ModifierConfig
 from transformer_mt.data.quality.config import FilterList
 from transformer_mt.data.sources import HeldOutSources, Language, Source, TrainSources
+from transformer_mt.errors import UserError
 
 
 class DataConfig(Section):
@@ -63,6 +64,12 @@ class DataConfig(Section):
         for key in ("train", "validation"):
             if getattr(self, key) == ():
                 raise section_error(key, "names no source: add one")
+        names = [source.name for source in self.validation] if isinstance(self.validation, tuple) else []
+        for number, name in enumerate(names):
+            if name in names[:number]:
+                raise section_error(f"validation.{number}.name", f"{name} is the name of an earlier source: rename one")
+            if name == "all":
+                raise section_error(f"validation.{number}.name", "all means all sources together: rename this one")
         if problem := find_mixture_problem(train, self.stages, self.temperature):
             raise section_error(*problem)
         return self
@@ -84,24 +91,30 @@ class DataConfig(Section):
         """Return the tags of the training sources, each once."""
         return tuple(dict.fromkeys(source.tag for source in self.train_sources if source.tag is not None))
 
+    @property
+    def needs_tag(self) -> bool:
+        """Return whether each training source has a tag, so that the model translates nothing without one."""
+        return all(source.tag is not None for source in self.train_sources)
+
     def with_resolved_stages(self, max_steps: int | None) -> DataConfig:
-        """Return a copy in which each stage ends at a step instead of a share of the training."""
+        """Return a copy in which each stage ends at a step instead of a share of a training of `max_steps`."""
         stages = (
             stage if (last := stage.last_step(max_steps)) is None else stage.model_copy(update={"until": str(last)})
             for stage in self.stages
         )
         return self.model_copy(update={"stages": tuple(stages)})
 
-    def with_resolved_stages_of(self, created: DataConfig) -> DataConfig:
-        """Return a copy in which each share of the training is the step that it was when the run was created."""
-        stages = list(self.stages)
-        for number, old in enumerate(created.stages[: len(stages)]):
-            if (stages[number].until or "").endswith("%"):
-                stages[number] = stages[number].model_copy(update={"until": old.until})
-        return self.model_copy(update={"stages": tuple(stages)})
-
     def languages_of(self, tag: str | None) -> tuple[str, str]:
-        """Return the languages of the first training source with this tag; without one, those of the first source."""
+        """Return the languages of the first training source with this tag; without one, those of the first source.
+
+        Raises:
+            UserError: No source has the tag, or a tag is needed.
+        """
+        known = ", ".join(self.tags)
+        if tag is None and self.needs_tag:
+            raise UserError(f"the model needs a tag for each source: pass one of {known}")
+        if tag is not None and tag not in self.tags:
+            raise UserError(f"unknown tag {tag}; the model knows: {known or 'none'}")
         sources = self.train_sources
         source = next((source for source in sources if source.tag == tag), sources[0])
         return source.languages(self.src_lang, self.tgt_lang)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,11 +28,14 @@ from transformer_mt.training.progress import TrainConfig, ValidationConfig
 from transformer_mt.training.schedule import ScheduleConfig
 
 N_REPLAY = 20_000  # training pairs of the run that are repeated, so that it forgets nothing
-N_VALIDATION = 500  # validation pairs on which the gate compares BLEU
-PEAK = 5e-4  # learning rate
+N_VALIDATION = 1000  # validation pairs on which the gate compares BLEU
+PEAK = 1e-3  # learning rate
 BATCH_TOKENS, TOKENS_PER_WORD = 1024, 1.5
-VALIDATE_EVERY = 20  # steps
+WARMUP_STEPS, VALIDATE_EVERY = 20, 40
 CORRECTIONS, REPLAY = "corrections", "replay"
+
+
+Pair = tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -64,12 +66,17 @@ def correct_run(
     folder = new.path.with_name(f"{name}-data")
     if new.path.exists() and not folder.exists():
         raise UserError(f"{new.path}: is another run; pass another --name")
-    src_lang, tgt_lang = old.data.languages_of(old.decoding.tag)
-    corrections = load_source(old, Source(table=(str(pairs),), src_lang=src_lang, tgt_lang=tgt_lang))
-    check_corrections(corrections)
-    if folder.exists() and not is_same_text(folder / CORRECTIONS, corrections):
-        raise UserError(f"{folder}: was made from other corrections; remove it and {new.path}, or pass another --name")
+    remedy = f"remove {new.path} and {folder}, or pass another --name"
+    try:
+        src_lang, tgt_lang = old.data.languages_of(old.decoding.tag)
+    except UserError as error:
+        raise UserError(f"--tag: {run.path}: {error}") from None
+    corrections = read_corrections(old, Source(table=(str(pairs),), src_lang=src_lang, tgt_lang=tgt_lang))
     config = make_config(old, run, name, corrections, folder, max_steps=max_steps, max_bleu_drop=max_bleu_drop)
+    if new.path.exists():
+        earlier = configuration.load_run(new)
+        if (earlier.data, earlier.validation) != (config.data, config.validation):
+            raise UserError(f"{new.path}: was made with other options; {remedy}")
     train(config)
     best = new.find_checkpoint("best")
     matches_before = count_exact_matches(run, corrections, old.decoding.tag)
@@ -83,24 +90,31 @@ def correct_run(
     )
 
 
-def check_corrections(corrections: ParallelCorpus) -> None:
-    """Raise `UserError` if a side is empty, or if a source has two different translations."""
+def read_corrections(config: Config, source: Source) -> list[Pair]:
+    """Return the corrections, without white space around them.
+
+    Raises:
+        UserError: A side is empty, or a source has two different translations.
+    """
+    corpus = load_source(config, source)
     first: dict[str, tuple[int, str]] = {}
-    for row, (src, tgt) in enumerate(corrections):
-        if not (src.strip() and tgt.strip()):
-            raise UserError(f"{corrections.describe_line(row)}: a side is empty: write a source and its translation")
+    pairs = [(src.strip(), tgt.strip()) for src, tgt in corpus]
+    for row, (src, tgt) in enumerate(pairs):
+        if not (src and tgt):
+            raise UserError(f"{corpus.describe_line(row)}: a side is empty: write a source and its translation")
         earlier, wanted = first.setdefault(src, (row, tgt))
         if wanted != tgt:
             raise UserError(
-                f"{corrections.describe_line(row)}: contradicts {corrections.describe_line(earlier)}, which has the "
-                "same source and another translation: keep one"
+                f"{corpus.describe_line(row)}: contradicts {corpus.describe_line(earlier)}, which has the same source "
+                "and another translation: keep one"
             )
+    return pairs
 
 
-def count_exact_matches(run: RunFolder, corrections: ParallelCorpus, tag: str | None) -> int:
+def count_exact_matches(run: RunFolder, corrections: Sequence[Pair], tag: str | None) -> int:
     """Return how many sources a run translates exactly as corrected, with its own search."""
-    translations = Translator.load(run.path, tag=tag).translate(corrections.column("src"))
-    return sum(ours == wanted for ours, wanted in zip(translations, corrections.column("tgt"), strict=True))
+    translations = Translator.load(run.path, tag=tag).translate([src for src, _ in corrections])
+    return sum(ours == wanted for ours, (_, wanted) in zip(translations, corrections, strict=True))
 
 
 # --- configuration ----------------------------------------------------------------------------------------------------
@@ -110,7 +124,7 @@ def make_config(
     old: Config,
     run: RunFolder,
     name: str,
-    corrections: ParallelCorpus,
+    corrections: Sequence[Pair],
     folder: Path,
     *,
     max_steps: int,
@@ -118,25 +132,35 @@ def make_config(
 ) -> Config:
     """Write the text files, and return the configuration of the fine-tuning."""
     tag = old.decoding.tag
-    train_text, validation_text = load_split(old, "train"), load_split(old, "validation")
-    replayed = sample_sources(REPLAY, train_text, old.data.train_sources, N_REPLAY)
-    held_out = sample_sources("validation", validation_text, old.data.validation_sources, N_VALIDATION)
+    replayed = sample_sources(REPLAY, load_split(old, "train"), old, old.data.train_sources, N_REPLAY)
+    held_out = sample_sources(
+        "validation", load_split(old, "validation"), old, old.data.validation_sources, N_VALIDATION
+    )
+    copies = [*corrections] * count_copies(corrections)
     if not folder.exists():
         with atomic_new_folder(folder) as temporary:
-            write_text(temporary / CORRECTIONS, corrections, copies=count_copies(corrections))
+            write_text(temporary / CORRECTIONS, copies)
             for sample in (*replayed, *held_out):
                 write_text(temporary / sample.name, sample.text)
+    elif not is_same_text(folder / CORRECTIONS, copies):
+        raise UserError(f"{folder}: was made from other corrections; remove it and its run, or pass another --name")
 
     def source(name: str, **keys: Any) -> dict[str, Any]:
         return {"name": name, "src": str(folder / f"{name}.src"), "tgt": str(folder / f"{name}.tgt"), **keys}
 
-    sources = [
+    total = sum(sample.weight for sample in replayed)
+    train_sources = (
         source(CORRECTIONS, tag=tag, weight=1.0),
-        *(source(sample.name, **sample.keys, weight=1 / len(replayed)) for sample in replayed),
-    ]
-    train_sources = tuple(TrainSource.model_validate(values) for values in sources)
-    validation = tuple(NamedSource.model_validate(source(sample.name, **sample.keys)) for sample in held_out)
-    data = {"train": train_sources, "validation": validation, "filters": (), "stages": (), "temperature": 1.0}
+        *(source(sample.name, **sample.keys, weight=sample.weight / total) for sample in replayed),
+    )
+    data: dict[str, Any] = {
+        "train": tuple(TrainSource.model_validate(values) for values in train_sources),
+        "validation": tuple(NamedSource.model_validate(source(sample.name, **sample.keys)) for sample in held_out),
+        "test": {},
+        "filters": (),
+        "stages": (),
+        "temperature": 1.0,
+    }
     tests = tuple(BehaviourTest(source=src, equals=(tgt,), tag=tag) for src, tgt in dict(corrections).items())
     return old.model_copy(
         update={
@@ -145,7 +169,7 @@ def make_config(
             "batches": BatchConfig(tokens=BATCH_TOKENS, accumulate=2),
             "loss": LossConfig(),
             "optimizer": OptimizerConfig(kind="adamw", ema_decay=0.95),
-            "schedule": ScheduleConfig(kind="constant", warmup_steps=VALIDATE_EVERY, peak=PEAK),
+            "schedule": ScheduleConfig(kind="linear", warmup_steps=min(WARMUP_STEPS, max_steps - 1), peak=PEAK),
             "train": TrainConfig(max_steps=max_steps, init_from=str(run.path), log_every=VALIDATE_EVERY),
             "validation": ValidationConfig(
                 every=f"{VALIDATE_EVERY} steps",
@@ -167,37 +191,46 @@ class SourceSample(NamedTuple):
     name: str  # of its text files and of the new source
     text: ParallelCorpus
     keys: dict[str, str | None]  # languages and tag of the source
+    weight: float
 
 
-def sample_sources(name: str, corpus: ParallelCorpus, sources: Sequence[Source], size: int) -> list[SourceSample]:
-    """Return about `size` pairs of a corpus, equally many of each source."""
+def sample_sources(
+    name: str, corpus: ParallelCorpus, config: Config, sources: Sequence[Source], size: int
+) -> list[SourceSample]:
+    """Return about `size` pairs of a corpus, equally many of each source. A source of weight 0 is left out."""
     texts = corpus.split_sources()
     samples: list[SourceSample] = []
     for number, (source, text) in enumerate(zip(sources, texts, strict=True)):
-        if len(text):  # validation pairs that were split off need not come from every source
-            keys = {"src_lang": source.src_lang, "tgt_lang": source.tgt_lang, "tag": source.tag}
+        weight = source.weight if isinstance(source, TrainSource) and source.weight is not None else 1.0
+        if len(text) and weight:  # validation pairs that were split off need not come from every source
+            src_lang, tgt_lang = source.languages(config.data.src_lang, config.data.tgt_lang)
+            keys = {"src_lang": src_lang, "tgt_lang": tgt_lang, "tag": source.tag}
             own_name = name if len(texts) == 1 else f"{name}-{number}"
-            samples.append(SourceSample(own_name, text.select_evenly(size // len(texts)), keys))
+            samples.append(SourceSample(own_name, text.select_evenly(size // len(texts)), keys, weight))
     return samples
 
 
-def count_copies(corrections: ParallelCorpus) -> int:
+def count_copies(corrections: Sequence[Pair]) -> int:
     """Return how often each pair occurs in the text file, so that the pairs fill a batch.
 
     A step averages over tokens, and would hardly notice a few short pairs beside a full batch of others.
     """
-    n_words = sum(len(split_units(tgt)) for tgt in corrections.column("tgt"))
+    n_words = sum(len(split_units(tgt)) for _, tgt in corrections)
     return max(1, round(BATCH_TOKENS / (TOKENS_PER_WORD * n_words)))
 
 
-def write_text(path: Path, corpus: ParallelCorpus, copies: int = 1) -> None:
-    """Write both sides of a corpus as `path.src` and `path.tgt`."""
-    for side in ("src", "tgt"):
-        lines = "".join(f"{text}\n" for text in corpus.column(side)) * copies
-        path.with_name(f"{path.name}.{side}").write_text(lines, encoding="utf-8", newline="\n")
+def write_text(path: Path, pairs: Iterable[Pair]) -> None:
+    """Write both sides of some pairs as `path.src` and `path.tgt`."""
+    for side, text in zip(("src", "tgt"), render_sides(pairs), strict=True):
+        path.with_name(f"{path.name}.{side}").write_text(text, encoding="utf-8", newline="\n")
 
 
-def is_same_text(path: Path, corpus: ParallelCorpus) -> bool:
-    """Return whether `write_text` has written `path` from these pairs, repeated any number of times."""
-    sides = (path.with_name(f"{path.name}.{side}").read_text(encoding="utf-8").split("\n") for side in ("src", "tgt"))
-    return [*corpus] == [*islice(zip(*sides, strict=True), len(corpus))]
+def is_same_text(path: Path, pairs: Iterable[Pair]) -> bool:
+    """Return whether `path.src` and `path.tgt` contain these pairs."""
+    files = (path.with_name(f"{path.name}.{side}") for side in ("src", "tgt"))
+    return [file.read_text(encoding="utf-8") for file in files] == render_sides(pairs)
+
+
+def render_sides(pairs: Iterable[Pair]) -> list[str]:
+    """Return the text of both sides, with one line per sentence."""
+    return ["".join(f"{text}\n" for text in side) for side in zip(*pairs, strict=True)]

@@ -18,7 +18,7 @@ from transformer_mt.data.combined_corpus import combine_corpora
 from transformer_mt.data.corpus import ParallelCorpus, load_corpus, split_off_validation
 from transformer_mt.data.encoding import EncodedCorpus, encode_corpus
 from transformer_mt.data.mixture import Mixture, make_mixture
-from transformer_mt.data.modifiers import BatchModifier
+from transformer_mt.data.modifiers import BatchModifier, PairsToLearnFrom
 from transformer_mt.data.quality.filter_base import PairExample
 from transformer_mt.data.quality.filtered_corpus import filter_corpus, iterate_affected
 from transformer_mt.data.report import report_duplicates_and_leaks
@@ -156,22 +156,23 @@ def make_tokenizers(config: Config, train: ParallelCorpus) -> TokenizerPair:
     """
     if config.train.init_from is not None:
         return load_tokenizers(config)
-    tags, is_needed = config.data.tags, all(source.tag is not None for source in config.data.train_sources)
-    return _learn_tokenizers(config, train).with_tags(tags, is_needed=is_needed)
+    return _learn_tokenizers(config, train).with_tags(config.data.tags, is_needed=config.data.needs_tag)
 
 
 def _learn_tokenizers(config: Config, train: ParallelCorpus) -> TokenizerPair:
-    tokenizer = config.tokenizer
+    tokenizer, modifiers = config.tokenizer, config.data.modifiers
+    pairs = PairsToLearnFrom(train, modifiers, config.seed) if modifiers.is_active else train
     if tokenizer.file or tokenizer.src_file:
-        built = build_tokenizers(tokenizer, train, config.seed)
+        built = build_tokenizers(tokenizer, pairs, config.seed)
         return TokenizerPair.from_dict(built.to_dict())  # so that the JSON, a key of the cache, is that of the run
-    settings = [TOKENIZER_FORMAT, train.key, train.fingerprint, tokenizer.model_dump(mode="json"), config.seed]
+    sections = [section.model_dump(mode="json") for section in (tokenizer, modifiers)]
+    settings = [TOKENIZER_FORMAT, train.key, train.fingerprint, *sections, config.seed]
     key = sha256(json.dumps(settings).encode()).hexdigest()[:16]
     path = Path(config.data.cache_dir) / f"tokenizers-{key}.json"
 
     def make() -> None:
         log_rank0(f"data: learning the vocabulary from {min(len(train), tokenizer.sample_size):,} pairs")
-        build_tokenizers(tokenizer, train, config.seed).save(path)
+        build_tokenizers(tokenizer, pairs, config.seed).save(path)
 
     make_once(path, make)
     return TokenizerPair.load(path)

@@ -11,6 +11,8 @@ import torch
 from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
 from transformer_mt.data.batches import BatchStream
+from transformer_mt.data.config import DataConfig
+from transformer_mt.data.mixture import find_unreachable_stage
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.pipeline.data import TrainingData, make_stream
@@ -42,7 +44,7 @@ def resolve_config(run: RunFolder, requested: Config) -> Config:
     same_processes = run.read_metadata().get("processes") == launcher.local_world_size()
     keys = ("device", "precision", "threads") if same_processes else ("device", "precision")
     kept = {key: getattr(old, key) for key in keys if getattr(requested, key) == "auto"}
-    kept["data"] = requested.data.with_resolved_stages_of(old.data)
+    kept["data"] = resolve_stages(run, requested)
     kept["schedule"] = requested.schedule.with_end(old.schedule.total_steps)
     if requested.batches.tokens == "auto":
         kept["batches"] = requested.batches.model_copy(update={"tokens": old.batches.tokens})
@@ -50,6 +52,18 @@ def resolve_config(run: RunFolder, requested: Config) -> Config:
     check_unchanged(run, old, resolved)
     check_schedule_end(run, resolved, is_new=False)
     return resolved
+
+
+def resolve_stages(run: RunFolder, requested: Config) -> DataConfig:
+    """Return the section `data` with the stages of an existing run: shares are of its first `train.max_steps`.
+
+    Raises:
+        UserError: A stage would never start with the new `train.max_steps`.
+    """
+    data = requested.data.with_resolved_stages(run.read_metadata().get("initial_max_steps", requested.train.max_steps))
+    if found := find_unreachable_stage(data.stages, requested.train.max_steps):
+        raise UserError(f"data.stages.{found[0]}: {found[1]}; the steps of the stages of {run.path} are fixed")
+    return data
 
 
 def _resolve_machine_settings(config: Config) -> Config:
@@ -95,8 +109,7 @@ def check_data_settings(run: RunFolder, requested: Config) -> None:
         run.check_resumable()
         _refuse_exported(run)
         old = configuration.load_run(run)
-        data = requested.data.with_resolved_stages_of(old.data)
-        settings = {"data": data, "tokenizer": requested.tokenizer, "seed": requested.seed}
+        settings = {"data": resolve_stages(run, requested), "tokenizer": requested.tokenizer, "seed": requested.seed}
         check_unchanged(run, old, old.model_copy(update=settings))
 
 

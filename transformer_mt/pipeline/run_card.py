@@ -7,6 +7,7 @@ from shlex import quote
 from typing import Any
 
 from transformer_mt.config.root import Config
+from transformer_mt.data.config import DataConfig
 from transformer_mt.evaluation.samples import markdown_table
 from transformer_mt.runs.folder import CheckpointInfo, RunFolder, rank_checkpoints
 from transformer_mt.system.files import write_text
@@ -31,8 +32,9 @@ def render_card(run: RunFolder, config: Config, record: Mapping[str, Any], best:
     lines = [
         f"# {config.name}",
         "",
-        f"A Transformer that translates {config.data.src_lang} into {config.data.tgt_lang}, trained from scratch with "
-        f"transformer-mt {provenance['versions']['transformer-mt']}.",
+        f"A Transformer that translates {_directions(config.data)}, trained"
+        f"{'' if provenance.get('init_from') else ' from scratch'} with transformer-mt "
+        f"{provenance['versions']['transformer-mt']}.",
         "",
         f"- Model: {model.encoder.n_layers} + {model.decoder.n_layers} layers, width {model.d_model}, feed-forward "
         f"{d_ff}, {heads} heads, {model.norm_position}-norm, {record['parameters']:,} parameters",
@@ -58,13 +60,24 @@ def render_card(run: RunFolder, config: Config, record: Mapping[str, Any], best:
     return "\n".join(lines) + "\n"
 
 
+def _directions(data: DataConfig) -> str:
+    """Return the directions of the training pairs, with their tags."""
+    directions: dict[str, None] = {}
+    for source in data.train_sources:
+        src_lang, tgt_lang = source.languages(data.src_lang, data.tgt_lang)
+        directions[f"{src_lang} into {tgt_lang}" + (f" (tag {source.tag})" if source.tag else "")] = None
+    return ", ".join(directions)
+
+
 def next_commands(run: RunFolder, config: Config) -> str:
     """Return the commands that follow a training, one per line, with comments."""
     folder = quote(str(run.path))
+    tag = f" --tag {config.data.tags[0]}" if config.data.needs_tag and config.decoding.tag is None else ""
+    texts = "" if config.data.test else f"{tag} --src F --ref G"
     commands = {
-        f"tmt translate {folder}": "translate at a prompt, or standard input",
-        f"tmt translate {folder} --input F --output G": "translate a file",
-        f"tmt evaluate {folder}" + ("" if config.data.test else " --src F --ref G"): "scores with 95 % intervals",
+        f"tmt translate {folder}{tag}": "translate at a prompt, or standard input",
+        f"tmt translate {folder}{tag} --input F --output G": "translate a file",
+        f"tmt evaluate {folder}{texts}": "scores with 95 % intervals",
         f"tmt board {folder}": "curves and figures in TensorBoard",
     }
     width = max(map(len, commands))
@@ -88,7 +101,7 @@ def _scores(record: Mapping[str, Any], best: CheckpointInfo | None) -> Iterator[
     else:
         chosen = "" if "exported" in record else f"the best by {best.metric}, "
         if best.is_rejected:
-            chosen = "rejected by validation.expect_all, "
+            chosen = "rejected, "
         for title, found in by_source(best.scores).items():
             scores = ", ".join(f"{name} {value:.3f}" for name, value in found.items())
             yield f"- {title}, at step {best.step:,} ({chosen}greedy): {scores}"

@@ -77,10 +77,17 @@ class Direction:
 # --- checks before the translation ------------------------------------------------------------------------------------
 
 
-def read_languages(run: RunFolder, tag: str | None) -> tuple[str, str]:
-    """Return the languages that a run translates from and to, with this tag or with that of its configuration."""
+def read_languages(run: RunFolder, tag: str | None, option: str) -> tuple[str, str]:
+    """Return the languages that a run translates from and to, with this tag or with that of its configuration.
+
+    Raises:
+        UserError: The tag is unknown or missing. The message names the option that sets it.
+    """
     data = run.read_section("data", DataConfig)
-    return data.languages_of(tag or run.read_section("decoding", DecodingConfig).tag)
+    try:
+        return data.languages_of(tag or run.read_section("decoding", DecodingConfig).tag)
+    except UserError as error:
+        raise UserError(f"{option}: {run.path}: {error}") from None
 
 
 def check_text(path: Path, run: Path, languages: tuple[str, str], errors: Errors, *, any_language: bool) -> None:

@@ -28,7 +28,7 @@ from transformer_mt.runs import metadata
 from transformer_mt.runs.checkpoints import disk_space_warning, find_resume_checkpoint
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system import launcher
-from transformer_mt.system.device import Machine, configure_process, hardware_name, resolve_machine
+from transformer_mt.system.device import Machine, busy_cores_warning, configure_process, hardware_name, resolve_machine
 from transformer_mt.system.logging import format_duration, log, log_rank0
 from transformer_mt.training import distributed
 from transformer_mt.training.distributed import Ranks
@@ -87,7 +87,7 @@ def train(requested: Config, *, checkpoint: str = "last", restart: bool = False)
             ranks.barrier()
     if run.find_checkpoint("best").is_rejected:
         raise UserError(
-            f"{run.path}: no checkpoint passes all behaviour tests (validation.expect_all); the last one: "
+            f"{run.path}: every checkpoint was rejected, by validation.gate or validation.expect_all; the last one: "
             f"{trainer.last_rejection or 'see the log'}\ntrain longer, or correct the data or the tests"
         )
     log_rank0(f"the run is in {run.path}; next:\n{next_commands(run, config)}")
@@ -143,6 +143,8 @@ def set_up(run: RunFolder, requested: Config, ranks: Ranks, warm_start: WarmStar
     machine = resolve_machine(resolved.device, resolved.precision, resolved.threads)
     configure_process(machine)
     log_rank0(training_log.describe_training(resolved, machine, ranks))
+    if warning := busy_cores_warning(machine):
+        log_rank0(warning)
     with ranks.rank0_first("data is prepared"):
         data = prepare_data(run, resolved)
     if ranks.is_rank0 and not run.exists():
@@ -183,6 +185,7 @@ def record_start(run: RunFolder, setup: Setup, warm_start: WarmStart | None) -> 
         report=setup.report,
         fingerprints=setup.data.fingerprints(),
         warm_start=warm_start and warm_start.provenance(),
+        max_steps=config.train.max_steps,
     )
 
 

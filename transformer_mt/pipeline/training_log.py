@@ -43,7 +43,7 @@ def describe_training(config: Config, machine: Machine, ranks: Ranks) -> str:
     return (
         f"training {config.name}: {config.data.src_lang} to {config.data.tgt_lang}, on {machine.device} "
         f"(precision {machine.precision}{threads}{processes}), until {' or '.join(limits) or 'a signal stops it'}; "
-        f"a validation every {config.validation.every}"
+        f"a validation every {config.validation.every}, and at the end"
     )
 
 

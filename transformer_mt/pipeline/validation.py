@@ -147,9 +147,8 @@ class Validator:
         was_training = model.training
         model.eval()
         sums = torch.zeros(3, device=self.machine.device)
-        by_source = torch.zeros(
-            2, len(self.stream.bucketed_sources), device=self.machine.device
-        )  # [2, K] nll and labels
+        # [2, K] negative log-likelihood and labels of each source
+        by_source = torch.zeros(2, len(self.stream.bucketed_sources), device=self.machine.device)
         for batch in self.stream.shortest_first(self.ranks.rank, self.ranks.size):
             with self.machine.autocast():
                 loss, nll, _ = batch_loss(model, batch.to(self.machine.device), self.smoothing)
@@ -162,7 +161,11 @@ class Validator:
         scores = {"loss": total_loss / n_labels, "nll": nll, "ppl": perplexity(nll)}
         if len(self.parts) > 1:
             source_nll = cast(list[float], (by_source[0] / by_source[1]).tolist())
-            scores |= {f"nll/{part.name}": value for part, value in zip(self.parts, source_nll, strict=True)}
+            scores |= {
+                f"nll/{part.name}": value
+                for part, value in zip(self.parts, source_nll, strict=True)
+                if part.first < part.end  # all pairs of a source may be training pairs
+            }
         return scores
 
 

@@ -138,6 +138,9 @@ def load_tokenizers(config: Config) -> TokenizerPair:
     if unknown := [tag for tag in tags if tag not in pair.src.tags]:
         known = ", ".join(pair.src.tags) or "none"
         raise UserError(f"{KEY}: {run.path}: its model does not know the tag {unknown[0]} (it knows: {known})")
+    if pair.needs_tag and (missing := next(config.missing_tags(), None)):
+        key = ".".join(map(str, missing))
+        raise UserError(f"{key}: {configuration.MISSING_TAG.format(', '.join(pair.src.tags))} ({KEY}: {run.path})")
     return pair
 
 

@@ -54,11 +54,13 @@ def record_start(
     report: list[str],
     fingerprints: Mapping[str, str],
     warm_start: Mapping[str, Any] | None,
+    max_steps: int | None,
 ) -> None:
     """Write `config.yaml` and the part of `run.json` that describes the run.
 
     Keys of an earlier end of training are kept; `record_resume` clears them. `parameters` is the number of model
-    parameters, and `report` has the lines of the data report.
+    parameters, and `report` has the lines of the data report. `max_steps` is the length of the training; that of the
+    first start is kept, because stages are shares of it.
     """
     earlier = run.read_metadata() if run.exists() else {}
     origin = earlier.get("provenance") or collect_provenance(hardware)
@@ -68,6 +70,7 @@ def record_start(
         "provenance": {**origin, "init_from": warm_start} if warm_start else origin,
         "processes": launcher.local_world_size(),
         "parameters": parameters,
+        "initial_max_steps": earlier.get("initial_max_steps", max_steps),
         "report": report,
         "sha256": {**fingerprints},
     }

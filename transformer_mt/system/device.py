@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     import torch
 
 T = TypeVar("T")
+
+PROC_STAT = Path("/proc/stat")
 
 PRIMITIVE_CACHE_SIZE = 512
 """Number of compiled bf16 products, one per shape, that oneDNN caches, about 0.3 MB each. Nearly every batch has new
@@ -103,6 +106,33 @@ def configure_process(machine: Machine) -> None:
         keep_freed_memory()
     elif machine.device.type == "cuda":
         torch.backends.cuda.enable_cudnn_sdp(False)  # it plans each new shape, and nearly every batch has new ones
+
+
+def busy_cores_warning(machine: Machine) -> str | None:
+    """Return a warning if other programs use cores that the threads of this process need, or None.
+
+    The threads of a product wait for the slowest one, so a single busy core slows down all of them.
+    """
+    if machine.device.type != "cpu" or machine.threads == 1 or launcher.local_world_size() > 1:
+        return None
+    busy = count_busy_cores()
+    if busy < 1 or machine.threads + busy <= available_cores():
+        return None
+    programs = "another program uses a core" if busy == 1 else f"other programs use {busy} cores"
+    return f"warning: {programs}; {machine.threads} threads then wait for each other; threads=1 may be much faster"
+
+
+def count_busy_cores() -> int:
+    """Return the number of cores that other processes use without a pause, or 0 if the system does not tell."""
+    counts: list[int] = []
+    for _ in range(5):
+        try:
+            found = re.search(r"^procs_running (\d+)", PROC_STAT.read_text(encoding="ascii"), re.MULTILINE)
+        except OSError:
+            return 0
+        counts.append(int(found[1]) - 1 if found else 0)
+        time.sleep(0.02)
+    return min(counts)
 
 
 def _resolve_device(name: str) -> torch.device:
