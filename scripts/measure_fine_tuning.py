@@ -3,9 +3,10 @@
     python scripts/measure_fine_tuning.py RUN --work FOLDER [--steps N] [--peak X]
 
 RUN translates English to German and has a test set, such as a run of configs/multi30k_en_de.yaml. The other domain is
-the built-in corpus, whose pairs are generated from a grammar. `new text` is trained on it alone, and `replay` also on
-as many batches of the old text. The last checkpoint is scored. The corrections are the references of the first 50 pairs
-of the first test set of RUN; the other pairs measure what is lost. Runs that exist in the folder are used.
+the built-in corpus, whose pairs are generated from a grammar. `new text` trains on this corpus only. `replay` draws
+half of its batches from the training text of RUN. The last checkpoint is scored. The corrections are the references of
+the first 50 pairs of the first test set of RUN; the other pairs measure what is lost. Adapted runs are kept in FOLDER,
+and RUN-corrected beside RUN; existing ones are reused.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ N_CORRECTIONS = 50
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, metavar="RUN", help="a run with a test set")
-    parser.add_argument("--work", type=Path, required=True, metavar="FOLDER", help="texts and runs")
+    parser.add_argument("--work", type=Path, required=True, metavar="FOLDER", help="texts and adapted runs")
     parser.add_argument("--steps", type=int, default=300, metavar="N", help="steps of each adaptation (300)")
     parser.add_argument("--peak", type=float, default=1e-3, metavar="X", help="learning rate of the adaptations (1e-3)")
     args = parser.parse_args()
@@ -90,9 +91,8 @@ def correct(old: RunFolder, test: ParallelCorpus, work: Path) -> None:
     seconds = time.monotonic() - start
     others = test.select(np.arange(N_CORRECTIONS, len(test)), "others")
     before, after = (score(run, others, "best") for run in (old, RunFolder(Path(report.run))))
-    print(
-        f"\ncorrections translated exactly: {report.learned[0]} before, {report.learned[1]} after {report.step} steps"
-    )
+    exact_before, exact_after = report.exact_matches
+    print(f"\ncorrections translated exactly: {exact_before} before, {exact_after} after {report.step} steps")
     print(f"BLEU of the {len(others)} other pairs: {before:.2f} before, {after:.2f} after; {seconds:.0f} s")
 
 

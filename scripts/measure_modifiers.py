@@ -4,9 +4,10 @@
 
 `--folder` contains Multi30k as text: train, val and test_2016_flickr, each as .en and .de. Both models have
 configs/multi30k_en_de.yaml. The upper-case and lower-case copies of the test set change both sides. The noisy copy
-changes the sources only: in every tenth word of four letters or more, one letter is dropped, doubled, exchanged with
-the next one or replaced, and every second sentence loses its last character. Runs go to runs/modifiers; finished ones
-are kept, and interrupted ones are resumed. `section.key=value` overrides the configuration of both trainings.
+changes the sources only. Each word of four letters or more is misspelled with a probability of 0.1: one letter is
+dropped, doubled, replaced, or exchanged with the next one. Each source loses its last character with a probability of
+0.5. Runs go to runs/modifiers; finished ones are kept, and interrupted ones are resumed. `section.key=value` overrides
+the configuration of both trainings.
 """
 
 from __future__ import annotations
@@ -137,8 +138,8 @@ def main() -> None:
         gap, gain = without["clean"] - without[name], with_modifiers[name] - without[name]
         closed = "" if name == "clean" else f"{gain / gap:.0%}"
         print(f"| {name} | {without[name]:.2f} | {with_modifiers[name]:.2f} | {closed} |")
-    speeds = [training.run.read_metadata()["hours"] for training in (plain, modified)]
-    print(f"\nhours: {speeds[0]:.2f} without, {speeds[1]:.2f} with")
+    hours = [training.run.read_metadata()["hours"] for training in (plain, modified)]
+    print(f"\nhours: {hours[0]:.2f} without, {hours[1]:.2f} with")
 
 
 def read_bleu(run: RunFolder) -> dict[str, float]:

@@ -86,7 +86,7 @@ def test_the_real_command_exits_with_2_and_no_traceback(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "transformer_mt", "train", "--config", str(tmp_path / "nope.yaml")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"tmt: {tmp_path}/nope.yaml: no such file\n"
+    assert done.stderr == f"tmt: {tmp_path}/nope.yaml: no such file (looked in {Path.cwd()})\n"
 
 
 def test_texts_may_follow_options_and_begin_with_a_dash(tiny_run: Path, tmt: Tmt) -> None:

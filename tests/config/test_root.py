@@ -129,8 +129,14 @@ DATA = "data:\n  src_lang: en\n  tgt_lang: de\n"
         ("  train: {builtin: tatoeba}\n", 'x.yaml:4: data.train.builtin: "tatoeba" is not allowed, choose from: quick'),
         ("  train: {spilt: x, dataset: y}\n", 'x.yaml:4: data.train.spilt: unknown key, did you mean "split"'),
         ("", "x.yaml:1: data.train: is required"),
-        ("  train: {dataset: x}\n  validation: {dataset: x}\n", "x.yaml:5: data.validation.split: name a split; "),
-        ("  train: {dataset: x}\n  test: {t: {builtin: quickstart}}\n", "x.yaml:5: data.test.t.split: name a split; "),
+        (
+            "  train: {dataset: x}\n  validation: {dataset: x}\n",
+            "x.yaml:5: data.validation.split: the def",
+        ),
+        (
+            "  train: {dataset: x}\n  test: {t: {builtin: quickstart}}\n",
+            "x.yaml:5: data.test.t.split: the def",
+        ),
         ("  train: {dataset: x}\n  test:\n    t: {datset: y}\n", 'x.yaml:6: data.test.t.datset: unknown .*"dataset"'),
     ],
 )

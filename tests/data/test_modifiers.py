@@ -17,7 +17,7 @@ from transformer_mt.data.modifiers import (
     PAIR_MODIFIERS,
     BatchModifier,
     ModifierConfig,
-    PairsToLearnFrom,
+    TokenizerTrainingPairs,
     join_sentences,
     title_case,
 )
@@ -64,7 +64,7 @@ def test_text_without_letters_has_no_typos() -> None:
     assert results("typos", "12 + 3 = 15", "x") == {("12 + 3 = 15", "x")}
 
 
-def test_numbers_are_replaced_on_both_sides_alike() -> None:
+def test_both_sides_get_the_same_new_number() -> None:
     for src, tgt in results("replace_numbers", "In 2024, 7 dogs and 7.5 kg.", "2024 waren es 7 Hunde und 7,5 kg."):
         year, dogs = src.split()[1].rstrip(","), src.split()[2]
         assert len(year) == 4 and year[0] != "0" and len(dogs) == 1
@@ -233,7 +233,7 @@ def test_wrong_modifiers_are_refused(text: str, message: str, tmp_path: Path) ->
 
 def test_a_vocabulary_is_learned_from_text_with_changed_case() -> None:
     pairs = [("one two", "eins zwei")] * 400
-    found = PairsToLearnFrom(pairs, ModifierConfig(upper=0.25, title=0.25), 1)
+    found = TokenizerTrainingPairs(pairs, ModifierConfig(upper=0.25, title=0.25), 1)
     counts = Counter(found)
     assert counts.keys() == {("one two", "eins zwei"), ("ONE TWO", "EINS ZWEI"), ("One Two", "Eins Zwei")}
     assert 60 < counts["ONE TWO", "EINS ZWEI"] < 140 and len(found) == 400

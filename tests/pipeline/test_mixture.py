@@ -120,7 +120,7 @@ def test_check_and_prepare_accept_several_sources(folder: Path, tmt: Tmt) -> Non
     assert_user_error(tmt("repair", path), "data.train: tmt repair works on one source")
 
 
-def test_shares_of_stages_are_those_of_the_first_start(folder: Path, tmt: Tmt) -> None:
+def test_stage_ends_stay_fixed_when_max_steps_changes(folder: Path, tmt: Tmt) -> None:
     path, only_de = write_config(folder), "weights: {de: 1}"
     stages = f"data.stages=[{{until: 50%, {only_de}}}, {{until: 80%, {only_de}}}]"
     assert_succeeded(tmt("train", path, stages, "train.max_steps=10"))
@@ -130,7 +130,7 @@ def test_shares_of_stages_are_those_of_the_first_start(folder: Path, tmt: Tmt) -
     refused = tmt("train", path, stages.replace("50%", "60%"), "train.max_steps=12")
     assert_user_error(refused, "data.stages", '"until": "5"', '"until": "6"')
     refused = tmt("train", path, stages, "train.max_steps=5")
-    assert_user_error(refused, "data.stages.1: never starts", "the steps of the stages of runs/mt are fixed")
+    assert_user_error(refused, "data.stages.1: never starts", "the ends of the stages of runs/mt were fixed")
     assert configuration.load_run(RunFolder(Path("runs/mt"))).train.max_steps == 12
 
 

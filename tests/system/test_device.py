@@ -236,7 +236,7 @@ def test_primitive_cache_is_limited_unless_the_user_sets_it(
         ((), 2, None),
     ],
 )
-def test_threads_that_would_wait_for_other_programs_are_reported(
+def test_a_warning_is_returned_only_if_busy_cores_delay_threads(
     running: tuple[int, ...], threads: int, warning: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts = iter(f"cpu 1 2\nprocs_running {running[i % len(running)]}\n" for i in range(5)) if running else iter(())

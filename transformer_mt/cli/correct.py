@@ -13,7 +13,7 @@ from transformer_mt.runs.folder import RunFolder
 
 
 def run(args: argparse.Namespace) -> None:
-    """Run `tmt correct`. The exit status is 1 if every change was refused."""
+    """Run `tmt correct`. The exit status is 1 if no checkpoint is accepted."""
     from transformer_mt.pipeline.correction import correct_run
 
     if args.max_steps < 2 or not args.max_bleu_drop >= 0:  # nan too
@@ -30,13 +30,15 @@ def run(args: argparse.Namespace) -> None:
     if args.json:
         print(json.dumps(asdict(report), indent=1))
     else:
-        (before, after), (old_bleu, new_bleu) = report.learned, report.bleu
+        (before, after), (old_bleu, new_bleu) = report.exact_matches, report.bleu
         print(f"corrections translated exactly: {before} of {report.n_corrections} before, {after} after")
         print(f"BLEU of validation pairs (greedy): {old_bleu:.2f} before, {new_bleu:.2f} after")
         if report.step:
             print(f"the corrected model is {report.run}; next: tmt translate {report.run}")
         else:
             limit = f"--max-bleu-drop {args.max_bleu_drop:g}"
-            print(f"refused: each change costs more than {limit}, or learns no more corrections")
+            print(
+                f"refused: no checkpoint has more exact translations within {limit}; {report.run} has the old weights"
+            )
     if not report.step:
         sys.exit(1)

@@ -47,7 +47,10 @@ class Schema:
         return list(section.model_fields) if section else []
 
     def keys_to_suggest(self, path: KeyPath) -> list[str]:
-        """Return the keys beside a wrong one; or `section.key`, if sections have the key that is at the top level."""
+        """Return replacements for an unknown key: those of its section.
+
+        For a key at the top level that belongs to sections, return it as `section.key`.
+        """
         sections = self.root.model_fields if len(path) == 1 else ()
         dotted = [f"{name}.{path[0]}" for name in sections if path[0] in self.keys_at((name,))]
         return dotted or self.keys_at(path[:-1])

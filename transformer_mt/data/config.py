@@ -27,7 +27,7 @@ class DataConfig(Section):
     temperature: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     """sources without weights: 1 draws them in proportion to their size, and a larger value more evenly"""
     stages: tuple[Stage, ...] = ()
-    """parts of the training with other weights of the sources; after the last one, their own weights hold"""
+    """parts of the training with other source weights; after the last stage, the weights in data.train apply"""
     validation: HeldOutSources | None = None
     """validation pairs, in the same form as train; null: split off training pairs"""
     validation_size: int = Field(default=1000, ge=1)
@@ -55,7 +55,7 @@ class DataConfig(Section):
     def _held_out_sources_name_a_split(self) -> DataConfig:
         for key, source in self.held_out_sources():
             if (source.builtin or source.dataset) and source.split is None:
-                raise section_error(f"{key}.split", "name a split; the default, train, is for training")
+                raise section_error(f"{key}.split", "the default, train, is for training: set another split")
         return self
 
     @model_validator(mode="after")
@@ -76,7 +76,7 @@ class DataConfig(Section):
 
     @property
     def train_sources(self) -> tuple[Source, ...]:
-        """Return the sources of training pairs, also if there is only one."""
+        """Return the training sources as a tuple."""
         return self.train if isinstance(self.train, tuple) else (self.train,)
 
     @property
@@ -93,7 +93,7 @@ class DataConfig(Section):
 
     @property
     def needs_tag(self) -> bool:
-        """Return whether each training source has a tag, so that the model translates nothing without one."""
+        """Return whether every training source has a tag, so that every source sentence must have one."""
         return all(source.tag is not None for source in self.train_sources)
 
     def with_resolved_stages(self, max_steps: int | None) -> DataConfig:

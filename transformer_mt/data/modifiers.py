@@ -71,7 +71,10 @@ class ModifierConfig(Section):
 
 
 class ModifiedBatch(NamedTuple):
-    """Token ids of modified pairs, and the index of each in the unmodified batch (of the first of two joined ones)."""
+    """Token ids of modified pairs, and the index of each in the unmodified batch.
+
+    A joined pair has the index of its first part.
+    """
 
     src: Ids
     tgt: Ids
@@ -79,10 +82,10 @@ class ModifiedBatch(NamedTuple):
 
 
 class BatchModifier:
-    """Modifies the pairs of a batch."""
+    """Random modification of the pairs of a batch."""
 
     def __init__(self, config: ModifierConfig, tokenizers: TokenizerPair, seed: int, max_length: int) -> None:
-        """`max_length` is that of a side, end symbol included. Longer results are not used."""
+        """`max_length` limits the tokens of each side, EOS included. A pair that would exceed it is not modified."""
         self.config, self.tokenizers, self.seed = config, tokenizers, seed
         self.longest = max_length - 1
 
@@ -121,7 +124,7 @@ class BatchModifier:
         return 0 < len(src) <= self.longest and 0 < len(tgt) <= self.longest
 
     def _replace(self, src: Ids, tgt: Ids, pairs: dict[int, Pair]) -> tuple[Ids, Ids]:
-        """Return the ids with those of modified pairs, where these are not too long."""
+        """Replace the ids of modified pairs, except pairs that would exceed the maximum length."""
         src, tgt = [*src], [*tgt]
         for i, (new_src, new_tgt) in zip(pairs, self._encode([*pairs.values()]), strict=True):
             if self._fits(new_src, new_tgt):
@@ -146,10 +149,10 @@ class BatchModifier:
         return result
 
 
-class PairsToLearnFrom:
-    """Training pairs from which a vocabulary is learned, with the modifiers' changes of case.
+class TokenizerTrainingPairs:
+    """Training pairs of the tokenizers, with random changes of case as in the training of the model.
 
-    Without them, each word in capitals would be spelled letter by letter. The pairs may be iterated several times.
+    Without these changes, a tokenizer would split upper-case words into letters. Each iteration yields the same pairs.
     """
 
     def __init__(self, pairs: Pairs, config: ModifierConfig, seed: int) -> None:
@@ -218,7 +221,7 @@ def disturb_punctuation(src: str, tgt: str, rng: random.Random) -> Pair:
 
 
 def replace_numbers(src: str, tgt: str, rng: random.Random) -> Pair:
-    """Replace each number that occurs once on both sides by another one with as many digits."""
+    """Replace each number that occurs exactly once on each side by a random one of the same length."""
     common = [n for n in _NUMBER.findall(src) if _NUMBER.findall(src).count(n) == 1 == _NUMBER.findall(tgt).count(n)]
     new = {
         number: str(rng.randrange(10 ** (len(number) - 1) if len(number) > 1 else 0, 10 ** len(number)))
@@ -232,7 +235,7 @@ def replace_numbers(src: str, tgt: str, rng: random.Random) -> Pair:
     return _NUMBER.sub(replace, src), _NUMBER.sub(replace, tgt)
 
 
-def replace_name(src: str, tgt: str, rng: random.Random) -> Pair:
+def replace_names(src: str, tgt: str, rng: random.Random) -> Pair:
     """Replace a capitalised word that occurs once inside both sides by its letters in another order."""
     common = [
         name for name in _NAME.findall(src) if src.count(name) == 1 == tgt.count(name) and name in _NAME.findall(tgt)
@@ -248,7 +251,7 @@ def replace_name(src: str, tgt: str, rng: random.Random) -> Pair:
 
 PAIR_MODIFIERS: dict[str, Callable[[str, str, random.Random], Pair]] = {
     "replace_numbers": replace_numbers,
-    "replace_names": replace_name,
+    "replace_names": replace_names,
     "drop_end_punctuation": drop_end_punctuation,
     "typos": add_typos,
     "punctuation": disturb_punctuation,

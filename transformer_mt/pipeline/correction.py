@@ -40,11 +40,11 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True)
 class CorrectionReport:
-    """What a fine-tuning on corrections has changed: values before and after it."""
+    """Results of a fine-tuning on corrections. Each pair of numbers is before and after it."""
 
     run: str  # the new run
     n_corrections: int
-    learned: tuple[int, int]  # corrections that equal the translation of the model
+    exact_matches: tuple[int, int]  # sources that are translated exactly as corrected
     bleu: tuple[float, float]  # of greedy translations of validation pairs of the old run
     step: int  # of the best checkpoint; 0: every change was refused
 
@@ -72,7 +72,7 @@ def correct_run(
     except UserError as error:
         raise UserError(f"--tag: {run.path}: {error}") from None
     corrections = read_corrections(old, Source(table=(str(pairs),), src_lang=src_lang, tgt_lang=tgt_lang))
-    config = make_config(old, run, name, corrections, folder, max_steps=max_steps, max_bleu_drop=max_bleu_drop)
+    config = prepare_fine_tuning(old, run, name, corrections, folder, max_steps=max_steps, max_bleu_drop=max_bleu_drop)
     if new.path.exists():
         earlier = configuration.load_run(new)
         if (earlier.data, earlier.validation) != (config.data, config.validation):
@@ -120,7 +120,7 @@ def count_exact_matches(run: RunFolder, corrections: Sequence[Pair], tag: str | 
 # --- configuration ----------------------------------------------------------------------------------------------------
 
 
-def make_config(
+def prepare_fine_tuning(
     old: Config,
     run: RunFolder,
     name: str,
@@ -130,7 +130,11 @@ def make_config(
     max_steps: int,
     max_bleu_drop: float,
 ) -> Config:
-    """Write the text files, and return the configuration of the fine-tuning."""
+    """Write the corrections and samples of the old text to `folder`, and return the configuration.
+
+    Raises:
+        UserError: The folder has other corrections.
+    """
     tag = old.decoding.tag
     replayed = sample_sources(REPLAY, load_split(old, "train"), old, old.data.train_sources, N_REPLAY)
     held_out = sample_sources(
@@ -139,10 +143,10 @@ def make_config(
     copies = [*corrections] * count_copies(corrections)
     if not folder.exists():
         with atomic_new_folder(folder) as temporary:
-            write_text(temporary / CORRECTIONS, copies)
+            write_pairs(temporary / CORRECTIONS, copies)
             for sample in (*replayed, *held_out):
-                write_text(temporary / sample.name, sample.text)
-    elif not is_same_text(folder / CORRECTIONS, copies):
+                write_pairs(temporary / sample.name, sample.text)
+    elif not files_contain_pairs(folder / CORRECTIONS, copies):
         raise UserError(f"{folder}: was made from other corrections; remove it and its run, or pass another --name")
 
     def source(name: str, **keys: Any) -> dict[str, Any]:
@@ -213,19 +217,20 @@ def sample_sources(
 def count_copies(corrections: Sequence[Pair]) -> int:
     """Return how often each pair occurs in the text file, so that the pairs fill a batch.
 
-    A step averages over tokens, and would hardly notice a few short pairs beside a full batch of others.
+    A step averages the loss over the tokens of its micro-batches. Without copies, a few corrections would have almost
+    no weight beside a full micro-batch of replay.
     """
     n_words = sum(len(split_units(tgt)) for _, tgt in corrections)
     return max(1, round(BATCH_TOKENS / (TOKENS_PER_WORD * n_words)))
 
 
-def write_text(path: Path, pairs: Iterable[Pair]) -> None:
+def write_pairs(path: Path, pairs: Iterable[Pair]) -> None:
     """Write both sides of some pairs as `path.src` and `path.tgt`."""
     for side, text in zip(("src", "tgt"), render_sides(pairs), strict=True):
         path.with_name(f"{path.name}.{side}").write_text(text, encoding="utf-8", newline="\n")
 
 
-def is_same_text(path: Path, pairs: Iterable[Pair]) -> bool:
+def files_contain_pairs(path: Path, pairs: Iterable[Pair]) -> bool:
     """Return whether `path.src` and `path.tgt` contain these pairs."""
     files = (path.with_name(f"{path.name}.{side}") for side in ("src", "tgt"))
     return [file.read_text(encoding="utf-8") for file in files] == render_sides(pairs)

@@ -18,7 +18,7 @@ from transformer_mt.data.combined_corpus import combine_corpora
 from transformer_mt.data.corpus import ParallelCorpus, load_corpus, split_off_validation
 from transformer_mt.data.encoding import EncodedCorpus, encode_corpus
 from transformer_mt.data.mixture import Mixture, make_mixture
-from transformer_mt.data.modifiers import BatchModifier, PairsToLearnFrom
+from transformer_mt.data.modifiers import BatchModifier, TokenizerTrainingPairs
 from transformer_mt.data.quality.filter_base import PairExample
 from transformer_mt.data.quality.filtered_corpus import filter_corpus, iterate_affected
 from transformer_mt.data.report import report_duplicates_and_leaks
@@ -161,7 +161,7 @@ def make_tokenizers(config: Config, train: ParallelCorpus) -> TokenizerPair:
 
 def _learn_tokenizers(config: Config, train: ParallelCorpus) -> TokenizerPair:
     tokenizer, modifiers = config.tokenizer, config.data.modifiers
-    pairs = PairsToLearnFrom(train, modifiers, config.seed) if modifiers.is_active else train
+    pairs = TokenizerTrainingPairs(train, modifiers, config.seed) if modifiers.is_active else train
     if tokenizer.file or tokenizer.src_file:
         built = build_tokenizers(tokenizer, pairs, config.seed)
         return TokenizerPair.from_dict(built.to_dict())  # so that the JSON, a key of the cache, is that of the run

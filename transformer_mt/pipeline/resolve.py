@@ -55,14 +55,20 @@ def resolve_config(run: RunFolder, requested: Config) -> Config:
 
 
 def resolve_stages(run: RunFolder, requested: Config) -> DataConfig:
-    """Return the section `data` with the stages of an existing run: shares are of its first `train.max_steps`.
+    """Return the requested section `data`, with the shares in its stages converted to steps.
+
+    A share is that of `train.max_steps` when the run was created.
 
     Raises:
         UserError: A stage would never start with the new `train.max_steps`.
     """
     data = requested.data.with_resolved_stages(run.read_metadata().get("initial_max_steps", requested.train.max_steps))
     if found := find_unreachable_stage(data.stages, requested.train.max_steps):
-        raise UserError(f"data.stages.{found[0]}: {found[1]}; the steps of the stages of {run.path} are fixed")
+        raise UserError(
+            f"data.stages.{found[0]}: {found[1]};\n"
+            f"the ends of the stages of {run.path} were fixed when it was created: raise train.max_steps, or choose "
+            "another name"
+        )
     return data
 
 

@@ -73,11 +73,11 @@ def next_commands(run: RunFolder, config: Config) -> str:
     """Return the commands that follow a training, one per line, with comments."""
     folder = quote(str(run.path))
     tag = f" --tag {config.data.tags[0]}" if config.data.needs_tag and config.decoding.tag is None else ""
-    texts = "" if config.data.test else f"{tag} --src F --ref G"
+    evaluate_options = "" if config.data.test else f"{tag} --src F --ref G"
     commands = {
         f"tmt translate {folder}{tag}": "translate at a prompt, or standard input",
         f"tmt translate {folder}{tag} --input F --output G": "translate a file",
-        f"tmt evaluate {folder}{texts}": "scores with 95 % intervals",
+        f"tmt evaluate {folder}{evaluate_options}": "scores with 95 % intervals",
         f"tmt board {folder}": "curves and figures in TensorBoard",
     }
     width = max(map(len, commands))
@@ -101,7 +101,7 @@ def _scores(record: Mapping[str, Any], best: CheckpointInfo | None) -> Iterator[
     else:
         chosen = "" if "exported" in record else f"the best by {best.metric}, "
         if best.is_rejected:
-            chosen = "rejected, "
+            chosen = "rejected by validation.gate or validation.expect_all, "
         for title, found in by_source(best.scores).items():
             scores = ", ".join(f"{name} {value:.3f}" for name, value in found.items())
             yield f"- {title}, at step {best.step:,} ({chosen}greedy): {scores}"

@@ -111,19 +111,19 @@ def configure_process(machine: Machine) -> None:
 def busy_cores_warning(machine: Machine) -> str | None:
     """Return a warning if other programs use cores that the threads of this process need, or None.
 
-    The threads of a product wait for the slowest one, so a single busy core slows down all of them.
+    The threads of a matrix product wait for the slowest one, so a single busy core delays all of them.
     """
     if machine.device.type != "cpu" or machine.threads == 1 or launcher.local_world_size() > 1:
         return None
-    busy = count_busy_cores()
+    busy = count_busy_processes()
     if busy < 1 or machine.threads + busy <= available_cores():
         return None
     programs = "another program uses a core" if busy == 1 else f"other programs use {busy} cores"
     return f"warning: {programs}; {machine.threads} threads then wait for each other; threads=1 may be much faster"
 
 
-def count_busy_cores() -> int:
-    """Return the number of cores that other processes use without a pause, or 0 if the system does not tell."""
+def count_busy_processes() -> int:
+    """Return how many other processes run all the time (minimum of 5 samples), or 0 without /proc/stat."""
     counts: list[int] = []
     for _ in range(5):
         try:
