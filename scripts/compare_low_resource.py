@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 
 from trainings import (
     CONFIGS,
+    add_training_options,
     data_source,
-    existing_folder,
     mean_and_range,
+    parse_training_options,
     positive_int,
-    refuse_reserved_keys,
     run_script,
     run_tasks,
     tmt,
@@ -117,10 +117,7 @@ def format_row(trainings: Sequence[Training]) -> str:
 
 def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="overrides for all trainings")
-    parser.add_argument(
-        "--folder", type=existing_folder, required=True, help="contains train, val, test_2016_flickr (.en, .de)"
-    )
+    add_training_options(parser)
     parser.add_argument(
         "--pairs",
         type=positive_int,
@@ -130,10 +127,7 @@ def read_arguments() -> argparse.Namespace:
         help="numbers of training pairs",
     )
     parser.add_argument("--seeds", type=positive_int, default=1, help="train with seeds 1 to N")
-    parser.add_argument("--jobs", type=positive_int, default=1, help="parallel trainings, each with one CPU thread")
-    args = parser.parse_intermixed_args()
-    refuse_reserved_keys(parser, args.overrides)
-    return args
+    return parse_training_options(parser)
 
 
 if __name__ == "__main__":

@@ -20,13 +20,14 @@ from typing import Any, NamedTuple
 
 from trainings import (
     CONFIGS,
+    add_training_options,
     data_source,
-    existing_folder,
+    parse_training_options,
     positive_int,
-    refuse_reserved_keys,
     run_script,
     run_tasks,
     tmt,
+    write_lines,
 )
 
 from transformer_mt.data.text_files import read_lines
@@ -118,28 +119,20 @@ def write_texts(folder: Path, n_pairs: int, n_lines: int) -> None:
     RUNS.mkdir(parents=True, exist_ok=True)
     for language in ("en", "de"):
         path = folder / f"train.{language}"
-        lines = [f"{line}\n" for line in islice(read_lines(path), n_pairs + n_lines)]
+        lines = [*islice(read_lines(path), n_pairs + n_lines)]
         if len(lines) < n_pairs + n_lines:
             raise UserError(f"{path}: has {len(lines):,} lines; lower --pairs {n_pairs} or --lines {n_lines}")
-        texts = {f"parallel.{language}": lines[:n_pairs]}
+        write_lines(RUNS / f"parallel.{language}", lines[:n_pairs])
         if language == "de":
-            texts["mono.de"] = lines[n_pairs:]
-        for name, text in texts.items():
-            content = "".join(text)
-            if not (RUNS / name).exists() or (RUNS / name).read_text(encoding="utf-8") != content:
-                write_text(RUNS / name, content)
+            write_lines(RUNS / "mono.de", lines[n_pairs:])
 
 
 def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="overrides for all trainings")
-    parser.add_argument("--folder", type=existing_folder, required=True, help="contains the corpus (.en, .de)")
+    add_training_options(parser)
     parser.add_argument("--pairs", type=positive_int, default=3000, metavar="N", help="parallel pairs (3000)")
     parser.add_argument("--lines", type=positive_int, default=20000, metavar="N", help="monolingual lines (20000)")
-    parser.add_argument("--jobs", type=positive_int, default=1, help="parallel tasks, each with one CPU thread")
-    args = parser.parse_intermixed_args()
-    refuse_reserved_keys(parser, args.overrides)
-    return args
+    return parse_training_options(parser)
 
 
 if __name__ == "__main__":

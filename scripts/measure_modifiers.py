@@ -21,18 +21,18 @@ from typing import Any, NamedTuple
 
 from trainings import (
     CONFIGS,
+    add_training_options,
     data_source,
-    existing_folder,
+    parse_training_options,
     positive_int,
-    refuse_reserved_keys,
     run_script,
     run_tasks,
     tmt,
+    write_lines,
 )
 
 from transformer_mt.data.text_files import read_lines
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.system.files import write_text
 
 RUNS = Path("runs/modifiers")
 MODIFIERS = {"upper": 0.05, "lower": 0.05, "typos": 0.2, "drop_end_punctuation": 0.05, "punctuation": 0.05}
@@ -115,13 +115,6 @@ def write_tests(folder: Path) -> None:
             write_lines(RUNS / f"{name}.{language}", [change(line, language, rng) for line in lines])
 
 
-def write_lines(path: Path, lines: list[str]) -> None:
-    """Write a text, unless the file has it already: a resumed training expects an unchanged file."""
-    content = "".join(f"{line}\n" for line in lines)
-    if not path.exists() or path.read_text(encoding="utf-8") != content:
-        write_text(path, content)
-
-
 # --- report -----------------------------------------------------------------------------------------------------------
 
 
@@ -150,13 +143,9 @@ def read_bleu(run: RunFolder) -> dict[str, float]:
 
 def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="overrides for both trainings")
-    parser.add_argument("--folder", type=existing_folder, required=True, help="contains the corpus (.en, .de)")
+    add_training_options(parser)
     parser.add_argument("--steps", type=positive_int, default=3000, metavar="N", help="steps of each training (3000)")
-    parser.add_argument("--jobs", type=positive_int, default=1, help="parallel trainings, each with one CPU thread")
-    args = parser.parse_intermixed_args()
-    refuse_reserved_keys(parser, args.overrides)
-    return args
+    return parse_training_options(parser)
 
 
 if __name__ == "__main__":

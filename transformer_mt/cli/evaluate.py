@@ -182,10 +182,10 @@ def _read_test_sets(args: argparse.Namespace, run: RunFolder, config: Config) ->
 
     sources = config.data.test
     if not sources:
-        needing = [f"--{name}" for name in ("set", "output", "show", "paper") if getattr(args, name) is not None]
-        if args.expect and not needing:
+        unused = [f"--{name}" for name in ("set", "output", "show", "paper") if getattr(args, name) is not None]
+        if args.expect and not unused:
             return {}
-        reason = f", so {needing[0]} has no effect" if needing else ""
+        reason = f", so {unused[0]} has no effect" if unused else ""
         raise UserError(f"evaluate: this run has no test sets (data.test){reason}; give --src and --ref")
     if args.set is not None and args.set not in sources:
         raise UserError(f"evaluate: --set {args.set}: the test sets of this run are {', '.join(sources)}")

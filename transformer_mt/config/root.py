@@ -115,9 +115,7 @@ class Config(Section):
                 "training would never end: set this, train.max_epochs or validation.patience",
             )
         if self.train.init_from is None:  # the tags of a warm start are those of the other run
-            yield from self._unknown_tags()
-            if self.data.needs_tag:
-                yield from ((key, MISSING_TAG.format(", ".join(self.data.tags))) for key in self.missing_tags())
+            yield from self._tag_conflicts()
         sources = self.data.validation if isinstance(self.data.validation, tuple) else ()
         is_warm_start = self.train.init_from is not None
         for path, message in self.validation.problems([source.name for source in sources], is_warm_start):
@@ -145,33 +143,32 @@ class Config(Section):
         for key, message in self.schedule.problems(self.train.max_steps):
             yield ("schedule", key), message
 
+    def _held_out_tags(self) -> Iterator[tuple[KeyPath, str | None]]:
+        """Yield the tag of each held-out source and behaviour test, with its key. `decoding.tag` replaces none."""
+        for keys, source in self.data.held_out_sources():
+            yield ("data", *keys, "tag"), source.tag
+        for number, test in enumerate(self.validation.expect):
+            if test.tag is not None or self.decoding.tag is None:
+                yield ("validation", "expect", number, "tag"), test.tag
+
     def used_tags(self) -> Iterator[tuple[KeyPath, str]]:
         """Yield the tags of validation, test and decoding, each with its key."""
-        for dotted, source in self.data.held_out_sources():
-            if source.tag is not None:
-                keys = (int(key) if key.isdigit() else key for key in dotted.split("."))
-                yield ("data", *keys, "tag"), source.tag
-        for number, test in enumerate(self.validation.expect):
-            if test.tag is not None:
-                yield ("validation", "expect", number, "tag"), test.tag
+        yield from ((key, tag) for key, tag in self._held_out_tags() if tag is not None)
         if self.decoding.tag is not None:
             yield ("decoding", "tag"), self.decoding.tag
 
     def missing_tags(self) -> Iterator[KeyPath]:
         """Yield the key of each held-out source and behaviour test without a tag."""
-        for dotted, source in self.data.held_out_sources():
-            if source.tag is None:
-                yield ("data", *(int(key) if key.isdigit() else key for key in dotted.split(".")), "tag")
-        if self.decoding.tag is None:
-            for number, test in enumerate(self.validation.expect):
-                if test.tag is None:
-                    yield ("validation", "expect", number, "tag")
+        yield from (key for key, tag in self._held_out_tags() if tag is None)
 
-    def _unknown_tags(self) -> Iterator[tuple[KeyPath, str]]:
+    def _tag_conflicts(self) -> Iterator[tuple[KeyPath, str]]:
+        """Yield tags that the training pairs lack, and tags that are missing although each training pair has one."""
+        known = ", ".join(self.data.tags)
         for key, tag in self.used_tags():
             if tag not in self.data.tags:
-                listed = ", ".join(self.data.tags) or "none"
-                yield key, f"no training source has the tag {tag} (present: {listed})"
+                yield key, f"no training source has the tag {tag} (present: {known or 'none'})"
+        if self.data.needs_tag:
+            yield from ((key, MISSING_TAG.format(known)) for key in self.missing_tags())
 
     def unsupported_by_ctranslate2(self) -> Iterator[tuple[str, str, str]]:
         """Yield section, key and reason of each setting that `tmt export --to ctranslate2` rejects."""

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from transformer_mt.config.section import MAY_CHANGE, PathName, Section, section_error
+from transformer_mt.config.yaml_loader import KeyPath
 from transformer_mt.data.mixture import Stage, find_mixture_problem
 from transformer_mt.data.modifiers import ModifierConfig
 from transformer_mt.data.quality.config import FilterList
@@ -53,9 +54,10 @@ class DataConfig(Section):
 
     @model_validator(mode="after")
     def _held_out_sources_name_a_split(self) -> DataConfig:
-        for key, source in self.held_out_sources():
+        for keys, source in self.held_out_sources():
             if (source.builtin or source.dataset) and source.split is None:
-                raise section_error(f"{key}.split", "the default, train, is for training: set another split")
+                key = ".".join(map(str, (*keys, "split")))
+                raise section_error(key, "the default, train, is for training: set another split")
         return self
 
     @model_validator(mode="after")
@@ -119,10 +121,10 @@ class DataConfig(Section):
         source = next((source for source in sources if source.tag == tag), sources[0])
         return source.languages(self.src_lang, self.tgt_lang)
 
-    def held_out_sources(self) -> Iterator[tuple[str, Source]]:
-        """Yield the sources of validation and test sets, each with its key in the section."""
+    def held_out_sources(self) -> Iterator[tuple[KeyPath, Source]]:
+        """Yield the sources of validation and test sets, each with its keys in the section."""
         if isinstance(self.validation, tuple):
-            yield from ((f"validation.{number}", source) for number, source in enumerate(self.validation))
+            yield from ((("validation", number), source) for number, source in enumerate(self.validation))
         elif self.validation is not None:
-            yield "validation", self.validation
-        yield from ((f"test.{name}", source) for name, source in self.test.items())
+            yield ("validation",), self.validation
+        yield from ((("test", name), source) for name, source in self.test.items())

@@ -11,6 +11,7 @@ from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
 from transformer_mt.data.batches import BatchConfig
 from transformer_mt.data.behaviour_tests import BehaviourTest
+from transformer_mt.data.config import DataConfig
 from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.quality.scripts import split_units
 from transformer_mt.data.sources import NamedSource, Source, TrainSource
@@ -33,7 +34,6 @@ PEAK = 1e-3  # learning rate
 BATCH_TOKENS, TOKENS_PER_WORD = 1024, 1.5
 WARMUP_STEPS, VALIDATE_EVERY = 20, 40
 CORRECTIONS, REPLAY = "corrections", "replay"
-
 
 Pair = tuple[str, str]
 
@@ -72,7 +72,8 @@ def correct_run(
     except UserError as error:
         raise UserError(f"--tag: {run.path}: {error}") from None
     corrections = read_corrections(old, Source(table=(str(pairs),), src_lang=src_lang, tgt_lang=tgt_lang))
-    config = prepare_fine_tuning(old, run, name, corrections, folder, max_steps=max_steps, max_bleu_drop=max_bleu_drop)
+    data = prepare_data(old, corrections, folder)
+    config = make_config(old, run, name, data, corrections, max_steps=max_steps, max_bleu_drop=max_bleu_drop)
     if new.path.exists():
         earlier = configuration.load_run(new)
         if (earlier.data, earlier.validation) != (config.data, config.validation):
@@ -120,22 +121,12 @@ def count_exact_matches(run: RunFolder, corrections: Sequence[Pair], tag: str | 
 # --- configuration ----------------------------------------------------------------------------------------------------
 
 
-def prepare_fine_tuning(
-    old: Config,
-    run: RunFolder,
-    name: str,
-    corrections: Sequence[Pair],
-    folder: Path,
-    *,
-    max_steps: int,
-    max_bleu_drop: float,
-) -> Config:
-    """Write the corrections and samples of the old text to `folder`, and return the configuration.
+def prepare_data(old: Config, corrections: Sequence[Pair], folder: Path) -> DataConfig:
+    """Write the corrections and samples of the old text to `folder`, and return the section `data`.
 
     Raises:
         UserError: The folder has other corrections.
     """
-    tag = old.decoding.tag
     replayed = sample_sources(REPLAY, load_split(old, "train"), old, old.data.train_sources, N_REPLAY)
     held_out = sample_sources(
         "validation", load_split(old, "validation"), old, old.data.validation_sources, N_VALIDATION
@@ -154,10 +145,10 @@ def prepare_fine_tuning(
 
     total = sum(sample.weight for sample in replayed)
     train_sources = (
-        source(CORRECTIONS, tag=tag, weight=1.0),
+        source(CORRECTIONS, tag=old.decoding.tag, weight=1.0),
         *(source(sample.name, **sample.keys, weight=sample.weight / total) for sample in replayed),
     )
-    data: dict[str, Any] = {
+    update: dict[str, Any] = {
         "train": tuple(TrainSource.model_validate(values) for values in train_sources),
         "validation": tuple(NamedSource.model_validate(source(sample.name, **sample.keys)) for sample in held_out),
         "test": {},
@@ -165,11 +156,25 @@ def prepare_fine_tuning(
         "stages": (),
         "temperature": 1.0,
     }
-    tests = tuple(BehaviourTest(source=src, equals=(tgt,), tag=tag) for src, tgt in dict(corrections).items())
+    return old.data.model_copy(update=update)
+
+
+def make_config(
+    old: Config,
+    run: RunFolder,
+    name: str,
+    data: DataConfig,
+    corrections: Sequence[Pair],
+    *,
+    max_steps: int,
+    max_bleu_drop: float,
+) -> Config:
+    """Return the configuration of the fine-tuning. The corrections are its behaviour tests."""
+    tests = (BehaviourTest(source=src, equals=(tgt,), tag=old.decoding.tag) for src, tgt in dict(corrections).items())
     return old.model_copy(
         update={
             "name": name,
-            "data": old.data.model_copy(update=data),
+            "data": data,
             "batches": BatchConfig(tokens=BATCH_TOKENS, accumulate=2),
             "loss": LossConfig(),
             "optimizer": OptimizerConfig(kind="adamw", ema_decay=0.95),
@@ -181,7 +186,7 @@ def prepare_fine_tuning(
                 goal=1.0,
                 patience=None,
                 probes=0,
-                expect=tests,
+                expect=tuple(tests),
                 gate={"all": max_bleu_drop},
             ),
             "keep": KeepConfig(best=1, last=1),

@@ -204,9 +204,10 @@ def _explain_language(given: str | None, side: SideStatistics) -> str:
     """Return where a language comes from, with a warning if the text seems to be in another one."""
     if given is None:
         return "detected"
-    if not LanguageDetector.load().knows(given):
+    detector = LanguageDetector.load()
+    if not detector.knows(given):
         return "given"
-    other = LanguageDetector.load().find_other_language("\n".join(side.sample), given, CONFIDENCE)
+    other = detector.find_other_language("\n".join(side.sample), given, CONFIDENCE)
     return "given" if other is None else f"given, but the text seems to be in {other}"
 
 

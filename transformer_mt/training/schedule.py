@@ -17,7 +17,6 @@ Schedule = Callable[[int], float]
 """Maps a step to its learning rate."""
 
 KINDS_WITH_END = ("cosine", "linear", "wsd")
-RESUMED_HINT = " (for a resumed run: as in its config.yaml)"
 WSD_DECAY_DIVISOR = 5  # without decay_steps, wsd decays in the last fifth of the steps (Hägele et al. 2024)
 
 
@@ -47,7 +46,7 @@ class ScheduleConfig(Section):
         if total is None:
             yield (
                 "total_steps",
-                f"{self.kind} has to know where its curve ends: set this{RESUMED_HINT}, or train.max_steps",
+                f"{self.kind} has to know where its curve ends: set this (for a resumed run: as in its config.yaml), or train.max_steps",
             )
         elif self.warmup_steps >= total:
             yield (
