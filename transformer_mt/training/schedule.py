@@ -46,7 +46,8 @@ class ScheduleConfig(Section):
         if total is None:
             yield (
                 "total_steps",
-                f"{self.kind} has to know where its curve ends: set this (for a resumed run: as in its config.yaml), or train.max_steps",
+                f"{self.kind} has to know where its curve ends: set this (for a resumed run: as in its config.yaml), "
+                "or train.max_steps",
             )
         elif self.warmup_steps >= total:
             yield (
