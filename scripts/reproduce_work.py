@@ -45,7 +45,7 @@ class Text(NamedTuple):
     name: str
     teacher: System
     seeds: int = 1  # number of teacher seeds in the ensemble
-    backward: bool = False
+    is_backtranslation: bool = False
     options: tuple[str, ...] = ()
     source: Text | None = None  # synthetic pairs whose sources are translated; None: the training text
 
@@ -97,11 +97,11 @@ class SystemRun:
     def synthetic(self, text: Text) -> SyntheticText:
         """Return the task that creates a synthetic text for the languages of this run."""
         teacher = replace(self, system=text.teacher)
-        if text.backward:
+        if text.is_backtranslation:
             teacher = replace(teacher, src_lang=self.tgt_lang, tgt_lang=self.src_lang, scored=(VALIDATION,))
         teachers = tuple(replace(teacher, seed=seed) for seed in range(1, text.seeds + 1))
         source = self.synthetic(text.source) if text.source else None
-        return SyntheticText(text.name, teachers, text.options, source, text.backward)
+        return SyntheticText(text.name, teachers, text.options, source, text.is_backtranslation)
 
     def data_settings(self) -> Iterator[str]:
         """Yield the overrides for training and validation data."""
@@ -134,7 +134,7 @@ class SystemRun:
 
     def is_outdated(self) -> bool:
         """Return whether a synthetic text is newer than this run."""
-        texts = [text.made for text in self.dependencies]
+        texts = [text.candidates for text in self.dependencies]
         return bool(texts) and self.run.exists() and not is_up_to_date(self.run.tokenizer, texts)
 
     def is_averaged(self) -> bool:
@@ -155,7 +155,7 @@ class SyntheticText:
     teachers: tuple[SystemRun, ...]
     options: tuple[str, ...] = ()
     source: SyntheticText | None = None
-    backward: bool = False
+    is_backtranslation: bool = False
 
     @property
     def dependencies(self) -> tuple[Task, ...]:
@@ -167,8 +167,8 @@ class SyntheticText:
         return TEXT / f"{ensemble_name(self.teachers)}-{self.name}"
 
     @property
-    def made(self) -> Path:
-        """The file that the folder gets last."""
+    def candidates(self) -> Path:
+        """The records of all lines. The folder is complete if this file exists, because it is written last."""
         return self.folder / "candidates.jsonl"
 
     @property
@@ -183,12 +183,14 @@ class SyntheticText:
     def execute(self) -> None:
         """Make the pairs if they are outdated. Resume an interrupted command."""
         sources = [self.original, *(teacher.scored_run.config for teacher in self.teachers)]
-        if is_up_to_date(self.made, sources):
+        if is_up_to_date(self.candidates, sources):
             return
-        if self.folder.exists() and not is_up_to_date(self.made.with_name(f"{self.made.name}.part"), sources):
+        if self.folder.exists() and not is_up_to_date(
+            self.candidates.with_name(f"{self.candidates.name}.part"), sources
+        ):
             delete_folder(self.folder)
         words = (*models(self.teachers), *self.options, "--resume", "--mono", self.original, "--output", self.folder)
-        tmt("backtranslate" if self.backward else "distill", *words, threads=self.teachers[0].threads)
+        tmt("backtranslate" if self.is_backtranslation else "distill", *words, threads=self.teachers[0].threads)
 
 
 def write_preprocessed_texts(data: Path, lang: str) -> None:

@@ -153,13 +153,15 @@ def test_resume_refuses_changed_corrections_or_options(german_run: str, tmt: Tmt
     refused = tmt(
         "correct", german_run, "--pairs", "edits.tsv", "--steps", "2", "--name", "new", "--max-bleu-drop", "9"
     )
-    assert_user_error(refused, "runs/new: was made with other options", "remove runs/new and runs/new-data")
+    assert_user_error(
+        refused, "runs/new: was made with another --tag or --max-bleu-drop", "remove runs/new and runs/new-data"
+    )
     write_corrections(("red red red red", "rot"))
     refused = tmt("correct", german_run, "--pairs", "edits.tsv", "--steps", "2", "--name", "new")
     assert_user_error(refused, "runs/new-data: was made from other corrections")
 
 
-def test_a_tag_must_be_known_before_anything_is_written(old_run: str, tmt: Tmt) -> None:
+def test_wrong_options_are_refused_before_anything_is_written(old_run: str, tmt: Tmt) -> None:
     write_corrections(("red red red red", "rot"))
     assert_user_error(tmt("correct", old_run, "--pairs", "edits.tsv"), "--tag: runs/old: the model needs a tag")
     assert_user_error(
@@ -168,9 +170,13 @@ def test_a_tag_must_be_known_before_anything_is_written(old_run: str, tmt: Tmt) 
     assert_user_error(tmt("correct", old_run, "--pairs", "edits.tsv", "--name", "a/b"), '--name "a/b" cannot be')
     assert_user_error(tmt("correct", old_run, "--pairs", "edits.tsv", "--max-bleu-drop", "nan"), "--max-bleu-drop 0")
     assert not [*Path("runs").glob("old-*")]
+
+
+def test_correct_leaves_out_sources_of_weight_0(old_run: str, tmt: Tmt) -> None:
+    write_corrections(("red red red red", "rot"))
     assert tmt("correct", old_run, "--pairs", "edits.tsv", "--tag", "2de", "--steps", "2").returncode in (0, 1)
     config = configuration.load_run(RunFolder(Path("runs/old-corrected")))
-    assert [source.tag for source in config.data.train_sources] == ["2de", "2de"], "a source of weight 0 is left out"
+    assert [source.tag for source in config.data.train_sources] == ["2de", "2de"]
 
 
 def test_corrections_that_harm_are_refused(german_run: str, tmt: Tmt) -> None:

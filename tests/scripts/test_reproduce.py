@@ -104,7 +104,12 @@ def test_reproduce_trains_teachers_and_students(
 ) -> None:
     monkeypatch.setattr(reproduce, "SYSTEMS", {"distilled": reproduce.DISTILLED})
     arguments = ["multi30k", "--data", str(data), "--seeds", "1", "--jobs", "2", *SMALL]
-    arguments += ["model.d_model=32", "model.d_ff=64", "batches.tokens=512", "train.max_steps=60"]  # learn to end
+    arguments += [
+        "model.d_model=32",
+        "model.d_ff=64",
+        "batches.tokens=512",
+        "train.max_steps=60",
+    ]  # learns EOS
     arguments += ["schedule.warmup_steps=5", "schedule.decay_steps=20", "validation.every=60"]
     arguments += ["decoding.max_length_offset=16"]
     monkeypatch.setattr(sys, "argv", ["reproduce.py", *arguments])
@@ -215,7 +220,7 @@ def test_an_interrupted_translation_is_resumed_unless_its_source_changed(
     made = reproduce_work.SyntheticText(
         "taught", (reproduce_work.SystemRun(reproduce.FAST, 1, "en", "de", ("val",), 1),)
     )
-    part = made.made.with_name("candidates.jsonl.part")
+    part = made.candidates.with_name("candidates.jsonl.part")
     text.write_bytes(b"one two\n" * 1100 + b"\xff\n")
     with pytest.raises(UserError, match="ended with status 2"):
         made.execute()
@@ -223,9 +228,9 @@ def test_an_interrupted_translation_is_resumed_unless_its_source_changed(
     text.write_bytes(b"one two\n" * 1101)
     if not is_outdated:
         os.utime(part)
-    with pytest.raises(UserError, match="ended with status 2"):  # after the last record: the tiny model is too bad
+    with pytest.raises(UserError, match="ended with status 2"):  # each pair of the untrained model is dropped
         made.execute()
-    written = made.made.read_bytes()
+    written = made.candidates.read_bytes()
     assert written.count(b"\n") == 1101 and (b'"One two"' in written) is not is_outdated
 
 

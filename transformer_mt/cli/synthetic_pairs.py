@@ -1,6 +1,7 @@
 """The flow of `tmt backtranslate` and `tmt distill`: monolingual files in, a folder with training pairs out.
 
-Each line of input becomes a record of `candidates.jsonl`. An interrupted command resumes after the last record. At the
+Each line of input becomes a record of `candidates.jsonl`. With `--resume`, an interrupted command continues after the
+last record. At the
 end, the text files and the report are made from the records. The partial file is renamed to `candidates.jsonl` last, so
 a folder with that file is complete.
 """

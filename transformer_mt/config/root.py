@@ -44,7 +44,7 @@ from transformer_mt.training.schedule import ScheduleConfig
 
 COMMAND_LINE = Location("command line")
 FILTER_LIST = ("data", "filters")
-MISSING_TAG = "is required, because each training source has a tag: set one of {}"
+_MISSING_TAG = "is required, because each training source has a tag: set one of {}"
 
 
 class Config(Section):
@@ -144,7 +144,10 @@ class Config(Section):
             yield ("schedule", key), message
 
     def _held_out_tags(self) -> Iterator[tuple[KeyPath, str | None]]:
-        """Yield the tag of each held-out source and behaviour test, with its key. `decoding.tag` replaces none."""
+        """Yield the tag of each held-out source and behaviour test, or None, with its key.
+
+        A behaviour test without a tag is left out if `decoding.tag` is set, which it then uses.
+        """
         for keys, source in self.data.held_out_sources():
             yield ("data", *keys, "tag"), source.tag
         for number, test in enumerate(self.validation.expect):
@@ -158,7 +161,7 @@ class Config(Section):
             yield ("decoding", "tag"), self.decoding.tag
 
     def missing_tags(self) -> Iterator[KeyPath]:
-        """Yield the key of each held-out source and behaviour test without a tag."""
+        """Yield the key of each held-out source without a tag, and of each behaviour test that has none to use."""
         yield from (key for key, tag in self._held_out_tags() if tag is None)
 
     def _tag_conflicts(self) -> Iterator[tuple[KeyPath, str]]:
@@ -168,7 +171,7 @@ class Config(Section):
             if tag not in self.data.tags:
                 yield key, f"no training source has the tag {tag} (present: {known or 'none'})"
         if self.data.needs_tag:
-            yield from ((key, MISSING_TAG.format(known)) for key in self.missing_tags())
+            yield from ((key, _MISSING_TAG.format(known)) for key in self.missing_tags())
 
     def unsupported_by_ctranslate2(self) -> Iterator[tuple[str, str, str]]:
         """Yield section, key and reason of each setting that `tmt export --to ctranslate2` rejects."""

@@ -47,9 +47,10 @@ class Schema:
         return list(section.model_fields) if section else []
 
     def keys_to_suggest(self, path: KeyPath) -> list[str]:
-        """Return replacements for an unknown key: those of its section.
+        """Return keys to suggest in place of an unknown one.
 
-        For a key at the top level that belongs to sections, return it as `section.key`.
+        These are the keys of its section. An unknown key at the top level is suggested as `section.key` for each
+        section that has it.
         """
         sections = self.root.model_fields if len(path) == 1 else ()
         dotted = [f"{name}.{path[0]}" for name in sections if path[0] in self.keys_at((name,))]

@@ -72,7 +72,7 @@ class Batch:
     n_tgt: int  # labels without padding
     rows: Rows = field(default_factory=lambda: np.empty(0, np.int32))  # [B] rows of the encoded corpus
     epoch: int | None = None  # epoch whose subword sampling was used; None: the canonical segmentation
-    source_index: int = 0  # of the source of its pairs
+    source_index: int = 0  # index of the source that all its pairs come from
 
     def to(self, device: torch.device) -> Batch:
         """Return this batch on another device."""
@@ -166,7 +166,7 @@ class BatchStream:
             position = StreamPosition(position.epoch + epochs, index, tuple(n_taken) if self._mixture else ())
 
     def _source_at(self, position: StreamPosition) -> int:
-        """Return the number of the source of the batch at a position."""
+        """Return the index of the source of the batch at a position."""
         if self._mixture is None:
             return 0
         return self._mixture.choose(position.epoch * len(self) + position.index)

@@ -107,14 +107,14 @@ class DataConfig(Section):
         return self.model_copy(update={"stages": tuple(stages)})
 
     def languages_of(self, tag: str | None) -> tuple[str, str]:
-        """Return the languages of the first training source with this tag; without one, those of the first source.
+        """Return the languages of the first training source with this tag, or of the first one if `tag` is None.
 
         Raises:
             UserError: No source has the tag, or a tag is needed.
         """
         known = ", ".join(self.tags)
         if tag is None and self.needs_tag:
-            raise UserError(f"the model needs a tag for each source: pass one of {known}")
+            raise UserError(f"the model needs a tag before each source sentence: pass one of {known}")
         if tag is not None and tag not in self.tags:
             raise UserError(f"unknown tag {tag}; the model knows: {known or 'none'}")
         sources = self.train_sources

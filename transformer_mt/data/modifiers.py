@@ -1,8 +1,8 @@
 """Modifiers of training pairs: capitals, typing errors, missing punctuation, other numbers, joined sentences.
 
 They make a model robust against text that its corpus lacks. A modification is a pure function of (seed, epoch, rows),
-so a resumed run sees the same pairs. Capitals and joining apply to whole batches: a few long sentences in a batch would
-fill the others with padding. The other modifiers apply to single pairs.
+so a resumed run sees the same pairs. Capitals and joining apply to whole batches, because upper-case and joined text
+has more tokens: a few such sentences would add padding to all others. The other modifiers apply to single pairs.
 
 Text is decoded from token ids, modified and encoded again, so that no other copy of the corpus is read.
 """

@@ -40,13 +40,13 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True)
 class CorrectionReport:
-    """Results of a fine-tuning on corrections. Each pair of numbers is before and after it."""
+    """Results of a fine-tuning on corrections. Tuples are (before, after)."""
 
     run: str  # the new run
     n_corrections: int
     exact_matches: tuple[int, int]  # sources that are translated exactly as corrected
     bleu: tuple[float, float]  # of greedy translations of validation pairs of the old run
-    step: int  # of the best checkpoint; 0: every change was refused
+    step: int  # of the best checkpoint; 0: no checkpoint was accepted
 
 
 def correct_run(
@@ -72,21 +72,21 @@ def correct_run(
     except UserError as error:
         raise UserError(f"--tag: {run.path}: {error}") from None
     corrections = read_corrections(old, Source(table=(str(pairs),), src_lang=src_lang, tgt_lang=tgt_lang))
-    data = prepare_data(old, corrections, folder)
+    data = write_correction_data(old, corrections, folder)
     config = make_config(old, run, name, data, corrections, max_steps=max_steps, max_bleu_drop=max_bleu_drop)
     if new.path.exists():
         earlier = configuration.load_run(new)
         if (earlier.data, earlier.validation) != (config.data, config.validation):
-            raise UserError(f"{new.path}: was made with other options; {remedy}")
+            raise UserError(f"{new.path}: was made with another --tag or --max-bleu-drop; {remedy}")
     train(config)
     best = new.find_checkpoint("best")
     matches_before = count_exact_matches(run, corrections, old.decoding.tag)
-    first = next(entry["valid/bleu"] for entry in read_metrics(new.metrics) if "valid/bleu" in entry)
+    bleu_before = next(entry["valid/bleu"] for entry in read_metrics(new.metrics) if "valid/bleu" in entry)
     return CorrectionReport(
         str(new.path),
         len(corrections),
         (matches_before, count_exact_matches(new, corrections, old.decoding.tag)),
-        (first, best.scores["bleu"]),
+        (bleu_before, best.scores["bleu"]),
         best.step,
     )
 
@@ -121,8 +121,8 @@ def count_exact_matches(run: RunFolder, corrections: Sequence[Pair], tag: str | 
 # --- configuration ----------------------------------------------------------------------------------------------------
 
 
-def prepare_data(old: Config, corrections: Sequence[Pair], folder: Path) -> DataConfig:
-    """Write the corrections and samples of the old text to `folder`, and return the section `data`.
+def write_correction_data(old: Config, corrections: Sequence[Pair], folder: Path) -> DataConfig:
+    """Write the corrections and samples of the old text to `folder` unless it exists, and return the section `data`.
 
     Raises:
         UserError: The folder has other corrections.

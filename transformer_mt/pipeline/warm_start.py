@@ -140,7 +140,8 @@ def load_tokenizers(config: Config) -> TokenizerPair:
         raise UserError(f"{KEY}: {run.path}: its model does not know the tag {unknown[0]} (it knows: {known})")
     if pair.needs_tag and (missing := next(config.missing_tags(), None)):
         key = ".".join(map(str, missing))
-        raise UserError(f"{key}: {configuration.MISSING_TAG.format(', '.join(pair.src.tags))} ({KEY}: {run.path})")
+        known = ", ".join(pair.src.tags)
+        raise UserError(f"{key}: is required, because the model of {run.path} needs a tag ({KEY}): set one of {known}")
     return pair
 
 

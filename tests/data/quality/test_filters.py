@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,13 @@ from pydantic import TypeAdapter
 
 from transformer_mt.data import quickstart
 from transformer_mt.data.corpus import ParallelCorpus
+from transformer_mt.data.quality.check_runner import CheckCounts, summarize_check
+from transformer_mt.data.quality.checks import CHECKS
 from transformer_mt.data.quality.config import FilterList
 from transformer_mt.data.quality.corpus_filters import hash_side
 from transformer_mt.data.quality.duplicates import HashSet
 from transformer_mt.data.quality.filter_base import Filter
+from transformer_mt.data.quality.filter_pipeline import EvenSample
 from transformer_mt.data.quality.filtered_corpus import filter_corpus, iterate_affected
 from transformer_mt.data.quality.normalization import comparison_key
 from transformer_mt.errors import UserError
@@ -257,3 +261,11 @@ def test_the_command_ends_with_an_interrupted_filter(number: str, error: type[Ba
         apply(NUMBERED, {"command": {"run": command, "min": 0}})
     with pytest.raises(ProcessLookupError):
         os.killpg(int(Path("pid").read_text(encoding="utf-8")), 0)
+
+
+def test_exchanged_languages_are_suspected_and_the_remedy_is_a_filter() -> None:
+    check = next(check for check in CHECKS if check.name == "language")
+    counts = CheckCounts(Counter({"language": 50}), {"language": EvenSample()})
+    error, warning = (summarize_check(check, counts, total) for total in (50, 5000))
+    assert error and warning and error.remedy == warning.remedy == "language"
+    assert "exchanged?" in error.message and "exchanged?" not in warning.message

@@ -220,10 +220,10 @@ def summarize_check(check: CorpusCheck, found: CheckCounts, total: int) -> Findi
         if share >= check.warning_share
         else Severity.OK
     )
-    remedy = check.remedy
+    message = check.message
     if severity is Severity.ERROR and check.error_advice:
-        remedy = f"{check.error_advice} otherwise: {remedy}"
-    return Finding(check.group, check.name, severity, check.message, count, total, examples, remedy)
+        message = f"{message}; {check.error_advice}"
+    return Finding(check.group, check.name, severity, message, count, total, examples, check.remedy)
 
 
 def _unknown_languages(languages: tuple[str, str], total: int) -> Iterator[Finding]:

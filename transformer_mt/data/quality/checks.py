@@ -38,7 +38,7 @@ class CorpusCheck(NamedTuple):
     warning_share: float = NEVER
     error_share: float = NEVER
     remedy: str = ""
-    error_advice: str = ""  # precedes the remedy if the problem is an error
+    error_advice: str = ""  # appended to the message if the problem is an error
     compares_sides: bool = False  # skipped in misaligned segments, where it would find every line
 
     @property
@@ -90,7 +90,7 @@ CHECKS = [
         warning_share=0.005,
         error_share=0.2,
         remedy="language",
-        error_advice="check data.src_lang and data.tgt_lang: are they exchanged?",
+        error_advice="are data.src_lang and data.tgt_lang exchanged?",
     ),
     CorpusCheck(
         "content",
