@@ -67,3 +67,21 @@ def read_curves(run: Path) -> dict[str, dict[int, float]]:
             curves[name] = {event.step: event.value for event in events.Scalars(tag)}
             assert len(curves[name]) == len(events.Scalars(tag)), f"{name} has a step twice"
     return curves
+
+
+def parse_page(page: str) -> Any:
+    """Parse an HTML page, and return its root element. Check that it is valid, and loads and runs nothing."""
+    import html5lib
+
+    document = html5lib.HTMLParser(strict=True, namespaceHTMLElements=False).parse(page)  # raises the first error
+    ids = [element.attrib["id"] for element in document.iter() if "id" in element.attrib]
+    assert len(ids) == len(set(ids)), "an id occurs twice"
+    for element in document.iter():
+        assert element.tag not in {"script", "link", "iframe", "object", "embed", "base"}
+        for name, value in element.attrib.items():
+            assert not str(name).startswith("on"), f"{name} runs a script"
+            if name in {"src", "href", "srcset", "action", "poster", "data"} or "xlink" in str(name):
+                assert value.startswith("data:") or value.removeprefix("#") in ids, f"{name} {value} is not in the page"
+        styles = [element.attrib.get("style", ""), element.text or "" if element.tag == "style" else ""]
+        assert not any(text in style for style in styles for text in ("url(", "@import"))
+    return document

@@ -24,7 +24,7 @@ pipeline
 config.root
 export
 training decoding evaluation
-data model plotting
+data model pages plotting
 runs
 system
 config
@@ -116,6 +116,7 @@ HEAVY = {
     "tensorboard",
     "ctranslate2",
     "matplotlib",
+    "jinja2",
 }
 
 

@@ -17,4 +17,5 @@ def test_the_wheel_contains_all_modules_and_data_files(tmp_path: Path) -> None:
         packed = set(archive.namelist())
     modules = {str(file.relative_to(ROOT)) for file in (ROOT / "transformer_mt").rglob("*.py")}
     data = {"configs/quickstart.yaml", "data/quickstart.tsv.gz", "py.typed"}
-    assert modules | {f"transformer_mt/{name}" for name in data} <= packed
+    templates = {str(file.relative_to(ROOT)) for file in (ROOT / "transformer_mt/pages/templates").iterdir()}
+    assert modules | templates | {f"transformer_mt/{name}" for name in data} <= packed

@@ -1,0 +1,51 @@
+"""Self-contained HTML pages from the templates of this package, without scripts and external files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from unicodedata import category
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+JOINERS = "\u200c\u200d"
+INVISIBLE = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # Unicode categories
+
+
+def render_page(template: str, **values: object) -> str:
+    """Render a template of this package. Text in `values` never becomes HTML, and its control characters are escaped.
+
+    Pass text of several lines as a list of lines, because a line break is a control character too.
+    """
+    return _environment().get_template(template).render(values)
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).with_name("templates")),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_finalize,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["thousands"] = _format_thousands
+    return environment
+
+
+def _finalize(value: object) -> object:
+    """Make text visible before it is escaped. Output of macros is HTML already."""
+    if isinstance(value, str) and not isinstance(value, Markup) and not value.isprintable():
+        return "".join(map(_make_visible, value))
+    return value
+
+
+def _make_visible(character: str) -> str:
+    """Return a character, or its escape if it draws nothing or cannot be encoded. Joiners are part of words."""
+    is_drawn = category(character) not in INVISIBLE or character in JOINERS
+    return character if is_drawn else character.encode("unicode_escape").decode()
+
+
+def _format_thousands(count: float) -> str:
+    return f"{count:,}"
