@@ -246,6 +246,18 @@ def test_divergence_before_the_first_checkpoint_ends_the_run(here, tmt, poison) 
     assert "before the first checkpoint" in done.stderr
 
 
+def test_divergence_is_recorded_until_the_training_resumes(here, tmt, poison) -> None:
+    poison(lambda step, _: step >= 10)
+    assert tmt(*TRAIN, *CONSTANT).returncode == 2
+    run = RunFolder(here / "runs" / "tiny")
+    assert "the gradient was not finite for 3 steps in a row" in run.read_metadata()["failed"]
+    (listed,) = json.loads(tmt("runs", "--json").stdout)["runs"]
+    assert (listed["status"], listed["step"]) == ("failed", 12)
+    poison(lambda *_: False)
+    assert tmt(*TRAIN, *CONSTANT).returncode == 0
+    assert "failed" not in run.read_metadata()
+
+
 def test_split_batch_is_counted_and_logged(here, tmt, monkeypatch) -> None:
     from transformer_mt.training import train_step
 

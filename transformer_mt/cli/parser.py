@@ -25,6 +25,7 @@ from transformer_mt.cli.training_parsers import (
     add_plan,
     add_prepare,
     add_repair,
+    add_runs,
     add_train,
 )
 from transformer_mt.cli.translation_parsers import add_compare, add_evaluate, add_score, add_translate
@@ -271,6 +272,12 @@ COMMANDS = (
         _add_tokenize,
         "show the tokens and ids of texts, or statistics of a vocabulary",
         "tmt tokenize runs/mine 'The dog sleeps.'",
+    ),
+    Command(
+        "runs",
+        add_runs,
+        "list the runs below a folder, with status, best score and size",
+        "tmt runs --sort score",
     ),
     Command(
         "board",

@@ -18,6 +18,11 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, numbers
         print(*align([header, *rows] if header else rows, is_text), sep="\n")
 
 
+def printable(text: str) -> str:
+    """Return text without raw control characters, which are replaced by their escape sequences."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
 def align(rows: Sequence[Sequence[str]], is_text: Sequence[bool]) -> list[str]:
     """Return the rows as lines with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from transformer_mt.cli.line_input import WINDOW_LINES, check_input, read_input, windows
 from transformer_mt.cli.options import load_run_or_config
+from transformer_mt.cli.table import printable
 from transformer_mt.config.root import Config
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.pipeline import data
@@ -62,8 +63,7 @@ def show(tokenizer: Tokenizer, line: str) -> tuple[str, str]:
 
 
 def _visible(token: str) -> str:
-    shown = (char if char.isprintable() else char.encode("unicode_escape").decode() for char in token)
-    return "".join(shown).replace(" ", "▁")
+    return printable(token).replace(" ", "▁")
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""The options of the commands around training: init, check, repair, prepare, plan, train and correct."""
+"""The options of the commands around training: init, check, repair, prepare, plan, train, correct and runs."""
 
 from __future__ import annotations
 
@@ -121,4 +121,19 @@ def add_correct(parser: argparse.ArgumentParser) -> None:
     help = "BLEU that the validation pairs may lose (1.5)"
     add("--max-bleu-drop", type=float, default=1.5, metavar="X", help=help)
     add_tag(parser)
+    add_json(parser)
+
+
+def add_runs(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `tmt runs`."""
+    parser.description = (
+        "List the runs at and below a folder: status, steps, best validation score, hours, parameters, size, languages "
+        "and last change. Only small files are read; checkpoints are not verified. Lines below the table say why a run "
+        "failed, or what is damaged."
+    )
+    add = parser.add_argument
+    add("folder", type=Path, nargs="?", default=Path("runs"), metavar="FOLDER", help="default: runs")
+    columns = ("name", "status", "steps", "score", "hours", "parameters", "size", "languages", "changed")
+    help = f"{', '.join(columns)} (default: name); the best score, the largest number and the last change come first"
+    add("--sort", choices=columns, default="name", metavar="COLUMN", help=help)
     add_json(parser)

@@ -79,7 +79,7 @@ def train(requested: Config, *, checkpoint: str = "last", restart: bool = False)
             if ranks.is_rank0:
                 metadata.record_resume(run, trainer.progress.step)
                 write_card(run, config)
-            stop_reason = trainer.fit()
+            stop_reason = fit(run, trainer, ranks)
             seconds = trainer.progress.seconds
             log_rank0(f"training ended: {stop_reason}; {format_duration(seconds)} in total")
             if ranks.is_rank0:
@@ -114,6 +114,16 @@ def lock_run(run: RunFolder, ranks: Ranks, *, restart: bool) -> Generator[None]:
         if aside is not None and not run.path.exists():
             aside.rename(run.path)
             log_rank0(f"no new run was created; the old run is {run.path} again")
+
+
+def fit(run: RunFolder, trainer: Trainer, ranks: Ranks) -> str:
+    """Train until a limit is reached, and return the stop reason. Record an error that ends the training."""
+    try:
+        return trainer.fit()
+    except UserError as error:
+        if ranks.is_rank0:
+            metadata.record_failure(run, error)
+        raise
 
 
 # --- set-up -----------------------------------------------------------------------------------------------------------

@@ -41,6 +41,19 @@ def lock_folder(folder: Path) -> Generator[None]:
         lock.release()
 
 
+def is_locked(folder: Path) -> bool:
+    """Return whether a process holds the lock of a run folder. A killed process does not."""
+    if not (folder / HOLDER_FILE).exists():
+        return False
+    lock = FileLock(folder / LOCK_FILE)
+    try:
+        lock.acquire(blocking=False)
+    except OSError:  # held, or the folder belongs to another user
+        return True
+    lock.release()
+    return False
+
+
 def _format_holder(holder: Path) -> str:
     """Return " (process P on HOST since TIME)", or "" if the holder has not written its file yet."""
     try:

@@ -1,4 +1,4 @@
-"""Run metadata (`run.json`): provenance, fingerprints of the data, the job, and the end of the training."""
+"""Run metadata (`run.json`): provenance, fingerprints of the data, the job, and the end or failure of the training."""
 
 from __future__ import annotations
 
@@ -79,8 +79,9 @@ def record_start(
 
 
 def record_resume(run: RunFolder, step: int) -> None:
-    """Record that this job resumes at `step`, and clear the `END_KEYS` of a later step."""
+    """Record that this job resumes at `step`, and clear a failure, and the `END_KEYS` of a later step."""
     record: dict[str, Any] = {**run.read_metadata(), "job": launcher.job_id()}
+    record.pop("failed", None)
     if step < record.get("last_step", math.inf):
         record = {key: value for key, value in record.items() if key not in END_KEYS}
     write_metadata(run, record)
@@ -104,6 +105,12 @@ def record_end(
     """Record why the training ended (`ended`), and the scores `test` of the checkpoint `tested`."""
     end = {"ended": ended, "last_step": last_step, "hours": hours, "tested": tested, "test": test}
     write_metadata(run, {**run.read_metadata(), **end})
+
+
+def record_failure(run: RunFolder, error: UserError) -> None:
+    """Record the error that ended the training."""
+    with suppress(UserError, OSError):  # the disk may be full
+        write_metadata(run, {**run.read_metadata(), "failed": str(error)})
 
 
 def collect_provenance(hardware: str) -> dict[str, Any]:

@@ -265,8 +265,13 @@ def check_cache_space(cache_dir: Path, needed: float, what: str) -> None:
 
 
 def folder_bytes(folder: Path) -> int:
-    """Return the total size of the files below a folder."""
-    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    """Return the total size of the files below a folder. Files that are deleted meanwhile are not counted."""
+    total = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with suppress(FileNotFoundError):
+                total += Path(parent, name).stat().st_size
+    return total
 
 
 def format_bytes(n_bytes: float) -> str:

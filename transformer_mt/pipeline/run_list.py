@@ -1,0 +1,148 @@
+"""List the runs below a folder: status, progress, best score and size, read from small files only."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformer_mt.config import root as configuration
+from transformer_mt.data.config import DataConfig
+from transformer_mt.errors import UserError
+from transformer_mt.runs.folder import CheckpointInfo, RunFolder, rank_checkpoints
+from transformer_mt.runs.lock import is_locked
+from transformer_mt.system.files import folder_bytes
+
+TAIL_BYTES = 1 << 16  # of metrics.jsonl; it has the last log entry
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """What the files of a run say about it. Values that a run lacks, or that are unreadable, are None."""
+
+    name: str  # path below the listed folder
+    path: str
+    status: str  # finished, stopped, running, failed, weights only or damaged
+    problem: str | None  # why it failed, or what is damaged
+    step: int | None
+    max_steps: int | None
+    metric: str | None
+    score: float | None  # best one by `metric`
+    hours: float | None
+    parameters: int | None
+    n_bytes: int
+    directions: tuple[str, ...]
+    changed: float  # seconds since the epoch
+
+
+def find_runs(folder: Path) -> Iterator[Path]:
+    """Yield the run folders at and below a folder, by name. Hidden folders and those inside of a run are skipped."""
+    if RunFolder(folder).metadata.is_file():
+        yield folder
+        return
+    try:
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except OSError:  # not readable, or removed meanwhile
+        return
+    for entry in entries:
+        path = Path(entry.path)
+        if entry.name.startswith(".") or not entry.is_dir():
+            continue
+        if not entry.is_symlink():
+            yield from find_runs(path)
+        elif RunFolder(path).metadata.is_file():  # a link to another folder is not searched: it may lead in a circle
+            yield path
+
+
+def list_runs(folder: Path) -> list[RunSummary]:
+    """Summarise all runs at and below a folder. A damaged run is listed as such.
+
+    Raises:
+        UserError: The folder does not exist.
+    """
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such folder (looked in {Path.cwd()}); `tmt train` makes runs under runs/")
+    found: list[RunSummary] = []
+    for path in find_runs(folder):
+        try:
+            found.append(summarise(RunFolder(path), str(path.relative_to(folder)) if path != folder else str(path)))
+        except FileNotFoundError:  # removed while it was read
+            if path.exists():
+                raise
+    return found
+
+
+def summarise(run: RunFolder, name: str) -> RunSummary:
+    """Summarise a run."""
+    problem, record, max_steps = None, {}, None
+    directions: tuple[str, ...] = ()
+    metrics = _last_metrics(run)
+    checkpoints = run.readable_checkpoints()
+    try:
+        record = run.read_metadata()
+        config = configuration.load_run(run)
+        max_steps, directions = config.train.max_steps, _directions(config.data)
+        checkpoints = run.list_checkpoints()
+    except (UserError, OSError) as error:
+        problem = str(error)
+    best = next(iter(rank_checkpoints(checkpoints)), None)
+    step = _last_step(record, metrics, checkpoints)
+    files = (run.path, run.metadata, run.metrics, run.checkpoints)
+    return RunSummary(
+        name=name,
+        path=str(run.path),
+        status="damaged" if problem else _status(run, record, step),
+        problem=problem or record.get("failed"),
+        step=step,
+        max_steps=max_steps,
+        metric=best and best.metric,
+        score=best and best.score,
+        hours=max(filter(None, (record.get("hours"), metrics.get("train/hours"))), default=None),
+        parameters=record.get("parameters"),
+        n_bytes=folder_bytes(run.path),
+        directions=directions,
+        changed=max(path.stat().st_mtime for path in files if path.exists()),
+    )
+
+
+def _status(run: RunFolder, record: Mapping[str, Any], step: int | None) -> str:
+    if is_locked(run.path):
+        return "running"
+    if "exported" in record:
+        return "weights only"
+    if "failed" in record:
+        return "failed"
+    has_ended = "ended" in record and (step or 0) <= record["last_step"]  # not resumed since, with a higher limit
+    return "finished" if has_ended else "stopped"
+
+
+def _directions(data: DataConfig) -> tuple[str, ...]:
+    """Return the directions of the training pairs, such as `en-de`, each once."""
+    pairs = (source.languages(data.src_lang, data.tgt_lang) for source in data.train_sources)
+    return tuple(dict.fromkeys("-".join(pair) for pair in pairs))
+
+
+def _last_step(record: Mapping[str, Any], metrics: Mapping[str, Any], checkpoints: list[CheckpointInfo]) -> int | None:
+    """Return the last step that was recorded, logged or saved."""
+    steps = [record.get("last_step"), metrics.get("step"), *(info.step for info in checkpoints)]
+    return max((step for step in steps if step is not None), default=None)
+
+
+def _last_metrics(run: RunFolder) -> dict[str, Any]:
+    """Return the last value of each metric near the end of `metrics.jsonl`."""
+    found: dict[str, Any] = {}
+    try:
+        with run.metrics.open("rb") as file:
+            file.seek(max(0, run.metrics.stat().st_size - TAIL_BYTES))
+            lines = file.read().splitlines()
+    except OSError:  # no step was logged yet
+        return found
+    for line in lines:
+        try:
+            found.update(json.loads(line))
+        except (ValueError, TypeError):  # cut at the start of the tail, or not written completely yet
+            continue
+    return found
