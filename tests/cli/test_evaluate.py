@@ -281,7 +281,7 @@ def test_an_unwritable_output_is_refused_before_translation(
 def test_an_interruption_during_translation_leaves_no_files(
     tiny_run: Path, texts: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def translate(*_: object, tags: object) -> NoReturn:
+    def translate(*_: object, **__: object) -> NoReturn:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Translator, "translate", translate)

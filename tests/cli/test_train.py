@@ -35,6 +35,7 @@ def test_training_logs_data_progress_and_the_end(tiny_run: Path, in_tiny: Path) 
         "data: 8 pairs in validation",
         "data: 6 pairs in unseen",
     ]
+    assert "step 1 begins; a line every 3 steps (train.log_every)" in printed
     assert any(
         re.fullmatch(r"step 3 of 12  loss \d\.\d+  ppl [\d.]+  [\d,]+ tokens/s  .* left", line) for line in printed
     )
@@ -51,6 +52,7 @@ def test_the_first_steps_estimate_the_remaining_time_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], n_steps: int, is_estimated: bool
 ) -> None:
     logger = MetricsLogger(RunFolder(tmp_path), {}, last_step=100)
+    logger.start(0, 50)
     for step in range(1, n_steps + 1):
         logger.advance(step)
     assert capsys.readouterr().err.count("seconds to step 100") == is_estimated
@@ -99,6 +101,23 @@ def test_auto_threads_are_resolved_again_if_the_process_count_changes(
     assert [train_and_load_threads(2, 4, 1), train_and_load_threads(2, 8, 2)] == [2, 2]
     assert [train_and_load_threads(1, 8, 3), train_and_load_threads(1, 4, 4)] == [1, 1]  # the default of torch here
     assert train_and_load_threads(4, 12, 5) == 3
+
+
+def test_the_speed_after_a_resume_is_that_of_the_new_process(run_copy: Path, tmt: Tmt) -> None:
+    """The process before it took a million seconds for the steps since the last line."""
+    assert tmt(*TRAIN, "name=new", "train.max_steps=4").returncode == 0
+    folder = RunFolder(run_copy.with_name("new")).find_checkpoint("4").path
+    state: dict[str, Any] = torch.load(folder / "training.pt", weights_only=True)
+    state["window"].update(seconds=1e6, seconds_waiting=1e6)
+    torch.save(state, folder / "training.pt")
+    about = json.loads((folder / "checkpoint.json").read_text())
+    write_manifest(folder / "checkpoint.json", {key: about[key] for key in ("step", "metric", "scores", "stopped")})
+    done = tmt(*TRAIN, "name=new", "train.max_steps=6")
+    assert done.returncode == 0, done.stderr
+    assert "step 5 begins; a line every 3 steps" in done.stderr
+    metrics = read_metrics(run_copy.with_name("new"))
+    assert metrics["train/tokens_per_second"][6] > 1
+    assert 0 <= metrics["train/waiting"][6] <= 1
 
 
 def test_training_resumes_from_an_earlier_checkpoint(run_copy: Path, tmt: Tmt) -> None:

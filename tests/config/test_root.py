@@ -166,7 +166,8 @@ def test_all_mistakes_are_listed_in_the_order_of_the_file(write: Write) -> None:
         ("schedule:\n  kind: cosine\ntrain: {max_steps: null}\n", "x.yaml:2: schedule.total_steps: cosine has to know"),
         (
             "train: {max_steps: 9}\nschedule:\n  kind: wsd\n  warmup_steps: 9\n",
-            "x.yaml:5: schedule.warmup_steps: the warm-up takes 9 of 9 steps: lower this below 9, or raise train.max",
+            "x.yaml:5: schedule.warmup_steps: the warm-up takes 9 of 9 steps: lower this below 9, or raise "
+            "train.max_steps; for a short trial, add to the command: name=trial schedule.warmup_steps=1",
         ),
         (
             "schedule: {kind: wsd, warmup_steps: 9, total_steps: 9}\n",
@@ -175,6 +176,11 @@ def test_all_mistakes_are_listed_in_the_order_of_the_file(write: Write) -> None:
         (
             "train: {max_steps: 9}\nschedule: {kind: wsd, warmup_steps: 1, decay_steps: 9}\n",
             "x.yaml:3: schedule.decay_steps: 8 of 9 steps are left after the warm-up: lower this, or raise train.max",
+        ),
+        (
+            "train: {max_steps: 200}\nschedule: {kind: wsd, warmup_steps: 400}\n",
+            "x.yaml:3: schedule.warmup_steps: the warm-up takes 400 of 200 steps: lower this below 200, or raise "
+            "train.max_steps; for a short trial, add to the command: name=trial schedule.warmup_steps=40",
         ),
         ("model: {positions: learned, max_positions: 255}\n", "x.yaml:2: model.max_positions: 255 learned positions"),
         ("model: {positions: learned, max_positions: 256}\ntokenizer: {source_bos: on}\n", "x.yaml:2: model.max_pos"),

@@ -52,6 +52,15 @@ def test_fixture_translations_differ_and_some_are_cut(
     assert len(SENTENCES) / 10 < ended < len(SENTENCES) * 9 / 10
 
 
+def test_each_batch_reports_how_many_texts_are_translated(make_translator: Callable[..., Translator]) -> None:
+    """Blank ones count from the start."""
+    counts: list[int] = []
+    make_translator(batch_tokens=100).translate([*SENTENCES, "", " "], on_batch=counts.append)
+    assert len(counts) > 1
+    assert counts == sorted({*counts})
+    assert counts[0] > 2 and counts[-1] == len(SENTENCES) + 2
+
+
 @pytest.mark.parametrize("batch_tokens", [100, 100_000])
 def test_translations_are_independent_of_batch_size(
     make_translator: Callable[..., Translator], alone: list[str], batch_tokens: int

@@ -24,6 +24,7 @@ from transformer_mt.evaluation.metrics import NO_TER, Scorer, ScoringConfig
 from transformer_mt.evaluation.significance import MetricComparison, Texts, compare_systems
 from transformer_mt.pipeline import data
 from transformer_mt.runs.folder import RunFolder
+from transformer_mt.system.progress_report import ProgressReport
 
 
 def run(args: argparse.Namespace) -> None:
@@ -121,7 +122,8 @@ def _compare(args: argparse.Namespace) -> Comparison:
     for path in args.systems:
         if path in runs:
             translator = load_translator(args, path)
-            hypotheses.append(translator.translate(sources or []))
+            with ProgressReport(f"{path}: translated", len(references)).shown() as progress:
+                hypotheses.append(translator.translate(sources or [], on_batch=progress.update))
             names.append(f"{path} ({translator.config.method}, step {translator.members[0].step:,})")
         else:
             hypotheses.append(texts[path])

@@ -28,6 +28,7 @@ from transformer_mt.evaluation.metrics import NO_TER, Scorer, ScoringConfig
 from transformer_mt.evaluation.paper_bleu import PaperBleu, check_language, paper_bleu
 from transformer_mt.evaluation.samples import Sample
 from transformer_mt.runs.folder import RunFolder
+from transformer_mt.system.progress_report import ProgressReport
 
 if TYPE_CHECKING:
     from transformer_mt.decoding.translator import Translator
@@ -225,7 +226,8 @@ def _evaluate_test_set(
             tags = [source.tag] * len(sources)
     with open_output(args.output) if args.output else nullcontext() as file:
         start = time.perf_counter()
-        hypotheses = translator.translate(sources, tags=tags)
+        with ProgressReport(f"{name}: translated", len(sources)).shown() as progress:
+            hypotheses = translator.translate(sources, tags=tags, on_batch=progress.update)
         seconds = time.perf_counter() - start
         if file:
             file.write([Line(text) for text in sources], "".join(f"{text}\n" for text in hypotheses))

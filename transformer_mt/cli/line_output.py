@@ -11,7 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from itertools import islice
@@ -22,6 +22,7 @@ from transformer_mt.cli.line_input import WINDOW_LINES, Line, windows
 from transformer_mt.errors import UserError
 from transformer_mt.system.files import write_text
 from transformer_mt.system.logging import log
+from transformer_mt.system.progress_report import ProgressReport
 
 Settings = dict[str, str]
 """Names and values of all settings that affect the output lines."""
@@ -38,22 +39,20 @@ def process_lines(
     resume: bool = False,
     is_interactive: bool = False,
     finish: Callable[[Path], None] | None = None,
+    progress: ProgressReport | None = None,
 ) -> None:
-    """Write the output of each window. Show a progress bar on a terminal, unless the lines come from the user.
+    """Write the output of each window, and report the progress, unless the lines come from the user.
 
     `finish` gets the path of the partial output when all lines are in it, before it is renamed. After an interruption
-    there, `resume` calls it again.
+    there, `resume` calls it again. `process` may report the progress inside of a window to `progress`.
     """
-    from tqdm import tqdm
-
-    shows_output = sys.stdout.isatty() and not output
+    progress = progress or ProgressReport("done")
+    is_quiet = is_interactive or (sys.stdout.isatty() and not output)
     with open_output(output, settings, resume) as file:
-        first = file.progress.lines
-        is_quiet = is_interactive or shows_output or not sys.stderr.isatty()
-        with tqdm(initial=first, unit=" lines", disable=is_quiet, file=sys.stderr) as bar:
+        with nullcontext() if is_quiet else progress.shown(file.progress.lines, lines=output is not None):
             for window in windows(file.skip_finished(lines), WINDOW_LINES):
                 file.write(window, process(window, file.progress.lines + 1))
-                bar.update(len(window))
+                progress.update(file.progress.lines)
         if finish and output:
             finish(part_of(output))
 

@@ -20,6 +20,7 @@ from transformer_mt.cli.line_input import Line
 from transformer_mt.cli.line_output import Settings, check_output, process_lines
 from transformer_mt.cli.options import check_sampling_options, decoding_options, load_translator, loading_options
 from transformer_mt.errors import UserError
+from transformer_mt.system.progress_report import ProgressReport
 
 if TYPE_CHECKING:
     from transformer_mt.decoding.paragraphs import ParagraphSplitter, SplitWhen
@@ -37,11 +38,13 @@ def run(args: argparse.Namespace) -> None:
     lines = line_input.add_prefixes(texts, args.prefix, args.errors)
     provenance, translator = _load_ctranslate2(args) if args.engine == "ctranslate2" else _load_run(args)
     check_sampling_options(args, translator.config.sample)
+    progress = ProgressReport("translated")
     line_translator = LineTranslator(
         provenance,
         translator,
         args.split_sentences,
         Format(args.format, translator.config.n_best, args.scores, args.alignments),
+        progress,
     )
     process_lines(
         lines,
@@ -50,6 +53,7 @@ def run(args: argparse.Namespace) -> None:
         line_translator.settings() if args.input else None,
         resume=args.resume,
         is_interactive=bool(args.texts) or is_at_prompt,
+        progress=progress,
     )
 
 
@@ -96,6 +100,7 @@ class LineTranslator:
     translator: TextTranslator
     split_sentences: SplitWhen
     format: Format
+    progress: ProgressReport
 
     def settings(self) -> Settings:
         """Return all settings that affect the translations. `--resume` compares them."""
@@ -123,6 +128,7 @@ class LineTranslator:
                 [window[i].tgt for i, _ in positions] if has_prefixes else None,
                 lines=[first_number + i + piece * PIECE_STRIDE for i, piece in positions],
                 alignments=self.format.alignments,
+                on_batch=lambda done: self.progress.update(first_number - 1 + done * len(window) // len(positions)),
             )
         )
         output: list[str] = []

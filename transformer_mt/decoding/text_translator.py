@@ -6,7 +6,7 @@ import copy
 import math
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -16,6 +16,8 @@ from transformer_mt.decoding.beam_search import Hypothesis
 from transformer_mt.decoding.config import DecodingConfig
 from transformer_mt.errors import UserError
 
+OnBatch = Callable[[int], None]
+"""Called after each batch with the number of texts that are translated."""
 EMPTY_HYPOTHESIS = Hypothesis([], [], finished=True)  # translation of a blank line
 
 
@@ -93,16 +95,20 @@ class TextTranslator(ABC):
         lines: Sequence[int] | None = None,
         *,
         tags: Sequence[str | None] | None = None,
+        on_batch: OnBatch | None = None,
         **options: Any,
     ) -> list[str]:
         """Return one translation per text, in order: "" if the text is blank, also after normalisation.
 
         Each translation starts with its prefix, if prefixes are given. `lines` are line numbers for warnings and for
         random sampling, by default 1, 2, ... Options are keys of the section `decoding`, such as `beam=1`. A text
-        longer than `max_source_length` or the model's positions is cut, with a `TruncatedSourceWarning`.
+        longer than `max_source_length` or the model's positions is cut, with a `TruncatedSourceWarning`. `on_batch` is
+        called after each batch with the number of translated texts.
         """
         only_best: dict[str, Any] = {**options, "n_best": 1}
-        return [best.text for best, *_ in self.n_best(texts, prefixes, lines, tags=tags, **only_best)]
+        return [
+            best.text for best, *_ in self.n_best(texts, prefixes, lines, tags=tags, on_batch=on_batch, **only_best)
+        ]
 
     def n_best(
         self,
@@ -112,6 +118,7 @@ class TextTranslator(ABC):
         *,
         alignments: bool = False,
         tags: Sequence[str | None] | None = None,
+        on_batch: OnBatch | None = None,
         **options: Any,
     ) -> list[list[Translation]]:
         """Return up to `n_best` translations of each text, the best first, but at least one.
@@ -119,7 +126,8 @@ class TextTranslator(ABC):
         `tags` has the tag of each text; by default it is `decoding.tag`.
         """
         if options:
-            return self.with_options(options).n_best(texts, prefixes, lines, alignments=alignments, tags=tags)
+            twin = self.with_options(options)
+            return twin.n_best(texts, prefixes, lines, alignments=alignments, tags=tags, on_batch=on_batch)
         _check_lists(texts, prefixes)
         config = self.config
         lines = _line_numbers(texts, lines)
@@ -127,6 +135,7 @@ class TextTranslator(ABC):
         prefix_ids = None if prefixes is None else self._encode_prefixes(prefixes, lines)
         hypotheses = [[EMPTY_HYPOTHESIS] for _ in texts]
         lengths = {i: len(sources[i]) for i, text in enumerate(texts) if text.strip() and sources[i]}
+        n_done = len(texts) - len(lengths)
         for batch in batch_by_length(lengths, config.batch_tokens // config.n_beams):
             found = self.translate_ids(
                 [sources[i] for i in batch],
@@ -136,6 +145,9 @@ class TextTranslator(ABC):
             )
             for i, n_best in zip(batch, found, strict=True):
                 hypotheses[i] = n_best[: config.n_best]
+            n_done += len(batch)
+            if on_batch is not None:
+                on_batch(n_done)
         flat = [hypothesis for n_best in hypotheses for hypothesis in n_best]
         outputs = self.tokenizers.tgt.decode([hypothesis.ids for hypothesis in flat])
         aligned = self.word_alignments(texts, sources, hypotheses) if alignments else [None] * len(flat)

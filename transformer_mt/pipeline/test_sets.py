@@ -13,6 +13,7 @@ from transformer_mt.evaluation.metrics import Scorer
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.device import Machine
 from transformer_mt.system.logging import log_rank0
+from transformer_mt.system.progress_report import ProgressReport
 
 
 def score_test_sets(
@@ -36,7 +37,9 @@ def score_test_sets(
         scorer = Scorer.from_config(config.scoring, tgt_lang)
         texts = corpus.column("src")
         tags = None if source.tag is None else [source.tag] * len(texts)
-        scores = scorer.score(translator.translate(texts, tags=tags), corpus.column("tgt"))
+        with ProgressReport(f"{name}: translated", len(texts)).shown() as progress:
+            hypotheses = translator.translate(texts, tags=tags, on_batch=progress.update)
+        scores = scorer.score(hypotheses, corpus.column("tgt"))
         title = f"{name} ({len(corpus):,} pairs, {config.decoding.method}, step {step:,})"
         log_rank0("\n".join([title, *scores.lines()]))
         result[name] = asdict(scores)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
@@ -30,15 +30,15 @@ BEST = "best/"  # prefix of the best scores so far
 class MetricsLogger:
     """Writes metrics to files, and shows a progress bar on a terminal, otherwise a line per log entry.
 
-    The first entry opens the event file, so `truncate` can be called before it.
+    The first entry opens the event file, so `truncate` can be called before it. `start` comes before the first step.
     """
 
     def __init__(self, run: RunFolder, hparams: Mapping[str, Scalar], last_step: int | None) -> None:
         self.run, self.hparams, self.last_step = run, hparams, last_step
         self._events: EventWriter | None = None
         self._bar: Any = None
-        self._start_time = self._timed_from = time.perf_counter()
-        self._first_step: int | None = None
+        self._first_step = 0
+        self._first_time = self._timed_from = time.perf_counter()
 
     def __enter__(self) -> MetricsLogger:
         return self
@@ -51,17 +51,23 @@ class MetricsLogger:
         for output in (self._bar, self._events):
             if output is not None:
                 output.close()
-        self._bar = self._events = self._first_step = None
-        self._start_time = time.perf_counter()
+        self._bar = self._events = None
+
+    def start(self, step: int, log_every: int) -> None:
+        """Show the progress bar after a completed step, unless it is shown. Without a terminal, say when lines come."""
+        if self._bar is not None:
+            return
+        self._first_step = step + 1
+        self._bar = tqdm(
+            total=self.last_step, initial=step, unit="step", disable=not sys.stderr.isatty(), dynamic_ncols=True
+        )
+        if self._bar.disable:
+            log_rank0(f"step {self._first_step:,} begins; a line every {log_every:,} steps (train.log_every)")
 
     def advance(self, step: int) -> None:
         """Advance the progress bar to a completed step."""
-        if self._first_step is None:
-            self._first_step = step
-            is_terminal = sys.stderr.isatty()
-            self._bar = tqdm(
-                total=self.last_step, initial=step - 1, unit="step", disable=not is_terminal, dynamic_ncols=True
-            )
+        if step == self._first_step:  # it takes longer than the others
+            self._first_time = time.perf_counter()
         self._bar.update()
         if self._bar.disable:
             self._estimate_time(step)
@@ -146,7 +152,7 @@ class MetricsLogger:
 
     def _estimate_time(self, step: int) -> None:
         """Log once, after the first steps, how long the remaining ones will take."""
-        n_steps = step - cast(int, self._first_step) + 1
+        n_steps = step - self._first_step + 1
         if n_steps == FIRST_TIMED:
             self._timed_from = time.perf_counter()
         if n_steps == LAST_TIMED and self.last_step is not None and step < self.last_step:
@@ -154,14 +160,17 @@ class MetricsLogger:
             log_rank0(f"about {format_duration(seconds)} to step {self.last_step:,}, validations not counted")
 
     def _time_left(self, step: int) -> str:
-        if self.last_step is None or self._first_step is None:
+        if self.last_step is None or step <= self._first_step:
             return ""
-        seconds = (time.perf_counter() - self._start_time) / (step - self._first_step + 1) * (self.last_step - step)
+        seconds = (time.perf_counter() - self._first_time) / (step - self._first_step) * (self.last_step - step)
         return f"  {tqdm.format_interval(seconds)} left"
 
 
 class SilentMetricsLogger(MetricsLogger):
     """Logger of the other ranks, which writes nothing."""
+
+    def start(self, step: int, log_every: int) -> None:
+        """Do nothing."""
 
     def advance(self, step: int) -> None:
         """Do nothing."""

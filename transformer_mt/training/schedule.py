@@ -17,6 +17,7 @@ Schedule = Callable[[int], float]
 """Maps a step to its learning rate."""
 
 KINDS_WITH_END = ("cosine", "linear", "wsd")
+TRIAL_WARMUP_DIVISOR = 5  # a short trial warms up in a fifth of its steps
 WSD_DECAY_DIVISOR = 5  # without decay_steps, wsd decays in the last fifth of the steps (Hägele et al. 2024)
 
 
@@ -49,11 +50,12 @@ class ScheduleConfig(Section):
                 f"{self.kind} has to know where its curve ends: set this (for a resumed run: as in its config.yaml), "
                 "or train.max_steps",
             )
-        elif self.warmup_steps >= total:
+        elif self.warmup_steps >= max(2, total):  # a single step needs no warm-up
             yield (
                 "warmup_steps",
-                f"the warm-up takes {self.warmup_steps:,} of {total:,} steps: lower this below {total:,}, "
-                f"or raise {self._end_key()}",
+                f"the warm-up takes {self.warmup_steps:,} of {total:,} steps: lower this below {max(2, total):,}, "
+                f"or raise {self._end_key()}; for a short trial, add to the command: "
+                f"name=trial schedule.warmup_steps={max(1, total // TRIAL_WARMUP_DIVISOR)}",
             )
         elif self.kind == "wsd" and (self.decay_steps or 0) > total - self.warmup_steps:
             yield (

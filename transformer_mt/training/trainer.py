@@ -69,6 +69,7 @@ class Trainer:
         self.validate, self.run, self.logger, self.ranks = validate, run, logger, ranks
         self.config, self.validation, self.keep, self.ledger = config, validation, keep, ledger
         self.progress, self.window, self.has_warned = Progress(), LogWindow(), False
+        self.n_untimed = 0.0  # target tokens of the window that an earlier process trained on
         # step, position of its first batch, and metrics that are still on the device
         self.pending: list[tuple[int, StreamPosition, StepMetrics[Tensor]]] = []
         self.last_time = time.perf_counter()  # of the last `update_time`
@@ -83,6 +84,7 @@ class Trainer:
             while (reason := self.stop_reason()) is None:
                 if self.progress.diverged_at:
                     self.roll_back()
+                self.logger.start(self.progress.step, self.config.log_every)
                 milestone = self.take_step()
 
                 if milestone.step % self.config.log_every == 0:
@@ -173,6 +175,7 @@ class Trainer:
         self.flush_metrics()
         self.update_time()
         window, self.window, progress = self.window, LogWindow(), self.progress
+        n_timed, self.n_untimed = window.n_tgt - self.n_untimed, 0.0
         n_labels = window.n_tgt or math.nan
         scalars = {
             "train/loss": window.loss / n_labels,
@@ -181,7 +184,7 @@ class Trainer:
             **({"train/consistency": window.consistency / n_labels} if window.consistency else {}),
             "train/learning_rate": self.learning_rate(progress.step),
             "train/gradient_norm": window.grad_norm,
-            "train/tokens_per_second": window.n_tgt / window.seconds,
+            "train/tokens_per_second": n_timed / window.seconds,
             "train/waiting": window.seconds_waiting / window.seconds,
             "train/padding": 1 - (window.n_src + window.n_tgt) / (window.n_padded or math.nan),
             "train/skipped_steps": float(progress.skipped),
@@ -284,7 +287,8 @@ class Trainer:
                 f"{info.path}: another version of this program wrote it, and its training state cannot be read;\n"
                 f"use the version that {self.run.metadata} names, or start again with --restart"
             ) from None
-        self.progress, self.window = progress, window
+        self.progress, self.window, self.n_untimed = progress, window, window.n_tgt
+        window.seconds = window.seconds_waiting = 0.0  # the speed is that of this process
         checkpoints.load_weights(self.train_step.model, info)
         for optimizer, optimizer_state in zip(self.train_step.optimizers, optimizer_states, strict=True):
             optimizer.load_state_dict(optimizer_state)
