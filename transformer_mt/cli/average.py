@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from transformer_mt.cli.export import check_output_is_new, write_weights_folder
-from transformer_mt.cli.table import print_table
+from transformer_mt.cli.table import print_table, print_text
 from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> None:
     rows = [[name, *(f"{values[key]:.4f}" if key in values else "-" for key in COLUMNS)] for name, values in scored]
     print_table(["step", *COLUMNS], rows, numbers=range(1, len(COLUMNS) + 1))
     size = files.format_bytes(files.folder_bytes(output))
-    print(f"{output}: {description}, {size}; tmt translate, evaluate, export read it like a run")
+    print_text(f"{output}: {description}, {size}; tmt translate, evaluate, export read it like a run")
 
 
 def _check_arguments(args: argparse.Namespace) -> None:

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from transformer_mt.cli.line_output import check_output
 from transformer_mt.cli.options import load_run_or_config
-from transformer_mt.cli.table import print_table
+from transformer_mt.cli.table import print_table, print_text
 from transformer_mt.data.quality.findings import LABELS
 from transformer_mt.data.quality.normalization import normalize_spaces
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
+from transformer_mt.system.display import LAYOUT, make_visible
 from transformer_mt.system.files import write_text
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def run(args: argparse.Namespace) -> None:
         from transformer_mt.pipeline.data import iterate_affected_pairs
 
         for pair in iterate_affected_pairs(config, args.show_removed):
-            print(*map(normalize_spaces, (pair.location, pair.reason, pair.src, pair.tgt)), sep="\t")
+            print_text("\t".join(map(normalize_spaces, (pair.location, pair.reason, pair.src, pair.tgt))))
         return
     if args.worst is not None:
         show_high_loss_pairs(args, config, run)
@@ -60,7 +61,11 @@ def run(args: argparse.Namespace) -> None:
             write_text(args.html, render_html(report))
         except OSError as error:
             raise UserError(f"--html {args.html}: cannot be written: {error.strerror}") from None
-        print(f"\nthe page is {args.html}", file=sys.stderr if args.json else sys.stdout, flush=True)
+        print(
+            make_visible(f"\nthe page is {args.html}", keep=LAYOUT),
+            file=sys.stderr if args.json else sys.stdout,
+            flush=True,
+        )
     sys.exit(report.severity)
 
 
@@ -98,9 +103,9 @@ def show_high_loss_pairs(args: argparse.Namespace, config: Config, run: RunFolde
 def show(report: CorpusReport) -> None:
     """Print the findings, then their examples."""
     sizes = ", ".join(f"{count:,} in {name}" for name, count in report.sizes.items())
-    print(f"{report.name}: sentence pairs: {sizes}" if sizes else report.name)
+    print_text(f"{report.name}: sentence pairs: {sizes}" if sizes else report.name)
     if not report.findings:
-        print("no findings")
+        print_text("no findings")
         return
     rows = [
         (
@@ -120,11 +125,11 @@ def show(report: CorpusReport) -> None:
 
 def _show_examples(finding: Finding) -> None:
     if finding.examples:
-        print(f"\n{finding.group}: {finding.name}")
+        print_text(f"\n{finding.group}: {finding.name}")
     for example in finding.few_examples():
-        print(f"  {example.location}  {example.reason}".rstrip())
+        print_text(f"  {example.location}  {example.reason}".rstrip())
         for text in (example.src, example.tgt):
-            print(f"    {json.dumps(text[:MAX_TEXT], ensure_ascii=False)}")
+            print_text(f"    {json.dumps(text[:MAX_TEXT], ensure_ascii=False)}")
 
 
 def _to_json(report: CorpusReport) -> dict[str, Any]:

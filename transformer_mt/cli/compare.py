@@ -13,7 +13,7 @@ from string import ascii_uppercase
 from transformer_mt import __version__
 from transformer_mt.cli.line_input import WINDOW_LINES, check_files, windows
 from transformer_mt.cli.options import LOADING_OPTIONS, SEARCH_OPTIONS, flag, load_translator
-from transformer_mt.cli.table import print_table
+from transformer_mt.cli.table import print_table, print_text
 from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
 from transformer_mt.data.text_files import read_aligned_files, read_lines
@@ -74,30 +74,32 @@ class Comparison:
     def show(self) -> None:
         """Print all results."""
         for letter, name in self.systems.items():
-            print(f"{letter}  {name}")
-        print(f"\n{self.pairs:,} pairs; p of the difference to A, by paired bootstrap and approximate randomisation")
+            print_text(f"{letter}  {name}")
+        print_text(
+            f"\n{self.pairs:,} pairs; p of the difference to A, by paired bootstrap and approximate randomisation"
+        )
         header = ["", "", "score", "to A", "p bootstrap", "p randomisation"]
         print_table(header, list(self._score_rows()), numbers=range(2, len(header)))
         for name, comparison in self.metrics.items():
-            print(f"{name:<6}  {comparison.signature}")
+            print_text(f"{name:<6}  {comparison.signature}")
         if "TER" not in self.metrics:
             print(NO_TER)
         letters = list(self.systems)
-        print("\nby words of the reference")
+        print_text("\nby words of the reference")
         head = ["words", "pairs", *(f"{metric} {letter}" for metric in ("BLEU", "chrF") for letter in letters)]
         rows = [[one.words, f"{one.pairs:,}", *_two_decimals([*one.bleu, *one.chrf])] for one in self.lengths]
         print_table(head, rows, numbers=range(1, len(head)))
         if self.frequencies:
-            print("\nF1 of words, by their frequency in the training text")
+            print_text("\nF1 of words, by their frequency in the training text")
             rows = [[one.frequency, f"{one.words:,}", *_two_decimals(one.f1)] for one in self.frequencies]
             print_table(["times", "words", *letters], rows, numbers=range(1, len(letters) + 2))
         for sentence in self.sentences:
-            print(f"\nline {sentence.line}")
+            print_text(f"\nline {sentence.line}")
             if sentence.source is not None:
-                print(f"  source     {sentence.source}")
-            print(f"  reference  {sentence.reference}")
+                print_text(f"  source     {sentence.source}")
+            print_text(f"  reference  {sentence.reference}")
             for letter, text, chrf in zip(letters, sentence.translations, sentence.chrf, strict=True):
-                print(f"  {letter} {chrf:8.2f}  {text}")
+                print_text(f"  {letter} {chrf:8.2f}  {text}")
 
     def _score_rows(self) -> Iterator[list[str]]:
         for metric, comparison in self.metrics.items():

@@ -7,6 +7,7 @@ import json
 import sys
 from dataclasses import asdict
 
+from transformer_mt.cli.table import print_text
 from transformer_mt.config.section import check_folder_name
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import RunFolder
@@ -31,13 +32,13 @@ def run(args: argparse.Namespace) -> None:
         print(json.dumps(asdict(report), indent=1))
     else:
         (before, after), (old_bleu, new_bleu) = report.exact_matches, report.bleu
-        print(f"corrections translated exactly: {before} of {report.n_corrections} before, {after} after")
-        print(f"BLEU of validation pairs (greedy): {old_bleu:.2f} before, {new_bleu:.2f} after")
+        print_text(f"corrections translated exactly: {before} of {report.n_corrections} before, {after} after")
+        print_text(f"BLEU of validation pairs (greedy): {old_bleu:.2f} before, {new_bleu:.2f} after")
         if report.step:
-            print(f"the corrected model is {report.run}; next: tmt translate {report.run}")
+            print_text(f"the corrected model is {report.run}; next: tmt translate {report.run}")
         else:
             limit = f"--max-bleu-drop {args.max_bleu_drop:g}"
-            print(
+            print_text(
                 f"refused: no checkpoint has more exact translations within {limit}; {report.run} has the old weights"
             )
     if not report.step:

@@ -17,7 +17,7 @@ from transformer_mt import __version__
 from transformer_mt.cli.line_input import Line
 from transformer_mt.cli.line_output import check_output, open_output
 from transformer_mt.cli.options import LOADING_OPTIONS, SEARCH_OPTIONS, flag, load_translator
-from transformer_mt.cli.table import print_table
+from transformer_mt.cli.table import print_table, print_text
 from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
 from transformer_mt.data.behaviour_tests import BehaviourResult, BehaviourTest, check_translations, load_behaviour_tests
@@ -70,7 +70,7 @@ def show_test_results(results: Sequence[BehaviourResult]) -> None:
     rows = [("fail" if test.problem else "pass", test.title, test.translation, test.problem or "") for test in results]
     print_table(("", "test", "translation", "problem"), rows)
     n_failed = sum(test.problem is not None for test in results)
-    print(f"{len(results) - n_failed} of {len(results)} behaviour tests pass")
+    print_text(f"{len(results) - n_failed} of {len(results)} behaviour tests pass")
 
 
 def _check_arguments(args: argparse.Namespace) -> None:
@@ -117,9 +117,9 @@ class Evaluation:
     def show(self, n_samples: int) -> None:
         """Print the first translations, then a table of the scores."""
         for sample in self.samples[:n_samples]:
-            print(*sample.lines(), "", sep="\n")
+            print_text(*sample.lines(), "")
         seconds = "" if self.seconds is None else f"{self.seconds:.1f} s"
-        print(f"{self.name} ({', '.join(filter(None, (f'{self.pairs:,} pairs', self.method, seconds)))})")
+        print_text(f"{self.name} ({', '.join(filter(None, (f'{self.pairs:,} pairs', self.method, seconds)))})")
         rows: list[tuple[str, ...]] = []
         for name, found in self.scores.items():
             interval = "{:.2f} to {:.2f}".format(*found.interval) if found.interval else "-"
@@ -129,7 +129,7 @@ class Evaluation:
             print(NO_TER)
         for found in self.scores.values():
             if isinstance(found, PaperBleu):
-                print(found.explain())
+                print_text(found.explain())
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object."""

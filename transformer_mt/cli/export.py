@@ -7,6 +7,7 @@ from pathlib import Path
 from shlex import quote
 
 from transformer_mt.cli import line_input
+from transformer_mt.cli.table import print_text
 from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
 from transformer_mt.data.text_files import read_lines
@@ -44,7 +45,7 @@ def _export_weights(source: RunFolder, checkpoint: str, output: Path) -> None:
     model = Translator.load(source.path, str(info.step), "cpu", precision="fp32").model
     write_weights_folder(source, output, model, info, f"from {source.path}, step {info.step:,}", [info.step])
     size = files.format_bytes(files.folder_bytes(output))
-    print(
+    print_text(
         f"{output}: the weights of {source.path}, step {info.step:,}, {size}; tmt translate, score, evaluate, compare, "
         "tokenize, plot and export read it like a run, and train.init_from starts from it"
     )
@@ -73,9 +74,9 @@ def _export_ctranslate2(source: RunFolder, checkpoint: str, output: Path, quanti
     texts = list(read_lines(src)) if src else _validation_sources(config)
     parity = ctranslate2_export.write_folder(translator, output, quantization, texts)
     step, size = translator.members[0].step, files.format_bytes(files.folder_bytes(output))
-    print(f"{output}: {source.path}, step {step:,}, {quantization}, {size}")
-    print(*ctranslate2_export.format_parity(parity, quantization), sep="\n")
-    print(f"python {quote(str(output / 'translate.py'))} < F > G translates lines")
+    print_text(f"{output}: {source.path}, step {step:,}, {quantization}, {size}")
+    print_text(*ctranslate2_export.format_parity(parity, quantization))
+    print_text(f"python {quote(str(output / 'translate.py'))} < F > G translates lines")
 
 
 def _check_supported(source: RunFolder, config: Config) -> None:
@@ -96,5 +97,7 @@ def _validation_sources(config: Config) -> list[str]:
     try:
         return data.load_split(config, "validation").column("src")
     except (UserError, OSError) as error:
-        print(f"the validation sentences cannot be read: {error}\n--src F compares the engines on the lines of a file")
+        print_text(
+            f"the validation sentences cannot be read: {error}\n--src F compares the engines on the lines of a file"
+        )
         return []

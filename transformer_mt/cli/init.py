@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from shlex import quote
 
-from transformer_mt.cli.table import print_table
+from transformer_mt.cli.table import print_table, print_text
 from transformer_mt.errors import UserError
 from transformer_mt.pipeline.initial_config import render_value, write_initial_config
 
@@ -23,14 +23,14 @@ def run(args: argparse.Namespace) -> None:
         tgt_lang=args.tgt_lang,
         columns=args.columns,
     )
-    print(*config.describe_corpus(), "", sep="\n")
+    print_text(*config.describe_corpus(), "")
     rows = [
         (f"{setting.section}.{setting.key}", render_value(setting.value), setting.reason) for setting in config.settings
     ]
     print_table(("setting", "value", "why"), rows)
-    print(f"\nsettings: {config.evidence}")
+    print_text(f"\nsettings: {config.evidence}")
     out = quote(str(args.out))
-    print(f"{args.out} is written; next:")
+    print_text(f"{args.out} is written; next:")
     commands = [
         (f"  tmt check {out}", "# misaligned lines, duplicates, damaged text"),
         (f"  tmt plan {out}", "# hours, memory and disk"),

@@ -29,6 +29,7 @@ from transformer_mt.cli.training_parsers import (
     add_train,
 )
 from transformer_mt.cli.translation_parsers import add_compare, add_evaluate, add_score, add_translate
+from transformer_mt.system.display import make_visible
 
 EXTRA_ARGUMENTS = {"overrides": r"(?!-).*=.*", "steps": r"\d+", "texts": r"(?!--?[A-Za-z]).*", "systems": r"(?!-).*"}
 """Positional arguments that may also follow options, and the pattern that each value must match."""
@@ -53,7 +54,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
             setattr(args, name, [*getattr(args, name), *(map(Path, extra) if name == "systems" else extra)])
             return args
     if rest or literal:
-        parser.error(f"unrecognized arguments: {' '.join([*rest, *literal])}")
+        parser.error(f"unrecognized arguments: {make_visible(' '.join([*rest, *literal]))}")
     return args
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from transformer_mt.cli.line_input import decode_argument
 from transformer_mt.cli.line_output import check_output
 from transformer_mt.cli.options import load_run_or_config
+from transformer_mt.cli.table import print_text
 from transformer_mt.config.root import Config
 from transformer_mt.data.encoding import encode_corpus
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
@@ -36,7 +37,7 @@ def run(args: argparse.Namespace) -> None:
     output.parent.mkdir(exist_ok=True)
     with atomic_file(output.resolve()) as temporary:
         save(figure, temporary, _image_format(output))
-    print(output)
+    print_text(str(output))
 
 
 def _check_arguments(args: argparse.Namespace) -> None:

@@ -9,7 +9,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from transformer_mt.cli.options import config_arguments, load_config
-from transformer_mt.cli.table import print_table
+from transformer_mt.cli.table import print_table, print_text
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.files import format_bytes
 from transformer_mt.system.logging import log
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> None:
     print_table((), [*_rows(config, data)])
     path, overrides = config_arguments(args)
     command = " ".join(map(quote, ["tmt", "train", *(["--config", str(path)] if path else []), *overrides]))
-    print(f"\nthe data is ready; next: {command}")
+    print_text(f"\nthe data is ready; next: {command}")
 
 
 def _rows(config: Config, data: TrainingData) -> Iterator[tuple[str, str]]:

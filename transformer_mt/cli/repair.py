@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transformer_mt.cli.options import load_run_or_config
-from transformer_mt.cli.table import print_table
+from transformer_mt.cli.table import print_table, print_text
 from transformer_mt.errors import UserError
 
 if TYPE_CHECKING:
@@ -51,14 +51,14 @@ def run(args: argparse.Namespace) -> None:
     for name, metrics in comparisons.items():
         _show_comparison(name, metrics)
     if not args.train and report.counts:
-        print(f"\nlook at {report.folder}/changes.tsv; next: tmt train --config {report.config_path}")
+        print_text(f"\nlook at {report.folder}/changes.tsv; next: tmt train --config {report.config_path}")
 
 
 def _show(report: RepairReport) -> None:
     n_src, n_tgt = report.n_lines
     lines = f"{n_src:,} lines" if n_src == n_tgt else f"{n_src:,} source and {n_tgt:,} target lines"
     ledger = " (with the training ledger)" if report.used_ledger else ""
-    print(f"{report.n_pairs:,} pairs of {lines} are in {report.folder}{ledger}")
+    print_text(f"{report.n_pairs:,} pairs of {lines} are in {report.folder}{ledger}")
     rows = [
         (action, reason, f"{count:,}", EFFECTS[action])
         for action in EFFECTS
@@ -68,11 +68,11 @@ def _show(report: RepairReport) -> None:
     if rows:
         print_table(("action", "reason", "count", "effect"), rows, numbers=(2,))
     else:
-        print("nothing was changed")
+        print_text("nothing was changed")
 
 
 def _show_comparison(name: str, metrics: Mapping[str, MetricComparison]) -> None:
-    print(f"\n{name}: scores before and after the repair, with p-values")
+    print_text(f"\n{name}: scores before and after the repair, with p-values")
     rows: list[tuple[str, ...]] = []
     for metric, comparison in metrics.items():
         before, after = comparison.systems

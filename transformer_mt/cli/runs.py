@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from transformer_mt import __version__
-from transformer_mt.cli.table import print_table, printable
+from transformer_mt.cli.table import print_table, print_text
 from transformer_mt.system.files import format_bytes
 
 if TYPE_CHECKING:
@@ -33,9 +33,9 @@ def run(args: argparse.Namespace) -> None:
         for one in found:
             if one.problem:
                 line = one.problem.splitlines()[0]
-                print(printable(line if one.name in line else f"{one.name}: {line}"))
+                print_text(line if one.name in line else f"{one.name}: {line}")
     else:
-        print(f"{printable(str(args.folder))}: has no runs")
+        print_text(f"{args.folder}: has no runs")
 
 
 def sort_runs(runs: list[RunSummary], by: str) -> list[RunSummary]:
@@ -75,7 +75,7 @@ def _row(one: RunSummary) -> list[str]:
         steps = f"{steps or 0} of {one.max_steps:,}"
     best = "" if one.score is None else f"{one.score:.{2 if one.metric in ('bleu', 'chrf') else 4}f} {one.metric}"
     return [
-        printable(one.name),
+        one.name,
         one.status,
         steps,
         best,

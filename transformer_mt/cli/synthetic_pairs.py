@@ -20,7 +20,7 @@ from transformer_mt.cli.line_input import Line
 from transformer_mt.cli.line_output import Settings, part_of, process_lines
 from transformer_mt.cli.options import check_sampling_options, load_translator, loading_options
 from transformer_mt.cli.synthetic_parsers import MIN_CHRF
-from transformer_mt.cli.table import print_table
+from transformer_mt.cli.table import print_table, print_text
 from transformer_mt.data.text_files import check_is_file, read_lines
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import RunFolder
@@ -183,12 +183,12 @@ def _show(report: dict[str, Any], run: RunFolder, direction: Direction, folder: 
     from transformer_mt.pipeline.synthetic_data import DROP_REASONS, render_training_data
 
     src, tgt = direction.files(folder)
-    print(f"{report['pairs']:,} pairs from {report['lines']:,} lines are in {src} and {tgt}")
+    print_text(f"{report['pairs']:,} pairs from {report['lines']:,} lines are in {src} and {tgt}")
     rows = [(reason, f"{count:,}", DROP_REASONS[reason]) for reason, count in report["dropped"].items()]
     if rows:
         print_table(("dropped", "lines", "meaning"), rows, numbers=(1,))
     if report["mean_chrf"] is not None:
-        print(f"round trip: mean chrF {report['mean_chrf']:.2f}")
+        print_text(f"round trip: mean chrF {report['mean_chrf']:.2f}")
     if report["pairs"]:
-        print("\ndata of the next training, to put into its configuration:\n")
-        print(render_training_data(run, direction, folder))
+        print_text("\ndata of the next training, to put into its configuration:\n")
+        print_text(render_training_data(run, direction, folder))

@@ -1,9 +1,16 @@
-"""Tables on standard output: wrapped and with colours on a terminal, otherwise aligned plain lines."""
+"""Text for people on standard output: lines, and tables that are wrapped and coloured on a terminal."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Container, Sequence
+
+from transformer_mt.system.display import LAYOUT, make_visible
+
+
+def print_text(*lines: str) -> None:
+    """Print lines, with escapes for control characters in names and data."""
+    print(*(make_visible(line, keep=LAYOUT) for line in lines), sep="\n")
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Container[int] = ()) -> None:
@@ -12,15 +19,11 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, numbers
     The columns `numbers`, counted from 0, are aligned right. `NO_COLOR` is respected.
     """
     is_text = [i not in numbers for i in range(len(header or rows[0]))]
+    header, *rows = ([make_visible(cell) for cell in row] for row in (header, *rows))
     if sys.stdout.isatty():
         _print_rich(header, rows, is_text)
     else:
         print(*align([header, *rows] if header else rows, is_text), sep="\n")
-
-
-def printable(text: str) -> str:
-    """Return text without raw control characters, which are replaced by their escape sequences."""
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def align(rows: Sequence[Sequence[str]], is_text: Sequence[bool]) -> list[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from transformer_mt.cli.line_input import WINDOW_LINES, check_input, read_input, windows
 from transformer_mt.cli.options import load_run_or_config
-from transformer_mt.cli.table import printable
+from transformer_mt.cli.table import print_text
 from transformer_mt.config.root import Config
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.pipeline import data
@@ -63,7 +63,8 @@ def show(tokenizer: Tokenizer, line: str) -> tuple[str, str]:
 
 
 def _visible(token: str) -> str:
-    return printable(token).replace(" ", "▁")
+    shown = (char if char.isprintable() else char.encode("unicode_escape").decode() for char in token)
+    return "".join(shown).replace(" ", "▁")
 
 
 @dataclass
@@ -101,15 +102,17 @@ def measure(tokenizer: Tokenizer, lines: Iterable[str | None]) -> VocabularyStat
 
 def report(counts: VocabularyStatistics, title: str) -> None:
     """Print statistics, and the first lines that are not restored."""
-    print(title)
-    print(f"  vocabulary            {counts.vocabulary:,}")
-    print(f"  lines                 {counts.lines:,}")
-    print(f"  words                 {counts.words:,} (between white space)")
-    print(f"  pieces                {counts.tokens:,}")
-    print(f"  pieces per word       {counts.tokens / max(1, counts.words):.3f}")
-    print(f"  characters per piece  {counts.characters / max(1, counts.tokens):.3f}")
-    print(f"  unknown               {counts.unknown / max(1, counts.tokens):.2%} of the pieces")
-    print(f"  round trip            {counts.restored / max(1, counts.lines):.2%} of the lines are restored exactly")
+    print_text(title)
+    print_text(f"  vocabulary            {counts.vocabulary:,}")
+    print_text(f"  lines                 {counts.lines:,}")
+    print_text(f"  words                 {counts.words:,} (between white space)")
+    print_text(f"  pieces                {counts.tokens:,}")
+    print_text(f"  pieces per word       {counts.tokens / max(1, counts.words):.3f}")
+    print_text(f"  characters per piece  {counts.characters / max(1, counts.tokens):.3f}")
+    print_text(f"  unknown               {counts.unknown / max(1, counts.tokens):.2%} of the pieces")
+    print_text(
+        f"  round trip            {counts.restored / max(1, counts.lines):.2%} of the lines are restored exactly"
+    )
     for number, line, decoded in counts.examples:
-        print(f"    line {number}: {json.dumps(line, ensure_ascii=False)}")
-        print(f"       became {json.dumps(decoded, ensure_ascii=False)}")
+        print_text(f"    line {number}: {json.dumps(line, ensure_ascii=False)}")
+        print_text(f"       became {json.dumps(decoded, ensure_ascii=False)}")

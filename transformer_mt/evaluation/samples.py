@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from transformer_mt.system.display import make_visible
+
 
 class Sample(NamedTuple):
     """One sentence with the model's translation and the reference translation."""
@@ -15,7 +17,8 @@ class Sample(NamedTuple):
 
     def lines(self) -> list[str]:
         """Return three labelled lines for the terminal."""
-        return [f"  source     {self.src}", f"  model      {self.hypothesis}", f"  reference  {self.reference}"]
+        src, hypothesis, reference = map(make_visible, self)
+        return [f"  source     {src}", f"  model      {hypothesis}", f"  reference  {reference}"]
 
 
 def as_markdown(samples: Sequence[Sample]) -> str:
@@ -27,7 +30,8 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a Markdown table with some columns."""
 
     def cell(text: str) -> str:
-        return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
+        escaped = text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
+        return make_visible(escaped)
 
     lines = [" | ".join(map(cell, row)) for row in rows]
     return "\n".join([f"| {' | '.join(header)} |", "|---" * len(header) + "|", *(f"| {line} |" for line in lines)])

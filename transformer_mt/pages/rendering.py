@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from unicodedata import category
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-JOINERS = "\u200c\u200d"
-INVISIBLE = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # Unicode categories
+from transformer_mt.system.display import make_visible
 
 
 def render_page(template: str, **values: object) -> str:
@@ -36,15 +34,7 @@ def _environment() -> Environment:
 
 def _finalize(value: object) -> object:
     """Make text visible before it is escaped. Output of macros is HTML already."""
-    if isinstance(value, str) and not isinstance(value, Markup) and not value.isprintable():
-        return "".join(map(_make_visible, value))
-    return value
-
-
-def _make_visible(character: str) -> str:
-    """Return a character, or its escape if it draws nothing or cannot be encoded. Joiners are part of words."""
-    is_drawn = category(character) not in INVISIBLE or character in JOINERS
-    return character if is_drawn else character.encode("unicode_escape").decode()
+    return make_visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _format_thousands(count: float) -> str:

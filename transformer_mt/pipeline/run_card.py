@@ -10,6 +10,7 @@ from transformer_mt.config.root import Config
 from transformer_mt.data.config import DataConfig
 from transformer_mt.evaluation.samples import markdown_table
 from transformer_mt.runs.folder import CheckpointInfo, RunFolder, rank_checkpoints
+from transformer_mt.system.display import LAYOUT, make_visible
 from transformer_mt.system.files import write_text
 from transformer_mt.training.metrics_logger import by_source
 
@@ -57,7 +58,7 @@ def render_card(run: RunFolder, config: Config, record: Mapping[str, Any], best:
         "",
         "`config.yaml` holds every setting; `run.json` holds the versions and the machine.",
     ]
-    return "\n".join(lines) + "\n"
+    return make_visible("\n".join(lines), keep=LAYOUT) + "\n"
 
 
 def _directions(data: DataConfig) -> str:

@@ -6,6 +6,7 @@ import os
 import sys
 
 from transformer_mt.system import launcher
+from transformer_mt.system.display import LAYOUT, make_visible
 
 
 def log_rank0(text: str) -> None:
@@ -15,11 +16,14 @@ def log_rank0(text: str) -> None:
 
 
 def log(text: str) -> None:
-    """Write a message. If standard error cannot be written, this and all later messages are dropped."""
+    """Write a message, with escapes for control characters.
+
+    If standard error cannot be written, this and all later messages are dropped.
+    """
     from tqdm import tqdm
 
     try:
-        tqdm.write(text, file=sys.stderr)
+        tqdm.write(make_visible(text, keep=LAYOUT), file=sys.stderr)
         sys.stderr.flush()
     except OSError:
         sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115

@@ -1,0 +1,41 @@
+"""Text that is shown to a person."""
+
+from __future__ import annotations
+
+import sys
+import unicodedata
+
+import pytest
+
+from transformer_mt.system.display import LAYOUT, MAX_LISTED, cut_list, make_visible
+from transformer_mt.system.logging import log
+
+CONTROLS = [chr(code) for code in (*range(0x20), *range(0x7F, 0xA0))]
+BIDIRECTIONAL = [*"\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"]
+
+
+@pytest.mark.parametrize("character", [*CONTROLS, *BIDIRECTIONAL, "\u2028", "\ufeff", "\udc9b"])
+def test_a_character_that_a_terminal_obeys_is_escaped(character: str) -> None:
+    shown = make_visible(f"a{character}b")
+    assert shown.startswith("a\\") and shown.isprintable()
+    assert shown[1:-1].encode().decode("unicode_escape") == character
+
+
+def test_text_of_all_scripts_is_unchanged() -> None:
+    drawn = "".join(
+        char for char in map(chr, range(sys.maxunicode)) if unicodedata.category(char)[0] in "LMNPS" or char == " "
+    )
+    assert make_visible(drawn) == drawn
+    assert make_visible("می\u200cخواهم 👩\u200d🔬 C:\\x") == "می\u200cخواهم 👩\u200d🔬 C:\\x"
+
+
+def test_a_message_keeps_its_line_feeds(capsys: pytest.CaptureFixture[str]) -> None:
+    log("one\x1b]0;title\x07\n\ttwo\r")
+    assert capsys.readouterr().err == "one\\x1b]0;title\\x07\n\ttwo\\r\n"
+    assert make_visible("\n\t") == "\\n\\t" and make_visible("\n\t", keep=LAYOUT) == "\n\t"
+
+
+def test_a_long_list_is_cut_and_counted() -> None:
+    entries = [str(i) for i in range(100_000)]
+    assert cut_list(entries[:MAX_LISTED]) == entries[:MAX_LISTED]
+    assert cut_list(entries) == [*entries[:MAX_LISTED], "... 100,000 in total"]
