@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 from helpers import Tmt, assert_succeeded, assert_user_error
 
-from transformer_mt.config.root import load_run
-from transformer_mt.data.corpus import ParallelCorpus, load_corpus
+from transformer_mt.config.root import Config, builtin_path, load, load_run
+from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.quickstart import load_pairs
-from transformer_mt.data.sources import Source
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
 from transformer_mt.pipeline.data import load_split
@@ -169,17 +168,25 @@ def test_pairs_that_were_not_seen_are_not_ranked() -> None:
     assert argsort_descending(excess, 99).tolist() == [2, 0, 4, 3]
 
 
-def write_corpus(folder: Path, pairs: list[tuple[str, str]]) -> ParallelCorpus:
-    for side, name in enumerate(("a.en", "a.de")):
-        (folder / name).write_text("".join(f"{pair[side]}\n" for pair in pairs), encoding="utf-8")
-    return load_corpus(Source(src=(str(folder / "a.en"),), tgt=(str(folder / "a.de"),)), "en", "de", folder / "cache")
+def write_corpus(folder: Path, pairs: list[tuple[str, str]], name: str = "a") -> str:
+    """Write both sides, and return the keys of the source."""
+    for side, language in enumerate(("en", "de")):
+        text = "".join(f"{pair[side]}\n" for pair in pairs)
+        (folder / f"{name}.{language}").write_text(text, encoding="utf-8")
+    return f"src: {folder}/{name}.en, tgt: {folder}/{name}.de"
+
+
+def load_text(folder: Path, train: str) -> tuple[Config, ParallelCorpus]:
+    overrides = (f"data.train={train}", "data.test={}", f"data.cache_dir={folder}/cache")
+    config = load(builtin_path("quickstart"), overrides)
+    return config, load_split(config, "train")
 
 
 def test_misaligned_lines_are_a_reason(tmp_path: Path) -> None:
     en, de = map(list, zip(*load_pairs("train")[:300], strict=True))
     del de[100]
-    corpus = write_corpus(tmp_path, [*zip(en, de, strict=False)])
-    reasons = find_reasons(corpus, take_block(corpus, np.array([50, 200], np.int32)), ("en", "de"))
+    config, corpus = load_text(tmp_path, f"{{{write_corpus(tmp_path, [*zip(en, de, strict=False)])}}}")
+    reasons = find_reasons(config, corpus, take_block(corpus, np.array([50, 200], np.int32)))
     assert reasons == [NO_REASON, "misaligned: source line N corresponds to target line N-1"]
 
 
@@ -192,11 +199,32 @@ def test_likely_reason_names_the_checks_that_find_the_pair(tmp_path: Path) -> No
     }
     for row, pair in planted.items():
         pairs[row] = pair
-    corpus = write_corpus(tmp_path, pairs)
+    config, corpus = load_text(tmp_path, f"{{{write_corpus(tmp_path, pairs)}}}")
     block = take_block(corpus, np.array([30, 20, 10, 40], np.int32))
     assert block.lines.tolist() == [31, 21, 11, 41]
-    reasons = find_reasons(corpus, block, ("en", "de"))
+    reasons = find_reasons(config, corpus, block)
     assert "repetition: target repeats itself" in reasons[0]
     assert "numbers: only 0% of the numbers agree" in reasons[1]
     assert "copy: 100% of the words are the same" in reasons[2]
     assert reasons[3] == NO_REASON
+
+
+def test_reasons_are_judged_by_the_languages_of_the_source(tmp_path: Path) -> None:
+    """Source `back` is German to English, and its lines are shifted. In source `fr`, the target must be French."""
+    english = "The old doctor did not open the window, because it was very cold outside."
+    german = "Der alte Arzt hat das Fenster nicht geöffnet, weil es draußen sehr kalt war."
+    french = "Le vieux médecin n'a pas ouvert la fenêtre, parce qu'il faisait très froid dehors."
+    en, de = map(list, zip(*load_pairs("train")[:300], strict=True))
+    front = write_corpus(tmp_path, [*zip(en[:100], de[:100], strict=True), (english, french)], "front")
+    back = write_corpus(tmp_path, [*zip(en, [*de[:150], *de[151:], "Ja."], strict=True)], "back")
+    fr = write_corpus(tmp_path, [(english, french), (english, german)], "fr")
+    train = (
+        f"[{{name: front, {front}}}, {{name: back, {back}, reverse: true}}, {{name: fr, {fr}, tgt_lang: fr, tag: fr}}]"
+    )
+    config, corpus = load_text(tmp_path, train)
+    block = take_block(corpus, np.array([402, 401, 101 + 200, 101 + 5, 100], np.int32))
+    reasons = find_reasons(config, corpus, block)
+    assert reasons[0] == "language: target is de" and reasons[1] == NO_REASON
+    assert reasons[2] == "misaligned: source line N corresponds to target line N+1" and reasons[3] == NO_REASON
+    assert reasons[4] == "language: target is fr"
+    assert corpus.describe_line(101 + 5) == f"{tmp_path}/back.de:6" and block.src[3] == de[5]

@@ -14,9 +14,11 @@ from helpers import Tmt, assert_succeeded, assert_user_error
 from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
 from transformer_mt.data import quickstart
+from transformer_mt.data.sources import TrainSource
 from transformer_mt.errors import UserError
 from transformer_mt.pipeline.high_loss_pairs import PairLoss
 from transformer_mt.pipeline.repair import repair_corpus
+from transformer_mt.pipeline.repair_report import RepairReport
 
 Pair = tuple[str, str]
 
@@ -53,7 +55,7 @@ def test_a_correct_corpus_is_not_changed(pairs: list[Pair]) -> None:
     report = repair_corpus(write(*zip(*pairs, strict=True)), Path("new"), None)
     dropped = [row for row in read_changes() if row["reason"].startswith("unrelated")]
     assert len(dropped) <= 0.005 * len(pairs) and len(read_changes()) == len(dropped)
-    assert report.n_pairs == len(pairs) - len(dropped)
+    assert report.totals.n_pairs == len(pairs) - len(dropped)
     assert {*read("new")} <= {*pairs}
 
 
@@ -75,7 +77,7 @@ def test_texts_of_different_length_are_repaired(missing: str, pairs: list[Pair])
     src, tgt = map(list, zip(*pairs, strict=True))
     del (src if missing == "source" else tgt)[700]
     report = repair_corpus(write(src, tgt), Path("new"), None)
-    assert {*report.n_lines} == {1999, 2000}
+    assert {*report.totals.n_lines} == {1999, 2000}
     left = read("new")
     assert {*left} <= {*pairs} and pairs[-1] in left and len(left) > len(pairs) - 12
 
@@ -88,7 +90,7 @@ def test_bad_pairs_are_dropped_and_damaged_text_is_cleaned(pairs: list[Pair]) ->
     tgt[umlaut] = tgt[umlaut].encode().decode("cp1252")
     src[30] = f"{src[30]}\u200b"
     report = repair_corpus(write(src, tgt), Path("new"), None)
-    assert report.counts["drop", "language"] + report.counts["drop", "copy"] == 1
+    assert report.totals.changes["drop", "language"] + report.totals.changes["drop", "copy"] == 1
     cleaned = {row["src_line"]: row for row in read_changes() if row["action"] == "clean"}
     assert cleaned[f"train.en:{umlaut + 1}"]["new_tgt"] == pairs[umlaut][1]
     assert cleaned["train.en:31"]["new_src"] == pairs[30][0]
@@ -116,7 +118,7 @@ def test_losses_are_found_however_the_file_is_named(pairs: list[Pair]) -> None:
     overrides = ("data.train={src: ./train.en, tgt: ./train.de}", "data.test={}", "data.cache_dir=cache")
     config = configuration.load(configuration.builtin_path("quickstart"), overrides)
     losses = [PairLoss("train.en", row + 1, *pair, 5.0, 4.0 if row == 77 else 0.0) for row, pair in enumerate(pairs)]
-    assert repair_corpus(config, Path("new"), losses).counts["drop", "ledger"] == 1
+    assert repair_corpus(config, Path("new"), losses).totals.changes["drop", "ledger"] == 1
     others = [loss._replace(file="other.en") for loss in losses]
     with pytest.raises(
         UserError, match=r"no loss of the lines of data\.train: it is of other files \(such as other\.en:1\)"
@@ -129,7 +131,7 @@ def test_losses_are_found_if_the_sides_are_exchanged(pairs: list[Pair]) -> None:
     write(*zip(*pairs, strict=True))
     overrides = ("data.train={src: train.en, tgt: train.de, reverse: true}", "data.test={}", "data.cache_dir=cache")
     config = configuration.load(configuration.builtin_path("quickstart"), overrides)
-    losses = [PairLoss("train.en", row + 1, *pair, 5.0, 4.0 if row == 77 else 0.0) for row, pair in enumerate(pairs)]
+    losses = [PairLoss("train.de", row + 1, *pair, 5.0, 4.0 if row == 77 else 0.0) for row, pair in enumerate(pairs)]
     repair_corpus(config, Path("new"), losses)
     dropped = [row for row in read_changes() if row["reason"] == "ledger"]
     assert [(row["src_line"], row["tgt_line"]) for row in dropped] == [("train.de:78", "train.en:78")]
@@ -154,6 +156,47 @@ def test_sides_of_one_language_are_different_files(pairs: list[Pair]) -> None:
     (train,) = configuration.load(Path(report.config_path)).data.train_sources
     assert (train.src, train.tgt, train.tag) == (("new/train.src",), ("new/train.tgt",), "x")
     assert {row["src_line"].split(":")[0] for row in read_changes()} == {"b.en"}
+
+
+def test_each_source_is_repaired_into_its_own_files(pairs: list[Pair], tmt: Tmt) -> None:
+    """The files of `back` are shifted, and those of `web` have an empty line. Both have a line 41 with a high loss."""
+    en, de = map(list, zip(*pairs, strict=True))
+    write(["", *en[1:500]], de[:500])
+    Path("back.en").write_text("".join(f"{line}\n" for line in en[500:1500]), encoding="utf-8")
+    Path("back.de").write_text("".join(f"{line}\n" for line in [*de[500:900], *de[901:1500]]), encoding="utf-8")
+    train = """
+    - {name: web, src: train.en, tgt: train.de, weight: 3, tag: 2de}
+    - {name: back, src: back.en, tgt: back.de, reverse: true, weight: 1, tag: 2en}"""
+    text = f"data:\n  src_lang: en\n  tgt_lang: de\n  cache_dir: cache\n  train:{train}\n"
+    Path("two.yaml").write_text(text, encoding="utf-8")
+    losses = [
+        PairLoss(file, row + 1, "", "", 5.0, 4.0 if (name, row) in (("web", 40), ("back", 50)) else 0.0, name)
+        for name, file, n in (("web", "train.en", 500), ("back", "back.de", 1000))
+        for row in range(n)
+    ]
+    report = repair_corpus(configuration.load(Path("two.yaml")), Path("new"), losses)
+    web, back = report.sources["web"], report.sources["back"]
+    assert web.n_lines == (500, 500) and back.n_lines == (999, 1000)
+    assert web.changes["drop", "length"] == web.changes["drop", "ledger"] == back.changes["drop", "ledger"] == 1
+    assert back.changes["shift", "misaligned"] > 590
+    dropped = {(row["source"], row["src_line"]) for row in read_changes() if row["reason"] == "ledger"}
+    assert dropped == {("web", "train.en:41"), ("back", "back.de:51")}
+    new_web, new_back = configuration.load(Path(report.config_path)).data.train_sources
+    assert isinstance(new_web, TrainSource) and isinstance(new_back, TrainSource)
+    assert [(source.name, source.weight, source.tag) for source in (new_web, new_back)] == [
+        ("web", 3, "2de"),
+        ("back", 1, "2en"),
+    ]
+    assert new_back.languages("en", "de") == ("de", "en") and not new_back.reverse
+    for source, expected, counts in ((new_web, pairs[:500], web), (new_back, pairs[500:1500], back)):
+        (src,), (tgt,) = (
+            (Path(file).read_text(encoding="utf-8").splitlines() for file in side) for side in (source.src, source.tgt)
+        )
+        left = list(zip(src, tgt, strict=True)) if source is new_web else list(zip(tgt, src, strict=True))
+        assert {*left} <= {*expected} and len(left) == counts.n_pairs > 0.95 * len(expected)
+    assert RepairReport.load(Path("new")) == report
+    printed = assert_succeeded(tmt("repair", "two.yaml", "--output", "newer"))
+    assert "\nback: " in printed and "1,000 target lines\n" in printed.replace("999 source and ", "")
 
 
 def test_a_filter_with_a_score_for_each_line_is_refused(pairs: list[Pair]) -> None:
@@ -184,7 +227,7 @@ def test_a_corpus_that_is_not_text_files_is_repaired() -> None:
     overrides = (train, "data.validation=null", "data.cache_dir=cache", "data.test={}")
     config = configuration.load(configuration.builtin_path("quickstart"), overrides)
     report = repair_corpus(config, Path("new"), None)
-    assert report.n_pairs > 0.9 * len(quickstart.load_pairs("validation"))
+    assert report.totals.n_pairs > 0.9 * len(quickstart.load_pairs("validation"))
 
 
 def test_wrong_input_is_refused_and_nothing_is_written(pairs: list[Pair]) -> None:
@@ -230,6 +273,24 @@ def test_both_models_are_trained_and_compared(tiny: Path, run_copy: Path, tmt: T
     assert_user_error(changed, "this has changed since: the text of data.train;")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("held_out", ["test", "validation"])
+def test_models_with_tags_are_compared_with_the_tags_of_the_text(
+    held_out: str, tiny: Path, run_copy: Path, tmt: Tmt
+) -> None:
+    shutil.rmtree("runs")
+    valid = "[{name: de, src: valid.en, tgt: valid.de, tag: 2de}, {name: en, src: valid.de, tgt: valid.en, tag: 2en}]"
+    test = "{back: {src: test.en, tgt: test.de, reverse: true, tag: 2en}}" if held_out == "test" else "{}"
+    train = (
+        "[{name: de, src: train.en, tgt: train.de, tag: 2de}, "
+        "{name: en, src: train.en, tgt: train.de, tag: 2en, reverse: true}]"
+    )
+    overrides = (f"data.train={train}", f"data.validation={valid}", f"data.test={test}", "train.max_steps=4")
+    done = tmt("repair", "tiny.yaml", *overrides, "validation.every=4", "--train", "--output", "new", "--json")
+    scores = json.loads(assert_succeeded(done))["scores"]
+    assert [*scores] == ["back" if held_out == "test" else "validation"]
+
+
 def test_training_needs_a_configuration_and_a_folder_of_its_own(tiny: Path, run_copy: Path, tmt: Tmt) -> None:
     assert_user_error(tmt("repair", run_copy, "--train"), "is a run; with --train")
     assert_succeeded(tmt("repair", "tiny.yaml", "--output", "plain"))
@@ -242,9 +303,6 @@ def test_training_needs_a_configuration_and_a_folder_of_its_own(tiny: Path, run_
 
 def test_text_that_cannot_be_repaired_is_refused_before_the_training(tiny: Path, run_copy: Path, tmt: Tmt) -> None:
     shutil.rmtree("runs")
-    several = "data.train=[{name: a, src: train.en, tgt: train.de}]"
-    done = tmt("repair", "tiny.yaml", several, "--train", "--output", "new")
-    assert_user_error(done, "data.train: tmt repair works on one source")
     scored = "data.filters=[score: {file: f, min: 0}]"
     assert_user_error(tmt("repair", "tiny.yaml", scored, "--train", "--output", "new"), "has one score per line")
     assert not Path("runs").exists()

@@ -15,7 +15,7 @@ from transformer_mt.errors import UserError
 
 if TYPE_CHECKING:
     from transformer_mt.evaluation.significance import MetricComparison
-    from transformer_mt.pipeline.repair_report import RepairReport
+    from transformer_mt.pipeline.repair_report import RepairCounts, RepairReport
 
 EFFECTS = {
     "cut": "lines without a certain counterpart are removed",
@@ -50,25 +50,35 @@ def run(args: argparse.Namespace) -> None:
     _show(report)
     for name, metrics in comparisons.items():
         _show_comparison(name, metrics)
-    if not args.train and report.counts:
+    if not args.train and report.totals.changes:
         print_text(f"\nlook at {report.folder}/changes.tsv; next: tmt train --config {report.config_path}")
 
 
 def _show(report: RepairReport) -> None:
-    n_src, n_tgt = report.n_lines
-    lines = f"{n_src:,} lines" if n_src == n_tgt else f"{n_src:,} source and {n_tgt:,} target lines"
     ledger = " (with the training ledger)" if report.used_ledger else ""
-    print_text(f"{report.n_pairs:,} pairs of {lines} are in {report.folder}{ledger}")
+    print_text(f"{_describe_size(report.totals)} are in {report.folder}{ledger}")
+    if len(report.sources) > 1:
+        for name, counts in report.sources.items():
+            print_text(f"{name}: {_describe_size(counts)}")
     rows = [
-        (action, reason, f"{count:,}", EFFECTS[action])
+        (name, action, reason, f"{count:,}", EFFECTS[action])
+        for name, counts in report.sources.items()
         for action in EFFECTS
-        for (changed, reason), count in report.counts.most_common()
+        for (changed, reason), count in counts.changes.most_common()
         if changed == action
     ]
+    first = 0 if len(report.sources) > 1 else 1  # the name of a single source says nothing
+    head = ("source", "action", "reason", "count", "effect")
     if rows:
-        print_table(("action", "reason", "count", "effect"), rows, numbers=(2,))
+        print_table(head[first:], [row[first:] for row in rows], numbers=(head.index("count") - first,))
     else:
         print_text("nothing was changed")
+
+
+def _describe_size(counts: RepairCounts) -> str:
+    n_src, n_tgt = counts.n_lines
+    lines = f"{n_src:,} lines" if n_src == n_tgt else f"{n_src:,} source and {n_tgt:,} target lines"
+    return f"{counts.n_pairs:,} pairs of {lines}"
 
 
 def _show_comparison(name: str, metrics: Mapping[str, MetricComparison]) -> None:

@@ -59,8 +59,8 @@ def add_repair(parser: argparse.ArgumentParser) -> None:
     """Add the options of `tmt repair`."""
     parser.description = (
         "Pair the lines of data.train again where they are misaligned, clean the text, and remove bad pairs. For a "
-        "run with train.ledger, also remove pairs with a high excess loss. The folder gets the new text files, "
-        "changes.tsv with every change, and a configuration that trains on them. Nothing else is changed."
+        "run with train.ledger, also remove pairs with a high excess loss. The folder gets new text files for each "
+        "source, changes.tsv with every change, and a configuration that trains on them. Nothing else is changed."
     )
     add = parser.add_argument
     add_run_or_config(parser)

@@ -213,7 +213,8 @@ def _source_name(source: Source) -> str:
 
 def _cache_key(source: Source, columns: tuple[str, str]) -> str:
     """Hash the settings and the path, size and modification time of each file."""
-    files = [Path(name) for name in (*source.src, *source.tgt, *source.table)]
+    src, tgt = source.text_files()  # a reversed table names the other files, so their order is part of the key
+    files = [Path(name) for name in (*src, *tgt, *source.table)]
     if source.builtin:
         files = [quickstart.FILE]
     elif source.dataset and Path(source.dataset).is_dir():

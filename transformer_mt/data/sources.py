@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
@@ -83,6 +83,10 @@ class Source(Section):
         default = (tgt_lang, src_lang) if self.reverse else (src_lang, tgt_lang)
         return self.src_lang or default[0], self.tgt_lang or default[1]
 
+    def text_files(self) -> tuple[Sequence[str], Sequence[str]]:
+        """Return the text files of the sources and of the translations, after `reverse`."""
+        return (self.tgt, self.src) if self.reverse else (self.src, self.tgt)
+
     @model_validator(mode="after")
     def _is_one_kind(self) -> Source:
         found = [key for key in ("builtin", "src", "tgt", "table", "dataset") if getattr(self, key)]
@@ -139,23 +143,22 @@ def read_source(source: Source, columns: tuple[str, str]) -> Iterator[SentencePa
 
     Raises `UserError` with file and line if the source cannot be read.
     """
-    for pair in _read_pairs(source, columns):
+    for src, tgt in zip(*source.text_files(), strict=True):
+        yield from read_pairs(Path(src), Path(tgt))
+    for pair in _read_rows(source, columns):
         yield pair._replace(src=pair.tgt, tgt=pair.src) if source.reverse else pair
 
 
-def _read_pairs(source: Source, columns: tuple[str, str]) -> Iterator[SentencePair]:
+def _read_rows(source: Source, columns: tuple[str, str]) -> Iterator[SentencePair]:
+    """Yield the pairs of a source that has both sides in one place, before `reverse`."""
     if (source.table or source.dataset) and columns[0] == columns[1]:
         raise UserError(f"source and target would both be column {columns[0]}: set src_column and tgt_column")
     if source.builtin:
         yield from _read_builtin(source.split or "train", columns)
     elif source.dataset:
         yield from _read_dataset(source, columns)
-    elif source.table:
-        for name in source.table:
-            yield from read_table(Path(name), columns)
-    else:
-        for src, tgt in zip(source.src, source.tgt, strict=True):
-            yield from read_pairs(Path(src), Path(tgt))
+    for name in source.table:
+        yield from read_table(Path(name), columns)
 
 
 # --- data sets and the built-in corpus --------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """Training pairs with a high loss in the training ledger of a run: many of them are bad pairs.
 
 The loss of a correct pair is high if its words are rare. Pairs are therefore ranked by their excess: the loss minus
-that of a unigram model, which knows only how frequent each token is.
+that of a unigram model, which knows only how frequent each token is. It is relative to the median of the pair's source,
+because all losses of a source are higher if the model has seldom seen it.
 
 `N` pairs of the encoded training corpus, `V` vocabulary.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -47,7 +48,8 @@ class PairLoss(NamedTuple):
     src: str
     tgt: str
     loss: float  # running loss in nats per target token; NaN: not seen yet
-    excess: float  # loss minus unigram loss, minus the median of that difference; NaN: not seen yet
+    excess: float  # loss minus unigram loss, minus the median of that difference in its source; NaN: not seen yet
+    source: str = ""  # name of its source; "" if `data.train` is a single one
 
 
 class HighLossPair(NamedTuple):
@@ -72,13 +74,16 @@ class RunLosses:
     def __iter__(self) -> Iterator[PairLoss]:
         """Yield all pairs in the order of the corpus."""
         text, row = self.corpus.text, 0
+        names, bounds = [*text.source_sizes] or [""], self.corpus.source_bounds()
         for block in read_blocks(text):
             first, last = (
                 np.searchsorted(self.corpus.text_rows, (block.rows[0], block.rows[-1] + 1)) if len(block) else (0, 0)
             )
             for i in (self.corpus.text_rows[first:last] - block.rows[0]).tolist():
                 file, line = text.files[block.files[i]], int(block.lines[i])
-                yield PairLoss(file, line, block.src[i], block.tgt[i], float(self.losses[row]), float(self.excess[row]))
+                loss, excess = float(self.losses[row]), float(self.excess[row])
+                name = names[int(np.searchsorted(bounds, row, side="right")) - 1]
+                yield PairLoss(file, line, block.src[i], block.tgt[i], loss, excess, name)
                 row += 1
 
 
@@ -115,7 +120,10 @@ def load_losses(run: RunFolder, config: Config) -> RunLosses:
             "was its config.yaml changed? Restore it, or train again"
         )
     excess = losses - compute_unigram_losses(corpus, tokenizers.tgt)
-    return RunLosses(corpus, losses, excess - np.float32(np.nanmedian(excess)))
+    for first, end in pairwise(corpus.source_bounds().tolist()):
+        if not np.isnan(excess[first:end]).all():
+            excess[first:end] -= np.nanmedian(excess[first:end])
+    return RunLosses(corpus, losses, excess)
 
 
 def load_losses_if_recorded(run: RunFolder, config: Config) -> RunLosses | None:
@@ -156,7 +164,7 @@ def find_high_loss_pairs(run: RunFolder, config: Config, count: int) -> list[Hig
     pairs = load_losses(run, config)
     rows = argsort_descending(pairs.excess, count)
     block = take_block(pairs.corpus.text, pairs.corpus.text_rows[rows])
-    reasons = find_reasons(pairs.corpus.text, block, (config.data.src_lang, config.data.tgt_lang))
+    reasons = find_reasons(config, pairs.corpus.text, block)
     files = [pairs.corpus.text.files[int(file)] for file in block.files]
     return [
         HighLossPair(f"{file}:{line}", float(pairs.losses[row]), float(pairs.excess[row]), reason, src, tgt)
@@ -180,8 +188,27 @@ def take_block(corpus: ParallelCorpus, rows: Rows) -> Block:
     return Block(found["src"], found["tgt"], files, lines, chosen)
 
 
-def find_reasons(corpus: ParallelCorpus, block: Block, languages: tuple[str, str]) -> list[str]:
-    """Return for each pair of a block the content checks that find it, or `NO_REASON`."""
+def find_reasons(config: Config, text: ParallelCorpus, block: Block) -> list[str]:
+    """Return for each pair of a block of the training text the content checks that find it, or `NO_REASON`.
+
+    A pair is checked with the languages of its source, and against the other pairs of its source.
+    """
+    data, reasons = config.data, [NO_REASON] * len(block)
+    bounds: list[int] = text.source_bounds().tolist()
+    for source, corpus, (first, end) in zip(data.train_sources, text.split_sources(), pairwise(bounds), strict=True):
+        indices = np.flatnonzero((block.rows >= first) & (block.rows < end)).tolist()
+        if not indices:
+            continue
+        part = block.take(indices)
+        part.rows -= first
+        found = _check_block(corpus, part, source.languages(data.src_lang, data.tgt_lang))
+        for i, reason in zip(indices, found, strict=True):
+            reasons[i] = reason
+    return reasons
+
+
+def _check_block(corpus: ParallelCorpus, block: Block, languages: tuple[str, str]) -> list[str]:
+    """Return for each pair of a block of one source the content checks that find it, or `NO_REASON`."""
     task = CheckTask(corpus, languages, {}, find_misaligned_segments(corpus))
     reasons: dict[int, list[str]] = {row: [] for row in block.rows.tolist()}
     for segment in task.misaligned:

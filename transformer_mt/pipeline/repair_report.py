@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 REPORT = "repair.json"
+SINGLE_SOURCE = "train"  # name in a report, and of the text files, if `data.train` is one source
 
 Action = Literal["cut", "shift", "clean", "drop"]
 
@@ -25,6 +26,30 @@ class Change(NamedTuple):
     tgt: str
     new_src: str = ""  # only if the text was cleaned
     new_tgt: str = ""
+    source: str = SINGLE_SOURCE  # name of its source
+
+
+@dataclass
+class RepairCounts:
+    """Numbers of the repair of one source, or of all together."""
+
+    n_lines: tuple[int, int] = (0, 0)  # of source and target, before
+    n_pairs: int = 0  # after
+    changes: Counter[tuple[Action, str]] = field(default_factory=Counter[tuple[Action, str]])  # by action and reason
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> RepairCounts:
+        """Undo `to_json`."""
+        changes = Counter({(item["action"], item["reason"]): item["count"] for item in values["counts"]})
+        return cls((values["n_lines"][0], values["n_lines"][1]), values["n_pairs"], changes)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the numbers as JSON values."""
+        counts = [
+            {"action": action, "reason": reason, "count": count}
+            for (action, reason), count in self.changes.most_common()
+        ]
+        return {"n_lines": self.n_lines, "n_pairs": self.n_pairs, "counts": counts}
 
 
 @dataclass
@@ -33,23 +58,35 @@ class RepairReport:
 
     folder: str
     config_path: str  # of the new configuration
-    n_lines: tuple[int, int]  # of source and target, before
     used_ledger: bool = False  # whether the losses of a run decided too
     trained_on: str | None = None  # fingerprint of the text on which `--train` had trained; None: made without it
-    n_pairs: int = 0  # after
-    counts: Counter[tuple[Action, str]] = field(default_factory=Counter[tuple[Action, str]])  # by action and reason
+    sources: dict[str, RepairCounts] = field(default_factory=dict[str, RepairCounts])  # by name
+
+    @property
+    def totals(self) -> RepairCounts:
+        """Return the sums over all sources."""
+        totals = RepairCounts()
+        for counts in self.sources.values():
+            totals.n_lines = totals.n_lines[0] + counts.n_lines[0], totals.n_lines[1] + counts.n_lines[1]
+            totals.n_pairs += counts.n_pairs
+            totals.changes += counts.changes
+        return totals
 
     @classmethod
     def load(cls, folder: Path) -> RepairReport:
         """Read the report of a repair that is finished."""
         values = json.loads((folder / REPORT).read_text(encoding="utf-8"))
-        counts = Counter({(item["action"], item["reason"]): item["count"] for item in values.pop("counts")})
-        return cls(**values, counts=counts)
+        sources = values.get("sources", {SINGLE_SOURCE: values})  # version 0.2.0 wrote the totals only
+        counts = {name: RepairCounts.from_json(part) for name, part in sources.items()}
+        return cls(values["folder"], values["config_path"], values["used_ledger"], values["trained_on"], counts)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the numbers as JSON values."""
-        counts = [
-            {"action": action, "reason": reason, "count": count}
-            for (action, reason), count in self.counts.most_common()
-        ]
-        return {**asdict(self), "counts": counts}
+        """Return the numbers of all sources together and of each one as JSON values."""
+        return {
+            "folder": self.folder,
+            "config_path": self.config_path,
+            "used_ledger": self.used_ledger,
+            "trained_on": self.trained_on,
+            **self.totals.to_json(),
+            "sources": {name: counts.to_json() for name, counts in self.sources.items()},
+        }
