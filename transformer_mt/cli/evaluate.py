@@ -23,7 +23,7 @@ from transformer_mt.config.root import Config
 from transformer_mt.data.behaviour_tests import BehaviourResult, BehaviourTest, check_translations, load_behaviour_tests
 from transformer_mt.data.text_files import read_aligned_files
 from transformer_mt.errors import UserError
-from transformer_mt.evaluation.confidence import IntervalScore, score_with_intervals
+from transformer_mt.evaluation.intervals import IntervalScore, score_with_intervals
 from transformer_mt.evaluation.metrics import NO_TER, Scorer, ScoringConfig
 from transformer_mt.evaluation.paper_bleu import PaperBleu, check_language, paper_bleu
 from transformer_mt.evaluation.samples import Sample

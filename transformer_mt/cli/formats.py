@@ -21,6 +21,7 @@ class Format:
     text: `n_best` lines, padded with empty lines. `scores` adds the log-probability and its mean per token before the
     text, and `alignments` adds the alignment after it, separated by tabs.
     tsv: one line per translation with line number, rank, log-probability, its mean per token, text and alignment.
+    A confidence, if there is one, is the column before the text.
     json: one object.
     """
 
@@ -38,6 +39,8 @@ class Format:
             columns = [str(number), str(rank)] if self.kind == "tsv" else []
             if self.kind == "tsv" or self.scores:
                 columns += score_columns(translation)
+            if translation.confidence is not None:
+                columns.append(f"{translation.confidence:.4f}")
             columns.append(translation.text.replace("\t", " ") if columns or self.alignments else translation.text)
             if self.alignments:
                 columns.append(format_alignment(translation))
@@ -53,6 +56,7 @@ class Format:
                 "finished": translation.finished,
                 "tokens": translation.tokens,
                 "token_scores": translation.token_scores,
+                **({} if translation.confidence is None else {"confidence": translation.confidence}),
                 **({"alignment": format_alignment(translation)} if self.alignments else {}),
             }
             for translation in translations

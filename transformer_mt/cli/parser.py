@@ -28,7 +28,13 @@ from transformer_mt.cli.training_parsers import (
     add_runs,
     add_train,
 )
-from transformer_mt.cli.translation_parsers import add_compare, add_evaluate, add_score, add_translate
+from transformer_mt.cli.translation_parsers import (
+    add_calibrate,
+    add_compare,
+    add_evaluate,
+    add_score,
+    add_translate,
+)
 from transformer_mt.system.display import make_visible
 
 EXTRA_ARGUMENTS = {"overrides": r"(?!-).*=.*", "steps": r"\d+", "texts": r"(?!--?[A-Za-z]).*", "systems": r"(?!-).*"}
@@ -219,6 +225,12 @@ COMMANDS = (
         add_translate,
         "translate text from arguments, a file, standard input or a prompt",
         "tmt translate runs/mine --input big.en --output big.de --resume",
+    ),
+    Command(
+        "calibrate",
+        add_calibrate,
+        "fit the confidences of translate --confidence to validation pairs",
+        "tmt calibrate runs/mine",
     ),
     Command(
         "backtranslate",

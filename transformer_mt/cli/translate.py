@@ -23,6 +23,7 @@ from transformer_mt.errors import UserError
 from transformer_mt.system.progress_report import ProgressReport
 
 if TYPE_CHECKING:
+    from transformer_mt.decoding.confidence import Calibration
     from transformer_mt.decoding.paragraphs import ParagraphSplitter, SplitWhen
     from transformer_mt.decoding.provenance import ModelProvenance
     from transformer_mt.decoding.text_translator import TextTranslator
@@ -39,12 +40,14 @@ def run(args: argparse.Namespace) -> None:
     provenance, translator = _load_ctranslate2(args) if args.engine == "ctranslate2" else _load_run(args)
     check_sampling_options(args, translator.config.sample)
     progress = ProgressReport("translated")
+    calibration = translator.load_calibration() if args.confidence else None
     line_translator = LineTranslator(
         provenance,
         translator,
         args.split_sentences,
         Format(args.format, translator.config.n_best, args.scores, args.alignments),
         progress,
+        calibration,
     )
     process_lines(
         lines,
@@ -71,6 +74,9 @@ def _check_arguments(args: argparse.Namespace) -> None:
         raise UserError("--engine ctranslate2: it translates with one model; leave out --ensemble")
     if args.engine == "ctranslate2" and args.alignments:
         raise UserError("--engine ctranslate2: it has no alignments; leave out --alignments, or translate with the run")
+    if args.confidence and (args.ensemble or args.engine == "ctranslate2"):
+        other = "--ensemble" if args.ensemble else "--engine ctranslate2"
+        raise UserError(f"--confidence: a calibration is for the model of one run; leave out {other}")
     line_input.check_same_length(args.input, args.prefix, args.errors)
 
 
@@ -101,6 +107,7 @@ class LineTranslator:
     split_sentences: SplitWhen
     format: Format
     progress: ProgressReport
+    calibration: Calibration | None = None  # None: without confidences
 
     def settings(self) -> Settings:
         """Return all settings that affect the translations. `--resume` compares them."""
@@ -111,6 +118,7 @@ class LineTranslator:
             "--format": self.format.kind,
             "--scores": str(self.format.scores),
             "--alignments": str(self.format.alignments),
+            "--confidence": str(self.calibration and self.calibration.digest()),
             **{f"decoding.{key}": str(value) for key, value in self.translator.config.output_options().items()},
         }
 
@@ -129,6 +137,7 @@ class LineTranslator:
                 lines=[first_number + i + piece * PIECE_STRIDE for i, piece in positions],
                 alignments=self.format.alignments,
                 on_batch=lambda done: self.progress.update(first_number - 1 + done * len(window) // len(positions)),
+                confidence=self.calibration is not None,
             )
         )
         output: list[str] = []

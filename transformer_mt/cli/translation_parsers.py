@@ -1,4 +1,4 @@
-"""The options of the commands that translate and score: translate, score, evaluate and compare."""
+"""The options of the commands that translate and score: translate, calibrate, score, evaluate and compare."""
 
 from __future__ import annotations
 
@@ -47,8 +47,33 @@ def add_translate(parser: argparse.ArgumentParser) -> None:
     help = "add the word alignment, from the cross-attention: 0-0 1-2 (source word - target word)"
     add("--alignments", action="store_true", help=help)
 
+    help = "add the probability that the translation is acceptable, before its text (needs tmt calibrate RUN)"
+    add("--confidence", action="store_true", help=help)
+
     add_search(parser)
     add_sampling(parser, "sample --n-best translations")
+
+
+def add_calibrate(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `tmt calibrate`."""
+    parser.description = (
+        "Translate validation pairs, and fit the probability that a translation is acceptable: that its sentence-level "
+        "chrF is at least --min-chrf. Every second pair is used for fitting, and the figures are from the others. "
+        "The result is calibration.json in the run. It is valid for this checkpoint and these search options."
+    )
+    add = parser.add_argument
+    add("run", type=Path, metavar="RUN", help="a run folder")
+    add("--src", type=Path, metavar="F", help="source sentences (default: validation pairs of the run)")
+    add("--ref", type=Path, metavar="G", help="reference translations, line by line")
+    help = "fit on all pairs of above, and compute the figures from the lines of this file"
+    add("--test-src", type=Path, metavar="F2", help=help)
+    add("--test-ref", type=Path, metavar="G2", help="references of --test-src")
+    help = "lowest sentence-level chrF of an acceptable translation (60)"
+    add("--min-chrf", type=float, default=60.0, metavar="X", help=help)
+    add_json(parser)
+    add_loading(parser)
+    add_search(parser)
+    add_sampling(parser, "sample translations")
 
 
 def add_score(parser: argparse.ArgumentParser) -> None:

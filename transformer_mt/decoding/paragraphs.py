@@ -51,6 +51,8 @@ class ParagraphSplitter:
         return [self._join(pieces, [n_best[min(rank, len(n_best) - 1)] for n_best in translations]) for rank in ranks]
 
     def _join(self, pieces: Sequence[str], parts: Sequence[Translation]) -> Translation:
+        """Return the translation of a line. Its confidence is the lowest of its pieces."""
+        confidences = [part.confidence for part in parts if part.confidence is not None]
         texts = restore_spaces(pieces, [part.text for part in parts], self.tgt_lang)
         return Translation(
             text="".join(texts),
@@ -59,6 +61,7 @@ class ParagraphSplitter:
             token_scores=[score for part in parts for score in part.token_scores],
             finished=all(part.finished for part in parts),
             alignment=join_alignments([part.alignment for part in parts], pieces, texts),
+            confidence=min(confidences, default=None),
         )
 
 

@@ -7,12 +7,13 @@ import math
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.alignment import WordAlignment
 from transformer_mt.decoding.beam_search import Hypothesis
+from transformer_mt.decoding.confidence import Calibration
 from transformer_mt.decoding.config import DecodingConfig
 from transformer_mt.errors import UserError
 
@@ -43,6 +44,7 @@ class Translation:
     token_scores: list[float]  # of each token, and of EOS if it was found
     finished: bool  # False: cut at the maximum length
     alignment: WordAlignment | None = None  # None unless it was requested
+    confidence: float | None = None  # probability that it is acceptable; None unless it was requested
 
     @property
     def score_per_token(self) -> float:
@@ -76,6 +78,13 @@ class TextTranslator(ABC):
         self, texts: Sequence[str], sources: list[list[int]], hypotheses: list[list[Hypothesis]]
     ) -> list[WordAlignment]:
         """Return the alignment of each hypothesis, in order, with the words of its text."""
+
+    @abstractmethod
+    def load_calibration(self, tags: Sequence[str | None] | None = None) -> Calibration:
+        """Return the calibration of confidences. `tags` has the tag of each text; by default it is `decoding.tag`.
+
+        Raises `UserError` if there is none, or if it was fitted with other weights or options.
+        """
 
     @property
     def max_source_tokens(self) -> int:
@@ -117,18 +126,23 @@ class TextTranslator(ABC):
         lines: Sequence[int] | None = None,
         *,
         alignments: bool = False,
+        confidence: bool = False,
         tags: Sequence[str | None] | None = None,
         on_batch: OnBatch | None = None,
         **options: Any,
     ) -> list[list[Translation]]:
         """Return up to `n_best` translations of each text, the best first, but at least one.
 
-        `tags` has the tag of each text; by default it is `decoding.tag`.
+        `tags` has the tag of each text; by default it is `decoding.tag`. `confidence` needs a run with a calibration,
+        which `tmt calibrate` writes.
         """
         if options:
             twin = self.with_options(options)
-            return twin.n_best(texts, prefixes, lines, alignments=alignments, tags=tags, on_batch=on_batch)
+            return twin.n_best(
+                texts, prefixes, lines, alignments=alignments, confidence=confidence, tags=tags, on_batch=on_batch
+            )
         _check_lists(texts, prefixes)
+        calibration = self.load_calibration(tags) if confidence else None
         config = self.config
         lines = _line_numbers(texts, lines)
         sources = self.encode(texts, lines, tags)
@@ -152,7 +166,8 @@ class TextTranslator(ABC):
         outputs = self.tokenizers.tgt.decode([hypothesis.ids for hypothesis in flat])
         aligned = self.word_alignments(texts, sources, hypotheses) if alignments else [None] * len(flat)
         translations = (self._translation(*each) for each in zip(flat, outputs, aligned, strict=True))
-        return [[next(translations) for _ in n_best] for n_best in hypotheses]
+        n_best_lists = [[next(translations) for _ in n_best] for n_best in hypotheses]
+        return n_best_lists if calibration is None else add_confidences(n_best_lists, texts, calibration)
 
     def score(
         self, sources: Sequence[str], targets: Sequence[str], lines: Sequence[int] | None = None
@@ -245,6 +260,20 @@ class TextTranslator(ABC):
         return Translation(
             text.replace("\n", " "), hypothesis.score, tokens, hypothesis.log_probs, hypothesis.finished, alignment
         )
+
+
+def add_confidences(
+    n_best_lists: Sequence[Sequence[Translation]], sources: Sequence[str], calibration: Calibration
+) -> list[list[Translation]]:
+    """Return the translations of each source with their confidences."""
+    confidence = calibration.regression.confidence
+    return [
+        [
+            replace(one, confidence=confidence(source, one.text, one.token_scores, finished=one.finished))
+            for one in n_best
+        ]
+        for source, n_best in zip(sources, n_best_lists, strict=True)
+    ]
 
 
 def batch_by_length(lengths: dict[int, int], max_tokens: int) -> Iterator[list[int]]:

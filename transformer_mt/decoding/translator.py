@@ -14,6 +14,7 @@ from transformer_mt.data.batches import collate_sources
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.alignment import WordAlignment, align
 from transformer_mt.decoding.beam_search import BeamState, Hypothesis, beam_candidates, beam_search
+from transformer_mt.decoding.confidence import Calibration, read_calibration
 from transformer_mt.decoding.config import DecodingConfig
 from transformer_mt.decoding.ensemble import Ensemble
 from transformer_mt.decoding.loading import Member, load_members, prepare_for_inference
@@ -147,6 +148,15 @@ class Translator(TextTranslator):
         if self.ensemble.device.type == "cpu":
             batch_tokens = min(batch_tokens, CPU_SCORING_BATCH_TOKENS)
         return target_log_probs(self.ensemble, self.tokenizers, sources, targets, batch_tokens)
+
+    def load_calibration(self, tags: Sequence[str | None] | None = None) -> Calibration:
+        """Read the calibration of the run. Raises `UserError` for an ensemble, or if it does not fit."""
+        if len(self.members) != 1:
+            raise UserError(f"confidences are those of one run, and this translator has {len(self.members)}")
+        (member,) = self.members
+        calibration = read_calibration(member.folder)
+        calibration.check(member, self.config, [self.config.tag] if tags is None else tags)
+        return calibration
 
     def word_alignments(
         self, texts: Sequence[str], sources: list[list[int]], hypotheses: list[list[Hypothesis]]

@@ -9,7 +9,7 @@ from typing import cast
 from sacrebleu.metrics.base import Metric
 from sacrebleu.significance import PairedTest, Result
 
-from transformer_mt.evaluation.confidence import BOOTSTRAP_SAMPLES, MAX_RESAMPLED_PAIRS
+from transformer_mt.evaluation.intervals import BOOTSTRAP_SAMPLES, MAX_RESAMPLED_PAIRS
 from transformer_mt.evaluation.metrics import Scorer, corpus_score
 
 RANDOMISATION_TRIALS = 10_000

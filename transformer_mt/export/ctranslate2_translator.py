@@ -23,6 +23,7 @@ from transformer_mt.data.tokenizers.components import EOS
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.decoding.alignment import WordAlignment
 from transformer_mt.decoding.beam_search import Hypothesis
+from transformer_mt.decoding.confidence import Calibration
 from transformer_mt.decoding.config import DecodingConfig
 from transformer_mt.decoding.text_translator import EMPTY_HYPOTHESIS, TextTranslator
 from transformer_mt.errors import UserError
@@ -139,6 +140,10 @@ class CTranslate2Translator(TextTranslator):
     ) -> list[WordAlignment]:
         """Raise `UserError`: CTranslate2 has no alignments."""
         raise UserError("--engine ctranslate2: it has no alignments; translate with the run itself")
+
+    def load_calibration(self, tags: Sequence[str | None] | None = None) -> Calibration:
+        """Raise `UserError`: the scores of CTranslate2 are not those that were calibrated."""
+        raise UserError("--engine ctranslate2: it has no confidences; translate with the run itself")
 
     def _search_within(
         self, limits: Sequence[int], sentences: list[list[int]], prefixes: list[list[int]], config: DecodingConfig

@@ -9,8 +9,8 @@
       tensorboard/       the same metrics as events, and figures
       README.md          summary of the run, its scores, and commands to continue with
 
-`tmt plot` adds a folder plots/. A damaged checkpoint is kept as step-000500.damaged/. The process that trains the run
-holds the file .lock.
+`tmt plot` adds a folder plots/, and `tmt calibrate` the file calibration.json. A damaged checkpoint is kept as
+step-000500.damaged/. The process that trains the run holds the file .lock.
 """
 
 from __future__ import annotations
@@ -126,6 +126,11 @@ class RunFolder:
     def metadata(self) -> Path:
         """Format version, provenance and results, as JSON."""
         return self.path / "run.json"
+
+    @property
+    def calibration(self) -> Path:
+        """The calibration of confidences, as JSON."""
+        return self.path / "calibration.json"
 
     @property
     def readme(self) -> Path:

@@ -10,8 +10,8 @@ import pytest
 from sacremoses import MosesDetokenizer, MosesTokenizer
 
 from transformer_mt.data.quickstart import load_pairs
-from transformer_mt.evaluation import confidence
-from transformer_mt.evaluation.confidence import IntervalScore, score_with_intervals
+from transformer_mt.evaluation import intervals
+from transformer_mt.evaluation.intervals import IntervalScore, score_with_intervals
 from transformer_mt.evaluation.metrics import Scorer
 
 Damage = Callable[[list[str], int], list[str]]
@@ -122,7 +122,7 @@ def test_large_test_sets_have_no_interval(monkeypatch: pytest.MonkeyPatch) -> No
     """The resamples would need too much memory."""
     scorer = Scorer("zh", "zh")
     small = score_with_intervals(CHINESE, CHINESE, scorer)
-    monkeypatch.setattr(confidence, "MAX_RESAMPLED_PAIRS", len(CHINESE) - 1)
+    monkeypatch.setattr(intervals, "MAX_RESAMPLED_PAIRS", len(CHINESE) - 1)
     large = score_with_intervals(CHINESE, CHINESE, scorer)
     for name, score in large.items():
         assert (score.value, score.interval) == (small[name].value, None)

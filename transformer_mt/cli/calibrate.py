@@ -1,0 +1,85 @@
+"""`tmt calibrate`: fit the confidences of translations to validation pairs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import replace
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING
+
+from transformer_mt.cli.options import check_sampling_options, load_translator
+from transformer_mt.cli.table import print_table
+from transformer_mt.config import root as configuration
+from transformer_mt.data.text_files import read_aligned_files
+from transformer_mt.errors import UserError
+from transformer_mt.runs.folder import RunFolder
+
+if TYPE_CHECKING:
+    from transformer_mt.pipeline.calibration import CalibrationReport
+
+
+def run(args: argparse.Namespace) -> None:
+    """Run `tmt calibrate`."""
+    _check_arguments(args)
+    from transformer_mt.evaluation.metrics import Scorer
+    from transformer_mt.pipeline.calibration import Pairs, calibrate, read_validation_pairs
+
+    folder = RunFolder.open(args.run)
+    config = configuration.load_run(folder)
+    scorer = Scorer.from_config(config.scoring, config.data.tgt_lang)
+
+    def read(src: Path, ref: Path) -> Pairs:
+        sources, references = read_aligned_files(src, ref)
+        return Pairs(sources, references, scorer)
+
+    given = read(args.src, args.ref) if args.src else None
+    test = read(args.test_src, args.test_ref) if args.test_src else None
+    translator = load_translator(args, args.run)
+    check_sampling_options(args, translator.config.sample)
+    pairs = given or read_validation_pairs(config, translator.config.tag)
+    if test and not given:
+        test = replace(test, scorer=pairs.scorer)
+    report = calibrate(translator, pairs, test, args.min_chrf)
+    if args.json:
+        print(json.dumps(_to_json(report, folder), ensure_ascii=False, indent=1))
+    else:
+        _show(report, folder)
+
+
+def _check_arguments(args: argparse.Namespace) -> None:
+    for first, second in (("src", "ref"), ("test_src", "test_ref")):
+        if (getattr(args, first) is None) != (getattr(args, second) is None):
+            flags = (f"--{name.replace('_', '-')}" for name in (first, second))
+            raise UserError(f"calibrate: {' and '.join(flags)} go together")
+    if not 0 < args.min_chrf <= 100:  # nan too
+        raise UserError(f"calibrate: --min-chrf {args.min_chrf:g}: pass a chrF above 0 and up to 100")
+
+
+def _to_json(report: CalibrationReport, folder: RunFolder) -> dict[str, object]:
+    return {
+        "file": str(folder.calibration),
+        "calibration": report.calibration.model_dump(mode="json"),
+        "bins": [one._asdict() for one in report.bins],
+    }
+
+
+def _show(report: CalibrationReport, folder: RunFolder) -> None:
+    calibration = report.calibration
+    figures = calibration.held_out
+    print(
+        f"fitted to {calibration.pairs:,} translations (step {calibration.step:,}, {calibration.decoding.method}); "
+        f"acceptable: sentence-level chrF of at least {calibration.min_chrf:g}"
+    )
+    print(f"on {figures.pairs:,} other translations, {figures.acceptable:.1%} of which are acceptable:\n")
+    rows = [
+        (f"{one.low:.1f} to {one.high:.1f}", f"{one.translations:,}", f"{one.confidence:.3f}", f"{one.acceptable:.3f}")
+        for one in report.bins
+    ]
+    print_table(("confidence", "translations", "mean", "acceptable"), rows, numbers=(1, 2, 3))
+    print(
+        f"\nexpected calibration error: {figures.ece_before:.3f} before (exp of the mean token log-probability), "
+        f"{figures.ece_after:.3f} after"
+    )
+    print(f"{folder.calibration} is written; next: tmt translate {quote(str(folder.path))} --confidence")
