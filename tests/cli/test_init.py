@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,30 @@ def test_given_languages_are_used(corpus: Path, tmt: Tmt) -> None:
     assert_succeeded(tmt("init", "a.en", "a.de", "--src-lang", "sco", "--tgt-lang", "gsw"))
     data = configuration.load(corpus / "mine.yaml").data
     assert (data.src_lang, data.tgt_lang) == ("sco", "gsw")
+
+
+def test_doubtful_languages_are_warned_about(corpus: Path, tmt: Tmt) -> None:
+    done = tmt("init", "a.en", "a.de", "--src-lang", "ger", "--tgt-lang", "qaa")
+    assert done.returncode == 0
+    assert "warning: --src-lang ger: the text seems to be in en" in done.stderr
+    assert "warning: --tgt-lang qaa: language detection does not know this code" in done.stderr
+    assert tmt("init", "a.en", "a.de", "--src-lang", "eng", "--out", "x.yaml").stderr == ""
+
+
+def test_the_remedy_for_unequal_files_works_as_printed(corpus: Path, tmt: Tmt) -> None:
+    pairs = load_pairs("train")[:1000]  # enough to align them
+    for name, lines in {
+        "a.en": [src for src, _ in pairs],
+        "short.de": [tgt for _, tgt in pairs[:700] + pairs[701:]],
+    }.items():
+        Path(name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    done = tmt("init", "a.en", "short.de")
+    assert_user_error(done, "`tmt check pairs.yaml`", "`tmt repair pairs.yaml`")
+    Path("pairs.yaml").write_text(done.stderr.splitlines()[-1], encoding="utf-8")
+    assert "short.de has 999" in tmt("check", "pairs.yaml").stdout
+    assert_succeeded(tmt("repair", "pairs.yaml"))
+    (command,) = re.findall("then `tmt (init .*)`", done.stderr)
+    assert_succeeded(tmt(*command.split()))
 
 
 def test_an_existing_file_is_replaced_only_with_force(corpus: Path, tmt: Tmt) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from shlex import quote
 
 from transformer_mt.cli.table import print_table, print_text
 from transformer_mt.errors import UserError
 from transformer_mt.pipeline.initial_config import render_value, write_initial_config
+from transformer_mt.system.logging import log
 
 
 def run(args: argparse.Namespace) -> None:
@@ -28,7 +30,11 @@ def run(args: argparse.Namespace) -> None:
         (f"{setting.section}.{setting.key}", render_value(setting.value), setting.reason) for setting in config.settings
     ]
     print_table(("setting", "value", "why"), rows)
-    print_text(f"\nsettings: {config.evidence}")
+    for line in ("", *config.describe_evidence()):
+        print_text(line)
+    sys.stdout.flush()
+    for warning in config.warnings:
+        log(f"tmt: warning: {warning}")
     out = quote(str(args.out))
     print_text(f"{args.out} is written; next:")
     commands = [

@@ -18,6 +18,8 @@ COUNTRY_CODES = {
     "gr": "el",
     "ua": "uk",
     "vn": "vi",
+    "us": "en",
+    "gb": "en",
 }
 """Country codes that are often mistaken for language codes, and the code to use instead."""
 

@@ -17,6 +17,15 @@ from transformer_mt.errors import UserError
 Errors = Literal["strict", "replace"]
 
 
+class UnequalLengthError(UserError):
+    """Files that belong together have different numbers of lines."""
+
+    def __init__(self, counts: str, remedy: str) -> None:
+        """`counts` names the files and their numbers of lines."""
+        self.problem = f"{counts}: line N of one must belong to line N of the other"
+        super().__init__(f"{self.problem};\n{remedy}")
+
+
 class SentencePair(NamedTuple):
     """A sentence pair with the file and line that it was read from."""
 
@@ -71,13 +80,13 @@ def read_lines(path: Path, errors: Errors = "strict") -> Iterator[str]:
 def zip_lines(
     *paths: Path, errors: Errors = "strict", remedy: str = "find the first line that does not"
 ) -> Iterator[tuple[str, ...]]:
-    """Yield line N of every file, for each N. Raises `UserError` with the remedy if the files differ in length."""
+    """Yield line N of every file, for each N. Raises `UnequalLengthError` if the files differ in length."""
     files = [read_lines(path, errors) for path in paths]
     for number, row in enumerate(zip_longest(*files), start=1):
         if None in row:
             counts = [number - (line is None) + sum(1 for _ in rest) for line, rest in zip(row, files, strict=True)]
             found = ", ".join(f"{path} has {count:,} lines" for path, count in zip(paths, counts, strict=True))
-            raise UserError(f"{found}: line N of one must belong to line N of the other;\n{remedy}")
+            raise UnequalLengthError(found, remedy)
         yield row
 
 

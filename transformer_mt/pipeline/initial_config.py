@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from typing import cast
 
@@ -15,13 +15,20 @@ from transformer_mt.data.inspection import CorpusStatistics, SideStatistics, ins
 from transformer_mt.data.language_detection import LanguageDetector, detect_language
 from transformer_mt.data.sources import Source, read_source
 from transformer_mt.data.tables import column_names, is_table
-from transformer_mt.data.text_files import check_is_file
+from transformer_mt.data.text_files import UnequalLengthError, check_is_file, read_lines
 from transformer_mt.errors import UserError
-from transformer_mt.pipeline.size_presets import MIN_LEXICON_PAIRS, Setting, choose_settings, find_size_preset
+from transformer_mt.pipeline.size_presets import (
+    BLEU_NOTE,
+    MIN_LEXICON_PAIRS,
+    Setting,
+    choose_settings,
+    find_size_preset,
+)
 from transformer_mt.system.files import write_text
 
 COLUMN_NAME = re.compile(r"[\w-]{1,40}")  # other text in the first line of a table is taken for a sentence pair
 CONFIDENCE = 0.99  # probability of another language that is reported
+HEAD_LINES = 1000  # of a file without its counterpart, in which the language is detected
 HEAD_BYTES = 1 << 16  # of a file, in which zero bytes are searched
 
 
@@ -34,6 +41,7 @@ class InitialConfig:
     src_lang: str
     tgt_lang: str
     evidence: str
+    warnings: Sequence[str] = ()
 
     def describe_corpus(self) -> list[str]:
         """Return sizes, lengths and scripts, one line per language."""
@@ -43,12 +51,17 @@ class InitialConfig:
             lines.append(f"dropped because a side is empty: {self.statistics.n_empty:,}")
         return lines
 
+    def describe_evidence(self) -> list[str]:
+        """Return what the settings and their reasons rest on."""
+        has_bleu = any("BLEU" in setting.reason for setting in self.settings)
+        return [f"settings: {self.evidence}", *([BLEU_NOTE] if has_bleu else [])]
+
     def render(self, path: Path) -> str:
         """Return the YAML text for a file of this name."""
         head = [
             f"A starting point for {self.src_lang} to {self.tgt_lang}, written by `tmt init`.",
             *self.describe_corpus(),
-            f"Settings: {self.evidence}.",
+            *(f"{line}." for line in self.describe_evidence()),
             f"Train: tmt train --config {path}. All other keys: tmt config {path}",
         ]
         return "\n".join([*(f"# {line}" for line in head), *_render_sections(self.settings)]) + "\n"
@@ -73,19 +86,21 @@ def write_initial_config(
     _check_output(output, force)
     found = _choose_columns(files[0], columns, src_lang, tgt_lang) if len(files) == 1 else None
     source = _make_source(files, found)
-    statistics = inspect_pairs(read_source(source, found or ("src", "tgt")))
+    try:
+        statistics = inspect_pairs(read_source(source, found or ("src", "tgt")))
+    except UnequalLengthError as error:
+        raise UserError(f"{error.problem};\n{_explain_repair(source, src_lang, tgt_lang)}") from None
     _check_statistics(statistics, files)
     src, tgt = _choose_languages(statistics, files, src_lang, tgt_lang)
-    reasons = [
-        _explain_language(given, side) for given, side in ((src_lang, statistics.src), (tgt_lang, statistics.tgt))
-    ]
     languages = [
-        Setting("data", "src_lang", src, reasons[0]),
-        Setting("data", "tgt_lang", tgt, reasons[1]),
-        Setting("data", "train", _source_keys(source, (src, tgt)), "paths are relative to the folder of the command"),
+        Setting("data", "src_lang", src, "detected" if src_lang is None else "given"),
+        Setting("data", "tgt_lang", tgt, "detected" if tgt_lang is None else "given"),
+        Setting("data", "train", _source_keys(source, (src, tgt)), "relative to the folder of the command"),
     ]
     settings = [*languages, *choose_settings(statistics, tgt)]
-    config = InitialConfig(statistics, settings, src, tgt, find_size_preset(statistics.n_pairs).evidence)
+    given = ("--src-lang", src_lang, statistics.src), ("--tgt-lang", tgt_lang, statistics.tgt)
+    warnings = [warning for one in given for warning in _doubt_language(*one)]
+    config = InitialConfig(statistics, settings, src, tgt, find_size_preset(statistics.n_pairs).evidence, warnings)
     try:
         write_text(output, config.render(output))
     except OSError as error:
@@ -200,15 +215,30 @@ def _choose_languages(
     return src, tgt
 
 
-def _explain_language(given: str | None, side: SideStatistics) -> str:
-    """Return where a language comes from, with a warning if the text seems to be in another one."""
-    if given is None:
-        return "detected"
+def _doubt_language(option: str, given: str | None, side: SideStatistics) -> Iterator[str]:
+    """Yield a warning if a given code is unknown, or if the text seems to be in another language."""
     detector = LanguageDetector.load()
+    if given is None:
+        return
     if not detector.knows(given):
-        return "given"
-    other = detector.find_other_language("\n".join(side.sample), given, CONFIDENCE)
-    return "given" if other is None else f"given, but the text seems to be in {other}"
+        yield f"{option} {given}: language detection does not know this code; correct it, if it is a mistake"
+    elif other := detector.find_other_language("\n".join(side.sample), given, CONFIDENCE):
+        yield f"{option} {given}: the text seems to be in {other}; correct the code, or exchange the files"
+
+
+def _explain_repair(source: Source, src_lang: str | None, tgt_lang: str | None) -> str:
+    """Return how to repair files of unequal length, with a configuration for `tmt check` and `tmt repair`."""
+    src, tgt = (
+        given or detect_language([*islice(read_lines(Path(file)), HEAD_LINES)]) or "xx"
+        for given, file in ((src_lang, source.src[0]), (tgt_lang, source.tgt[0]))
+    )
+    data = {"src_lang": src, "tgt_lang": tgt, "train": {"src": source.src[0], "tgt": source.tgt[0]}}
+    folder = "pairs-repaired"
+    return (
+        "save the last line as pairs.yaml: `tmt check pairs.yaml` finds the first shifted line, and `tmt repair "
+        f"pairs.yaml` pairs the lines again;\nthen `tmt init {folder}/train.{src} {folder}/train.{tgt}`\n"
+        f"data: {render_value(data)}"
+    )
 
 
 # --- text -------------------------------------------------------------------------------------------------------------
@@ -240,5 +270,5 @@ def render_value(value: object) -> str:
     """Render a value, or a mapping in one line."""
     if isinstance(value, dict):
         items = cast(dict[str, object], value).items()
-        return "{" + ", ".join(f"{key}: {render_scalar(item)}" for key, item in items) + "}"
+        return "{" + ", ".join(f"{key}: {render_value(item)}" for key, item in items) + "}"
     return render_scalar(value)

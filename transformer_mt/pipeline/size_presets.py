@@ -116,9 +116,8 @@ SIZE_PRESETS = (
 """Presets in the order of corpus size. The first one that admits the corpus is chosen."""
 
 ROOM_FOR_ALPHABET = 500  # characters that a vocabulary holds without being larger
-SCREENING = "(Multi30k, lower-cased Moses tokens, one seed)"
-BPE_DROPOUT_GAINS = "+2.7, +0.7, -0.4 BLEU with 1,000, 3,000, 10,000 pairs (Multi30k, cased, one seed)"
-"""Conditions and results of the measurements that reasons state; docs/results.md has all figures."""
+BLEU_NOTE = "BLEU: measured once on Multi30k (lower-cased Moses tokens), not on your text"
+"""Conditions of the differences in BLEU that reasons state; docs/results.md has all figures."""
 
 MIN_LEXICON_PAIRS = 10  # the fewest pairs that validation pairs can be split off from
 
@@ -141,7 +140,7 @@ def choose_settings(statistics: CorpusStatistics, tgt_lang: str) -> list[Setting
     """Return all settings that differ from the defaults or depend on the corpus, section by section."""
     preset = find_size_preset(statistics.n_pairs)
     n_held_out = min(preset.validation_size, statistics.n_pairs // 10)
-    reason = f"pairs held out for validation: a tenth, at most {preset.validation_size:,}"
+    reason = f"held out: a tenth, at most {preset.validation_size:,} pairs"
     return [
         Setting("data", "validation_size", n_held_out, reason),
         *_choose_tokenizer(preset, statistics),
@@ -155,48 +154,45 @@ def _choose_tokenizer(preset: SizePreset, statistics: CorpusStatistics) -> Itera
     n_characters = statistics.src.n_characters + statistics.tgt.n_characters
     if n_characters > ROOM_FOR_ALPHABET:
         size = preset.vocab_size + -(-n_characters // 1000) * 1000
-        reason = f"subwords: {preset.vocab_size:,}, and room for {n_characters:,} characters of both languages"
+        reason = f"{preset.vocab_size:,} subwords, and room for {n_characters:,} characters"
         yield Setting("tokenizer", "vocab_size", size, reason)
     else:
-        reason = "subwords of both languages; with many more, each occurs too rarely to be learned"
-        yield Setting("tokenizer", "vocab_size", preset.vocab_size, reason)
+        yield Setting("tokenizer", "vocab_size", preset.vocab_size, "subwords of both languages; more for more pairs")
     if preset.sampling:
-        reason = f"BPE-dropout: new subwords in each epoch; {BPE_DROPOUT_GAINS}"
-        yield Setting("tokenizer", "sampling", preset.sampling, reason)
+        yield Setting("tokenizer", "sampling", preset.sampling, "BPE-dropout: new subwords in each epoch")
 
 
 def _choose_model(preset: SizePreset) -> Iterator[Setting]:
     layers = {"n_layers": preset.n_layers}
-    yield Setting("model", "d_model", preset.d_model, "width; a wider model needs more pairs and more time")
+    yield Setting("model", "d_model", preset.d_model, "width; more for more pairs")
     yield Setting("model", "d_ff", preset.d_ff, f"feed-forward width, {preset.d_ff // preset.d_model} times d_model")
     yield Setting("model", "n_heads", preset.n_heads, f"attention heads of width {preset.d_model // preset.n_heads}")
     yield Setting("model", "encoder", layers, "depth of the encoder")
     yield Setting("model", "decoder", layers, "depth of the decoder")
     if preset.positions == "rotary":
-        yield Setting("model", "positions", "rotary", f"1.5 BLEU more than sinusoidal {SCREENING}")
+        yield Setting("model", "positions", "rotary", "1.5 BLEU more than sinusoidal")
     rates = {"embedding": preset.dropout, "residual": preset.dropout}
-    yield Setting("model", "dropout", rates, "the fewer pairs, the more dropout, against overfitting")
+    yield Setting("model", "dropout", rates, "against overfitting; less for more pairs")
 
 
 def _choose_training(preset: SizePreset) -> Iterator[Setting]:
-    yield Setting("batches", "tokens", preset.tokens, "padded target tokens; fewer where memory is short")
+    yield Setting("batches", "tokens", preset.tokens, "target tokens of a batch, with padding")
     if preset.accumulate > 1:
-        reason = f"batches per step: {preset.tokens * preset.accumulate:,} tokens, as large models need"
+        reason = f"batches per step, {preset.tokens * preset.accumulate:,} tokens"
         yield Setting("batches", "accumulate", preset.accumulate, reason)
     if preset.optimizer == "muon":
-        yield Setting("optimizer", "kind", "muon", f"1.2 BLEU more than Adam {SCREENING}")
+        yield Setting("optimizer", "kind", "muon", "1.2 BLEU more than Adam")
     if preset.schedule == "wsd":
-        reason = f"the rate falls to 0 in the last fifth of the steps; 1.4 BLEU more than a cosine {SCREENING}"
-        yield Setting("schedule", "kind", "wsd", reason)
+        yield Setting("schedule", "kind", "wsd", "1.4 BLEU more than a cosine")
     yield Setting("schedule", "warmup_steps", preset.warmup_steps, "steps to the highest learning rate")
-    yield Setting("schedule", "peak", preset.peak, f"highest learning rate for width {preset.d_model}")
-    yield Setting("train", "max_steps", preset.max_steps, "`tmt plan` predicts how long they take")
-    yield Setting("validation", "every", preset.validate_every, "steps between scores, each with a checkpoint")
+    yield Setting("schedule", "peak", preset.peak, "highest learning rate")
+    yield Setting("train", "max_steps", preset.max_steps, "`tmt plan` predicts the hours")
+    yield Setting("validation", "every", preset.validate_every, "steps between scores and checkpoints")
     if preset.schedule == "wsd":
-        yield Setting("validation", "patience", None, "no early stopping: scores rise while the rate falls")
+        yield Setting("validation", "patience", None, "no early stopping: scores rise to the end")
 
 
 def _choose_scoring(statistics: CorpusStatistics, tgt_lang: str) -> Iterator[Setting]:
     """Choose BLEU's tokenizer, unless `auto` knows that the language has no spaces between words."""
     if not statistics.tgt.is_spaced and primary_language(tgt_lang) not in BLEU_TOKENIZERS:
-        yield Setting("scoring", "tokenize", "char", "BLEU on characters: the target has no spaces between words")
+        yield Setting("scoring", "tokenize", "char", "the target has no spaces between words")

@@ -231,7 +231,8 @@ def _unknown_languages(languages: tuple[str, str], total: int) -> Iterator[Findi
     for side, language in zip(SIDE_NAMES, languages, strict=True):
         if not LanguageDetector.load().knows(language):
             message = f"have a {side} whose language is not checked: language detection does not know {language}"
-            yield Finding("content", f"language of the {side}", Severity.OK, message, total, total)
+            remedy = "correct the code, if it is a mistake"
+            yield Finding("content", f"language of the {side}", Severity.OK, message, total, total, remedy=remedy)
         if primary_language(language) not in LANGUAGE_SCRIPTS:
             message = f"have a {side} whose script is not checked: that of {language} is not known"
             yield Finding("content", f"script of the {side}", Severity.OK, message, total, total)

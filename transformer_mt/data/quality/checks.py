@@ -90,7 +90,7 @@ CHECKS = [
         warning_share=0.005,
         error_share=0.2,
         remedy="language",
-        error_advice="are data.src_lang and data.tgt_lang exchanged?",
+        error_advice="are data.src_lang and data.tgt_lang right, or exchanged?",
     ),
     CorpusCheck(
         "content",

@@ -18,7 +18,7 @@ from transformer_mt.data.quality.lexicon import Lexicon
 from transformer_mt.system.files import make_once, write_text
 from transformer_mt.system.severity import Severity
 
-FORMAT_VERSION = 2  # of the cached lines and of what the checks do; part of their key
+FORMAT_VERSION = 3  # of the cached lines and of what the checks do; part of their key
 N_PAIRS = 2000  # whose text is checked
 MIN_AFFECTED = 10  # affected pairs of the sample; fewer may be chance
 N_WINDOWS, CHECK_WINDOW = 100, 20  # windows of consecutive lines whose sides are compared
@@ -43,8 +43,11 @@ def _check_text(corpus: ParallelCorpus, languages: tuple[str, str]) -> Iterator[
     for check in SAMPLE_CHECKS:
         finding = summarize_check(check, found, len(sample))
         if finding is not None and finding.count >= MIN_AFFECTED and finding.severity > Severity.OK:
-            where = finding.examples[0].location
-            yield f"warning: {finding.share:.1%} of a sample of pairs {check.message}, such as {where}; run tmt check"
+            first = finding.examples[0]
+            yield (
+                f"warning: {finding.share:.1%} of a sample of pairs {check.message}, such as {first.location} "
+                f"({first.reason}); run tmt check"
+            )
 
 
 def _check_alignment(corpus: ParallelCorpus) -> Iterator[str]:
