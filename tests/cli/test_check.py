@@ -37,6 +37,21 @@ def test_the_exit_status_is_the_highest_severity(run_copy: Path, tmt: Tmt) -> No
     assert empty["examples"][0]["location"] == "train.en:1"
 
 
+def test_the_verdict_names_the_next_command(run_copy: Path, tmt: Tmt) -> None:
+    """The severity comes from --json. A run is trained already, so that nothing is planned."""
+    severity = json.loads(tmt("check", "tiny.yaml", "--json").stdout)["severity"]
+    printed = tmt("check", "tiny.yaml", "data.max_length=200").stdout
+    assert "\nverdict: ready to train" in printed
+    assert ("tmt repair tiny.yaml data.max_length=200" in printed) == (severity == "warning")
+    assert "tmt plan tiny.yaml data.max_length=200" in printed
+    assert "tmt plan" not in tmt("check", run_copy).stdout
+    for line in range(1, 30):
+        replace_line(Path.cwd(), line, "")
+    verdict = tmt("check", "tiny.yaml").stdout.partition("\nverdict: ")[2]
+    assert verdict.startswith("not ready to train: repair the errors")
+    assert "tmt repair tiny.yaml" in verdict and "tmt plan" not in verdict
+
+
 def test_a_run_is_checked_with_its_own_tokenizers(run_copy: Path, tmt: Tmt) -> None:
     done = tmt("check", run_copy, "--json")
     assert json.loads(done.stdout)["sizes"] == {"train": 50, "validation": 8, "unseen": 6}

@@ -56,6 +56,7 @@ def test_the_page_has_all_findings_with_their_examples() -> None:
     assert "bell\\x07, \\u2028" in page
     assert f">{'x' * MAX_TEXT}…<" in page
     assert page.count("<rect") == 6
+    assert escape(REPORT.verdict) in page
 
 
 def test_suggested_filters_are_ordered_without_repetitions() -> None:

@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from dataclasses import asdict
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from transformer_mt.cli.line_output import check_output
@@ -17,6 +18,7 @@ from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
 from transformer_mt.system.display import LAYOUT, make_visible
 from transformer_mt.system.files import write_text
+from transformer_mt.system.severity import Severity
 
 if TYPE_CHECKING:
     from transformer_mt.config.root import Config
@@ -53,6 +55,7 @@ def run(args: argparse.Namespace) -> None:
         print(json.dumps(_to_json(report), ensure_ascii=False, indent=1))
     else:
         show(report)
+        _show_verdict(report, args)
     sys.stdout.flush()
     if args.html is not None:
         from transformer_mt.pipeline.check_page import render_html
@@ -121,6 +124,19 @@ def show(report: CorpusReport) -> None:
     print_table(("severity", "finding", "count", "share", "description", "remedy"), rows, numbers=(2, 3))
     for finding in report.findings:
         _show_examples(finding)
+
+
+def _show_verdict(report: CorpusReport, args: argparse.Namespace) -> None:
+    """Print what the findings mean, and the commands that continue."""
+    given = " ".join(map(quote, (str(args.run_or_config), *args.overrides)))
+    commands: list[tuple[str, str]] = []
+    if report.severity > Severity.OK:
+        commands.append((f"  tmt repair {given}", "# write a repaired copy"))
+    if report.severity < Severity.ERROR and not args.run_or_config.is_dir():
+        commands.append((f"  tmt plan {given}", "# hours, memory and disk"))
+    print_text(f"\nverdict: {report.verdict}{'; next:' if commands else ''}")
+    if commands:
+        print_table((), commands)
 
 
 def _show_examples(finding: Finding) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
+from transformer_mt.system.display import make_visible
 from transformer_mt.system.logging import log
 
 FIRST_LINE = 10.0  # seconds until the first line; each wait is twice as long, so that a log file stays short
@@ -18,7 +19,7 @@ class ProgressReport:
 
     def __init__(self, title: str, total: int | None = None) -> None:
         """`total` is the number of lines, if it is known."""
-        self.title, self.total = title, total
+        self.title, self.total = make_visible(title), total
         self._bar: Any = None
         self._next_line = self._wait = FIRST_LINE
 

@@ -12,6 +12,11 @@ from transformer_mt.system.severity import Severity
 
 N_SHOWN = 3  # examples for people
 LABELS = {Severity.OK: "info", Severity.WARNING: "warning", Severity.ERROR: "error"}
+VERDICTS = {
+    Severity.OK: "ready to train; each info concerns few pairs, or is only a note",
+    Severity.WARNING: "ready to train, but look at the warnings first: they may cost quality",
+    Severity.ERROR: "not ready to train: repair the errors first, because they spoil the training",
+}
 
 
 @dataclass(frozen=True)
@@ -60,3 +65,8 @@ class CorpusReport:
     def severity(self) -> Severity:
         """Return the highest severity."""
         return max((finding.severity for finding in self.findings), default=Severity.OK)
+
+    @property
+    def verdict(self) -> str:
+        """Return what the findings mean for a training."""
+        return VERDICTS[self.severity] if self.findings else "ready to train"
