@@ -14,11 +14,12 @@ from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
-from helpers import Tmt, assert_user_error, read_folder
+from helpers import Tmt, assert_succeeded, assert_user_error, read_folder
 
 import transformer_mt
 from transformer_mt import Translator
 from transformer_mt.runs.folder import RunFolder
+from transformer_mt.system.progress_report import ProgressReport
 
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
 
@@ -245,3 +246,17 @@ def test_sampling_options_need_sample(tiny_run: Path, tmt: Tmt) -> None:
     assert tmt("translate", tiny_run, "one", "--top-k", 3, "--sample").returncode == 0
     done = tmt("translate", tiny_run, "one", "--beam", 3, "--sample")
     assert (done.returncode, done.stdout) == (2, "") and "sampling has no beam" in done.stderr
+
+
+def test_progress_counts_lines_inside_of_a_window(
+    tiny_run: Path, tmp_path: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lines of several sentences count once."""
+    counts: list[int] = []
+    monkeypatch.setattr(ProgressReport, "update", lambda _, done: counts.append(done))
+    (tmp_path / "f").write_text("one two. Three two. One six.\nsix\n" * 20, encoding="utf-8")
+    command = ("translate", tiny_run, "--input", tmp_path / "f", "--output", tmp_path / "g")
+    assert_succeeded(tmt(*command, "--split-sentences", "always", "--batch-tokens", 100))
+    assert len(counts) > 2
+    assert counts == sorted(counts)
+    assert counts[-1] == 40
