@@ -14,6 +14,15 @@ Tmt = Callable[..., "CompletedProcess[str]"]
 """The type of the fixture `tmt`."""
 
 
+RUN_RECORD: dict[str, Any] = {
+    "provenance": {"versions": {"transformer-mt": "0.2.0"}, "hardware": "CPU"},
+    "parameters": 1,
+    "report": [],
+    "sha256": {"train": "", "validation": ""},
+}
+"""The required keys of `run.json`, except its format."""
+
+
 def assert_succeeded(done: CompletedProcess[str]) -> str:
     """Check that the command exited with status 0, and return its standard output."""
     assert done.returncode == 0, done.stderr

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers import RUN_RECORD
 
 from transformer_mt.config.section import Section
 from transformer_mt.errors import UserError
@@ -24,7 +25,7 @@ def run(tmp_path: Path) -> RunFolder:
     run = RunFolder(tmp_path / "run")
     run.path.mkdir()
     write_text(run.config, "model: {d_model: 8}\n")
-    write_text(run.metadata, json.dumps({"format": FORMAT}))
+    write_text(run.metadata, json.dumps({**RUN_RECORD, "format": FORMAT}))
     return run
 
 
@@ -82,7 +83,7 @@ def test_move_aside_renames_the_run_with_all_its_files(run: RunFolder) -> None:
     assert aside.parent == run.path.parent
     assert aside.name.startswith("run.")
     assert names(aside) == [".lock", "config.yaml", "run.json"]
-    assert RunFolder.open(aside).read_metadata() == {"format": FORMAT}
+    assert RunFolder.open(aside).read_metadata() == {**RUN_RECORD, "format": FORMAT}
 
 
 # --- opening ----------------------------------------------------------------------------------------------------------
@@ -150,7 +151,7 @@ def test_section_of_the_configuration_is_read(run: RunFolder) -> None:
 
 
 def test_format_3_is_read_without_deleted_keys_and_not_resumed(run: RunFolder) -> None:
-    write_text(run.metadata, json.dumps({"format": 3}))
+    write_text(run.metadata, json.dumps({**RUN_RECORD, "format": 3}))
     write_text(run.config, "keep: {best: 3, when_full: wait}\noptimizer: {kind: schedule_free}\n")
     run = RunFolder.open(run.path)
     assert run.read_section("keep", Keep) == Keep(best=3)

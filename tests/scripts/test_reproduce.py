@@ -17,6 +17,7 @@ import pytest
 import reproduce
 import reproduce_work
 import trainings
+from helpers import RUN_RECORD
 
 from transformer_mt.config import root as configuration
 from transformer_mt.data.sources import Source
@@ -138,7 +139,7 @@ def test_screening_scores_one_change_at_a_time_on_validation_only(
         work.scored_run.path.mkdir(parents=True)
         work.scores_file("val").write_text(json.dumps(scores), encoding="utf-8")
         work.run.path.mkdir()
-        record = {"format": FORMAT, "parameters": 2_500_000, "hours": 0.5}
+        record = {**RUN_RECORD, "format": FORMAT, "parameters": 2_500_000, "hours": 0.5}
         (work.run.path / "run.json").write_text(json.dumps(record), encoding="utf-8")
 
     monkeypatch.setattr(reproduce_work.SystemRun, "execute", execute)
@@ -166,7 +167,7 @@ def test_students_start_after_their_teachers_and_restart_with_new_texts(
         for folder in (work.run, work.scored_run):
             folder.path.mkdir(parents=True, exist_ok=True)
             folder.config.write_text("", encoding="utf-8")
-            record = {"format": FORMAT, "parameters": 2_500_000, "hours": 0.5}
+            record = {**RUN_RECORD, "format": FORMAT, "parameters": 2_500_000, "hours": 0.5}
             (folder.path / "run.json").write_text(json.dumps(record), encoding="utf-8")
         work.run.tokenizer.write_text("", encoding="utf-8")
         for part in work.scored:
@@ -368,8 +369,9 @@ def test_low_resource_compares_default_and_recipe(
         assert (config.model.d_ff, config.seed, config.validation.patience) == (d_ff, 1, patience)
         n_lines = len(Path(config.data.train_sources[0].src[0]).read_text(encoding="utf-8").splitlines())
         assert name == f"{name.partition('-')[0]}-{n_lines}-1"
-        measures = {metric: {"value": found[name]} for metric in ("bleu", "chrf")}
-        record = {"format": FORMAT, "parameters": 2_500_000, "hours": 0.5, "test": {"test": measures}}
+        measures = {metric: {"value": found[name], "signature": ""} for metric in ("bleu", "chrf")}
+        record = {**RUN_RECORD, "format": FORMAT, "parameters": 2_500_000, "hours": 0.5}
+        record |= {"tested": {"step": 1}, "test": {"test": measures}}
         run = compare_low_resource.RUNS / name
         run.mkdir()
         (run / "run.json").write_text(json.dumps(record), encoding="utf-8")

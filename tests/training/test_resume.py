@@ -124,7 +124,7 @@ def test_resume_refuses_another_checkpoint_format(text: Path, tmp_path: Path, mo
         return state
 
     monkeypatch.setattr(checkpoints, "load_state", older)
-    with pytest.raises(UserError, match=r"(?s)step-000001: another version .* that .*run\.json names"):
+    with pytest.raises(UserError, match=r"(?s)step-000001/training.pt: .*another version .* that .*run\.json names"):
         pipeline.train(make_config(text, tmp_path))
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import chain, islice, pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,9 +56,11 @@ class BatchConfig(Section):
 class StreamPosition:
     """Position in the stream: the next batch is batch `index` of epoch `epoch`, both counted from 0."""
 
-    epoch: int = 0
-    index: int = 0
-    n_taken: tuple[int, ...] = ()  # of a mixture: batches taken so far from each source
+    epoch: Annotated[int, Field(ge=0, le=10**12)] = 0
+    index: Annotated[int, Field(ge=0, le=10**12)] = 0
+    n_taken: tuple[
+        Annotated[int, Field(ge=0, le=10**12)], ...
+    ] = ()  # of a mixture: batches taken so far from each source
 
 
 @dataclass(frozen=True)

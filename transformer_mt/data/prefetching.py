@@ -42,7 +42,7 @@ class Prefetcher:
         """Return the step that starts at a position, and submit the following steps."""
         starts = [self.stream.advance(position, i * self.count) for i in range(PREFETCHED_STEPS + 1)]
         self._steps = {start: self._steps.get(start) or self._pool.submit(self._build, start) for start in starts}
-        return self._steps[position].result()
+        return self._steps[starts[0]].result()
 
     def describe_lines(self, position: StreamPosition) -> str:
         """Return the first few `file:line` of the pairs in the step that starts at a position."""

@@ -5,9 +5,10 @@ A checkpoint is a folder that is written atomically. The checksum of each file i
 
 from __future__ import annotations
 
+import zipfile
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import safetensors.torch
 import torch
@@ -146,9 +147,27 @@ def load_weights_of(model: nn.Module, run: RunFolder, which: str) -> CheckpointI
 
 
 def load_state(info: CheckpointInfo) -> State:
-    """Return the training state of a checkpoint, on the CPU. Raises `UserError` for damaged files."""
+    """Return the training state of a checkpoint, on the CPU. Raises `UserError` for a file that holds anything else."""
     verify(info, STATE)
-    return torch.load(info.path / STATE, map_location="cpu", weights_only=True)
+    path = info.path / STATE
+    try:
+        with zipfile.ZipFile(path) as archive:  # a compressed or overlapping entry could need any amount of memory
+            if sum(entry.file_size for entry in archive.infolist()) > path.stat().st_size:
+                raise ValueError("its entries are larger than the file")
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        if not isinstance(state, dict):
+            raise TypeError(f"it holds {type(state).__name__}")
+    except Exception as error:  # a crafted file can cause any exception
+        raise unreadable_state_error(info, str(error).partition("\n")[0]) from None
+    return cast(State, state)
+
+
+def unreadable_state_error(info: CheckpointInfo, reason: str) -> UserError:
+    """Return the error for a training state that this version did not write."""
+    return UserError(
+        f"{info.path / STATE}: the training state cannot be read ({reason}); maybe another version of this program "
+        f"wrote it:\nuse the version that {info.path.parents[1]}/run.json names, or start again with --restart"
+    )
 
 
 def load_last_state(run: RunFolder) -> State | None:

@@ -33,6 +33,7 @@ from transformer_mt.config.yaml_loader import Tree, Value, read_yaml
 from transformer_mt.errors import UserError
 from transformer_mt.runs.lock import HOLDER_FILE, LOCK_FILE, lock_folder
 from transformer_mt.runs.manifest import CorruptFileError, read_manifest
+from transformer_mt.runs.schemas import CheckpointRecord, RunRecord, explain
 from transformer_mt.system.files import remove_leftovers
 
 FORMAT = 4
@@ -67,19 +68,13 @@ class CheckpointInfo:
     def read(cls, folder: Path) -> CheckpointInfo:
         """Read the description in a checkpoint folder. Raises `CorruptFileError` if it is damaged."""
         path = folder / CHECKPOINT
-        found = read_manifest(path)
-        if found.get("step") != int(folder.name.removeprefix("step-")):
+        try:
+            found = CheckpointRecord.model_validate(read_manifest(path))
+        except ValidationError as error:
+            raise CorruptFileError(path, explain(error)) from None
+        if found.step != int(folder.name.removeprefix("step-")):
             raise CorruptFileError(path, "belongs to another step")
-        return cls(
-            folder,
-            found["step"],
-            found["metric"],
-            found["scores"],
-            stopped=found.get("stopped", False),
-            is_rejected=found.get("is_rejected", False),
-            tests=found.get("tests", []),
-            files=found["files"],
-        )
+        return cls(folder, **{key: value for key, value in found.model_dump().items() if key in cls.__annotations__})
 
     @property
     def score(self) -> float | None:
@@ -165,17 +160,22 @@ class RunFolder:
 
     def read_metadata(self) -> dict[str, Any]:
         """Read `run.json`. Raises `UserError` if it is damaged, or of an unknown format version."""
+        advice = "restore it, or train again with --restart"
         try:
             metadata = json.loads(self.metadata.read_text(encoding="utf-8"))
             version = metadata["format"]
-        except (ValueError, KeyError, TypeError):
-            raise UserError(f"{self.metadata}: is damaged; restore it, or train again with --restart") from None
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise UserError(f"{self.metadata}: is damaged; {advice}") from None
         if version not in READABLE_FORMATS:
             raise UserError(
                 f"{self.path}: was written in run format {version}, and this program reads formats "
                 f"{' and '.join(map(str, READABLE_FORMATS))};\n"
                 f"use the version named in {self.metadata}, or train again with --restart"
             )
+        try:
+            RunRecord.model_validate(metadata)
+        except ValidationError as error:
+            raise UserError(f"{self.metadata}: is damaged ({explain(error)}); {advice}") from None
         return metadata
 
     def check_resumable(self) -> None:

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from transformer_mt.training.saved_state import check_tensor
+
 
 class ExponentialMovingAverage:
     """Exponential moving average of a model's parameters (Polyak & Juditsky 1992; Tarvainen & Valpola 2017).
@@ -44,9 +46,12 @@ class ExponentialMovingAverage:
 
     @torch.no_grad()
     def load_raw_weights(self, raw: Mapping[str, Tensor]) -> None:
-        """Resume from a checkpoint: the model holds the average, and gets the raw weights."""
+        """Resume from a checkpoint: the model holds the average, and gets the raw weights.
+
+        Raises `ValueError`, `KeyError` or `TypeError` for weights of another model.
+        """
         for name, tensor in self.shadow.items():
-            tensor.copy_(raw[name])
+            tensor.copy_(check_tensor(name, raw[name], tensor))
         self._swap()
 
     @torch.no_grad()

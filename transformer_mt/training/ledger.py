@@ -18,6 +18,7 @@ from transformer_mt.data.bucketing import Rows
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.loss import BatchLoss, LabelLoss
+from transformer_mt.training.saved_state import check_tensor
 
 DECAY = 0.7  # weight of the old average in each update
 
@@ -74,8 +75,13 @@ class Ledger:
         return None if self.losses is None else torch.from_numpy(self.losses)
 
     def restore(self, state: Tensor | None) -> None:
-        """Restore the averages of a checkpoint; None: start without any. Drop what was recorded since."""
+        """Restore the averages of a checkpoint; None: start without any. Drop what was recorded since.
+
+        Raises `ValueError` for averages of another corpus.
+        """
         self._pending = []
+        if state is not None:
+            check_tensor("ledger", state, torch.empty(self.n_pairs))
         self.losses = state.numpy() if state is not None and self.ranks.is_rank0 else None
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from pydantic import TypeAdapter
 
 from transformer_mt.training.train_step import StepMetrics
 
@@ -24,6 +27,14 @@ class LogWindow:
     seconds_waiting: float = 0.0  # for batches; part of `seconds`
     source_nll: dict[str, float] = field(default_factory=dict[str, float])  # by name of the source of a mixture
     source_n_tgt: dict[str, float] = field(default_factory=dict[str, float])
+
+    @classmethod
+    def from_checkpoint(cls, saved: dict[str, Any]) -> LogWindow:
+        """Restore the sums from a checkpoint. Raises `ValueError` or `TypeError` for anything else."""
+        window = TypeAdapter(LogWindow).validate_python(asdict(cls(**saved)))
+        if window.source_nll.keys() != window.source_n_tgt.keys():
+            raise ValueError("the sums of the sources are incomplete")
+        return window
 
     def add(self, metrics: StepMetrics[float], source_names: Sequence[str]) -> None:
         """Add the sums of one step."""

@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import BeforeValidator, Field, TypeAdapter, WithJsonSchema
 
 from transformer_mt.config.section import MAY_CHANGE, PathName, Section
 from transformer_mt.data.batches import StreamPosition
 from transformer_mt.data.behaviour_tests import BehaviourTests
 from transformer_mt.runs.folder import is_better
+from transformer_mt.runs.schemas import Count
 
 _INTERVAL = re.compile(r"([1-9][0-9_]*)\s*(steps?|epochs?)?")
 
@@ -114,26 +115,32 @@ class ValidationConfig(Section):
 class Progress:
     """Training state apart from weights and optimizers. Every checkpoint contains it."""
 
-    step: int = 0
+    step: Count = 0
     position: StreamPosition = field(default_factory=StreamPosition)
-    last_validated: int = 0  # step
-    best_step: int = 0
+    last_validated: Count = 0  # step
+    best_step: Count = 0
     best_score: float | None = None
     best_seen: float | None = None  # best score of all checkpoints, rejected ones included
-    without_improvement: int = 0  # validations in a row
-    skipped: int = 0  # steps without an update, because the gradient was not finite
-    skipped_in_a_row: int = 0
-    diverged_at: int = 0  # first of the skipped steps that require a rollback; 0: none
-    splits: int = 0  # batches that were split because memory ran out
-    rollbacks: int = 0  # each halves the learning rate
+    without_improvement: Count = 0  # validations in a row
+    skipped: Count = 0  # steps without an update, because the gradient was not finite
+    skipped_in_a_row: Count = 0
+    diverged_at: Count = 0  # first of the skipped steps that require a rollback; 0: none
+    splits: Count = 0  # batches that were split because memory ran out
+    rollbacks: Annotated[int, Field(ge=0, le=100)] = 0  # each halves the learning rate
     seconds: float = 0.0  # of training, validation and saving, including those before a resume
     initial_scores: dict[str, float] = field(default_factory=dict[str, float])  # of the weights of a warm start
 
     @classmethod
-    def from_checkpoint(cls, saved: dict[str, Any]) -> Progress:
-        """Restore the progress from a checkpoint. Raises `KeyError` or `TypeError` for another format."""
+    def from_checkpoint(cls, saved: dict[str, Any], step: int, n_sources: int) -> Progress:
+        """Restore the progress at a step from a checkpoint. `n_sources` is the number of sources of a mixture.
+
+        Raises `KeyError`, `TypeError` or `ValueError` for another format, or for impossible values.
+        """
         values: dict[str, Any] = {**saved, "position": StreamPosition(**saved["position"])}
-        return cls(**values)
+        progress = TypeAdapter(Progress).validate_python(asdict(cls(**values)))
+        if progress.step != step or len(progress.position.n_taken) not in (0, n_sources):
+            raise ValueError("it belongs to another step, or to other data")
+        return progress
 
     def record_score(
         self, metric: str, score: float, *, is_warming_up: bool = False, is_rejected: bool = False

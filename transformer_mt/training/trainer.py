@@ -29,6 +29,7 @@ from transformer_mt.training.ledger import Ledger
 from transformer_mt.training.log_window import LogWindow
 from transformer_mt.training.metrics_logger import MetricsLogger
 from transformer_mt.training.progress import Milestone, Progress, TrainConfig, ValidationConfig
+from transformer_mt.training.saved_state import load_optimizers
 from transformer_mt.training.schedule import Schedule
 from transformer_mt.training.train_step import StepMetrics, TrainStep, metrics_from_values
 from transformer_mt.training.validation_result import ValidationResult
@@ -279,23 +280,19 @@ class Trainer:
         Raises `UserError` for a checkpoint of another format.
         """
         state = checkpoints.load_state(info)
+        checkpoints.load_weights(self.train_step.model, info)
         try:
-            progress, window = Progress.from_checkpoint(state["progress"]), LogWindow(**state["window"])
-            optimizer_states, raw_weights = state["optimizers"], state["raw_weights"]
-        except (KeyError, TypeError):
-            raise UserError(
-                f"{info.path}: another version of this program wrote it, and its training state cannot be read;\n"
-                f"use the version that {self.run.metadata} names, or start again with --restart"
-            ) from None
+            progress = Progress.from_checkpoint(state["progress"], info.step, len(self.source_names))
+            window = LogWindow.from_checkpoint(state["window"])
+            load_optimizers(self.train_step.optimizers, state["optimizers"])
+            if self.ema is not None:
+                self.ema.load_raw_weights(state["raw_weights"])
+            if self.ledger is not None:
+                self.ledger.restore(state.get("ledger"))  # None if the ledger was off at that checkpoint
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise checkpoints.unreadable_state_error(info, str(error).partition("\n")[0]) from None
         self.progress, self.window, self.n_untimed = progress, window, window.n_tgt
         window.seconds = window.seconds_waiting = 0.0  # the speed is that of this process
-        checkpoints.load_weights(self.train_step.model, info)
-        for optimizer, optimizer_state in zip(self.train_step.optimizers, optimizer_states, strict=True):
-            optimizer.load_state_dict(optimizer_state)
-        if self.ema is not None:
-            self.ema.load_raw_weights(raw_weights)
-        if self.ledger is not None:
-            self.ledger.restore(state.get("ledger"))  # None if the ledger was off at that checkpoint
         if self.ranks.is_rank0:
             checkpoints.delete_later_checkpoints(self.run, info.step)
             self.prune_checkpoints()  # a kill may have come between the last save and its pruning

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -37,7 +38,7 @@ class ValidationResult(NamedTuple):
         """Return why a checkpoint with these scores cannot be the best one, or None."""
         for source, limit in gate.items():
             key = "bleu" if source == "all" else f"bleu/{source}"
-            loss = initial_scores[key] - self.scores[key]
+            loss = initial_scores.get(key, math.nan) - self.scores[key]
             if loss > limit:
                 return f"validation.gate: {source} lost {loss:.2f} BLEU, more than {limit:g}"
         return self.describe_failed_tests() if expect_all else None
