@@ -76,6 +76,31 @@ def test_locking_removes_leftovers_of_a_killed_process(run: RunFolder) -> None:
     assert names(run.path) == sorted([".lock", "checkpoints", *before])
 
 
+@pytest.mark.parametrize("name", ["checkpoints", "checkpoints/step-000005", "tensorboard", ".lock", "metrics.jsonl"])
+def test_run_with_a_link_to_the_outside_is_not_trained(name: str, run: RunFolder, tmp_path: Path) -> None:
+    """A resume would delete later checkpoints and truncate curves there."""
+    (tmp_path / "precious").mkdir()
+    (run.path / name).parent.mkdir(exist_ok=True)
+    (run.path / name).symlink_to(tmp_path / "precious")
+    with pytest.raises(UserError, match=rf"run/{name}: is a link out of the run folder"), run.locked():
+        pass
+    assert names(run.path / name) == []
+
+
+def test_links_inside_of_a_run_and_to_a_run_are_followed(run: RunFolder, tmp_path: Path) -> None:
+    (run.path / "best").symlink_to("checkpoints")
+    (tmp_path / "link").symlink_to(run.path)
+    with RunFolder(tmp_path / "link").locked():
+        pass
+
+
+def test_checkpoints_behind_a_link_are_read(run: RunFolder, tmp_path: Path) -> None:
+    add_checkpoint(run, 5)
+    run.checkpoints.rename(tmp_path / "elsewhere")
+    run.checkpoints.symlink_to(tmp_path / "elsewhere")
+    assert run.find_checkpoint("last").step == 5
+
+
 def test_move_aside_renames_the_run_with_all_its_files(run: RunFolder) -> None:
     with run.locked():
         aside = run.move_aside()

@@ -22,6 +22,7 @@ from transformer_mt.system.files import (
     atomic_new_folder,
     atomic_shared_folder,
     delete_folder,
+    find_link_out,
     format_bytes,
     nearest_existing_folder,
     remove_leftovers,
@@ -203,6 +204,34 @@ def test_file_that_does_not_fit_keeps_the_old_one(tmp_path: Path) -> None:
         write_text(tmp_path / "file", "x" * 10_000)
     assert (tmp_path / "file").read_text() == "old"
     assert names(tmp_path) == ["file"]
+
+
+def test_deletion_does_not_follow_links(tmp_path: Path) -> None:
+    precious, folder = tmp_path / "precious", tmp_path / "folder"
+    for path in (precious, precious / ".a.1-00000000.tmp", folder, folder / ".b.1-00000000.tmp"):
+        path.mkdir()
+        (path / "file").touch()
+    before = sorted(precious.rglob("*"))
+    for parent in (folder, folder / ".b.1-00000000.tmp"):
+        for name in ("link", ".c.1-00000000.tmp", ".d.old.tmp"):
+            (parent / name).symlink_to(precious)
+    delete_folder(folder / "link")
+    remove_leftovers(folder)
+    assert names(folder) == ["d", "file"]  # the latter was being replaced
+    delete_folder(folder)
+    assert names(tmp_path) == ["precious"] and sorted(precious.rglob("*")) == before
+
+
+def test_a_link_out_of_a_folder_is_found(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    (folder / "a").mkdir(parents=True)
+    (folder / "inside").symlink_to(folder / "a")
+    assert find_link_out(folder) is None
+    (folder / "a" / "circle").symlink_to("circle")
+    assert find_link_out(folder) == folder / "a" / "circle"
+    (folder / "a" / "circle").unlink()
+    (folder / "a" / "up").symlink_to("../../folder/../file")
+    assert find_link_out(folder) == folder / "a" / "up"
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])

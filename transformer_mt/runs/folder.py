@@ -34,7 +34,7 @@ from transformer_mt.errors import UserError
 from transformer_mt.runs.lock import HOLDER_FILE, LOCK_FILE, lock_folder
 from transformer_mt.runs.manifest import CorruptFileError, read_manifest
 from transformer_mt.runs.schemas import CheckpointRecord, RunRecord, explain
-from transformer_mt.system.files import remove_leftovers
+from transformer_mt.system.files import find_link_out, remove_leftovers
 
 FORMAT = 4
 READABLE_FORMATS = (3, FORMAT)  # format 3 has another training state, so it can be read but not resumed
@@ -267,10 +267,15 @@ class RunFolder:
     def locked(self) -> Generator[None]:
         """Hold the run's lock, and make its folder if needed. The folder is removed again if no run was created.
 
-        Raises `UserError` if another process holds the lock, or if the folder holds other files.
+        Raises `UserError` if another process holds the lock, or if the folder holds other files, or a link out of it.
         """
         if self.path.exists() and not self.exists() and not self._is_unfinished_start():
             raise UserError(f"{self.path}: holds files and is no run; choose another name=, or another runs_dir=")
+        if link := find_link_out(self.path):
+            raise UserError(
+                f"{link}: is a link out of the run folder, and a training would change or delete files there; "
+                "replace it by a copy, or choose another name="
+            )
         self.path.mkdir(parents=True, exist_ok=True)
         with lock_folder(self.path):
             remove_leftovers(self.path)

@@ -186,11 +186,32 @@ def temporary_folder(path: Path) -> Generator[Path]:
 def delete_folder(path: Path) -> None:
     """Rename a folder, then delete it, so that readers find either all of its files or no folder.
 
-    NFS keeps files that are still open. `remove_leftovers` deletes those later.
+    Of a link, only the link is deleted. NFS keeps files that are still open. `remove_leftovers` deletes those later.
     """
     doomed = _temporary_path(path)
     path.rename(doomed)
-    shutil.rmtree(doomed, ignore_errors=True)
+    _delete(doomed)
+
+
+def _delete(path: Path) -> None:
+    """Delete a file, a folder, or a link without the folder that it leads to."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def find_link_out(folder: Path) -> Path | None:
+    """Return a link below a folder that leads out of it, or None. The folder itself may be a link."""
+    root = folder.resolve()
+    for parent, folders, names in os.walk(folder):
+        for path in (Path(parent, name) for name in (*folders, *names)):
+            if path.is_symlink():
+                with suppress(OSError, RuntimeError):  # a circle of links
+                    if path.resolve().is_relative_to(root):
+                        continue
+                return path
+    return None
 
 
 # --- temporary names --------------------------------------------------------------------------------------------------
@@ -202,18 +223,16 @@ def _temporary_path(path: Path) -> Path:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Delete temporary files and folders below a folder that no other process writes to.
+    """Delete temporary files and folders below a folder that no other process writes to. Links are not followed.
 
     Restores a folder that a killed process was replacing.
     """
     for leftover in list(folder.rglob(".*.tmp")):
         replaced = leftover.with_name(leftover.name[1:].removesuffix(".old.tmp"))
-        if leftover.name.endswith(".old.tmp") and not replaced.exists():
+        if leftover.name.endswith(".old.tmp") and leftover.exists() and not replaced.exists():
             leftover.rename(replaced)
-        elif leftover.is_dir():
-            shutil.rmtree(leftover, ignore_errors=True)
         else:
-            leftover.unlink(missing_ok=True)
+            _delete(leftover)
 
 
 def remove_stale_folders(folder: Path) -> None:
