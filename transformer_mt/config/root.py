@@ -21,7 +21,7 @@ from transformer_mt.config.section import (
     error_keys,
     expand_path,
 )
-from transformer_mt.config.yaml_loader import KeyPath, Location, Tree, read_value, read_yaml
+from transformer_mt.config.yaml_loader import MAX_DEPTH, KeyPath, Location, Tree, read_value, read_yaml
 from transformer_mt.data.batches import BatchConfig
 from transformer_mt.data.config import DataConfig
 from transformer_mt.data.mixture import find_unreachable_stage
@@ -37,6 +37,7 @@ from transformer_mt.model.config import ModelConfig
 from transformer_mt.runs.config import KeepConfig
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.device import DeviceName, Precision
+from transformer_mt.system.display import cut_list
 from transformer_mt.training.loss import LossConfig
 from transformer_mt.training.optimizers import OptimizerConfig
 from transformer_mt.training.progress import TrainConfig, ValidationConfig
@@ -204,20 +205,22 @@ def _validate(tree: Tree, path: Path, overrides: Sequence[str]) -> Config:
         if not equals or not all(key.split(".")):
             remedy = "; pass a file as --config FILE" if override.endswith((".yaml", ".yml")) else ""
             raise UserError(f"{COMMAND_LINE}: {override}: an override is section.key=value{remedy}")
+        if key.count(".") >= MAX_DEPTH:
+            raise UserError(f"{COMMAND_LINE}: {key[:40]}...: no key has more than {MAX_DEPTH} parts")
         tree = tree.replace(tuple(key.split(".")), read_value(text, f"{COMMAND_LINE}: {key}"), COMMAND_LINE)
     if tree.values.get("name") is None:
         tree = tree.replace(("name",), path.stem, Location(str(path)))
     try:
         config = Config.model_validate(tree.values)
     except ValidationError as error:
-        raise UserError("\n".join(_explain(error, tree))) from None
+        raise UserError("\n".join(cut_list(_explain(error, tree)))) from None
     for number, filter_ in enumerate(config.data.filters):
         place: KeyPath = (*FILTER_LIST, number, filter_.name)
         locations = {key: tree.locate((*place, key)) for key in type(filter_).model_fields}
         filter_.set_location(FilterLocation(number, {"": tree.locate(place), **locations}))
     conflicts = [_error_line(tree, key_path, message) for key_path, message in config.conflicts()]
     if conflicts:
-        raise UserError("\n".join(conflicts))
+        raise UserError("\n".join(cut_list(conflicts)))
     return config
 
 

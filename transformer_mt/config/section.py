@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
+MAX_SHOWN = 200  # characters of a wrong value in a message
+
 
 class Section(BaseModel):
     """One section of the configuration: frozen, without unknown keys.
@@ -106,6 +108,8 @@ def describe_error(detail: dict[str, Any], keys: list[str], path: str = "") -> s
     """
     kind, given = detail["type"], detail["input"]
     shown = "nothing" if given is None else json.dumps(given, ensure_ascii=False, default=str)
+    if len(shown) > MAX_SHOWN:
+        shown = f"{shown[:MAX_SHOWN]}..."
     if kind == "extra_forbidden":
         return REMOVED.get(path) or "unknown key, " + suggest(str(detail["loc"][-1]), keys)
     if kind == "missing":

@@ -16,6 +16,8 @@ import yaml
 from transformer_mt.errors import UserError
 
 KeyPath = tuple[str | int, ...]  # keys and list indices from the top level down
+MAX_DEPTH = 50  # of sections and lists; the configuration needs 7
+MAX_VALUES = 1_000_000  # of a file; aliases could expand to any number
 Value = Any  # None, str, list[Value] or dict[str, Value]
 
 
@@ -140,6 +142,9 @@ def _construct(
     if node is None:
         return None
     here = locations.setdefault(path, Location(source, node.start_mark.line + 1))
+    if len(path) > MAX_DEPTH or len(locations) > MAX_VALUES:
+        too_many = f"more than {MAX_DEPTH} levels" if len(path) > MAX_DEPTH else f"more than {MAX_VALUES:,} values"
+        raise UserError(f"{here}: holds {too_many}; is it the right file?")
     if any(node is ancestor for ancestor in ancestors):
         raise UserError(f"{here}: an alias (*) refers to an anchor (&) that contains it")
     ancestors = (*ancestors, node)

@@ -20,6 +20,7 @@ from pydantic import (
 from transformer_mt.config.section import Section, describe_error, error_keys, expand_path, section_error
 from transformer_mt.config.yaml_loader import read_yaml
 from transformer_mt.errors import UserError
+from transformer_mt.system.display import cut_list
 
 STARTER = "starter"
 """Name of the tests that ship with the program, which fit any pair of languages."""
@@ -143,7 +144,7 @@ def load_behaviour_tests(name: str) -> tuple[BehaviourTest, ...]:
             where = ("expect", *detail["loc"], *error_keys(found))
             message = describe_error(found, list(BehaviourTest.model_fields))
             lines.append(f"{tree.locate(where)}: {'.'.join(map(str, where))}: {message}")
-        raise UserError("\n".join(lines)) from None
+        raise UserError("\n".join(cut_list(lines))) from None
 
 
 def _load_named(value: object) -> object:

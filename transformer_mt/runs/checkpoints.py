@@ -19,6 +19,7 @@ from transformer_mt.runs.config import KeepConfig
 from transformer_mt.runs.folder import CHECKPOINT, CheckpointInfo, RunFolder, damaged_checkpoint_error, rank_checkpoints
 from transformer_mt.runs.manifest import CorruptFileError, verify_manifest, write_manifest
 from transformer_mt.system import files
+from transformer_mt.system.display import cut_list
 from transformer_mt.system.logging import log_rank0
 
 State = dict[str, Any]
@@ -234,7 +235,7 @@ def _newest_intact(run: RunFolder) -> tuple[CheckpointInfo, dict[Path, CorruptFi
             damages[folder] = damage
     if newest is None:
         raise UserError(
-            "\n".join(map(str, damages.values()))
+            "\n".join(cut_list([*map(str, damages.values())]))
             + f"\n{run.path}: no checkpoint is intact; restore one from a backup, or start again with --restart"
         )
     return newest, damages
