@@ -23,13 +23,12 @@ from transformer_mt.data.quality.config import FILTERS, FilterList
 from transformer_mt.data.quality.filter_base import Block, PairExample
 from transformer_mt.data.quality.filter_pipeline import FilterPipeline
 from transformer_mt.data.sources import Source
+from transformer_mt.data.text_files import Pair
 
 CATALOGUES = {"ru": "ru", "zh": "zh_CN"}  # language -> folder in /usr/share/locale
 FILTER_NAMES = [name for name in FILTERS if name not in ("overlap", "regex", "score", "command")]
 N_CLEAN, N_PLANTED = 5000, 200
 OTHER_SCRIPT = {"ru": "两个男人在街上安静地交谈", "other": "Двое мужчин тихо беседуют на улице"}
-
-Pair = tuple[str, str]
 
 
 def read_multi30k(folder: Path, language: str) -> list[Pair]:

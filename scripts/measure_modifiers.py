@@ -55,10 +55,13 @@ class Training(NamedTuple):
 
     def execute(self) -> None:
         """Train and score. A finished training is only read."""
-        tests = ", ".join(f"{name}: {files(RUNS / name)}" for name in ("clean", *COPIES))
+        tests = ", ".join(f"{name}: {format_source(RUNS / name)}" for name in ("clean", *COPIES))
         tmt(
             *("train", "--config", CONFIGS / "multi30k_en_de.yaml", f"name={self.name}", f"runs_dir={RUNS}", "seed=1"),
-            *(f"data.train={files(self.folder / 'train')}", f"data.validation={files(self.folder / 'val')}"),
+            *(
+                f"data.train={format_source(self.folder / 'train')}",
+                f"data.validation={format_source(self.folder / 'val')}",
+            ),
             *(f"data.test={{{tests}}}", f"data.modifiers={self.modifiers}"),
             *(f"train.max_steps={self.n_steps}", "threads=1", *self.overrides),
             log=RUNS / f"{self.name}.log",
@@ -66,7 +69,7 @@ class Training(NamedTuple):
         )
 
 
-def files(path: Path) -> str:
+def format_source(path: Path) -> str:
     """Return the value of a data source with both sides of a text."""
     return data_source((path.with_name(f"{path.name}.en"), path.with_name(f"{path.name}.de")))
 
@@ -74,17 +77,17 @@ def files(path: Path) -> str:
 # --- copies of the test set -------------------------------------------------------------------------------------------
 
 
-def upper(text: str, language: str, rng: random.Random) -> str:
+def convert_to_upper(text: str, language: str, rng: random.Random) -> str:
     """Return a line in upper case."""
     return text.upper()
 
 
-def lower(text: str, language: str, rng: random.Random) -> str:
+def convert_to_lower(text: str, language: str, rng: random.Random) -> str:
     """Return a line in lower case."""
     return text.lower()
 
 
-def noisy(text: str, language: str, rng: random.Random) -> str:
+def add_noise(text: str, language: str, rng: random.Random) -> str:
     """Return a source with wrong letters, and sometimes without its last character. A reference does not change."""
     if language == "de":
         return text
@@ -101,7 +104,11 @@ def misspell(word: str, rng: random.Random) -> str:
     return before + changed + after
 
 
-COPIES: dict[str, Callable[[str, str, random.Random], str]] = {"upper": upper, "lower": lower, "noisy": noisy}
+COPIES: dict[str, Callable[[str, str, random.Random], str]] = {
+    "upper": convert_to_upper,
+    "lower": convert_to_lower,
+    "noisy": add_noise,
+}
 
 
 def write_tests(folder: Path) -> None:

@@ -19,6 +19,7 @@ from pydantic import Field, model_validator
 
 from transformer_mt.config.section import Section, section_error
 from transformer_mt.data.quality.scripts import UNSPACED
+from transformer_mt.data.text_files import Pair
 from transformer_mt.data.tokenizers.tokenizer import Pairs, TokenizerPair
 
 RNG_STREAM = 0x6D6F64  # separates these random numbers from others with the same seed
@@ -32,7 +33,6 @@ _NUMBER = regex.compile(r"(?<![\d.,])\d+(?![\d.,]*\d)")
 _NAME = regex.compile(r"(?<=\s)\p{Lu}\p{L}{2,}")
 _UNSPACED_END = regex.compile(rf"[{UNSPACED}]\W*$")
 
-Pair = tuple[str, str]
 Ids = list[list[int]]
 
 

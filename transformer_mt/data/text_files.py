@@ -15,6 +15,8 @@ from typing import IO, Literal, NamedTuple, cast
 from transformer_mt.errors import UserError
 
 Errors = Literal["strict", "replace"]
+Pair = tuple[str, str]
+"""Source and target sentence."""
 
 
 class UnequalLengthError(UserError):

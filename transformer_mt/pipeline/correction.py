@@ -15,6 +15,7 @@ from transformer_mt.data.config import DataConfig
 from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.quality.scripts import split_units
 from transformer_mt.data.sources import NamedSource, Source, TrainSource
+from transformer_mt.data.text_files import Pair
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.pipeline.data import load_source, load_split
@@ -34,8 +35,6 @@ PEAK = 1e-3  # learning rate
 BATCH_TOKENS, TOKENS_PER_WORD = 1024, 1.5
 WARMUP_STEPS, VALIDATE_EVERY = 20, 40
 CORRECTIONS, REPLAY = "corrections", "replay"
-
-Pair = tuple[str, str]
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import cast
 from transformer_mt.config.rendering import render_scalar
 from transformer_mt.config.section import check_folder_name
 from transformer_mt.data.inspection import CorpusStatistics, SideStatistics, inspect_pairs
-from transformer_mt.data.language_detection import LanguageDetector, detect_language
+from transformer_mt.data.language_detection import CONFIDENCE, LanguageDetector, detect_language
 from transformer_mt.data.sources import Source, read_source
 from transformer_mt.data.tables import column_names, is_table
 from transformer_mt.data.text_files import UnequalLengthError, check_is_file, read_lines
@@ -27,7 +27,6 @@ from transformer_mt.pipeline.size_presets import (
 from transformer_mt.system.files import write_text
 
 COLUMN_NAME = re.compile(r"[\w-]{1,40}")  # other text in the first line of a table is taken for a sentence pair
-CONFIDENCE = 0.99  # probability of another language that is reported
 HEAD_LINES = 1000  # of a file without its counterpart, in which the language is detected
 HEAD_BYTES = 1 << 16  # of a file, in which zero bytes are searched
 

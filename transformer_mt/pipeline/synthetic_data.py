@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 
 from transformer_mt.config.rendering import render_scalar
 from transformer_mt.data.config import DataConfig
-from transformer_mt.data.language_detection import LanguageDetector
+from transformer_mt.data.language_detection import CONFIDENCE, LanguageDetector
 from transformer_mt.data.languages import primary_language
 from transformer_mt.data.sources import TrainSource
 from transformer_mt.data.text_files import Errors, read_lines
@@ -29,7 +29,6 @@ from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.files import atomic_file
 
 SAMPLE_LINES = 1000  # of a file, to detect its language
-CONFIDENCE = 0.99  # probability of another language that stops the command
 TOO_LONG, ROUND_TRIP = "too_long", "round_trip"
 DROP_REASONS = {
     "blank": "the line has no text",
