@@ -24,10 +24,12 @@ from transformer_mt.decoding.alignment import align
 from transformer_mt.decoding.attention_maps import translate_with_attention
 from transformer_mt.decoding.beam_search import Hypothesis
 from transformer_mt.decoding.ensemble import Ensemble
+from transformer_mt.decoding.loading import Member, load_members
 from transformer_mt.decoding.provenance import ModelProvenance
 from transformer_mt.errors import UserError
 from transformer_mt.model.attention_weights import attention_weights
 from transformer_mt.model.transformer import Transformer
+from transformer_mt.runs.folder import RunFolder
 
 MakeTranslator = Callable[..., Translator]
 Tmt = Callable[..., "CompletedProcess[str]"]
@@ -249,6 +251,34 @@ def test_incompatible_runs_are_refused(tiny_run: Path, tmt: Tmt, tmp_path: Path)
     done = tmt("translate", tiny_run, "one", "--ensemble", tmp_path / "missing")
     assert (done.returncode, done.stdout) == (2, "")
     assert "missing" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("first", "other", "problem"),
+    [
+        ((("x",), True), ((), False), "was trained without tags, and {} with the tags x"),
+        (((), False), (("x",), False), "was trained with the tags x and without a tag, and {} without tags"),
+        ((("x", "y"), True), (("y", "x"), True), "was trained with the tags y, x, and {} with the tags x, y"),
+    ],
+)
+def test_other_tags_are_refused_with_a_remedy_that_names_them(
+    first: tuple[tuple[str, ...], bool],
+    other: tuple[tuple[str, ...], bool],
+    problem: str,
+    tiny_run: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    untagged = Member.load(RunFolder.open(tiny_run), "best")
+    members = [
+        untagged._replace(tokenizers=untagged.tokenizers.with_tags(tags, is_needed=is_needed))
+        for tags, is_needed in (first, other)
+    ]
+    loaded = iter(members)
+    monkeypatch.setattr(Member, "load", lambda *_: next(loaded))
+    with pytest.raises(UserError) as caught:
+        load_members([untagged.folder] * 2, "best")
+    assert problem.format(tiny_run) in str(caught.value)
+    assert "retrain it with the same tags in data.train, in the same order, and 'tokenizer={" in str(caught.value)
 
 
 def test_misplaced_ensemble_option_is_refused(tiny_run: Path, second: Path, tmt: Tmt, pairs_here: list[object]) -> None:

@@ -68,6 +68,11 @@ def _check_compatible(first: Member, other: Member) -> None:
     if other.tokenizers.source_bos != first.tokenizers.source_bos:
         raise UserError(f"{name} differs from {first_path} in tokenizer.source_bos; retrain one of them")
     if other.tokenizers.to_dict() != first.tokenizers.to_dict():
+        problem, remedy = f"has another vocabulary than {first_path}", ""
+        tags, first_tags = (_describe_tags(one.tokenizers) for one in (other, first))
+        if tags != first_tags:
+            problem = f"was trained {tags}, and {first_path} {first_tags}"
+            remedy = "the same tags in data.train, in the same order, and "
         keys = ("file",) if first.tokenizers.joint else ("src_file", "tgt_file")
         own = other.folder.read_section("tokenizer", TokenizerConfig)
         section = {
@@ -77,6 +82,13 @@ def _check_compatible(first: Member, other: Member) -> None:
             **dict.fromkeys(keys, str(first.folder.tokenizer)),
         }
         raise UserError(
-            f"{name} has another vocabulary than {first_path}; retrain it with "
+            f"{name} {problem}; retrain it with {remedy}"
             + quote(f"tokenizer={json.dumps(section, ensure_ascii=False)}")
         )
+
+
+def _describe_tags(tokenizers: TokenizerPair) -> str:
+    """Describe which tags the training pairs of a model had."""
+    if not tokenizers.src.tags:
+        return "without tags"
+    return f"with the tags {', '.join(tokenizers.src.tags)}" + ("" if tokenizers.needs_tag else " and without a tag")
