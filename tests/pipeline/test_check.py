@@ -237,6 +237,24 @@ def test_a_side_of_white_space_is_checked(builtin: Corpus, tmp_path: Path) -> No
     assert next(finding for finding in report.findings if finding.name == "empty").count == 50
 
 
+def test_examples_of_duplicates_name_both_lines(
+    builtin: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("transformer_mt.data.blocks.BLOCK_SIZE", 7)
+    first, second = builtin[0][0], builtin[0][9]
+    pairs = [*builtin[0][:20], second, (first[0], "etwas"), ("something", second[1]), second]
+    report = check(tmp_path, pairs, builtin[1])
+    reasons = {
+        (finding.name, int(example.location.rpartition(":")[2])): example.reason.replace(f"{tmp_path}/", "")
+        for finding in report.findings
+        if finding.group == "duplicates"
+        for example in finding.examples
+    }
+    assert reasons["pair", 21] == reasons["pair", 24] == "repeats train.en:10"
+    assert reasons["source", 22] == "repeats the source of train.en:1"
+    assert reasons["target", 23] == "repeats the target of train.en:10"
+
+
 def test_an_unknown_language_is_noted_and_the_other_side_is_checked(builtin: Corpus, tmp_path: Path) -> None:
     pairs = [*builtin[0][:40], (FRENCH, "x"), (RUSSIAN, "x")]
     train = write(tmp_path, "train", pairs)

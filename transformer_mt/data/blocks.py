@@ -23,12 +23,23 @@ def in_blocks(pairs: Iterator[T], verb: str, total: int | None = None) -> Iterat
 
 def log_progress(blocks: Iterable[B], verb: str, total: int | None = None, start: int = 0) -> Iterator[B]:
     """Yield the blocks, and log lines such as `data: encoded 40,000 of 90,000 pairs`. The count begins at `start`."""
-    count, last_log = start, time.perf_counter()
+    count, progress = start, ProgressLog()
+    of_total = "" if total is None else f" of {total:,}"
     for block in blocks:
         n_pairs = len(block)  # the consumer may change it
         yield block
         count += n_pairs
-        if time.perf_counter() - last_log >= LOG_EVERY:
-            of_total = "" if total is None else f" of {total:,}"
-            log_rank0(f"data: {verb} {count:,}{of_total} pairs")
-            last_log = time.perf_counter()
+        progress.log(f"data: {verb} {count:,}{of_total} pairs")
+
+
+class ProgressLog:
+    """Log of progress with at most one message in `LOG_EVERY` seconds. Other messages are left out."""
+
+    def __init__(self) -> None:
+        self._last = time.perf_counter()
+
+    def log(self, message: str) -> None:
+        """Log a message if the last one is old enough."""
+        if time.perf_counter() - self._last >= LOG_EVERY:
+            log_rank0(message)
+            self._last = time.perf_counter()

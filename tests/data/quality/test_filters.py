@@ -247,11 +247,11 @@ def test_corpus_of_more_pairs_than_fit_is_compared_in_parts(apply: Apply, monkey
 
 
 def test_near_overlap_finds_similar_text(apply: Apply) -> None:
-    held_out = {"validation": [("x", "y")], "news": [("A brown dog.", NEAR[1].replace("rennt", "rennnt"))]}
+    held_out = {"validation": [("x", "y")], "news": [("x", "y"), ("A brown dog.", NEAR[1].replace("rennt", "rennnt"))]}
     assert len(apply(GOOD, "overlap", **held_out)) == 4
     found = apply(GOOD, "near_overlap", **held_out)
     assert [*found] == GOOD[1:]
-    assert found.filters[0].examples[0].reason == "target is 93% similar to one in news"
+    assert found.filters[0].examples[0].reason == "target is 93% similar to that of pair 2 of news"
 
 
 @pytest.mark.parametrize(("number", "error"), [("INT", KeyboardInterrupt), ("TERM", SystemExit)])

@@ -68,6 +68,15 @@ def test_index_finds_the_texts_that_are_similar_to_one_of_it() -> None:
         assert similarity == pytest.approx(jaccard(others[row], known[other]))
 
 
+def test_the_search_logs_its_progress(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("transformer_mt.data.blocks.LOG_EVERY", 0)
+    texts = make_texts(50, seed=3)
+    found = find_near_duplicates(texts, len(texts))
+    lines = capsys.readouterr().err.splitlines()
+    assert len(found) > 0 and lines[0].endswith("pass 1 of 12 over 50 texts, 0 found")
+    assert lines[-1].startswith("data: search for near duplicates: pass 12 of 12 over 50 texts")
+
+
 @given(random_texts, random_texts)
 def test_any_texts_are_accepted(texts: list[str], others: list[str]) -> None:
     for found, known in ((find_near_duplicates(texts, len(texts)), texts), (NearIndex(others).find(texts), others)):

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from transformer_mt.data.blocks import ProgressLog
 from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.quality.lexicon import EncodedSentence, Lexicon
 
@@ -121,8 +122,11 @@ def _length_scores(read_pairs: ReadPairs, n_pairs: int) -> Matrix:
     if they do not. The score is the logarithm of the ratio of both densities.
     """
     lengths = np.zeros((2, n_pairs), np.float32)
-    for i, pair in enumerate(read_pairs(0, n_pairs)):
-        lengths[:, i] = len(pair[0]), len(pair[1])
+    progress = ProgressLog()
+    for first in range(0, n_pairs, READ_SIZE):
+        progress.log(f"data: search for misaligned lines: lengths of {first:,} of {n_pairs:,} pairs")
+        for i, pair in enumerate(read_pairs(first, min(n_pairs, first + READ_SIZE)), start=first):
+            lengths[:, i] = len(pair[0]), len(pair[1])
     z = np.log1p(lengths)
     z = (z - z.mean(1, keepdims=True)) / (z.std(1, keepdims=True) + 1e-6)
     rho = LENGTH_CORRELATION
@@ -212,7 +216,9 @@ def _lexical_scores(read_pairs: ReadPairs, n_pairs: int, lexicon: Lexicon, candi
     scores = np.full((-(-n_pairs // GROUP), len(OFFSETS) + 1), -MAX_SCORE * GROUP, np.float32)
     scores[:, UNALIGNED] = 0
     step = min(GROUP, -(-n_pairs // MAX_SCORED))
+    progress = ProgressLog()
     for first in range(0, n_pairs, READ_SIZE):
+        progress.log(f"data: search for misaligned lines: words of {first:,} of {n_pairs:,} pairs")
         window = _read_window(read_pairs, first, min(n_pairs, first + READ_SIZE), n_pairs, lexicon)
         n_groups = -(-len(window.src) // GROUP)
         found = scores[first // GROUP : first // GROUP + n_groups]

@@ -17,7 +17,7 @@ from transformer_mt.data.language_detection import LanguageDetector
 from transformer_mt.data.languages import primary_language
 from transformer_mt.data.quality.alignment import Segment
 from transformer_mt.data.quality.checks import CHECKS, CorpusCheck
-from transformer_mt.data.quality.corpus_filters import MIN_LEXICON_PAIRS, UnrelatedFilter
+from transformer_mt.data.quality.corpus_filters import MIN_LEXICON_PAIRS, DuplicateFilter, UnrelatedFilter
 from transformer_mt.data.quality.filter_base import (
     SIDE_NAMES,
     Block,
@@ -28,6 +28,8 @@ from transformer_mt.data.quality.filter_base import (
 )
 from transformer_mt.data.quality.filter_pipeline import SAMPLE_SIZE, EvenSample, make_block, read_blocks
 from transformer_mt.data.quality.findings import Finding, Histogram
+from transformer_mt.data.quality.first_occurrences import locate_first_occurrences
+from transformer_mt.data.quality.near_duplicates import ComparedSide
 from transformer_mt.data.quality.scripts import LANGUAGE_SCRIPTS, split_units
 from transformer_mt.data.worker_pool import limit_workers, open_pool
 from transformer_mt.system.severity import Severity
@@ -160,8 +162,18 @@ def check_pairs(
             others = stateful.result()
         found.counts.update(others.counts)
         found.examples |= others.examples
-    findings = [finding for check in CHECKS if (finding := summarize_check(check, found, len(corpus)))]
-    return [*findings, *_unknown_languages(languages, len(corpus))], [_length_histogram(languages, found.lengths)]
+    findings = {
+        check.name: finding for check in CHECKS if (finding := summarize_check(check, found, len(corpus))) is not None
+    }
+    repeated: dict[str, ComparedSide] = {
+        check.name: check.finder.of
+        for check in CHECKS
+        if isinstance(check.finder, DuplicateFilter) and check.name in findings
+    }
+    findings |= locate_first_occurrences(corpus, {name: findings[name] for name in repeated}, repeated)
+    return [*findings.values(), *_unknown_languages(languages, len(corpus))], [
+        _length_histogram(languages, found.lengths)
+    ]
 
 
 def run_checks(

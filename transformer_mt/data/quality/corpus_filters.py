@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from transformer_mt.data.blocks import log_progress
 from transformer_mt.data.quality.duplicates import Hashes, HashSet, hash_texts, pair_text
 from transformer_mt.data.quality.filter_base import Block, Filter, FilterContext, FilterFunction, FindReason, PairFilter
 from transformer_mt.data.quality.lexicon import Lexicon
@@ -76,7 +77,7 @@ class NearDuplicateFilter(Filter):
 
         def texts() -> Iterator[str]:
             first = 0
-            for block in context.blocks():
+            for block in log_progress(context.blocks(), "read for near duplicates", context.n_pairs):
                 rows[first : first + len(block)] = block.rows
                 first += len(block)
                 yield from shingle_texts(block.src, block.tgt, self.of)
@@ -156,10 +157,9 @@ class NearOverlapFilter(Filter):
                 for (known_side, name), index in indexes.items():
                     if known_side == side:
                         found = index.find(texts)
-                        for i, similarity in zip(found.rows.tolist(), found.similarities.tolist(), strict=True):
-                            reasons.setdefault(
-                                i, f"{_COMPARED_NAMES[side]} is {similarity:.0%} similar to one in {name}"
-                            )
+                        for i, other, similarity in zip(found.rows, found.others, found.similarities, strict=True):
+                            similar = f"{_COMPARED_NAMES[side]} is {similarity:.0%} similar"
+                            reasons.setdefault(int(i), f"{similar} to that of pair {other + 1:,} of {name}")
             return dict(sorted(reasons.items()))
 
         return apply

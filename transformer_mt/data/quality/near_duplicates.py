@@ -21,6 +21,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from transformer_mt.data.blocks import ProgressLog
 from transformer_mt.data.quality.duplicates import Hashes, HashSet, hash_texts
 from transformer_mt.data.quality.normalization import comparison_key
 
@@ -78,7 +79,9 @@ def find_near_duplicates(texts: Iterable[str], n_texts: int, similarity: float =
     """
     compared = _TextSet(texts, n_texts, unique=True)
     matches = _MatchTable(len(compared))
+    progress = ProgressLog()
     for band in range(BANDS):
+        passes = f"pass {band + 1} of {BANDS} over {n_texts:,} texts"
         members = matches.unmatched()
         keys_of_band = compared.band_keys(band, members)
         order = np.argsort(keys_of_band, kind="stable")  # by key, then by row
@@ -86,6 +89,7 @@ def find_near_duplicates(texts: Iterable[str], n_texts: int, similarity: float =
         for _ in range(MAX_ROUNDS):  # compare the members of each group with its first one, then with the next
             is_other = np.zeros(len(hashes), np.bool_)
             is_other[1:] = hashes[1:] == hashes[:-1]
+            progress.log(f"data: search for near duplicates: {passes}, {matches.n_matched:,} found")
             if not is_other.any():
                 break
             firsts = members[np.maximum.accumulate(np.where(is_other, 0, np.arange(len(members))))]
@@ -135,6 +139,11 @@ class _MatchTable:
     def __init__(self, n_texts: int) -> None:
         self._others: Rows = np.full(n_texts, -1)
         self._similarities = np.zeros(n_texts, np.float32)
+
+    @property
+    def n_matched(self) -> int:
+        """Return the number of texts for which one is found."""
+        return int(np.count_nonzero(self._others >= 0))
 
     def unmatched(self) -> Rows:
         """Return the texts for which none is found."""
