@@ -195,6 +195,15 @@ def test_batches_do_not_depend_on_where_the_stream_is_resumed(
     }
 
 
+def test_two_ranks_see_the_modified_pairs_of_one(corpus: EncodedCorpus, small_tokenizers: TokenizerPair) -> None:
+    whole, after = make_stream(corpus, small_tokenizers, ALL).take(StreamPosition(), 12)
+    shares = [make_stream(corpus, small_tokenizers, ALL).take(StreamPosition(), 12, rank, 2) for rank in (0, 1)]
+    assert [position for _, position in shares] == [after, after]
+    interleaved = [batch for batches in zip(*(batches for batches, _ in shares), strict=True) for batch in batches]
+    assert texts(interleaved, small_tokenizers) == texts(whole, small_tokenizers)
+    assert [batch.rows.tolist() for batch in interleaved] == [batch.rows.tolist() for batch in whole]
+
+
 def test_halves_of_a_modified_batch_hold_the_same_pairs(corpus: EncodedCorpus, small_tokenizers: TokenizerPair) -> None:
     """An out-of-memory error splits a batch; its halves must not be modified again."""
     stream = make_stream(corpus, small_tokenizers, ALL)

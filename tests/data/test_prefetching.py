@@ -11,6 +11,7 @@ import torch
 
 from transformer_mt.data.batches import Batch, BatchStream, StreamPosition
 from transformer_mt.data.encoding import EncodedCorpus
+from transformer_mt.data.modifiers import BatchModifier, ModifierConfig
 from transformer_mt.data.prefetching import PREFETCHED_STEPS, Prefetcher, StepBatches
 from transformer_mt.data.tokenizers.subword_sampling import SubwordSampler
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
@@ -19,17 +20,23 @@ from transformer_mt.errors import UserError
 TEXTS = ["the lazy dog sleeps", "a quick fox jumps", "over it", "dogs and foxes are friends", "so it is"] * 8
 
 
-@pytest.fixture(params=[0.0, 0.3], ids=["canonical", "sampled"])
+MODIFIERS = ModifierConfig(upper=0.3, lower=0.3, join=0.3, typos=0.5)
+
+
+@pytest.fixture(params=[(0.0, None), (0.3, None), (0.3, MODIFIERS)], ids=["canonical", "sampled", "modified"])
 def make_stream(
     request: pytest.FixtureRequest, make_corpus: Callable[..., EncodedCorpus], small_tokenizers: TokenizerPair
 ) -> Callable[[], BatchStream]:
-    """A factory of equal streams over the same corpus, with and without subword sampling."""
+    """A factory of equal streams over the same corpus, with and without subword sampling and modifiers."""
+    rate, modifiers = request.param
     ids = small_tokenizers.src.encode(TEXTS)
     corpus = make_corpus(ids, ids[::-1])
 
     def make() -> BatchStream:
-        sampler = SubwordSampler(small_tokenizers.src, request.param, 1, 99)
-        return BatchStream(corpus, small_tokenizers, 80, 1, (sampler, sampler) if request.param else None)
+        sampler = SubwordSampler(small_tokenizers.src, rate, 1, 99)
+        modifier = None if modifiers is None else BatchModifier(modifiers, small_tokenizers, 1, 99)
+        samplers = (sampler, sampler) if rate else None
+        return BatchStream(corpus, small_tokenizers, 80, 1, samplers, modifier=modifier)
 
     return make
 

@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from transformer_mt.data.quality.near_duplicates import NearIndex, find_near_duplicates, shingle_text
@@ -77,6 +77,7 @@ def test_the_search_logs_its_progress(monkeypatch: pytest.MonkeyPatch, capsys: p
     assert lines[-1].startswith("data: search for near duplicates: pass 12 of 12 over 50 texts")
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # a busy machine
 @given(random_texts, random_texts)
 def test_any_texts_are_accepted(texts: list[str], others: list[str]) -> None:
     for found, known in ((find_near_duplicates(texts, len(texts)), texts), (NearIndex(others).find(texts), others)):
