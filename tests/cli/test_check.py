@@ -98,6 +98,8 @@ def test_a_page_is_written_with_the_findings(run_copy: Path, tmt: Tmt) -> None:
         (("missing.yaml",), "missing.yaml: no such run folder and no such YAML file"),
         (("tiny.yaml", "--html", "missing/report.html"), "--html missing/report.html: there is no folder"),
         (("tiny.yaml", "--html", "."), "--html .: is a directory; pass a file"),
+        (("tiny.yaml", "--html", "tiny.yaml"), "tiny.yaml: is an input, and --html tiny.yaml would overwrite it"),
+        (("tiny.yaml", "--html", "./valid.de"), "valid.de: is an input, and --html valid.de would overwrite it"),
         (("tiny.yaml", "--show-removed", "ratio", "--json"), "--show-removed prints lines of text; leave out --json"),
         (("runs/tiny", "--worst", "3", "--html", "x.html"), "--worst writes no page; leave out --html"),
         (("tiny.yaml", "--workers", "0"), "--workers: 0: pass at least 1 process"),

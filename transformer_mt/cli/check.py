@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +24,7 @@ from transformer_mt.system.severity import Severity
 
 if TYPE_CHECKING:
     from transformer_mt.config.root import Config
+    from transformer_mt.data.config import DataConfig
     from transformer_mt.data.quality.findings import CorpusReport, Finding
     from transformer_mt.runs.folder import RunFolder
 
@@ -45,7 +48,7 @@ def run(args: argparse.Namespace) -> None:
         show_high_loss_pairs(args, config, run)
         return
     try:
-        check_output(args.html)
+        check_output(args.html, args.run_or_config, *map(Path, list_files(config.data)), option="--html")
     except UserError as error:
         raise UserError(f"--html {error}") from None
     from transformer_mt.pipeline.check import check_corpus
@@ -70,6 +73,12 @@ def run(args: argparse.Namespace) -> None:
             flush=True,
         )
     sys.exit(report.severity)
+
+
+def list_files(data: DataConfig) -> Iterator[str]:
+    """Yield the text files and tables of all sources."""
+    for source in (*data.train_sources, *(source for _, source in data.held_out_sources())):
+        yield from (*source.src, *source.tgt, *source.table)
 
 
 def show_high_loss_pairs(args: argparse.Namespace, config: Config, run: RunFolder | None) -> None:

@@ -207,8 +207,11 @@ def _keep_finished_lines(output: LineOutput, part: Path, record: Path) -> None:
         record.unlink(missing_ok=True)
 
 
-def check_output(path: Path | None, *inputs: Path | None) -> None:
-    """Raise `UserError` for an output that cannot be written, or that is one of the input files."""
+def check_output(path: Path | None, *inputs: Path | None, option: str = "--output") -> None:
+    """Raise `UserError` for an output that cannot be written, or that is one of the input files.
+
+    `option` is the one that names the output.
+    """
     if path is None:
         return
     if path.is_dir():
@@ -222,4 +225,4 @@ def check_output(path: Path | None, *inputs: Path | None) -> None:
     for source in filter(None, inputs):
         with suppress(FileNotFoundError):
             if path.samefile(source):
-                raise UserError(f"{source}: is an input, and --output {path} would overwrite it; choose another name")
+                raise UserError(f"{source}: is an input, and {option} {path} would overwrite it; choose another name")

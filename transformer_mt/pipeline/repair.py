@@ -173,8 +173,10 @@ class _SourceRepair:
         self.counts.n_pairs = _write_pairs(left, *(self.folder / name for name in names))
         if not self.counts.n_pairs:
             of_source = f" of the source {self.name}" if isinstance(self.source, NamedSource) else ""
+            reasons = ", ".join(f"{reason} {count:,}" for (_, reason), count in self.counts.changes.most_common(3))
             raise UserError(
-                f"no pair of {n_src:,} lines{of_source} is left; check the files and languages of data.train"
+                f"no pair of {n_src:,} lines{of_source} is left (removed: {reasons}); check the files and languages of "
+                "data.train"
             )
         return names
 
