@@ -8,6 +8,10 @@ class UserError(Exception):
     """
 
 
+class DivergedError(UserError):
+    """The gradient of a training was not finite any more, and a lower learning rate did not help."""
+
+
 class Interrupted(Exception):  # noqa: N818  (it is not an error)
     """A signal stopped a training after it saved a checkpoint."""
 

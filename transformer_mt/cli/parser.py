@@ -19,6 +19,7 @@ from transformer_mt.cli.arguments import (
 )
 from transformer_mt.cli.synthetic_parsers import add_backtranslate, add_distill
 from transformer_mt.cli.training_parsers import (
+    add_bisect,
     add_check,
     add_correct,
     add_init,
@@ -261,6 +262,12 @@ COMMANDS = (
         add_compare,
         "compare runs or files of translations, with significance tests",
         "tmt compare runs/a runs/b --src test.en --ref test.de",
+    ),
+    Command(
+        "bisect",
+        add_bisect,
+        "find the change between two configurations that costs the score, by short trainings",
+        "tmt bisect runs/old new.yaml --steps 1000",
     ),
     Command(
         "export",

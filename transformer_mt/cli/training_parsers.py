@@ -1,4 +1,4 @@
-"""The options of the commands around training: init, check, repair, prepare, plan, train, correct and runs."""
+"""The options of the commands around training, such as init, check, train and bisect."""
 
 from __future__ import annotations
 
@@ -136,4 +136,21 @@ def add_runs(parser: argparse.ArgumentParser) -> None:
     columns = ("name", "status", "steps", "score", "hours", "parameters", "size", "languages", "changed")
     help = f"{', '.join(columns)} (default: name); the best score, the largest number and the last change come first"
     add("--sort", choices=columns, default="name", metavar="COLUMN", help=help)
+    add_json(parser)
+
+
+def add_bisect(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `tmt bisect`."""
+    parser.description = (
+        "Find the difference between two configurations that costs the score. Short trainings with half of the "
+        "differences of BAD applied to GOOD, scored on the validation set of GOOD, narrow them down to one culprit. A "
+        "training with the culprit alone verifies it. The same command resumes. Exit status 1: no culprit was found."
+    )
+    add = parser.add_argument
+    for name in ("good", "bad"):
+        add(name, type=Path, metavar=name.upper(), help="a run folder or a configuration")
+    add_overrides(parser)
+    help = "steps of each training (default: a quarter of the shorter one, or twice its warm-up if that is more)"
+    add("--steps", type=int, dest="n_steps", metavar="N", help=help)
+    add("--work", type=Path, metavar="DIR", help="folder for the trainings (default: runs/bisect-GOOD-BAD)")
     add_json(parser)

@@ -199,6 +199,11 @@ def load_run(run: RunFolder, overrides: Sequence[str] = ()) -> Config:
     return _validate(run.read_config(), run.config, overrides)
 
 
+def from_values(values: dict[str, Any], path: Path) -> Config:
+    """Validate plain values. A missing name is that of `path`. Raises `UserError` like `load`, without lines."""
+    return _validate(Tree(values), path, ())
+
+
 def _validate(tree: Tree, path: Path, overrides: Sequence[str]) -> Config:
     for override in overrides:
         key, equals, text = override.partition("=")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_mt import __version__
-from transformer_mt.errors import UserError
+from transformer_mt.errors import DivergedError, UserError
 from transformer_mt.runs.folder import FORMAT, RunFolder
 from transformer_mt.system import launcher
 from transformer_mt.system.files import write_text
@@ -23,6 +23,8 @@ TEST_KEYS = ("tested", "test")
 """Keys of the test scores and of the checkpoint that they belong to."""
 END_KEYS = ("ended", "last_step", "hours", *TEST_KEYS)
 """Keys that `record_end` writes."""
+FAILURE_KEYS = ("failed", "diverged")
+"""Keys that `record_failure` writes."""
 PACKAGES = ("torch", "datasets", "tokenizers", "sacrebleu", "sacremoses", "numpy")
 
 
@@ -81,7 +83,7 @@ def record_start(
 def record_resume(run: RunFolder, step: int) -> None:
     """Record that this job resumes at `step`, and clear a failure, and the `END_KEYS` of a later step."""
     record: dict[str, Any] = {**run.read_metadata(), "job": launcher.job_id()}
-    record.pop("failed", None)
+    record = {key: value for key, value in record.items() if key not in FAILURE_KEYS}
     if step < record.get("last_step", math.inf):
         record = {key: value for key, value in record.items() if key not in END_KEYS}
     write_metadata(run, record)
@@ -109,8 +111,9 @@ def record_end(
 
 def record_failure(run: RunFolder, error: UserError) -> None:
     """Record the error that ended the training."""
+    failure = {"failed": str(error), "diverged": isinstance(error, DivergedError)}
     with suppress(UserError, OSError):  # the disk may be full
-        write_metadata(run, {**run.read_metadata(), "failed": str(error)})
+        write_metadata(run, {**run.read_metadata(), **failure})
 
 
 def collect_provenance(hardware: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from transformer_mt.data.batches import StreamPosition
 from transformer_mt.data.behaviour_tests import BehaviourResult
 from transformer_mt.data.prefetching import Prefetcher
-from transformer_mt.errors import Interrupted, UserError
+from transformer_mt.errors import DivergedError, Interrupted
 from transformer_mt.runs import checkpoints
 from transformer_mt.runs.checkpoints import State
 from transformer_mt.runs.config import KeepConfig
@@ -301,14 +301,14 @@ class Trainer:
     def roll_back(self) -> None:
         """Resume from the last checkpoint before the divergence, with half the learning rate.
 
-        Raises `UserError` without such a checkpoint, and after two rollbacks.
+        Raises `DivergedError` without such a checkpoint, and after two rollbacks.
         """
         progress, rollbacks = self.progress, self.progress.rollbacks + 1
         problem = f"the gradient was not finite for {MAX_SKIPPED} steps in a row from step {progress.diverged_at:,} on"
         info = self.ranks.run_on_rank0(lambda: checkpoints.find_rollback_checkpoint(self.run, progress.diverged_at - 1))
         if info is None or rollbacks > MAX_ROLLBACKS:
             when = "before the first checkpoint" if info is None else f"after {MAX_ROLLBACKS} rollbacks"
-            raise UserError(
+            raise DivergedError(
                 f"{self.run.path}: step {progress.step:,}: {problem}, {when} (learning rate "
                 f"{self.learning_rate(progress.step):.2g});\nlower schedule.peak (or schedule.factor), raise "
                 "schedule.warmup_steps or set precision: fp32, and start again with --restart"
