@@ -24,11 +24,10 @@ from transformer_mt.system.progress_report import ProgressReport
 
 if TYPE_CHECKING:
     from transformer_mt.decoding.confidence import Calibration
-    from transformer_mt.decoding.paragraphs import ParagraphSplitter, SplitWhen
+    from transformer_mt.decoding.paragraph_translator import ParagraphTranslator
+    from transformer_mt.decoding.paragraphs import SplitWhen
     from transformer_mt.decoding.provenance import ModelProvenance
     from transformer_mt.decoding.text_translator import TextTranslator
-
-PIECE_STRIDE = 1 << 32  # above any line number, so that each piece of a line has its own number for sampling
 
 
 def run(args: argparse.Namespace) -> None:
@@ -124,35 +123,22 @@ class LineTranslator:
 
     def translate(self, window: Sequence[Line], first_number: int) -> str:
         """Return the output text for the lines of a window, which are numbered from `first_number`."""
-        pieces_of_line = self._paragraphs.split([line.src for line in window])
-        for i, line in enumerate(window):
-            if line.tgt.strip():
-                pieces_of_line[i] = [line.src]  # not split, because the prefix cannot be split at the same places
-        positions = [(i, piece) for i, pieces in enumerate(pieces_of_line) for piece in range(len(pieces))]
-        has_prefixes = any(line.tgt.strip() for line in window)
-        translations = iter(
-            self.translator.n_best(
-                self._paragraphs.source_texts(pieces_of_line),
-                [window[i].tgt for i, _ in positions] if has_prefixes else None,
-                lines=[first_number + i + piece * PIECE_STRIDE for i, piece in positions],
-                alignments=self.format.alignments,
-                on_batch=lambda done: self.progress.update(first_number - 1 + done * len(window) // len(positions)),
-                confidence=self.calibration is not None,
-            )
+        numbers = range(first_number, first_number + len(window))
+        translated = self._paragraphs.translate(
+            [line.src for line in window],
+            [line.tgt for line in window],
+            numbers,
+            alignments=self.format.alignments,
+            confidence=self.calibration is not None,
+            on_lines=lambda done: self.progress.update(first_number - 1 + done),
         )
         output: list[str] = []
-        for number, (line, pieces) in enumerate(zip(window, pieces_of_line, strict=True), start=first_number):
-            n_best = self._paragraphs.join(pieces, [next(translations) for _ in pieces])
-            output += self.format.lines(number, line.src, n_best)
+        for number, line, translation in zip(numbers, window, translated, strict=True):
+            output += self.format.lines(number, line.src, translation.join())
         return "".join(f"{line}\n" for line in output)
 
     @cached_property
-    def _paragraphs(self) -> ParagraphSplitter:
-        from transformer_mt.decoding.paragraphs import ParagraphSplitter
+    def _paragraphs(self) -> ParagraphTranslator:
+        from transformer_mt.decoding.paragraph_translator import ParagraphTranslator
 
-        provenance = self.provenance
-        limit = min(provenance.max_length - 1, self.translator.max_source_tokens)  # max_length includes EOS
-        return ParagraphSplitter(provenance.src_lang, provenance.tgt_lang, self._lengths, limit, self.split_sentences)
-
-    def _lengths(self, texts: Sequence[str]) -> list[int]:
-        return [len(ids) for ids in self.translator.tokenizers.src.encode(texts)]
+        return ParagraphTranslator.make(self.translator, self.provenance, self.split_sentences)

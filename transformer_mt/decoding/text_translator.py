@@ -8,6 +8,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Self
 
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
@@ -66,8 +67,12 @@ class TextTranslator(ABC):
         config: DecodingConfig,
         lines: Sequence[int] | None = None,
         prefixes: list[list[int]] | None = None,
+        is_cancelled: Callable[[int], bool] | None = None,
     ) -> list[list[Hypothesis]]:
-        """Translate one batch. Returns the hypotheses of each source, the best first."""
+        """Translate one batch. Returns the hypotheses of each source, the best first.
+
+        The translation of a source may be incomplete once `is_cancelled` is true for its index.
+        """
 
     @abstractmethod
     def target_log_probs(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
@@ -129,17 +134,26 @@ class TextTranslator(ABC):
         confidence: bool = False,
         tags: Sequence[str | None] | None = None,
         on_batch: OnBatch | None = None,
+        is_cancelled: Callable[[int], bool] | None = None,
         **options: Any,
     ) -> list[list[Translation]]:
         """Return up to `n_best` translations of each text, the best first, but at least one.
 
         `tags` has the tag of each text; by default it is `decoding.tag`. `confidence` needs a run with a calibration,
-        which `tmt calibrate` writes.
+        which `tmt calibrate` writes. `is_cancelled` takes the index of a text. Once it is true, the translations of
+        this text are not needed, and its search ends soon.
         """
         if options:
             twin = self.with_options(options)
             return twin.n_best(
-                texts, prefixes, lines, alignments=alignments, confidence=confidence, tags=tags, on_batch=on_batch
+                texts,
+                prefixes,
+                lines,
+                alignments=alignments,
+                confidence=confidence,
+                tags=tags,
+                on_batch=on_batch,
+                is_cancelled=is_cancelled,
             )
         _check_lists(texts, prefixes)
         calibration = self.load_calibration(tags) if confidence else None
@@ -151,11 +165,16 @@ class TextTranslator(ABC):
         lengths = {i: len(sources[i]) for i, text in enumerate(texts) if text.strip() and sources[i]}
         n_done = len(texts) - len(lengths)
         for batch in batch_by_length(lengths, config.batch_tokens // config.n_beams):
+            if is_cancelled is not None:
+                batch = [i for i in batch if not is_cancelled(i)]
+            if not batch:
+                continue
             found = self.translate_ids(
                 [sources[i] for i in batch],
                 config,
                 [lines[i] for i in batch],
                 None if prefix_ids is None else [prefix_ids[i] for i in batch],
+                None if is_cancelled is None else partial(_apply_to, is_cancelled, batch),
             )
             for i, n_best in zip(batch, found, strict=True):
                 hypotheses[i] = n_best[: config.n_best]
@@ -286,6 +305,10 @@ def batch_by_length(lengths: dict[int, int], max_tokens: int) -> Iterator[list[i
         batch.append(i)
     if batch:
         yield batch
+
+
+def _apply_to(is_cancelled: Callable[[int], bool], batch: Sequence[int], row: int) -> bool:
+    return is_cancelled(batch[row])
 
 
 def _check_lists(*arguments: Sequence[str] | None) -> None:

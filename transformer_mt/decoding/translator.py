@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,6 +24,7 @@ from transformer_mt.decoding.logits_processors import (
     MinLength,
     NoRepeatNgram,
     RepetitionPenalty,
+    StopCancelled,
 )
 from transformer_mt.decoding.sampling import Sampler
 from transformer_mt.decoding.scoring import target_log_probs
@@ -113,10 +114,12 @@ class Translator(TextTranslator):
         config: DecodingConfig,
         lines: Sequence[int] | None = None,
         prefixes: list[list[int]] | None = None,
+        is_cancelled: Callable[[int], bool] | None = None,
     ) -> list[list[Hypothesis]]:
         """Translate one batch by beam search or sampling. Returns the hypotheses of each source, the best first.
 
-        `lines` seed the sampling, by default 1, 2, ...
+        `lines` seed the sampling, by default 1, 2, ... The search of a source ends at the position after the one at
+        which `is_cancelled` becomes true for its index; then its hypotheses are incomplete.
         """
         device, tokenizer = self.ensemble.device, self.tokenizers.tgt
         max_lengths = [config.max_target_tokens(len(ids)) for ids in sources]
@@ -128,6 +131,8 @@ class Translator(TextTranslator):
             processors.append(NoRepeatNgram(config.no_repeat_ngram))
         if config.repetition_penalty > 1:
             processors.append(RepetitionPenalty(config.repetition_penalty))
+        if is_cancelled is not None:
+            processors.append(StopCancelled(is_cancelled, len(sources), tokenizer.eos_id))
         choose_candidates = beam_candidates
         if config.sample:
             numbers = torch.tensor(lines or range(1, len(sources) + 1), device=device)

@@ -11,7 +11,7 @@ log-probability / length^A, where EOS counts as a token (tested with CTranslate2
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -112,8 +112,12 @@ class CTranslate2Translator(TextTranslator):
         config: DecodingConfig,
         lines: Sequence[int] | None = None,
         prefixes: list[list[int]] | None = None,
+        is_cancelled: Callable[[int], bool] | None = None,
     ) -> list[list[Hypothesis]]:
-        """Translate source ids. Return the hypotheses of each sentence, the best first."""
+        """Translate source ids. Return the hypotheses of each sentence, the best first.
+
+        CTranslate2 cannot stop a beam search, so `is_cancelled` has no effect on a batch that has started.
+        """
         check_search(config)
         forced = prefixes or [[] for _ in sources]
         limits = [config.max_target_tokens(len(ids)) + len(prefix) for ids, prefix in zip(sources, forced, strict=True)]
