@@ -20,6 +20,7 @@ MODULES = {
 
 LAYERS = """
 cli
+serving
 pipeline
 config.root
 export
@@ -116,6 +117,8 @@ HEAVY = {
     "tensorboard",
     "ctranslate2",
     "matplotlib",
+    "starlette",
+    "uvicorn",
     "jinja2",
 }
 

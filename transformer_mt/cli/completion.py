@@ -28,4 +28,4 @@ class _ValueCompleter(BaseCompleter):
             from transformer_mt.config.root import builtin_path, flatten, load
 
             return [f"{key}=" for key in flatten(load(builtin_path("quickstart")))]
-        return (DirectoriesCompleter() if action.dest in ("run", "runs") else FilesCompleter())(prefix)
+        return (DirectoriesCompleter() if action.dest in ("run", "runs", "models") else FilesCompleter())(prefix)

@@ -17,6 +17,7 @@ from transformer_mt.cli.arguments import (
     add_json,
     add_overrides,
 )
+from transformer_mt.cli.serving_parsers import add_serve
 from transformer_mt.cli.synthetic_parsers import add_backtranslate, add_distill
 from transformer_mt.cli.training_parsers import (
     add_bisect,
@@ -232,6 +233,12 @@ COMMANDS = (
         add_calibrate,
         "fit the confidences of translate --confidence to validation pairs",
         "tmt calibrate runs/mine",
+    ),
+    Command(
+        "serve",
+        add_serve,
+        "translate over HTTP: a web page, and an API like that of LibreTranslate",
+        "tmt serve runs/mine --port 8080",
     ),
     Command(
         "backtranslate",

@@ -50,6 +50,17 @@ class LanguageDetector:
         """Return whether the detector knows a language."""
         return _canonical(primary_language(language)) in self._known
 
+    def rank(self, text: str) -> list[tuple[str, float]]:
+        """Return two-letter codes with their probabilities, the most likely first; empty without any letter."""
+        if not any(character.isalpha() for character in text):
+            return []
+        found: dict[str, float] = {}
+        for code, probability in cast(list[tuple[str, float]], self._identifier.rank(text)):
+            code = WRITTEN_AS.get(code, code)
+            if code != NO_LANGUAGE:
+                found[code] = found.get(code, 0.0) + probability
+        return sorted(found.items(), key=lambda pair: -pair[1])
+
     def find_other_language(self, text: str, expected: str, confidence: float) -> str | None:
         """Return the language of a text if it is another than `expected`, or None in doubt.
 

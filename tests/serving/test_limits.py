@@ -1,0 +1,198 @@
+"""Limits, API keys, time-outs and disconnections: what is refused, and that the search really stops."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from transformer_mt.errors import UserError
+from transformer_mt.serving.app import make_app
+from transformer_mt.serving.limits import ApiKeys, Limits
+from transformer_mt.serving.models import ModelOptions, ServedModel
+from transformer_mt.serving.service import TranslationService
+
+MakeClient = Callable[..., TestClient]
+ONE = {"q": "one", "source": "en", "target": "de"}
+ENDLESS = {"min_length": 900_000, "max_length_offset": 1_000_000}
+WAIT = 20
+
+
+def service_of(client: TestClient) -> TranslationService:
+    return client.app_state["service"]
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + WAIT
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def n_batches(service: TranslationService) -> float:
+    return service.metrics.registry.get_sample_value("tmt_batch_lines_count") or 0.0
+
+
+class GatedModel:
+    """The tiny model, which translates only while `gate` is open."""
+
+    def __init__(self, model: ServedModel) -> None:
+        self.gate, self.has_started = threading.Event(), threading.Event()
+        self.model = copy.copy(model)
+
+        def translate(*arguments: Any) -> Any:
+            self.has_started.set()
+            assert self.gate.wait(WAIT)
+            return model.translate(*arguments)
+
+        self.model.__dict__["translate"] = translate
+
+
+@pytest.fixture
+def gated(tiny_model: ServedModel) -> GatedModel:
+    return GatedModel(tiny_model)
+
+
+@pytest.fixture
+def endless_model(tiny_run: Path) -> ServedModel:
+    return ServedModel(tiny_run, ModelOptions({"device": "cpu", "threads": 1}, ENDLESS))
+
+
+def test_long_requests_are_refused(make_client: MakeClient) -> None:
+    client = make_client(max_characters=20)
+    assert client.post("/translate", json={**ONE, "q": "one " * 5}).status_code == 200
+    for q in ("x" * 21, ["x" * 11, "y" * 10], "x" * 1_000_000):
+        answer = client.post("/translate", json={**ONE, "q": q})
+        assert answer.status_code == 413
+        assert "error" in answer.json()
+    assert client.post("/detect", json={"q": "x" * 21}).status_code == 413
+
+
+def test_the_largest_text_fits_into_the_largest_body(make_client: MakeClient) -> None:
+    """An emoji has 12 bytes, both as JSON escapes and in a form."""
+    client = make_client(max_characters=5000)
+    text = "\U0001f600" * 5000
+    body = json.dumps({**ONE, "q": text}).encode()
+    headers = {"Content-Type": "application/json"}
+    assert client.post("/detect", content=body, headers=headers).status_code == 200
+    assert client.post("/detect", data={"q": text}).status_code == 200
+
+
+def test_more_requests_than_allowed_are_asked_to_come_back(make_client: MakeClient, gated: GatedModel) -> None:
+    client = make_client(models=[gated.model], max_requests=2)
+    with ThreadPoolExecutor(2) as pool:
+        accepted = [pool.submit(client.post, "/translate", json=ONE) for _ in range(2)]
+        wait_until(lambda: service_of(client).counter.count == 2)
+        refused = client.post("/translate", json=ONE)
+        assert refused.status_code == 429
+        assert int(refused.headers["retry-after"]) >= 1
+        gated.gate.set()
+        assert [one.result().status_code for one in accepted] == [200, 200]
+    assert client.post("/translate", json=ONE).status_code == 200
+
+
+def test_the_search_stops_at_the_time_limit(make_client: MakeClient, endless_model: ServedModel) -> None:
+    client = make_client(models=[endless_model], timeout=0.5)
+    answer = client.post("/translate", json=ONE)
+    assert answer.status_code == 504
+    assert "0.5 seconds" in answer.json()["error"]
+    wait_until(lambda: n_batches(service_of(client)) == 1)
+    assert service_of(client).counter.count == 0
+
+
+def test_the_search_stops_when_the_client_disconnects(endless_model: ServedModel) -> None:
+    gated = GatedModel(endless_model)
+    gated.gate.set()
+    service = TranslationService([gated.model], Limits())
+    messages = iter([{"type": "http.request", "body": json.dumps(ONE).encode()}, {"type": "http.disconnect"}])
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/translate",
+        "headers": [(b"content-type", b"application/json")],
+        "query_string": b"",
+    }
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        message = next(messages)
+        if message["type"] == "http.disconnect":
+            while not gated.has_started.is_set():
+                await asyncio.sleep(0.01)
+        return message
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    asyncio.run(make_app(service)(scope, receive, send))
+    assert sent[0]["status"] == 499
+    wait_until(lambda: n_batches(service) == 1)
+    assert service.metrics.registry.get_sample_value("tmt_cancelled_total", {"reason": "disconnect"}) == 1
+    service.close()
+
+
+def test_a_request_that_ends_late_does_not_delay_the_others(make_client: MakeClient, gated: GatedModel) -> None:
+    client = make_client(models=[gated.model], timeout=0.3)
+    assert client.post("/translate", json=ONE).status_code == 504
+    gated.gate.set()
+    assert client.post("/translate", json=ONE).status_code == 200
+
+
+def test_api_keys_are_checked(make_client: MakeClient) -> None:
+    client = make_client(keys=["secret", "ключ"])
+    assert client.post("/translate", json=ONE).status_code == 401
+    assert client.post("/translate", json={**ONE, "api_key": "wrong"}).status_code == 403
+    assert client.post("/translate", json={**ONE, "api_key": "secret"}).status_code == 200
+    assert client.post("/translate", data={**ONE, "api_key": "ключ"}).status_code == 200
+    assert client.post("/translate", json=ONE, headers={"Authorization": "Bearer secret"}).status_code == 200
+    assert client.post("/translate", json=ONE, headers={"X-API-Key": "secret"}).status_code == 200
+    assert client.post("/detect", json={"q": "one"}).status_code == 401
+    stream = client.post("/translate_lines?source=en&target=de", content=b"one", headers={"Content-Type": "text/plain"})
+    assert stream.status_code == 401
+    assert client.get("/languages").status_code == 200
+    assert "secret" not in client.get("/metrics").text
+
+
+def test_key_files_may_have_comments_and_must_have_a_key(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("# team A\n\n first \nsecond\n", encoding="utf-8")
+    keys = ApiKeys.read(tmp_path / "keys")
+    keys.check("first")
+    keys.check("second")
+    (tmp_path / "empty").write_text("# none\n", encoding="utf-8")
+    with pytest.raises(UserError, match="has no key"):
+        ApiKeys.read(tmp_path / "empty")
+
+
+def test_only_named_origins_may_call_the_api(make_client: MakeClient) -> None:
+    client = make_client(cors=("https://example.org",))
+    allowed = client.post("/translate", json=ONE, headers={"Origin": "https://example.org"})
+    assert allowed.headers["access-control-allow-origin"] == "https://example.org"
+    other = client.post("/translate", json=ONE, headers={"Origin": "https://example.com"})
+    assert "access-control-allow-origin" not in other.headers
+    preflight = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type"}
+    assert client.options("/translate", headers={"Origin": "https://example.org", **preflight}).status_code == 200
+    assert client.options("/translate", headers={"Origin": "https://example.com", **preflight}).status_code == 400
+
+
+def test_a_server_that_stops_refuses_new_work(client: TestClient) -> None:
+    service_of(client).is_stopping = True
+    for answer in (client.post("/translate", json=ONE), client.post("/detect", json=ONE), client.get("/ready")):
+        assert answer.status_code == 503
+    assert client.get("/health").status_code == 200
+
+
+def test_text_is_logged_only_on_request(client: TestClient, capsys: pytest.CaptureFixture[str]) -> None:
+    client.post("/translate", json={**ONE, "q": "one\x1b two"})
+    assert capsys.readouterr().err == ""
+    service_of(client).log_text = True
+    client.post("/translate", json={**ONE, "q": "one\x1b two"})
+    assert "one\\x1b two" in capsys.readouterr().err

@@ -1,0 +1,83 @@
+"""Loading of models: language pairs, and new checkpoints while serving."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from transformer_mt import Translator
+from transformer_mt.errors import UserError
+from transformer_mt.runs.folder import RunFolder
+from transformer_mt.serving.directions import Direction, find_direction
+from transformer_mt.serving.models import ModelOptions, ServedModel, load_models
+
+OPTIONS = ModelOptions({"device": "cpu", "threads": 1}, {})
+ONE = {"q": "one two", "source": "en", "target": "de"}
+
+
+def test_one_language_pair_is_refused_twice(tiny_run: Path) -> None:
+    with pytest.raises(UserError, match="translates en-de, as"):
+        load_models([tiny_run, tiny_run], OPTIONS)
+
+
+def test_a_new_best_checkpoint_is_loaded_without_a_restart(run_copy: Path, make_client: Any) -> None:
+    model = ServedModel(run_copy, OPTIONS)
+    client: TestClient = make_client(models=[model])
+    before = client.get("/models").json()[0]["version"]
+    assert not model.reload(), "nothing has changed"
+    shutil.rmtree(RunFolder(run_copy).find_checkpoint("best").path)
+    assert model.reload()
+    assert client.get("/models").json()[0]["version"] != before
+    expected = Translator.load(run_copy, device="cpu", threads=1).translate(["one two"])
+    assert client.post("/translate", json=ONE).json()["translatedText"] == expected[0]
+
+
+def test_a_damaged_checkpoint_leaves_the_old_one_in_place(
+    run_copy: Path, make_client: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = ServedModel(run_copy, OPTIONS)
+    client: TestClient = make_client(models=[model])
+    expected = client.post("/translate", json=ONE).json()
+    best = RunFolder(run_copy).find_checkpoint("best").path
+    (best / "checkpoint.json").write_text("{", encoding="utf-8")
+    assert not model.reload()
+    assert "not reloaded" in capsys.readouterr().err
+    assert client.post("/translate", json=ONE).json() == expected
+
+
+@pytest.mark.slow
+def test_an_exported_model_is_served_like_its_run(tiny_run: Path, tmp_path: Path, tmt: Any, make_client: Any) -> None:
+    pytest.importorskip("ctranslate2")
+    assert tmt("export", tiny_run, "--to", "ctranslate2", "--output", tmp_path / "engine").returncode == 0
+    client: TestClient = make_client(models=load_models([tmp_path / "engine"], OPTIONS))
+    expected = tmt("translate", tmp_path / "engine", "--engine", "ctranslate2", "one two").stdout.strip("\n")
+    assert client.post("/translate", json=ONE).json()["translatedText"] == expected
+    answer = client.post("/translate", json={**ONE, "alternatives": 3, "confidence": True, "prefix": "eins"}).json()
+    assert answer["translatedText"].startswith("eins")
+    refused = client.post("/translate", json={**ONE, "alignment": True})
+    assert refused.status_code == 400
+    assert "alignment" in refused.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "tag", "expected"),
+    [
+        ("en", "de", None, Direction("en", "de", "2de")),
+        ("eng", "DEU", None, Direction("en", "de", "2de")),
+        ("en", "de", "formal", Direction("en", "de", "formal")),
+        ("en", "zh-Hant", None, Direction("en", "zh-Hant", "2zht")),
+        ("en", "zh", None, Direction("en", "zh-Hans", "2zhs")),
+        ("en", "fr", None, None),
+        ("en", "de", "2fr", None),
+    ],
+)
+def test_a_direction_is_found_by_its_languages_and_tag(
+    source: str, target: str, tag: str | None, expected: Direction | None
+) -> None:
+    pairs = [("de", "2de"), ("de", "formal"), ("zh-Hans", "2zhs"), ("zh-Hant", "2zht")]
+    known = [Direction("en", language, tag) for language, tag in pairs]
+    assert find_direction(known, source, target, tag) == expected

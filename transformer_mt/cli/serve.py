@@ -1,0 +1,51 @@
+"""`tmt serve`: translate over HTTP, for programs and in a web page."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import warnings
+
+from transformer_mt.cli.options import decoding_options, loading_options
+from transformer_mt.errors import UserError
+from transformer_mt.system.logging import log
+
+NEEDED = "serve: needs more packages: pip install starlette uvicorn prometheus-client (or transformer-mt[serve])"
+
+
+def run(args: argparse.Namespace) -> None:
+    """Run `tmt serve` until a signal ends it."""
+    try:
+        from transformer_mt.serving.app import make_app
+        from transformer_mt.serving.server import Address, Server
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] in ("starlette", "uvicorn", "prometheus_client"):
+            raise UserError(NEEDED) from None
+        raise
+    from transformer_mt.decoding.text_translator import TruncatedSourceWarning, UnknownWordWarning
+    from transformer_mt.serving.limits import ApiKeys, Limits
+    from transformer_mt.serving.models import ModelOptions, iterate_directions, load_models
+    from transformer_mt.serving.service import TranslationService
+
+    limits = Limits(args.max_characters, args.max_requests, args.timeout, args.max_connections)
+    keys = ApiKeys.read(args.api_keys) if args.api_keys else None
+    for category in (TruncatedSourceWarning, UnknownWordWarning):  # they concern the text of a client
+        warnings.simplefilter("ignore", category)
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # no message for each damaged request
+    options = ModelOptions(loading_options(args), decoding_options(args), args.split_sentences)
+    with Address(args.host, args.port).bind() as listener:
+        models = load_models(args.models, options)
+        service = TranslationService(
+            models,
+            limits,
+            keys,
+            window=args.batch_window / 1000,
+            max_batch_lines=args.batch_lines,
+            log_text=args.log_text,
+        )
+        for direction, model in iterate_directions(models):
+            log(f"{direction}: {model.path}, {model.loaded.version}")
+        app = make_app(service, args.cors or (), log_requests=args.log_requests)
+        host, port = listener.getsockname()[:2]
+        log(f"tmt serves at http://{f'[{host}]' if ':' in host else host}:{port}/ (Ctrl-C ends it)")
+        Server(app, service, listener, args.reload_every).run_until_stopped()

@@ -1,0 +1,68 @@
+"""Answers of the API from translated lines: texts, alternatives and segments."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from transformer_mt.data.tokenizers.tokenizer import Tokenizer
+from transformer_mt.decoding.alignment import target_word_indices
+from transformer_mt.decoding.paragraph_translator import TranslatedLine
+from transformer_mt.decoding.sentence_splitting import restore_spaces
+from transformer_mt.decoding.text_translator import Translation
+from transformer_mt.serving.requests import Segment
+
+
+def split_lines(text: str) -> list[str]:
+    """Return the lines of a text, as `tmt translate` reads them."""
+    return [line.removesuffix("\r") for line in text.split("\n")]
+
+
+def n_best_texts(lines: Sequence[TranslatedLine]) -> list[str]:
+    """Return the different translations of a text, the best first."""
+    joined = [[translation.text for translation in line.join()] for line in lines]
+    ranks = range(max(map(len, joined)))
+    texts = ("\n".join(line[min(rank, len(line) - 1)] for line in joined) for rank in ranks)
+    return list(dict.fromkeys(texts))
+
+
+def segments(
+    lines: Sequence[TranslatedLine], tokenizer: Tokenizer, *, alignment: bool, confidence: bool
+) -> list[Segment]:
+    """Return the parts of a text that were translated at once, with details of the best translation."""
+    found: list[Segment] = []
+    for number, line in enumerate(lines):
+        best = [n_best[0] for n_best in line.translations]
+        targets = restore_spaces(line.pieces, [one.text for one in best], line.splitter.tgt_lang)
+        starts = ["\n" if number else "", *[""] * (len(targets) - 1)]
+        for piece, translation, start, target in zip(line.pieces, best, starts, targets, strict=True):
+            found.append(
+                Segment(
+                    source=piece,
+                    target=start + target,
+                    alignment=translation.alignment if alignment else None,
+                    confidence=_probability(translation.score_per_token) if confidence else None,
+                    words=word_confidences(tokenizer, translation) if confidence else None,
+                )
+            )
+    return found
+
+
+def word_confidences(tokenizer: Tokenizer, translation: Translation) -> list[float]:
+    """Return the geometric mean of the token probabilities of each word, EOS left out."""
+    ids = [tokenizer.backend.token_to_id(token) for token in translation.tokens]
+    scores: list[list[float]] = [[] for _ in translation.text.split()]
+    pairs = zip(
+        target_word_indices(tokenizer, [tokenizer.pad_id if i is None else i for i in ids]),
+        translation.token_scores,
+        strict=False,
+    )
+    for word, score in pairs:
+        if word < len(scores):
+            scores[word].append(score)
+    return [_probability(sum(word) / max(1, len(word))) for word in scores]
+
+
+def _probability(log_probability: float) -> float:
+    """Return a probability with four decimals; 0 if the model's output was NaN."""
+    return 0.0 if math.isnan(log_probability) else round(min(1.0, math.exp(log_probability)), 4)

@@ -1,0 +1,88 @@
+"""Limits of the server, API keys, and errors that become JSON answers."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+from transformer_mt.errors import UserError
+
+BYTES_PER_CHARACTER = 12  # of a character outside of the basic plane, as \\uXXXX\\uXXXX or in a form
+BODY_OVERHEAD = 65536  # bytes of a request beside its text
+MAX_TEXTS = 1000  # elements of the list q
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one client, and all together, may use."""
+
+    max_characters: int = 10_000
+    """Characters of a request, and of a line of a stream."""
+    max_requests: int = 128
+    """Requests that are translated or wait."""
+    timeout: float = 60.0
+    """Seconds for the translation of a request."""
+    max_connections: int = 1000
+    """Open connections."""
+
+    @property
+    def max_body_bytes(self) -> int:
+        """Size of the largest request body."""
+        return BODY_OVERHEAD + BYTES_PER_CHARACTER * self.max_characters
+
+
+class ApiError(Exception):
+    """A request that is refused with an HTTP status and a message."""
+
+    def __init__(self, status: int, message: str, headers: dict[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.status, self.message, self.headers = status, message, headers or {}
+
+
+class RequestCounter:
+    """Number of requests in flight. The event loop alone uses it."""
+
+    def __init__(self, maximum: int) -> None:
+        self.maximum, self.count = maximum, 0
+
+    @contextmanager
+    def admit(self) -> Generator[None]:
+        """Count a request while it runs. Raises `ApiError` with status 429 if there are too many."""
+        if self.count >= self.maximum:
+            raise ApiError(429, "too many requests at the same time; try again soon", {"Retry-After": "1"})
+        self.count += 1
+        try:
+            yield
+        finally:
+            self.count -= 1
+
+
+class ApiKeys:
+    """Keys that give access. Only their hashes are kept, and the time of a comparison says nothing about them."""
+
+    def __init__(self, keys: list[str]) -> None:
+        self._hashes = [sha256(key.encode()).digest() for key in keys]
+
+    @classmethod
+    def read(cls, path: Path) -> ApiKeys:
+        """Read a file with one key per line. Lines that start with # are comments."""
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except UnicodeDecodeError:
+            raise UserError(f"{path}: not UTF-8 text; write one key per line") from None
+        keys = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+        if not keys:
+            raise UserError(f"{path}: has no key; write one per line")
+        return cls(keys)
+
+    def check(self, key: str | None) -> None:
+        """Raise `ApiError` unless the key is known."""
+        if not key:
+            raise ApiError(401, "an API key is needed: pass api_key", {"WWW-Authenticate": "Bearer"})
+        given = sha256(key.encode("utf-8", "surrogatepass")).digest()
+        if not sum(hmac.compare_digest(given, known) for known in self._hashes):  # compares with all of them
+            raise ApiError(403, "the API key is not valid")

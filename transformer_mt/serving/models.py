@@ -1,0 +1,197 @@
+"""The models of the server: loading of runs and exported folders, language pairs, and reloading."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from transformer_mt.decoding.paragraph_translator import ParagraphTranslator, TranslatedLine
+from transformer_mt.decoding.paragraphs import SplitWhen
+from transformer_mt.decoding.provenance import ModelProvenance
+from transformer_mt.decoding.text_translator import TextTranslator
+from transformer_mt.decoding.translator import Translator
+from transformer_mt.errors import UserError
+from transformer_mt.runs.folder import EXPORT, RunFolder
+from transformer_mt.runs.manifest import CorruptFileError
+from transformer_mt.serving.batching import DecodingOptions
+from transformer_mt.serving.directions import Direction
+from transformer_mt.system.logging import log
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """Options of `tmt serve` that apply to all models."""
+
+    loading: Mapping[str, Any]
+    """Checkpoint, device, threads and precision, as far as they are given."""
+    decoding: Mapping[str, Any]
+    """Keys of the section `decoding`."""
+    split_sentences: SplitWhen = "long"
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """One checkpoint in memory, with a translator for each of its directions."""
+
+    version: str
+    """Checkpoint with the checksum of its weights."""
+    translators: Mapping[Direction, ParagraphTranslator]
+    has_alignments: bool
+
+    @property
+    def max_alternatives(self) -> int:
+        """Translations that the search can return beside the best one."""
+        config = self._translator.config
+        return 0 if config.sample else config.beam - 1
+
+    @property
+    def _translator(self) -> TextTranslator:
+        return next(iter(self.translators.values())).translator
+
+    def translate(
+        self,
+        options: DecodingOptions,
+        lines: Sequence[str],
+        prefixes: Sequence[str],
+        numbers: Sequence[int],
+        is_cancelled: Callable[[int], bool],
+    ) -> list[TranslatedLine]:
+        """Translate a batch of lines, each with up to `n_best` translations."""
+        paragraphs = self.translators[options.direction]
+        if options.n_best != paragraphs.translator.config.n_best:
+            paragraphs = replace(paragraphs, translator=paragraphs.translator.with_options({"n_best": options.n_best}))
+        return paragraphs.translate(lines, prefixes, numbers, alignments=options.alignments, is_cancelled=is_cancelled)
+
+
+class ServedModel:
+    """A model that is replaced when its folder has a new checkpoint."""
+
+    def __init__(self, path: Path, options: ModelOptions) -> None:
+        """Load the model. Raises `UserError` if that is impossible."""
+        self.path, self.options = path, options
+        self._lock = threading.Lock()  # one reload at a time
+        self._source = self._source_version()
+        self.loaded = _load(path, options)
+
+    @property
+    def directions(self) -> tuple[Direction, ...]:
+        """The language pairs of the model."""
+        return tuple(self.loaded.translators)
+
+    def translate(
+        self,
+        options: DecodingOptions,
+        lines: Sequence[str],
+        prefixes: Sequence[str],
+        numbers: Sequence[int],
+        is_cancelled: Callable[[int], bool],
+    ) -> list[TranslatedLine]:
+        """Translate a batch with the checkpoint that is loaded now."""
+        return self.loaded.translate(options, lines, prefixes, numbers, is_cancelled)
+
+    def reload(self) -> bool:
+        """Load the folder again if its checkpoint has changed. Return whether it had.
+
+        The old checkpoint stays if the new one cannot be read, or has other language pairs.
+        """
+        with self._lock:
+            try:
+                source = self._source_version()
+                if source == self._source:
+                    return False
+                loaded = _load(self.path, self.options)
+            except (UserError, OSError) as error:
+                log(f"tmt: not reloaded: {error}")
+                return False
+            if [*loaded.translators] != [*self.loaded.translators]:
+                log(f"tmt: not reloaded: {self.path} has other language pairs now; restart the server")
+                return False
+            self._source, self.loaded = source, loaded
+        log(f"tmt: reloaded {self.path}: {loaded.version}")
+        return True
+
+    def _source_version(self) -> str:
+        """Return a text that changes when the folder has another checkpoint."""
+        if not RunFolder(self.path).exists() and (self.path / EXPORT).exists():
+            return sha256((self.path / EXPORT).read_bytes()).hexdigest()
+        try:
+            info = RunFolder.open(self.path).find_checkpoint(self.options.loading.get("checkpoint", "best"))
+        except CorruptFileError as error:
+            raise UserError(str(error)) from None
+        return f"{info.step} {sorted((name, file['sha256']) for name, file in info.files.items())}"
+
+
+def load_models(paths: Sequence[Path], options: ModelOptions) -> list[ServedModel]:
+    """Load the models of several folders. Raises `UserError` if two have the same language pair and tag."""
+    models: list[ServedModel] = []
+    owners: dict[Direction, Path] = {}
+    for path in paths:
+        model = ServedModel(path, options)
+        for direction in model.directions:
+            if direction in owners:
+                raise UserError(
+                    f"{path}: translates {direction}, as {owners[direction]} does; leave out one of them, or select a "
+                    "tag with --tag"
+                )
+            owners[direction] = path
+        models.append(model)
+    return models
+
+
+def _load(path: Path, options: ModelOptions) -> LoadedModel:
+    if not RunFolder(path).exists() and (path / EXPORT).exists():
+        return _load_ctranslate2(path, options)
+    translator = Translator.load(path, **options.loading, **options.decoding)
+    data = translator.members[0].data
+    tag = translator.config.tag
+    tags = [tag] if tag is not None else [*([] if data.needs_tag else [None]), *data.tags]
+    directions = [Direction(*data.languages_of(tag), tag) for tag in tags]
+    provenance = ModelProvenance.of_translator(translator)
+    return _loaded_model(translator, provenance, directions, options, has_alignments=True)
+
+
+def _load_ctranslate2(path: Path, options: ModelOptions) -> LoadedModel:
+    try:
+        from transformer_mt.export import ctranslate2_metadata, ctranslate2_translator
+    except ImportError:
+        raise UserError(f"{path}: needs one more package: pip install ctranslate2") from None
+    translator = ctranslate2_translator.CTranslate2Translator.load(path, **options.loading, **options.decoding)
+    provenance = ctranslate2_metadata.read_provenance(path, translator.engine.compute_type)
+    tag = translator.config.tag
+    tokenizers = translator.tokenizers
+    if tokenizers.needs_tag and tag is None:
+        raise UserError(
+            f"{path}: does not record the languages of its tags; choose one with --tag, or serve the run itself"
+        )
+    directions = [Direction(provenance.src_lang, provenance.tgt_lang, tag)]
+    return _loaded_model(translator, provenance, directions, options, has_alignments=False)
+
+
+def _loaded_model(
+    translator: TextTranslator,
+    provenance: ModelProvenance,
+    directions: Sequence[Direction],
+    options: ModelOptions,
+    *,
+    has_alignments: bool,
+) -> LoadedModel:
+    def make(direction: Direction) -> ParagraphTranslator:
+        return ParagraphTranslator.make(
+            translator.with_options({"tag": direction.tag}),
+            replace(provenance, src_lang=direction.source, tgt_lang=direction.target),
+            options.split_sentences,
+        )
+
+    version = f"checkpoint {provenance.identity['checkpoint']}"
+    return LoadedModel(version, {direction: make(direction) for direction in directions}, has_alignments)
+
+
+def iterate_directions(models: Sequence[ServedModel]) -> Iterator[tuple[Direction, ServedModel]]:
+    """Yield each direction with its model."""
+    for model in models:
+        for direction in model.directions:
+            yield direction, model

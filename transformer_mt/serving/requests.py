@@ -1,0 +1,125 @@
+"""Requests and answers of the HTTP API, as pydantic models. `/openapi.json` is made from them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from transformer_mt.serving.limits import MAX_TEXTS
+
+Text = Annotated[str, StringConstraints(strict=True)]
+MAX_ALTERNATIVES = 100  # the beam of a model is the narrower limit
+
+
+class ApiModel(BaseModel):
+    """Base class. Fields have the names of LibreTranslate's API in JSON."""
+
+    model_config = ConfigDict(frozen=True, serialize_by_alias=True)
+
+
+class TranslateRequest(ApiModel):
+    """Text to translate. Unknown fields are ignored, as LibreTranslate does."""
+
+    q: Text | Annotated[list[Text], Field(max_length=MAX_TEXTS)] = Field(
+        description="a text, or a list of texts", examples=["The old dog sleeps."]
+    )
+    source: str = Field(description="language code, or auto", examples=["en"])
+    target: str = Field(description="language code", examples=["de"])
+    format: Literal["text"] = Field(default="text", description="only text")
+    alternatives: int = Field(
+        default=0, ge=0, le=MAX_ALTERNATIVES, description="number of other translations; at most the beam size - 1"
+    )
+    api_key: str | None = Field(default=None, description="needed if the server has keys")
+    tag: str | None = Field(default=None, description="tag of the model, if one language pair has several")
+    prefix: Text = Field(default="", description="the translation starts with this text; for a text of one line")
+    alignment: bool = Field(default=False, description="add segments with the word alignment")
+    confidence: bool = Field(default=False, description="add segments with probabilities of the words")
+
+    def texts(self) -> list[str]:
+        """Return the texts as a list."""
+        return [self.q] if isinstance(self.q, str) else self.q
+
+
+class DetectRequest(ApiModel):
+    """Text whose language is wanted."""
+
+    q: Text | list[Text] = Field(description="a text, or a list of texts that are detected together")
+    api_key: str | None = Field(default=None, description="needed if the server has keys")
+
+
+class DetectedLanguage(ApiModel):
+    """A language with its probability."""
+
+    language: str = Field(description="language code")
+    confidence: float = Field(description="probability in per cent", ge=0, le=100)
+
+
+class Segment(ApiModel):
+    """A part of a text that was translated at once. The targets of all segments together are the translation."""
+
+    source: str
+    target: str = Field(description="translation, with the white space before it")
+    alignment: list[tuple[int, int]] | None = Field(
+        default=None, description="pairs of a source word and a target word, counted from 0 in the segment"
+    )
+    confidence: float | None = Field(default=None, description="geometric mean of the token probabilities")
+    words: list[float] | None = Field(default=None, description="the same mean for each word of the target")
+
+
+class TranslateAnswer(ApiModel):
+    """Translations: lists if `q` is a list."""
+
+    translated_text: str | list[str] = Field(alias="translatedText")
+    alternatives: list[str] | list[list[str]] | None = Field(default=None, description="if requested")
+    detected_language: DetectedLanguage | list[DetectedLanguage] | None = Field(
+        default=None, alias="detectedLanguage", description="if the source is auto"
+    )
+    segments: list[Segment] | list[list[Segment]] | None = Field(
+        default=None, description="if alignment or confidence is requested"
+    )
+
+
+class Language(ApiModel):
+    """A source language with its targets."""
+
+    code: str
+    name: str
+    targets: list[str]
+
+
+class ServedDirection(ApiModel):
+    """A language pair that the server translates."""
+
+    source: str
+    target: str
+    tag: str | None
+    model: str = Field(description="name of the folder")
+    version: str = Field(description="checkpoint with a checksum")
+    alignments: bool
+    max_alternatives: int = Field(alias="maxAlternatives")
+
+
+class Status(ApiModel):
+    """State of the server."""
+
+    status: Literal["ok", "stopping"]
+
+
+class ErrorAnswer(ApiModel):
+    """Reason for which a request was refused."""
+
+    error: str
+
+
+class TranslatedStreamLine(ApiModel):
+    """A line of the NDJSON stream: a translation, or an error."""
+
+    translated_text: str | None = Field(default=None, alias="translatedText")
+    error: str | None = None
+
+
+class StreamLine(ApiModel):
+    """A line of the NDJSON stream that is sent."""
+
+    q: Text = Field(description="one line of text")

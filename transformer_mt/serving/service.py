@@ -1,0 +1,254 @@
+"""The service that the HTTP routes call: it finds the model, translates within the limits, and detects languages."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
+
+from transformer_mt.data.language_detection import LanguageDetector
+from transformer_mt.data.language_names import language_name
+from transformer_mt.data.languages import primary_language
+from transformer_mt.decoding.paragraph_translator import TranslatedLine
+from transformer_mt.errors import UserError
+from transformer_mt.serving.answers import n_best_texts, segments, split_lines
+from transformer_mt.serving.batching import BatchingWorker, DecodingOptions, Job
+from transformer_mt.serving.directions import Direction, find_direction, is_same_language
+from transformer_mt.serving.limits import ApiError, ApiKeys, Limits, RequestCounter
+from transformer_mt.serving.metrics import Metrics
+from transformer_mt.serving.models import ServedModel, iterate_directions
+from transformer_mt.serving.requests import (
+    DetectedLanguage,
+    Language,
+    Segment,
+    ServedDirection,
+    TranslateAnswer,
+    TranslateRequest,
+)
+from transformer_mt.system.logging import log
+
+Wait = Callable[[], Awaitable[None]]
+DETECTED_CHARACTERS = 2000  # of a text, for the detection of its language
+
+
+class Route(NamedTuple):
+    """The direction of a text, with the model and the thread that translate it."""
+
+    direction: Direction
+    model: ServedModel
+    worker: BatchingWorker
+
+
+class TranslationService:
+    """The models of the server, each with its worker thread."""
+
+    def __init__(
+        self,
+        models: Sequence[ServedModel],
+        limits: Limits,
+        keys: ApiKeys | None = None,
+        *,
+        window: float = 0.003,
+        max_batch_lines: int = 64,
+        log_text: bool = False,
+    ) -> None:
+        self.limits, self.keys, self.log_text = limits, keys, log_text
+        self.metrics = Metrics()
+        self.counter = RequestCounter(limits.max_requests)
+        self.metrics.in_flight.set_function(lambda: self.counter.count)
+        self.is_stopping = False
+        self.models = models
+        self._routes: dict[Direction, Route] = {}
+        self._workers: list[BatchingWorker] = []
+        for model in models:
+            worker = BatchingWorker(
+                model.translate, window=window, max_lines=max_batch_lines, observe=self.metrics.observe_batch
+            )
+            self._workers.append(worker)
+            self._routes |= {direction: Route(direction, model, worker) for direction in model.directions}
+
+    def close(self) -> None:
+        """End the worker threads, after they have finished all jobs."""
+        for worker in self._workers:
+            worker.stop()
+
+    def reload(self) -> None:
+        """Load new checkpoints. Requests continue with the old ones meanwhile."""
+        for model in self.models:
+            if model.reload():
+                self.metrics.reloads.inc()
+
+    def check_stopping(self) -> None:
+        """Raise `ApiError` while the server stops."""
+        if self.is_stopping:
+            raise ApiError(503, "the server is stopping", {"Connection": "close", "Retry-After": "5"})
+
+    def check_key(self, key: str | None) -> None:
+        """Raise `ApiError` unless the key is valid, or the server has no keys."""
+        if self.keys is not None:
+            self.keys.check(key)
+
+    # --- languages ----------------------------------------------------------------------------------------------------
+
+    def languages(self) -> list[Language]:
+        """Return the source languages, in the order of the models."""
+        targets: dict[str, list[str]] = {}
+        for direction in self._routes:
+            known = targets.setdefault(direction.source, [])
+            if direction.target not in known:
+                known.append(direction.target)
+        return [Language(code=code, name=language_name(code), targets=known) for code, known in targets.items()]
+
+    def directions(self) -> list[ServedDirection]:
+        """Return the language pairs with their models."""
+        return [
+            ServedDirection(
+                source=direction.source,
+                target=direction.target,
+                tag=direction.tag,
+                model=model.path.resolve().name,
+                version=model.loaded.version,
+                alignments=model.loaded.has_alignments,
+                maxAlternatives=model.loaded.max_alternatives,
+            )
+            for direction, model in iterate_directions(self.models)
+        ]
+
+    def detect(self, text: str) -> list[DetectedLanguage]:
+        """Return the likely languages of a text, the most likely first."""
+        ranking = LanguageDetector.load().rank(text[:DETECTED_CHARACTERS])
+        likely = [(code, round(100 * probability, 1)) for code, probability in ranking[:5]]
+        return [DetectedLanguage(language=code, confidence=value) for code, value in likely if value >= 1]
+
+    def detect_source(self, text: str, target: str) -> DetectedLanguage:
+        """Return the most likely language of a text among those that a model translates to `target`."""
+        known = [one.source for one in self._routes if is_same_language(target, one.target)]
+        if not known:
+            raise ApiError(400, f"target: no model translates to {_shown(target)}; see /languages")
+        ranking = dict(LanguageDetector.load().rank(text[:DETECTED_CHARACTERS]))
+        best = max(known, key=lambda code: ranking.get(primary_language(code), 0.0))
+        probability = ranking.get(primary_language(best), 0.0)
+        return DetectedLanguage(language=best, confidence=round(100 * min(1.0, probability), 1))
+
+    def find_route(self, source: str, target: str, tag: str | None = None) -> Route:
+        """Return the route of a language pair. Raises `ApiError` if there is none."""
+        direction = find_direction(self._routes, source, target, tag)
+        if direction is None:
+            with_tag = "" if tag is None else f" with tag {_shown(tag)}"
+            pair = f"{_shown(source)} to {_shown(target)}"
+            raise ApiError(400, f"no model translates {pair}{with_tag}; see /languages")
+        return self._routes[direction]
+
+    # --- translation --------------------------------------------------------------------------------------------------
+
+    async def translate(self, request: TranslateRequest, wait_until_disconnected: Wait) -> TranslateAnswer:
+        """Answer a request. Its search stops at the time limit, or when `wait_until_disconnected` returns."""
+        texts = request.texts()
+        self._check_texts(request, texts)
+        with self.counter.admit():
+            detected = None
+            if request.source == "auto":
+                found = (asyncio.to_thread(self.detect_source, text, request.target) for text in texts)
+                detected = await asyncio.gather(*found)
+            sources = [request.source] * len(texts) if detected is None else [one.language for one in detected]
+            routes = [self.find_route(source, request.target, request.tag) for source in sources]
+            self._check_options(request, texts, routes)
+            jobs = [self._make_job(text, route, request) for text, route in zip(texts, routes, strict=True)]
+            lines = await self.run(jobs, routes, wait_until_disconnected)
+        answer = self._make_answer(request, lines, routes, detected)
+        if self.log_text:
+            log(f"tmt: {request.source}-{request.target}: {request.q!r} -> {answer.translated_text!r}")
+        return answer
+
+    async def run(
+        self, jobs: Sequence[Job], routes: Sequence[Route], wait_until_disconnected: Wait | None = None
+    ) -> list[list[TranslatedLine]]:
+        """Run jobs within the time limit. Raises `ApiError` if that fails, and then stops their search."""
+        for job, route in zip(jobs, routes, strict=True):
+            self.metrics.characters.labels(str(route.direction)).inc(sum(map(len, job.lines)))
+            route.worker.submit(job)
+        results = asyncio.ensure_future(_results_of(jobs))
+        gone = None if wait_until_disconnected is None else asyncio.ensure_future(wait_until_disconnected())
+        waited = [results] if gone is None else [results, gone]
+        try:
+            await asyncio.wait(waited, timeout=self.limits.timeout, return_when=asyncio.FIRST_COMPLETED)
+            if results.done():
+                return results.result()
+            reason = "time" if gone is None or not gone.done() else "disconnect"
+            self.metrics.cancelled.labels(reason).inc()
+            if reason == "disconnect":
+                raise ApiError(499, "the client has closed the connection")
+            raise ApiError(504, f"the translation took more than {self.limits.timeout:g} seconds; send less text")
+        except UserError as error:
+            raise ApiError(400, str(error)) from None
+        finally:
+            for job in jobs:
+                job.cancel()
+            for future in waited:
+                future.cancel()
+
+    def _check_texts(self, request: TranslateRequest, texts: Sequence[str]) -> None:
+        check_text(texts, self.limits)
+        if not any(text.strip() for text in texts):
+            raise ApiError(400, "q: there is no text to translate")
+        if request.prefix.strip() and (len(texts) > 1 or "\n" in texts[0].strip("\n")):
+            raise ApiError(400, "prefix: q must be one text of one line")
+        check_text([request.prefix], self.limits)
+
+    @staticmethod
+    def _check_options(request: TranslateRequest, texts: Sequence[str], routes: Sequence[Route]) -> None:
+        if request.alignment and not all(route.model.loaded.has_alignments for route in routes):
+            raise ApiError(400, "alignment: a CTranslate2 model has none; serve the run itself")
+        if request.prefix.strip():
+            splitter = routes[0].model.loaded.translators[routes[0].direction].splitter
+            if splitter.count_tokens(texts)[0] > splitter.max_tokens:
+                raise ApiError(400, "prefix: the text is too long to be translated at once; send one sentence")
+
+    @staticmethod
+    def _make_job(text: str, route: Route, request: TranslateRequest) -> Job:
+        n_best = 1 + min(request.alternatives, route.model.loaded.max_alternatives)
+        options = DecodingOptions(route.direction, n_best, request.alignment)
+        return Job(options, split_lines(text.strip("\n") if request.prefix else text), request.prefix)
+
+    @staticmethod
+    def _make_answer(
+        request: TranslateRequest,
+        lines: Sequence[Sequence[TranslatedLine]],
+        routes: Sequence[Route],
+        detected: list[DetectedLanguage] | None,
+    ) -> TranslateAnswer:
+        texts = [n_best_texts(each) for each in lines]
+        best, others = [n_best[0] for n_best in texts], [n_best[1:] for n_best in texts]
+        parts: list[list[Segment]] = []
+        if request.alignment or request.confidence:
+            for each, route in zip(lines, routes, strict=True):
+                tokenizer = route.model.loaded.translators[route.direction].translator.tokenizers.tgt
+                parts.append(segments(each, tokenizer, alignment=request.alignment, confidence=request.confidence))
+        is_list = isinstance(request.q, list)
+        return TranslateAnswer(
+            translatedText=best if is_list else best[0],
+            alternatives=None if not request.alternatives else others if is_list else others[0],
+            detectedLanguage=None if detected is None else detected if is_list else detected[0],
+            segments=None if not parts else parts if is_list else parts[0],
+        )
+
+
+async def _results_of(jobs: Sequence[Job]) -> list[list[TranslatedLine]]:
+    return await asyncio.gather(*(asyncio.wrap_future(job.future) for job in jobs))
+
+
+def check_text(texts: Sequence[str], limits: Limits) -> None:
+    """Raise `ApiError` for text that is too long, or that is not Unicode text."""
+    n_characters = sum(map(len, texts))
+    if n_characters > limits.max_characters:
+        raise ApiError(413, f"q: has {n_characters:,} characters; at most {limits.max_characters:,} are translated")
+    try:
+        for text in texts:
+            text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise ApiError(400, "q: contains half of a surrogate pair; send valid Unicode text") from None
+
+
+def _shown(code: str) -> str:
+    """Return a code of a request for a message: short, without control characters."""
+    return ascii(code[:20])[1:-1]
