@@ -34,6 +34,7 @@ from transformer_mt.cli.translation_parsers import (
     add_calibrate,
     add_compare,
     add_evaluate,
+    add_explain,
     add_score,
     add_translate,
 )
@@ -227,6 +228,12 @@ COMMANDS = (
         add_translate,
         "translate text from arguments, a file, standard input or a prompt",
         "tmt translate runs/mine --input big.en --output big.de --resume",
+    ),
+    Command(
+        "explain",
+        add_explain,
+        "show how a sentence is translated: alternatives, attention, search, effect of each source word",
+        'tmt explain runs/mine "A dog is running." --html dog.html',
     ),
     Command(
         "calibrate",

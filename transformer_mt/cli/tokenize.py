@@ -15,6 +15,7 @@ from transformer_mt.cli.table import print_text
 from transformer_mt.config.root import Config
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.pipeline import data
+from transformer_mt.system.display import label_piece
 
 MAX_EXAMPLES = 3  # lines that are printed because decoding does not restore them
 
@@ -59,12 +60,7 @@ def _tokenizer(tokenizers: TokenizerPair, side: str | None) -> Tokenizer:
 def show(tokenizer: Tokenizer, line: str) -> tuple[str, str]:
     """Return the tokens of a line, with spaces shown as ▁, and their ids."""
     (ids,) = tokenizer.encode([line])
-    return " ".join(_visible(token) for token in tokenizer.tokens(ids)), " ".join(map(str, ids))
-
-
-def _visible(token: str) -> str:
-    shown = (char if char.isprintable() else char.encode("unicode_escape").decode() for char in token)
-    return "".join(shown).replace(" ", "▁")
+    return " ".join(map(label_piece, tokenizer.tokens(ids))), " ".join(map(str, ids))
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""The options of the commands that translate and score: translate, calibrate, score, evaluate and compare."""
+"""The options of the commands that translate and score: translate, explain, calibrate and others."""
 
 from __future__ import annotations
 
@@ -52,6 +52,24 @@ def add_translate(parser: argparse.ArgumentParser) -> None:
 
     add_search(parser)
     add_sampling(parser, "sample --n-best translations")
+
+
+def add_explain(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `tmt explain`."""
+    parser.description = (
+        "Translate one sentence by beam search, and show how: probabilities, alternatives and entropy of each piece, "
+        "word alignment, attention, the candidates of the search, and the effect of each source word. "
+        "The model runs once more for each source word that is left out."
+    )
+    add = parser.add_argument
+    add("run", type=Path, metavar="RUN", help="a run folder")
+    add("text", help="one sentence")
+    help = "compare with this translation: its probabilities, and where the search left it"
+    add("--reference", metavar="R", help=help)
+    add_json(parser)
+    add("--html", type=Path, metavar="F", help="also write one HTML page without external files")
+    add_loading(parser)
+    add_search(parser)
 
 
 def add_calibrate(parser: argparse.ArgumentParser) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 from transformer_mt.data.batches import collate_pairs
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer
+from transformer_mt.decoding.beam_search import Hypothesis
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.model.attention_weights import AttentionWeights, attention_weights
@@ -51,12 +52,16 @@ class AttentionMaps(NamedTuple):
 
 def translate_with_attention(translator: Translator, text: str) -> AttentionMaps:
     """Translate a text, then run the model once on both to record the attention weights."""
+    (source,) = translator.encode([text], lines=[1])
+    return attend(translator, source, translator.translate_ids([source], translator.config)[0][0])
+
+
+def attend(translator: Translator, source: list[int], hypothesis: Hypothesis) -> AttentionMaps:
+    """Run the model once on a source and its translation to record the attention weights."""
     model, tokenizers = translator.model, translator.tokenizers
-    source = translator.encode([text], lines=[1])
-    hypothesis = translator.translate_ids(source, translator.config)[0][0]
     has_eos = hypothesis.finished or not hypothesis.ids  # a NaN model returns nothing: draw EOS at least
     tgt_out = hypothesis.ids + [tokenizers.tgt.eos_id] * has_eos
-    batch = collate_pairs(source, [tgt_out[:-1]], tokenizers).to(model.output.weight.device)
+    batch = collate_pairs([source], [tgt_out[:-1]], tokenizers).to(model.output.weight.device)
     return AttentionMaps(
         src=token_texts(tokenizers.src, cast(list[int], batch.src[0].tolist())),
         tgt_in=token_texts(tokenizers.tgt, cast(list[int], batch.tgt_in[0].tolist())),
@@ -68,9 +73,19 @@ def translate_with_attention(translator: Translator, text: str) -> AttentionMaps
 def token_texts(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
     """Return the text that each id adds, or its vocabulary entry if it adds no whole character."""
     texts = tokenizer.decode([ids[:end] for end in range(len(ids) + 1)])
-    added = [after[len(before) :] if after.startswith(before) else "" for before, after in pairwise(texts)]
     entries = tokenizer.tokens(ids)
-    return [text if text and "\ufffd" not in text else entry for text, entry in zip(added, entries, strict=True)]
+    return [_added_text(*pair, entry) for pair, entry in zip(pairwise(texts), entries, strict=True)]
+
+
+def continuation_texts(tokenizer: Tokenizer, prefix: list[int], ids: list[int]) -> list[str]:
+    """Return the text that each id adds to a prefix, or its vocabulary entry if it adds no whole character."""
+    before, *texts = tokenizer.decode([prefix, *([*prefix, i] for i in ids)])
+    return [_added_text(before, after, entry) for after, entry in zip(texts, tokenizer.tokens(ids), strict=True)]
+
+
+def _added_text(before: str, after: str, entry: str) -> str:
+    added = after[len(before) :] if after.startswith(before) else ""
+    return added if added and "\ufffd" not in added else entry
 
 
 def _indices(option: str, number: int | None, count: int) -> Sequence[int]:

@@ -6,17 +6,17 @@ import copy
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 
 from transformer_mt.data.batches import collate_sources
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.alignment import WordAlignment, align
-from transformer_mt.decoding.beam_search import BeamState, Hypothesis, beam_candidates, beam_search
+from transformer_mt.decoding.beam_search import BeamState, ChooseCandidates, Hypothesis, beam_candidates, beam_search
 from transformer_mt.decoding.confidence import Calibration, read_calibration
 from transformer_mt.decoding.config import DecodingConfig
-from transformer_mt.decoding.ensemble import Ensemble
+from transformer_mt.decoding.ensemble import Ensemble, EnsembleCache
 from transformer_mt.decoding.loading import Member, load_members, prepare_for_inference
 from transformer_mt.decoding.logits_processors import (
     ForcedPrefix,
@@ -36,6 +36,15 @@ from transformer_mt.system.device import configure_process, resolve_machine
 
 ALIGNMENT_BATCH_TOKENS = 4096  # padded tokens per batch while attention weights are kept
 CPU_SCORING_BATCH_TOKENS = 2048  # padded target tokens per batch of given translations on a CPU
+
+
+class Search(NamedTuple):
+    """The state and the parts of a search that has not started."""
+
+    cache: EnsembleCache
+    beams: BeamState
+    choose_candidates: ChooseCandidates
+    processors: list[LogitsProcessor]
 
 
 class Translator(TextTranslator):
@@ -121,6 +130,17 @@ class Translator(TextTranslator):
         `lines` seed the sampling, by default 1, 2, ... The search of a source ends at the position after the one at
         which `is_cancelled` becomes true for its index; then its hypotheses are incomplete.
         """
+        return beam_search(self.ensemble.step, *self.set_up_search(sources, config, lines, prefixes, is_cancelled))
+
+    def set_up_search(
+        self,
+        sources: list[list[int]],
+        config: DecodingConfig,
+        lines: Sequence[int] | None = None,
+        prefixes: list[list[int]] | None = None,
+        is_cancelled: Callable[[int], bool] | None = None,
+    ) -> Search:
+        """Encode a batch of sources, and return the search for their translations."""
         device, tokenizer = self.ensemble.device, self.tokenizers.tgt
         max_lengths = [config.max_target_tokens(len(ids)) for ids in sources]
         processors: list[LogitsProcessor] = [MinLength(config.min_length, tokenizer.eos_id)]
@@ -145,7 +165,7 @@ class Translator(TextTranslator):
             config.length_normalise,
         )
         cache = self.ensemble.start(collate_sources(sources, self.tokenizers).to(device))
-        return beam_search(self.ensemble.step, cache, beams, choose_candidates, processors)
+        return Search(cache, beams, choose_candidates, processors)
 
     def target_log_probs(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
         """Return the log-probabilities of the tokens of given translations and of EOS."""

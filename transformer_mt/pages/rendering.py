@@ -1,4 +1,7 @@
-"""Self-contained HTML pages from the templates of this package, without scripts and external files."""
+"""Self-contained HTML pages from the templates of this package, without external files.
+
+Only the page of `tmt explain` has a script, and it can be read without it.
+"""
 
 from __future__ import annotations
 

@@ -30,6 +30,11 @@ def make_visible(text: str, *, keep: str = "") -> str:
     )
 
 
+def label_piece(text: str) -> str:
+    """Return a token for display, with ▁ for spaces and escapes for control characters."""
+    return make_visible(text.replace(" ", "▁"))
+
+
 def cut_list(entries: Sequence[str]) -> list[str]:
     """Return the first entries of a list, and how many there are in total if there are more."""
     more = [f"... {len(entries):,} in total"] if len(entries) > MAX_LISTED else []

@@ -1,0 +1,94 @@
+"""`tmt explain` with the tiny run: text of 80 columns, JSON, and one HTML page."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from helpers import Tmt, assert_succeeded, assert_user_error, parse_page
+
+from transformer_mt import Translator
+
+SENTENCE = "one two three"
+HOSTILE = "one </script><b>&\"' two\t\x1b[31m \u202e"
+
+
+def test_text_has_all_sections_in_80_columns(tiny_run: Path, tmt: Tmt) -> None:
+    long = " ".join(["one two three four five"] * 6)
+    command = ("explain", tiny_run, long, "--reference", "eins zwei drei", "--max-length", "30")
+    printed = assert_succeeded(tmt(*command))
+    assert max(map(len, printed.split("\n"))) <= 80
+    for title in ("source ", "pieces ", "translation ", "target pieces:", "target words:", "source words:",
+                  "cross-attention (mean", "cross-attention by layer and head", "search:", "reference "):  # fmt: skip
+        assert f"\n{title}" in f"\n{printed}"
+    for line in ("search error", "model error"):
+        if line in printed:
+            break
+    else:
+        pytest.fail("the last sentence says which kind of error it is")
+
+
+def test_json_has_the_translation_and_the_settings(tiny_run: Path, tmt: Tmt) -> None:
+    found = json.loads(assert_succeeded(tmt("explain", tiny_run, SENTENCE, "--json", "--beam", "2")))
+    assert found["translation"] == Translator.load(tiny_run, beam=2).translate([SENTENCE])[0]
+    assert (found["decoding"]["beam"], found["beam"]) == (2, 2)
+    assert found["reference"] is None
+    assert [one["word"] for one in found["left_out"]] == SENTENCE.split()
+
+
+def test_control_characters_are_visible(tiny_run: Path, tmt: Tmt) -> None:
+    printed = assert_succeeded(tmt("explain", tiny_run, HOSTILE, "--reference", HOSTILE))
+    assert all(character.isprintable() or character == "\n" for character in printed)
+
+
+def test_page_is_valid_and_hostile_text_stays_text(tiny_run: Path, tmt: Tmt, tmp_path: Path) -> None:
+    page = tmp_path / "e.html"
+    done = tmt("explain", tiny_run, HOSTILE, "--reference", HOSTILE, "--json", "--html", page)
+    assert json.loads(assert_succeeded(done))["source"] == HOSTILE
+    assert f"the page is {page}" in done.stderr
+    text = page.read_text(encoding="utf-8")
+    document = parse_page(text, scripts=2)
+    assert document.find(".//b") is None
+    assert all(character.isprintable() or character == "\n" for character in text)
+    data = json.loads(document.find(".//script[@id='data']").text)
+    assert len(data["steps"]) == len(data["attention"][0][0])
+    assert r"\x1b" in text
+
+
+def test_mistakes_are_refused_before_anything_is_written(tiny_run: Path, tmt: Tmt, tmp_path: Path) -> None:
+    assert_user_error(tmt("explain", tiny_run, " "), "the text is empty")
+    assert_user_error(tmt("explain", tiny_run, SENTENCE, "--html", tmp_path), "--html", "is a directory")
+    page = tmp_path / "e.html"
+    assert_user_error(tmt("explain", tiny_run, SENTENCE, "--reference", "", "--html", page), "reference is empty")
+    assert_user_error(tmt("explain", tiny_run, SENTENCE, "--tag", "2fr"), "unknown tag 2fr")
+    assert_user_error(tmt("explain", tmp_path / "none", SENTENCE), "no such run folder")
+    assert not page.exists()
+
+
+@pytest.mark.slow
+def test_page_shows_alternatives_and_paths_by_keyboard(tiny_run: Path, tmt: Tmt, tmp_path: Path) -> None:
+    sync_api = pytest.importorskip("playwright.sync_api")
+    browser_path = shutil.which("chromium")
+    if browser_path is None:
+        pytest.skip("there is no browser")
+    page = tmp_path / "e.html"
+    assert_succeeded(tmt("explain", tiny_run, SENTENCE, "--html", page))
+    steps = json.loads(assert_succeeded(tmt("explain", tiny_run, SENTENCE, "--json")))["steps"]
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
+        tab = browser.new_page(viewport={"width": 400, "height": 800})
+        errors: list[str] = []
+        tab.on("pageerror", lambda error: errors.append(str(error)))
+        tab.goto(page.as_uri())
+        assert f"probability {steps[0]['probability']:.3f}" in tab.inner_text("#choice")
+        tab.focus("#target button:first-child")
+        tab.keyboard.press("Tab")
+        assert f"probability {steps[1]['probability']:.3f}" in tab.inner_text("#choice")
+        tab.select_option("#head", "1")
+        tab.focus("#results button")
+        assert tab.locator("#search .path").count() == len(steps)
+        assert tab.evaluate("document.documentElement.scrollWidth") == 400
+        assert not errors
+        browser.close()

@@ -1,0 +1,241 @@
+"""Explanations are compared with the step-by-step decoder, exhaustive extension of beams, and `score`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import cast
+
+import pytest
+import torch
+
+from transformer_mt.data.batches import collate_pairs, collate_sources
+from transformer_mt.data.quickstart import load_pairs
+from transformer_mt.decoding.beam_tree import Branch, search_with_tree
+from transformer_mt.decoding.explanation import explain
+from transformer_mt.decoding.text_translator import Translation
+from transformer_mt.decoding.translator import Translator
+from transformer_mt.errors import UserError
+from transformer_mt.model.attention_weights import attention_weights
+
+MakeTranslator = Callable[..., Translator]
+PAIRS = load_pairs("test")[:6]
+SENTENCE, REFERENCE = PAIRS[0]
+
+
+@pytest.fixture(scope="module")
+def translator(make_translator: MakeTranslator) -> Translator:
+    return make_translator(beam=3, max_length_offset=8)
+
+
+def source_ids(translator: Translator, text: str) -> list[int]:
+    (ids,) = translator.tokenizers.src.encode([text])
+    return ids
+
+
+@torch.inference_mode()
+def next_token_distributions(translator: Translator, source: list[int], ids: list[int]) -> list[list[float]]:
+    """Return the probabilities of all tokens after each prefix, by decoding step by step with the cache."""
+    cache = translator.ensemble.start(collate_sources([source], translator.tokenizers))
+    found: list[list[float]] = []
+    for token in [translator.tokenizers.tgt.bos_id, *ids]:
+        (log_probs,) = translator.ensemble.step(torch.tensor([[token]]), cache)
+        cache.reorder(torch.tensor([[0]]))
+        found.append(cast("list[float]", log_probs[0, 0].exp().tolist()))
+    return found
+
+
+def best_translation(translator: Translator, text: str) -> Translation:
+    return translator.n_best([text])[0][0]
+
+
+def test_alternatives_and_entropies_are_those_of_the_decoder(translator: Translator) -> None:
+    for text, _ in PAIRS[:2]:
+        found = explain(translator, text)
+        source = source_ids(translator, text)
+        hypothesis = translator.translate_ids([source], translator.config)[0][0]
+        tokens = [*hypothesis.ids, *([translator.tokenizers.tgt.eos_id] if hypothesis.finished else [])]
+        expected = next_token_distributions(translator, source, hypothesis.ids)[: len(tokens)]
+        assert len(found.steps) == len(tokens)
+        for step, token, probabilities in zip(found.steps, tokens, expected, strict=True):
+            order = sorted(probabilities, reverse=True)
+            assert [one.probability for one in step.alternatives] == pytest.approx(order[:5], rel=1e-4)
+            assert step.probability == pytest.approx(probabilities[token], rel=1e-4)
+            assert step.rank == 1 + sum(other > probabilities[token] for other in probabilities)
+            entropy = -sum(p * math.log2(p) for p in probabilities if p > 0)
+            assert step.entropy == pytest.approx(entropy, rel=1e-4)
+
+
+def test_pieces_of_the_alternatives_continue_the_text(translator: Translator) -> None:
+    found = explain(translator, SENTENCE)
+    assert found.translation == best_translation(translator, SENTENCE).text
+    assert "".join(step.piece for step in found.steps).lstrip().startswith(found.translation)
+    assert all(step.piece == step.alternatives[0].piece for step in found.steps if step.rank == 1)
+
+
+@pytest.mark.parametrize(("beam", "offset"), [(1, 20), (2, 3), (4, 20)])
+def test_search_ends_with_the_hypotheses_of_translate(make_translator: MakeTranslator, beam: int, offset: int) -> None:
+    translator = make_translator(beam=beam, max_length_factor=0, max_length_offset=offset)
+    eos = translator.tokenizers.tgt.eos_id
+    for text, _ in PAIRS:
+        source = source_ids(translator, text)
+        hypotheses, tree = search_with_tree(translator, source)
+        (expected,) = translator.translate_ids([source], translator.config)
+        assert [one.ids for one in hypotheses] == [one.ids for one in expected]
+        ends = [one for branches in tree for one in branches if one.fate in ("finished", "cut")]
+        ends.sort(key=lambda one: (one.fate == "cut", -one.ranking_score))
+        assert [one.ids for one in ends[:beam]] == [one.ids for one in expected]
+        assert [one.token == eos for one in ends[:beam]] == [one.finished for one in expected]
+        assert [one.score for one in ends[:beam]] == pytest.approx([one.score for one in expected], abs=1e-4)
+
+
+def test_candidates_are_the_best_extensions_of_the_kept_beams(translator: Translator) -> None:
+    source, n_beams = source_ids(translator, SENTENCE), translator.config.beam
+    _, tree = search_with_tree(translator, source)
+    eos = translator.tokenizers.tgt.eos_id
+    kept = [Branch(None, [], -1, 0.0, 0.0, 0.0, "kept")]
+    for position, branches in enumerate(tree):
+        extensions: list[tuple[float, list[int], int]] = []
+        for beam in kept:
+            probabilities = next_token_distributions(translator, source, beam.ids)[-1]
+            extensions += [
+                (beam.score + math.log(p), beam.ids if token == eos else [*beam.ids, token], token)
+                for token, p in enumerate(probabilities)
+                if p > 0 and (token != eos or position)  # min_length is 1
+            ]
+        extensions.sort(key=lambda each: -each[0])
+        assert [one.score for one in branches] == pytest.approx(
+            [score for score, _, _ in extensions[: 2 * n_beams]], abs=1e-3
+        )
+        for one in branches:
+            previous = tree[position - 1][one.parent] if one.parent is not None else None
+            assert (previous.ids if previous else []) == (one.ids if one.token == eos else one.ids[:-1])
+            assert previous is None or previous.fate == "kept"
+        ended = [i for i, one in enumerate(branches) if one.fate == "finished"]
+        assert ended == [i for i, one in enumerate(branches[:n_beams]) if one.token == eos]
+        kept = [one for one in branches if one.fate == "kept"]
+        is_last = position + 1 == len(tree)
+        open_branches = [one for one in branches if one.token != eos]
+        assert kept == ([] if is_last else open_branches[:n_beams])
+
+
+def test_left_out_words_change_the_score_as_the_shortened_source_does(translator: Translator) -> None:
+    found = explain(translator, SENTENCE)
+    words = SENTENCE.split()
+    assert [one.word for one in found.left_out] == words
+    shortened = [" ".join(words[:i] + words[i + 1 :]) for i in range(len(words))]
+    whole, *others = translator.score([SENTENCE, *shortened], [found.translation] * (1 + len(words)))
+    assert found.finished
+    assert whole.tokens == best_translation(translator, SENTENCE).tokens, "the text has the ids of the translation"
+    assert [one.change for one in found.left_out] == pytest.approx(
+        [other.score - whole.score for other in others], abs=1e-3
+    )
+
+
+def test_the_only_word_can_be_left_out(translator: Translator) -> None:
+    (word,) = explain(translator, "dog").left_out
+    assert math.isfinite(word.change)
+
+
+def test_words_have_the_alignment_of_translate(translator: Translator) -> None:
+    found = explain(translator, SENTENCE)
+    (best,) = translator.n_best([SENTENCE], alignments=True)[0]
+    words, targets = SENTENCE.split(), best.text.split()
+    assert [word.word for word in found.words] == targets
+    pairs = [(words.index(source), i) for i, word in enumerate(found.words) for source in word.source_words]
+    assert pairs == best.alignment
+    product = math.prod(word.probability for word in found.words) * found.steps[-1].probability
+    assert math.log(product) == pytest.approx(found.score, abs=1e-6)
+    total = sum(word.entropy for word in found.words) + found.steps[-1].entropy
+    assert total == pytest.approx(sum(step.entropy for step in found.steps))
+
+
+def test_attention_is_that_of_the_model(translator: Translator) -> None:
+    found = explain(translator, SENTENCE)
+    source = source_ids(translator, SENTENCE)
+    ids = translator.translate_ids([source], translator.config)[0][0].ids
+    batch = collate_pairs([source], [ids], translator.tokenizers)
+    expected = attention_weights(translator.model, batch.src, batch.tgt_in)
+    for lists, layers in (
+        (found.cross_attention, expected.cross),
+        (found.encoder_attention, expected.encoder),
+        (found.decoder_attention, expected.decoder),
+    ):
+        assert torch.tensor(lists).numpy() == pytest.approx(torch.cat([*layers]).numpy(), abs=1e-4)
+    assert len(found.src_pieces) == len(found.cross_attention[0][0][0])
+    assert len(found.tgt_input_pieces) == len(found.steps)
+
+
+# --- references -------------------------------------------------------------------------------------------------------
+
+
+def test_reference_has_the_log_probabilities_of_score(translator: Translator) -> None:
+    found = explain(translator, SENTENCE, REFERENCE).reference
+    assert found is not None
+    (expected,) = translator.score([SENTENCE], [REFERENCE])
+    assert [step.log_prob for step in found.steps] == pytest.approx(expected.token_scores, abs=1e-4)
+    assert found.score == pytest.approx(expected.score, abs=1e-3)
+
+
+def test_the_translation_as_reference_has_no_difference(translator: Translator) -> None:
+    text = best_translation(translator, SENTENCE).text
+    found = explain(translator, SENTENCE, text).reference
+    assert found is not None
+    assert (found.first_difference, found.left_search_at) == (None, None)
+    assert found.description == ["The translation is the reference."]
+
+
+def test_reference_leaves_translation_and_search_where_its_tokens_do(translator: Translator) -> None:
+    tokenizer = translator.tokenizers.tgt
+    n_different = 0
+    for text, reference in PAIRS:
+        found = explain(translator, text, reference).reference
+        assert found is not None
+        (ids,) = tokenizer.encode([reference])
+        (best, *_), tree = search_with_tree(translator, source_ids(translator, text))
+        if best.ids == ids:
+            continue
+        n_different += 1
+        place = found.first_difference
+        assert place is not None
+        assert best.ids[:place] == ids[:place]
+        assert best.ids[place : place + 1] != ids[place : place + 1]
+        survived = [
+            any(one.ids == ids[: i + 1] and one.token == ids[i] and one.fate != "dropped" for one in branches)
+            for i, branches in enumerate(tree[: len(ids)])
+        ]
+        if False in survived:
+            assert found.left_search_at == survived.index(False)
+    assert n_different >= 2
+
+
+def test_a_better_translation_that_greedy_search_misses_is_a_search_error(make_translator: MakeTranslator) -> None:
+    greedy, wide = (make_translator(beam=beam, max_length_offset=8) for beam in (1, 8))
+    n_search_errors = 0
+    for text, _ in PAIRS:
+        reference, own = best_translation(wide, text), best_translation(greedy, text)
+        if reference.tokens == own.tokens or not reference.finished:
+            continue
+        found = explain(greedy, text, reference.text).reference
+        assert found is not None
+        is_better = reference.score_per_token > own.score_per_token
+        assert ("search error" in found.description[-1]) == is_better
+        assert ("model error" in found.description[-1]) != is_better
+        n_search_errors += is_better
+    assert n_search_errors >= 1
+
+
+def test_blank_texts_and_ensembles_are_refused(translator: Translator) -> None:
+    for text, reference in ((" ", None), ("", None), (SENTENCE, " ")):
+        with pytest.raises(UserError, match="is empty"):
+            explain(translator, text, reference)
+    twins = Translator([translator.model, translator.model], translator.tokenizers, translator.config)
+    with pytest.raises(UserError, match="ensemble of 2"):
+        explain(twins, SENTENCE)
+
+
+def test_a_model_that_returns_nan_is_refused(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    logits = translator.model.logits
+    monkeypatch.setattr(translator.model, "logits", lambda states: logits(states) * math.nan)
+    with pytest.raises(UserError, match="not a number"):
+        explain(translator, SENTENCE)

@@ -1,0 +1,59 @@
+"""`tmt explain`: show how a sentence is translated, as text, JSON or an HTML page."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from transformer_mt import __version__
+from transformer_mt.cli.line_input import decode_argument
+from transformer_mt.cli.line_output import check_output
+from transformer_mt.cli.options import load_translator
+from transformer_mt.cli.table import print_text
+from transformer_mt.errors import UserError
+from transformer_mt.system.files import write_text
+from transformer_mt.system.logging import log
+
+if TYPE_CHECKING:
+    from transformer_mt.decoding.translator import Translator
+
+
+def run(args: argparse.Namespace) -> None:
+    """Run `tmt explain`."""
+    text = decode_argument(args.text)
+    reference = None if args.reference is None else decode_argument(args.reference)
+    if not text.strip():
+        raise UserError("explain: the text is empty; pass a sentence")
+    try:
+        check_output(args.html)
+    except UserError as error:
+        raise UserError(f"--html {error}") from None
+    from transformer_mt.decoding.explanation import explain
+
+    translator = load_translator(args, args.run).with_options({"sample": False})  # sampling has no beams
+    explanation = explain(translator, text, reference)
+    if args.json:
+        header = {"tmt": __version__, **_identity(translator), "decoding": translator.config.output_options()}
+        print(json.dumps({**header, **asdict(explanation)}, ensure_ascii=False))
+    else:
+        from transformer_mt.cli.explanation_text import explanation_lines
+
+        print_text(*explanation_lines(explanation))
+    sys.stdout.flush()
+    if args.html is not None:
+        from transformer_mt.pipeline.explanation_page import render_html
+
+        subtitle = ", ".join(f"{name} {value}" for name, value in _identity(translator).items())
+        try:
+            write_text(args.html, render_html(explanation, f"{subtitle}, {translator.config.method}"))
+        except OSError as error:
+            raise UserError(f"--html {args.html}: cannot be written: {error.strerror}") from None
+        (log if args.json else print_text)(f"\nthe page is {args.html}")
+
+
+def _identity(translator: Translator) -> dict[str, object]:
+    (member,) = translator.members
+    return {"run": str(member.folder.path), "step": member.step}
