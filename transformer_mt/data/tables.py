@@ -10,11 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from transformer_mt.data.text_files import SentencePair, read_lines
+from transformer_mt.data.text_files import MAX_LINE_BYTES, SentencePair, read_lines
 from transformer_mt.errors import UserError
 
 PARQUET_BLOCK = 10_000  # rows of a Parquet file in memory at a time
 MAX_CSV_FIELD = 10_000_000  # characters; a longer field means that a quote was never closed
+MAX_ROW_BYTES = 10_000_000  # of a line; its texts have the limit of a line of a text file
 
 
 def is_table(path: Path) -> bool:
@@ -71,6 +72,8 @@ def get_pair(row: Mapping[str, object], columns: tuple[str, str], where: str) ->
             raise UserError(f"{where}: column {column} holds {json.dumps(row[column], default=str)} instead of text")
         if re.search("[\ud800-\udfff]", str(row[column])):
             raise UserError(f"{where}: column {column} holds half a character (a lone surrogate); repair or drop it")
+        if len(str(row[column])) > MAX_LINE_BYTES:
+            raise UserError(f"{where}: column {column} has more than {MAX_LINE_BYTES:,} characters; split or remove it")
     return cast(str, row[columns[0]]), cast(str, row[columns[1]])
 
 
@@ -95,7 +98,7 @@ def text_columns(names: list[str], columns: tuple[str, str], where: str) -> list
 
 
 def _read_tsv(path: Path) -> Iterator[Row]:
-    lines = read_lines(path)
+    lines = read_lines(path, limit=MAX_ROW_BYTES)
     header = _check_header(next(lines, "").split("\t"), f"{path}:1")
     for number, line in enumerate(lines, start=2):
         if not line:
@@ -108,7 +111,7 @@ def _read_tsv(path: Path) -> Iterator[Row]:
 
 def _read_csv(path: Path) -> Iterator[Row]:
     csv.field_size_limit(MAX_CSV_FIELD)
-    reader = csv.reader((line + "\n" for line in read_lines(path)), strict=True)
+    reader = csv.reader((line + "\n" for line in read_lines(path, limit=MAX_ROW_BYTES)), strict=True)
     try:
         header = _check_header(next(reader, list[str]()), f"{path}:1")
         first_line = reader.line_num + 1
@@ -123,7 +126,7 @@ def _read_csv(path: Path) -> Iterator[Row]:
 
 
 def _read_jsonl(path: Path) -> Iterator[Row]:
-    for number, line in enumerate(read_lines(path), start=1):
+    for number, line in enumerate(read_lines(path, limit=MAX_ROW_BYTES), start=1):
         if not line.strip():
             continue
         try:

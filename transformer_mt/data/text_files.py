@@ -1,6 +1,7 @@
 """Readers of text files, plain or gzipped, and of line-aligned files.
 
 Only a line feed ends a line; a carriage return before it is removed. Separators such as U+2028 stay inside a line.
+A line has a maximum length, so that a file of another kind, or a crafted one, cannot fill the memory.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from transformer_mt.errors import UserError
 Errors = Literal["strict", "replace"]
 Pair = tuple[str, str]
 """Source and target sentence."""
+
+MAX_LINE_BYTES = 1_000_000  # of a sentence or paragraph, with its line feed
 
 
 class UnequalLengthError(UserError):
@@ -67,13 +70,22 @@ def decode_line(raw: bytes, name: str, number: int, errors: Errors = "strict") -
         ) from None
 
 
-def read_lines(path: Path, errors: Errors = "strict") -> Iterator[str]:
+def check_line_length(n_bytes: int, name: str, number: int, limit: int = MAX_LINE_BYTES) -> None:
+    """Raise `UserError` with file and line for a line that is too long."""
+    if n_bytes > limit:
+        raise UserError(
+            f"{name}:{number}: longer than {limit:,} bytes; is it the right file? Split or remove this line"
+        )
+
+
+def read_lines(path: Path, errors: Errors = "strict", limit: int = MAX_LINE_BYTES) -> Iterator[str]:
     """Yield the lines of a text file, plain or `.gz`. Raises `UserError` if it cannot be read."""
     check_is_file(path)
     number = 0
     try:
         with cast(IO[bytes], gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")) as file:
-            for number, raw in enumerate(file, start=1):
+            for number, raw in enumerate(iter(lambda: file.readline(limit + 1), b""), start=1):
+                check_line_length(len(raw), str(path), number, limit)
                 yield decode_line(raw, str(path), number, errors)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise UserError(f"{path}:{number + 1}: the .gz is truncated or damaged ({error}); fetch it again") from None

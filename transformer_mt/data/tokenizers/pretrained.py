@@ -15,6 +15,7 @@ from typing import Any, cast
 import tokenizers as hf
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
+from transformer_mt.data.tokenizers.limits import check_content, check_ids
 from transformer_mt.errors import UserError
 
 EXPECTED = "a tokenizer.json (of Hugging Face tokenizers, or of a run) or a SentencePiece .model"
@@ -76,7 +77,9 @@ def _load_json(path: Path, where: str, key: str) -> hf.Tokenizer:
         content["added_tokens"] = [token for token in added if not token["special"]]
         if content["model"].get("dropout"):
             content["model"]["dropout"] = None
+        check_content(content)
         backend = hf.Tokenizer.from_str(json.dumps(content))
+        check_ids(backend.get_vocab())
         if content["model"]["type"] == "Unigram":  # its search would use special tokens as text
             before = [backend.pre_tokenizer] if backend.pre_tokenizer else []
             guards = [_guard(token["content"]) for token in added if token["special"]]

@@ -24,6 +24,7 @@ import tokenizers as hf
 from transformer_mt.data.tokenizers import pretrained, trainers
 from transformer_mt.data.tokenizers.components import CONTROL_SYMBOLS
 from transformer_mt.data.tokenizers.config import TokenizerConfig
+from transformer_mt.data.tokenizers.limits import check_content, check_ids
 from transformer_mt.errors import UserError
 from transformer_mt.system.files import write_text
 
@@ -35,7 +36,9 @@ class Tokenizer:
 
     def __init__(self, backend: hf.Tokenizer, tags: Sequence[str] = ()) -> None:
         self.backend, self.tags = backend, tuple(tags)
-        n = max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+        ids = backend.get_vocab(with_added_tokens=True)
+        check_ids(ids)
+        n = max(ids.values(), default=-1) + 1
         self.pad_id, self.bos_id, self.eos_id = n, n + 1, n + 2
         self.vocab_size = n + len(CONTROL_SYMBOLS) + len(self.tags)
 
@@ -49,8 +52,13 @@ class Tokenizer:
         return -1 if found is None else model["vocab"].get(found, -1)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the ids of each text, without control symbols."""
-        return [encoding.ids for encoding in self.backend.encode_batch_fast(texts, add_special_tokens=False)]
+        """Return the ids of each text, without control symbols. Raises `UserError` if the library gives up."""
+        try:
+            return [encoding.ids for encoding in self.backend.encode_batch_fast(texts, add_special_tokens=False)]
+        except (Exception, KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # a panic of the library, such as too much backtracking
+            raise UserError(f"the tokenizer cannot encode the text: {str(error).strip()}; use another one") from None
 
     def tag_id(self, tag: str) -> int:
         """Return the id of a tag. Raises `UserError` for an unknown one."""
@@ -119,7 +127,9 @@ class TokenizerPair:
         """Undo `to_dict`. Raises an exception for anything else."""
         if content["format"] != FORMAT:
             raise ValueError(f"format {content['format']}")
+        check_content(content["src"])
         src = Tokenizer(hf.Tokenizer.from_str(json.dumps(content["src"])), content.get("tags", ()))
+        check_content(content["tgt"] or {})
         tgt = Tokenizer(hf.Tokenizer.from_str(json.dumps(content["tgt"]))) if content["tgt"] else src
         return cls(src, tgt, content["source_bos"], content.get("needs_tag", False))
 
@@ -135,7 +145,9 @@ class TokenizerPair:
             return cls.from_dict(content)
         except FileNotFoundError:
             raise UserError(f"{path}: no such file; the run folder is incomplete") from None
-        except Exception as error:  # the library raises plain Exceptions
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # the library raises plain Exceptions, and panics are BaseExceptions
             raise UserError(f"{path}: not a tokenizer of this program ({error})") from None
 
 
