@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import cast
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 
 from transformer_mt.data.batches import collate_pairs, collate_sources
 from transformer_mt.data.quickstart import load_pairs
+from transformer_mt.decoding.beam_search import BeamState
 from transformer_mt.decoding.beam_tree import Branch, search_with_tree
 from transformer_mt.decoding.explanation import explain
 from transformer_mt.decoding.text_translator import Translation
@@ -87,6 +89,18 @@ def test_search_ends_with_the_hypotheses_of_translate(make_translator: MakeTrans
         assert [one.ids for one in ends[:beam]] == [one.ids for one in expected]
         assert [one.token == eos for one in ends[:beam]] == [one.finished for one in expected]
         assert [one.score for one in ends[:beam]] == pytest.approx([one.score for one in expected], abs=1e-4)
+
+
+def test_a_search_that_checks_for_its_end_only_now_and_then_has_the_same_tree(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU the search continues for some positions after its end."""
+    for text, _ in PAIRS[:3]:
+        source = source_ids(translator, text)
+        expected = search_with_tree(translator, source)
+        with monkeypatch.context() as patch:
+            patch.setattr("transformer_mt.decoding.translator.BeamState", partial(BeamState, sync_interval=8))
+            assert search_with_tree(translator, source) == expected
 
 
 def test_candidates_are_the_best_extensions_of_the_kept_beams(translator: Translator) -> None:

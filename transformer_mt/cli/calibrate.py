@@ -10,7 +10,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from transformer_mt.cli.options import check_sampling_options, load_translator
-from transformer_mt.cli.table import print_table
+from transformer_mt.cli.table import print_table, print_text
 from transformer_mt.config import root as configuration
 from transformer_mt.data.text_files import read_aligned_files
 from transformer_mt.errors import UserError
@@ -68,18 +68,18 @@ def _to_json(report: CalibrationReport, folder: RunFolder) -> dict[str, object]:
 def _show(report: CalibrationReport, folder: RunFolder) -> None:
     calibration = report.calibration
     figures = calibration.held_out
-    print(
+    print_text(
         f"fitted to {calibration.pairs:,} translations (step {calibration.step:,}, {calibration.decoding.method}); "
         f"acceptable: sentence-level chrF of at least {calibration.min_chrf:g}"
     )
-    print(f"on {figures.pairs:,} other translations, {figures.acceptable:.1%} of which are acceptable:\n")
+    print_text(f"on {figures.pairs:,} other translations, {figures.acceptable:.1%} of which are acceptable:\n")
     rows = [
         (f"{one.low:.1f} to {one.high:.1f}", f"{one.translations:,}", f"{one.confidence:.3f}", f"{one.acceptable:.3f}")
         for one in report.bins
     ]
     print_table(("confidence", "translations", "mean", "acceptable"), rows, numbers=(1, 2, 3))
-    print(
+    print_text(
         f"\nexpected calibration error: {figures.ece_before:.3f} before (exp of the mean token log-probability), "
         f"{figures.ece_after:.3f} after"
     )
-    print(f"{folder.calibration} is written; next: tmt translate {quote(str(folder.path))} --confidence")
+    print_text(f"{folder.calibration} is written; next: tmt translate {quote(str(folder.path))} --confidence")
