@@ -22,7 +22,7 @@ from transformer_mt.evaluation import breakdown
 from transformer_mt.evaluation.breakdown import FrequencyBucket, LengthBucket, SentenceComparison
 from transformer_mt.evaluation.metrics import NO_TER, Scorer, ScoringConfig
 from transformer_mt.evaluation.significance import MetricComparison, Texts, compare_systems
-from transformer_mt.pipeline import data
+from transformer_mt.pipeline.shared_evaluation import make_shared_scorer, read_training_targets
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.progress_report import ProgressReport
 
@@ -111,11 +111,15 @@ class Comparison:
 
 def _compare(args: argparse.Namespace) -> Comparison:
     """Translate with the runs, and compare all translations."""
-    runs = {path: RunFolder.open(path) for path in args.systems if path.is_dir()}
-    configs = {path: configuration.load_run(run) for path, run in runs.items()}
-    for run in runs.values():
+    opened = [RunFolder.open(path) for path in args.systems if path.is_dir()]
+    configs = {run: configuration.load_run(run) for run in opened}
+    for run in configs:
         run.find_checkpoint(args.checkpoint or "best")  # report a missing checkpoint before a run translates
-    scorer = _make_scorer(args, configs)
+    if configs:
+        scorer = make_shared_scorer(configs)
+    else:
+        scorer = Scorer.from_config(ScoringConfig(text=args.text or "raw"), args.tgt_lang or "")
+    runs = {run.path for run in configs}
     paths = [args.ref, *([args.src] if args.src else []), *(path for path in args.systems if path not in runs)]
     texts = dict(zip(paths, read_aligned_files(*paths), strict=True))
     references, sources = texts[args.ref], texts[args.src] if args.src else None
@@ -141,47 +145,17 @@ def _compare(args: argparse.Namespace) -> Comparison:
     )
 
 
-def _make_scorer(args: argparse.Namespace, configs: Mapping[Path, Config]) -> Scorer:
-    """Make the scorer from the options for files, or from the configurations of the runs, which must agree."""
-    if not configs:
-        return Scorer.from_config(ScoringConfig(text=args.text or "raw"), args.tgt_lang or "")
-    scorers = {path: Scorer.from_config(config.scoring, config.data.tgt_lang) for path, config in configs.items()}
-    first, *others = scorers
-    for other in others:
-        if scorers[other] != scorers[first]:
-            keys = {"tokenize": "scoring.tokenize", "tgt_lang": "data.tgt_lang", "text": "scoring.text"}
-            values, expected = asdict(scorers[other]), asdict(scorers[first])
-            differences = ", ".join(
-                f"{key} is {values[name]} instead of {expected[name]}"
-                for name, key in keys.items()
-                if values[name] != expected[name]
-            )
-            raise UserError(
-                f"{other}: is scored differently from {first} ({differences});\n"
-                "translate with each run, and compare the files"
-            )
-    return scorers[first]
-
-
-def _read_training_text(args: argparse.Namespace, configs: Mapping[Path, Config]) -> Iterator[Texts] | None:
-    """Return windows of target sentences from --train, or from the training data of the first run if there is one."""
+def _read_training_text(args: argparse.Namespace, configs: Mapping[RunFolder, Config]) -> Iterator[Texts] | None:
+    """Return blocks of target sentences from --train, or from the training data of the first run if there is one."""
     if args.train:
         return windows(read_lines(args.train), WINDOW_LINES)
     if not configs:
         return None
-    path, config = next(iter(configs.items()))
-    try:
-        pairs = data.load_split(config, "train")
-    except (UserError, OSError) as error:
-        warnings.warn(
-            f"{path}: the table by word frequency is left out: its training text cannot be read: {error}\n"
-            "pass a training text as --train F",
-            stacklevel=1,
-        )
-        return None
-    if pairs.fingerprint != RunFolder(path).read_metadata()["sha256"]["train"]:
-        warnings.warn(f"{path}: its training text has changed since the training", stacklevel=1)
-    return windows((tgt for _, tgt in pairs), WINDOW_LINES)
+
+    def warn(message: str) -> None:
+        warnings.warn(f"{message}\npass a training text as --train F", stacklevel=1)
+
+    return read_training_targets(*next(iter(configs.items())), warn)
 
 
 def _two_decimals(values: Sequence[float]) -> list[str]:

@@ -103,10 +103,10 @@ def compute_f1_by_frequency(
     return [FrequencyBucket(label, n_words, list(scores)) for label, n_words, scores in buckets if n_words]
 
 
-def find_most_different(
-    systems: Sequence[Texts], sources: Texts | None, references: Texts, scorer: Scorer, count: int
+def compare_sentences(
+    systems: Sequence[Texts], sources: Texts | None, references: Texts, scorer: Scorer
 ) -> list[SentenceComparison]:
-    """Return up to `count` sentences with the largest range of chrF. Sentences with range 0 are left out."""
+    """Compute the chrF of each sentence and system, in the order of the references."""
     metric = CHRF(lowercase=scorer.lowercase)
     plain_systems, plain_references = [scorer.detokenize(texts) for texts in systems], scorer.detokenize(references)
     found: list[SentenceComparison] = []
@@ -114,6 +114,14 @@ def find_most_different(
         chrf = [metric.sentence_score(texts[i], [plain_references[i]]).score for texts in plain_systems]
         source = None if sources is None else sources[i]
         found.append(SentenceComparison(i + 1, source, reference, [texts[i] for texts in systems], chrf))
+    return found
+
+
+def find_most_different(
+    systems: Sequence[Texts], sources: Texts | None, references: Texts, scorer: Scorer, count: int
+) -> list[SentenceComparison]:
+    """Return up to `count` sentences with the largest range of chrF. Sentences with range 0 are left out."""
+    found = compare_sentences(systems, sources, references, scorer)
     found.sort(key=lambda sentence: -sentence.chrf_range)
     return [sentence for sentence in found[:count] if sentence.chrf_range > 0]
 
