@@ -12,7 +12,7 @@ from jinja2 import UndefinedError
 import transformer_mt.pages.rendering
 from transformer_mt.data.quality.filter_base import PairExample
 from transformer_mt.data.quality.findings import LABELS, CorpusReport, Finding
-from transformer_mt.pages.charts import draw_histogram
+from transformer_mt.pages.charts import MAX_SERIES, draw_histogram
 from transformer_mt.pages.rendering import render_page
 from transformer_mt.system.severity import Severity
 
@@ -76,4 +76,6 @@ def test_text_and_drawings_have_the_contrast_of_wcag_aa(theme: int) -> None:
     for background in ("page", "box"):
         assert all(contrast(colours[name], colours[background]) >= 4.5 for name in ("text", "dim"))
         assert all(contrast(colours[name], colours[background]) >= 4.5 for name in LABELS.values())
-    assert all(contrast(colours[name], colours["page"]) >= 3 for name in ("first", "second"))
+    series = ["first", "second", "third", "fourth", "fifth", "sixth"]
+    assert len(series) == MAX_SERIES
+    assert all(contrast(colours[name], colours["page"]) >= 3 for name in series)

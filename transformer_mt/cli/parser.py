@@ -35,6 +35,7 @@ from transformer_mt.cli.translation_parsers import (
     add_compare,
     add_evaluate,
     add_explain,
+    add_report,
     add_score,
     add_translate,
 )
@@ -282,6 +283,12 @@ COMMANDS = (
         add_bisect,
         "find the change between two configurations that costs the score, by short trainings",
         "tmt bisect runs/old new.yaml --steps 1000",
+    ),
+    Command(
+        "report",
+        add_report,
+        "write one HTML page about a run, or compare several on one page",
+        "tmt report runs/mine",
     ),
     Command(
         "export",

@@ -1,4 +1,4 @@
-"""The options of the commands that translate and score: translate, explain, calibrate and others."""
+"""The options of the commands that translate, score and report."""
 
 from __future__ import annotations
 
@@ -162,3 +162,21 @@ def add_compare(parser: argparse.ArgumentParser) -> None:
     add_loading(parser)
     add_kind_of_text(parser.add_argument_group("only if all systems are files").add_argument)
     add_search(parser)
+
+
+def add_report(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `tmt report`."""
+    parser.description = (
+        "Write one HTML page: data, settings, curves, scores with 95 % intervals, example translations, scores by "
+        "sentence length and word frequency, attention, behaviour tests, cost, and how to reproduce the run. It needs "
+        "no network and no other file. The test sets are translated for it, or the validation set if there are none. "
+        "Several runs are compared on one page, with significance tests."
+    )
+    add = parser.add_argument
+    add("systems", type=Path, nargs="+", metavar="RUN", help="run folders, of the same languages")
+    help = "the page (default: report.html in the run folder, or in the current folder for several runs)"
+    add("--output", type=Path, metavar="F.html", help=help)
+    add("--src", type=Path, metavar="F", help="source sentences (default: test sets of the runs)")
+    add("--ref", type=Path, metavar="G", help="reference translations, line by line")
+    add_loading(parser)
+    add_tag(parser)

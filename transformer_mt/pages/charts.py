@@ -1,4 +1,4 @@
-"""Geometry of the charts that the macro `chart` draws as SVG, in light and dark colours."""
+"""Geometry of the charts that the macros of charts.html draw as SVG, in light and dark colours."""
 
 from __future__ import annotations
 
@@ -7,10 +7,15 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 WIDTH, HEIGHT = 640, 220  # of a drawing, in its own units
-LEFT, RIGHT, TOP, BOTTOM = 64, 8, 12, 44  # margins of the drawing around the data
+LEFT, RIGHT, TOP, BOTTOM = 76, 30, 14, 32  # margins of the drawing around the data
 BASE = HEIGHT - BOTTOM  # y of the horizontal axis
 X_LABELS = 5  # bins from one label of the horizontal axis to the next, about
 BAR_SHARE = 0.84  # of the width of a bin that its bars fill
+MAX_SERIES = 6  # that style.css distinguishes
+MAX_DOTS = 40  # points of a line that are marked one by one
+CELL, LETTER = 24, 8  # of a heat map: width of a cell, and of a letter of a label
+
+Point = tuple[float, float]
 
 
 class Label(NamedTuple):
@@ -31,71 +36,191 @@ class Bar(NamedTuple):
     title: str
 
 
+class Dot(NamedTuple):
+    """A marked point of a line."""
+
+    x: float
+    y: float
+    title: str
+
+
+class Line(NamedTuple):
+    """A line through points."""
+
+    series: int
+    points: Sequence[Point]
+    dots: Sequence[Dot]
+
+
 @dataclass(frozen=True)
 class Chart:
     """A drawing of `WIDTH` x `HEIGHT` units."""
 
     title: str
+    description: str
+    """The data in words, for readers who do not see the drawing."""
     series: Sequence[str]
     """Names for the legend."""
     x_labels: Sequence[Label]
     y_labels: Sequence[Label]
     """Each has a line of the grid."""
     bars: Sequence[Bar] = ()
+    lines: Sequence[Line] = ()
+    view_box: str = f"0 0 {WIDTH} {HEIGHT}"
+    left: int = LEFT
+    right: int = WIDTH - RIGHT
+    base: int = BASE
 
-    @property
-    def view_box(self) -> str:
-        """Return the coordinates of the drawing."""
-        return f"0 0 {WIDTH} {HEIGHT}"
 
-    @property
-    def left(self) -> int:
-        """Return the start of the horizontal axis."""
-        return LEFT
-
-    @property
-    def right(self) -> int:
-        """Return the end of the horizontal axis."""
-        return WIDTH - RIGHT
-
-    @property
-    def base(self) -> int:
-        """Return the height of the horizontal axis."""
-        return BASE
+# --- bars -------------------------------------------------------------------------------------------------------------
 
 
 def draw_histogram(title: str, edges: Sequence[float], counts: Mapping[str, Sequence[int]]) -> Chart:
     """Draw the counts of several series side by side. `edges` of the bins are one more than the counts of a series."""
     highest = max((count for series in counts.values() for count in series), default=0) or 1
-    heights = {count: (BASE - TOP) * count / highest for count in {0, highest // 2, highest}}
-    bin_width = (WIDTH - LEFT - RIGHT) / (len(edges) - 1)
+    ticks = sorted({0, highest // 2, highest})
+    n_bins = len(edges) - 1
+    x_labels = [
+        Label(LEFT + (WIDTH - LEFT - RIGHT) / n_bins * j, f"{edges[j]:g}")
+        for j in range(0, n_bins, max(1, n_bins // X_LABELS))
+    ]
+    names = [f"from {edge:g} on" for edge in edges[:-1]]
+    return _draw_bars(title, names, {name: list(series) for name, series in counts.items()}, ticks, x_labels)
+
+
+def draw_bars(title: str, names: Sequence[str], values: Mapping[str, Sequence[float]]) -> Chart:
+    """Draw the values of several series side by side, in one group for each name. Values are not negative."""
+    ticks = find_ticks(0, max((value for series in values.values() for value in series), default=0))
+    group = (WIDTH - LEFT - RIGHT) / max(1, len(names))
+    x_labels = [Label(LEFT + group * (j + 0.5), name) for j, name in enumerate(names)]
+    return _draw_bars(title, names, values, ticks, x_labels)
+
+
+def _draw_bars(
+    title: str,
+    names: Sequence[str],
+    values: Mapping[str, Sequence[float]],
+    ticks: Sequence[float],
+    x_labels: Sequence[Label],
+) -> Chart:
+    unit = (BASE - TOP) / ticks[-1]
     return Chart(
         title,
-        list(counts),
-        [
-            Label(LEFT + bin_width * j, f"{edges[j]:g}")
-            for j in range(0, len(edges) - 1, max(1, (len(edges) - 1) // X_LABELS))
-        ],
-        [Label(BASE - heights[count], shorten(count)) for count in sorted(heights)],
-        list(_iterate_bars(edges, counts, (BASE - TOP) / highest, bin_width)),
+        "; ".join(
+            f"{series}: {', '.join(f'{name} {_format(value)}' for name, value in zip(names, bars, strict=True))}"
+            for series, bars in values.items()
+        ),
+        list(values),
+        x_labels,
+        [Label(BASE - unit * tick, shorten(tick)) for tick in ticks],
+        bars=list(_iterate_bars(names, values, unit)),
     )
 
 
-def _iterate_bars(
-    edges: Sequence[float], counts: Mapping[str, Sequence[int]], unit: float, bin_width: float
-) -> Iterator[Bar]:
-    """Yield the bars of each series. `unit` is the height of a count of one."""
-    width = bin_width * BAR_SHARE / max(1, len(counts))
-    for i, (name, series) in enumerate(counts.items()):
-        for j, count in enumerate(series):
-            x = LEFT + bin_width * (j + (1 - BAR_SHARE) / 2) + i * width
-            title = f"{name}, from {edges[j]:g} on: {count:,}"
-            yield Bar(i, x, BASE - unit * count, width, unit * count, title)
+def _iterate_bars(names: Sequence[str], values: Mapping[str, Sequence[float]], unit: float) -> Iterator[Bar]:
+    """Yield the bars of each series. `unit` is the height of a value of one."""
+    group = (WIDTH - LEFT - RIGHT) / max(1, len(names))
+    width = group * BAR_SHARE / max(1, len(values))
+    for i, (series, bars) in enumerate(values.items()):
+        for j, (name, value) in enumerate(zip(names, bars, strict=True)):
+            x = LEFT + group * (j + (1 - BAR_SHARE) / 2) + i * width
+            yield Bar(i, x, BASE - unit * value, width, unit * value, f"{series}, {name}: {_format(value)}")
 
 
-def shorten(count: float) -> str:
-    """Return a count in at most five characters."""
+# --- lines ------------------------------------------------------------------------------------------------------------
+
+
+def draw_lines(title: str, series: Mapping[str, Sequence[Point]]) -> Chart:
+    """Draw a line for each series, of which one must have a point. Values of x are steps, in order, and start at 0."""
+    xs = [x for points in series.values() for x, _ in points]
+    ys = [y for points in series.values() for _, y in points]
+    x_ticks, y_ticks = find_ticks(0, max(xs)), find_ticks(min(ys), max(ys))
+    last = max(1.0, *xs)
+
+    def place(x: float, y: float) -> Point:
+        share = (y - y_ticks[0]) / (y_ticks[-1] - y_ticks[0])
+        return LEFT + (WIDTH - LEFT - RIGHT) * x / last, BASE - (BASE - TOP) * share
+
+    lines: list[Line] = []
+    for i, (name, points) in enumerate(series.items()):
+        placed = [place(*point) for point in points]
+        titles = (f"{name}, step {x:,}: {_format(y)}" for x, y in points)
+        dots = [Dot(*point, title) for point, title in zip(placed, titles, strict=True)]
+        lines.append(Line(i, placed, dots if len(dots) <= MAX_DOTS else []))
+    return Chart(
+        title,
+        "; ".join(_describe(name, points) for name, points in series.items() if points),
+        list(series),
+        [Label(place(tick, y_ticks[0])[0], shorten(tick)) for tick in x_ticks if tick <= last],
+        [Label(place(0, tick)[1], shorten(tick)) for tick in y_ticks],
+        lines=lines,
+    )
+
+
+def _describe(name: str, points: Sequence[Point]) -> str:
+    (first, start), (last, end) = points[0], points[-1]
+    return f"{name}: {_format(start)} at step {first:,}, {_format(end)} at step {last:,}"
+
+
+# --- heat maps --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class HeatMap:
+    """Weights from 0 to 1 as cells, darker for a larger weight."""
+
+    title: str
+    rows: Sequence[str]
+    columns: Sequence[str]
+    weights: Sequence[Sequence[float]]
+    cell: int = CELL
+
+    @property
+    def left(self) -> int:
+        """Return the width of the labels of the rows."""
+        return LETTER * max(map(len, self.rows)) + 12
+
+    @property
+    def top(self) -> int:
+        """Return the height of the labels of the columns, which are vertical."""
+        return LETTER * max(map(len, self.columns)) + 12
+
+    @property
+    def width(self) -> int:
+        """Return the width of the drawing."""
+        return self.left + CELL * len(self.columns) + 4
+
+    @property
+    def height(self) -> int:
+        """Return the height of the drawing."""
+        return self.top + CELL * len(self.rows) + 4
+
+    @property
+    def description(self) -> str:
+        """Return the column with the largest weight of each row, in words."""
+        best = (max(range(len(row)), key=row.__getitem__) for row in self.weights)
+        return "; ".join(f"{name}: {self.columns[i]}" for name, i in zip(self.rows, best, strict=True))
+
+
+# --- numbers ----------------------------------------------------------------------------------------------------------
+
+
+def find_ticks(low: float, high: float) -> list[float]:
+    """Return about four round numbers, the first at most `low`, and the last at least `high` and above the first."""
+    from matplotlib.ticker import MaxNLocator  # only here, because the import takes time
+
+    if low == high:
+        low, high = min(0.0, low), max(high, low + 1 if low >= 0 else 0.0)
+    return [float(tick) for tick in MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)]
+
+
+def shorten(number: float) -> str:
+    """Return a number in few characters, such as 1.5k."""
     for unit, suffix in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
-        if count >= unit:
-            return f"{count / unit:.3g}{suffix}"
-    return f"{count:g}"
+        if abs(number) >= unit:
+            return f"{number / unit:.3g}{suffix}"
+    return f"{number:.3g}"
+
+
+def _format(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"

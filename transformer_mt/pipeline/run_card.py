@@ -25,20 +25,15 @@ def write_card(run: RunFolder, config: Config) -> None:
 
 def render_card(run: RunFolder, config: Config, record: Mapping[str, Any], best: CheckpointInfo | None) -> str:
     """Return the Markdown text from the content `record` of `run.json` and the best checkpoint, if any."""
-    model, provenance = config.model, record["provenance"]
-    stacks = [model.for_stack(stack) for stack in (model.encoder, model.decoder)]
-    d_ff, heads = (
-        " + ".join(dict.fromkeys(str(getattr(stack, key)) for stack in stacks)) for key in ("d_ff", "n_heads")
-    )
+    provenance = record["provenance"]
     lines = [
         f"# {config.name}",
         "",
-        f"A Transformer that translates {_directions(config.data)}, trained"
+        f"A Transformer that translates {describe_directions(config.data)}, trained"
         f"{'' if provenance.get('init_from') else ' from scratch'} with transformer-mt "
         f"{provenance['versions']['transformer-mt']}.",
         "",
-        f"- Model: {model.encoder.n_layers} + {model.decoder.n_layers} layers, width {model.d_model}, feed-forward "
-        f"{d_ff}, {heads} heads, {model.norm_position}-norm, {record['parameters']:,} parameters",
+        f"- Model: {describe_model(config)}, {record['parameters']:,} parameters",
         f"- Trained on {provenance['hardware']}, {config.precision}, seed {config.seed}",
         *(f"- {fact}" for fact in _status(record)),
         "",
@@ -61,7 +56,20 @@ def render_card(run: RunFolder, config: Config, record: Mapping[str, Any], best:
     return make_visible("\n".join(lines), keep=LAYOUT) + "\n"
 
 
-def _directions(data: DataConfig) -> str:
+def describe_model(config: Config) -> str:
+    """Return the shape of the model in words."""
+    model = config.model
+    stacks = [model.for_stack(stack) for stack in (model.encoder, model.decoder)]
+    d_ff, heads = (
+        " + ".join(dict.fromkeys(str(getattr(stack, key)) for stack in stacks)) for key in ("d_ff", "n_heads")
+    )
+    return (
+        f"{model.encoder.n_layers} + {model.decoder.n_layers} layers, width {model.d_model}, feed-forward {d_ff}, "
+        f"{heads} heads, {model.norm_position}-norm"
+    )
+
+
+def describe_directions(data: DataConfig) -> str:
     """Return the directions of the training pairs, with their tags."""
     directions: dict[str, None] = {}
     for source in data.train_sources:

@@ -9,8 +9,8 @@
       tensorboard/       the same metrics as events, and figures
       README.md          summary of the run, its scores, and commands to continue with
 
-`tmt plot` adds a folder plots/, and `tmt calibrate` the file calibration.json. A damaged checkpoint is kept as
-step-000500.damaged/. The process that trains the run holds the file .lock.
+`tmt plot` adds a folder plots/, `tmt report` the page report.html, and `tmt calibrate` the file calibration.json. A
+damaged checkpoint is kept as step-000500.damaged/. The process that trains the run holds the file .lock.
 """
 
 from __future__ import annotations

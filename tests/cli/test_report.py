@@ -1,0 +1,179 @@
+"""`tmt report`: the page of one run and of several, and wrong arguments."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import Tmt, assert_succeeded, assert_user_error, parse_page, read_folder
+
+from transformer_mt import Translator
+from transformer_mt.evaluation import intervals, significance
+from transformer_mt.evaluation.breakdown import compare_sentences
+from transformer_mt.evaluation.intervals import score_with_intervals
+from transformer_mt.evaluation.metrics import Scorer
+from transformer_mt.evaluation.significance import compare_systems
+
+SCORER = Scorer("13a", "de")
+MAX_BYTES = 3_000_000
+SVG = "{http://www.w3.org/2000/svg}svg"
+
+
+@pytest.fixture(autouse=True)
+def few_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reduce the number of resamples to save time."""
+    monkeypatch.setattr(significance, "RANDOMISATION_TRIALS", 200)
+    for module in (significance, intervals):
+        monkeypatch.setattr(module, "BOOTSTRAP_SAMPLES", 100)
+
+
+def lines(name: str) -> list[str]:
+    return Path(name).read_text(encoding="utf-8").split("\n")[:-1]
+
+
+def make_page(tmt: Tmt, *arguments: object) -> Any:
+    """Run `tmt report`, and return the root element of its page, which must be valid and small."""
+    output = Path(assert_succeeded(tmt("report", *arguments)).strip())
+    assert output.stat().st_size < MAX_BYTES
+    return parse_page(output.read_text(encoding="utf-8"))
+
+
+def text_of(element: Any) -> str:
+    return re.sub(r"\s+", " ", "".join(element.itertext())).strip()
+
+
+def rows_of(page: Any) -> list[list[str]]:
+    """Return the rows of all tables as text, cell by cell."""
+    return [[text_of(cell) for cell in row if cell.tag in ("th", "td")] for row in page.iter("tr")]
+
+
+def test_page_of_a_run_has_its_scores_and_sentences(run_copy: Path, tmt: Tmt) -> None:
+    before = read_folder(run_copy)
+    page = make_page(tmt, run_copy)
+    assert {name: content for name, content in read_folder(run_copy).items() if name != "report.html"} == before
+    hypotheses = Translator.load(run_copy).translate(lines("test.en"))
+    rows = rows_of(page)
+    for metric, score in score_with_intervals(hypotheses, lines("test.de"), SCORER).items():
+        assert score.interval is not None
+        assert [metric, f"{score.value:.2f}", "{:.2f} to {:.2f}".format(*score.interval)] in rows
+        assert [metric, score.signature] in rows
+    found = compare_sentences([hypotheses], lines("test.en"), lines("test.de"), SCORER)
+    worst = min(found, key=lambda sentence: (sentence.chrf[0], len(sentence.reference)))
+    titles = [text_of(title) for title in page.iter("h3")]
+    assert "Worst translations by chrF" in titles
+    first = next(element for element in page.iter("dl"))
+    assert [text_of(each) for each in first.iter("dd")] == [worst.source, worst.translations[0], worst.reference]
+
+
+def test_page_of_a_run_has_data_settings_curves_attention_and_cost(run_copy: Path, tmt: Tmt) -> None:
+    page = make_page(tmt, run_copy)
+    record = json.loads((run_copy / "run.json").read_text(encoding="utf-8"))
+    rows = rows_of(page)
+    for name, n_pairs, file in (("train", "50", "train"), ("validation", "8", "valid"), ("unseen", "6", "test")):
+        assert [name, n_pairs, f"{file}.en, {file}.de", record["sha256"][name]] in rows
+    assert ["tokenizer.vocab_size", "8000", "340"] in rows
+    assert ["seed", "1"] in rows
+    assert ["parameters", f"{record['parameters']:,}"] in rows
+    labels = [drawing.attrib.get("aria-label", "") for drawing in page.iter(SVG)]
+    for title in (
+        "Loss by step",
+        "BLEU of",
+        "Learning rate",
+        "Target tokens per second",
+        "chrF by words",
+        "F1 of words",
+    ):
+        assert any(label.startswith(title) for label in labels)
+    assert sum(label.startswith("The largest weights") for label in labels) == 3
+    assert f"git checkout {record['provenance']['commit']}".removesuffix("-dirty") in text_of(page)
+    assert any(row[:2] == ["✗ fails", "number"] or row[:2] == ["✓ passes", "number"] for row in rows)
+
+
+@pytest.fixture
+def second_run(run_copy: Path) -> Path:
+    """A copy of the run with another name and other search options."""
+    second = run_copy.with_name("second")
+    shutil.copytree(run_copy, second)
+    config = (second / "config.yaml").read_text(encoding="utf-8")
+    config = config.replace("name: tiny", "name: second").replace("  beam: 5", "  beam: 1")
+    (second / "config.yaml").write_text(config, encoding="utf-8")
+    return second
+
+
+def test_several_runs_are_compared_on_one_page(run_copy: Path, second_run: Path, tmt: Tmt) -> None:
+    page = make_page(tmt, run_copy, second_run, "--src", "valid.en", "--ref", "valid.de")
+    systems = [Translator.load(run).translate(lines("valid.en")) for run in (run_copy, second_run)]
+    rows = rows_of(page)
+    for metric, comparison in compare_systems(systems, lines("valid.de"), SCORER).items():
+        first, second = comparison.systems
+        assert [metric, "tiny", f"{first.score:.2f}"] in [row[:3] for row in rows]
+        p_values = ["" if p is None else f"{p:.4f}" for p in (second.p_bootstrap, second.p_randomisation)]
+        expected = ["second", f"{second.score:.2f}", f"{second.difference:+.2f}", *p_values]
+        assert expected in [row[:2] + row[3:] for row in rows]
+        assert [metric, comparison.signature] in rows
+    assert ["decoding.beam", "5", "1"] in rows
+    assert Path("report.html").exists()
+    assert not (run_copy / "report.html").exists()
+
+
+def test_text_of_the_test_set_never_becomes_html(run_copy: Path, tmt: Tmt) -> None:
+    hostile = "<script>alert(1)</script>\x1b[31m\u202e"
+    Path("bad.en").write_text(f"{hostile}\none two three\n\n", encoding="utf-8")
+    Path("bad.de").write_text(f"{hostile}\neins zwei drei\n\n", encoding="utf-8")
+    page = make_page(tmt, run_copy, "--src", "bad.en", "--ref", "bad.de", "--output", "page.html")
+    shown = r"<script>alert(1)</script>\x1b[31m\u202e"
+    assert sum(text_of(each) == shown for each in page.iter("dd")) >= 2  # source and reference
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_run_whose_text_is_gone_has_a_page_with_a_note(run_copy: Path, tmt: Tmt) -> None:
+    for file in Path().glob("*.[de][en]"):
+        file.unlink()
+    (run_copy / "metrics.jsonl").unlink()
+    shutil.rmtree("runs/.cache")
+    done = tmt("report", run_copy)
+    assert_succeeded(done)
+    page = parse_page((run_copy / "report.html").read_text(encoding="utf-8"))
+    for name in ("unseen", "validation"):
+        assert f"tmt: warning: {run_copy}: {name} is left out: its text cannot be read" in done.stderr
+        assert f"{name} is left out: its text cannot be read" in text_of(page)
+    assert any(row[0] == "unseen, bleu" for row in rows_of(page))
+    assert not any(element.attrib.get("id") in ("sentences", "curves") for element in page.iter())
+
+
+@pytest.mark.filterwarnings("default")
+def test_changed_text_is_left_out(run_copy: Path, tmt: Tmt) -> None:
+    Path("test.de").write_text("eins\n" * 6, encoding="utf-8")
+    page = make_page(tmt, run_copy)
+    assert "unseen is left out: its text has changed since the training" in text_of(page)
+    assert "validation (8 sentences)" in [text_of(title) for title in page.iter("h3")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["runs/tiny", "runs/tiny"], "runs/tiny: is given twice"),
+        (["runs/tiny", "runs/missing"], "runs/missing: no such run folder"),
+        (["runs/tiny", "--src", "valid.en"], "--src and --ref go together"),
+        (["runs/tiny", "--output", "page.txt"], "pass a name that ends in .html"),
+        (["runs/tiny", "--output", "no/page.html"], "there is no folder"),
+        (["runs/tiny", "--checkpoint", "7"], "--checkpoint 7"),
+        (["runs/tiny", "--src", "valid.en", "--ref", "test.de"], "test.de"),
+        (["runs/tiny", "--src", "missing", "--ref", "test.de"], "missing: no such file"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments: list[str], message: str, run_copy: Path, tmt: Tmt) -> None:
+    before = read_folder(Path())
+    assert_user_error(tmt("report", *arguments), message)
+    assert read_folder(Path()) == before
+
+
+def test_runs_of_different_languages_are_refused(run_copy: Path, second_run: Path, tmt: Tmt) -> None:
+    config = (second_run / "config.yaml").read_text(encoding="utf-8").replace("tgt_lang: de", "tgt_lang: nl", 1)
+    (second_run / "config.yaml").write_text(config, encoding="utf-8")
+    message = f"{second_run}: translates en into nl, and {run_copy} translates en into de"
+    assert_user_error(tmt("report", run_copy, second_run), message)

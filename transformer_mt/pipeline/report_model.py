@@ -1,0 +1,102 @@
+"""What the model of a run does with single sentences, for `tmt report`: attention and behaviour tests."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+
+from transformer_mt.data.behaviour_tests import STARTER, check_translations, load_behaviour_tests
+from transformer_mt.decoding.attention_maps import translate_with_attention
+from transformer_mt.decoding.translator import Translator
+from transformer_mt.evaluation.significance import Texts
+from transformer_mt.pages.charts import HeatMap
+from transformer_mt.pipeline.report_facts import ReportedRun, cut_text
+from transformer_mt.pipeline.shared_evaluation import EvaluationSet, Tags
+from transformer_mt.system.logging import log_rank0
+
+N_ATTENTION = 3  # sentences whose attention is drawn
+ATTENTION_LENGTHS = range(4, 31)  # tokens of such a sentence, if possible
+MAX_TOKENS = 40  # rows and columns of a drawing
+MAX_LABEL = 16  # characters of a token
+
+BehaviourRow = Mapping[str, str | None]
+"""Title, source, translation and problem of a behaviour test. The problem is None if the test passes."""
+
+
+@dataclass(frozen=True)
+class ModelOutput:
+    """The translations of one run."""
+
+    hypotheses: list[Texts]
+    """Of each test set."""
+    seconds: list[float]
+    """Time to translate each test set."""
+    method: str
+    tests: list[BehaviourRow]
+    attention: list[HeatMap]
+
+
+def run_model(
+    run: ReportedRun, translator: Translator, sets: Sequence[tuple[EvaluationSet, Tags]], *, with_attention: bool
+) -> ModelOutput:
+    """Translate test sets, each with the tags of this run, and behaviour tests."""
+    hypotheses: list[Texts] = []
+    seconds: list[float] = []
+    for data, tags in sets:
+        log_rank0(f"report: {run.name} translates {data.name} ({len(data.sources):,} sentences)")
+        start = time.perf_counter()
+        hypotheses.append(translator.translate(data.sources, tags=tags))
+        seconds.append(time.perf_counter() - start)
+    return ModelOutput(
+        hypotheses,
+        seconds,
+        f"{translator.config.method}, {translator.precision}",
+        list_behaviour_tests(run, translator),
+        draw_attention(translator, *sets[0]) if with_attention and sets else [],
+    )
+
+
+def draw_attention(translator: Translator, data: EvaluationSet, tags: Tags) -> list[HeatMap]:
+    """Draw the cross-attention for some sentences of a set, spread evenly, or for the shortest ones if all are long.
+
+    The weights are averaged over heads and layers, or over the heads of `decoding.alignment_layer`.
+    """
+    lengths = {i: len(ids) for i, ids in enumerate(translator.tokenizers.src.encode(data.sources)) if ids}
+    chosen = [i for i, length in lengths.items() if length in ATTENTION_LENGTHS]
+    if not chosen:
+        chosen = sorted(lengths, key=lengths.__getitem__)[:N_ATTENTION]
+    n = min(N_ATTENTION, len(chosen))
+    maps: list[HeatMap] = []
+    for i in (chosen[k * len(chosen) // n] for k in range(n)):
+        tagged = translator if tags is None else translator.with_options({"tag": tags[i]})
+        found = translate_with_attention(tagged, data.sources[i])
+        layer = translator.config.alignment_layer
+        cross = found.weights.cross if layer is None else found.weights.cross[layer - 1 : layer]
+        weights = torch.stack([each[0].float().mean(0) for each in cross]).mean(0)  # [T, S]
+        shown = cast(list[list[float]], weights[:MAX_TOKENS, :MAX_TOKENS].tolist())
+        rows, columns = ([_make_label(token) for token in tokens[:MAX_TOKENS]] for tokens in (found.tgt_out, found.src))
+        is_cut = max(weights.shape) > MAX_TOKENS
+        title = f"line {i + 1}: {cut_text(data.sources[i])}{f' (first {MAX_TOKENS} tokens)' if is_cut else ''}"
+        maps.append(HeatMap(title, rows, columns, shown))
+    return maps
+
+
+def _make_label(token: str) -> str:
+    text = token.replace(" ", "▁")
+    return text if len(text) <= MAX_LABEL else f"{text[: MAX_LABEL - 1]}…"
+
+
+def list_behaviour_tests(run: ReportedRun, translator: Translator) -> list[BehaviourRow]:
+    """Return the results of `validation.expect` at the checkpoint, else those of the tests of the program."""
+    if run.checkpoint.tests:
+        return [*run.checkpoint.tests]
+    tests = load_behaviour_tests(STARTER)
+    tag = translator.config.tag
+    if translator.tokenizers.needs_tag and tag is None:
+        tag = translator.tokenizers.src.tags[0]
+    translations = translator.translate([test.source for test in tests], tags=[tag] * len(tests))
+    return [result._asdict() for result in check_translations(tests, translations)]
