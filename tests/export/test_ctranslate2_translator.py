@@ -54,6 +54,12 @@ def models(tiny_run: Path, tmt: Tmt, tmp_path_factory: pytest.TempPathFactory) -
     return Models(folder / "run", folder / "exported")
 
 
+def test_an_exported_folder_runs_none_of_its_code(exported_copy: Path, tmt: Tmt, tmp_path: Path) -> None:
+    (exported_copy / "translate.py").write_text(f"open({str(tmp_path / 'made')!r}, 'w')")
+    assert_succeeded(tmt("translate", "--engine", "ctranslate2", exported_copy, "one"))
+    assert not (tmp_path / "made").exists()
+
+
 @pytest.fixture
 def exported_copy(models: Models, tmp_path: Path) -> Path:
     """Copy the exported folder, so that the test may modify it."""

@@ -16,7 +16,15 @@ from pathlib import Path
 from shlex import quote
 from typing import NamedTuple, TypeVar
 
-from transformer_mt.data.text_files import Errors, check_is_file, check_line_length, decode_line, read_lines, zip_lines
+from transformer_mt.data.text_files import (
+    MAX_LINE_BYTES,
+    Errors,
+    check_is_file,
+    decode_line,
+    line_length_error,
+    read_lines,
+    zip_lines,
+)
 from transformer_mt.errors import UserError
 from transformer_mt.system.logging import log_rank0
 
@@ -84,11 +92,13 @@ def _read_stdin(errors: Errors) -> Iterator[str | None]:
             complete.append(unfinished)
         for raw in complete:
             number += 1
-            check_line_length(len(raw), "standard input", number)
+            if len(raw) > MAX_LINE_BYTES:
+                raise line_length_error("standard input", number)
             yield decode_line(raw, "standard input", number, errors)
         if not chunk:
             return
-        check_line_length(len(unfinished), "standard input", number + 1)
+        if len(unfinished) > MAX_LINE_BYTES:
+            raise line_length_error("standard input", number + 1)
 
 
 def add_prefixes(texts: Iterable[str | None], file: Path | None, errors: Errors = "strict") -> Iterator[Line | None]:

@@ -70,12 +70,9 @@ def decode_line(raw: bytes, name: str, number: int, errors: Errors = "strict") -
         ) from None
 
 
-def check_line_length(n_bytes: int, name: str, number: int, limit: int = MAX_LINE_BYTES) -> None:
-    """Raise `UserError` with file and line for a line that is too long."""
-    if n_bytes > limit:
-        raise UserError(
-            f"{name}:{number}: longer than {limit:,} bytes; is it the right file? Split or remove this line"
-        )
+def line_length_error(name: str, number: int, limit: int = MAX_LINE_BYTES) -> UserError:
+    """Return the error for a line that is too long."""
+    return UserError(f"{name}:{number}: longer than {limit:,} bytes; is it the right file? Split or remove this line")
 
 
 def read_lines(path: Path, errors: Errors = "strict", limit: int = MAX_LINE_BYTES) -> Iterator[str]:
@@ -85,7 +82,8 @@ def read_lines(path: Path, errors: Errors = "strict", limit: int = MAX_LINE_BYTE
     try:
         with cast(IO[bytes], gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")) as file:
             for number, raw in enumerate(iter(lambda: file.readline(limit + 1), b""), start=1):
-                check_line_length(len(raw), str(path), number, limit)
+                if len(raw) > limit:
+                    raise line_length_error(str(path), number, limit)
                 yield decode_line(raw, str(path), number, errors)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise UserError(f"{path}:{number + 1}: the .gz is truncated or damaged ({error}); fetch it again") from None

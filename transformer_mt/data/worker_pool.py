@@ -20,6 +20,7 @@ from typing import Any, Generic, TypeVar
 from transformer_mt.errors import UserError
 
 ITEMS_AHEAD = 3  # per worker, so that none waits for its next item
+SAFE_PATH = "PYTHONSAFEPATH"  # variable of the environment that a new Python process reads
 MIN_PAIRS_PER_WORKER = 20_000  # a process takes seconds to start
 
 S = TypeVar("S")
@@ -41,7 +42,8 @@ class WorkerPool(Generic[S]):
         # a process that is started here inherits the mask: Ctrl-C also reaches it, but its parent ends it
         previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            return self._executor.submit(_call_with_state, function, item)
+            with _safe_imports():
+                return self._executor.submit(_call_with_state, function, item)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, previous)
 
@@ -54,6 +56,20 @@ class WorkerPool(Generic[S]):
                 yield pending.popleft().result()
         while pending:
             yield pending.popleft().result()
+
+
+@contextmanager
+def _safe_imports() -> Generator[None]:
+    """Keep Python processes that are started meanwhile from importing files of the current directory."""
+    before = os.environ.get(SAFE_PATH)
+    os.environ[SAFE_PATH] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[SAFE_PATH]
+        else:
+            os.environ[SAFE_PATH] = before
 
 
 def limit_workers(workers: int, n_pairs: int) -> int:
@@ -69,7 +85,8 @@ def open_pool(n_workers: int, make_state: Callable[..., S], *arguments: Any) -> 
         UserError: A worker was killed, or could not start.
     """
     initializer = (partial(make_state, *arguments),)
-    executor = ProcessPoolExecutor(n_workers, get_context("spawn"), _start_worker, initializer)
+    with _safe_imports():
+        executor = ProcessPoolExecutor(n_workers, get_context("spawn"), _start_worker, initializer)
     try:
         yield WorkerPool(executor, n_workers)
     except BaseException as error:

@@ -10,6 +10,7 @@ log-probability / length^A, where EOS counts as a token (tested with CTranslate2
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ import tokenizers as hf
 import torch
 
 from transformer_mt.data.tokenizers.components import EOS
+from transformer_mt.data.tokenizers.limits import check_content
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.decoding.alignment import WordAlignment
 from transformer_mt.decoding.beam_search import Hypothesis
@@ -91,8 +93,10 @@ class CTranslate2Translator(TextTranslator):
         configure_process(resolve_machine("cpu", "fp32", threads))
         check_device(device)
         try:
-            files = (str(folder / f"{side}_tokenizer.json") for side in ("src", "tgt"))
-            backends = [hf.Tokenizer.from_file(file) for file in files]
+            contents = [(folder / f"{side}_tokenizer.json").read_text(encoding="utf-8") for side in ("src", "tgt")]
+            for content in contents:
+                check_content(json.loads(content))
+            backends = [hf.Tokenizer.from_str(content) for content in contents]
             src = Tokenizer(backends[0], metadata.tags)
             tgt = Tokenizer(backends[1], metadata.tags if metadata.joint else ())
             config = metadata.decoding.with_options(options)

@@ -229,7 +229,7 @@ def run_python(code: str) -> str:
     environment = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"}  # no workers that outlive the process
     try:
         subprocess.run(
-            [sys.executable, "-c", code],
+            [sys.executable, "-P", "-c", code],
             env=environment,
             capture_output=True,
             text=True,
