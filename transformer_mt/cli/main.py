@@ -17,8 +17,10 @@ import warnings
 from collections.abc import Sequence
 from typing import NoReturn
 
+from transformer_mt.cli.early_interrupt import restore_interrupt  # first, because imports take time
 from transformer_mt.cli.parser import parse_arguments
 from transformer_mt.errors import Interrupted, UserError
+from transformer_mt.system import launcher
 from transformer_mt.system.logging import log
 
 
@@ -28,12 +30,15 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")  # under any locale, like files
-    if args.command != "train" and threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, _exit_on_signal)  # so that cleanup code runs; training has its own handler
+    is_main_thread = threading.current_thread() is threading.main_thread()
+    if is_main_thread and not (args.command == "train" and launcher.under_torchrun()):  # which kills waiting ranks
+        signal.signal(signal.SIGTERM, _exit_on_signal)  # so that cleanup code runs
     warnings.showwarning = _show_warning
     threading.excepthook = _show_thread_error
     try:
-        importlib.import_module(f"transformer_mt.cli.{args.command}").run(args)
+        command = importlib.import_module(f"transformer_mt.cli.{args.command}")
+        restore_interrupt()
+        command.run(args)
         sys.stdout.flush()
     except UserError as error:
         _fail(str(error))

@@ -1,0 +1,64 @@
+"""Ctrl-C and SIGTERM before a command has done anything, and while it prepares data."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+STATUSES = (-signal.SIGINT, 128 + signal.SIGINT)  # a shell shows both as 130
+PROGRAM = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it in the background
+sys.stderr.write("started\\n")
+sys.stderr.flush()
+from transformer_mt.cli.main import main
+main(sys.argv[1:])
+"""
+
+
+def start(*arguments: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", PROGRAM, *map(str, arguments)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None and process.stderr.readline() == "started\n"
+    return process
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wait", [0.03, 0.1, 0.2, 0.4])
+def test_an_interrupt_while_modules_are_imported_prints_no_traceback(wait: float, tiny_run: Path) -> None:
+    process = start("translate", tiny_run, "--input", "/dev/zero")
+    time.sleep(wait)
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=60)
+    assert (process.returncode in STATUSES, output, errors) == (True, "", "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("command", ["train", "prepare"])
+def test_a_signal_while_data_is_read_leaves_no_temporary_files(
+    command: str, number: signal.Signals, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = (tiny / "tiny.yaml").read_text(encoding="utf-8")
+    Path("x.yaml").write_text(text.replace("train.en", "pipe.en"), encoding="utf-8")
+    for path in tiny.glob("*.??"):
+        (tmp_path / path.name).symlink_to(path)
+    os.mkfifo("pipe.en")
+    process = start(*(["train", "--config"] if command == "train" else ["prepare"]), "x.yaml")
+    with Path("pipe.en").open("w", encoding="utf-8") as pipe:  # waits until the command reads
+        pipe.write("one\n")
+        pipe.flush()
+        while not [*tmp_path.rglob("*.tmp")]:
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 128 + number and "Traceback" not in errors
+    assert not [*tmp_path.rglob("*.tmp"), *tmp_path.rglob("*.partial")]
