@@ -1,6 +1,6 @@
 """Measure `tmt bisect`: plant one harmful change among 15 harmless ones, and count the trainings that find it.
 
-    python scripts/measure_bisection.py --work FOLDER [--steps N]
+    python scripts/measure_bisection.py --work FOLDER [--steps N] [--only KEY]
 
 The model is that of configs/quickstart.yaml with one layer in each stack, on its built-in corpus, on one thread. Runs
 that exist in the folder are used.
@@ -38,20 +38,24 @@ HARMLESS = {
     "optimizer.clip_norm": 1.2,
     "schedule.warmup_steps": 180,
 }
+HARMFUL = {"schedule.peak": 0.2, "loss.label_smoothing": 0.9, "data.train.tgt": "shuffled lines"}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, required=True, metavar="FOLDER", help="texts and runs")
     parser.add_argument("--steps", type=positive_int, default=300, metavar="N", help="steps of a training (300)")
+    parser.add_argument("--only", choices=HARMFUL, metavar="KEY", help=f"one of {', '.join(HARMFUL)}")
     args = parser.parse_args()
     write_corpus(args.work)
-    harmful = {"schedule.peak": 0.2, "loss.label_smoothing": 0.9, "data.train.tgt": f"[{args.work / 'shuffled.de'}]"}
+    harmful = {**HARMFUL, "data.train.tgt": f"[{args.work / 'shuffled.de'}]"}
     print(
         "| harmful change | trainings beyond GOOD and BAD | score of GOOD, BAD, and the culprit alone | found | CPU |"
     )
     print("|---|---|---|---|---|")
     for key, value in harmful.items():
+        if args.only not in (None, key):
+            continue
         log(f"harmful change: {key}")
         start = time.process_time()
         good, bad = make_config("good", args.work, {}), make_config("bad", args.work, {**HARMLESS, key: value})
