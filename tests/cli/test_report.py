@@ -12,11 +12,13 @@ import pytest
 from helpers import Tmt, assert_succeeded, assert_user_error, parse_page, read_folder
 
 from transformer_mt import Translator
+from transformer_mt.decoding.confidence import Calibration, ConfidenceRegression, HeldOutFigures
 from transformer_mt.evaluation import intervals, significance
 from transformer_mt.evaluation.breakdown import compare_sentences
 from transformer_mt.evaluation.intervals import score_with_intervals
 from transformer_mt.evaluation.metrics import Scorer
 from transformer_mt.evaluation.significance import compare_systems
+from transformer_mt.runs.folder import RunFolder
 
 SCORER = Scorer("13a", "de")
 MAX_BYTES = 3_000_000
@@ -91,6 +93,28 @@ def test_page_of_a_run_has_data_settings_curves_attention_and_cost(run_copy: Pat
     assert sum(label.startswith("The largest weights") for label in labels) == 3
     assert f"git checkout {record['provenance']['commit']}".removesuffix("-dirty") in text_of(page)
     assert any(row[:2] == ["✗ fails", "number"] or row[:2] == ["✓ passes", "number"] for row in rows)
+
+
+def test_page_of_a_calibrated_run_shows_how_reliable_its_confidences_are(run_copy: Path, tmt: Tmt) -> None:
+    translator = Translator.load(run_copy)
+    hypotheses = translator.translate(lines("train.en"))
+    references = [text if i % 3 else "QQ" for i, text in enumerate(hypotheses)]
+    Path("judged.de").write_text("".join(f"{text}\n" for text in references), encoding="utf-8")
+    calibration = Calibration(
+        step=translator.members[0].step,
+        weights_hash=translator.members[0].weights_hash,
+        decoding=translator.config,
+        min_chrf=60,
+        pairs=1,
+        regression=ConfidenceRegression(usual_log_ratio=0, intercept=0, coefficients=(1, 0)),
+        held_out=HeldOutFigures(pairs=1, acceptable=1, ece_before=0, ece_after=0),
+    )
+    RunFolder(run_copy).calibration.write_text(calibration.model_dump_json(), encoding="utf-8")
+    page = make_page(tmt, run_copy, "--src", "train.en", "--ref", "judged.de")
+    groups = [row for row in rows_of(page) if len(row) == 4 and re.fullmatch(r"0\.\d to [01]\.\d", row[0])]
+    assert sum(int(row[1]) for row in groups) == len(hypotheses)
+    acceptable = sum(int(row[1]) * float(row[3]) for row in groups)
+    assert acceptable == pytest.approx(sum(text != "QQ" for text in references), abs=0.1)
 
 
 @pytest.fixture

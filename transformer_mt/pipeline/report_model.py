@@ -11,11 +11,13 @@ import torch
 
 from transformer_mt.data.behaviour_tests import STARTER, check_translations, load_behaviour_tests
 from transformer_mt.decoding.attention_maps import translate_with_attention
+from transformer_mt.decoding.text_translator import Translation
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.evaluation.significance import Texts
 from transformer_mt.pages.charts import HeatMap
 from transformer_mt.pipeline.report_facts import ReportedRun, cut_text
-from transformer_mt.pipeline.shared_evaluation import EvaluationSet, Tags
+from transformer_mt.pipeline.report_reliability import Reliability, measure_reliability
+from transformer_mt.pipeline.shared_evaluation import EvaluationSet, Tags, Warn
 from transformer_mt.system.logging import log_rank0
 
 N_ATTENTION = 3  # sentences whose attention is drawn
@@ -38,25 +40,36 @@ class ModelOutput:
     method: str
     tests: list[BehaviourRow]
     attention: list[HeatMap]
+    reliability: Reliability | None
 
 
 def run_model(
-    run: ReportedRun, translator: Translator, sets: Sequence[tuple[EvaluationSet, Tags]], *, with_attention: bool
+    run: ReportedRun,
+    translator: Translator,
+    sets: Sequence[tuple[EvaluationSet, Tags]],
+    warn: Warn,
+    *,
+    with_details: bool,
 ) -> ModelOutput:
-    """Translate test sets, each with the tags of this run, and behaviour tests."""
-    hypotheses: list[Texts] = []
+    """Translate test sets, each with the tags of this run, and behaviour tests.
+
+    The details of the first set are the attention of some sentences, and the reliability of confidences.
+    """
+    translations: list[list[Translation]] = []
     seconds: list[float] = []
     for data, tags in sets:
         log_rank0(f"report: {run.name} translates {data.name} ({len(data.sources):,} sentences)")
         start = time.perf_counter()
-        hypotheses.append(translator.translate(data.sources, tags=tags))
+        translations.append([best for best, *_ in translator.n_best(data.sources, tags=tags, n_best=1)])
         seconds.append(time.perf_counter() - start)
+    first = [(*sets[0], translations[0])] if sets and with_details else []
     return ModelOutput(
-        hypotheses,
+        [[translation.text for translation in each] for each in translations],
         seconds,
         f"{translator.config.method}, {translator.precision}",
         list_behaviour_tests(run, translator),
-        draw_attention(translator, *sets[0]) if with_attention and sets else [],
+        [drawing for data, tags, _ in first for drawing in draw_attention(translator, data, tags)],
+        next((measure_reliability(run, translator, *each, warn) for each in first), None),
     )
 
 

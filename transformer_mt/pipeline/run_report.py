@@ -85,7 +85,13 @@ def make_report(runs: Sequence[ReportedRun], load: LoadTranslator, files: tuple[
     notes: list[str] = []
     sets = _read_sets(runs, files, notes.append)
     outputs = [
-        run_model(run, load(run.folder.path), [(data, data.tags[i]) for data in sets], with_attention=len(runs) == 1)
+        run_model(
+            run,
+            load(run.folder.path),
+            [(data, data.tags[i]) for data in sets],
+            notes.append,
+            with_details=len(runs) == 1,
+        )
         for i, run in enumerate(runs)
     ]
     names = [run.name for run in runs]
@@ -101,7 +107,7 @@ def make_report(runs: Sequence[ReportedRun], load: LoadTranslator, files: tuple[
         **_gather_translations(runs, sets, outputs, notes),
         tests={run.name: output.tests for run, output in zip(runs, outputs, strict=True)},
         own_tests={run.name for run in runs if run.checkpoint.tests},
-        notes=notes,
+        notes=[note.replace("\n", " ") for note in notes],
     )
     return RunReport(page, notes)
 
@@ -150,6 +156,7 @@ def _gather_translations(
         "methods": [output.method for output in outputs],
         "no_ter": NO_TER,
         "attention": outputs[0].attention,
+        "reliability": outputs[0].reliability,
         "breakdown": None,
         "examples": {},
         "differences": [],
