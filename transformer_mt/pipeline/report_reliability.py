@@ -67,6 +67,5 @@ def measure_reliability(
     labels = chrf >= calibration.min_chrf  # [N]
     bins = reliability_bins(confidences, labels)
     values = {"mean confidence": [one.confidence for one in bins], "acceptable": [one.acceptable for one in bins]}
-    names = [f"{one.low:.1f}-{one.high:.1f}" for one in bins]
-    chart = draw_bars("Confidence and share of acceptable translations", names, values)
+    chart = draw_bars("Confidence and share of acceptable translations", [f"{one.low:.1f}" for one in bins], values)
     return Reliability(bins, chart, expected_calibration_error(confidences, labels), calibration.min_chrf)
