@@ -37,6 +37,13 @@ def test_ticks_enclose_the_values_and_are_evenly_spaced(one: float, other: float
     assert distances == pytest.approx([distances[0]] * len(distances))
 
 
+@pytest.mark.parametrize("value", [0.0, 0.002, 1.0, -3.0, 5e7])
+def test_values_that_are_equal_but_for_rounding_have_ticks_from_zero(value: float) -> None:
+    ticks = find_ticks(value, value * (1 + 1e-15))
+    assert 0 in ticks
+    assert ticks[0] <= value <= ticks[-1]
+
+
 def test_heights_of_bars_are_proportional_to_the_values() -> None:
     chart = draw_bars("BLEU", ["short", "long"], {"a": [20.0, 40.0], "b": [10.0, 0.0]})
     heights = [bar.height for bar in chart.bars]
