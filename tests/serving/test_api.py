@@ -100,7 +100,8 @@ def test_segments_join_to_the_translation_and_have_alignment_and_confidence(
     first = answer["segments"][0]
     assert first["alignment"] == [list(pair) for pair in best.alignment or []]
     assert len(first["words"]) == len(best.text.split())
-    assert all(0 <= value <= 1 for value in [first["confidence"], *first["words"]])
+    assert all(0 <= value <= 1 for value in [first["probability"], *first["words"]])
+    assert "confidence" not in first, "the run has no calibration"
 
 
 def test_source_auto_names_the_language(client: TestClient) -> None:

@@ -10,6 +10,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from transformer_mt import Translator
+from transformer_mt.decoding.confidence import Calibration, ConfidenceRegression, HeldOutFigures
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.serving.directions import Direction, find_direction
@@ -47,6 +48,26 @@ def test_a_damaged_checkpoint_leaves_the_old_one_in_place(
     assert not model.reload()
     assert "not reloaded" in capsys.readouterr().err
     assert client.post("/translate", json=ONE).json() == expected
+
+
+def test_segments_have_the_confidence_of_a_calibrated_run(run_copy: Path, make_client: Any) -> None:
+    translator = Translator.load(run_copy, device="cpu", threads=1)
+    (member,) = translator.members
+    calibration = Calibration(
+        step=member.step,
+        weights_hash=member.weights_hash,
+        decoding=translator.config,
+        min_chrf=50,
+        pairs=10,
+        regression=ConfidenceRegression(usual_log_ratio=0, intercept=1, coefficients=(0.5, -0.5)),
+        held_out=HeldOutFigures(pairs=0, acceptable=0, ece_before=0, ece_after=0),
+    )
+    RunFolder(run_copy).calibration.write_text(calibration.model_dump_json(), encoding="utf-8")
+    client: TestClient = make_client(models=[ServedModel(run_copy, OPTIONS)])
+    assert client.get("/models").json()[0]["calibrated"]
+    answer = client.post("/translate", json={**ONE, "confidence": True}).json()
+    ((best,),) = translator.n_best(["one two"], confidence=True)
+    assert answer["segments"][0]["confidence"] == pytest.approx(best.confidence, abs=1e-4)
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer
 from transformer_mt.decoding.alignment import target_word_indices
+from transformer_mt.decoding.confidence import Calibration
 from transformer_mt.decoding.paragraph_translator import TranslatedLine
 from transformer_mt.decoding.sentence_splitting import restore_spaces
 from transformer_mt.decoding.text_translator import Translation
@@ -27,9 +28,15 @@ def n_best_texts(lines: Sequence[TranslatedLine]) -> list[str]:
 
 
 def segments(
-    lines: Sequence[TranslatedLine], tokenizer: Tokenizer, *, alignment: bool, confidence: bool
+    lines: Sequence[TranslatedLine],
+    tokenizer: Tokenizer,
+    calibration: Calibration | None,
+    *,
+    alignment: bool,
+    confidence: bool,
 ) -> list[Segment]:
     """Return the parts of a text that were translated at once, with details of the best translation."""
+    calibrated = calibration if confidence else None
     found: list[Segment] = []
     for number, line in enumerate(lines):
         best = [n_best[0] for n_best in line.translations]
@@ -41,7 +48,8 @@ def segments(
                     source=piece,
                     target=start + target,
                     alignment=translation.alignment if alignment else None,
-                    confidence=_probability(translation.score_per_token) if confidence else None,
+                    confidence=calibrated and _confidence(calibrated, piece.strip(), translation),
+                    probability=_probability(translation.score_per_token) if confidence else None,
                     words=word_confidences(tokenizer, translation) if confidence else None,
                 )
             )
@@ -61,6 +69,12 @@ def word_confidences(tokenizer: Tokenizer, translation: Translation) -> list[flo
         if word < len(scores):
             scores[word].append(score)
     return [_probability(sum(word) / max(1, len(word))) for word in scores]
+
+
+def _confidence(calibration: Calibration, source: str, translation: Translation) -> float:
+    """Return the probability that a translation is acceptable, with four decimals."""
+    confidence = calibration.regression.confidence
+    return round(confidence(source, translation.text, translation.token_scores, finished=translation.finished), 4)
 
 
 def _probability(log_probability: float) -> float:

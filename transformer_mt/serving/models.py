@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from transformer_mt.decoding.confidence import Calibration
 from transformer_mt.decoding.paragraph_translator import ParagraphTranslator, TranslatedLine
 from transformer_mt.decoding.paragraphs import SplitWhen
 from transformer_mt.decoding.provenance import ModelProvenance
@@ -41,6 +43,8 @@ class LoadedModel:
     """Checkpoint with the checksum of its weights."""
     translators: Mapping[Direction, ParagraphTranslator]
     has_alignments: bool
+    calibrations: Mapping[Direction, Calibration]
+    """Calibrations of confidences, of the directions that have one."""
 
     @property
     def max_alternatives(self) -> int:
@@ -119,10 +123,12 @@ class ServedModel:
         if not RunFolder(self.path).exists() and (self.path / EXPORT).exists():
             return sha256((self.path / EXPORT).read_bytes()).hexdigest()
         try:
-            info = RunFolder.open(self.path).find_checkpoint(self.options.loading.get("checkpoint", "best"))
+            run = RunFolder.open(self.path)
+            info = run.find_checkpoint(self.options.loading.get("checkpoint", "best"))
         except CorruptFileError as error:
             raise UserError(str(error)) from None
-        return f"{info.step} {sorted((name, file['sha256']) for name, file in info.files.items())}"
+        calibration = sha256(run.calibration.read_bytes()).hexdigest() if run.calibration.exists() else None
+        return f"{info.step} {sorted((name, file['sha256']) for name, file in info.files.items())} {calibration}"
 
 
 def load_models(paths: Sequence[Path], options: ModelOptions) -> list[ServedModel]:
@@ -187,7 +193,12 @@ def _loaded_model(
         )
 
     version = f"checkpoint {provenance.identity['checkpoint']}"
-    return LoadedModel(version, {direction: make(direction) for direction in directions}, has_alignments)
+    translators = {direction: make(direction) for direction in directions}
+    calibrations: dict[Direction, Calibration] = {}
+    for direction, paragraphs in translators.items():
+        with suppress(UserError):  # there is none, or it belongs to other weights or options
+            calibrations[direction] = paragraphs.translator.load_calibration()
+    return LoadedModel(version, translators, has_alignments, calibrations)
 
 
 def iterate_directions(models: Sequence[ServedModel]) -> Iterator[tuple[Direction, ServedModel]]:

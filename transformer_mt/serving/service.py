@@ -109,6 +109,7 @@ class TranslationService:
                 model=model.path.resolve().name,
                 version=model.loaded.version,
                 alignments=model.loaded.has_alignments,
+                calibrated=direction in model.loaded.calibrations,
                 maxAlternatives=model.loaded.max_alternatives,
             )
             for direction, model in iterate_directions(self.models)
@@ -222,8 +223,12 @@ class TranslationService:
         parts: list[list[Segment]] = []
         if request.alignment or request.confidence:
             for each, route in zip(lines, routes, strict=True):
-                tokenizer = route.model.loaded.translators[route.direction].translator.tokenizers.tgt
-                parts.append(segments(each, tokenizer, alignment=request.alignment, confidence=request.confidence))
+                loaded = route.model.loaded
+                tokenizer = loaded.translators[route.direction].translator.tokenizers.tgt
+                calibration = loaded.calibrations.get(route.direction)
+                parts.append(
+                    segments(each, tokenizer, calibration, alignment=request.alignment, confidence=request.confidence)
+                )
         is_list = isinstance(request.q, list)
         return TranslateAnswer(
             translatedText=best if is_list else best[0],
