@@ -122,6 +122,16 @@ def test_several_requests_use_one_connection(serve: Callable[..., int]) -> None:
         assert b"HTTP/1.1 200" in read_all(connection)
 
 
+def test_answers_are_sent_without_waiting_for_acknowledgements() -> None:
+    """Nagle's algorithm would delay the body of each answer by 40 ms, because it follows its headers."""
+    with (
+        Address(port=0).bind() as listener,
+        closing(connect(listener.getsockname()[1])),
+        listener.accept()[0] as accepted,
+    ):
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 # --- the command ------------------------------------------------------------------------------------------------------
 
 

@@ -42,7 +42,9 @@ class Address:
             (family, *_, address), *_ = socket.getaddrinfo(
                 self.host, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
             )
-            return socket.create_server(address[:2], family=family, backlog=1024)
+            listener = socket.create_server(address[:2], family=family, backlog=1024)
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # inherited; asyncio leaves it off
+            return listener
         except OSError as error:
             reason = error.strerror or os.strerror(error.errno or 0)
             raise UserError(
