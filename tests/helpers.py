@@ -15,7 +15,7 @@ Tmt = Callable[..., "CompletedProcess[str]"]
 
 
 RUN_RECORD: dict[str, Any] = {
-    "provenance": {"versions": {"transformer-mt": "0.2.0"}, "hardware": "CPU"},
+    "provenance": {"created": "", "versions": {"transformer-mt": "0.2.0"}, "system": "Linux", "hardware": "CPU"},
     "parameters": 1,
     "report": [],
     "sha256": {"train": "", "validation": ""},

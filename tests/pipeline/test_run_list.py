@@ -17,6 +17,15 @@ from transformer_mt.runs.folder import RunFolder
 from transformer_mt.runs.lock import HOLDER_FILE, lock_folder
 
 
+@pytest.fixture
+def run_copy(run_copy: Path) -> Path:
+    """A copy of the tiny run that is alone in its folder: other tests may have trained beside the original."""
+    for path in run_copy.parent.iterdir():
+        if path != run_copy:
+            shutil.rmtree(path)
+    return run_copy
+
+
 def edit_metadata(run: Path, **changes: Any) -> None:
     """Change keys of `run.json`. None removes a key."""
     path = run / "run.json"
@@ -29,16 +38,16 @@ def status(run: Path) -> str:
     return listed.status
 
 
-def test_finished_run_is_listed_with_the_values_of_its_files(tiny_run: Path, in_tiny: Path, tmt: Tmt) -> None:
+def test_finished_run_is_listed_with_the_values_of_its_files(run_copy: Path, tmt: Tmt) -> None:
     (listed,) = json.loads(assert_succeeded(tmt("runs", "--json")))["runs"]
-    record, metrics = json.loads((tiny_run / "run.json").read_text(encoding="utf-8")), read_metrics(tiny_run)
-    assert listed["name"] == tiny_run.name
+    record, metrics = json.loads((run_copy / "run.json").read_text(encoding="utf-8")), read_metrics(run_copy)
+    assert listed["name"] == run_copy.name
     assert listed["status"] == "finished" and listed["problem"] is None
     assert (listed["step"], listed["max_steps"]) == (12, 12)
     assert (listed["metric"], listed["score"]) == ("loss", min(metrics["valid/loss"].values()))
     assert listed["hours"] == max(record["hours"], *metrics["train/hours"].values())
     assert listed["parameters"] == record["parameters"]
-    assert listed["n_bytes"] == sum(map(len, read_folder(tiny_run).values()))
+    assert listed["n_bytes"] == sum(map(len, read_folder(run_copy).values()))
     assert listed["directions"] == ["en-de"]
     header, row = assert_succeeded(tmt("runs")).splitlines()
     assert header.split()[:4] == ["run", "status", "steps", "best"]

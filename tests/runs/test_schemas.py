@@ -48,7 +48,7 @@ def test_a_complete_record_is_read_as_it_is(run: RunFolder) -> None:
     assert run.find_checkpoint("5").is_rejected
 
 
-@pytest.mark.parametrize("key", [*RUN_RECORD, "tested", "last_step"])
+@pytest.mark.parametrize("key", [*RUN_RECORD, "tested"])
 def test_a_run_without_a_key_is_refused(key: str, run: RunFolder) -> None:
     run.metadata.write_text(json.dumps({name: value for name, value in RECORD.items() if name != key}))
     with pytest.raises(UserError, match=rf"run.json: is damaged \(.*{key}"):
@@ -65,7 +65,8 @@ def test_a_run_without_a_key_is_refused(key: str, run: RunFolder) -> None:
         ("report", "text"),
         ("report", [1]),
         ("sha256", {"train": "", "validation": None}),
-        ("sha256", {"train": ""}),
+        ("sha256", {"validation": ""}),
+        ("processes", "two"),
         ("last_step", None),
         ("last_step", -1),
         ("last_step", 1e300),

@@ -21,7 +21,7 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
     help = "address to listen on (127.0.0.1: only this machine; 0.0.0.0: all networks)"
     add("--host", default="127.0.0.1", help=help)
     add("--port", type=int, default=8080, metavar="N", help="port to listen on (8080; 0: any free one)")
-    help = "look for a better checkpoint at this interval, and load it without a pause"
+    help = "look for another checkpoint at this interval, and load it without a pause"
     add("--reload-every", type=_positive_number, metavar="SECONDS", help=help)
     help = (
         "split lines into sentences and translate each: long (default): lines with more tokens than the training pairs "
@@ -54,7 +54,7 @@ def _add_access(parser: argparse.ArgumentParser) -> None:
     help = "origin whose web pages may call the API, such as https://example.org; repeat for more (default: none)"
     add("--cors", action="append", metavar="ORIGIN", help=help)
     add("--log-requests", action="store_true", help="log path, status and time of each request, without its text")
-    add("--log-text", action="store_true", help="log the texts and their translations (default: never)")
+    add("--log-text", action="store_true", help="log the texts of /translate and their translations (default: never)")
 
 
 def _add_batching(parser: argparse.ArgumentParser) -> None:

@@ -150,7 +150,7 @@ def add_bisect(parser: argparse.ArgumentParser) -> None:
     for name in ("good", "bad"):
         add(name, type=Path, metavar=name.upper(), help="a run folder or a configuration")
     add_overrides(parser)
-    help = "steps of each training (default: a quarter of the shorter one, or twice its warm-up if that is more)"
+    help = "steps of each training (default: a quarter of the shorter one, or twice the longer warm-up if that is more)"
     add("--steps", type=int, dest="n_steps", metavar="N", help=help)
     add("--work", type=Path, metavar="DIR", help="folder for the trainings (default: runs/bisect-GOOD-BAD)")
     add_json(parser)

@@ -115,8 +115,8 @@ def _status(run: RunFolder, record: Mapping[str, Any], step: int | None) -> str:
         return "weights only"
     if "failed" in record:
         return "failed"
-    has_ended = "ended" in record and (step or 0) <= record["last_step"]  # not resumed since, with a higher limit
-    return "finished" if has_ended else "stopped"
+    is_resumed = (step or 0) > record.get("last_step", step or 0)  # with a higher limit
+    return "finished" if "ended" in record and not is_resumed else "stopped"
 
 
 def _directions(data: DataConfig) -> tuple[str, ...]:

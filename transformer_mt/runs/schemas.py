@@ -37,8 +37,11 @@ class _WarmStart(Record):
 
 
 class _Provenance(Record):
+    created: str
     versions: _Versions
+    system: str
     hardware: str
+    commit: str | None = None
     init_from: _WarmStart | None = None
 
 
@@ -60,6 +63,7 @@ class RunRecord(Record):
 
     provenance: _Provenance
     parameters: Count
+    processes: Count = 1
     report: list[str]
     sha256: dict[str, str]
     initial_max_steps: Count | None = None
@@ -73,12 +77,10 @@ class RunRecord(Record):
 
     @model_validator(mode="after")
     def _is_complete(self) -> RunRecord:
-        for key, needed in (("ended", "last_step"), ("test", "tested")):
-            if key in self.model_fields_set and needed not in self.model_fields_set:
-                raise ValueError(f"{needed} is missing")
-        for name in ("train", "validation"):
-            if name not in self.sha256:
-                raise ValueError(f"sha256.{name} is missing")
+        if "test" in self.model_fields_set and "tested" not in self.model_fields_set:
+            raise ValueError("tested is missing")
+        if "train" not in self.sha256:
+            raise ValueError("sha256.train is missing")
         return self
 
 

@@ -59,7 +59,7 @@ class Api:
 
     def endpoints(self) -> Sequence[Endpoint]:
         """Return all endpoints."""
-        body_errors = (400, 401, 403, 413, 415, 503)
+        body_errors = (400, 401, 403, 408, 413, 415, 503)
         return (
             Endpoint(
                 "POST",
