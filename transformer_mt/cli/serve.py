@@ -46,6 +46,4 @@ def run(args: argparse.Namespace) -> None:
         for direction, model in iterate_directions(models):
             log(f"{direction}: {model.path}, {model.loaded.version}")
         app = make_app(service, args.cors or (), log_requests=args.log_requests)
-        host, port = listener.getsockname()[:2]
-        log(f"tmt serves at http://{f'[{host}]' if ':' in host else host}:{port}/ (Ctrl-C ends it)")
         Server(app, service, listener, args.reload_every).run_until_stopped()

@@ -173,6 +173,8 @@ class Server(uvicorn.Server):
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop, number)
         loop.add_signal_handler(signal.SIGHUP, self._reload)
+        host, port = self.listener.getsockname()[:2]
+        log(f"tmt serves at http://{f'[{host}]' if ':' in host else host}:{port}/ (Ctrl-C ends it)")
         if self.reload_every is not None:
             self._start(self._reload_repeatedly(self.reload_every))
         await self.serve([self.listener])
