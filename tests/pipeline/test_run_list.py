@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from transformer_mt.cli.runs import sort_runs
 from transformer_mt.pipeline.run_list import RunSummary, list_runs
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.runs.lock import HOLDER_FILE, lock_folder
+from transformer_mt.runs.manifest import read_manifest, write_manifest
 
 
 @pytest.fixture
@@ -85,6 +88,24 @@ def test_unfinished_run_has_the_step_and_hours_of_its_last_log_entry(run_copy: P
     assert (listed.step, listed.hours) == (15, 7.5)
 
 
+@pytest.mark.parametrize(
+    "line", ['{"step": "abc"}', '{"step": 1e400}', '{"step": 20, "train/hours": "x"}', "[1]", "7", "[" * 2000, "\xff"]
+)
+def test_a_damaged_line_of_the_metrics_is_skipped(line: str, run_copy: Path, tmt: Tmt) -> None:
+    with (run_copy / "metrics.jsonl").open("a", encoding="latin-1") as file:
+        file.write(f'{{"step": 15, "valid/loss": "nan"}}\n{line}\n')
+    assert "15 of 12" in assert_succeeded(tmt("runs"))
+
+
+def test_json_has_no_numbers_that_are_not_finite(run_copy: Path, tmt: Tmt) -> None:
+    for path in run_copy.glob("checkpoints/*/checkpoint.json"):
+        record = read_manifest(path)
+        write_manifest(path, {**record, "scores": {"loss": float("nan")}})
+    printed = assert_succeeded(tmt("runs", "--json"))
+    (listed,) = json.loads(printed, parse_constant=pytest.fail)["runs"]
+    assert listed["score"] is None
+
+
 @pytest.mark.parametrize("name", ["run.json", "config.yaml", "checkpoints/step-000008/checkpoint.json"])
 def test_damaged_run_is_listed_and_does_not_stop_the_table(name: str, run_copy: Path, tmt: Tmt) -> None:
     shutil.copytree(run_copy, run_copy.with_name("intact"))
@@ -112,7 +133,22 @@ def test_runs_are_found_in_folders_and_behind_links_and_other_folders_are_skippe
     (runs / "linked").symlink_to(run_copy)
     (runs / "circle").symlink_to(runs)
     (runs / "broken").symlink_to(runs / "nothing")
+    (runs / "self").symlink_to(runs / "self")
     assert [one.name for one in list_runs(runs)] == ["linked", "sweep/one", "tiny"]
+
+
+def test_folders_may_be_nested_deeper_than_the_recursion_limit(run_copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = list_runs(run_copy.parent)[0].n_bytes
+    for start in (run_copy.parent, run_copy):
+        monkeypatch.chdir(start)
+        for _ in range(sys.getrecursionlimit() + 100):
+            Path("d").mkdir()
+            monkeypatch.chdir("d")
+    Path("file").write_bytes(b"12345")
+    (listed,) = list_runs(run_copy.parent)
+    assert (listed.name, listed.n_bytes) == (run_copy.name, before + 5)
+    for start in (run_copy.parent, run_copy):
+        subprocess.run(["rm", "-r", start / "d"], check=True)  # shutil.rmtree is recursive, too
 
 
 def test_missing_folder_is_an_error_and_an_empty_one_is_not(tmp_path: Path, tmt: Tmt) -> None:

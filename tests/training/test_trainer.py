@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 from collections.abc import Callable
@@ -239,11 +240,13 @@ def test_third_divergence_ends_the_run_with_advice(here, tmt, poison) -> None:
     assert [rate for step, rate in taken if step == 6] == [2e-3, 1e-3, 5e-4]
 
 
-def test_divergence_before_the_first_checkpoint_ends_the_run(here, tmt, poison) -> None:
+def test_divergence_before_the_first_checkpoint_ends_the_run_and_its_readme_says_so(here, tmt, poison) -> None:
     poison(lambda *_: True)
     done = tmt(*TRAIN)
     assert done.returncode == 2
     assert "before the first checkpoint" in done.stderr
+    readme = RunFolder(here / "runs" / "tiny").readme.read_text(encoding="utf-8")
+    assert re.search(r"^- Status: failed: .*the gradient was not finite.*start again with --restart$", readme, re.M)
 
 
 @pytest.mark.slow
@@ -258,6 +261,7 @@ def test_divergence_is_recorded_until_the_training_resumes(here, tmt, poison) ->
     first[0] = False
     assert tmt(*TRAIN, *CONSTANT).returncode == 0
     assert "failed" not in run.read_metadata()
+    assert "failed" not in run.readme.read_text(encoding="utf-8")
 
 
 def test_split_batch_is_counted_and_logged(here, tmt, monkeypatch) -> None:

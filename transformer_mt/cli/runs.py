@@ -24,16 +24,16 @@ def run(args: argparse.Namespace) -> None:
     """Run `tmt runs`."""
     from transformer_mt.pipeline.run_list import list_runs
 
-    found = sort_runs(list_runs(args.folder), args.sort)
+    runs = sort_runs(list_runs(args.folder), args.sort)
     if args.json:
-        runs = [{**asdict(one), "changed": _time(one).isoformat(timespec="seconds")} for one in found]
-        print(json.dumps({"tmt": __version__, "folder": str(args.folder), "runs": runs}, indent=1))
-    elif found:
-        print_table(HEADER, [_row(one) for one in found], numbers=(2, 4, 5, 6))
-        for one in found:
-            if one.problem:
-                line = one.problem.splitlines()[0]
-                print_text(line if one.name in line else f"{one.name}: {line}")
+        listed = {"tmt": __version__, "folder": str(args.folder), "runs": [*map(_to_json, runs)]}
+        print(json.dumps(listed, indent=1, allow_nan=False))
+    elif runs:
+        print_table(HEADER, [*map(_to_row, runs)], numbers=(2, 4, 5, 6))
+        for run in runs:
+            if run.problem:
+                line = run.problem.splitlines()[0]
+                print_text(line if run.name in line else f"{run.name}: {line}")
     else:
         print_text(f"{args.folder}: has no runs")
 
@@ -44,48 +44,53 @@ def sort_runs(runs: list[RunSummary], by: str) -> list[RunSummary]:
     Scores of different metrics are not compared: the metrics are in alphabetical order.
     """
     keys: dict[str, Callable[[RunSummary], Any]] = {
-        "name": lambda one: one.name,
-        "status": lambda one: one.status,
-        "languages": lambda one: one.directions or None,
+        "name": lambda run: run.name,
+        "status": lambda run: run.status,
+        "languages": lambda run: run.directions or None,
         "score": _score_key,
-        "steps": lambda one: _descending(one.step),
-        "hours": lambda one: _descending(one.hours),
-        "parameters": lambda one: _descending(one.parameters),
-        "size": lambda one: _descending(one.n_bytes),
-        "changed": lambda one: _descending(one.changed),
+        "steps": lambda run: _descending(run.step),
+        "hours": lambda run: _descending(run.hours),
+        "parameters": lambda run: _descending(run.parameters),
+        "size": lambda run: _descending(run.n_bytes),
+        "changed": lambda run: _descending(run.changed),
     }
     key = keys[by]
-    with_value = [one for one in runs if key(one) is not None]
-    return [*sorted(with_value, key=key), *(one for one in runs if key(one) is None)]
+    with_value = [run for run in runs if key(run) is not None]
+    return [*sorted(with_value, key=key), *(run for run in runs if key(run) is None)]
 
 
-def _score_key(one: RunSummary) -> tuple[str, float] | None:
-    if one.score is None or math.isnan(one.score):
+def _score_key(run: RunSummary) -> tuple[str, float] | None:
+    if run.score is None or math.isnan(run.score):
         return None
-    return str(one.metric), one.score if one.metric == "loss" else -one.score
+    return str(run.metric), run.score if run.metric == "loss" else -run.score
 
 
 def _descending(value: float | None) -> float | None:
     return None if value is None else -value
 
 
-def _row(one: RunSummary) -> list[str]:
-    steps = "" if one.step is None else f"{one.step:,}"
-    if one.max_steps is not None:
-        steps = f"{steps or 0} of {one.max_steps:,}"
-    best = "" if one.score is None else f"{one.score:.{2 if one.metric in ('bleu', 'chrf') else 4}f} {one.metric}"
+def _to_json(run: RunSummary) -> dict[str, Any]:
+    score = None if run.score is None or not math.isfinite(run.score) else run.score  # JSON has no NaN
+    return {**asdict(run), "score": score, "changed": _time(run).isoformat(timespec="seconds")}
+
+
+def _to_row(run: RunSummary) -> list[str]:
+    steps = "" if run.step is None else f"{run.step:,}"
+    if run.max_steps is not None:
+        steps = f"{steps or 0} of {run.max_steps:,}"
+    best = "" if run.score is None else f"{run.score:.{2 if run.metric in ('bleu', 'chrf') else 4}f} {run.metric}"
     return [
-        one.name,
-        one.status,
+        run.name,
+        run.status,
         steps,
         best,
-        "" if one.hours is None else f"{one.hours:.2f}",
-        "" if one.parameters is None else f"{one.parameters:,}",
-        format_bytes(one.n_bytes),
-        ", ".join(one.directions),
-        f"{_time(one):%Y-%m-%d %H:%M}",
+        "" if run.hours is None else f"{run.hours:.2f}",
+        "" if run.parameters is None else f"{run.parameters:,}",
+        format_bytes(run.n_bytes),
+        ", ".join(run.directions),
+        f"{_time(run):%Y-%m-%d %H:%M}",
     ]
 
 
-def _time(one: RunSummary) -> datetime:
-    return datetime.fromtimestamp(one.changed).astimezone()
+def _time(run: RunSummary) -> datetime:
+    return datetime.fromtimestamp(run.changed).astimezone()

@@ -97,7 +97,10 @@ def _status(record: Mapping[str, Any]) -> Iterator[str]:
     if warm_start := record["provenance"].get("init_from"):
         yield f"Started from the weights of {warm_start['path']}, step {warm_start['step']:,}"
     step = f" (step {record['last_step']:,})" if "last_step" in record else ""
-    yield f"Status: {record.get('ended', 'in training, or interrupted')}{step}"
+    status = record.get("ended", "in training, or interrupted")
+    if "failed" in record:
+        status = f"failed: {' '.join(record['failed'].split())}"
+    yield f"Status: {status}{step}"
     if "hours" in record:
         yield f"Hours of training: {record['hours']:.2f}"
     if exported := record.get("exported"):

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from pydantic import Field, ValidationError
 
 from transformer_mt.config import root as configuration
 from transformer_mt.data.config import DataConfig
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import CheckpointInfo, RunFolder, rank_checkpoints
 from transformer_mt.runs.lock import is_locked
+from transformer_mt.runs.schemas import Count, Hours, Record
 from transformer_mt.system.files import folder_bytes
 
 TAIL_BYTES = 1 << 16  # of metrics.jsonl; it has the last log entry
@@ -21,7 +24,7 @@ TAIL_BYTES = 1 << 16  # of metrics.jsonl; it has the last log entry
 
 @dataclass(frozen=True)
 class RunSummary:
-    """What the files of a run say about it. Values that a run lacks, or that are unreadable, are None."""
+    """Status, progress and size of a run. Values that are missing or unreadable are None."""
 
     name: str  # path below the listed folder
     path: str
@@ -38,23 +41,33 @@ class RunSummary:
     changed: float  # seconds since the epoch
 
 
+class LogEntry(Record, extra="ignore"):
+    """The keys of a line of `metrics.jsonl` that the list needs."""
+
+    step: Count | None = None
+    hours: Hours | None = Field(default=None, alias="train/hours")
+
+
 def find_runs(folder: Path) -> Iterator[Path]:
     """Yield the run folders at and below a folder, by name. Hidden folders and those inside of a run are skipped."""
-    if RunFolder(folder).metadata.is_file():
-        yield folder
-        return
+    pending = [folder]
+    while pending:
+        path = pending.pop()
+        with suppress(OSError):  # not readable, or removed meanwhile
+            if RunFolder(path).metadata.is_file():
+                yield path
+            elif path == folder or not path.is_symlink():  # a link is not searched: it may lead in a circle
+                entries = sorted(os.scandir(path), key=lambda entry: entry.name, reverse=True)
+                pending += [
+                    Path(entry.path) for entry in entries if not entry.name.startswith(".") and _is_folder(entry)
+                ]
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
-        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
-    except OSError:  # not readable, or removed meanwhile
-        return
-    for entry in entries:
-        path = Path(entry.path)
-        if entry.name.startswith(".") or not entry.is_dir():
-            continue
-        if not entry.is_symlink():
-            yield from find_runs(path)
-        elif RunFolder(path).metadata.is_file():  # a link to another folder is not searched: it may lead in a circle
-            yield path
+        return entry.is_dir()
+    except OSError:  # a link to itself
+        return False
 
 
 def list_runs(folder: Path) -> list[RunSummary]:
@@ -65,21 +78,22 @@ def list_runs(folder: Path) -> list[RunSummary]:
     """
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder (looked in {Path.cwd()}); `tmt train` makes runs under runs/")
-    found: list[RunSummary] = []
+    summaries: list[RunSummary] = []
     for path in find_runs(folder):
         try:
-            found.append(summarise(RunFolder(path), str(path.relative_to(folder)) if path != folder else str(path)))
+            name = path if path == folder else path.relative_to(folder)
+            summaries.append(summarise_run(RunFolder(path), str(name)))
         except FileNotFoundError:  # removed while it was read
             if path.exists():
                 raise
-    return found
+    return summaries
 
 
-def summarise(run: RunFolder, name: str) -> RunSummary:
+def summarise_run(run: RunFolder, name: str) -> RunSummary:
     """Summarise a run."""
     problem, record, max_steps = None, {}, None
     directions: tuple[str, ...] = ()
-    metrics = _last_metrics(run)
+    logged = _last_log_entry(run)
     checkpoints = run.readable_checkpoints()
     try:
         record = run.read_metadata()
@@ -89,7 +103,7 @@ def summarise(run: RunFolder, name: str) -> RunSummary:
     except (UserError, OSError) as error:
         problem = str(error)
     best = next(iter(rank_checkpoints(checkpoints)), None)
-    step = _last_step(record, metrics, checkpoints)
+    step = _last_step(record, logged, checkpoints)
     files = (run.path, run.metadata, run.metrics, run.checkpoints)
     return RunSummary(
         name=name,
@@ -100,7 +114,7 @@ def summarise(run: RunFolder, name: str) -> RunSummary:
         max_steps=max_steps,
         metric=best and best.metric,
         score=best and best.score,
-        hours=max(filter(None, (record.get("hours"), metrics.get("train/hours"))), default=None),
+        hours=max(filter(None, (record.get("hours"), logged.hours)), default=None),
         parameters=record.get("parameters"),
         n_bytes=folder_bytes(run.path),
         directions=directions,
@@ -125,24 +139,23 @@ def _directions(data: DataConfig) -> tuple[str, ...]:
     return tuple(dict.fromkeys("-".join(pair) for pair in pairs))
 
 
-def _last_step(record: Mapping[str, Any], metrics: Mapping[str, Any], checkpoints: list[CheckpointInfo]) -> int | None:
+def _last_step(record: Mapping[str, Any], logged: LogEntry, checkpoints: list[CheckpointInfo]) -> int | None:
     """Return the last step that was recorded, logged or saved."""
-    steps = [record.get("last_step"), metrics.get("step"), *(info.step for info in checkpoints)]
+    steps = [record.get("last_step"), logged.step, *(info.step for info in checkpoints)]
     return max((step for step in steps if step is not None), default=None)
 
 
-def _last_metrics(run: RunFolder) -> dict[str, Any]:
-    """Return the last value of each metric near the end of `metrics.jsonl`."""
-    found: dict[str, Any] = {}
+def _last_log_entry(run: RunFolder) -> LogEntry:
+    """Return the last step and hours near the end of `metrics.jsonl`."""
+    last = LogEntry()
     try:
         with run.metrics.open("rb") as file:
             file.seek(max(0, run.metrics.stat().st_size - TAIL_BYTES))
             lines = file.read().splitlines()
     except OSError:  # no step was logged yet
-        return found
+        return last
     for line in lines:
-        try:
-            found.update(json.loads(line))
-        except (ValueError, TypeError):  # cut at the start of the tail, or not written completely yet
-            continue
-    return found
+        with suppress(ValidationError):  # cut at the start of the tail, not written completely yet, or damaged
+            entry = LogEntry.model_validate_json(line)
+            last = last.model_copy(update=entry.model_dump(exclude_none=True))
+    return last

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -79,7 +79,7 @@ def train(requested: Config, *, checkpoint: str = "last", restart: bool = False)
             if ranks.is_rank0:
                 metadata.record_resume(run, trainer.progress.step)
                 write_card(run, config)
-            stop_reason = fit(run, trainer, ranks)
+            stop_reason = fit(run, config, trainer, ranks)
             seconds = trainer.progress.seconds
             log_rank0(f"training ended: {stop_reason}; {format_duration(seconds)} in total")
             if ranks.is_rank0:
@@ -116,13 +116,15 @@ def lock_run(run: RunFolder, ranks: Ranks, *, restart: bool) -> Generator[None]:
             log_rank0(f"no new run was created; the old run is {run.path} again")
 
 
-def fit(run: RunFolder, trainer: Trainer, ranks: Ranks) -> str:
+def fit(run: RunFolder, config: Config, trainer: Trainer, ranks: Ranks) -> str:
     """Train until a limit is reached, and return the stop reason. Record an error that ends the training."""
     try:
         return trainer.fit()
     except UserError as error:
         if ranks.is_rank0:
-            metadata.record_failure(run, error)
+            with suppress(UserError, OSError):  # the disk may be full
+                metadata.record_failure(run, error)
+                write_card(run, config)
         raise
 
 

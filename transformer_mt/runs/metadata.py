@@ -112,8 +112,7 @@ def record_end(
 def record_failure(run: RunFolder, error: UserError) -> None:
     """Record the error that ended the training."""
     failure = {"failed": str(error), "diverged": isinstance(error, DivergedError)}
-    with suppress(UserError, OSError):  # the disk may be full
-        write_metadata(run, {**run.read_metadata(), **failure})
+    write_metadata(run, {**run.read_metadata(), **failure})
 
 
 def collect_provenance(hardware: str) -> dict[str, Any]:

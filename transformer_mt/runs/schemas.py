@@ -10,6 +10,7 @@ from transformer_mt.config.section import FolderName
 
 Count = Annotated[int, Field(ge=0, le=10**15)]
 Number = Annotated[float, Field(strict=True)]
+Hours = Annotated[float, Field(ge=0, le=10**9)]
 
 
 class Record(BaseModel):
@@ -71,7 +72,7 @@ class RunRecord(Record):
     failed: str = ""
     ended: str = ""
     last_step: Count = 0
-    hours: Annotated[float, Field(ge=0, le=10**9)] = 0.0
+    hours: Hours = 0.0
     tested: _Tested = _Tested(step=0)
     test: dict[str, dict[str, _Score]] = {}
 

@@ -12,7 +12,7 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -186,7 +186,8 @@ def temporary_folder(path: Path) -> Generator[Path]:
 def delete_folder(path: Path) -> None:
     """Rename a folder, then delete it, so that readers find either all of its files or no folder.
 
-    Of a link, only the link is deleted. NFS keeps files that are still open. `remove_leftovers` deletes those later.
+    If the path is a link, only the link is deleted. NFS keeps files that are still open: `remove_leftovers` deletes
+    those later.
     """
     doomed = _temporary_path(path)
     path.rename(doomed)
@@ -201,16 +202,30 @@ def _delete(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+def walk(folder: Path) -> Iterator[os.DirEntry[str]]:
+    """Yield everything below a folder. Links are not followed, and folders that cannot be read are skipped.
+
+    Unlike `os.walk`, it has no recursion, so that the depth of the folders is not limited.
+    """
+    pending: list[str | Path] = [folder]
+    while pending:
+        with suppress(OSError):  # deleted meanwhile, or not readable
+            for entry in [*os.scandir(pending.pop())]:
+                yield entry
+                if entry.is_dir(follow_symlinks=False):
+                    pending.append(entry.path)
+
+
 def find_link_out(folder: Path) -> Path | None:
     """Return a link below a folder that leads out of it, or None. The folder itself may be a link."""
     root = folder.resolve()
-    for parent, folders, names in os.walk(folder):
-        for path in (Path(parent, name) for name in (*folders, *names)):
-            if path.is_symlink():
-                with suppress(OSError, RuntimeError):  # a circle of links
-                    if path.resolve().is_relative_to(root):
-                        continue
-                return path
+    for entry in walk(folder):
+        if entry.is_symlink():
+            path = Path(entry.path)
+            with suppress(OSError, RuntimeError):  # a circle of links
+                if path.resolve().is_relative_to(root):
+                    continue
+            return path
     return None
 
 
@@ -227,7 +242,7 @@ def remove_leftovers(folder: Path) -> None:
 
     Restores a folder that a killed process was replacing.
     """
-    for leftover in list(folder.rglob(".*.tmp")):
+    for leftover in [Path(entry.path) for entry in walk(folder) if re.fullmatch(r"\..*\.tmp", entry.name)]:
         replaced = leftover.with_name(leftover.name[1:].removesuffix(".old.tmp"))
         if leftover.name.endswith(".old.tmp") and leftover.exists() and not replaced.exists():
             leftover.rename(replaced)
@@ -286,10 +301,10 @@ def check_cache_space(cache_dir: Path, needed: float, what: str) -> None:
 def folder_bytes(folder: Path) -> int:
     """Return the total size of the files below a folder. Files that are deleted meanwhile are not counted."""
     total = 0
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            with suppress(FileNotFoundError):
-                total += Path(parent, name).stat().st_size
+    for entry in walk(folder):
+        with suppress(OSError):
+            if not entry.is_dir():
+                total += entry.stat().st_size
     return total
 
 
