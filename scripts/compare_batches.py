@@ -18,7 +18,7 @@ from pathlib import Path
 from trainings import run_script
 
 from transformer_mt.data.text_files import read_lines
-from transformer_mt.decoding.text_translator import Translation
+from transformer_mt.decoding.translation import Translation
 from transformer_mt.decoding.translator import Translator
 
 BEAMS = (1, 5)

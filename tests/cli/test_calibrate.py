@@ -12,12 +12,16 @@ import pytest
 from helpers import Tmt, assert_succeeded, assert_user_error
 
 from transformer_mt import Translator
-from transformer_mt.decoding.text_translator import TextTranslator, Translation
+from transformer_mt.decoding.text_translator import TextTranslator
+from transformer_mt.decoding.translation import Translation
+from transformer_mt.runs.folder import RunFolder
 
 N_PAIRS = 400
 
 
-def translate_as_well_as_the_source_says(_: Translator, texts: Sequence[str]) -> list[list[Translation]]:
+def translate_as_well_as_the_source_says(
+    _: Translator, texts: Sequence[str], **_options: Any
+) -> list[list[Translation]]:
     """Stand in for `n_best`: the log-probability is the number in the source, from which `pairs` makes references."""
     return [[Translation(text, float(text.split()[1]), [], [float(text.split()[1])], True)] for text in texts]
 
@@ -43,8 +47,8 @@ def read_json(text: str) -> dict[str, Any]:
 def test_half_of_the_pairs_is_fitted_and_the_rest_measured(run_copy: Path, pairs: list[str], tmt: Tmt) -> None:
     report = read_json(assert_succeeded(tmt("calibrate", run_copy, *pairs, "--json")))
     calibration = report["calibration"]
-    assert (calibration["pairs"], calibration["held_out"]["pairs"]) == (N_PAIRS / 2, N_PAIRS / 2)
-    assert sum(one["translations"] for one in report["bins"]) == N_PAIRS / 2
+    assert (calibration["n_translations"], calibration["held_out"]["n_translations"]) == (N_PAIRS / 2, N_PAIRS / 2)
+    assert sum(each["n_translations"] for each in report["bins"]) == N_PAIRS / 2
     assert calibration == read_json((run_copy / "calibration.json").read_text(encoding="utf-8"))
     references = Path("c.ref").read_text(encoding="utf-8").split("\n")[1:-1:2]
     assert calibration["held_out"]["acceptable"] == pytest.approx(np.mean([line != "QQ" for line in references]))
@@ -67,13 +71,43 @@ def test_text_output_has_a_table_and_both_errors(run_copy: Path, pairs: list[str
 def test_all_pairs_are_fitted_if_others_are_given_for_the_figures(run_copy: Path, pairs: list[str], tmt: Tmt) -> None:
     test = ["--test-src", "c.src", "--test-ref", "c.ref"]
     calibration = read_json(assert_succeeded(tmt("calibrate", run_copy, *pairs, *test, "--json")))["calibration"]
-    assert (calibration["pairs"], calibration["held_out"]["pairs"]) == (N_PAIRS, N_PAIRS)
+    assert (calibration["n_translations"], calibration["held_out"]["n_translations"]) == (N_PAIRS, N_PAIRS)
 
 
 def test_pairs_of_one_kind_are_refused_and_nothing_is_written(run_copy: Path, pairs: list[str], tmt: Tmt) -> None:
     Path("c.ref").write_text("QQ\n" * N_PAIRS, encoding="utf-8")
     assert_user_error(tmt("calibrate", run_copy, *pairs), "0 of 200 finished translations", "--min-chrf")
     assert not (run_copy / "calibration.json").exists()
+
+
+def test_too_few_pairs_are_refused_and_an_older_calibration_is_kept(run_copy: Path, pairs: list[str], tmt: Tmt) -> None:
+    assert_succeeded(tmt("calibrate", run_copy, *pairs))
+    before = (run_copy / "calibration.json").read_bytes()
+    sources = ["good -0.1", "bad -0.1"] * 10
+    Path("c.src").write_text("".join(f"{text}\n" for text in sources), encoding="utf-8")
+    references = [text if text.startswith("good") else "QQ" for text in sources]
+    Path("c.ref").write_text("".join(f"{text}\n" for text in references), encoding="utf-8")
+    message = "10 of 10 finished translations are acceptable"  # every second pair is good
+    assert_user_error(tmt("calibrate", run_copy, *pairs), message, "at least 10 of each kind")
+    both = (*pairs, "--test-src", "c.src", "--test-ref", "c.ref")
+    calibration = read_json(assert_succeeded(tmt("calibrate", run_copy, *both, "--json")))["calibration"]
+    assert calibration["n_translations"] == 20
+    (run_copy / "calibration.json").write_bytes(before)
+    Path("c.src").write_text("".join(f"{text}\n" for text in sources[:-1]), encoding="utf-8")
+    Path("c.ref").write_text("".join(f"{text}\n" for text in references[:-1]), encoding="utf-8")
+    assert_user_error(tmt("calibrate", run_copy, *both), "10 of 19 finished translations")
+    assert (run_copy / "calibration.json").read_bytes() == before
+
+
+def test_a_blank_test_set_is_named(run_copy: Path, pairs: list[str], tmt: Tmt) -> None:
+    Path("blank").write_text("\n \n", encoding="utf-8")
+    done = tmt("calibrate", run_copy, *pairs, "--test-src", "blank", "--test-ref", "blank")
+    assert_user_error(done, "no pair of --test-src and --test-ref has text on both sides")
+
+
+def test_the_next_command_repeats_the_options(run_copy: Path, pairs: list[str], tmt: Tmt) -> None:
+    printed = assert_succeeded(tmt("calibrate", run_copy, *pairs, "--beam", "3", "--checkpoint", "last"))
+    assert printed.strip().endswith(f"next: tmt translate {run_copy} --checkpoint last --beam 3 --confidence")
 
 
 def test_wrong_arguments_are_refused(tiny_run: Path, tmt: Tmt) -> None:
@@ -117,5 +151,22 @@ def test_resumed_output_needs_the_same_calibration(
     command = ("translate", run_copy, "--input", "in", "--output", "out", "--confidence", "--beam", "5")
     assert tmt(*command).returncode == 2
     path = run_copy / "calibration.json"
-    path.write_text(path.read_text(encoding="utf-8").replace('"pairs": 200', '"pairs": 199', 1), encoding="utf-8")
+    path.write_text(path.read_text(encoding="utf-8").replace('"min_chrf": 60', '"min_chrf": 59', 1), encoding="utf-8")
     assert_user_error(tmt(*command, "--resume"), "out.part", "--confidence")
+
+
+def test_exported_weights_keep_the_calibration_of_their_checkpoint(
+    run_copy: Path, pairs: list[str], tmt: Tmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert_succeeded(tmt("calibrate", run_copy, *pairs))
+    monkeypatch.setattr(Translator, "n_best", TextTranslator.n_best)
+    steps = [info.step for info in RunFolder.open(run_copy).list_checkpoints()]
+    best = RunFolder.open(run_copy).find_checkpoint("best").step
+    for step in steps:
+        out = Path(f"weights-{step}")
+        assert_succeeded(tmt("export", run_copy, "--to", "weights", "--output", out, "--checkpoint", step))
+        assert (out / "calibration.json").exists() == (step == best)
+    assert Translator.load(f"weights-{best}").load_calibration().step == best
+    assert_succeeded(tmt("average", run_copy, *steps, "--output", "mean"))
+    assert len(steps) >= 2
+    assert not Path("mean/calibration.json").exists()

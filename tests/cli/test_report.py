@@ -18,6 +18,7 @@ from transformer_mt.evaluation.breakdown import compare_sentences
 from transformer_mt.evaluation.intervals import score_with_intervals
 from transformer_mt.evaluation.metrics import Scorer
 from transformer_mt.evaluation.significance import compare_systems
+from transformer_mt.pipeline.calibration import hash_sources
 from transformer_mt.runs.folder import RunFolder
 
 SCORER = Scorer("13a", "de")
@@ -105,9 +106,10 @@ def test_page_of_a_calibrated_run_shows_how_reliable_its_confidences_are(run_cop
         weights_hash=translator.members[0].weights_hash,
         decoding=translator.config,
         min_chrf=60,
-        pairs=1,
+        n_translations=1,
+        sources_hash=hash_sources(lines("train.en")),
         regression=ConfidenceRegression(usual_log_ratio=0, intercept=0, coefficients=(1, 0)),
-        held_out=HeldOutFigures(pairs=1, acceptable=1, ece_before=0, ece_after=0),
+        held_out=HeldOutFigures(n_translations=1, acceptable=1, ece_before=0, ece_after=0),
     )
     RunFolder(run_copy).calibration.write_text(calibration.model_dump_json(), encoding="utf-8")
     page = make_page(tmt, run_copy, "--src", "train.en", "--ref", "judged.de")
@@ -115,6 +117,10 @@ def test_page_of_a_calibrated_run_shows_how_reliable_its_confidences_are(run_cop
     assert sum(int(row[1]) for row in groups) == len(hypotheses)
     acceptable = sum(int(row[1]) * float(row[3]) for row in groups)
     assert acceptable == pytest.approx(sum(text != "QQ" for text in references), abs=0.1)
+    assert "were fitted to pairs of this set" in text_of(page)
+    page = make_page(tmt, run_copy, "--src", "valid.en", "--ref", "valid.de")
+    assert "predicts whether a translation of valid.en is acceptable" in text_of(page)
+    assert "were fitted to pairs of this set" not in text_of(page)
 
 
 @pytest.fixture

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers import RUN_RECORD
 
 from transformer_mt.data.config import DataConfig
 from transformer_mt.decoding.confidence import Calibration, ConfidenceRegression, HeldOutFigures
 from transformer_mt.decoding.config import DecodingConfig
 from transformer_mt.decoding.loading import Member
 from transformer_mt.decoding.paragraphs import ParagraphSplitter
-from transformer_mt.decoding.text_translator import Translation
+from transformer_mt.decoding.translation import Translation
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
-from transformer_mt.runs.folder import RunFolder
+from transformer_mt.runs.folder import FORMAT, RunFolder
 
 REGRESSION = ConfidenceRegression(usual_log_ratio=0.1, intercept=2.0, coefficients=(3.0, -0.5))
-HELD_OUT = HeldOutFigures(pairs=10, acceptable=0.5, ece_before=0.2, ece_after=0.1)
+HELD_OUT = HeldOutFigures(n_translations=10, acceptable=0.5, ece_before=0.2, ece_after=0.1)
 
 
 def make_calibration(config: DecodingConfig, **changes: Any) -> Calibration:
@@ -29,7 +31,8 @@ def make_calibration(config: DecodingConfig, **changes: Any) -> Calibration:
         "weights_hash": "abc",
         "decoding": config,
         "min_chrf": 60,
-        "pairs": 20,
+        "n_translations": 20,
+        "sources_hash": "123",
         "regression": REGRESSION,
         "held_out": HELD_OUT,
     }
@@ -42,6 +45,8 @@ def calibrated(make_translator: Callable[..., Translator], tmp_path: Path) -> Tr
     translator = make_translator(beam=2, max_length_offset=10)
     data = DataConfig.model_validate({"src_lang": "en", "tgt_lang": "de", "train": {"builtin": "quickstart"}})
     run = RunFolder(tmp_path)
+    run.config.write_text(json.dumps({"decoding": translator.config.model_dump()}), encoding="utf-8")
+    run.metadata.write_text(json.dumps({**RUN_RECORD, "format": FORMAT}), encoding="utf-8")
     translator.members = [Member(run, data, translator.tokenizers, translator.model, 7, "abc")]
     run.calibration.write_text(make_calibration(translator.config).model_dump_json(), encoding="utf-8")
     return translator
@@ -74,10 +79,10 @@ def test_confidence_is_the_logistic_function_of_score_and_length(calibrated: Tra
 
 
 def test_extreme_scores_do_not_overflow() -> None:
-    surely_bad = REGRESSION.confidence("a", "b", [-1e6], finished=True)
+    surely_bad = REGRESSION.confidence("a", Translation("b", -1e6, ["b"], [-1e6], finished=True))
     assert surely_bad == 0.0
     steep = ConfidenceRegression(usual_log_ratio=0, intercept=1e9, coefficients=(0, 0))
-    assert steep.confidence("a", "b", [-1.0], finished=True) == 1.0
+    assert steep.confidence("a", Translation("b", -1.0, ["b"], [-1.0], finished=True)) == 1.0
 
 
 def test_missing_calibration_names_the_command(calibrated: Translator) -> None:
@@ -115,6 +120,32 @@ def test_calibration_of_other_weights_is_refused(calibrated: Translator) -> None
 def test_calibration_of_other_options_is_refused(calibrated: Translator, options: dict[str, Any], change: str) -> None:
     with pytest.raises(UserError, match=rf"(?s){change}.*tmt calibrate"):
         calibrated.n_best(["a"], confidence=True, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "flags"),
+    [
+        ({"beam": 3}, "--beam 3"),
+        ({"length_penalty_exponent": 0.5, "no_repeat_ngram": 2}, "--length-penalty 0.5 --no-repeat-ngram 2"),
+        ({"max_length_factor": 1.5}, "--max-length '1.5*source+10'"),
+        ({"max_length_factor": 0, "max_length_offset": 7}, "--max-length 7"),
+        ({"sample": True, "top_k": 4}, "--top-k 4 --sample"),
+    ],
+)
+def test_the_message_has_the_command_that_fits_these_options(
+    calibrated: Translator, options: dict[str, Any], flags: str
+) -> None:
+    for checkpoint in (7, 9):
+        (member,) = calibrated.members
+        calibrated.members = [member._replace(step=checkpoint, weights_hash="abc" if checkpoint == 7 else "def")]
+        with pytest.raises(UserError) as error:
+            calibrated.n_best(["a"], confidence=True, **options)
+        command = str(error.value).partition("fit it again: ")[2]
+        assert command == f"tmt calibrate {member.folder.path} --checkpoint {checkpoint} {flags}"
+    member.folder.calibration.unlink()
+    with pytest.raises(UserError) as error:
+        calibrated.n_best(["a"], confidence=True, **options)
+    assert str(error.value).endswith(command)
 
 
 def test_calibration_holds_for_its_own_tag_only(calibrated: Translator) -> None:

@@ -15,7 +15,7 @@ from transformer_mt.data.quickstart import load_pairs
 from transformer_mt.decoding.beam_search import BeamState
 from transformer_mt.decoding.beam_tree import Branch, search_with_tree
 from transformer_mt.decoding.explanation import explain
-from transformer_mt.decoding.text_translator import Translation
+from transformer_mt.decoding.translation import Translation
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.model.attention_weights import attention_weights

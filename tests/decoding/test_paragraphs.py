@@ -11,7 +11,7 @@ import pytest
 
 from transformer_mt.decoding.alignment import WordAlignment
 from transformer_mt.decoding.paragraphs import ParagraphSplitter, word_offsets
-from transformer_mt.decoding.text_translator import Translation
+from transformer_mt.decoding.translation import Translation
 
 LINES = ["One two. Three.", "", "Four. Five six seven. Eight, nine ten eleven.", "Dr. No."]
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from sacrebleu.metrics.chrf import CHRF
 
 from transformer_mt.data.quickstart import load_pairs
 from transformer_mt.evaluation.metrics import (
@@ -82,3 +83,15 @@ def test_ter_counts_chinese_characters_as_words() -> None:
 @pytest.mark.parametrize("language", ["th", "lo", "km-KH", "my", "bo"])
 def test_ter_is_left_out_for_languages_without_spaces(language: str) -> None:
     assert list(Scorer("char", language).all_metrics()) == ["BLEU", "chrF", "chrF++"]
+
+
+def test_sentence_chrf_is_that_of_sacrebleu() -> None:
+    hypotheses, references = ["Ein Hund läuft .", "Eine Katze"], ["Ein Hund rennt .", "Zwei Katzen"]
+    scores = Scorer("13a", "de").score_sentences(hypotheses, references)
+    expected = [
+        CHRF().sentence_score(*pair).score for pair in zip(hypotheses, ([text] for text in references), strict=True)
+    ]
+    assert scores == expected
+    upper = [text.upper() for text in hypotheses]
+    moses = Scorer("13a", "de", "moses")  # ignores case, and joins tokens
+    assert moses.score_sentences(upper, references) == moses.score_sentences(hypotheses, references)

@@ -12,7 +12,8 @@ import yaml
 from sacrebleu import sentence_chrf
 
 from transformer_mt.data.config import DataConfig
-from transformer_mt.decoding.text_translator import TextTranslator, Translation
+from transformer_mt.decoding.text_translator import TextTranslator
+from transformer_mt.decoding.translation import Translation
 from transformer_mt.errors import UserError
 from transformer_mt.pipeline.synthetic_data import (
     Candidate,

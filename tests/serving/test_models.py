@@ -58,9 +58,10 @@ def test_segments_have_the_confidence_of_a_calibrated_run(run_copy: Path, make_c
         weights_hash=member.weights_hash,
         decoding=translator.config,
         min_chrf=50,
-        pairs=10,
+        n_translations=10,
+        sources_hash="",
         regression=ConfidenceRegression(usual_log_ratio=0, intercept=1, coefficients=(0.5, -0.5)),
-        held_out=HeldOutFigures(pairs=0, acceptable=0, ece_before=0, ece_after=0),
+        held_out=HeldOutFigures(n_translations=1, acceptable=0, ece_before=0, ece_after=0),
     )
     RunFolder(run_copy).calibration.write_text(calibration.model_dump_json(), encoding="utf-8")
     client: TestClient = make_client(models=[ServedModel(run_copy, OPTIONS)])

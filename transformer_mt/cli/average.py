@@ -40,7 +40,8 @@ def run(args: argparse.Namespace) -> None:
     scores = _validate(run, config, model, tokenizers, args)
     steps = [info.step for info in checkpoints]
     description = f"the mean of {run.path}, steps {', '.join(f'{step:,}' for step in steps)}"
-    write_weights_folder(run, output, model.cpu(), replace(checkpoints[-1], scores=scores), description, steps)
+    mean = replace(checkpoints[-1], scores=scores, files={})
+    write_weights_folder(run, output, model.cpu(), mean, description, steps)
     scored = [*((f"{info.step:,}", info.scores) for info in checkpoints), ("average", scores)]
     rows = [[name, *(f"{values[key]:.4f}" if key in values else "-" for key in COLUMNS)] for name, values in scored]
     print_table(["step", *COLUMNS], rows, numbers=range(1, len(COLUMNS) + 1))

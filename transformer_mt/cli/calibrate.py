@@ -6,7 +6,7 @@ import argparse
 import json
 from dataclasses import replace
 from pathlib import Path
-from shlex import quote
+from shlex import join
 from typing import TYPE_CHECKING
 
 from transformer_mt.cli.options import check_sampling_options, load_translator
@@ -23,16 +23,17 @@ if TYPE_CHECKING:
 def run(args: argparse.Namespace) -> None:
     """Run `tmt calibrate`."""
     _check_arguments(args)
+    from transformer_mt.decoding.confidence import list_options
     from transformer_mt.evaluation.metrics import Scorer
-    from transformer_mt.pipeline.calibration import Pairs, calibrate, read_validation_pairs
+    from transformer_mt.pipeline.calibration import CalibrationPairs, calibrate, read_validation_pairs
 
     folder = RunFolder.open(args.run)
     config = configuration.load_run(folder)
     scorer = Scorer.from_config(config.scoring, config.data.tgt_lang)
 
-    def read(src: Path, ref: Path) -> Pairs:
+    def read(src: Path, ref: Path) -> CalibrationPairs:
         sources, references = read_aligned_files(src, ref)
-        return Pairs(sources, references, scorer)
+        return CalibrationPairs(sources, references, scorer)
 
     given = read(args.src, args.ref) if args.src else None
     test = read(args.test_src, args.test_ref) if args.test_src else None
@@ -45,7 +46,9 @@ def run(args: argparse.Namespace) -> None:
     if args.json:
         print(json.dumps(_to_json(report, folder), ensure_ascii=False, indent=1))
     else:
-        _show(report, folder)
+        checkpoint = ["--checkpoint", args.checkpoint] if args.checkpoint else []
+        options = [*checkpoint, *list_options(translator.members[0], translator.config)]
+        _show(report, folder, join(["tmt", "translate", str(folder.path), *options, "--confidence"]))
 
 
 def _check_arguments(args: argparse.Namespace) -> None:
@@ -61,25 +64,30 @@ def _to_json(report: CalibrationReport, folder: RunFolder) -> dict[str, object]:
     return {
         "file": str(folder.calibration),
         "calibration": report.calibration.model_dump(mode="json"),
-        "bins": [one._asdict() for one in report.bins],
+        "bins": [each._asdict() for each in report.bins],
     }
 
 
-def _show(report: CalibrationReport, folder: RunFolder) -> None:
+def _show(report: CalibrationReport, folder: RunFolder, next_command: str) -> None:
     calibration = report.calibration
     figures = calibration.held_out
     print_text(
-        f"fitted to {calibration.pairs:,} translations (step {calibration.step:,}, {calibration.decoding.method}); "
-        f"acceptable: sentence-level chrF of at least {calibration.min_chrf:g}"
+        f"fitted to {calibration.n_translations:,} translations (step {calibration.step:,}, "
+        f"{calibration.decoding.method}); acceptable: sentence-level chrF of at least {calibration.min_chrf:g}"
     )
-    print_text(f"on {figures.pairs:,} other translations, {figures.acceptable:.1%} of which are acceptable:\n")
+    print_text(f"on {figures.n_translations:,} other translations, {figures.acceptable:.1%} of which are acceptable:\n")
     rows = [
-        (f"{one.low:.1f} to {one.high:.1f}", f"{one.translations:,}", f"{one.confidence:.3f}", f"{one.acceptable:.3f}")
-        for one in report.bins
+        (
+            f"{each.low:.1f} to {each.high:.1f}",
+            f"{each.n_translations:,}",
+            f"{each.confidence:.3f}",
+            f"{each.acceptable:.3f}",
+        )
+        for each in report.bins
     ]
     print_table(("confidence", "translations", "mean", "acceptable"), rows, numbers=(1, 2, 3))
     print_text(
         f"\nexpected calibration error: {figures.ece_before:.3f} before (exp of the mean token log-probability), "
         f"{figures.ece_after:.3f} after"
     )
-    print_text(f"{folder.calibration} is written; next: tmt translate {quote(str(folder.path))} --confidence")
+    print_text(f"{folder.calibration} is written; next: {next_command}")

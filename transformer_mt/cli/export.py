@@ -56,8 +56,8 @@ def write_weights_folder(
 ) -> None:
     """Write a weights-only run folder with its record and README.
 
-    `checkpoint` gives step and validation scores of the weights, `what` describes them, and `steps` lists the training
-    steps that they come from.
+    `checkpoint` gives step and validation scores of the weights, and their files in `source`, if there are any. `what`
+    describes the weights, and `steps` lists the training steps that they come from.
     """
     record = weights.make_exported_record(source, what, steps)
     scored = checkpoint if checkpoint.scores else None

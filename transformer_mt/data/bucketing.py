@@ -8,7 +8,7 @@ Shapes: `N` pairs, `M` batches.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -87,3 +87,15 @@ def _batch_bounds(src: Lengths, tgt: Lengths, tokens: int) -> NDArray[np.int64]:
         fits = (count * tgt[window] <= tokens) & (count * np.maximum.accumulate(src[window]) <= 2 * tokens)
         bounds.append(start + max(1, int(fits.sum())))  # both products only grow
     return np.array(bounds)
+
+
+def batch_by_length(lengths: Mapping[int, int], max_tokens: int) -> Iterator[list[int]]:
+    """Yield batches of keys with similar lengths, the longest first, of at most `max_tokens` padded tokens."""
+    batch: list[int] = []
+    for i in sorted(lengths, key=lambda i: -lengths[i]):
+        if batch and (len(batch) + 1) * (lengths[batch[0]] + 1) > max_tokens:
+            yield batch
+            batch = []
+        batch.append(i)
+    if batch:
+        yield batch

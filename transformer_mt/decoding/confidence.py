@@ -7,21 +7,37 @@ for the weights and the decoding options that it was fitted with.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from hashlib import sha256
-from shlex import quote
+from shlex import join
 from typing import Literal, NamedTuple
 
+import torch
 from pydantic import Field, ValidationError
 
 from transformer_mt.config.section import Section
 from transformer_mt.decoding.config import DecodingConfig
 from transformer_mt.decoding.loading import Member
+from transformer_mt.decoding.translation import Translation
 from transformer_mt.errors import UserError
-from transformer_mt.runs.folder import RunFolder
 
 IGNORED_OPTIONS = ("n_best", "seed", "alignment_layer")
 """Options of the output that do not change how good the best translation is."""
+
+
+FLAGS = {
+    "beam": "--beam",
+    "length_penalty_exponent": "--length-penalty",
+    "min_length": "--min-length",
+    "no_repeat_ngram": "--no-repeat-ngram",
+    "repetition_penalty": "--repetition-penalty",
+    "temperature": "--temperature",
+    "top_k": "--top-k",
+    "top_p": "--top-p",
+    "tag": "--tag",
+}
+"""Options of `tmt calibrate` that set a key of the section `decoding`, except --max-length and --sample."""
 
 
 class Features(NamedTuple):
@@ -31,10 +47,10 @@ class Features(NamedTuple):
     length_deviation: float  # difference of the log length ratio from the usual one, without its sign
 
     @classmethod
-    def of(cls, source: str, text: str, token_scores: Sequence[float], usual_log_ratio: float) -> Features:
+    def of(cls, source: str, translation: Translation, usual_log_ratio: float) -> Features:
         """Return the features of a translation that has at least one token."""
-        mean = sum(token_scores) / len(token_scores)
-        return cls(mean, abs(log_length_ratio(source, text) - usual_log_ratio))
+        mean = sum(translation.token_scores) / len(translation.token_scores)
+        return cls(mean, abs(log_length_ratio(source, translation.text) - usual_log_ratio))
 
 
 def log_length_ratio(source: str, text: str) -> float:
@@ -50,24 +66,24 @@ class ConfidenceRegression(Section):
     intercept: float
     coefficients: tuple[float, float]
 
-    def confidence(self, source: str, text: str, token_scores: Sequence[float], *, finished: bool) -> float:
+    def confidence(self, source: str, translation: Translation) -> float:
         """Return the probability that a translation is acceptable.
 
         It is 0 for a translation that was cut at the maximum length, and 1 for that of a blank line.
         """
-        if not finished:
+        if not translation.finished:
             return 0.0
-        if not token_scores:
+        if not translation.token_scores:
             return 1.0
-        features = Features.of(source, text, token_scores, self.usual_log_ratio)
+        features = Features.of(source, translation, self.usual_log_ratio)
         logit = self.intercept + sum(map(float.__mul__, self.coefficients, features))
-        return 0.5 + 0.5 * math.tanh(logit / 2)  # the logistic function, without overflow
+        return float(torch.tensor(logit, dtype=torch.float64).sigmoid())
 
 
 class HeldOutFigures(Section):
     """Figures of translations that were not used for fitting."""
 
-    pairs: int = Field(ge=0)
+    n_translations: int = Field(ge=1)
     acceptable: float = Field(ge=0, le=1)
     """share of acceptable translations"""
     ece_before: float = Field(ge=0, le=1)
@@ -88,8 +104,10 @@ class Calibration(Section):
     """options of the translations"""
     min_chrf: float = Field(gt=0, le=100)
     """a translation is acceptable if its sentence-level chrF is at least this"""
-    pairs: int = Field(ge=1)
+    n_translations: int = Field(ge=1)
     """number of translations that the regression was fitted to"""
+    sources_hash: str
+    """first digits of the SHA-256 of the source sentences from which these translations were taken"""
     regression: ConfidenceRegression
     held_out: HeldOutFigures
 
@@ -97,15 +115,15 @@ class Calibration(Section):
         """Return a checksum of the content."""
         return sha256(self.model_dump_json().encode()).hexdigest()[:12]
 
-    def check(self, model: Member, config: DecodingConfig, tags: Iterable[str | None]) -> None:
+    def check(self, model: Member, config: DecodingConfig, tags: Sequence[str | None]) -> None:
         """Raise `UserError` unless the calibration was fitted with these weights, options and tags."""
         path = model.folder.calibration
         if self.weights_hash != model.weights_hash:
             raise UserError(
                 f"{path}: belongs to step {self.step:,} ({self.weights_hash}), and the model is step {model.step:,} "
-                f"({model.weights_hash});\nfit it again: {calibrate_command(model.folder)} --checkpoint {model.step}"
+                f"({model.weights_hash});\nfit it again: {calibrate_command(model, config, tags)}"
             )
-        fitted, used = (one.output_options() for one in (self.decoding, config))
+        fitted, used = (each.output_options() for each in (self.decoding, config))
         changes = [
             f"{key} {fitted[key]} (now {value})"
             for key, value in used.items()
@@ -115,21 +133,54 @@ class Calibration(Section):
         if changes:
             raise UserError(
                 f"{path}: was fitted with other decoding options: {', '.join(changes[:3])};\n"
-                f"use those, or fit it again with the new ones: {calibrate_command(model.folder)}"
+                f"use those, or fit it again: {calibrate_command(model, config, tags)}"
             )
 
 
-def read_calibration(run: RunFolder) -> Calibration:
-    """Read `calibration.json` of a run. Raises `UserError` if it is missing or damaged."""
-    remedy = f"fit one: {calibrate_command(run)}"
+def read_calibration(model: Member, config: DecodingConfig, tags: Sequence[str | None]) -> Calibration:
+    """Read `calibration.json` of the run of a model.
+
+    Raises:
+        UserError: The file is missing or damaged, or was fitted with other weights, options or tags.
+    """
+    path = model.folder.calibration
     try:
-        return Calibration.model_validate_json(run.calibration.read_bytes())
+        calibration = Calibration.model_validate_json(path.read_bytes())
     except FileNotFoundError:
-        raise UserError(f"{run.path}: has no calibration of confidences; {remedy}") from None
+        reason = f"{model.folder.path}: has no calibration of confidences"
+        raise UserError(f"{reason}; fit one: {calibrate_command(model, config, tags)}") from None
     except ValidationError:
-        raise UserError(f"{run.calibration}: is damaged, or of another version; {remedy}") from None
+        reason = f"{path}: is damaged, or of another version"
+        raise UserError(f"{reason}; fit one: {calibrate_command(model, config, tags)}") from None
+    calibration.check(model, config, tags)
+    return calibration
 
 
-def calibrate_command(run: RunFolder) -> str:
-    """Return the command that writes the calibration of a run."""
-    return f"tmt calibrate {quote(str(run.path))}"
+def calibrate_command(model: Member, config: DecodingConfig, tags: Sequence[str | None]) -> str:
+    """Return the command that fits confidences for a model, these options, and the first of the tags."""
+    options = list_options(model, config.with_options({"tag": next(iter(tags), None)}))
+    return join(["tmt", "calibrate", str(model.folder.path), "--checkpoint", str(model.step), *options])
+
+
+def list_options(model: Member, config: DecodingConfig) -> list[str]:
+    """Return the options of the command line that turn the run's own section `decoding` into `config`."""
+    own = model.folder.read_section("decoding", DecodingConfig)
+    words: list[str] = []
+    for key, flag in FLAGS.items():
+        if (value := getattr(config, key)) != getattr(own, key):
+            words += [flag, str(value)]
+    factor, offset = config.max_length_factor, config.max_length_offset
+    if (factor, offset) != (own.max_length_factor, own.max_length_offset):
+        words += ["--max-length", f"{factor:g}*source+{offset}" if factor else str(offset)]
+    return [*words, "--sample"] if config.sample and not own.sample else words
+
+
+def add_confidences(
+    n_best_lists: Sequence[Sequence[Translation]], sources: Sequence[str], calibration: Calibration
+) -> list[list[Translation]]:
+    """Return the translations of each source with their confidences."""
+    confidence = calibration.regression.confidence
+    return [
+        [replace(translation, confidence=confidence(source, translation)) for translation in n_best]
+        for source, n_best in zip(sources, n_best_lists, strict=True)
+    ]

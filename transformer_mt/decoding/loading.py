@@ -18,7 +18,7 @@ from transformer_mt.model.config import ModelConfig
 from transformer_mt.model.linear import convert_linears
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs.checkpoints import WEIGHTS, load_weights_of
-from transformer_mt.runs.folder import RunFolder
+from transformer_mt.runs.folder import CheckpointInfo, RunFolder
 
 
 class Member(NamedTuple):
@@ -37,8 +37,13 @@ class Member(NamedTuple):
         tokenizers = TokenizerPair.load(folder.tokenizer)
         model = Transformer(folder.read_section("model", ModelConfig), tokenizers.src, tokenizers.tgt)
         info = load_weights_of(model, folder, checkpoint)
-        weights_hash = info.files[WEIGHTS]["sha256"][:12]
-        return cls(folder, folder.read_section("data", DataConfig), tokenizers, model, info.step, weights_hash)
+        data = folder.read_section("data", DataConfig)
+        return cls(folder, data, tokenizers, model, info.step, shorten_weights_hash(info))
+
+
+def shorten_weights_hash(checkpoint: CheckpointInfo) -> str:
+    """Return the first digits of the SHA-256 of the weights."""
+    return checkpoint.files[WEIGHTS]["sha256"][:12]
 
 
 def load_members(runs: Sequence[RunFolder], checkpoint: str) -> list[Member]:

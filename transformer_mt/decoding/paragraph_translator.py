@@ -8,7 +8,8 @@ from typing import Self
 
 from transformer_mt.decoding.paragraphs import ParagraphSplitter, SplitWhen
 from transformer_mt.decoding.provenance import ModelProvenance
-from transformer_mt.decoding.text_translator import TextTranslator, Translation
+from transformer_mt.decoding.text_translator import TextTranslator
+from transformer_mt.decoding.translation import Translation
 
 PIECE_STRIDE = 1 << 32  # above any line number, so that each piece of a line has its own number for sampling
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 from transformer_mt.decoding.alignment import WordAlignment
 from transformer_mt.decoding.sentence_splitting import CountTokens, restore_spaces, split_long_pieces, split_sentences
-from transformer_mt.decoding.text_translator import Translation
+from transformer_mt.decoding.translation import Translation
 
 SplitWhen = Literal["long", "always", "never"]
 

@@ -6,20 +6,23 @@ import copy
 import math
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Self
 
+from transformer_mt.data.bucketing import batch_by_length
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.alignment import WordAlignment
 from transformer_mt.decoding.beam_search import Hypothesis
-from transformer_mt.decoding.confidence import Calibration
+from transformer_mt.decoding.confidence import Calibration, add_confidences
 from transformer_mt.decoding.config import DecodingConfig
+from transformer_mt.decoding.translation import Translation
 from transformer_mt.errors import UserError
 
 OnBatch = Callable[[int], None]
 """Called after each batch with the number of texts that are translated."""
+IsCancelled = Callable[[int], bool]
+"""Takes the index of a text or source. Return whether its translation is not needed."""
 EMPTY_HYPOTHESIS = Hypothesis([], [], finished=True)  # translation of a blank line
 
 
@@ -33,24 +36,6 @@ class TruncatedSourceWarning(UserWarning):
 
 class UnscoredPairWarning(UserWarning):
     """A pair to be scored was longer than the model can read."""
-
-
-@dataclass(frozen=True)
-class Translation:
-    """One translation of a text."""
-
-    text: str
-    score: float  # natural logarithm of its probability
-    tokens: list[str]
-    token_scores: list[float]  # of each token, and of EOS if it was found
-    finished: bool  # False: cut at the maximum length
-    alignment: WordAlignment | None = None  # None unless it was requested
-    confidence: float | None = None  # probability that it is acceptable; None unless it was requested
-
-    @property
-    def score_per_token(self) -> float:
-        """Mean score of the tokens, EOS included; 0 for the empty translation of a blank line."""
-        return self.score / max(1, len(self.token_scores))
 
 
 class TextTranslator(ABC):
@@ -67,7 +52,7 @@ class TextTranslator(ABC):
         config: DecodingConfig,
         lines: Sequence[int] | None = None,
         prefixes: list[list[int]] | None = None,
-        is_cancelled: Callable[[int], bool] | None = None,
+        is_cancelled: IsCancelled | None = None,
     ) -> list[list[Hypothesis]]:
         """Translate one batch. Returns the hypotheses of each source, the best first.
 
@@ -134,7 +119,7 @@ class TextTranslator(ABC):
         confidence: bool = False,
         tags: Sequence[str | None] | None = None,
         on_batch: OnBatch | None = None,
-        is_cancelled: Callable[[int], bool] | None = None,
+        is_cancelled: IsCancelled | None = None,
         **options: Any,
     ) -> list[list[Translation]]:
         """Return up to `n_best` translations of each text, the best first, but at least one.
@@ -157,36 +142,48 @@ class TextTranslator(ABC):
             )
         _check_lists(texts, prefixes)
         calibration = self.load_calibration(tags) if confidence else None
-        config = self.config
         lines = _line_numbers(texts, lines)
         sources = self.encode(texts, lines, tags)
         prefix_ids = None if prefixes is None else self._encode_prefixes(prefixes, lines)
-        hypotheses = [[EMPTY_HYPOTHESIS] for _ in texts]
-        lengths = {i: len(sources[i]) for i, text in enumerate(texts) if text.strip() and sources[i]}
-        n_done = len(texts) - len(lengths)
-        for batch in batch_by_length(lengths, config.batch_tokens // config.n_beams):
-            if is_cancelled is not None:
-                batch = [i for i in batch if not is_cancelled(i)]
-            if not batch:
-                continue
-            found = self.translate_ids(
-                [sources[i] for i in batch],
-                config,
-                [lines[i] for i in batch],
-                None if prefix_ids is None else [prefix_ids[i] for i in batch],
-                None if is_cancelled is None else partial(_apply_to, is_cancelled, batch),
-            )
-            for i, n_best in zip(batch, found, strict=True):
-                hypotheses[i] = n_best[: config.n_best]
-            n_done += len(batch)
-            if on_batch is not None:
-                on_batch(n_done)
+        hypotheses = self._search(texts, sources, lines, prefix_ids, on_batch, is_cancelled)
         flat = [hypothesis for n_best in hypotheses for hypothesis in n_best]
         outputs = self.tokenizers.tgt.decode([hypothesis.ids for hypothesis in flat])
         aligned = self.word_alignments(texts, sources, hypotheses) if alignments else [None] * len(flat)
         translations = (self._translation(*each) for each in zip(flat, outputs, aligned, strict=True))
         n_best_lists = [[next(translations) for _ in n_best] for n_best in hypotheses]
         return n_best_lists if calibration is None else add_confidences(n_best_lists, texts, calibration)
+
+    def _search(
+        self,
+        texts: Sequence[str],
+        sources: list[list[int]],
+        lines: Sequence[int],
+        prefixes: list[list[int]] | None,
+        on_batch: OnBatch | None,
+        is_cancelled: IsCancelled | None,
+    ) -> list[list[Hypothesis]]:
+        """Translate the sources of texts that are not blank, in batches of similar length."""
+        hypotheses = [[EMPTY_HYPOTHESIS] for _ in texts]
+        lengths = {i: len(sources[i]) for i, text in enumerate(texts) if text.strip() and sources[i]}
+        n_done = len(texts) - len(lengths)
+        for batch in batch_by_length(lengths, self.config.batch_tokens // self.config.n_beams):
+            if is_cancelled is not None:
+                batch = [i for i in batch if not is_cancelled(i)]
+            if not batch:
+                continue
+            n_best_lists = self.translate_ids(
+                [sources[i] for i in batch],
+                self.config,
+                [lines[i] for i in batch],
+                None if prefixes is None else [prefixes[i] for i in batch],
+                None if is_cancelled is None else partial(_is_row_cancelled, is_cancelled, batch),
+            )
+            for i, n_best in zip(batch, n_best_lists, strict=True):
+                hypotheses[i] = n_best[: self.config.n_best]
+            n_done += len(batch)
+            if on_batch is not None:
+                on_batch(n_done)
+        return hypotheses
 
     def score(
         self, sources: Sequence[str], targets: Sequence[str], lines: Sequence[int] | None = None
@@ -281,33 +278,7 @@ class TextTranslator(ABC):
         )
 
 
-def add_confidences(
-    n_best_lists: Sequence[Sequence[Translation]], sources: Sequence[str], calibration: Calibration
-) -> list[list[Translation]]:
-    """Return the translations of each source with their confidences."""
-    confidence = calibration.regression.confidence
-    return [
-        [
-            replace(one, confidence=confidence(source, one.text, one.token_scores, finished=one.finished))
-            for one in n_best
-        ]
-        for source, n_best in zip(sources, n_best_lists, strict=True)
-    ]
-
-
-def batch_by_length(lengths: dict[int, int], max_tokens: int) -> Iterator[list[int]]:
-    """Yield batches of keys with similar lengths, the longest first, of at most `max_tokens` padded tokens."""
-    batch: list[int] = []
-    for i in sorted(lengths, key=lambda i: -lengths[i]):
-        if batch and (len(batch) + 1) * (lengths[batch[0]] + 1) > max_tokens:
-            yield batch
-            batch = []
-        batch.append(i)
-    if batch:
-        yield batch
-
-
-def _apply_to(is_cancelled: Callable[[int], bool], batch: Sequence[int], row: int) -> bool:
+def _is_row_cancelled(is_cancelled: IsCancelled, batch: Sequence[int], row: int) -> bool:
     return is_cancelled(batch[row])
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
 
 from transformer_mt.data.batches import collate_sources
+from transformer_mt.data.bucketing import batch_by_length
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.alignment import WordAlignment, align
 from transformer_mt.decoding.beam_search import BeamState, ChooseCandidates, Hypothesis, beam_candidates, beam_search
@@ -28,7 +29,7 @@ from transformer_mt.decoding.logits_processors import (
 )
 from transformer_mt.decoding.sampling import Sampler
 from transformer_mt.decoding.scoring import target_log_probs
-from transformer_mt.decoding.text_translator import TextTranslator, batch_by_length
+from transformer_mt.decoding.text_translator import IsCancelled, TextTranslator
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs.folder import RunFolder
@@ -123,7 +124,7 @@ class Translator(TextTranslator):
         config: DecodingConfig,
         lines: Sequence[int] | None = None,
         prefixes: list[list[int]] | None = None,
-        is_cancelled: Callable[[int], bool] | None = None,
+        is_cancelled: IsCancelled | None = None,
     ) -> list[list[Hypothesis]]:
         """Translate one batch by beam search or sampling. Returns the hypotheses of each source, the best first.
 
@@ -138,7 +139,7 @@ class Translator(TextTranslator):
         config: DecodingConfig,
         lines: Sequence[int] | None = None,
         prefixes: list[list[int]] | None = None,
-        is_cancelled: Callable[[int], bool] | None = None,
+        is_cancelled: IsCancelled | None = None,
     ) -> Search:
         """Encode a batch of sources, and return the search for their translations."""
         device, tokenizer = self.ensemble.device, self.tokenizers.tgt
@@ -179,9 +180,7 @@ class Translator(TextTranslator):
         if len(self.members) != 1:
             raise UserError(f"confidences are those of one run, and this translator has {len(self.members)}")
         (member,) = self.members
-        calibration = read_calibration(member.folder)
-        calibration.check(member, self.config, [self.config.tag] if tags is None else tags)
-        return calibration
+        return read_calibration(member, self.config, [self.config.tag] if tags is None else tags)
 
     def word_alignments(
         self, texts: Sequence[str], sources: list[list[int]], hypotheses: list[list[Hypothesis]]

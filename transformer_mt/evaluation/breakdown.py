@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from sacrebleu.metrics.bleu import BLEU
-from sacrebleu.metrics.chrf import CHRF
 
 from transformer_mt.evaluation.metrics import Scorer, corpus_score
 from transformer_mt.evaluation.significance import Texts
@@ -107,14 +106,17 @@ def compare_sentences(
     systems: Sequence[Texts], sources: Texts | None, references: Texts, scorer: Scorer
 ) -> list[SentenceComparison]:
     """Compute the chrF of each sentence and system, in the order of the references."""
-    metric = CHRF(lowercase=scorer.lowercase)
-    plain_systems, plain_references = [scorer.detokenize(texts) for texts in systems], scorer.detokenize(references)
-    found: list[SentenceComparison] = []
-    for i, reference in enumerate(references):
-        chrf = [metric.sentence_score(texts[i], [plain_references[i]]).score for texts in plain_systems]
-        source = None if sources is None else sources[i]
-        found.append(SentenceComparison(i + 1, source, reference, [texts[i] for texts in systems], chrf))
-    return found
+    chrf = [scorer.score_sentences(texts, references) for texts in systems]
+    return [
+        SentenceComparison(
+            i + 1,
+            None if sources is None else sources[i],
+            reference,
+            [texts[i] for texts in systems],
+            [scores[i] for scores in chrf],
+        )
+        for i, reference in enumerate(references)
+    ]
 
 
 def find_most_different(

@@ -104,6 +104,12 @@ class Scorer:
         metrics = self.all_metrics()
         return BleuChrf(*(corpus_score(metrics[name], hypotheses, references) for name in ("BLEU", "chrF")))
 
+    def score_sentences(self, hypotheses: Sequence[str], references: Sequence[str]) -> list[float]:
+        """Compute the sentence-level chrF of each translation."""
+        metric = self.all_metrics()["chrF"]
+        pairs = zip(self.detokenize(hypotheses), self.detokenize(references), strict=True)
+        return [metric.sentence_score(hypothesis, [reference]).score for hypothesis, reference in pairs]
+
     def all_metrics(self) -> dict[str, Metric]:
         """Create BLEU, chrF, chrF++ and, unless `TER_UNDEFINED`, TER. Keys are their names."""
         language = primary_language(self.tgt_lang)

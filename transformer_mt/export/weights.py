@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
+from transformer_mt.decoding.confidence import Calibration
+from transformer_mt.decoding.loading import shorten_weights_hash
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs import checkpoints
 from transformer_mt.runs.folder import CheckpointInfo, RunFolder
@@ -38,8 +43,8 @@ def write_folder(
 ) -> None:
     """Write a run folder with one checkpoint atomically.
 
-    `checkpoint` gives the step and validation scores of the weights; `record` becomes `run.json`. Configuration and
-    tokenizers are copied from `source`.
+    `checkpoint` gives the step and validation scores of the weights, and their files in `source`, if there are any;
+    `record` becomes `run.json`. Configuration, tokenizers and a calibration with these weights are copied.
     """
     with files.atomic_new_folder(output) as folder:
         run = RunFolder(folder)
@@ -49,3 +54,14 @@ def write_folder(
         path = run.checkpoints / checkpoint.path.name
         checkpoints.save(CheckpointInfo(path, checkpoint.step, checkpoint.metric, checkpoint.scores), model, None)
         files.write_text(run.readme, readme)
+        _copy_calibration(source, checkpoint, run)
+
+
+def _copy_calibration(source: RunFolder, checkpoint: CheckpointInfo, run: RunFolder) -> None:
+    """Copy the calibration if it is that of the checkpoint, with the checksum of the new file of its weights."""
+    with suppress(FileNotFoundError, ValidationError):
+        calibration = Calibration.model_validate_json(source.calibration.read_bytes())
+        if checkpoint.files and calibration.weights_hash == shorten_weights_hash(checkpoint):
+            weights_hash = shorten_weights_hash(run.find_checkpoint("last"))
+            calibration = calibration.model_copy(update={"weights_hash": weights_hash})
+            run.calibration.write_text(calibration.model_dump_json(indent=1) + "\n", encoding="utf-8")

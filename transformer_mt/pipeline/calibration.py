@@ -1,13 +1,11 @@
-"""The flow of `tmt calibrate`: translate pairs, fit the confidence, and measure it on other pairs.
-
-`N` translations.
-"""
+"""The flow of `tmt calibrate`: translate pairs, fit the confidence, and measure it on other pairs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from hashlib import sha256
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,34 +17,42 @@ from transformer_mt.decoding.confidence import (
     HeldOutFigures,
     log_length_ratio,
 )
-from transformer_mt.decoding.text_translator import Translation
+from transformer_mt.decoding.translation import Translation
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.calibration import (
     Array,
-    Bin,
+    ReliabilityBin,
+    compute_reliability_bins,
     expected_calibration_error,
     fit_logistic,
-    reliability_bins,
-    sentence_chrf_scores,
 )
 from transformer_mt.evaluation.metrics import Scorer
 from transformer_mt.pipeline.data import load_split
 from transformer_mt.pipeline.validation import list_validation_sources
 from transformer_mt.system.files import write_text
+from transformer_mt.system.progress_report import ProgressReport
+
+MIN_OF_EACH_KIND = 10  # five for each coefficient (Vittinghoff & McCulloch 2007)
 
 
 @dataclass(frozen=True)
-class Pairs:
+class CalibrationPairs:
     """Source sentences with references, and the scorer of their target language."""
 
     sources: Sequence[str]
     references: Sequence[str]
     scorer: Scorer
 
-    def every_second(self, first: int) -> Pairs:
+    def every_second(self, first: int) -> CalibrationPairs:
         """Return pairs `first`, `first + 2`, ..."""
-        return Pairs(self.sources[first::2], self.references[first::2], self.scorer)
+        return CalibrationPairs(self.sources[first::2], self.references[first::2], self.scorer)
+
+    def without_blanks(self) -> CalibrationPairs:
+        """Return the pairs that have text on both sides."""
+        pairs = zip(self.sources, self.references, strict=True)
+        rows = [i for i, (source, reference) in enumerate(pairs) if source.strip() and reference.strip()]
+        return CalibrationPairs([self.sources[i] for i in rows], [self.references[i] for i in rows], self.scorer)
 
 
 @dataclass(frozen=True)
@@ -54,10 +60,10 @@ class CalibrationReport:
     """A calibration, and the bins of its confidences on held-out translations."""
 
     calibration: Calibration
-    bins: list[Bin]
+    bins: list[ReliabilityBin]
 
 
-class _Judged(NamedTuple):
+class JudgedTranslation(NamedTuple):
     """A translation with its source, and whether it is acceptable."""
 
     source: str
@@ -65,7 +71,7 @@ class _Judged(NamedTuple):
     is_acceptable: bool
 
 
-def read_validation_pairs(config: Config, tag: str | None) -> Pairs:
+def read_validation_pairs(config: Config, tag: str | None) -> CalibrationPairs:
     """Return the validation pairs with this tag. Raises `UserError` if there are none."""
     corpus = load_split(config, "validation")
     parts = [part for part in list_validation_sources(config, corpus) if part.tag == tag]
@@ -74,35 +80,45 @@ def read_validation_pairs(config: Config, tag: str | None) -> Pairs:
         tags = sorted({source.tag for source in config.data.validation_sources if source.tag})
         raise UserError(f"calibrate: no validation pair has the tag {tag}; pass --tag, one of {', '.join(tags)}")
     sources, references = corpus.column("src"), corpus.column("tgt")
-    return Pairs([sources[i] for i in rows], [references[i] for i in rows], parts[0].scorer)
+    return CalibrationPairs([sources[i] for i in rows], [references[i] for i in rows], parts[0].scorer)
 
 
-def calibrate(translator: Translator, pairs: Pairs, test_pairs: Pairs | None, min_chrf: float) -> CalibrationReport:
+def calibrate(
+    translator: Translator, pairs: CalibrationPairs, test_pairs: CalibrationPairs | None, min_chrf: float
+) -> CalibrationReport:
     """Fit the confidence of a run, measure it, and write `calibration.json`.
 
     Without `test_pairs`, every second pair is held out for the figures.
 
     Raises:
-        UserError: All translations of the fit are acceptable, or none.
+        UserError: The test pairs are blank, or too few translations of the fit are acceptable or not acceptable.
     """
     (member,) = translator.members
-    fitted = _translate(translator, pairs if test_pairs else pairs.every_second(0), min_chrf)
-    held_out = _translate(translator, test_pairs or pairs.every_second(1), min_chrf)
-    fitted = [one for one in fitted if one.translation.finished and one.translation.token_scores]
-    n_acceptable = sum(one.is_acceptable for one in fitted)
-    if n_acceptable in (0, len(fitted)) or not held_out:
+    sources_hash = hash_sources(pairs.sources)
+    pairs = pairs.without_blanks()
+    if test_pairs is not None:
+        test_pairs = test_pairs.without_blanks()
+        if not test_pairs.sources:
+            raise UserError("calibrate: no pair of --test-src and --test-ref has text on both sides; pass other files")
+    fitted = judge(translator, pairs if test_pairs else pairs.every_second(0), min_chrf)
+    fitted = [each for each in fitted if each.translation.finished and each.translation.token_scores]
+    n_acceptable = sum(each.is_acceptable for each in fitted)
+    if min(n_acceptable, len(fitted) - n_acceptable) < MIN_OF_EACH_KIND:
         raise UserError(
             f"calibrate: {n_acceptable:,} of {len(fitted):,} finished translations are acceptable (chrF of at least "
-            f"{min_chrf:g}), and the fit needs both kinds;\nchoose another --min-chrf, or pass more pairs"
+            f"{min_chrf:g}), and the fit needs at least {MIN_OF_EACH_KIND} of each kind;\n"
+            "choose another --min-chrf, or pass more pairs"
         )
-    regression = _fit(fitted)
-    figures, bins = _measure(regression, held_out)
+    held_out = judge(translator, test_pairs or pairs.every_second(1), min_chrf)
+    regression = fit_regression(fitted)
+    figures, bins = measure(regression, held_out)
     calibration = Calibration(
         step=member.step,
         weights_hash=member.weights_hash,
         decoding=translator.config,
         min_chrf=min_chrf,
-        pairs=len(fitted),
+        n_translations=len(fitted),
+        sources_hash=sources_hash,
         regression=regression,
         held_out=figures,
     )
@@ -110,26 +126,36 @@ def calibrate(translator: Translator, pairs: Pairs, test_pairs: Pairs | None, mi
     return CalibrationReport(calibration, bins)
 
 
-def _translate(translator: Translator, pairs: Pairs, min_chrf: float) -> list[_Judged]:
-    """Translate the pairs that are not blank, and judge the translations by their sentence-level chrF."""
-    texts = enumerate(zip(pairs.sources, pairs.references, strict=True))
-    rows = [i for i, (source, reference) in texts if source.strip() and reference.strip()]
-    sources = [pairs.sources[i] for i in rows]
-    translations = [best for best, *_ in translator.n_best(sources)]
-    hypotheses = [translation.text for translation in translations]
-    chrf = sentence_chrf_scores(hypotheses, [pairs.references[i] for i in rows], pairs.scorer)
-    judgements = cast("list[bool]", (chrf >= min_chrf).tolist())
-    return [_Judged(*each) for each in zip(sources, translations, judgements, strict=True)]
+def hash_sources(sources: Sequence[str]) -> str:
+    """Return the first digits of the SHA-256 of source sentences."""
+    return sha256("\n".join(sources).encode()).hexdigest()[:12]
 
 
-def _fit(judged: Sequence[_Judged]) -> ConfidenceRegression:
-    ratios = [log_length_ratio(one.source, one.translation.text) for one in judged]
-    usual_log_ratio = float(np.median(ratios))
-    features = [
-        Features.of(one.source, one.translation.text, one.translation.token_scores, usual_log_ratio) for one in judged
+def judge(translator: Translator, pairs: CalibrationPairs, min_chrf: float) -> list[JudgedTranslation]:
+    """Translate pairs, and judge the translations by their sentence-level chrF."""
+    with ProgressReport("calibrate: translated", len(pairs.sources)).shown() as progress:
+        translations = [best for best, *_ in translator.n_best(pairs.sources, on_batch=progress.update)]
+    return judge_translations(translations, pairs, min_chrf)
+
+
+def judge_translations(
+    translations: Sequence[Translation], pairs: CalibrationPairs, min_chrf: float
+) -> list[JudgedTranslation]:
+    """Return the translations of pairs, each with whether its sentence-level chrF is at least `min_chrf`."""
+    chrf = pairs.scorer.score_sentences([translation.text for translation in translations], pairs.references)
+    return [
+        JudgedTranslation(source, translation, score >= min_chrf)
+        for source, translation, score in zip(pairs.sources, translations, chrf, strict=True)
     ]
-    labels = np.array([one.is_acceptable for one in judged])
-    intercept, (mean, deviation) = fit_logistic(np.array(features), labels)
+
+
+def fit_regression(judged: Sequence[JudgedTranslation]) -> ConfidenceRegression:
+    """Fit the probability that a translation is acceptable to finished translations with tokens."""
+    ratios = [log_length_ratio(each.source, each.translation.text) for each in judged]
+    usual_log_ratio = float(np.median(ratios))
+    features = np.array([Features.of(each.source, each.translation, usual_log_ratio) for each in judged])  # [N, 2]
+    labels = np.array([each.is_acceptable for each in judged])  # [N]
+    intercept, (mean, deviation) = fit_logistic(features, labels)
     return ConfidenceRegression(
         usual_log_ratio=usual_log_ratio,
         intercept=intercept,
@@ -137,22 +163,18 @@ def _fit(judged: Sequence[_Judged]) -> ConfidenceRegression:
     )
 
 
-def _measure(regression: ConfidenceRegression, judged: Sequence[_Judged]) -> tuple[HeldOutFigures, list[Bin]]:
-    """Compare raw probabilities and confidences with the judgements."""
-    labels = np.array([one.is_acceptable for one in judged])
-    before: Array = np.exp([one.translation.score_per_token for one in judged])
-    after: Array = np.array(
-        [
-            regression.confidence(
-                one.source, one.translation.text, one.translation.token_scores, finished=one.translation.finished
-            )
-            for one in judged
-        ]
-    )
+def measure(
+    regression: ConfidenceRegression, judged: Sequence[JudgedTranslation]
+) -> tuple[HeldOutFigures, list[ReliabilityBin]]:
+    """Compare raw probabilities and confidences with the judgements. The bins are those of the confidences."""
+    labels = np.array([each.is_acceptable for each in judged])  # [N]
+    before: Array = np.exp([each.translation.score_per_token for each in judged])  # [N]
+    after: Array = np.array([regression.confidence(each.source, each.translation) for each in judged])  # [N]
+    bins = compute_reliability_bins(after, labels)
     figures = HeldOutFigures(
-        pairs=len(judged),
+        n_translations=len(judged),
         acceptable=float(labels.mean()),
-        ece_before=expected_calibration_error(before, labels),
-        ece_after=expected_calibration_error(after, labels),
+        ece_before=expected_calibration_error(compute_reliability_bins(before, labels)),
+        ece_after=expected_calibration_error(bins),
     )
-    return figures, reliability_bins(after, labels)
+    return figures, bins

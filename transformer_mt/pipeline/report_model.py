@@ -1,4 +1,4 @@
-"""What the model of a run does with single sentences, for `tmt report`: attention and behaviour tests."""
+"""Translations of a run for `tmt report`, with attention, behaviour tests and the reliability of confidences."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ import torch
 
 from transformer_mt.data.behaviour_tests import STARTER, check_translations, load_behaviour_tests
 from transformer_mt.decoding.attention_maps import translate_with_attention
-from transformer_mt.decoding.text_translator import Translation
+from transformer_mt.decoding.confidence import Calibration
+from transformer_mt.decoding.translation import Translation
 from transformer_mt.decoding.translator import Translator
+from transformer_mt.errors import UserError
 from transformer_mt.evaluation.significance import Texts
 from transformer_mt.pages.charts import HeatMap
 from transformer_mt.pipeline.report_facts import ReportedRun, cut_text
 from transformer_mt.pipeline.report_reliability import Reliability, measure_reliability
 from transformer_mt.pipeline.shared_evaluation import EvaluationSet, Tags, Warn
 from transformer_mt.system.logging import log_rank0
+from transformer_mt.system.progress_report import ProgressReport
 
 N_ATTENTION = 3  # sentences whose attention is drawn
 ATTENTION_LENGTHS = range(4, 31)  # tokens of such a sentence, if possible
@@ -34,9 +37,9 @@ class ModelOutput:
     """The translations of one run."""
 
     hypotheses: list[Texts]
-    """Of each test set."""
+    """The translations of each test set."""
     seconds: list[float]
-    """Time to translate each test set."""
+    """The time to translate each test set."""
     method: str
     tests: list[BehaviourRow]
     attention: list[HeatMap]
@@ -60,17 +63,36 @@ def run_model(
     for data, tags in sets:
         log_rank0(f"report: {run.name} translates {data.name} ({len(data.sources):,} sentences)")
         start = time.perf_counter()
-        translations.append([best for best, *_ in translator.n_best(data.sources, tags=tags, n_best=1)])
+        with ProgressReport(f"{data.name}: translated", len(data.sources)).shown() as progress:
+            n_best_lists = translator.n_best(data.sources, tags=tags, n_best=1, on_batch=progress.update)
+        translations.append([best for best, *_ in n_best_lists])
         seconds.append(time.perf_counter() - start)
-    first = [(*sets[0], translations[0])] if sets and with_details else []
+    attention: list[HeatMap] = []
+    reliability: Reliability | None = None
+    if with_details and sets:
+        data, tags = sets[0]
+        attention = draw_attention(translator, data, tags)
+        calibration = _load_calibration(run, translator, tags, warn)
+        reliability = calibration and measure_reliability(calibration, data, translations[0])
     return ModelOutput(
-        [[translation.text for translation in each] for each in translations],
+        [[translation.text for translation in of_set] for of_set in translations],
         seconds,
         f"{translator.config.method}, {translator.precision}",
         list_behaviour_tests(run, translator),
-        [drawing for data, tags, _ in first for drawing in draw_attention(translator, data, tags)],
-        next((measure_reliability(run, translator, *each, warn) for each in first), None),
+        attention,
+        reliability,
     )
+
+
+def _load_calibration(run: ReportedRun, translator: Translator, tags: Tags, warn: Warn) -> Calibration | None:
+    """Return the calibration of a run. Return None if there is none, or, with a warning, if it does not fit."""
+    if not run.folder.calibration.exists():
+        return None
+    try:
+        return translator.load_calibration(tags)
+    except UserError as error:
+        warn(f"the reliability diagram is left out: {error}")
+        return None
 
 
 def draw_attention(translator: Translator, data: EvaluationSet, tags: Tags) -> list[HeatMap]:

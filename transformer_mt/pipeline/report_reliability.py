@@ -1,71 +1,52 @@
-"""Reliability diagram of a run with a calibration, for `tmt report`.
-
-`N` translations.
-"""
+"""Reliability diagram of a run with a calibration, for `tmt report`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
-
-from transformer_mt.decoding.confidence import read_calibration
-from transformer_mt.decoding.text_translator import Translation
-from transformer_mt.decoding.translator import Translator
-from transformer_mt.errors import UserError
-from transformer_mt.evaluation.calibration import (
-    Bin,
-    expected_calibration_error,
-    reliability_bins,
-    sentence_chrf_scores,
-)
+from transformer_mt.decoding.confidence import Calibration
+from transformer_mt.decoding.translation import Translation
+from transformer_mt.evaluation.calibration import ReliabilityBin
 from transformer_mt.pages.charts import Chart, draw_bars
-from transformer_mt.pipeline.report_facts import ReportedRun
-from transformer_mt.pipeline.shared_evaluation import EvaluationSet, Tags, Warn
+from transformer_mt.pipeline.calibration import CalibrationPairs, hash_sources, judge_translations, measure
+from transformer_mt.pipeline.shared_evaluation import EvaluationSet
 
 
 class Reliability(NamedTuple):
     """How well confidences agree with the share of acceptable translations."""
 
-    bins: list[Bin]
+    bins: list[ReliabilityBin]
     chart: Chart
     error: float  # expected calibration error
     min_chrf: float  # of an acceptable translation
+    is_fitted_to_set: bool  # the confidences were fitted to pairs of the same set
 
 
 def measure_reliability(
-    run: ReportedRun,
-    translator: Translator,
-    data: EvaluationSet,
-    tags: Tags,
-    translations: Sequence[Translation],
-    warn: Warn,
+    calibration: Calibration, data: EvaluationSet, translations: Sequence[Translation]
 ) -> Reliability | None:
     """Compare the confidences of the translations of a set with their sentence-level chrF.
 
-    Return None for a run without `calibration.json`, or, with a warning, if it is not valid for this model.
+    Pairs with a blank side are left out. Return None if there are no others.
     """
-    rows = [i for i, source in enumerate(data.sources) if source.strip() and data.references[i].strip()]
-    if not run.folder.calibration.exists() or not rows:
+    pairs = zip(data.sources, data.references, strict=True)
+    rows = [i for i, (source, reference) in enumerate(pairs) if source.strip() and reference.strip()]
+    if not rows:
         return None
-    try:
-        calibration = read_calibration(run.folder)
-        calibration.check(translator.members[0], translator.config, tags or [translator.config.tag])
-    except UserError as error:
-        warn(f"the reliability diagram is left out: {error}")
-        return None
-    shown = [translations[i] for i in rows]
-    chrf = sentence_chrf_scores([one.text for one in shown], [data.references[i] for i in rows], data.scorer)
-    confidence = calibration.regression.confidence
-    confidences = np.array(
-        [
-            confidence(data.sources[i], one.text, one.token_scores, finished=one.finished)
-            for i, one in zip(rows, shown, strict=True)
-        ]
-    )  # [N]
-    labels = chrf >= calibration.min_chrf  # [N]
-    bins = reliability_bins(confidences, labels)
-    values = {"mean confidence": [one.confidence for one in bins], "acceptable": [one.acceptable for one in bins]}
-    chart = draw_bars("Confidence and share of acceptable translations", [f"{one.low:.1f}" for one in bins], values)
-    return Reliability(bins, chart, expected_calibration_error(confidences, labels), calibration.min_chrf)
+    sources, references = ([texts[i] for i in rows] for texts in (data.sources, data.references))
+    judged = judge_translations(
+        [translations[i] for i in rows], CalibrationPairs(sources, references, data.scorer), calibration.min_chrf
+    )
+    figures, bins = measure(calibration.regression, judged)
+    values = {
+        "mean confidence": [each.confidence for each in bins],
+        "acceptable": [each.acceptable for each in bins],
+    }
+    return Reliability(
+        bins,
+        draw_bars("Confidence and share of acceptable translations", [f"{each.low:.1f}" for each in bins], values),
+        figures.ece_after,
+        calibration.min_chrf,
+        calibration.sources_hash == hash_sources(data.sources),
+    )

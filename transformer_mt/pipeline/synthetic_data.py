@@ -21,7 +21,8 @@ from transformer_mt.data.languages import primary_language
 from transformer_mt.data.sources import TrainSource
 from transformer_mt.data.text_files import Errors, read_lines
 from transformer_mt.decoding.config import DecodingConfig
-from transformer_mt.decoding.text_translator import TextTranslator, Translation
+from transformer_mt.decoding.text_translator import TextTranslator
+from transformer_mt.decoding.translation import Translation
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.degenerate import HINTS, find_degenerate
 from transformer_mt.evaluation.metrics import sentence_chrf

@@ -10,7 +10,7 @@ from transformer_mt.decoding.alignment import target_word_indices
 from transformer_mt.decoding.confidence import Calibration
 from transformer_mt.decoding.paragraph_translator import TranslatedLine
 from transformer_mt.decoding.sentence_splitting import restore_spaces
-from transformer_mt.decoding.text_translator import Translation
+from transformer_mt.decoding.translation import Translation
 from transformer_mt.serving.requests import Segment
 
 
@@ -73,8 +73,7 @@ def word_confidences(tokenizer: Tokenizer, translation: Translation) -> list[flo
 
 def _confidence(calibration: Calibration, source: str, translation: Translation) -> float:
     """Return the probability that a translation is acceptable, with four decimals."""
-    confidence = calibration.regression.confidence
-    return round(confidence(source, translation.text, translation.token_scores, finished=translation.finished), 4)
+    return round(calibration.regression.confidence(source, translation), 4)
 
 
 def _probability(log_probability: float) -> float:

@@ -1,0 +1,25 @@
+"""A translation with its scores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from transformer_mt.decoding.alignment import WordAlignment
+
+
+@dataclass(frozen=True)
+class Translation:
+    """One translation of a text."""
+
+    text: str
+    score: float  # natural logarithm of its probability
+    tokens: list[str]
+    token_scores: list[float]  # of each token, and of EOS if it was found
+    finished: bool  # False: cut at the maximum length
+    alignment: WordAlignment | None = None  # None unless it was requested
+    confidence: float | None = None  # probability that it is acceptable; None unless it was requested
+
+    @property
+    def score_per_token(self) -> float:
+        """Mean score of the tokens, EOS included; 0 for the empty translation of a blank line."""
+        return self.score / max(1, len(self.token_scores))
