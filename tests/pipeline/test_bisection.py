@@ -15,8 +15,9 @@ from transformer_mt.config.differences import list_differences
 from transformer_mt.config.root import Config
 from transformer_mt.errors import DivergedError, UserError
 from transformer_mt.evaluation import significance
-from transformer_mt.pipeline import bisection
-from transformer_mt.pipeline.bisection import Bisection, Experiment, bisect, default_steps
+from transformer_mt.pipeline import bisection_trials
+from transformer_mt.pipeline.bisection import Bisection, bisect, default_steps
+from transformer_mt.pipeline.bisection_trials import Experiment
 from transformer_mt.runs.folder import RunFolder
 
 GOOD = Path("tiny.yaml")
@@ -49,7 +50,7 @@ def invent(in_tiny: Path, monkeypatch: pytest.MonkeyPatch) -> Invent:
             (config,) = (config for config in trained if config.name == run.path.name)
             return ["sieben"] * len(self.references) if is_bad(config) else self.references
 
-        monkeypatch.setattr(bisection, "train", train)
+        monkeypatch.setattr(bisection_trials, "train", train)
         monkeypatch.setattr(Experiment, "_translate", translate)
         monkeypatch.setattr(significance, "RANDOMISATION_TRIALS", 300)  # exactly, p is 2 / 2^8 for 8 pairs
         monkeypatch.setattr(significance, "BOOTSTRAP_SAMPLES", 10)
@@ -191,7 +192,7 @@ def test_mistakes_are_explained_before_any_training(in_tiny: Path, tmp_path: Pat
     assert_user_error(tmt(*command, "train.max_steps=null", "train.max_epochs=1"), "--steps N")
     assert_user_error(tmt(*command, "schedule.kind=wsd", "--steps", 4), "tiny cannot train for 4 steps", "--steps")
     assert_user_error(tmt(*command, "--steps", 0), "--steps 0")
-    assert_user_error(tmt("bisect", GOOD, "none.yaml"), "none.yaml: no such file")
+    assert_user_error(tmt("bisect", GOOD, "none.yaml"), "none.yaml: no such run folder and no such YAML file")
     assert not (tmp_path / "work").exists()
 
 
@@ -209,6 +210,19 @@ def test_command_prints_the_trials_and_the_culprit(invent: Invent, tmp_path: Pat
     assert lines[-2:] == ["culprit:", "  seed: 1 -> 2"]
 
 
+def test_command_without_a_verified_culprit_fails_and_shows_the_last_candidate(
+    invent: Invent, tmp_path: Path, tmt: Tmt
+) -> None:
+    invent(lambda config: config.seed == 2 and config.model.d_ff == 48)
+    other = tmp_path / "other.yaml"
+    other.write_text(f"base: {GOOD.resolve()}\nseed: 2\nmodel: {{d_ff: 48}}\n", encoding="utf-8")
+    done = tmt("bisect", GOOD, other, "--work", "nowhere", "--steps", 10)
+    assert done.returncode == 1
+    title, candidate = done.stdout.splitlines()[-2:]
+    assert title.startswith("no culprit was verified") and "--steps" in title
+    assert candidate in ("  seed: 1 -> 2", "  model.d_ff: 32 -> 48")
+
+
 @pytest.mark.slow
 def test_real_trainings_find_the_culprit_and_are_not_repeated(
     in_tiny: Path, tmp_path: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
@@ -224,5 +238,5 @@ def test_real_trainings_find_the_culprit_and_are_not_repeated(
     listed = json.loads(tmt("runs", tmp_path / "work", "--json").stdout)["runs"]
     assert {one["path"] for one in listed} == {trial["run"] for trial in found["trials"]}
     assert {(one["status"], one["step"]) for one in listed} == {("finished", 150)}
-    monkeypatch.setattr(bisection, "train", None)
+    monkeypatch.setattr(bisection_trials, "train", None)
     assert json.loads(assert_succeeded(tmt(*command))) == found

@@ -89,15 +89,18 @@ def load_config(args: argparse.Namespace) -> Config:
     return configuration.load(path or configuration.builtin_path("quickstart"), overrides)
 
 
-def load_run_or_config(path: Path, overrides: Sequence[str]) -> tuple[Config, RunFolder | None]:
+def load_run_or_config(
+    path: Path, overrides: Sequence[str], *, trains_again: bool = False
+) -> tuple[Config, RunFolder | None]:
     """Load the configuration of a run folder or of a YAML file, with overrides. Return it with the run, or None.
 
-    Raises `UserError` if the path does not exist, and for overrides of the model or tokenizer of a run.
+    Raises `UserError` if the path does not exist, and for overrides of the model or tokenizer of a run, unless the
+    command trains again with the configuration of the run.
     """
     if path.is_dir():
         run = RunFolder.open(path)
         for override in overrides:
-            if override.startswith(("model", "tokenizer")):
+            if override.startswith(("model", "tokenizer")) and not trains_again:
                 raise UserError(f"{override}: the model and tokenizers of a run cannot be changed; leave it out")
         return configuration.load_run(run, overrides), run
     if not path.exists():

@@ -144,7 +144,7 @@ def add_bisect(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Find the difference between two configurations that costs the score. Short trainings with half of the "
         "differences of BAD applied to GOOD, scored on the validation set of GOOD, narrow them down to one culprit. A "
-        "training with the culprit alone verifies it. The same command resumes. Exit status 1: no culprit was found."
+        "training with the culprit alone verifies it. The same command resumes. Exit status 1: it verified no culprit."
     )
     add = parser.add_argument
     for name in ("good", "bad"):
