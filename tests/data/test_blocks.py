@@ -6,6 +6,7 @@ import pytest
 
 from transformer_mt.data import blocks
 from transformer_mt.data.blocks import in_blocks
+from transformer_mt.system import progress_report
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 8])
@@ -16,16 +17,15 @@ def test_blocks_hold_all_items_in_order(size: int, monkeypatch: pytest.MonkeyPat
     assert {len(block) for block in found[:-1]} <= {size}
 
 
-def test_progress_is_logged_at_intervals(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    clock = iter(range(0, 1000, 2))  # each call is two seconds after the previous one
+def test_progress_of_a_long_run_is_logged(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(blocks, "BLOCK_SIZE", 1000)
-    monkeypatch.setattr(blocks, "LOG_EVERY", 3)
-    monkeypatch.setattr(blocks.time, "perf_counter", lambda: next(clock))
-    list(in_blocks(iter(range(5000)), "encoded", 5000))
+    monkeypatch.setattr(progress_report, "FIRST_WAIT", 0)
+    list(in_blocks(iter(range(1500)), "encoded", 1500))
     list(in_blocks(iter(range(1000)), "read"))
     assert capsys.readouterr().err.splitlines() == [
-        "data: encoded 2,000 of 5,000 pairs",
-        "data: encoded 4,000 of 5,000 pairs",
+        "data: encoded 1,000 of 1,500 pairs",
+        "data: encoded 1,500 of 1,500 pairs",
+        "data: read 1,000 pairs",
     ]
 
 

@@ -128,7 +128,7 @@ def _compare(args: argparse.Namespace) -> Comparison:
     for path in args.systems:
         if path in runs:
             translator = load_translator(args, path)
-            with ProgressReport(f"{path}: translated", len(references)).shown() as progress:
+            with ProgressReport(f"{path}: translated", len(references)).show() as progress:
                 hypotheses.append(translator.translate(sources or [], on_batch=progress.update))
             names.append(f"{path} ({translator.config.method}, step {translator.members[0].step:,})")
         else:

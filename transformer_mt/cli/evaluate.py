@@ -226,7 +226,7 @@ def _evaluate_test_set(
             tags = [source.tag] * len(sources)
     with open_output(args.output) if args.output else nullcontext() as file:
         start = time.perf_counter()
-        with ProgressReport(f"{name}: translated", len(sources)).shown() as progress:
+        with ProgressReport(f"{name}: translated", len(sources)).show() as progress:
             hypotheses = translator.translate(sources, tags=tags, on_batch=progress.update)
         seconds = time.perf_counter() - start
         if file:

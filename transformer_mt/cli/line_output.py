@@ -49,7 +49,7 @@ def process_lines(
     progress = progress or ProgressReport("done")
     is_quiet = is_interactive or (sys.stdout.isatty() and not output)
     with open_output(output, settings, resume) as file:
-        with nullcontext() if is_quiet else progress.shown(file.progress.lines, lines=output is not None):
+        with nullcontext() if is_quiet else progress.show(file.progress.lines, messages=output is not None):
             for window in windows(file.skip_finished(lines), WINDOW_LINES):
                 file.write(window, process(window, file.progress.lines + 1))
                 progress.update(file.progress.lines)

@@ -63,7 +63,7 @@ def run_model(
     for data, tags in sets:
         log_rank0(f"report: {run.name} translates {data.name} ({len(data.sources):,} sentences)")
         start = time.perf_counter()
-        with ProgressReport(f"{data.name}: translated", len(data.sources)).shown() as progress:
+        with ProgressReport(f"{data.name}: translated", len(data.sources)).show() as progress:
             n_best_lists = translator.n_best(data.sources, tags=tags, n_best=1, on_batch=progress.update)
         translations.append([best for best, *_ in n_best_lists])
         seconds.append(time.perf_counter() - start)

@@ -37,7 +37,7 @@ def score_test_sets(
         scorer = Scorer.from_config(config.scoring, tgt_lang)
         texts = corpus.column("src")
         tags = None if source.tag is None else [source.tag] * len(texts)
-        with ProgressReport(f"{name}: translated", len(texts)).shown() as progress:
+        with ProgressReport(f"{name}: translated", len(texts)).show() as progress:
             hypotheses = translator.translate(texts, tags=tags, on_batch=progress.update)
         scores = scorer.score(hypotheses, corpus.column("tgt"))
         title = f"{name} ({len(corpus):,} pairs, {config.decoding.method}, step {step:,})"

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from transformer_mt.data.blocks import ProgressLog
+from transformer_mt.data.blocks import log_progress
 from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.quality.lexicon import EncodedSentence, Lexicon
 
@@ -122,10 +122,8 @@ def _length_scores(read_pairs: ReadPairs, n_pairs: int) -> Matrix:
     if they do not. The score is the logarithm of the ratio of both densities.
     """
     lengths = np.zeros((2, n_pairs), np.float32)
-    progress = ProgressLog()
-    for first in range(0, n_pairs, READ_SIZE):
-        progress.log(f"data: search for misaligned lines: lengths of {first:,} of {n_pairs:,} pairs")
-        for i, pair in enumerate(read_pairs(first, min(n_pairs, first + READ_SIZE)), start=first):
+    for rows in log_progress(_blocks(n_pairs), "searched for misaligned lines by length:", n_pairs):
+        for i, pair in zip(rows, read_pairs(rows.start, rows.stop), strict=True):
             lengths[:, i] = len(pair[0]), len(pair[1])
     z = np.log1p(lengths)
     z = (z - z.mean(1, keepdims=True)) / (z.std(1, keepdims=True) + 1e-6)
@@ -208,6 +206,11 @@ def _read_window(read_pairs: ReadPairs, first: int, end: int, n_pairs: int, lexi
     return _Window(lexicon, first, src, tgt)
 
 
+def _blocks(n_pairs: int) -> list[range]:
+    """Return the rows that are read at a time."""
+    return [range(first, min(n_pairs, first + READ_SIZE)) for first in range(0, n_pairs, READ_SIZE)]
+
+
 def _lexical_scores(read_pairs: ReadPairs, n_pairs: int, lexicon: Lexicon, candidates: Sequence[int]) -> Matrix:
     """Return the score of the words for each group and state, [groups, states].
 
@@ -216,12 +219,11 @@ def _lexical_scores(read_pairs: ReadPairs, n_pairs: int, lexicon: Lexicon, candi
     scores = np.full((-(-n_pairs // GROUP), len(OFFSETS) + 1), -MAX_SCORE * GROUP, np.float32)
     scores[:, UNALIGNED] = 0
     step = min(GROUP, -(-n_pairs // MAX_SCORED))
-    progress = ProgressLog()
-    for first in range(0, n_pairs, READ_SIZE):
-        progress.log(f"data: search for misaligned lines: words of {first:,} of {n_pairs:,} pairs")
-        window = _read_window(read_pairs, first, min(n_pairs, first + READ_SIZE), n_pairs, lexicon)
+    for rows in log_progress(_blocks(n_pairs), "searched for misaligned lines by words:", n_pairs):
+        window = _read_window(read_pairs, rows.start, rows.stop, n_pairs, lexicon)
         n_groups = -(-len(window.src) // GROUP)
-        found = scores[first // GROUP : first // GROUP + n_groups]
+        first_group = rows.start // GROUP
+        found = scores[first_group : first_group + n_groups]
         open_groups = range(n_groups)
         for states in ([0], candidates, range(UNALIGNED)):
             for number, state in product(open_groups, states):

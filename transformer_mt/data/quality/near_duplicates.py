@@ -1,8 +1,8 @@
 """Near duplicates: texts that share most of their shingles, the runs of four bytes of their comparison keys.
 
 MinHash signatures (Broder 1997) with locality-sensitive hashing find candidates: texts that agree in every value of a
-band of their signatures. The
-shingles of the candidates are then compared exactly. All is vectorised and takes one band after the other.
+band of their signatures. The shingles of the candidates are then compared exactly. All is vectorised and takes one
+band after the other.
 
 Bytes rather than characters make scripts comparable: four bytes are four Latin letters, but between one and two Chinese
 characters. In a sentence of ten words, one other word costs more than a fifth of the shingles; so captions that differ
@@ -21,9 +21,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from transformer_mt.data.blocks import ProgressLog
 from transformer_mt.data.quality.duplicates import Hashes, HashSet, hash_texts
 from transformer_mt.data.quality.normalization import comparison_key
+from transformer_mt.system.progress_report import ProgressReport
 
 ComparedSide = Literal["pair", "src", "tgt"]
 Rows = NDArray[np.int64]
@@ -79,22 +79,22 @@ def find_near_duplicates(texts: Iterable[str], n_texts: int, similarity: float =
     """
     compared = _TextSet(texts, n_texts, unique=True)
     matches = _MatchTable(len(compared))
-    progress = ProgressLog()
-    for band in range(BANDS):
-        passes = f"pass {band + 1} of {BANDS} over {n_texts:,} texts"
-        members = matches.unmatched()
-        keys_of_band = compared.band_keys(band, members)
-        order = np.argsort(keys_of_band, kind="stable")  # by key, then by row
-        hashes, members = keys_of_band[order], members[order]
-        for _ in range(MAX_ROUNDS):  # compare the members of each group with its first one, then with the next
-            is_other = np.zeros(len(hashes), np.bool_)
-            is_other[1:] = hashes[1:] == hashes[:-1]
-            progress.log(f"data: search for near duplicates: {passes}, {matches.n_matched:,} found")
-            if not is_other.any():
-                break
-            firsts = members[np.maximum.accumulate(np.where(is_other, 0, np.arange(len(members))))]
-            is_near = matches.compare(compared, members[is_other], compared, firsts[is_other], similarity)
-            hashes, members = hashes[is_other][~is_near], members[is_other][~is_near]
+    progress = ProgressReport(f"data: searched for near duplicates in {n_texts:,} texts:", BANDS, "passes")
+    with progress.show(bar=False):
+        for band in range(BANDS):
+            members = matches.unmatched()
+            keys_of_band = compared.band_keys(band, members)
+            order = np.argsort(keys_of_band, kind="stable")  # by key, then by row
+            hashes, members = keys_of_band[order], members[order]
+            for _ in range(MAX_ROUNDS):  # compare the members of each group with its first one, then with the next
+                is_other = np.zeros(len(hashes), np.bool_)
+                is_other[1:] = hashes[1:] == hashes[:-1]
+                progress.update(band)
+                if not is_other.any():
+                    break
+                firsts = members[np.maximum.accumulate(np.where(is_other, 0, np.arange(len(members))))]
+                is_near = matches.compare(compared, members[is_other], compared, firsts[is_other], similarity)
+                hashes, members = hashes[is_other][~is_near], members[is_other][~is_near]
     return matches.result(compared.rows, compared.rows)
 
 
@@ -134,19 +134,14 @@ class NearIndex:
 
 
 class _MatchTable:
-    """The similar text of each text, as far as one is found."""
+    """The near duplicate of each text for which one was found."""
 
     def __init__(self, n_texts: int) -> None:
         self._others: Rows = np.full(n_texts, -1)
         self._similarities = np.zeros(n_texts, np.float32)
 
-    @property
-    def n_matched(self) -> int:
-        """Return the number of texts for which one is found."""
-        return int(np.count_nonzero(self._others >= 0))
-
     def unmatched(self) -> Rows:
-        """Return the texts for which none is found."""
+        """Return the texts that have no near duplicate so far."""
         return np.flatnonzero(self._others < 0)
 
     def compare(
