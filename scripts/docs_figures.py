@@ -27,7 +27,7 @@ from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
 from transformer_mt.data.batches import collate_pairs
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer
-from transformer_mt.decoding.attention_maps import AttentionMaps, token_texts, translate_with_attention
+from transformer_mt.decoding.attention_maps import AttentionMaps, decode_tokens, translate_with_attention
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.model.attention import causal_mask, padding_mask
 from transformer_mt.pipeline import data
@@ -216,7 +216,7 @@ def draw_teacher_forcing(translator: Translator, pair: tuple[str, str]) -> Figur
 
 def _labels(tokenizer: Tokenizer, ids: Tensor) -> list[str]:
     """Return the text of each id, with visible spaces."""
-    return [text.replace(" ", "▁") for text in token_texts(tokenizer, [int(i) for i in ids])]
+    return [text.replace(" ", "▁") for text in decode_tokens(tokenizer, [int(i) for i in ids])]
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import pytest
 from helpers import Tmt, assert_succeeded, assert_user_error, parse_page
 
 from transformer_mt import Translator
+from transformer_mt.system import progress_report
 
 SENTENCE = "one two three"
 HOSTILE = "one </script><b>&\"' two\t\x1b[31m \u202e"
@@ -38,6 +39,13 @@ def test_json_has_the_translation_and_the_settings(tiny_run: Path, tmt: Tmt) -> 
     assert [one["word"] for one in found["left_out"]] == SENTENCE.split()
 
 
+def test_a_long_sentence_has_a_progress_report(tiny_run: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress_report, "FIRST_WAIT", 0.0)
+    done = tmt("explain", tiny_run, " ".join(["one two three four"] * 10))
+    assert_succeeded(done)
+    assert "explain: scored 32 of 41 sources without a word" in done.stderr
+
+
 def test_control_characters_are_visible(tiny_run: Path, tmt: Tmt) -> None:
     printed = assert_succeeded(tmt("explain", tiny_run, HOSTILE, "--reference", HOSTILE))
     assert all(character.isprintable() or character == "\n" for character in printed)
@@ -53,7 +61,7 @@ def test_page_is_valid_and_hostile_text_stays_text(tiny_run: Path, tmt: Tmt, tmp
     assert document.find(".//b") is None
     assert all(character.isprintable() or character == "\n" for character in text)
     data = json.loads(document.find(".//script[@id='data']").text)
-    assert len(data["steps"]) == len(data["attention"][0][0])
+    assert len(data["predictions"]) == len(data["attention"][0][0])
     assert r"\x1b" in text
 
 
@@ -75,20 +83,20 @@ def test_page_shows_alternatives_and_paths_by_keyboard(tiny_run: Path, tmt: Tmt,
         pytest.skip("there is no browser")
     page = tmp_path / "e.html"
     assert_succeeded(tmt("explain", tiny_run, SENTENCE, "--html", page))
-    steps = json.loads(assert_succeeded(tmt("explain", tiny_run, SENTENCE, "--json")))["steps"]
+    predictions = json.loads(assert_succeeded(tmt("explain", tiny_run, SENTENCE, "--json")))["predictions"]
     with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
         tab = browser.new_page(viewport={"width": 400, "height": 800})
         errors: list[str] = []
         tab.on("pageerror", lambda error: errors.append(str(error)))
         tab.goto(page.as_uri())
-        assert f"probability {steps[0]['probability']:.3f}" in tab.inner_text("#choice")
+        assert f"probability {predictions[0]['probability']:.3f}" in tab.inner_text("#choice")
         tab.focus("#target button:first-child")
         tab.keyboard.press("Tab")
-        assert f"probability {steps[1]['probability']:.3f}" in tab.inner_text("#choice")
+        assert f"probability {predictions[1]['probability']:.3f}" in tab.inner_text("#choice")
         tab.select_option("#head", "1")
         tab.focus("#results button")
-        assert tab.locator("#search .path").count() == len(steps)
+        assert tab.locator("#search .path").count() == len(predictions)
         assert tab.evaluate("document.documentElement.scrollWidth") == 400
         assert not errors
         browser.close()

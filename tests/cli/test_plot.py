@@ -18,7 +18,7 @@ from transformer_mt import Translator
 from transformer_mt.cli import plot
 from transformer_mt.cli.options import load_run_or_config
 from transformer_mt.config import root as configuration
-from transformer_mt.decoding.attention_maps import AttentionMaps, token_texts, translate_with_attention
+from transformer_mt.decoding.attention_maps import AttentionMaps, decode_tokens, translate_with_attention
 from transformer_mt.pipeline import figures
 
 KINDS = ("positions", "schedule", "attention", "lengths")
@@ -122,8 +122,8 @@ def test_attention_maps_belong_to_the_translation_of_the_model(translator: Trans
     assert "".join(maps.src) == "one two three</s>"
     ((hypothesis, *_),) = translator.translate_ids(translator.encode(["one two three"], [1]), translator.config)
     end = [translator.tokenizers.tgt.eos_id] * hypothesis.finished
-    assert maps.tgt_out == token_texts(translator.tokenizers.tgt, hypothesis.ids + end)
-    assert maps.tgt_in == ["<s>", *token_texts(translator.tokenizers.tgt, (hypothesis.ids + end)[:-1])]
+    assert maps.tgt_out == decode_tokens(translator.tokenizers.tgt, hypothesis.ids + end)
+    assert maps.tgt_in == ["<s>", *decode_tokens(translator.tokenizers.tgt, (hypothesis.ids + end)[:-1])]
     n_src, n_tgt = len(maps.src), len(maps.tgt_out)
     for kind, size in {"cross": (n_tgt, n_src), "encoder": (n_src, n_src), "decoder": (n_tgt, n_tgt)}.items():
         (weights,) = getattr(maps.weights, kind)
@@ -175,9 +175,9 @@ def test_token_labels_restore_the_text(translator: Translator) -> None:
     tokenizer = translator.tokenizers.src
     for text in ("one two three", "two  spaces ", "fünf</s>"):
         (ids,) = tokenizer.encode([text])
-        assert "".join(token_texts(tokenizer, ids)) == text
+        assert "".join(decode_tokens(tokenizer, ids)) == text
     (ids,) = tokenizer.encode(["犬"])  # the vocabulary represents it by bytes
-    assert re.fullmatch(r"\s*(<0x[0-9A-F]{2}>){3}", "".join(token_texts(tokenizer, ids)))
+    assert re.fullmatch(r"\s*(<0x[0-9A-F]{2}>){3}", "".join(decode_tokens(tokenizer, ids)))
 
 
 # --- while training ---------------------------------------------------------------------------------------------------

@@ -12,9 +12,10 @@ import torch
 
 from transformer_mt.data.batches import collate_pairs, collate_sources
 from transformer_mt.data.quickstart import load_pairs
+from transformer_mt.decoding import explanation as explanation_module
 from transformer_mt.decoding.beam_search import BeamState
 from transformer_mt.decoding.beam_tree import Branch, search_with_tree
-from transformer_mt.decoding.explanation import explain
+from transformer_mt.decoding.explanation import Explanation, explain
 from transformer_mt.decoding.translation import Translation
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
@@ -28,6 +29,12 @@ SENTENCE, REFERENCE = PAIRS[0]
 @pytest.fixture(scope="module")
 def translator(make_translator: MakeTranslator) -> Translator:
     return make_translator(beam=3, max_length_offset=8)
+
+
+@pytest.fixture(scope="module")
+def explanation(translator: Translator) -> Explanation:
+    """The explanation of `SENTENCE` with `REFERENCE`."""
+    return explain(translator, SENTENCE, REFERENCE)
 
 
 def source_ids(translator: Translator, text: str) -> list[int]:
@@ -58,8 +65,8 @@ def test_alternatives_and_entropies_are_those_of_the_decoder(translator: Transla
         hypothesis = translator.translate_ids([source], translator.config)[0][0]
         tokens = [*hypothesis.ids, *([translator.tokenizers.tgt.eos_id] if hypothesis.finished else [])]
         expected = next_token_distributions(translator, source, hypothesis.ids)[: len(tokens)]
-        assert len(found.steps) == len(tokens)
-        for step, token, probabilities in zip(found.steps, tokens, expected, strict=True):
+        assert len(found.predictions) == len(tokens)
+        for step, token, probabilities in zip(found.predictions, tokens, expected, strict=True):
             order = sorted(probabilities, reverse=True)
             assert [one.probability for one in step.alternatives] == pytest.approx(order[:5], rel=1e-4)
             assert step.probability == pytest.approx(probabilities[token], rel=1e-4)
@@ -68,11 +75,10 @@ def test_alternatives_and_entropies_are_those_of_the_decoder(translator: Transla
             assert step.entropy == pytest.approx(entropy, rel=1e-4)
 
 
-def test_pieces_of_the_alternatives_continue_the_text(translator: Translator) -> None:
-    found = explain(translator, SENTENCE)
-    assert found.translation == best_translation(translator, SENTENCE).text
-    assert "".join(step.piece for step in found.steps).lstrip().startswith(found.translation)
-    assert all(step.piece == step.alternatives[0].piece for step in found.steps if step.rank == 1)
+def test_pieces_of_the_alternatives_continue_the_text(translator: Translator, explanation: Explanation) -> None:
+    assert explanation.translation == best_translation(translator, SENTENCE).text
+    assert "".join(step.piece for step in explanation.predictions).lstrip().startswith(explanation.translation)
+    assert all(step.piece == step.alternatives[0].piece for step in explanation.predictions if step.rank == 1)
 
 
 @pytest.mark.parametrize(("beam", "offset"), [(1, 20), (2, 3), (4, 20)])
@@ -84,8 +90,8 @@ def test_search_ends_with_the_hypotheses_of_translate(make_translator: MakeTrans
         hypotheses, tree = search_with_tree(translator, source)
         (expected,) = translator.translate_ids([source], translator.config)
         assert [one.ids for one in hypotheses] == [one.ids for one in expected]
-        ends = [one for branches in tree for one in branches if one.fate in ("finished", "cut")]
-        ends.sort(key=lambda one: (one.fate == "cut", -one.ranking_score))
+        ends = [one for branches in tree for one in branches if one.status in ("finished", "cut")]
+        ends.sort(key=lambda one: (one.status == "cut", -one.ranking_score))
         assert [one.ids for one in ends[:beam]] == [one.ids for one in expected]
         assert [one.token == eos for one in ends[:beam]] == [one.finished for one in expected]
         assert [one.score for one in ends[:beam]] == pytest.approx([one.score for one in expected], abs=1e-4)
@@ -124,26 +130,37 @@ def test_candidates_are_the_best_extensions_of_the_kept_beams(translator: Transl
         for one in branches:
             previous = tree[position - 1][one.parent] if one.parent is not None else None
             assert (previous.ids if previous else []) == (one.ids if one.token == eos else one.ids[:-1])
-            assert previous is None or previous.fate == "kept"
-        ended = [i for i, one in enumerate(branches) if one.fate == "finished"]
+            assert previous is None or previous.status == "kept"
+        ended = [i for i, one in enumerate(branches) if one.status == "finished"]
         assert ended == [i for i, one in enumerate(branches[:n_beams]) if one.token == eos]
-        kept = [one for one in branches if one.fate == "kept"]
+        kept = [one for one in branches if one.status == "kept"]
         is_last = position + 1 == len(tree)
         open_branches = [one for one in branches if one.token != eos]
         assert kept == ([] if is_last else open_branches[:n_beams])
 
 
-def test_left_out_words_change_the_score_as_the_shortened_source_does(translator: Translator) -> None:
-    found = explain(translator, SENTENCE)
+def test_left_out_words_change_the_score_as_the_shortened_source_does(
+    translator: Translator, explanation: Explanation
+) -> None:
     words = SENTENCE.split()
-    assert [one.word for one in found.left_out] == words
+    assert [one.word for one in explanation.left_out] == words
     shortened = [" ".join(words[:i] + words[i + 1 :]) for i in range(len(words))]
-    whole, *others = translator.score([SENTENCE, *shortened], [found.translation] * (1 + len(words)))
-    assert found.finished
+    whole, *others = translator.score([SENTENCE, *shortened], [explanation.translation] * (1 + len(words)))
+    assert explanation.finished
     assert whole.tokens == best_translation(translator, SENTENCE).tokens, "the text has the ids of the translation"
-    assert [one.change for one in found.left_out] == pytest.approx(
+    assert [one.change for one in explanation.left_out] == pytest.approx(
         [other.score - whole.score for other in others], abs=1e-3
     )
+
+
+def test_changes_do_not_depend_on_how_many_sources_are_scored_at_once(
+    translator: Translator, explanation: Explanation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(explanation_module, "SCORED_AT_ONCE", 2)
+    words = explain(translator, SENTENCE).left_out
+    changes = [word.change for word in explanation.left_out]
+    assert len(changes) > 2
+    assert [word.change for word in words] == pytest.approx(changes, abs=1e-4)
 
 
 def test_the_only_word_can_be_left_out(translator: Translator) -> None:
@@ -151,43 +168,41 @@ def test_the_only_word_can_be_left_out(translator: Translator) -> None:
     assert math.isfinite(word.change)
 
 
-def test_words_have_the_alignment_of_translate(translator: Translator) -> None:
-    found = explain(translator, SENTENCE)
+def test_words_have_the_alignment_of_translate(translator: Translator, explanation: Explanation) -> None:
     (best,) = translator.n_best([SENTENCE], alignments=True)[0]
     words, targets = SENTENCE.split(), best.text.split()
-    assert [word.word for word in found.words] == targets
-    pairs = [(words.index(source), i) for i, word in enumerate(found.words) for source in word.source_words]
+    assert [word.word for word in explanation.words] == targets
+    pairs = [(words.index(source), i) for i, word in enumerate(explanation.words) for source in word.source_words]
     assert pairs == best.alignment
-    product = math.prod(word.probability for word in found.words) * found.steps[-1].probability
-    assert math.log(product) == pytest.approx(found.score, abs=1e-6)
-    total = sum(word.entropy for word in found.words) + found.steps[-1].entropy
-    assert total == pytest.approx(sum(step.entropy for step in found.steps))
+    product = math.prod(word.probability for word in explanation.words) * explanation.predictions[-1].probability
+    assert math.log(product) == pytest.approx(explanation.score, abs=1e-6)
+    total = sum(word.entropy for word in explanation.words) + explanation.predictions[-1].entropy
+    assert total == pytest.approx(sum(step.entropy for step in explanation.predictions))
 
 
-def test_attention_is_that_of_the_model(translator: Translator) -> None:
-    found = explain(translator, SENTENCE)
+def test_attention_is_that_of_the_model(translator: Translator, explanation: Explanation) -> None:
     source = source_ids(translator, SENTENCE)
     ids = translator.translate_ids([source], translator.config)[0][0].ids
     batch = collate_pairs([source], [ids], translator.tokenizers)
     expected = attention_weights(translator.model, batch.src, batch.tgt_in)
     for lists, layers in (
-        (found.cross_attention, expected.cross),
-        (found.encoder_attention, expected.encoder),
-        (found.decoder_attention, expected.decoder),
+        (explanation.cross_attention, expected.cross),
+        (explanation.encoder_attention, expected.encoder),
+        (explanation.decoder_attention, expected.decoder),
     ):
         assert torch.tensor(lists).numpy() == pytest.approx(torch.cat([*layers]).numpy(), abs=1e-4)
-    assert len(found.src_pieces) == len(found.cross_attention[0][0][0])
-    assert len(found.tgt_input_pieces) == len(found.steps)
+    assert len(explanation.src_pieces) == len(explanation.cross_attention[0][0][0])
+    assert len(explanation.tgt_input_pieces) == len(explanation.predictions)
 
 
 # --- references -------------------------------------------------------------------------------------------------------
 
 
-def test_reference_has_the_log_probabilities_of_score(translator: Translator) -> None:
-    found = explain(translator, SENTENCE, REFERENCE).reference
+def test_reference_has_the_log_probabilities_of_score(translator: Translator, explanation: Explanation) -> None:
+    found = explanation.reference
     assert found is not None
     (expected,) = translator.score([SENTENCE], [REFERENCE])
-    assert [step.log_prob for step in found.steps] == pytest.approx(expected.token_scores, abs=1e-4)
+    assert [step.log_prob for step in found.predictions] == pytest.approx(expected.token_scores, abs=1e-4)
     assert found.score == pytest.approx(expected.score, abs=1e-3)
 
 
@@ -195,7 +210,7 @@ def test_the_translation_as_reference_has_no_difference(translator: Translator) 
     text = best_translation(translator, SENTENCE).text
     found = explain(translator, SENTENCE, text).reference
     assert found is not None
-    assert (found.first_difference, found.left_search_at) == (None, None)
+    assert (found.first_difference, found.dropped_at) == (None, None)
     assert found.description == ["The translation is the reference."]
 
 
@@ -215,11 +230,11 @@ def test_reference_leaves_translation_and_search_where_its_tokens_do(translator:
         assert best.ids[:place] == ids[:place]
         assert best.ids[place : place + 1] != ids[place : place + 1]
         survived = [
-            any(one.ids == ids[: i + 1] and one.token == ids[i] and one.fate != "dropped" for one in branches)
+            any(one.ids == ids[: i + 1] and one.token == ids[i] and one.status != "dropped" for one in branches)
             for i, branches in enumerate(tree[: len(ids)])
         ]
         if False in survived:
-            assert found.left_search_at == survived.index(False)
+            assert found.dropped_at == survived.index(False)
     assert n_different >= 2
 
 

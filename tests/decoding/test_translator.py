@@ -15,7 +15,7 @@ import torch
 from transformer_mt.data.quickstart import load_pairs
 from transformer_mt.data.tokenizers.config import TokenizerConfig
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair, build_tokenizers
-from transformer_mt.decoding.attention_maps import token_texts, translate_with_attention
+from transformer_mt.decoding.attention_maps import decode_tokens, translate_with_attention
 from transformer_mt.decoding.beam_search import Hypothesis
 from transformer_mt.decoding.config import DecodingConfig
 from transformer_mt.decoding.text_translator import TruncatedSourceWarning, UnknownWordWarning
@@ -241,7 +241,7 @@ def test_attention_maps_of_a_sample(make_translator: Callable[..., Translator]) 
     translator = make_translator(sample=True, n_best=2)
     maps = translate_with_attention(translator, SENTENCES[0])
     (found,) = translator.n_best(SENTENCES[:1])
-    assert maps.tgt_out == token_texts(translator.tokenizers.tgt, ids_of(translator, found[0]))
+    assert maps.tgt_out == decode_tokens(translator.tokenizers.tgt, ids_of(translator, found[0]))
 
 
 def ids_of(translator: Translator, translation: Translation) -> list[int]:

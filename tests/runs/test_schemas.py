@@ -77,6 +77,7 @@ def test_a_run_without_a_key_is_refused(key: str, run: RunFolder) -> None:
         ("test", {"news": {"BLEU": 3.0}}),
         ("exported", {"what": 1}),
         ("initial_max_steps", "many"),
+        ("diverged", "no"),
     ],
 )
 def test_a_run_with_a_wrong_value_is_refused(key: str, value: Any, run: RunFolder) -> None:

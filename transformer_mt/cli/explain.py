@@ -25,8 +25,6 @@ def run(args: argparse.Namespace) -> None:
     """Run `tmt explain`."""
     text = decode_argument(args.text)
     reference = None if args.reference is None else decode_argument(args.reference)
-    if not text.strip():
-        raise UserError("explain: the text is empty; pass a sentence")
     try:
         check_output(args.html)
     except UserError as error:
@@ -39,9 +37,9 @@ def run(args: argparse.Namespace) -> None:
         header = {"tmt": __version__, **_identity(translator), "decoding": translator.config.output_options()}
         print(json.dumps({**header, **asdict(explanation)}, ensure_ascii=False))
     else:
-        from transformer_mt.cli.explanation_text import explanation_lines
+        from transformer_mt.cli.explanation_text import format_explanation
 
-        print_text(*explanation_lines(explanation))
+        print_text(*format_explanation(explanation))
     sys.stdout.flush()
     if args.html is not None:
         from transformer_mt.pipeline.explanation_page import render_html

@@ -64,7 +64,7 @@ def add_explain(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("run", type=Path, metavar="RUN", help="a run folder")
     add("text", help="one sentence")
-    help = "compare with this translation: its probabilities, and where the search left it"
+    help = "compare with this translation: its probabilities, and where the search dropped it"
     add("--reference", metavar="R", help=help)
     add_json(parser)
     add("--html", type=Path, metavar="F", help="also write one HTML page without external files")

@@ -53,31 +53,31 @@ class AttentionMaps(NamedTuple):
 def translate_with_attention(translator: Translator, text: str) -> AttentionMaps:
     """Translate a text, then run the model once on both to record the attention weights."""
     (source,) = translator.encode([text], lines=[1])
-    return attend(translator, source, translator.translate_ids([source], translator.config)[0][0])
+    return record_attention(translator, source, translator.translate_ids([source], translator.config)[0][0])
 
 
-def attend(translator: Translator, source: list[int], hypothesis: Hypothesis) -> AttentionMaps:
+def record_attention(translator: Translator, source: list[int], hypothesis: Hypothesis) -> AttentionMaps:
     """Run the model once on a source and its translation to record the attention weights."""
     model, tokenizers = translator.model, translator.tokenizers
     has_eos = hypothesis.finished or not hypothesis.ids  # a NaN model returns nothing: draw EOS at least
     tgt_out = hypothesis.ids + [tokenizers.tgt.eos_id] * has_eos
     batch = collate_pairs([source], [tgt_out[:-1]], tokenizers).to(model.output.weight.device)
     return AttentionMaps(
-        src=token_texts(tokenizers.src, cast(list[int], batch.src[0].tolist())),
-        tgt_in=token_texts(tokenizers.tgt, cast(list[int], batch.tgt_in[0].tolist())),
-        tgt_out=token_texts(tokenizers.tgt, tgt_out),
+        src=decode_tokens(tokenizers.src, cast(list[int], batch.src[0].tolist())),
+        tgt_in=decode_tokens(tokenizers.tgt, cast(list[int], batch.tgt_in[0].tolist())),
+        tgt_out=decode_tokens(tokenizers.tgt, tgt_out),
         weights=attention_weights(model, batch.src, batch.tgt_in),
     )
 
 
-def token_texts(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
+def decode_tokens(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
     """Return the text that each id adds, or its vocabulary entry if it adds no whole character."""
     texts = tokenizer.decode([ids[:end] for end in range(len(ids) + 1)])
     entries = tokenizer.tokens(ids)
     return [_added_text(*pair, entry) for pair, entry in zip(pairwise(texts), entries, strict=True)]
 
 
-def continuation_texts(tokenizer: Tokenizer, prefix: list[int], ids: list[int]) -> list[str]:
+def decode_continuations(tokenizer: Tokenizer, prefix: list[int], ids: list[int]) -> list[str]:
     """Return the text that each id adds to a prefix, or its vocabulary entry if it adds no whole character."""
     before, *texts = tokenizer.decode([prefix, *([*prefix, i] for i in ids)])
     return [_added_text(before, after, entry) for after, entry in zip(texts, tokenizer.tokens(ids), strict=True)]

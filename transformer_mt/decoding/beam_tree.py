@@ -1,7 +1,7 @@
 """The tree of one beam search: which candidates were kept, dropped or finished at each position.
 
-The search itself does not change. A recorder wraps the function that chooses the candidates, and the fate of each
-candidate follows from the rule of `BeamState.advance`.
+The search itself does not change. A recorder wraps the function that chooses the candidates, and the status of
+each candidate follows from the rule of `BeamState.advance`.
 
 `b` sentences of one chunk, `K` beams, `N` candidates, `V` vocabulary.
 """
@@ -19,8 +19,8 @@ from transformer_mt.decoding.beam_search import BeamState, Candidates, ChooseCan
 from transformer_mt.decoding.config import DecodingConfig
 from transformer_mt.decoding.translator import Translator
 
-Fate = Literal["kept", "finished", "cut", "dropped"]
-"""finished: it ends with EOS; cut: it ends at the maximum length; dropped: it is not extended."""
+CandidateStatus = Literal["kept", "finished", "cut", "dropped"]
+"""kept: extended at the next position; finished: ends with EOS; cut: ends at the maximum length; dropped: the rest."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Branch:
     log_prob: float  # of the token
     score: float  # log-probability of the whole hypothesis
     ranking_score: float  # divided by the length penalty
-    fate: Fate
+    status: CandidateStatus
 
 
 class CandidateRecorder:
@@ -68,7 +68,7 @@ def build_tree(positions: Sequence[Candidates], eos: int, limit: int, config: De
     prefixes: list[list[int]] = [[]]
     n_finished = 0
     for position, candidates in enumerate(positions):
-        scores, log_probs, beams, tokens = (cast("list[float]", each[0].tolist()) for each in candidates)
+        scores, log_probs, beams, tokens = (cast("list[float]", column[0].tolist()) for column in candidates)
         branches: list[Branch] = []
         kept: list[int] = []
         for rank, score in enumerate(scores):
@@ -76,18 +76,20 @@ def build_tree(positions: Sequence[Candidates], eos: int, limit: int, config: De
                 continue
             token, beam = int(tokens[rank]), int(beams[rank])
             is_end = token == eos
-            fate: Fate = "dropped"
+            status: CandidateStatus = "dropped"
             if is_end and rank < config.n_beams:
-                fate = "finished"
+                status = "finished"
                 n_finished += 1
             elif not is_end and len(kept) < config.n_beams:
-                fate = "cut" if position + 1 == limit else "kept"
+                status = "cut" if position + 1 == limit else "kept"
                 kept.append(len(branches))
             ids = prefixes[beam] if is_end else [*prefixes[beam], token]
             ranking_score = float(config.length_normalise(torch.tensor(score), position + 1))
-            branches.append(Branch(parents[beam], ids, token, log_probs[rank], score, ranking_score, fate))
+            branches.append(Branch(parents[beam], ids, token, log_probs[rank], score, ranking_score, status))
         if n_finished >= config.n_beams:  # the search has ended
-            branches = [one if one.fate == "finished" else replace(one, fate="dropped") for one in branches]
+            branches = [
+                branch if branch.status == "finished" else replace(branch, status="dropped") for branch in branches
+            ]
             kept = []
         if branches:  # on a GPU, the search checks only now and then whether it has ended
             tree.append(branches)

@@ -10,23 +10,27 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import NamedTuple, cast
 
+import numpy as np
 from torch import Tensor
 
 from transformer_mt.decoding.alignment import target_word_indices
-from transformer_mt.decoding.attention_maps import attend, continuation_texts
+from transformer_mt.decoding.attention_maps import decode_continuations, record_attention
 from transformer_mt.decoding.beam_search import Hypothesis
-from transformer_mt.decoding.beam_tree import Branch, Fate, search_with_tree
+from transformer_mt.decoding.beam_tree import Branch, CandidateStatus, search_with_tree
 from transformer_mt.decoding.reference_explanation import ReferenceExplanation, explain_reference
-from transformer_mt.decoding.target_steps import TargetStep, compute_steps, ranking_score
 from transformer_mt.decoding.text_translator import TruncatedSourceWarning
+from transformer_mt.decoding.token_predictions import TokenPrediction, compute_ranking_score, predict_tokens
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
+from transformer_mt.system.progress_report import ProgressReport
 
 Attention = list[list[list[list[float]]]]
 """Rounded attention weights. [L][H][T][S]."""
+SCORED_AT_ONCE = 32  # sources without a word, from one report of the progress to the next
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,15 @@ class SearchBranch:
     log_prob: float  # of the piece
     score: float
     ranking_score: float
-    fate: Fate
+    status: CandidateStatus
+
+
+class HeadSummary(NamedTuple):
+    """The weights of one head of the cross-attention, summarised over the target."""
+
+    name: str  # layer and head, from 1
+    sharpness: float  # mean of the highest weight of each target piece
+    weights: list[float]  # S, means
 
 
 @dataclass(frozen=True)
@@ -71,7 +83,7 @@ class Explanation:
     ranking_score: float
     src_pieces: list[str]  # S, with control symbols
     tgt_input_pieces: list[str]  # T, what the decoder reads
-    steps: list[TargetStep]  # T
+    predictions: list[TokenPrediction]  # T
     words: list[TargetWord]
     left_out: list[LeftOutWord]
     beam: int
@@ -80,6 +92,25 @@ class Explanation:
     encoder_attention: Attention
     decoder_attention: Attention
     reference: ReferenceExplanation | None = None
+
+    @property
+    def mean_attention(self) -> list[list[float]]:
+        """Mean weights of the cross-attention over layers and heads. [T][S]."""
+        return cast("list[list[float]]", np.array(self.cross_attention).mean((0, 1)).tolist())
+
+    @property
+    def heads(self) -> list[HeadSummary]:
+        """The heads of the cross-attention, layer by layer."""
+        return [
+            HeadSummary(f"{layer}.{head}", float(weights.max(1).mean()), weights.mean(0).tolist())
+            for layer, of_layer in enumerate(np.array(self.cross_attention), start=1)
+            for head, weights in enumerate(of_layer, start=1)
+        ]
+
+    @property
+    def largest_change(self) -> float:
+        """Largest change by a word that is left out, without its sign; 1 if there is no change."""
+        return max(abs(word.change) for word in self.left_out) or 1.0
 
 
 def explain(translator: Translator, text: str, reference: str | None = None) -> Explanation:
@@ -94,25 +125,28 @@ def explain(translator: Translator, text: str, reference: str | None = None) -> 
     (best, *_), tree = search_with_tree(translator, source)
     if not best.ids and not best.finished:
         raise UserError("explain: the output of the model is not a number; choose another --checkpoint")
-    steps = compute_steps(translator, source, best.ids, finished=best.finished)
-    maps = attend(translator, source, best)
+    predictions = predict_tokens(translator, source, best.ids, finished=best.finished)
+    maps = record_attention(translator, source, best)
+    reference_explanation = None
+    if reference is not None:
+        reference_explanation = explain_reference(translator, source, best, predictions, tree, reference)
     return Explanation(
         source=text,
         translation=translator.tokenizers.tgt.decode([best.ids])[0],
         finished=best.finished,
-        score=sum(step.log_prob for step in steps),
-        ranking_score=ranking_score(translator, steps),
+        score=sum(prediction.log_prob for prediction in predictions),
+        ranking_score=compute_ranking_score(translator, predictions),
         src_pieces=maps.src,
         tgt_input_pieces=maps.tgt_in,
-        steps=steps,
-        words=_explain_words(translator, text, source, best, steps),
+        predictions=predictions,
+        words=_explain_words(translator, text, source, best, predictions),
         left_out=leave_out_words(translator, text, best),
         beam=translator.config.beam,
         search=[[_as_text(translator, branch) for branch in branches] for branches in tree],
         cross_attention=_to_lists(maps.weights.cross),
         encoder_attention=_to_lists(maps.weights.encoder),
         decoder_attention=_to_lists(maps.weights.decoder),
-        reference=None if reference is None else explain_reference(translator, source, best, steps, tree, reference),
+        reference=reference_explanation,
     )
 
 
@@ -123,34 +157,48 @@ def leave_out_words(translator: Translator, text: str, translation: Hypothesis) 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TruncatedSourceWarning)  # it was shown for the whole source
         encoded = translator.encode(sources, lines=[1] * len(sources))
-    log_probs = translator.target_log_probs(encoded, [translation.ids] * len(encoded))
     n_tokens = len(translation.ids) + translation.finished
-    whole, *shortened = (sum(each[:n_tokens]) for each in log_probs)
-    return [LeftOutWord(word, score - whole) for word, score in zip(words, shortened, strict=True)]
+    scores: list[float] = []
+    with ProgressReport("explain: scored", len(encoded), "sources without a word").show() as progress:
+        for start in range(0, len(encoded), SCORED_AT_ONCE):
+            chunk = encoded[start : start + SCORED_AT_ONCE]
+            log_probs = translator.target_log_probs(chunk, [translation.ids] * len(chunk))
+            scores += (sum(of_tokens[:n_tokens]) for of_tokens in log_probs)
+            progress.update(len(scores))
+    return [LeftOutWord(word, score - scores[0]) for word, score in zip(words, scores[1:], strict=True)]
 
 
 def _explain_words(
-    translator: Translator, text: str, source: list[int], translation: Hypothesis, steps: list[TargetStep]
+    translator: Translator,
+    text: str,
+    source: list[int],
+    translation: Hypothesis,
+    predictions: Sequence[TokenPrediction],
 ) -> list[TargetWord]:
     tokenizer = translator.tokenizers.tgt
     (alignment,) = translator.word_alignments([text], [source], [[translation]])
-    source_words, words = text.split(), tokenizer.decode([translation.ids])[0].split()
-    indices = target_word_indices(tokenizer, translation.ids)  # without EOS
-    found: list[TargetWord] = []
-    for number, word in enumerate(words):
-        own = [step for step, index in zip(steps, indices, strict=False) if index == number]
-        aligned = [source_words[src] for src, tgt in alignment if tgt == number]
-        probability = math.exp(sum(step.log_prob for step in own))
-        found.append(TargetWord(word, aligned, probability, sum(step.entropy for step in own)))
-    return found
+    source_words, texts = text.split(), tokenizer.decode([translation.ids])[0].split()
+    of_words: list[list[TokenPrediction]] = [[] for _ in texts]
+    for prediction, index in zip(predictions, target_word_indices(tokenizer, translation.ids), strict=False):  # no EOS
+        if index < len(texts):
+            of_words[index].append(prediction)
+    return [
+        TargetWord(
+            word,
+            [source_words[src] for src, tgt in alignment if tgt == number],
+            math.exp(sum(prediction.log_prob for prediction in of_word)),
+            sum(prediction.entropy for prediction in of_word),
+        )
+        for number, (word, of_word) in enumerate(zip(texts, of_words, strict=True))
+    ]
 
 
 def _as_text(translator: Translator, branch: Branch) -> SearchBranch:
     tokenizer = translator.tokenizers.tgt
     prefix = branch.ids if branch.token == tokenizer.eos_id else branch.ids[:-1]
-    (piece,) = continuation_texts(tokenizer, prefix, [branch.token])
+    (piece,) = decode_continuations(tokenizer, prefix, [branch.token])
     (text,) = tokenizer.decode([branch.ids])
-    return SearchBranch(branch.parent, piece, text, branch.log_prob, branch.score, branch.ranking_score, branch.fate)
+    return SearchBranch(branch.parent, piece, text, branch.log_prob, branch.score, branch.ranking_score, branch.status)
 
 
 def _to_lists(layers: list[Tensor]) -> Attention:

@@ -133,7 +133,7 @@ def hash_sources(sources: Sequence[str]) -> str:
 
 def judge(translator: Translator, pairs: CalibrationPairs, min_chrf: float) -> list[JudgedTranslation]:
     """Translate pairs, and judge the translations by their sentence-level chrF."""
-    with ProgressReport("calibrate: translated", len(pairs.sources)).show() as progress:
+    with ProgressReport("calibrate: translated", len(pairs.sources), "sentences").show() as progress:
         translations = [best for best, *_ in translator.n_best(pairs.sources, on_batch=progress.update)]
     return judge_translations(translations, pairs, min_chrf)
 

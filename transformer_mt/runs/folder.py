@@ -33,7 +33,7 @@ from transformer_mt.config.yaml_loader import Tree, Value, read_yaml
 from transformer_mt.errors import UserError
 from transformer_mt.runs.lock import HOLDER_FILE, LOCK_FILE, lock_folder
 from transformer_mt.runs.manifest import CorruptFileError, read_manifest
-from transformer_mt.runs.schemas import CheckpointRecord, RunRecord, explain
+from transformer_mt.runs.schemas import CheckpointRecord, RunRecord, describe_validation_error
 from transformer_mt.system.files import find_link_out, remove_leftovers
 
 FORMAT = 4
@@ -71,7 +71,7 @@ class CheckpointInfo:
         try:
             found = CheckpointRecord.model_validate(read_manifest(path))
         except ValidationError as error:
-            raise CorruptFileError(path, explain(error)) from None
+            raise CorruptFileError(path, describe_validation_error(error)) from None
         if found.step != int(folder.name.removeprefix("step-")):
             raise CorruptFileError(path, "belongs to another step")
         return cls(folder, **{key: value for key, value in found.model_dump().items() if key in cls.__annotations__})
@@ -175,7 +175,7 @@ class RunFolder:
         try:
             RunRecord.model_validate(metadata)
         except ValidationError as error:
-            raise UserError(f"{self.metadata}: is damaged ({explain(error)}); {advice}") from None
+            raise UserError(f"{self.metadata}: is damaged ({describe_validation_error(error)}); {advice}") from None
         return metadata
 
     def check_resumable(self) -> None:

@@ -14,13 +14,13 @@ Hours = Annotated[float, Field(ge=0, le=10**9)]
 
 
 class Record(BaseModel):
-    """A JSON object. Values have exactly their types, and unknown keys are kept."""
+    """A JSON object. Types are not coerced, and unknown keys are kept."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 
 
-def explain(error: ValidationError) -> str:
-    """Return the first mistake: key and message."""
+def describe_validation_error(error: ValidationError) -> str:
+    """Return key and message of the first mistake."""
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
     return ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, "))))
 
@@ -70,6 +70,7 @@ class RunRecord(Record):
     initial_max_steps: Count | None = None
     exported: _Exported = _Exported(what="")
     failed: str = ""
+    diverged: bool = False
     ended: str = ""
     last_step: Count = 0
     hours: Hours = 0.0
@@ -77,7 +78,7 @@ class RunRecord(Record):
     test: dict[str, dict[str, _Score]] = {}
 
     @model_validator(mode="after")
-    def _is_complete(self) -> RunRecord:
+    def _check_completeness(self) -> RunRecord:
         if "test" in self.model_fields_set and "tested" not in self.model_fields_set:
             raise ValueError("tested is missing")
         if "train" not in self.sha256:

@@ -33,12 +33,12 @@
       sources[i].box.style.setProperty("--weight", `${percent}%`);
       sources[i].number.textContent = `${Math.round(percent)} %`;
     });
-    const step = data.steps[position];
+    const prediction = data.predictions[position];
     const panel = find("choice");
     panel.replaceChildren();
-    make("div", `${step.piece}: probability ${step.probability.toFixed(3)}, rank ${step.rank}, ` +
-      `entropy ${step.entropy.toFixed(2)} bits`, panel);
-    for (const [piece, probability] of step.alternatives) {
+    make("div", `${prediction.piece}: probability ${prediction.probability.toFixed(3)}, rank ${prediction.rank}, ` +
+      `entropy ${prediction.entropy.toFixed(2)} bits`, panel);
+    for (const [piece, probability] of prediction.alternatives) {
       const line = make("p", "", panel);
       make("code", piece, line);
       make("span", probability.toFixed(3), line);
@@ -47,10 +47,10 @@
       bar.style.width = `${100 * probability}%`;
     }
   };
-  const targets = data.steps.map((step, position) => {
+  const targets = data.predictions.map((prediction, position) => {
     const button = make("button", "", find("target"));
     button.type = "button";
-    make("code", step.piece, button);
+    make("code", prediction.piece, button);
     for (const event of ["focus", "pointerenter", "click"]) {
       button.addEventListener(event, () => show(position));
     }

@@ -1,4 +1,4 @@
-"""The distributions that the tokens of a given translation are chosen from, with teacher forcing.
+"""The model's predictions of the tokens of a given translation, with teacher forcing.
 
 `T` target length, `V` vocabulary.
 """
@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
 import torch
 
 from transformer_mt.data.batches import collate_pairs
-from transformer_mt.decoding.attention_maps import continuation_texts
+from transformer_mt.decoding.attention_maps import decode_continuations
 from transformer_mt.decoding.translator import Translator
 
 N_ALTERNATIVES = 5
@@ -27,8 +28,8 @@ class Alternative:
 
 
 @dataclass(frozen=True)
-class TargetStep:
-    """A token of a translation with the distribution that it was chosen from."""
+class TokenPrediction:
+    """A token of a translation, and the distribution that the model predicts at its position."""
 
     piece: str
     log_prob: float
@@ -39,8 +40,10 @@ class TargetStep:
 
 
 @torch.inference_mode()
-def compute_steps(translator: Translator, source: list[int], ids: list[int], *, finished: bool) -> list[TargetStep]:
-    """Return the steps of a given translation, with that of EOS if it is finished.
+def predict_tokens(
+    translator: Translator, source: list[int], ids: list[int], *, finished: bool
+) -> list[TokenPrediction]:
+    """Return the predictions of the tokens of a given translation, and of EOS if it is finished.
 
     Raises `UserError` for an ensemble.
     """
@@ -49,26 +52,26 @@ def compute_steps(translator: Translator, source: list[int], ids: list[int], *, 
     log_probs = model.logits(model(batch.src, batch.tgt_in)[0]).log_softmax(-1).double()  # [T, V]
     entropies = -(log_probs.exp() * log_probs).nan_to_num(0.0).sum(-1) / math.log(2)  # 0 * log 0 is 0
     best = log_probs.topk(N_ALTERNATIVES)
-    steps: list[TargetStep] = []
-    for position, chosen in enumerate([*ids, tokenizer.eos_id] if finished else ids):
+    predictions: list[TokenPrediction] = []
+    for position, token in enumerate([*ids, tokenizer.eos_id] if finished else ids):
         best_ids = cast("list[int]", best.indices[position].tolist())
-        pieces = continuation_texts(tokenizer, ids[:position], [chosen, *best_ids])
+        piece, *best_pieces = decode_continuations(tokenizer, ids[:position], [token, *best_ids])
         probabilities = cast("list[float]", best.values[position].exp().tolist())
-        log_prob = log_probs[position, chosen]
-        steps.append(
-            TargetStep(
-                pieces[0],
+        log_prob = log_probs[position, token]
+        predictions.append(
+            TokenPrediction(
+                piece,
                 float(log_prob),
                 float(log_prob.exp()),
                 1 + int((log_probs[position] > log_prob).sum()),
                 float(entropies[position]),
-                [Alternative(*each) for each in zip(pieces[1:], probabilities, strict=True)],
+                [Alternative(*pair) for pair in zip(best_pieces, probabilities, strict=True)],
             )
         )
-    return steps
+    return predictions
 
 
-def ranking_score(translator: Translator, steps: list[TargetStep]) -> float:
+def compute_ranking_score(translator: Translator, predictions: Sequence[TokenPrediction]) -> float:
     """Return the log-probability of a translation, divided by the length penalty."""
-    score = sum(step.log_prob for step in steps)
-    return float(translator.config.length_normalise(torch.tensor(score, dtype=torch.float64), len(steps)))
+    score = sum(prediction.log_prob for prediction in predictions)
+    return float(translator.config.length_normalise(torch.tensor(score, dtype=torch.float64), len(predictions)))
