@@ -45,7 +45,7 @@ class Dot(NamedTuple):
     title: str
 
 
-class Line(NamedTuple):
+class PlotLine(NamedTuple):
     """A line through points."""
 
     series: int
@@ -66,7 +66,7 @@ class Chart:
     y_labels: Sequence[Label]
     """Each has a line of the grid."""
     bars: Sequence[Bar] = ()
-    lines: Sequence[Line] = ()
+    lines: Sequence[PlotLine] = ()
     view_box: str = f"0 0 {WIDTH} {HEIGHT}"
     left: int = LEFT
     right: int = WIDTH - RIGHT
@@ -142,12 +142,12 @@ def draw_lines(title: str, series: Mapping[str, Sequence[Point]]) -> Chart:
         share = (y - y_ticks[0]) / (y_ticks[-1] - y_ticks[0])
         return LEFT + (WIDTH - LEFT - RIGHT) * x / last, BASE - (BASE - TOP) * share
 
-    lines: list[Line] = []
+    lines: list[PlotLine] = []
     for i, (name, points) in enumerate(series.items()):
         placed = [place(*point) for point in points]
         titles = (f"{name}, step {x:,}: {_format(y)}" for x, y in points)
         dots = [Dot(*point, title) for point, title in zip(placed, titles, strict=True)]
-        lines.append(Line(i, placed, dots if len(dots) <= MAX_DOTS else []))
+        lines.append(PlotLine(i, placed, dots if len(dots) <= MAX_DOTS else []))
     return Chart(
         title,
         "; ".join(_describe(name, points) for name, points in series.items() if points),

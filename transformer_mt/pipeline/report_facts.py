@@ -50,25 +50,25 @@ def cut_text(text: str) -> str:
     return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}…"
 
 
-class Row(NamedTuple):
+class FactRow(NamedTuple):
     """A fact with its value in each run."""
 
     name: str
     values: list[str]
 
 
-def list_rows(runs: Sequence[ReportedRun], facts: Callable[[ReportedRun], Mapping[str, str]]) -> list[Row]:
+def list_facts(runs: Sequence[ReportedRun], facts: Callable[[ReportedRun], Mapping[str, str]]) -> list[FactRow]:
     """Return the facts that at least one run has."""
     found = [facts(run) for run in runs]
     names = dict.fromkeys(name for one in found for name in one)
-    return [Row(name, [one.get(name, "") for one in found]) for name in names]
+    return [FactRow(name, [one.get(name, "") for one in found]) for name in names]
 
 
 # --- training ---------------------------------------------------------------------------------------------------------
 
 
-def summarise(run: ReportedRun) -> dict[str, str]:
-    """Return what was trained, how, and how far."""
+def summarise_training(run: ReportedRun) -> dict[str, str]:
+    """Return the model, its training and its state."""
     record, config, provenance = run.record, run.config, run.record["provenance"]
     warm_start = provenance.get("init_from")
     processes = f", {record['processes']} processes" if record.get("processes", 1) > 1 else ""
@@ -184,23 +184,23 @@ def _describe_source(source: Source) -> str:
 # --- settings ---------------------------------------------------------------------------------------------------------
 
 
-class Setting(NamedTuple):
+class SettingRow(NamedTuple):
     """A key of the configuration that does not have the same value everywhere."""
 
     key: str
     values: list[str]
 
 
-def list_changed_settings(config: Config) -> list[Setting]:
+def list_changed_settings(config: Config) -> list[SettingRow]:
     """Return the keys that differ from their default, with the default and the value. The sources are left out."""
     return [
-        Setting(change.key, [_format(change.reference), _format(change.other)])
+        SettingRow(change.key, [_format(change.reference), _format(change.other)])
         for change in list_changes(config)
         if change.path[:2] not in (("data", "train"), ("data", "validation"), ("data", "test"))
     ]
 
 
-def list_different_settings(configs: Sequence[Config]) -> list[Setting]:
+def list_different_settings(configs: Sequence[Config]) -> list[SettingRow]:
     """Return the keys in which configurations differ from the first one, with the value of each."""
     first, *others = configs
     found: dict[str, list[str]] = {}
@@ -208,7 +208,7 @@ def list_different_settings(configs: Sequence[Config]) -> list[Setting]:
         for difference in list_differences(first, other):
             values = found.setdefault(difference.key, [_format(difference.reference)] * len(configs))
             values[i] = _format(difference.other)
-    return [Setting(key, values) for key, values in found.items()]
+    return [SettingRow(key, values) for key, values in found.items()]
 
 
 def _format(value: Any) -> str:

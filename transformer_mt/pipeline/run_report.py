@@ -1,4 +1,4 @@
-"""The page of `tmt report`: what runs learned from what, how well they translate, and what they cost."""
+"""The page of `tmt report`: data, training, translations and cost of runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from transformer_mt.pages.charts import MAX_SERIES
 from transformer_mt.pages.rendering import render_page
 from transformer_mt.pipeline import report_facts
 from transformer_mt.pipeline.report_curves import VALIDATION, draw_curves, list_validations
-from transformer_mt.pipeline.report_facts import ReportedRun, list_rows
+from transformer_mt.pipeline.report_facts import ReportedRun, list_facts
 from transformer_mt.pipeline.report_model import ModelOutput, run_model
 from transformer_mt.pipeline.report_translations import (
     TranslatedSet,
@@ -129,10 +129,10 @@ def _gather_training(runs: Sequence[ReportedRun]) -> dict[str, object]:
     """Return the values of the page that need no model."""
     configs = [run.config for run in runs]
     return {
-        "summary": list_rows(runs, report_facts.summarise),
-        "cost": list_rows(runs, report_facts.list_cost),
-        "recorded": list_rows(runs, report_facts.list_recorded_scores),
-        "versions": list_rows(runs, report_facts.list_versions),
+        "summary": list_facts(runs, report_facts.summarise_training),
+        "cost": list_facts(runs, report_facts.list_cost),
+        "recorded": list_facts(runs, report_facts.list_recorded_scores),
+        "versions": list_facts(runs, report_facts.list_versions),
         "data": report_facts.list_data(runs),
         "changed": report_facts.list_changed_settings(configs[0]),
         "different": report_facts.list_different_settings(configs) if len(runs) > 1 else [],
