@@ -9,7 +9,7 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,10 +28,10 @@ from transformer_mt.evaluation.metrics import NO_TER, Scorer, ScoringConfig
 from transformer_mt.evaluation.paper_bleu import PaperBleu, check_language, paper_bleu
 from transformer_mt.evaluation.samples import Sample
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.system.progress_report import ProgressReport
 
 if TYPE_CHECKING:
     from transformer_mt.decoding.translator import Translator
+    from transformer_mt.pipeline.evaluation_sets import EvaluationSet
 
 FILE_OPTIONS = ("tgt_lang", "text")
 RUN_OPTIONS = ("run", "src", "set", "expect", "output", "show", "ensemble", *LOADING_OPTIONS, *SEARCH_OPTIONS)
@@ -44,15 +44,15 @@ def run(args: argparse.Namespace) -> None:
     translator = None if args.hyp else load_translator(args, RunFolder.open(args.run).path)
     header, evaluations = _evaluate_run(args, translator) if translator else _evaluate_file(args)
     if args.json:
-        found: dict[str, Any] = {"test_sets": {evaluation.name: evaluation.to_json() for evaluation in evaluations}}
+        scores: dict[str, Any] = {"test_sets": {evaluation.name: evaluation.to_json() for evaluation in evaluations}}
     else:
-        found = {}
+        scores = {}
         for evaluation in evaluations:
             evaluation.show(args.show or 0)
     results = run_behaviour_tests(translator, tests) if translator else []
     if args.json:
         expect = {"expect": [result._asdict() for result in results]} if tests else {}
-        print(json.dumps({"tmt": __version__, **header, **found, **expect}, ensure_ascii=False, indent=1))
+        print(json.dumps({"tmt": __version__, **header, **scores, **expect}, ensure_ascii=False, indent=1))
     elif results:
         show_test_results(results)
     if any(result.problem for result in results):
@@ -121,19 +121,19 @@ class Evaluation:
         seconds = "" if self.seconds is None else f"{self.seconds:.1f} s"
         print_text(f"{self.name} ({', '.join(filter(None, (f'{self.pairs:,} pairs', self.method, seconds)))})")
         rows: list[tuple[str, ...]] = []
-        for name, found in self.scores.items():
-            interval = "{:.2f} to {:.2f}".format(*found.interval) if found.interval else "-"
-            rows.append((name, f"{found.value:.2f}", interval, found.signature))
+        for name, score in self.scores.items():
+            interval = "{:.2f} to {:.2f}".format(*score.interval) if score.interval else "-"
+            rows.append((name, f"{score.value:.2f}", interval, score.signature))
         print_table(("", "score", "95 % interval", "signature"), rows, numbers=(1,))
         if "TER" not in self.scores:
             print(NO_TER)
-        for found in self.scores.values():
-            if isinstance(found, PaperBleu):
-                print_text(found.explain())
+        for score in self.scores.values():
+            if isinstance(score, PaperBleu):
+                print_text(score.explain())
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object."""
-        metrics = {name.lower(): asdict(found) for name, found in self.scores.items()}
+        metrics = {name.lower(): asdict(score) for name, score in self.scores.items()}
         return {"pairs": self.pairs, "seconds": self.seconds, "metrics": metrics}
 
 
@@ -169,73 +169,66 @@ def _evaluate_run(args: argparse.Namespace, translator: Translator) -> tuple[dic
         "tgt_lang": scorer.tgt_lang,
         "text": scorer.text,
     }
-    return header, (
-        _evaluate_test_set(args, name, columns, translator, scorer, None if args.src else config)
-        for name, columns in test_sets.items()
-    )
+    return header, (_evaluate_test_set(args, test_set, translator) for test_set in test_sets)
 
 
-def _read_test_sets(args: argparse.Namespace, run: RunFolder, config: Config) -> dict[str, list[list[str]]]:
-    """Read --src and --ref, or test sets of the run. Return sources and references by name. Warn of changed text."""
-    if args.src:
-        return {str(args.src): read_aligned_files(args.src, args.ref)}
+def _read_test_sets(args: argparse.Namespace, run: RunFolder, config: Config) -> list[EvaluationSet]:
+    """Read --src and --ref, or test sets of the run. Warn of changed text. With --tag, all sources have this tag."""
     from transformer_mt.pipeline import data
+    from transformer_mt.pipeline.evaluation_sets import EvaluationSet, make_evaluation_set
 
-    sources = config.data.test
-    if not sources:
-        unused = [f"--{name}" for name in ("set", "output", "show", "paper") if getattr(args, name) is not None]
-        if args.expect and not unused:
-            return {}
-        reason = f", so {unused[0]} has no effect" if unused else ""
-        raise UserError(f"evaluate: this run has no test sets (data.test){reason}; give --src and --ref")
-    if args.set is not None and args.set not in sources:
-        raise UserError(f"evaluate: --set {args.set}: the test sets of this run are {', '.join(sources)}")
-    sources = {name: source for name, source in sources.items() if args.set in (None, name)}
-    if args.output and len(sources) > 1:
-        raise UserError(
-            f"evaluate: --output needs a single test set; choose one with --set (this run has {', '.join(sources)})"
-        )
-    for source in sources.values():
-        check_output(args.output, *map(Path, (*source.src, *source.tgt, *source.table)))
-    tables = {name: data.load_split(config, name) for name in sources}
+    if args.src:
+        scorer = Scorer.from_config(config.scoring, config.data.tgt_lang)
+        sources, references = read_aligned_files(args.src, args.ref)
+        return [EvaluationSet(str(args.src), sources, references, scorer)]
+    corpora = {name: data.load_split(config, name) for name in _choose_test_sets(args, config)}
     saved_fingerprints = run.read_metadata()["sha256"]
-    for name, table in tables.items():
-        if saved_fingerprints.get(name, table.fingerprint) != table.fingerprint:
+    for name, corpus in corpora.items():
+        if saved_fingerprints.get(name, corpus.fingerprint) != corpus.fingerprint:
             warnings.warn(
                 f"evaluate: the text of {name} has changed since {run.path} was trained; its scores are not comparable",
                 stacklevel=1,
             )
-    return {name: [table.column("src"), table.column("tgt")] for name, table in tables.items()}
+    test_sets = [make_evaluation_set(config, name, corpus) for name, corpus in corpora.items()]
+    return test_sets if args.tag is None else [replace(test_set, tags=None) for test_set in test_sets]
 
 
-def _evaluate_test_set(
-    args: argparse.Namespace,
-    name: str,
-    columns: Sequence[Sequence[str]],
-    translator: Translator,
-    scorer: Scorer,
-    config: Config | None,
-) -> Evaluation:
-    """Translate and score a test set. `config` is that of the run if the set is one of its own."""
-    sources, references = columns
-    tags = None
-    if config is not None:
-        source = config.data.test[name]
-        scorer = Scorer.from_config(config.scoring, source.languages(config.data.src_lang, config.data.tgt_lang)[1])
-        if args.tag is None and source.tag is not None:
-            tags = [source.tag] * len(sources)
+def _choose_test_sets(args: argparse.Namespace, config: Config) -> list[str]:
+    """Return the names of the test sets of the run to score. There may be none if there are behaviour tests."""
+    if not config.data.test:
+        unused = [f"--{name}" for name in ("set", "output", "show", "paper") if getattr(args, name) is not None]
+        if args.expect and not unused:
+            return []
+        reason = f", so {unused[0]} has no effect" if unused else ""
+        raise UserError(f"evaluate: this run has no test sets (data.test){reason}; give --src and --ref")
+    if args.set is not None and args.set not in config.data.test:
+        raise UserError(f"evaluate: --set {args.set}: the test sets of this run are {', '.join(config.data.test)}")
+    names = list(config.data.test) if args.set is None else [args.set]
+    if args.output and len(names) > 1:
+        raise UserError(
+            f"evaluate: --output needs a single test set; choose one with --set (this run has {', '.join(names)})"
+        )
+    for source in (config.data.test[name] for name in names):
+        check_output(args.output, *map(Path, (*source.src, *source.tgt, *source.table)))
+    return names
+
+
+def _evaluate_test_set(args: argparse.Namespace, test_set: EvaluationSet, translator: Translator) -> Evaluation:
+    """Translate and score a test set."""
+    from transformer_mt.pipeline.evaluation_sets import translate_set
+
+    sources, references = test_set.sources, test_set.references
     with open_output(args.output) if args.output else nullcontext() as file:
         start = time.perf_counter()
-        with ProgressReport(f"{name}: translated", len(sources)).show() as progress:
-            hypotheses = translator.translate(sources, tags=tags, on_batch=progress.update)
+        hypotheses = translate_set(translator, test_set)
         seconds = time.perf_counter() - start
         if file:
             file.write([Line(text) for text in sources], "".join(f"{text}\n" for text in hypotheses))
-    scores = _score(hypotheses, references, scorer, args.paper)
+    scores = _score(hypotheses, references, test_set.scorer, args.paper)
     samples = [Sample(*texts) for texts in zip(sources, hypotheses, references, strict=True)]
     steps = " + ".join(f"{member.step:,}" for member in translator.members)
     method = f"{translator.config.method}, step {steps}"
-    return Evaluation(name, len(sources), scores, samples, method, seconds)
+    return Evaluation(test_set.name, len(sources), scores, samples, method, seconds)
 
 
 def _score(

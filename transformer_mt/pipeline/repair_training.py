@@ -9,14 +9,13 @@ from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
-from transformer_mt.evaluation.metrics import Scorer
 from transformer_mt.evaluation.significance import MetricComparison, compare_systems
 from transformer_mt.pipeline.data import load_split
+from transformer_mt.pipeline.evaluation_sets import make_evaluation_set, translate_set
 from transformer_mt.pipeline.high_loss_pairs import load_losses_if_recorded
 from transformer_mt.pipeline.repair import check_is_repairable, new_config_path, repair_corpus
 from transformer_mt.pipeline.repair_report import REPORT, RepairReport
 from transformer_mt.pipeline.train import train
-from transformer_mt.pipeline.validation import list_validation_sources
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.logging import log
 
@@ -79,19 +78,10 @@ def _load_report(config: Config, folder: Path, workers: int) -> RepairReport | N
 
 def _compare(config: Config, *runs: RunFolder) -> dict[str, dict[str, MetricComparison]]:
     """Translate each test set, or the validation set, with the tags of its pairs, and compare the translations."""
-    data = config.data
     translators = [Translator.load(run.path) for run in runs]
-    found: dict[str, dict[str, MetricComparison]] = {}
-    for name in data.test or ("validation",):
-        corpus = load_split(config, name)
-        tgt_lang = data.tgt_lang
-        if name in data.test:
-            source = data.test[name]
-            tgt_lang = source.languages(data.src_lang, data.tgt_lang)[1]
-            tags = [source.tag or config.decoding.tag] * len(corpus)
-        else:
-            tags = [part.tag for part in list_validation_sources(config, corpus) for _ in range(part.first, part.end)]
-        scorer = Scorer.from_config(config.scoring, tgt_lang)
-        translations = [translator.translate(corpus.column("src"), tags=tags) for translator in translators]
-        found[name] = compare_systems(translations, corpus.column("tgt"), scorer)
-    return found
+    comparisons: dict[str, dict[str, MetricComparison]] = {}
+    for name in config.data.test or ("validation",):
+        held_out = make_evaluation_set(config, name, load_split(config, name))
+        translations = [translate_set(translator, held_out) for translator in translators]
+        comparisons[name] = compare_systems(translations, held_out.references, held_out.scorer)
+    return comparisons

@@ -17,9 +17,10 @@ from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.significance import Texts
 from transformer_mt.pages.charts import HeatMap
+from transformer_mt.pipeline.evaluation_sets import EvaluationSet, Tags
 from transformer_mt.pipeline.report_facts import ReportedRun, cut_text
 from transformer_mt.pipeline.report_reliability import Reliability, measure_reliability
-from transformer_mt.pipeline.shared_evaluation import EvaluationSet, Tags, Warn
+from transformer_mt.pipeline.shared_evaluation import Warn
 from transformer_mt.system.logging import log_rank0
 from transformer_mt.system.progress_report import ProgressReport
 
@@ -49,31 +50,30 @@ class ModelOutput:
 def run_model(
     run: ReportedRun,
     translator: Translator,
-    sets: Sequence[tuple[EvaluationSet, Tags]],
+    sets: Sequence[EvaluationSet],
     warn: Warn,
     *,
     with_details: bool,
 ) -> ModelOutput:
-    """Translate test sets, each with the tags of this run, and behaviour tests.
+    """Translate test sets and behaviour tests.
 
     The details of the first set are the attention of some sentences, and the reliability of confidences.
     """
     translations: list[list[Translation]] = []
     seconds: list[float] = []
-    for data, tags in sets:
+    for data in sets:
         log_rank0(f"report: {run.name} translates {data.name} ({len(data.sources):,} sentences)")
         start = time.perf_counter()
         with ProgressReport(f"{data.name}: translated", len(data.sources)).show() as progress:
-            n_best_lists = translator.n_best(data.sources, tags=tags, n_best=1, on_batch=progress.update)
+            n_best_lists = translator.n_best(data.sources, tags=data.tags, n_best=1, on_batch=progress.update)
         translations.append([best for best, *_ in n_best_lists])
         seconds.append(time.perf_counter() - start)
     attention: list[HeatMap] = []
     reliability: Reliability | None = None
     if with_details and sets:
-        data, tags = sets[0]
-        attention = draw_attention(translator, data, tags)
-        calibration = _load_calibration(run, translator, tags, warn)
-        reliability = calibration and measure_reliability(calibration, data, translations[0])
+        attention = draw_attention(translator, sets[0])
+        calibration = _load_calibration(run, translator, sets[0].tags, warn)
+        reliability = calibration and measure_reliability(calibration, sets[0], translations[0])
     return ModelOutput(
         [[translation.text for translation in of_set] for of_set in translations],
         seconds,
@@ -95,7 +95,7 @@ def _load_calibration(run: ReportedRun, translator: Translator, tags: Tags, warn
         return None
 
 
-def draw_attention(translator: Translator, data: EvaluationSet, tags: Tags) -> list[HeatMap]:
+def draw_attention(translator: Translator, data: EvaluationSet) -> list[HeatMap]:
     """Draw the cross-attention for some sentences of a set, spread evenly, or for the shortest ones if all are long.
 
     The weights are averaged over heads and layers, or over the heads of `decoding.alignment_layer`.
@@ -107,7 +107,7 @@ def draw_attention(translator: Translator, data: EvaluationSet, tags: Tags) -> l
     n = min(N_ATTENTION, len(chosen))
     maps: list[HeatMap] = []
     for i in (chosen[k * len(chosen) // n] for k in range(n)):
-        tagged = translator if tags is None else translator.with_options({"tag": tags[i]})
+        tagged = translator if data.tags is None else translator.with_options({"tag": data.tags[i]})
         found = translate_with_attention(tagged, data.sources[i])
         layer = translator.config.alignment_layer
         cross = found.weights.cross if layer is None else found.weights.cross[layer - 1 : layer]

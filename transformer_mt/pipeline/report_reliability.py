@@ -10,7 +10,7 @@ from transformer_mt.decoding.translation import Translation
 from transformer_mt.evaluation.calibration import ReliabilityBin
 from transformer_mt.pages.charts import Chart, draw_bars
 from transformer_mt.pipeline.calibration import CalibrationPairs, hash_sources, judge_translations, measure
-from transformer_mt.pipeline.shared_evaluation import EvaluationSet
+from transformer_mt.pipeline.evaluation_sets import EvaluationSet
 
 
 class Reliability(NamedTuple):

@@ -12,8 +12,8 @@ from transformer_mt.evaluation.intervals import IntervalScore, score_with_interv
 from transformer_mt.evaluation.significance import SystemScore, Texts, compare_systems
 from transformer_mt.evaluation.word_differences import TextPart, mark_differences
 from transformer_mt.pages.charts import Chart, draw_bars
+from transformer_mt.pipeline.evaluation_sets import EvaluationSet
 from transformer_mt.pipeline.report_facts import cut_text
-from transformer_mt.pipeline.shared_evaluation import EvaluationSet
 
 N_EXAMPLES = 3  # best, typical and worst translations each
 N_DIFFERENT = 5  # sentences whose translations differ most between runs

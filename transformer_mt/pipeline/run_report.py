@@ -16,6 +16,7 @@ from transformer_mt.evaluation.metrics import NO_TER
 from transformer_mt.pages.charts import MAX_SERIES
 from transformer_mt.pages.rendering import render_page
 from transformer_mt.pipeline import report_facts
+from transformer_mt.pipeline.evaluation_sets import EvaluationSet
 from transformer_mt.pipeline.report_curves import VALIDATION, draw_curves, list_validations
 from transformer_mt.pipeline.report_facts import ReportedRun, list_facts
 from transformer_mt.pipeline.report_model import ModelOutput, run_model
@@ -27,7 +28,6 @@ from transformer_mt.pipeline.report_translations import (
     score_set,
 )
 from transformer_mt.pipeline.shared_evaluation import (
-    EvaluationSet,
     Warn,
     make_shared_scorer,
     read_shared_sets,
@@ -88,7 +88,7 @@ def make_report(runs: Sequence[ReportedRun], load: LoadTranslator, files: tuple[
         run_model(
             run,
             load(run.folder.path),
-            [(data, data.tags[i]) for data in sets],
+            [of_runs[i] for of_runs in sets],
             notes.append,
             with_details=len(runs) == 1,
         )
@@ -112,13 +112,13 @@ def make_report(runs: Sequence[ReportedRun], load: LoadTranslator, files: tuple[
     return RunReport(page, notes)
 
 
-def _read_sets(runs: Sequence[ReportedRun], files: tuple[Path, Path] | None, warn: Warn) -> list[EvaluationSet]:
-    """Return the given files as a test set, or the test sets that the runs share."""
+def _read_sets(runs: Sequence[ReportedRun], files: tuple[Path, Path] | None, warn: Warn) -> list[list[EvaluationSet]]:
+    """Return the given files as a test set, or the test sets that the runs share, each once for each run."""
     configs = {run.folder: run.config for run in runs}
     scorer = make_shared_scorer(configs)
     if files is not None:
         sources, references = read_aligned_files(*files)
-        return [EvaluationSet(str(files[0]), sources, references, scorer, [None] * len(runs))]
+        return [[EvaluationSet(str(files[0]), sources, references, scorer)] * len(runs)]
     sets = list(read_shared_sets(configs, warn))
     if not sets:
         warn("there are no translations, because no test set can be read; pass one as --src F --ref G")
@@ -144,15 +144,20 @@ def _gather_training(runs: Sequence[ReportedRun]) -> dict[str, object]:
 
 
 def _gather_translations(
-    runs: Sequence[ReportedRun], sets: Sequence[EvaluationSet], outputs: Sequence[ModelOutput], notes: list[str]
+    runs: Sequence[ReportedRun],
+    sets: Sequence[Sequence[EvaluationSet]],
+    outputs: Sequence[ModelOutput],
+    notes: list[str],
 ) -> dict[str, object]:
     """Return the values of the page about translations. Sentences and breakdowns are those of the first test set."""
     translated = [
-        TranslatedSet(data, [output.hypotheses[i] for output in outputs], [output.seconds[i] for output in outputs])
-        for i, data in enumerate(sets)
+        TranslatedSet(
+            of_runs[0], [output.hypotheses[i] for output in outputs], [output.seconds[i] for output in outputs]
+        )
+        for i, of_runs in enumerate(sets)
     ]
     values: dict[str, object] = {
-        "sets": [(one, score_set(one)) for one in translated],
+        "sets": [(translated_set, score_set(translated_set)) for translated_set in translated],
         "methods": [output.method for output in outputs],
         "no_ter": NO_TER,
         "attention": outputs[0].attention,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, replace
 from itertools import islice
 
 from transformer_mt.config.root import Config
@@ -13,23 +13,10 @@ from transformer_mt.errors import UserError
 from transformer_mt.evaluation.metrics import Scorer
 from transformer_mt.evaluation.significance import Texts
 from transformer_mt.pipeline import data
-from transformer_mt.pipeline.validation import list_validation_sources
+from transformer_mt.pipeline.evaluation_sets import EvaluationSet, list_tags, make_evaluation_set
 from transformer_mt.runs.folder import RunFolder
 
-Tags = Sequence[str | None] | None
 Warn = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class EvaluationSet:
-    """Sentences to translate, with their references."""
-
-    name: str
-    sources: Texts
-    references: Texts
-    scorer: Scorer
-    tags: Sequence[Tags]
-    """Tags of the sources, for each run; None: `decoding.tag` of the run."""
 
 
 def make_shared_scorer(configs: Mapping[RunFolder, Config]) -> Scorer:
@@ -65,8 +52,8 @@ def read_training_targets(run: RunFolder, config: Config, warn: Warn) -> Iterato
     return iter(lambda: list(islice(targets, BLOCK_SIZE)), [])
 
 
-def read_shared_sets(configs: Mapping[RunFolder, Config], warn: Warn) -> Iterator[EvaluationSet]:
-    """Yield the test sets that all runs have, or the validation set if there are none.
+def read_shared_sets(configs: Mapping[RunFolder, Config], warn: Warn) -> Iterator[list[EvaluationSet]]:
+    """Yield the test sets that all runs have, or the validation set if there are none, with the tags of each run.
 
     A set whose text cannot be read, or is not the text that a run knows, is left out with a warning.
     """
@@ -75,9 +62,9 @@ def read_shared_sets(configs: Mapping[RunFolder, Config], warn: Warn) -> Iterato
     for name in configs[first].data.test:
         if all(name in run.read_metadata()["sha256"] for run in configs) and (corpus := _read_set(name, configs, warn)):
             has_set = True
-            yield _make_set(name, corpus, configs)
+            yield _list_sets(name, corpus, configs)
     if not has_set and (corpus := _read_set("validation", configs, warn)):
-        yield _make_set("validation", corpus, configs)
+        yield _list_sets("validation", corpus, configs)
 
 
 def _read_set(name: str, configs: Mapping[RunFolder, Config], warn: Warn) -> ParallelCorpus | None:
@@ -95,23 +82,12 @@ def _read_set(name: str, configs: Mapping[RunFolder, Config], warn: Warn) -> Par
     return corpus
 
 
-def _make_set(name: str, corpus: ParallelCorpus, configs: Mapping[RunFolder, Config]) -> EvaluationSet:
-    """Return a set with the tags of each run."""
-    first = next(iter(configs.values()))
-    tgt_lang, tags = first.data.tgt_lang, list[Tags]()
-    if name == "validation":
-        tags = [_list_validation_tags(config) for config in configs.values()]
-    else:
-        _, tgt_lang = first.data.test[name].languages(first.data.src_lang, tgt_lang)
-        for config in configs.values():
-            tag = config.data.test[name].tag
-            tags.append(None if tag is None else [tag] * len(corpus))
-    scorer = Scorer.from_config(first.scoring, tgt_lang)
-    return EvaluationSet(name, corpus.column("src"), corpus.column("tgt"), scorer, tags)
-
-
-def _list_validation_tags(config: Config) -> Tags:
-    if not config.data.tags:
-        return None
-    parts = list_validation_sources(config, data.load_split(config, "validation"))
-    return [part.tag for part in parts for _ in range(part.first, part.end)]
+def _list_sets(name: str, corpus: ParallelCorpus, configs: Mapping[RunFolder, Config]) -> list[EvaluationSet]:
+    """Return a set for each run. They differ in the tags, because runs may divide the same text into other sources."""
+    first, *others = configs.values()
+    shared = make_evaluation_set(first, name, corpus)
+    sets = [shared]
+    for config in others:
+        own = data.load_split(config, name) if name == "validation" and config.data.tags else corpus
+        sets.append(replace(shared, tags=list_tags(config, name, own)))
+    return sets

@@ -9,11 +9,10 @@ from typing import Any
 from transformer_mt.config.root import Config
 from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.decoding.translator import Translator
-from transformer_mt.evaluation.metrics import Scorer
+from transformer_mt.pipeline.evaluation_sets import make_evaluation_set, translate_set
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.device import Machine
 from transformer_mt.system.logging import log_rank0
-from transformer_mt.system.progress_report import ProgressReport
 
 
 def score_test_sets(
@@ -32,14 +31,8 @@ def score_test_sets(
     )
     result: dict[str, dict[str, dict[str, Any]]] = {}
     for name, corpus in test_sets.items():
-        source = config.data.test[name]
-        _, tgt_lang = source.languages(config.data.src_lang, config.data.tgt_lang)
-        scorer = Scorer.from_config(config.scoring, tgt_lang)
-        texts = corpus.column("src")
-        tags = None if source.tag is None else [source.tag] * len(texts)
-        with ProgressReport(f"{name}: translated", len(texts)).show() as progress:
-            hypotheses = translator.translate(texts, tags=tags, on_batch=progress.update)
-        scores = scorer.score(hypotheses, corpus.column("tgt"))
+        test_set = make_evaluation_set(config, name, corpus)
+        scores = test_set.scorer.score(translate_set(translator, test_set), test_set.references)
         title = f"{name} ({len(corpus):,} pairs, {config.decoding.method}, step {step:,})"
         log_rank0("\n".join([title, *scores.lines()]))
         result[name] = asdict(scores)
