@@ -256,6 +256,17 @@ def test_command_prints_what_was_changed(tiny: Path, tmt: Tmt, monkeypatch: pyte
     assert_user_error(tmt("repair", "mine.yaml", "--train", "--output", "x"), "set data.test or data.validation")
 
 
+def test_files_without_settings_are_next_given_to_init(tiny: Path, tmt: Tmt) -> None:
+    write(["one two three four"] * 30, ["eins zwei drei vier"] * 31)
+    Path("pairs.yaml").write_text(
+        "data: {src_lang: en, tgt_lang: de, train: {src: train.en, tgt: train.de}}", encoding="utf-8"
+    )
+    printed = assert_succeeded(tmt("repair", "pairs.yaml", "--output", "new"))
+    assert "next: tmt init new/train.en new/train.de" in printed
+    printed = assert_succeeded(tmt("repair", "pairs.yaml", "data.filters=[copy]", "--output", "filtered"))
+    assert "next: tmt train --config filtered/pairs-repaired.yaml" in printed
+
+
 @pytest.mark.slow
 def test_both_models_are_trained_and_compared(tiny: Path, run_copy: Path, tmt: Tmt) -> None:
     shutil.rmtree("runs")  # its run has no ledger

@@ -7,10 +7,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from transformer_mt.cli.options import load_run_or_config
 from transformer_mt.cli.table import print_table, print_text
+from transformer_mt.config import root as configuration
+from transformer_mt.config.differences import list_changes
 from transformer_mt.errors import UserError
 
 if TYPE_CHECKING:
@@ -51,7 +54,7 @@ def run(args: argparse.Namespace) -> None:
     for name, metrics in comparisons.items():
         _show_comparison(name, metrics)
     if not args.train and report.totals.changes:
-        print_text(f"\nlook at {report.folder}/changes.tsv; next: tmt train --config {report.config_path}")
+        print_text(f"\nlook at {report.folder}/changes.tsv; next: {_next_command(report.config_path)}")
 
 
 def _show(report: RepairReport) -> None:
@@ -73,6 +76,16 @@ def _show(report: RepairReport) -> None:
         print_table(head[first:], [row[first:] for row in rows], numbers=(head.index("count") - first,))
     else:
         print_text("nothing was changed")
+
+
+def _next_command(config_path: str) -> str:
+    """Return the next command: `tmt init` if the configuration sets nothing but languages and one pair of files."""
+    config = configuration.load(Path(config_path))
+    corpus = (("data", "src_lang"), ("data", "tgt_lang"), ("data", "train"))
+    has_settings = any(change.path[:2] not in corpus for change in list_changes(config))
+    if has_settings or isinstance(config.data.train, tuple):
+        return f"tmt train --config {quote(config_path)}"
+    return f"tmt init {' '.join(map(quote, (*config.data.train.src, *config.data.train.tgt)))}"
 
 
 def _describe_size(counts: RepairCounts) -> str:
