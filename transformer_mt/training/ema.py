@@ -1,5 +1,8 @@
 """Exponential moving average of the weights, which is validated and saved in their place."""
 
+# pyright: reportPrivateUsage=false, reportPrivateImportUsage=false
+# `torch._foreach_*` changes all tensors of a list in one operation; torch has no public name for it.
+
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
@@ -29,8 +32,10 @@ class ExponentialMovingAverage:
         `num_updates`, so the initial weights fade quickly even in a short run.
         """
         share = (1 - min(self.decay, (1 + step) / (10 + step))) * is_taken  # reading `is_taken` would synchronise
-        for average, weight in zip(self.shadow.values(), self.parameters.values(), strict=True):
-            average.lerp_(weight, share)
+        averages = list(self.shadow.values())
+        changes = torch._foreach_sub(list(self.parameters.values()), averages)
+        torch._foreach_mul_(changes, share)  # `_foreach_lerp_` needs the share as a number
+        torch._foreach_add_(averages, changes)
 
     @contextmanager
     def average_parameters(self) -> Generator[dict[str, Tensor]]:

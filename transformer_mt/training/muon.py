@@ -7,6 +7,9 @@
 without native bf16. Apart from the bf16 rounding, its update with `match_rms_adamw` is the same.
 """
 
+# pyright: reportPrivateUsage=false, reportPrivateImportUsage=false
+# `torch._foreach_*` changes all tensors of a list in one operation; torch has no public name for it.
+
 from __future__ import annotations
 
 from collections import defaultdict
@@ -47,24 +50,25 @@ class Muon(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Update all matrices. A closure is not supported."""
-        is_taken = 1 - self.found_inf  # 1.0 or 0.0
-        by_shape: dict[torch.Size, list[tuple[Tensor, Tensor]]] = defaultdict(list)
+        is_skipped, is_taken = self.found_inf != 0, 1 - self.found_inf  # 1.0 or 0.0
+        rate, decay = self.param_groups[0]["lr"], self.param_groups[0]["weight_decay"]
+        by_shape: dict[torch.Size, list[tuple[Tensor, Tensor, Tensor]]] = defaultdict(list)
         for group in self.param_groups:
             matrix = cast(Tensor, group["params"][0])
             if "momentum" not in self.state[matrix]:
                 self.state[matrix]["momentum"] = torch.zeros_like(matrix)
-            momentum: Tensor = self.state[matrix]["momentum"]
-            gradient = cast(Tensor, matrix.grad).div(self.grad_scale).masked_fill(is_taken == 0, 0.0)
-            momentum.lerp_(gradient, (1 - MOMENTUM) * is_taken)
-            direction = gradient.lerp(momentum, MOMENTUM) * is_taken  # Nesterov momentum
-            matrix.mul_(1 - group["lr"] * group["weight_decay"] * is_taken)
-            for pair in zip(*(tensor.split_with_sizes(group["rows"]) for tensor in (matrix, direction)), strict=True):
-                by_shape[pair[0].shape].append(pair)
-        for shape, pairs in by_shape.items():
-            step_size = self.param_groups[0]["lr"] * UPDATE_RMS * max(shape) ** 0.5
-            updates = orthogonalize(torch.stack([direction for _, direction in pairs]), self.in_bf16)
-            for (weight, _), update in zip(pairs, updates, strict=True):
-                weight.add_(update, alpha=-step_size)
+            packed = matrix, cast(Tensor, matrix.grad), self.state[matrix]["momentum"]
+            for projection in zip(*(tensor.split_with_sizes(group["rows"]) for tensor in packed), strict=True):
+                by_shape[projection[0].shape].append(projection)
+        for shape, projections in by_shape.items():
+            weights, gradients, momenta = zip(*projections, strict=True)
+            gradient = torch.stack(gradients).div_(self.grad_scale).masked_fill_(is_skipped, 0.0)  # [N, R, C]
+            momentum = torch.stack(momenta).lerp_(gradient, (1 - MOMENTUM) * is_taken)
+            torch._foreach_copy_(momenta, momentum.unbind())
+            direction = gradient.lerp_(momentum, MOMENTUM).mul_(is_taken)  # Nesterov momentum
+            updates = orthogonalize(direction, self.in_bf16)
+            torch._foreach_mul_(weights, 1 - rate * decay * is_taken)
+            torch._foreach_add_(weights, updates.unbind(), alpha=-rate * UPDATE_RMS * max(shape) ** 0.5)
 
 
 def orthogonalize(matrices: Tensor, in_bf16: bool) -> Tensor:
@@ -77,5 +81,5 @@ def orthogonalize(matrices: Tensor, in_bf16: bool) -> Tensor:
     a, b, c = COEFFICIENTS
     for _ in range(ITERATIONS):
         gram = x @ x.mT
-        x = a * x + torch.baddbmm(gram, gram, gram, beta=b, alpha=c) @ x
-    return (x.mT if is_tall else x).to(matrices.dtype)
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return (x.mT if is_tall else x).to(matrices.dtype).contiguous()
