@@ -14,6 +14,7 @@ from transformer_mt.config.section import CountOrAuto
 from transformer_mt.errors import UserError
 from transformer_mt.system import device
 from transformer_mt.system.device import (
+    ALLOCATOR_VARIABLES,
     PRIMITIVE_CACHE_SIZE,
     DeviceName,
     Machine,
@@ -27,11 +28,13 @@ PRIMITIVE_CACHE = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
 
 
 @pytest.fixture(autouse=True)
-def restore_process() -> Iterator[None]:
+def restore_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(os, "environ", os.environ.copy())
     threads, cudnn_sdp = torch.get_num_threads(), torch.backends.cuda.cudnn_sdp_enabled()
     yield
     torch.set_num_threads(threads)
     torch.backends.cuda.enable_cudnn_sdp(cudnn_sdp)
+    torch.set_float32_matmul_precision("highest")
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch, *, cuda: int = 0, mps: bool = False) -> None:
@@ -191,7 +194,7 @@ def test_thread_count_is_invalid(written: object) -> None:
 # --- the process ------------------------------------------------------------------------------------------------------
 
 
-def test_resolve_machine_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resolve_machine_does_not_configure_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, cuda=1)
     monkeypatch.delenv(PRIMITIVE_CACHE, raising=False)
     torch.set_num_threads(1)
@@ -213,6 +216,38 @@ def test_configure_process_disables_cudnn_attention_on_gpus() -> None:
     configure_process(Machine(torch.device("cuda"), "fp32", 1))
     assert not torch.backends.cuda.cudnn_sdp_enabled()
     assert torch.backends.cuda.mem_efficient_sdp_enabled()
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("cpu", "highest"), ("cuda", "high")])
+def test_fp32_products_use_tf32_on_gpus_only(kind: str, expected: str) -> None:
+    configure_process(Machine(torch.device(kind), "fp32", 1))
+    assert torch.get_float32_matmul_precision() == expected
+
+
+@pytest.mark.parametrize("name", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])
+def test_cuda_allocator_is_configured_unless_the_user_did(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, cuda=1)
+    for variable in ALLOCATOR_VARIABLES:
+        monkeypatch.delenv(variable, raising=False)
+    resolve_machine("cpu", "fp32", 1)
+    assert not {*ALLOCATOR_VARIABLES} & os.environ.keys()
+    with monkeypatch.context() as user:
+        user.setenv(name, "max_split_size_mb:64")
+        resolve_machine("cuda", "fp32", 1)
+        assert [os.environ[variable] for variable in ALLOCATOR_VARIABLES if variable in os.environ] == [
+            "max_split_size_mb:64"
+        ]
+    resolve_machine("cuda", "fp32", 1)
+    assert os.environ["PYTORCH_ALLOC_CONF"] == "expandable_segments:True"
+
+
+def test_cuda_allocator_is_configured_before_cuda_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its configuration is read once."""
+    pretend(monkeypatch, cuda=1)
+    monkeypatch.delenv("PYTORCH_ALLOC_CONF", raising=False)
+    monkeypatch.delenv("PYTORCH_CUDA_ALLOC_CONF", raising=False)
+    monkeypatch.setattr(device, "bf16_is_faster", lambda _: "PYTORCH_ALLOC_CONF" in os.environ)
+    assert resolve_machine("auto", "auto", 1).precision == "bf16"
 
 
 @pytest.mark.parametrize(("user_value", "expected"), [(None, str(PRIMITIVE_CACHE_SIZE)), ("7", "7")])

@@ -38,6 +38,9 @@ MAX_THREADS = 1024  # with more, OpenMP aborts the process
 CPU_LIMIT = Path("/sys/fs/cgroup/cpu.max")
 """A container's CPU limit: "MICROSECONDS PERIOD" or "max PERIOD"."""
 
+ALLOCATOR_VARIABLES = "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"
+"""Variables of the environment that configure CUDA's allocator. It reads them once, when CUDA is initialised."""
+
 _DEVICE = re.compile(r"auto|cpu|mps|cuda(:(0|[1-9][0-9]?))?")
 
 
@@ -71,11 +74,13 @@ class Machine:
 
 
 def resolve_machine(device: str, precision: str, threads: str | int) -> Machine:
-    """Resolve `auto` on this machine, without changing anything.
+    """Resolve `auto` on this machine. The only change is the configuration of CUDA's allocator, see below.
 
     Raises `UserError` for a device that is missing, and for values that cannot be read.
     """
     chosen = _resolve_device(_read_or_fail("device", _read_device, device))
+    if chosen.type == "cuda" and not any(map(os.environ.get, ALLOCATOR_VARIABLES)):  # before bf16 initialises CUDA
+        os.environ["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"  # batches of all shapes fragment fixed segments
     n_threads = _resolve_threads(_read_or_fail("threads", parse_count_or_auto, threads))
     if precision not in get_args(Precision):
         raise UserError(f"precision: {precision}: choose from {', '.join(get_args(Precision))}")
@@ -97,7 +102,7 @@ def one_thread() -> Generator[None]:
 
 
 def configure_process(machine: Machine) -> None:
-    """Set the threads, the allocator, oneDNN's cache and the attention backends of this process."""
+    """Set the threads, the allocator, oneDNN's cache, the attention backends and TF32 of this process."""
     import torch
 
     torch.set_num_threads(machine.threads)
@@ -106,6 +111,7 @@ def configure_process(machine: Machine) -> None:
         keep_freed_memory()
     elif machine.device.type == "cuda":
         torch.backends.cuda.enable_cudnn_sdp(False)  # it plans each new shape, and nearly every batch has new ones
+        torch.set_float32_matmul_precision("high")  # fp32 products in TF32: 10 bits of mantissa, several times as fast
 
 
 def busy_cores_warning(machine: Machine) -> str | None:
