@@ -183,8 +183,8 @@ def main() -> None:
         sentences = [line for line in args.src.read_text(encoding="utf-8").splitlines() if line.strip()]
     else:
         sentences = [src for src, _ in load_pairs("test")]
-    direction = ServedModel(args.run, ModelOptions({}, {})).directions[0]
-    languages = {"source": direction.source, "target": direction.target}
+    language_pair = ServedModel(args.run, ModelOptions({}, {})).language_pairs[0]
+    languages = {"source": language_pair.source, "target": language_pair.target}
     (keep_loaded if args.minutes else compare)(args, sentences, languages)
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transformer_mt.data.quickstart import load_pairs
-from transformer_mt.decoding.sentence_splitting import restore_spaces, split_long_pieces, split_sentences
+from transformer_mt.decoding.sentence_splitting import restore_spaces, split_long_sentences, split_sentences
 
 # `|` marks the expected splits. Ambiguous places are not split: "4. Good." may be a list item.
 CASES = {
@@ -245,35 +245,35 @@ def characters(texts: Sequence[str]) -> list[int]:
 
 @given(TEXTS, st.integers(1, 20))
 def test_short_pieces_concatenate_to_the_text_and_fit(text: str, limit: int) -> None:
-    packed = split_long_pieces(split_sentences(text), characters, limit)
+    packed = split_long_sentences(split_sentences(text), characters, limit)
     assert "".join(packed) == text
     assert max(characters(packed)) <= limit
 
 
 def test_short_pieces_are_not_split() -> None:
     pieces = ["One, two, three. ", "Four."]
-    assert split_long_pieces(pieces, characters, 17) == pieces
+    assert split_long_sentences(pieces, characters, 17) == pieces
 
 
 def test_long_piece_is_split_at_clause_then_space_then_anywhere() -> None:
-    assert split_long_pieces(["the dog sleeps here, the cat does not"], characters, 25) == [
+    assert split_long_sentences(["the dog sleeps here, the cat does not"], characters, 25) == [
         "the dog sleeps here, ",
         "the cat does not",
     ]
-    assert split_long_pieces(["the dog and the cat sleep"], characters, 15) == ["the dog and ", "the cat sleep"]
-    assert split_long_pieces(["it is 1,000,000 km"], characters, 15) == ["it is ", "1,000,000 km"]
-    assert split_long_pieces(["abcdefgh"], characters, 4) == ["abcd", "efgh"]
-    assert split_long_pieces(["犬は寝ている、猫は寝ていない"], characters, 8) == ["犬は寝ている、", "猫は寝ていない"]
-    assert split_long_pieces(["犬は寝ている"], characters, 3) == ["犬は寝", "ている"]
+    assert split_long_sentences(["the dog and the cat sleep"], characters, 15) == ["the dog and ", "the cat sleep"]
+    assert split_long_sentences(["it is 1,000,000 km"], characters, 15) == ["it is ", "1,000,000 km"]
+    assert split_long_sentences(["abcdefgh"], characters, 4) == ["abcd", "efgh"]
+    assert split_long_sentences(["犬は寝ている、猫は寝ていない"], characters, 8) == ["犬は寝ている、", "猫は寝ていない"]
+    assert split_long_sentences(["犬は寝ている"], characters, 3) == ["犬は寝", "ている"]
 
 
 def test_combining_accent_stays_with_its_letter() -> None:
-    assert split_long_pieces(["abce\u0301\u0302gh"], characters, 6) == ["abce\u0301\u0302", "gh"]
+    assert split_long_sentences(["abce\u0301\u0302gh"], characters, 6) == ["abce\u0301\u0302", "gh"]
 
 
 @pytest.mark.parametrize("rubbish", ["e" + "\u0301" * 5000, "\U0001f469\u200d" * 2500])
 def test_endless_combining_characters_are_split(rubbish: str) -> None:
-    packed = split_long_pieces([rubbish], characters, 100)
+    packed = split_long_sentences([rubbish], characters, 100)
     assert "".join(packed) == rubbish
     assert all(25 < len(piece) <= 100 for piece in packed)
 

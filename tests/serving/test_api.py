@@ -233,7 +233,7 @@ def test_metrics_count_requests_without_text(client: TestClient) -> None:
     client.get("/secret-path")
     text = client.get("/metrics").text
     assert 'tmt_requests_total{method="POST",path="/translate",status="200"} 1.0' in text
-    assert 'tmt_source_characters_total{direction="en-de"} 7.0' in text
+    assert 'tmt_source_characters_total{language_pair="en-de"} 7.0' in text
     assert "secret" not in text
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from transformer_mt.errors import UserError
-from transformer_mt.serving.batching import BatchingWorker, DecodingOptions, Job
-from transformer_mt.serving.directions import Direction
+from transformer_mt.serving.batching import BatchingWorker, DecodingOptions, TranslationJob
+from transformer_mt.serving.language_pairs import LanguagePair
 
-EN_DE, EN_FR = (DecodingOptions(Direction("en", target)) for target in ("de", "fr"))
+EN_DE, EN_FR = (DecodingOptions(LanguagePair("en", target)) for target in ("de", "fr"))
 WAIT = 10
 
 
@@ -33,7 +33,7 @@ class Recorder:
         numbers: Sequence[int],
         is_cancelled: Callable[[int], bool],
     ) -> Any:
-        self.batches.append((options.direction.target, list(lines)))
+        self.batches.append((options.language_pair.target, list(lines)))
         self.has_started.set()
         assert self.gate.wait(WAIT)
         if "wrong" in lines:
@@ -50,12 +50,12 @@ def blocked_worker(recorder: Recorder, **options: Any) -> BatchingWorker:
     """Return a worker that translates a first job until the gate opens, so that later jobs meet in the queue."""
     worker = BatchingWorker(recorder, window=0, **options)
     recorder.gate.clear()
-    worker.submit(Job(EN_DE, ["first"]))
+    worker.submit(TranslationJob(EN_DE, ["first"]))
     assert recorder.has_started.wait(WAIT)
     return worker
 
 
-def finish(worker: BatchingWorker, recorder: Recorder, *jobs: Job) -> list[Any]:
+def finish(worker: BatchingWorker, recorder: Recorder, *jobs: TranslationJob) -> list[Any]:
     for job in jobs:
         worker.submit(job)
     recorder.gate.set()
@@ -65,14 +65,14 @@ def finish(worker: BatchingWorker, recorder: Recorder, *jobs: Job) -> list[Any]:
 
 def test_jobs_that_wait_are_translated_together_and_each_gets_its_own_lines(recorder: Recorder) -> None:
     worker = blocked_worker(recorder)
-    found = finish(worker, recorder, Job(EN_DE, ["a", "b"]), Job(EN_DE, ["c"]))
+    found = finish(worker, recorder, TranslationJob(EN_DE, ["a", "b"]), TranslationJob(EN_DE, ["c"]))
     assert recorder.batches[1:] == [("de", ["a", "c", "b"])]
     assert found == [["A 1", "B 2"], ["C 1"]]
 
 
 def test_a_job_waits_for_others_until_the_window_ends(recorder: Recorder) -> None:
     worker = BatchingWorker(recorder, window=5, max_lines=3)
-    jobs = [Job(EN_DE, [letter]) for letter in "abc"]
+    jobs = [TranslationJob(EN_DE, [letter]) for letter in "abc"]
     start = time.monotonic()
     for job in jobs:
         worker.submit(job)
@@ -84,26 +84,32 @@ def test_a_job_waits_for_others_until_the_window_ends(recorder: Recorder) -> Non
 
 def test_only_jobs_with_the_same_options_share_a_batch(recorder: Recorder) -> None:
     worker = blocked_worker(recorder)
-    finish(worker, recorder, Job(EN_DE, ["a"]), Job(EN_FR, ["b"]), Job(EN_DE, ["c"]))
+    finish(worker, recorder, TranslationJob(EN_DE, ["a"]), TranslationJob(EN_FR, ["b"]), TranslationJob(EN_DE, ["c"]))
     assert recorder.batches[1:] == [("de", ["a", "c"]), ("fr", ["b"])]
 
 
 def test_a_long_job_does_not_hold_up_a_short_one_or_other_options(recorder: Recorder) -> None:
     worker = blocked_worker(recorder, max_lines=4)
-    finish(worker, recorder, Job(EN_DE, [*"abcdefghij"]), Job(EN_DE, ["x"]), Job(EN_FR, ["y"]))
+    finish(
+        worker,
+        recorder,
+        TranslationJob(EN_DE, [*"abcdefghij"]),
+        TranslationJob(EN_DE, ["x"]),
+        TranslationJob(EN_FR, ["y"]),
+    )
     assert recorder.batches[1][1] == ["a", "x", "b", "c"]
     assert recorder.batches[2] == ("fr", ["y"])
 
 
 def test_a_batch_has_a_limit_of_characters(recorder: Recorder) -> None:
     worker = blocked_worker(recorder)
-    finish(worker, recorder, Job(EN_DE, ["a" * 7000, "b" * 7000, "c" * 20_000, "d"]))
+    finish(worker, recorder, TranslationJob(EN_DE, ["a" * 7000, "b" * 7000, "c" * 20_000, "d"]))
     assert [[line[0] for line in lines] for _, lines in recorder.batches[1:]] == [["a"], ["b"], ["c"], ["d"]]
 
 
 def test_a_job_that_fails_does_not_harm_the_others_of_its_batch(recorder: Recorder) -> None:
     worker = blocked_worker(recorder)
-    good, bad = Job(EN_DE, ["a"]), Job(EN_DE, ["wrong"])
+    good, bad = TranslationJob(EN_DE, ["a"]), TranslationJob(EN_DE, ["wrong"])
     worker.submit(bad)
     assert finish(worker, recorder, good) == [["A 1"]]
     with pytest.raises(UserError, match="a wrong line"):
@@ -112,15 +118,15 @@ def test_a_job_that_fails_does_not_harm_the_others_of_its_batch(recorder: Record
 
 def test_cancelled_jobs_are_not_translated(recorder: Recorder) -> None:
     worker = blocked_worker(recorder)
-    cancelled = Job(EN_DE, ["never"])
+    cancelled = TranslationJob(EN_DE, ["never"])
     worker.submit(cancelled)
     cancelled.cancel()
-    assert finish(worker, recorder, Job(EN_DE, ["a"])) == [["A 1"]]
+    assert finish(worker, recorder, TranslationJob(EN_DE, ["a"])) == [["A 1"]]
     assert recorder.batches[1:] == [("de", ["a"])]
 
 
 def test_stop_finishes_the_queue_and_refuses_new_jobs(recorder: Recorder) -> None:
     worker = blocked_worker(recorder)
-    assert finish(worker, recorder, Job(EN_DE, ["a"])) == [["A 1"]]
+    assert finish(worker, recorder, TranslationJob(EN_DE, ["a"])) == [["A 1"]]
     with pytest.raises(RuntimeError):
-        worker.submit(Job(EN_DE, ["late"]))
+        worker.submit(TranslationJob(EN_DE, ["late"]))

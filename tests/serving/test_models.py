@@ -13,7 +13,7 @@ from transformer_mt import Translator
 from transformer_mt.decoding.confidence import Calibration, ConfidenceRegression, HeldOutFigures
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.serving.directions import Direction, find_direction
+from transformer_mt.serving.language_pairs import LanguagePair, find_language_pair
 from transformer_mt.serving.models import ModelOptions, ServedModel, load_models
 
 OPTIONS = ModelOptions({"device": "cpu", "threads": 1}, {})
@@ -88,18 +88,18 @@ def test_an_exported_model_is_served_like_its_run(tiny_run: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("source", "target", "tag", "expected"),
     [
-        ("en", "de", None, Direction("en", "de", "2de")),
-        ("eng", "DEU", None, Direction("en", "de", "2de")),
-        ("en", "de", "formal", Direction("en", "de", "formal")),
-        ("en", "zh-Hant", None, Direction("en", "zh-Hant", "2zht")),
-        ("en", "zh", None, Direction("en", "zh-Hans", "2zhs")),
+        ("en", "de", None, LanguagePair("en", "de", "2de")),
+        ("eng", "DEU", None, LanguagePair("en", "de", "2de")),
+        ("en", "de", "formal", LanguagePair("en", "de", "formal")),
+        ("en", "zh-Hant", None, LanguagePair("en", "zh-Hant", "2zht")),
+        ("en", "zh", None, LanguagePair("en", "zh-Hans", "2zhs")),
         ("en", "fr", None, None),
         ("en", "de", "2fr", None),
     ],
 )
-def test_a_direction_is_found_by_its_languages_and_tag(
-    source: str, target: str, tag: str | None, expected: Direction | None
+def test_a_language_pair_is_found_by_its_languages_and_tag(
+    source: str, target: str, tag: str | None, expected: LanguagePair | None
 ) -> None:
     pairs = [("de", "2de"), ("de", "formal"), ("zh-Hans", "2zhs"), ("zh-Hant", "2zht")]
-    known = [Direction("en", language, tag) for language, tag in pairs]
-    assert find_direction(known, source, target, tag) == expected
+    known = [LanguagePair("en", language, tag) for language, tag in pairs]
+    assert find_language_pair(known, source, target, tag) == expected

@@ -24,7 +24,7 @@ def run(args: argparse.Namespace) -> None:
         raise
     from transformer_mt.decoding.text_translator import TruncatedSourceWarning, UnknownWordWarning
     from transformer_mt.serving.limits import ApiKeys, Limits
-    from transformer_mt.serving.models import ModelOptions, iterate_directions, load_models
+    from transformer_mt.serving.models import ModelOptions, iterate_language_pairs, load_models
     from transformer_mt.serving.service import TranslationService
 
     limits = Limits(args.max_characters, args.max_requests, args.timeout, args.max_connections)
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> None:
             max_batch_lines=args.batch_lines,
             log_text=args.log_text,
         )
-        for direction, model in iterate_directions(models):
-            log(f"{direction}: {model.path}, {model.loaded.version}")
+        for language_pair, model in iterate_language_pairs(models):
+            log(f"{language_pair}: {model.path}, {model.loaded.version}")
         app = make_app(service, args.cors or (), log_requests=args.log_requests)
         Server(app, service, listener, args.reload_every).run_until_stopped()

@@ -11,32 +11,32 @@ from transformer_mt.decoding.provenance import ModelProvenance
 from transformer_mt.decoding.text_translator import TextTranslator
 from transformer_mt.decoding.translation import Translation
 
-PIECE_STRIDE = 1 << 32  # above any line number, so that each piece of a line has its own number for sampling
+CHUNK_STRIDE = 1 << 32  # above any line number, so that each chunk of a line has its own number for sampling
 
 
 @dataclass(frozen=True)
 class TranslatedLine:
-    """The pieces of a line, with the n-best translations of each."""
+    """The chunks of a line, with the n-best translations of each."""
 
     splitter: ParagraphSplitter
-    pieces: list[str]
+    chunks: list[str]
     translations: list[list[Translation]]
 
     def join(self) -> list[Translation]:
         """Return the n-best translations of the line."""
-        return self.splitter.join(self.pieces, self.translations)
+        return self.splitter.join(self.chunks, self.translations)
 
 
 @dataclass(frozen=True)
 class ParagraphTranslator:
-    """Translates lines. A line that is longer than the training pairs is split into pieces."""
+    """Translates lines. A line that is longer than the training pairs is split into chunks."""
 
     translator: TextTranslator
     splitter: ParagraphSplitter
 
     @classmethod
     def make(cls, translator: TextTranslator, provenance: ModelProvenance, when: SplitWhen = "long") -> Self:
-        """Return a translator whose pieces are at most as long as the training pairs, and fit the model."""
+        """Return a translator whose chunks are at most as long as the training pairs, and fit the model."""
 
         def count_tokens(texts: Sequence[str]) -> list[int]:
             return [len(ids) for ids in translator.tokenizers.src.encode(texts)]
@@ -65,13 +65,13 @@ class ParagraphTranslator:
         for i, (line, prefix) in enumerate(zip(lines, prefixes, strict=True)):
             if prefix.strip():
                 pieces_of_line[i] = [line]  # not split, because the prefix cannot be split at the same places
-        positions = [(i, piece) for i, pieces in enumerate(pieces_of_line) for piece in range(len(pieces))]
+        positions = [(i, chunk) for i, chunks in enumerate(pieces_of_line) for chunk in range(len(chunks))]
         has_prefixes = any(prefix.strip() for prefix in prefixes)
         translations = iter(
             self.translator.n_best(
                 self.splitter.source_texts(pieces_of_line),
                 [prefixes[i] for i, _ in positions] if has_prefixes else None,
-                lines=[numbers[i] + piece * PIECE_STRIDE for i, piece in positions],
+                lines=[numbers[i] + chunk * CHUNK_STRIDE for i, chunk in positions],
                 alignments=alignments,
                 confidence=confidence,
                 on_batch=lambda done: on_lines(done * len(lines) // len(positions)),
@@ -79,5 +79,5 @@ class ParagraphTranslator:
             )
         )
         return [
-            TranslatedLine(self.splitter, pieces, [next(translations) for _ in pieces]) for pieces in pieces_of_line
+            TranslatedLine(self.splitter, chunks, [next(translations) for _ in chunks]) for chunks in pieces_of_line
         ]

@@ -7,7 +7,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from transformer_mt.decoding.alignment import WordAlignment
-from transformer_mt.decoding.sentence_splitting import CountTokens, restore_spaces, split_long_pieces, split_sentences
+from transformer_mt.decoding.sentence_splitting import (
+    CountTokens,
+    restore_spaces,
+    split_long_sentences,
+    split_sentences,
+)
 from transformer_mt.decoding.translation import Translation
 
 SplitWhen = Literal["long", "always", "never"]
@@ -15,52 +20,52 @@ SplitWhen = Literal["long", "always", "never"]
 
 @dataclass(frozen=True)
 class ParagraphSplitter:
-    """Splits lines into pieces that the model can translate, and joins the translations of the pieces."""
+    """Splits lines into chunks that the model can translate, and joins the translations of the chunks."""
 
     src_lang: str
     tgt_lang: str
     count_tokens: CountTokens
-    max_tokens: int  # of a piece
+    max_tokens: int  # of a chunk
     when: SplitWhen = "long"
 
     def split(self, lines: Sequence[str]) -> list[list[str]]:
-        """Return the pieces of each line. Their concatenation is the line."""
+        """Return the chunks of each line. Their concatenation is the line."""
         if self.when == "never":
             return [[line] for line in lines]
-        pieces: list[list[str]] = []
+        chunks: list[list[str]] = []
         for line, n_tokens in zip(lines, self.count_tokens(lines), strict=True):
             if self.when == "long" and n_tokens <= self.max_tokens:
-                pieces.append([line])
+                chunks.append([line])
             else:
                 sentences = split_sentences(line, self.src_lang)
-                pieces.append(split_long_pieces(sentences, self.count_tokens, self.max_tokens))
-        return pieces
+                chunks.append(split_long_sentences(sentences, self.count_tokens, self.max_tokens))
+        return chunks
 
     def source_texts(self, lines: Sequence[Sequence[str]]) -> list[str]:
-        """Return the pieces of all lines as inputs of the model: without the white space around them."""
-        return [piece.strip() if len(pieces) > 1 else piece for pieces in lines for piece in pieces]
+        """Return the chunks of all lines as inputs of the model: without the white space around them."""
+        return [chunk.strip() if len(chunks) > 1 else chunk for chunks in lines for chunk in chunks]
 
-    def join(self, pieces: Sequence[str], translations: Sequence[Sequence[Translation]]) -> list[Translation]:
-        """Return the n-best list of a line from those of its pieces.
+    def join(self, chunks: Sequence[str], translations: Sequence[Sequence[Translation]]) -> list[Translation]:
+        """Return the n-best list of a line from those of its chunks.
 
-        The k-th best of a line joins the k-th best of each piece, or its last if it has fewer.
+        The k-th best of a line joins the k-th best of each chunk, or its last if it has fewer.
         """
-        if len(pieces) == 1:
+        if len(chunks) == 1:
             return list(translations[0])
         ranks = range(max(map(len, translations)))
-        return [self._join(pieces, [n_best[min(rank, len(n_best) - 1)] for n_best in translations]) for rank in ranks]
+        return [self._join(chunks, [n_best[min(rank, len(n_best) - 1)] for n_best in translations]) for rank in ranks]
 
-    def _join(self, pieces: Sequence[str], parts: Sequence[Translation]) -> Translation:
-        """Return the translation of a line. Its confidence is the lowest of its pieces."""
+    def _join(self, chunks: Sequence[str], parts: Sequence[Translation]) -> Translation:
+        """Return the translation of a line. Its confidence is the lowest of its chunks."""
         confidences = [part.confidence for part in parts if part.confidence is not None]
-        texts = restore_spaces(pieces, [part.text for part in parts], self.tgt_lang)
+        texts = restore_spaces(chunks, [part.text for part in parts], self.tgt_lang)
         return Translation(
             text="".join(texts),
             score=sum(part.score for part in parts),
             tokens=[token for part in parts for token in part.tokens],
             token_scores=[score for part in parts for score in part.token_scores],
             finished=all(part.finished for part in parts),
-            alignment=join_alignments([part.alignment for part in parts], pieces, texts),
+            alignment=join_alignments([part.alignment for part in parts], chunks, texts),
             confidence=min(confidences, default=None),
         )
 

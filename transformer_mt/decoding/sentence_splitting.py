@@ -80,25 +80,25 @@ def split_sentences(text: str, language: str | None = None) -> list[str]:
     return [text[start:end] for start, end in pairwise([*starts, len(text)])]
 
 
-def restore_spaces(pieces: Sequence[str], translations: Sequence[str], language: str | None = None) -> list[str]:
-    """Prefix each translation with the white space that precedes its source piece.
+def restore_spaces(chunks: Sequence[str], translations: Sequence[str], language: str | None = None) -> list[str]:
+    """Prefix each translation with the white space that precedes its source chunk.
 
     Chinese and Japanese have no space between sentences. An empty translation adds none.
     """
     has_spaces = _rule_language(language) not in ("zh", "ja")
     texts: list[str] = []
-    for before, translation in zip(["", *pieces], translations, strict=False):
+    for before, translation in zip(["", *chunks], translations, strict=False):
         space = before[len(before.rstrip()) :].replace("\u3000", " ") or " "
         texts.append((space if has_spaces and translation and any(texts) else "") + translation)
     return texts
 
 
-def split_long_pieces(pieces: Sequence[str], count_tokens: CountTokens, max_tokens: int) -> list[str]:
-    """Return the pieces, with long ones halved repeatedly until each has at most `max_tokens` tokens."""
+def split_long_sentences(chunks: Sequence[str], count_tokens: CountTokens, max_tokens: int) -> list[str]:
+    """Return the chunks, with long ones halved repeatedly until each has at most `max_tokens` tokens."""
     short: list[str] = []
-    for piece, n_tokens in zip(pieces, count_tokens(pieces), strict=True):
-        fits = n_tokens <= max_tokens or len(piece) < 2
-        short += [piece] if fits else split_long_pieces(_halves(piece), count_tokens, max_tokens)
+    for chunk, n_tokens in zip(chunks, count_tokens(chunks), strict=True):
+        fits = n_tokens <= max_tokens or len(chunk) < 2
+        short += [chunk] if fits else split_long_sentences(_halves(chunk), count_tokens, max_tokens)
     return short
 
 

@@ -11,7 +11,7 @@ from transformer_mt.decoding.confidence import Calibration
 from transformer_mt.decoding.paragraph_translator import TranslatedLine
 from transformer_mt.decoding.sentence_splitting import restore_spaces
 from transformer_mt.decoding.translation import Translation
-from transformer_mt.serving.requests import Segment
+from transformer_mt.serving.requests import TranslatedSegment
 
 
 def split_lines(text: str) -> list[str]:
@@ -19,7 +19,7 @@ def split_lines(text: str) -> list[str]:
     return [line.removesuffix("\r") for line in text.split("\n")]
 
 
-def n_best_texts(lines: Sequence[TranslatedLine]) -> list[str]:
+def join_n_best(lines: Sequence[TranslatedLine]) -> list[str]:
     """Return the different translations of a text, the best first."""
     joined = [[translation.text for translation in line.join()] for line in lines]
     ranks = range(max(map(len, joined)))
@@ -34,29 +34,29 @@ def segments(
     *,
     alignment: bool,
     confidence: bool,
-) -> list[Segment]:
+) -> list[TranslatedSegment]:
     """Return the parts of a text that were translated at once, with details of the best translation."""
     calibrated = calibration if confidence else None
-    found: list[Segment] = []
+    found: list[TranslatedSegment] = []
     for number, line in enumerate(lines):
         best = [n_best[0] for n_best in line.translations]
-        targets = restore_spaces(line.pieces, [one.text for one in best], line.splitter.tgt_lang)
+        targets = restore_spaces(line.chunks, [one.text for one in best], line.splitter.tgt_lang)
         starts = ["\n" if number else "", *[""] * (len(targets) - 1)]
-        for piece, translation, start, target in zip(line.pieces, best, starts, targets, strict=True):
+        for chunk, translation, start, target in zip(line.chunks, best, starts, targets, strict=True):
             found.append(
-                Segment(
-                    source=piece,
+                TranslatedSegment(
+                    source=chunk,
                     target=start + target,
                     alignment=translation.alignment if alignment else None,
-                    confidence=calibrated and _confidence(calibrated, piece.strip(), translation),
-                    probability=_probability(translation.score_per_token) if confidence else None,
-                    words=word_confidences(tokenizer, translation) if confidence else None,
+                    confidence=calibrated and _compute_confidence(calibrated, chunk.strip(), translation),
+                    probability=_round_probability(translation.score_per_token) if confidence else None,
+                    words=compute_word_probabilities(tokenizer, translation) if confidence else None,
                 )
             )
     return found
 
 
-def word_confidences(tokenizer: Tokenizer, translation: Translation) -> list[float]:
+def compute_word_probabilities(tokenizer: Tokenizer, translation: Translation) -> list[float]:
     """Return the geometric mean of the token probabilities of each word, EOS left out."""
     ids = [tokenizer.backend.token_to_id(token) for token in translation.tokens]
     scores: list[list[float]] = [[] for _ in translation.text.split()]
@@ -68,14 +68,14 @@ def word_confidences(tokenizer: Tokenizer, translation: Translation) -> list[flo
     for word, score in pairs:
         if word < len(scores):
             scores[word].append(score)
-    return [_probability(sum(word) / max(1, len(word))) for word in scores]
+    return [_round_probability(sum(word) / max(1, len(word))) for word in scores]
 
 
-def _confidence(calibration: Calibration, source: str, translation: Translation) -> float:
+def _compute_confidence(calibration: Calibration, source: str, translation: Translation) -> float:
     """Return the probability that a translation is acceptable, with four decimals."""
     return round(calibration.regression.confidence(source, translation), 4)
 
 
-def _probability(log_probability: float) -> float:
+def _round_probability(log_probability: float) -> float:
     """Return a probability with four decimals; 0 if the model's output was NaN."""
     return 0.0 if math.isnan(log_probability) else round(min(1.0, math.exp(log_probability)), 4)

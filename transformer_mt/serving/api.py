@@ -21,7 +21,7 @@ from transformer_mt.serving.requests import (
     DetectRequest,
     ErrorAnswer,
     Language,
-    ServedDirection,
+    ServedLanguagePair,
     Status,
     StreamLine,
     TranslateAnswer,
@@ -90,7 +90,9 @@ class Api:
                 body_errors,
             ),
             Endpoint("GET", "/languages", self.languages, "List the languages", list[Language]),
-            Endpoint("GET", "/models", self.models, "List the language pairs and their models", list[ServedDirection]),
+            Endpoint(
+                "GET", "/models", self.models, "List the language pairs and their models", list[ServedLanguagePair]
+            ),
             Endpoint("GET", "/health", self.health, "Tell that the server runs", Status),
             Endpoint("GET", "/ready", self.ready, "Tell whether the server accepts requests", Status),
         )
@@ -99,14 +101,14 @@ class Api:
         """Translate the texts of a request."""
         self.service.check_stopping()
         wanted = await self._read(request, TranslateRequest)
-        self.service.check_key(wanted.api_key or header_key(request))
+        self.service.check_key(wanted.api_key or read_header_key(request))
         answer = await self.service.translate(wanted, partial(wait_until_disconnected, request))
         return JSONResponse(answer.model_dump(mode="json", by_alias=True, exclude_none=True))
 
     async def translate_lines(self, request: Request) -> Response:
         """Translate a stream of lines."""
         self.service.check_stopping()
-        self.service.check_key(header_key(request))
+        self.service.check_key(read_header_key(request))
         content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         formats = {each.value: each for each in StreamFormat}
         if content_type not in formats:
@@ -114,14 +116,14 @@ class Api:
         parameters = request.query_params
         if not ("source" in parameters and "target" in parameters):
             raise ApiError(400, "pass source and target in the query: /translate_lines?source=en&target=de")
-        route = self.service.find_route(parameters["source"], parameters["target"], parameters.get("tag"))
-        return LineStream(self.service, route, formats[content_type], request)
+        target = self.service.find_target(parameters["source"], parameters["target"], parameters.get("tag"))
+        return LineStream(self.service, target, formats[content_type], request)
 
     async def detect(self, request: Request) -> Response:
         """Detect the language of a text."""
         self.service.check_stopping()
         wanted = await self._read(request, DetectRequest)
-        self.service.check_key(wanted.api_key or header_key(request))
+        self.service.check_key(wanted.api_key or read_header_key(request))
         texts = [wanted.q] if isinstance(wanted.q, str) else wanted.q
         check_text(texts, self.service.limits)
         return _json(list[DetectedLanguage], await asyncio.to_thread(self.service.detect, "\n".join(texts)))
@@ -132,7 +134,7 @@ class Api:
 
     async def models(self, _: Request) -> Response:
         """List the language pairs."""
-        return _json(list[ServedDirection], self.service.directions())
+        return _json(list[ServedLanguagePair], self.service.language_pairs())
 
     async def health(self, _: Request) -> Response:
         """Answer while the process runs."""
@@ -161,7 +163,7 @@ def error_response(error: ApiError) -> Response:
     return JSONResponse(ErrorAnswer(error=error.message).model_dump(), error.status, error.headers)
 
 
-def header_key(request: Request) -> str | None:
+def read_header_key(request: Request) -> str | None:
     """Return the API key of the header `Authorization: Bearer KEY` or `X-API-Key: KEY`."""
     kind, _, key = request.headers.get("authorization", "").partition(" ")
     return key.strip() if kind.lower() == "bearer" else request.headers.get("x-api-key")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from transformer_mt.decoding.paragraph_translator import TranslatedLine
-from transformer_mt.serving.directions import Direction
+from transformer_mt.serving.language_pairs import LanguagePair
 from transformer_mt.system.logging import log
 
 MAX_BATCH_CHARACTERS = 8000  # source characters of a batch; a longer line is a batch of its own
@@ -21,7 +21,7 @@ MAX_BATCH_CHARACTERS = 8000  # source characters of a batch; a longer line is a 
 class DecodingOptions(NamedTuple):
     """Options that all lines of a batch share."""
 
-    direction: Direction
+    language_pair: LanguagePair
     n_best: int = 1
     alignments: bool = False
 
@@ -42,7 +42,7 @@ class TranslateLines(Protocol):
 
 
 @dataclass(eq=False)
-class Job:
+class TranslationJob:
     """The lines of one request, and their translations."""
 
     options: DecodingOptions
@@ -68,10 +68,10 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Part:
+class BatchLine:
     """One line of a batch: line `index` of a job."""
 
-    job: Job
+    job: TranslationJob
     index: int
 
     @property
@@ -109,13 +109,13 @@ class BatchingWorker:
     ) -> None:
         """Start the thread. A job waits up to `window` seconds for others. `observe` is called after each batch."""
         self._translate, self._window, self._max_lines, self._observe = translate, window, max_lines, observe
-        self._waiting: deque[Job] = deque()
+        self._waiting: deque[TranslationJob] = deque()
         self._changed = threading.Condition()
         self._is_stopped = False
         self._thread = threading.Thread(target=self._run, name="tmt-batching", daemon=True)
         self._thread.start()
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: TranslationJob) -> None:
         """Add a job to the queue. Raises `RuntimeError` if the worker has stopped."""
         with self._changed:
             if self._is_stopped:
@@ -137,7 +137,7 @@ class BatchingWorker:
             n_requests = len({id(part.job) for part in batch})
             self._observe(BatchStatistics(len(batch), n_requests, time.monotonic() - start))
 
-    def _next_batch(self) -> list[Part]:
+    def _next_batch(self) -> list[BatchLine]:
         """Wait for lines, and return the next batch; empty after the last one."""
         with self._changed:
             while True:
@@ -153,10 +153,10 @@ class BatchingWorker:
                     return self._take()
                 self._changed.wait(remaining)
 
-    def _take(self) -> list[Part]:
+    def _take(self) -> list[BatchLine]:
         """Take lines of the jobs that have the options of the first job, one of each job in turn."""
         jobs = [job for job in self._waiting if job.options == self._waiting[0].options]
-        batch: list[Part] = []
+        batch: list[BatchLine] = []
         room = MAX_BATCH_CHARACTERS
         while jobs:
             for job in jobs:
@@ -164,7 +164,7 @@ class BatchingWorker:
                 if batch and (len(line) > room or len(batch) == self._max_lines):
                     room = -math.inf  # the batch is full
                     break
-                batch.append(Part(job, job.n_taken))
+                batch.append(BatchLine(job, job.n_taken))
                 job.n_taken += 1
                 room -= len(line)
             jobs = [job for job in jobs if job.has_lines] if room > 0 else []
@@ -173,7 +173,7 @@ class BatchingWorker:
         self._waiting = deque([*others, *(job for job in self._waiting if id(job) in taken)])
         return batch
 
-    def _process(self, batch: list[Part]) -> None:
+    def _process(self, batch: list[BatchLine]) -> None:
         """Translate a batch. If it fails, translate each job alone, so that one cannot make others fail."""
         try:
             found = self._translate(

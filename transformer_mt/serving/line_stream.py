@@ -11,11 +11,11 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from transformer_mt.serving.batching import DecodingOptions, Job
+from transformer_mt.serving.batching import DecodingOptions, TranslationJob
 from transformer_mt.serving.bodies import describe_problem
 from transformer_mt.serving.limits import BYTES_PER_CHARACTER, ApiError
 from transformer_mt.serving.requests import StreamLine, TranslatedStreamLine
-from transformer_mt.serving.service import Route, TranslationService, check_text
+from transformer_mt.serving.service import ServingTarget, TranslationService, check_text
 from transformer_mt.system.logging import log
 
 MAX_LINES = 64  # lines that are translated together
@@ -36,10 +36,10 @@ class LineStream(Response):
     """
 
     def __init__(
-        self, service: TranslationService, route: Route, stream_format: StreamFormat, request: Request
+        self, service: TranslationService, target: ServingTarget, stream_format: StreamFormat, request: Request
     ) -> None:
         super().__init__(media_type=stream_format.value)
-        self._service, self._route, self._format, self._request = service, route, stream_format, request
+        self._service, self._target, self._format, self._request = service, target, stream_format, request
         del self.headers["content-length"]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -94,8 +94,8 @@ class LineStream(Response):
         """Return the output lines of input lines."""
         texts = [self._parse(line) for line in lines]
         chosen = [text for text in texts if isinstance(text, str)]
-        jobs = [Job(DecodingOptions(self._route.direction), [text]) for text in chosen]
-        found = await self._service.run(jobs, [self._route] * len(jobs)) if jobs else []
+        jobs = [TranslationJob(DecodingOptions(self._target.language_pair), [text]) for text in chosen]
+        found = await self._service.run(jobs, [self._target] * len(jobs)) if jobs else []
         translations = iter([one.join()[0].text for one, *_ in found])
         if self._format is StreamFormat.TEXT:
             return "".join(f"{next(translations)}\n" for _ in texts).encode()

@@ -23,7 +23,9 @@ class Metrics:
             "tmt_request_seconds", "Time of a request", ["path"], buckets=SECONDS, registry=registry
         )
         self.in_flight = Gauge("tmt_requests_in_flight", "Translations that run or wait", registry=registry)
-        self.characters = Counter("tmt_source_characters", "Characters translated", ["direction"], registry=registry)
+        self.characters = Counter(
+            "tmt_source_characters", "Characters translated", ["language_pair"], registry=registry
+        )
         self.cancelled = Counter("tmt_cancelled", "Translations given up", ["reason"], registry=registry)
         self.batch_lines = Histogram("tmt_batch_lines", "Lines of a batch", buckets=LINES, registry=registry)
         self.batch_requests = Histogram("tmt_batch_requests", "Texts of a batch", buckets=LINES, registry=registry)

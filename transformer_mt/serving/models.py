@@ -20,7 +20,7 @@ from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import EXPORT, RunFolder
 from transformer_mt.runs.manifest import CorruptFileError
 from transformer_mt.serving.batching import DecodingOptions
-from transformer_mt.serving.directions import Direction
+from transformer_mt.serving.language_pairs import LanguagePair
 from transformer_mt.system.logging import log
 
 
@@ -37,14 +37,14 @@ class ModelOptions:
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """One checkpoint in memory, with a translator for each of its directions."""
+    """One checkpoint in memory, with a translator for each of its language pairs."""
 
     version: str
     """Checkpoint with the checksum of its weights."""
-    translators: Mapping[Direction, ParagraphTranslator]
+    translators: Mapping[LanguagePair, ParagraphTranslator]
     has_alignments: bool
-    calibrations: Mapping[Direction, Calibration]
-    """Calibrations of confidences, of the directions that have one."""
+    calibrations: Mapping[LanguagePair, Calibration]
+    """Calibrations of confidences, of the language pairs that have one."""
 
     @property
     def max_alternatives(self) -> int:
@@ -65,7 +65,7 @@ class LoadedModel:
         is_cancelled: Callable[[int], bool],
     ) -> list[TranslatedLine]:
         """Translate a batch of lines, each with up to `n_best` translations."""
-        paragraphs = self.translators[options.direction]
+        paragraphs = self.translators[options.language_pair]
         if options.n_best != paragraphs.translator.config.n_best:
             paragraphs = replace(paragraphs, translator=paragraphs.translator.with_options({"n_best": options.n_best}))
         return paragraphs.translate(lines, prefixes, numbers, alignments=options.alignments, is_cancelled=is_cancelled)
@@ -82,7 +82,7 @@ class ServedModel:
         self.loaded = _load(path, options)
 
     @property
-    def directions(self) -> tuple[Direction, ...]:
+    def language_pairs(self) -> tuple[LanguagePair, ...]:
         """The language pairs of the model."""
         return tuple(self.loaded.translators)
 
@@ -134,16 +134,16 @@ class ServedModel:
 def load_models(paths: Sequence[Path], options: ModelOptions) -> list[ServedModel]:
     """Load the models of several folders. Raises `UserError` if two have the same language pair and tag."""
     models: list[ServedModel] = []
-    owners: dict[Direction, Path] = {}
+    owners: dict[LanguagePair, Path] = {}
     for path in paths:
         model = ServedModel(path, options)
-        for direction in model.directions:
-            if direction in owners:
+        for pair in model.language_pairs:
+            if pair in owners:
                 raise UserError(
-                    f"{path}: translates {direction}, as {owners[direction]} does; leave out one of them, or select a "
+                    f"{path}: translates {pair}, as {owners[pair]} does; leave out one of them, or select a "
                     "tag with --tag"
                 )
-            owners[direction] = path
+            owners[pair] = path
         models.append(model)
     return models
 
@@ -155,9 +155,9 @@ def _load(path: Path, options: ModelOptions) -> LoadedModel:
     data = translator.members[0].data
     tag = translator.config.tag
     tags = [tag] if tag is not None else [*([] if data.needs_tag else [None]), *data.tags]
-    directions = [Direction(*data.languages_of(tag), tag) for tag in tags]
+    language_pairs = [LanguagePair(*data.languages_of(tag), tag) for tag in tags]
     provenance = ModelProvenance.of_translator(translator)
-    return _loaded_model(translator, provenance, directions, options, has_alignments=True)
+    return _loaded_model(translator, provenance, language_pairs, options, has_alignments=True)
 
 
 def _load_ctranslate2(path: Path, options: ModelOptions) -> LoadedModel:
@@ -173,36 +173,36 @@ def _load_ctranslate2(path: Path, options: ModelOptions) -> LoadedModel:
         raise UserError(
             f"{path}: does not record the languages of its tags; choose one with --tag, or serve the run itself"
         )
-    directions = [Direction(provenance.src_lang, provenance.tgt_lang, tag)]
-    return _loaded_model(translator, provenance, directions, options, has_alignments=False)
+    language_pairs = [LanguagePair(provenance.src_lang, provenance.tgt_lang, tag)]
+    return _loaded_model(translator, provenance, language_pairs, options, has_alignments=False)
 
 
 def _loaded_model(
     translator: TextTranslator,
     provenance: ModelProvenance,
-    directions: Sequence[Direction],
+    language_pairs: Sequence[LanguagePair],
     options: ModelOptions,
     *,
     has_alignments: bool,
 ) -> LoadedModel:
-    def make(direction: Direction) -> ParagraphTranslator:
+    def make(pair: LanguagePair) -> ParagraphTranslator:
         return ParagraphTranslator.make(
-            translator.with_options({"tag": direction.tag}),
-            replace(provenance, src_lang=direction.source, tgt_lang=direction.target),
+            translator.with_options({"tag": pair.tag}),
+            replace(provenance, src_lang=pair.source, tgt_lang=pair.target),
             options.split_sentences,
         )
 
     version = f"checkpoint {provenance.identity['checkpoint']}"
-    translators = {direction: make(direction) for direction in directions}
-    calibrations: dict[Direction, Calibration] = {}
-    for direction, paragraphs in translators.items():
+    translators = {pair: make(pair) for pair in language_pairs}
+    calibrations: dict[LanguagePair, Calibration] = {}
+    for pair, paragraphs in translators.items():
         with suppress(UserError):  # there is none, or it belongs to other weights or options
-            calibrations[direction] = paragraphs.translator.load_calibration()
+            calibrations[pair] = paragraphs.translator.load_calibration()
     return LoadedModel(version, translators, has_alignments, calibrations)
 
 
-def iterate_directions(models: Sequence[ServedModel]) -> Iterator[tuple[Direction, ServedModel]]:
-    """Yield each direction with its model."""
+def iterate_language_pairs(models: Sequence[ServedModel]) -> Iterator[tuple[LanguagePair, ServedModel]]:
+    """Yield each language pair with its model."""
     for model in models:
-        for direction in model.directions:
-            yield direction, model
+        for pair in model.language_pairs:
+            yield pair, model

@@ -31,7 +31,7 @@ class Page:
 
     async def show(self, _: Request) -> Response:
         """Return the empty page."""
-        first = self.service.directions()[0]
+        first = self.service.language_pairs()[0]
         return self._render(source=first.source, target=first.target)
 
     async def translate(self, request: Request) -> Response:

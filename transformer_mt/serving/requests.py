@@ -55,7 +55,7 @@ class DetectedLanguage(ApiModel):
     confidence: float = Field(description="probability in per cent", ge=0, le=100)
 
 
-class Segment(ApiModel):
+class TranslatedSegment(ApiModel):
     """A part of a text that was translated at once. The targets of all segments together are the translation."""
 
     source: str
@@ -78,7 +78,7 @@ class TranslateAnswer(ApiModel):
     detected_language: DetectedLanguage | list[DetectedLanguage] | None = Field(
         default=None, alias="detectedLanguage", description="if the source is auto"
     )
-    segments: list[Segment] | list[list[Segment]] | None = Field(
+    segments: list[TranslatedSegment] | list[list[TranslatedSegment]] | None = Field(
         default=None, description="if alignment or confidence is requested"
     )
 
@@ -91,7 +91,7 @@ class Language(ApiModel):
     targets: list[str]
 
 
-class ServedDirection(ApiModel):
+class ServedLanguagePair(ApiModel):
     """A language pair that the server translates."""
 
     source: str

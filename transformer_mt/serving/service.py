@@ -11,18 +11,18 @@ from transformer_mt.data.language_names import language_name
 from transformer_mt.data.languages import primary_language
 from transformer_mt.decoding.paragraph_translator import TranslatedLine
 from transformer_mt.errors import UserError
-from transformer_mt.serving.answers import n_best_texts, segments, split_lines
-from transformer_mt.serving.batching import BatchingWorker, DecodingOptions, Job
-from transformer_mt.serving.directions import Direction, find_direction, is_same_language
+from transformer_mt.serving.answers import join_n_best, segments, split_lines
+from transformer_mt.serving.batching import BatchingWorker, DecodingOptions, TranslationJob
+from transformer_mt.serving.language_pairs import LanguagePair, find_language_pair, is_same_language
 from transformer_mt.serving.limits import ApiError, ApiKeys, Limits, RequestCounter
 from transformer_mt.serving.metrics import Metrics
-from transformer_mt.serving.models import ServedModel, iterate_directions
+from transformer_mt.serving.models import ServedModel, iterate_language_pairs
 from transformer_mt.serving.requests import (
     DetectedLanguage,
     Language,
-    Segment,
-    ServedDirection,
+    ServedLanguagePair,
     TranslateAnswer,
+    TranslatedSegment,
     TranslateRequest,
 )
 from transformer_mt.system.logging import log
@@ -31,10 +31,10 @@ Wait = Callable[[], Awaitable[None]]
 DETECTED_CHARACTERS = 2000  # of a text, for the detection of its language
 
 
-class Route(NamedTuple):
-    """The direction of a text, with the model and the thread that translate it."""
+class ServingTarget(NamedTuple):
+    """The language pair of a text, with the model and the thread that translate it."""
 
-    direction: Direction
+    language_pair: LanguagePair
     model: ServedModel
     worker: BatchingWorker
 
@@ -58,14 +58,14 @@ class TranslationService:
         self.metrics.in_flight.set_function(lambda: self.counter.count)
         self.is_stopping = False
         self.models = models
-        self._routes: dict[Direction, Route] = {}
+        self._targets: dict[LanguagePair, ServingTarget] = {}
         self._workers: list[BatchingWorker] = []
         for model in models:
             worker = BatchingWorker(
                 model.translate, window=window, max_lines=max_batch_lines, observe=self.metrics.observe_batch
             )
             self._workers.append(worker)
-            self._routes |= {direction: Route(direction, model, worker) for direction in model.directions}
+            self._targets |= {pair: ServingTarget(pair, model, worker) for pair in model.language_pairs}
 
     def close(self) -> None:
         """End the worker threads, after they have finished all jobs."""
@@ -93,26 +93,26 @@ class TranslationService:
     def languages(self) -> list[Language]:
         """Return the source languages, in the order of the models."""
         targets: dict[str, list[str]] = {}
-        for direction in self._routes:
-            known = targets.setdefault(direction.source, [])
-            if direction.target not in known:
-                known.append(direction.target)
+        for pair in self._targets:
+            known = targets.setdefault(pair.source, [])
+            if pair.target not in known:
+                known.append(pair.target)
         return [Language(code=code, name=language_name(code), targets=known) for code, known in targets.items()]
 
-    def directions(self) -> list[ServedDirection]:
+    def language_pairs(self) -> list[ServedLanguagePair]:
         """Return the language pairs with their models."""
         return [
-            ServedDirection(
-                source=direction.source,
-                target=direction.target,
-                tag=direction.tag,
+            ServedLanguagePair(
+                source=pair.source,
+                target=pair.target,
+                tag=pair.tag,
                 model=model.path.resolve().name,
                 version=model.loaded.version,
                 alignments=model.loaded.has_alignments,
-                calibrated=direction in model.loaded.calibrations,
+                calibrated=pair in model.loaded.calibrations,
                 maxAlternatives=model.loaded.max_alternatives,
             )
-            for direction, model in iterate_directions(self.models)
+            for pair, model in iterate_language_pairs(self.models)
         ]
 
     def detect(self, text: str) -> list[DetectedLanguage]:
@@ -123,7 +123,7 @@ class TranslationService:
 
     def detect_source(self, text: str, target: str) -> DetectedLanguage:
         """Return the most likely language of a text among those that a model translates to `target`."""
-        known = [one.source for one in self._routes if is_same_language(target, one.target)]
+        known = [one.source for one in self._targets if is_same_language(target, one.target)]
         if not known:
             raise ApiError(400, f"target: no model translates to {_shown(target)}; see /languages")
         ranking = dict(LanguageDetector.load().rank(text[:DETECTED_CHARACTERS]))
@@ -131,14 +131,13 @@ class TranslationService:
         probability = ranking.get(primary_language(best), 0.0)
         return DetectedLanguage(language=best, confidence=round(100 * min(1.0, probability), 1))
 
-    def find_route(self, source: str, target: str, tag: str | None = None) -> Route:
-        """Return the route of a language pair. Raises `ApiError` if there is none."""
-        direction = find_direction(self._routes, source, target, tag)
-        if direction is None:
+    def find_target(self, source: str, target: str, tag: str | None = None) -> ServingTarget:
+        """Return what translates a language pair. Raises `ApiError` if nothing does."""
+        pair = find_language_pair(self._targets, source, target, tag)
+        if pair is None:
             with_tag = "" if tag is None else f" with tag {_shown(tag)}"
-            pair = f"{_shown(source)} to {_shown(target)}"
-            raise ApiError(400, f"no model translates {pair}{with_tag}; see /languages")
-        return self._routes[direction]
+            raise ApiError(400, f"no model translates {_shown(source)} to {_shown(target)}{with_tag}; see /languages")
+        return self._targets[pair]
 
     # --- translation --------------------------------------------------------------------------------------------------
 
@@ -152,22 +151,25 @@ class TranslationService:
                 found = (asyncio.to_thread(self.detect_source, text, request.target) for text in texts)
                 detected = await asyncio.gather(*found)
             sources = [request.source] * len(texts) if detected is None else [one.language for one in detected]
-            routes = [self.find_route(source, request.target, request.tag) for source in sources]
-            self._check_options(request, texts, routes)
-            jobs = [self._make_job(text, route, request) for text, route in zip(texts, routes, strict=True)]
-            lines = await self.run(jobs, routes, wait_until_disconnected)
-        answer = self._make_answer(request, lines, routes, detected)
+            targets = [self.find_target(source, request.target, request.tag) for source in sources]
+            self._check_options(request, texts, targets)
+            jobs = [self._make_job(text, target, request) for text, target in zip(texts, targets, strict=True)]
+            lines = await self.run(jobs, targets, wait_until_disconnected)
+        answer = self._make_answer(request, lines, targets, detected)
         if self.log_text:
             log(f"tmt: {request.source}-{request.target}: {request.q!r} -> {answer.translated_text!r}")
         return answer
 
     async def run(
-        self, jobs: Sequence[Job], routes: Sequence[Route], wait_until_disconnected: Wait | None = None
+        self,
+        jobs: Sequence[TranslationJob],
+        targets: Sequence[ServingTarget],
+        wait_until_disconnected: Wait | None = None,
     ) -> list[list[TranslatedLine]]:
         """Run jobs within the time limit. Raises `ApiError` if that fails, and then stops their search."""
-        for job, route in zip(jobs, routes, strict=True):
-            self.metrics.characters.labels(str(route.direction)).inc(sum(map(len, job.lines)))
-            route.worker.submit(job)
+        for job, target in zip(jobs, targets, strict=True):
+            self.metrics.characters.labels(str(target.language_pair)).inc(sum(map(len, job.lines)))
+            target.worker.submit(job)
         results = asyncio.ensure_future(_results_of(jobs))
         gone = None if wait_until_disconnected is None else asyncio.ensure_future(wait_until_disconnected())
         waited = [results] if gone is None else [results, gone]
@@ -197,35 +199,35 @@ class TranslationService:
         check_text([request.prefix], self.limits)
 
     @staticmethod
-    def _check_options(request: TranslateRequest, texts: Sequence[str], routes: Sequence[Route]) -> None:
-        if request.alignment and not all(route.model.loaded.has_alignments for route in routes):
+    def _check_options(request: TranslateRequest, texts: Sequence[str], targets: Sequence[ServingTarget]) -> None:
+        if request.alignment and not all(target.model.loaded.has_alignments for target in targets):
             raise ApiError(400, "alignment: a CTranslate2 model has none; serve the run itself")
         if request.prefix.strip():
-            splitter = routes[0].model.loaded.translators[routes[0].direction].splitter
+            splitter = targets[0].model.loaded.translators[targets[0].language_pair].splitter
             if splitter.count_tokens(texts)[0] > splitter.max_tokens:
                 raise ApiError(400, "prefix: the text is too long to be translated at once; send one sentence")
 
     @staticmethod
-    def _make_job(text: str, route: Route, request: TranslateRequest) -> Job:
-        n_best = 1 + min(request.alternatives, route.model.loaded.max_alternatives)
-        options = DecodingOptions(route.direction, n_best, request.alignment)
-        return Job(options, split_lines(text.strip("\n") if request.prefix else text), request.prefix)
+    def _make_job(text: str, target: ServingTarget, request: TranslateRequest) -> TranslationJob:
+        n_best = 1 + min(request.alternatives, target.model.loaded.max_alternatives)
+        options = DecodingOptions(target.language_pair, n_best, request.alignment)
+        return TranslationJob(options, split_lines(text.strip("\n") if request.prefix else text), request.prefix)
 
     @staticmethod
     def _make_answer(
         request: TranslateRequest,
         lines: Sequence[Sequence[TranslatedLine]],
-        routes: Sequence[Route],
+        targets: Sequence[ServingTarget],
         detected: list[DetectedLanguage] | None,
     ) -> TranslateAnswer:
-        texts = [n_best_texts(each) for each in lines]
+        texts = [join_n_best(each) for each in lines]
         best, others = [n_best[0] for n_best in texts], [n_best[1:] for n_best in texts]
-        parts: list[list[Segment]] = []
+        parts: list[list[TranslatedSegment]] = []
         if request.alignment or request.confidence:
-            for each, route in zip(lines, routes, strict=True):
-                loaded = route.model.loaded
-                tokenizer = loaded.translators[route.direction].translator.tokenizers.tgt
-                calibration = loaded.calibrations.get(route.direction)
+            for each, target in zip(lines, targets, strict=True):
+                loaded = target.model.loaded
+                tokenizer = loaded.translators[target.language_pair].translator.tokenizers.tgt
+                calibration = loaded.calibrations.get(target.language_pair)
                 parts.append(
                     segments(each, tokenizer, calibration, alignment=request.alignment, confidence=request.confidence)
                 )
@@ -238,7 +240,7 @@ class TranslationService:
         )
 
 
-async def _results_of(jobs: Sequence[Job]) -> list[list[TranslatedLine]]:
+async def _results_of(jobs: Sequence[TranslationJob]) -> list[list[TranslatedLine]]:
     return await asyncio.gather(*(asyncio.wrap_future(job.future) for job in jobs))
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from transformer_mt.data.languages import primary_language
 
 
-class Direction(NamedTuple):
+class LanguagePair(NamedTuple):
     """A language pair, with the tag that selects it in a model of several languages."""
 
     source: str
@@ -26,13 +26,13 @@ def is_same_language(code: str, other: str) -> bool:
     return first == second or (primary_language(code) == primary_language(other) and "-" not in min(first, second))
 
 
-def find_direction(
-    directions: Iterable[Direction], source: str, target: str, tag: str | None = None
-) -> Direction | None:
-    """Return the first direction that fits, or None. An exact code comes before another code of the language."""
+def find_language_pair(
+    language_pairs: Iterable[LanguagePair], source: str, target: str, tag: str | None = None
+) -> LanguagePair | None:
+    """Return the first pair that fits, or None. An exact code comes before another code of the language."""
     fitting = [
         one
-        for one in directions
+        for one in language_pairs
         if is_same_language(source, one.source)
         and is_same_language(target, one.target)
         and (tag is None or tag == one.tag)
