@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from helpers import Tmt, assert_succeeded
 from starlette.testclient import TestClient
 
 from transformer_mt.serving.app import make_app
@@ -46,3 +48,22 @@ def make_client(tiny_model: ServedModel) -> Iterator[MakeClient]:
 @pytest.fixture
 def client(make_client: MakeClient) -> TestClient:
     return make_client()
+
+
+@pytest.fixture(scope="module")
+def tagged_run(tiny: Path, tmp_path_factory: pytest.TempPathFactory, tmt: Tmt) -> Path:
+    """A run that translates in both directions, selected by the tags 2de and 2en. To be read, never written."""
+    folder = tmp_path_factory.mktemp("tagged")
+    config = yaml.safe_load((tiny / "tiny.yaml").read_text(encoding="utf-8"))
+    files = {part: {side: str(tiny / f"{part}.{side}") for side in ("en", "de")} for part in ("train", "valid")}
+    sources: dict[str, list[dict[str, Any]]] = {}
+    for part, texts in files.items():
+        sources[part] = [
+            {"name": "de", "src": texts["en"], "tgt": texts["de"], "tag": "2de"},
+            {"name": "en", "src": texts["de"], "tgt": texts["en"], "tag": "2en", "src_lang": "de", "tgt_lang": "en"},
+        ]
+    config["data"] |= {"train": sources["train"], "validation": sources["valid"], "cache_dir": str(folder / "cache")}
+    del config["data"]["test"]
+    (folder / "tagged.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    assert_succeeded(tmt("train", "--config", folder / "tagged.yaml", f"runs_dir={folder}", "name=run"))
+    return folder / "run"

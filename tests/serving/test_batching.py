@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from transformer_mt.errors import UserError
-from transformer_mt.serving.batching import BatchingWorker, DecodingOptions, TranslationJob
+from transformer_mt.serving.batching import BatchingWorker, BatchLine, DecodingOptions, TranslationJob
 from transformer_mt.serving.language_pairs import LanguagePair
 
 EN_DE, EN_FR = (DecodingOptions(LanguagePair("en", target)) for target in ("de", "fr"))
@@ -25,20 +25,14 @@ class Recorder:
         self.gate, self.has_started = threading.Event(), threading.Event()
         self.gate.set()
 
-    def __call__(
-        self,
-        options: DecodingOptions,
-        lines: Sequence[str],
-        prefixes: Sequence[str],
-        numbers: Sequence[int],
-        is_cancelled: Callable[[int], bool],
-    ) -> Any:
-        self.batches.append((options.language_pair.target, list(lines)))
+    def __call__(self, options: DecodingOptions, lines: Sequence[BatchLine]) -> Any:
+        texts = [line.text for line in lines]
+        self.batches.append((options.language_pair.target, texts))
         self.has_started.set()
         assert self.gate.wait(WAIT)
-        if "wrong" in lines:
+        if "wrong" in texts:
             raise UserError("a wrong line")
-        return [f"{line.upper()} {number}" for line, number in zip(lines, numbers, strict=True)]
+        return [f"{line.text.upper()} {line.number}" for line in lines]
 
 
 @pytest.fixture
@@ -65,9 +59,9 @@ def finish(worker: BatchingWorker, recorder: Recorder, *jobs: TranslationJob) ->
 
 def test_jobs_that_wait_are_translated_together_and_each_gets_its_own_lines(recorder: Recorder) -> None:
     worker = blocked_worker(recorder)
-    found = finish(worker, recorder, TranslationJob(EN_DE, ["a", "b"]), TranslationJob(EN_DE, ["c"]))
+    results = finish(worker, recorder, TranslationJob(EN_DE, ["a", "b"]), TranslationJob(EN_DE, ["c"]))
     assert recorder.batches[1:] == [("de", ["a", "c", "b"])]
-    assert found == [["A 1", "B 2"], ["C 1"]]
+    assert results == [["A 1", "B 2"], ["C 1"]]
 
 
 def test_a_job_waits_for_others_until_the_window_ends(recorder: Recorder) -> None:

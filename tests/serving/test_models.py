@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers import Tmt, assert_succeeded
 from starlette.testclient import TestClient
 
 from transformer_mt import Translator
 from transformer_mt.decoding.confidence import Calibration, ConfidenceRegression, HeldOutFigures
+from transformer_mt.decoding.sentence_splitting import split_sentences
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import RunFolder
-from transformer_mt.serving.language_pairs import LanguagePair, find_language_pair
+from transformer_mt.serving.language_pairs import LanguagePair, find_language_pair, is_same_language
 from transformer_mt.serving.models import ModelOptions, ServedModel, load_models
 
 OPTIONS = ModelOptions({"device": "cpu", "threads": 1}, {})
@@ -50,6 +52,25 @@ def test_a_damaged_checkpoint_leaves_the_old_one_in_place(
     assert client.post("/translate", json=ONE).json() == expected
 
 
+def test_the_same_problem_of_a_reload_is_logged_once(run_copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = ServedModel(run_copy, OPTIONS)
+    file = RunFolder(run_copy).find_checkpoint("best").path / "checkpoint.json"
+    content = file.read_text(encoding="utf-8")
+    for damaged, n_logged in (("{", 1), ("{", 0), (content, 0), ("{", 1)):
+        file.write_text(damaged, encoding="utf-8")
+        assert not model.reload()
+        assert capsys.readouterr().err.count("not reloaded") == n_logged
+
+
+def test_a_damaged_calibration_is_logged(run_copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = ServedModel(run_copy, OPTIONS)
+    assert "confidence" not in capsys.readouterr().err
+    RunFolder(run_copy).calibration.write_text("{", encoding="utf-8")
+    assert model.reload()
+    assert "no confidence: " in (message := capsys.readouterr().err)
+    assert "calibration.json" in message
+
+
 def test_segments_have_the_confidence_of_a_calibrated_run(run_copy: Path, make_client: Any) -> None:
     translator = Translator.load(run_copy, device="cpu", threads=1)
     (member,) = translator.members
@@ -71,6 +92,32 @@ def test_segments_have_the_confidence_of_a_calibrated_run(run_copy: Path, make_c
     assert answer["segments"][0]["confidence"] == pytest.approx(best.confidence, abs=1e-4)
 
 
+def test_a_model_with_tags_is_served_like_tmt_translate_with_each_tag(
+    tagged_run: Path, tmt: Tmt, make_client: Any
+) -> None:
+    options = ModelOptions({"device": "cpu", "threads": 1}, {}, "always")
+    client: TestClient = make_client(models=load_models([tagged_run], options))
+    assert [(model["source"], model["target"], model["tag"]) for model in client.get("/models").json()] == [
+        ("en", "de", "2de"),
+        ("de", "en", "2en"),
+    ]
+    line = "acht am 3. Oktober. Eins zwei."
+    for source, target, tag in (("en", "de", "2de"), ("de", "en", "2en")):
+        request = {"q": line, "source": source, "target": target, "confidence": True}
+        answer = client.post("/translate", json=request).json()
+        command = ("translate", tagged_run, "--tag", tag, "--split-sentences", "always", "--threads", 1, line)
+        assert answer["translatedText"] == assert_succeeded(tmt(*command)).removesuffix("\n")
+        assert [segment["source"] for segment in answer["segments"]] == split_sentences(line, source)
+        stream = client.post(
+            f"/translate_lines?source={source}&target={target}&tag={tag}",
+            content=line.encode(),
+            headers={"Content-Type": "text/plain"},
+        )
+        assert stream.text == answer["translatedText"] + "\n"
+    assert split_sentences(line, "de") != split_sentences(line, "en")
+    assert client.post("/translate", json={**ONE, "tag": "2en"}).status_code == 400
+
+
 @pytest.mark.slow
 def test_an_exported_model_is_served_like_its_run(tiny_run: Path, tmp_path: Path, tmt: Any, make_client: Any) -> None:
     pytest.importorskip("ctranslate2")
@@ -83,6 +130,21 @@ def test_an_exported_model_is_served_like_its_run(tiny_run: Path, tmp_path: Path
     refused = client.post("/translate", json={**ONE, "alignment": True})
     assert refused.status_code == 400
     assert "alignment" in refused.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("code", "other", "expected"),
+    [
+        ("en", "eng_Latn", True),
+        ("eng", "en-GB", True),
+        ("de-AT", "deu", True),
+        ("zh_Hans", "cmn-hans", True),
+        ("zh-Hans", "zh-Hant", False),
+        ("en", "de", False),
+    ],
+)
+def test_codes_of_one_language_are_recognised(code: str, other: str, expected: bool) -> None:
+    assert is_same_language(code, other) == is_same_language(other, code) == expected
 
 
 @pytest.mark.parametrize(

@@ -20,10 +20,12 @@ class ModelProvenance:
 
     @classmethod
     def of_translator(cls, translator: Translator) -> ModelProvenance:
-        """Describe the loaded checkpoints and the precision of the matrix products."""
-        members, first = translator.members, translator.members[0].data
+        """Describe the loaded checkpoints and the precision of the matrix products. The languages are of the tag."""
+        members, data, tag = translator.members, translator.members[0].data, translator.config.tag
+        is_tag_missing = tag is None and data.needs_tag  # the translation will be refused
+        src_lang, tgt_lang = (data.src_lang, data.tgt_lang) if is_tag_missing else data.languages_of(tag)
         identity = {
             "run": ", ".join(member.folder.path.resolve().name for member in members),
             "checkpoint": ", ".join([*(f"{one.step} ({one.weights_hash})" for one in members), translator.precision]),
         }
-        return cls(identity, first.src_lang, first.tgt_lang, min(member.data.max_length for member in members))
+        return cls(identity, src_lang, tgt_lang, min(member.data.max_length for member in members))

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from transformer_mt.decoding.paragraph_translator import TranslatedLine
 from transformer_mt.serving.language_pairs import LanguagePair
@@ -26,21 +25,6 @@ class DecodingOptions(NamedTuple):
     alignments: bool = False
 
 
-class TranslateLines(Protocol):
-    """Translates a batch of lines with prefixes and line numbers."""
-
-    def __call__(
-        self,
-        options: DecodingOptions,
-        lines: Sequence[str],
-        prefixes: Sequence[str],
-        numbers: Sequence[int],
-        is_cancelled: Callable[[int], bool],
-    ) -> list[TranslatedLine]:
-        """Return the translations of each line. A line is not needed once `is_cancelled` is true for its index."""
-        ...
-
-
 @dataclass(eq=False)
 class TranslationJob:
     """The lines of one request, and their translations."""
@@ -52,7 +36,7 @@ class TranslationJob:
     created: float = field(default_factory=time.monotonic)
     is_cancelled: bool = False
     n_taken: int = 0  # lines that were put into a batch
-    found: dict[int, TranslatedLine] = field(default_factory=dict[int, TranslatedLine])
+    translated: dict[int, TranslatedLine] = field(default_factory=dict[int, TranslatedLine])
 
     def __post_init__(self) -> None:
         self.future.set_running_or_notify_cancel()  # from now on, only the worker ends it
@@ -75,18 +59,27 @@ class BatchLine:
     index: int
 
     @property
-    def line(self) -> str:
-        """The text of the line."""
+    def text(self) -> str:
+        """The source text."""
         return self.job.lines[self.index]
 
     @property
     def prefix(self) -> str:
-        """The start that its translation must have."""
+        """The start that the translation must have."""
         return self.job.prefix if self.index == 0 else ""
+
+    @property
+    def number(self) -> int:
+        """The line number in the request, from 1."""
+        return self.index + 1
+
+
+TranslateBatch = Callable[[DecodingOptions, Sequence[BatchLine]], list[TranslatedLine]]
+"""Translates the lines of a batch. A line is not needed any more once its job is cancelled."""
 
 
 class BatchStatistics(NamedTuple):
-    """What a batch contained, and how long it took."""
+    """Size and duration of a batch."""
 
     n_lines: int
     n_requests: int
@@ -101,7 +94,7 @@ class BatchingWorker:
 
     def __init__(
         self,
-        translate: TranslateLines,
+        translate: TranslateBatch,
         *,
         window: float = 0.003,
         max_lines: int = 64,
@@ -109,7 +102,7 @@ class BatchingWorker:
     ) -> None:
         """Start the thread. A job waits up to `window` seconds for others. `observe` is called after each batch."""
         self._translate, self._window, self._max_lines, self._observe = translate, window, max_lines, observe
-        self._waiting: deque[TranslationJob] = deque()
+        self._waiting: list[TranslationJob] = []
         self._changed = threading.Condition()
         self._is_stopped = False
         self._thread = threading.Thread(target=self._run, name="tmt-batching", daemon=True)
@@ -134,14 +127,13 @@ class BatchingWorker:
         while batch := self._next_batch():
             start = time.monotonic()
             self._process(batch)
-            n_requests = len({id(part.job) for part in batch})
-            self._observe(BatchStatistics(len(batch), n_requests, time.monotonic() - start))
+            self._observe(BatchStatistics(len(batch), len(_jobs_of(batch)), time.monotonic() - start))
 
     def _next_batch(self) -> list[BatchLine]:
         """Wait for lines, and return the next batch; empty after the last one."""
         with self._changed:
             while True:
-                self._waiting = deque(job for job in self._waiting if job.has_lines)
+                self._waiting = [job for job in self._waiting if job.has_lines]
                 if not self._waiting and self._is_stopped:
                     return []
                 if not self._waiting:
@@ -168,33 +160,31 @@ class BatchingWorker:
                 job.n_taken += 1
                 room -= len(line)
             jobs = [job for job in jobs if job.has_lines] if room > 0 else []
-        taken = {id(part.job) for part in batch}
-        others = [job for job in self._waiting if id(job) not in taken]
-        self._waiting = deque([*others, *(job for job in self._waiting if id(job) in taken)])
+        taken = dict.fromkeys(_jobs_of(batch))
+        self._waiting = [*(job for job in self._waiting if job not in taken), *taken]
         return batch
 
     def _process(self, batch: list[BatchLine]) -> None:
         """Translate a batch. If it fails, translate each job alone, so that one cannot make others fail."""
+        jobs = _jobs_of(batch)
         try:
-            found = self._translate(
-                batch[0].job.options,
-                [part.line for part in batch],
-                [part.prefix for part in batch],
-                [part.index + 1 for part in batch],
-                lambda index: batch[index].job.is_cancelled,
-            )
+            translated_lines = self._translate(batch[0].job.options, batch)
         except Exception as error:
-            jobs = list({id(part.job): part.job for part in batch}.values())
             if len(jobs) == 1:
                 jobs[0].cancel()
                 jobs[0].future.set_exception(error)
                 return
             log(f"tmt: a batch failed ({type(error).__name__}); its {len(jobs)} requests are translated one by one")
             for job in jobs:
-                self._process([part for part in batch if part.job is job])
+                self._process([line for line in batch if line.job is job])
             return
-        for part, translated in zip(batch, found, strict=True):
-            part.job.found[part.index] = translated
-        for job in {id(part.job): part.job for part in batch}.values():
-            if len(job.found) == len(job.lines) and not job.is_cancelled:
-                job.future.set_result([job.found[i] for i in range(len(job.lines))])
+        for line, translated in zip(batch, translated_lines, strict=True):
+            line.job.translated[line.index] = translated
+        for job in jobs:
+            if len(job.translated) == len(job.lines) and not job.is_cancelled:
+                job.future.set_result([job.translated[i] for i in range(len(job.lines))])
+
+
+def _jobs_of(batch: Sequence[BatchLine]) -> list[TranslationJob]:
+    """Return the jobs of a batch in order, each once."""
+    return list(dict.fromkeys(line.job for line in batch))

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,11 @@ from transformer_mt.decoding.confidence import Calibration
 from transformer_mt.decoding.paragraph_translator import ParagraphTranslator, TranslatedLine
 from transformer_mt.decoding.paragraphs import SplitWhen
 from transformer_mt.decoding.provenance import ModelProvenance
-from transformer_mt.decoding.text_translator import TextTranslator
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import EXPORT, RunFolder
 from transformer_mt.runs.manifest import CorruptFileError
-from transformer_mt.serving.batching import DecodingOptions
+from transformer_mt.serving.batching import BatchLine, DecodingOptions
 from transformer_mt.serving.language_pairs import LanguagePair
 from transformer_mt.system.logging import log
 
@@ -43,32 +41,27 @@ class LoadedModel:
     """Checkpoint with the checksum of its weights."""
     translators: Mapping[LanguagePair, ParagraphTranslator]
     has_alignments: bool
-    calibrations: Mapping[LanguagePair, Calibration]
+    calibrations: Mapping[LanguagePair, Calibration] = field(default_factory=dict[LanguagePair, Calibration])
     """Calibrations of confidences, of the language pairs that have one."""
 
     @property
     def max_alternatives(self) -> int:
         """Translations that the search can return beside the best one."""
-        config = self._translator.config
+        config = next(iter(self.translators.values())).translator.config
         return 0 if config.sample else config.beam - 1
 
-    @property
-    def _translator(self) -> TextTranslator:
-        return next(iter(self.translators.values())).translator
-
-    def translate(
-        self,
-        options: DecodingOptions,
-        lines: Sequence[str],
-        prefixes: Sequence[str],
-        numbers: Sequence[int],
-        is_cancelled: Callable[[int], bool],
-    ) -> list[TranslatedLine]:
+    def translate(self, options: DecodingOptions, lines: Sequence[BatchLine]) -> list[TranslatedLine]:
         """Translate a batch of lines, each with up to `n_best` translations."""
         paragraphs = self.translators[options.language_pair]
         if options.n_best != paragraphs.translator.config.n_best:
             paragraphs = replace(paragraphs, translator=paragraphs.translator.with_options({"n_best": options.n_best}))
-        return paragraphs.translate(lines, prefixes, numbers, alignments=options.alignments, is_cancelled=is_cancelled)
+        return paragraphs.translate(
+            [line.text for line in lines],
+            [line.prefix for line in lines],
+            [line.number for line in lines],
+            alignments=options.alignments,
+            is_cancelled=lambda index: lines[index].job.is_cancelled,
+        )
 
 
 class ServedModel:
@@ -78,6 +71,7 @@ class ServedModel:
         """Load the model. Raises `UserError` if that is impossible."""
         self.path, self.options = path, options
         self._lock = threading.Lock()  # one reload at a time
+        self._problem = ""  # of the last reload
         self._source = self._source_version()
         self.loaded = _load(path, options)
 
@@ -86,37 +80,32 @@ class ServedModel:
         """The language pairs of the model."""
         return tuple(self.loaded.translators)
 
-    def translate(
-        self,
-        options: DecodingOptions,
-        lines: Sequence[str],
-        prefixes: Sequence[str],
-        numbers: Sequence[int],
-        is_cancelled: Callable[[int], bool],
-    ) -> list[TranslatedLine]:
+    def translate(self, options: DecodingOptions, lines: Sequence[BatchLine]) -> list[TranslatedLine]:
         """Translate a batch with the checkpoint that is loaded now."""
-        return self.loaded.translate(options, lines, prefixes, numbers, is_cancelled)
+        return self.loaded.translate(options, lines)
 
     def reload(self) -> bool:
         """Load the folder again if its checkpoint has changed. Return whether it had.
 
-        The old checkpoint stays if the new one cannot be read, or has other language pairs.
+        The old checkpoint stays if the new one cannot be read, or has other language pairs. The reason is logged, but
+        not again while it stays the same.
         """
         with self._lock:
             try:
                 source = self._source_version()
-                if source == self._source:
-                    return False
-                loaded = _load(self.path, self.options)
+                loaded = self.loaded if source == self._source else _load(self.path, self.options)
+                if [*loaded.translators] != [*self.loaded.translators]:
+                    raise UserError(f"{self.path} has other language pairs now; restart the server")
             except (UserError, OSError) as error:
-                log(f"tmt: not reloaded: {error}")
+                if str(error) != self._problem:
+                    log(f"tmt: not reloaded: {error}")
+                self._problem = str(error)
                 return False
-            if [*loaded.translators] != [*self.loaded.translators]:
-                log(f"tmt: not reloaded: {self.path} has other language pairs now; restart the server")
-                return False
-            self._source, self.loaded = source, loaded
-        log(f"tmt: reloaded {self.path}: {loaded.version}")
-        return True
+            is_new = loaded is not self.loaded
+            self._source, self.loaded, self._problem = source, loaded, ""
+        if is_new:
+            log(f"tmt: reloaded {self.path}: {loaded.version}")
+        return is_new
 
     def _source_version(self) -> str:
         """Return a text that changes when the folder has another checkpoint."""
@@ -152,12 +141,17 @@ def _load(path: Path, options: ModelOptions) -> LoadedModel:
     if not RunFolder(path).exists() and (path / EXPORT).exists():
         return _load_ctranslate2(path, options)
     translator = Translator.load(path, **options.loading, **options.decoding)
-    data = translator.members[0].data
-    tag = translator.config.tag
+    data, tag = translator.members[0].data, translator.config.tag
     tags = [tag] if tag is not None else [*([] if data.needs_tag else [None]), *data.tags]
-    language_pairs = [LanguagePair(*data.languages_of(tag), tag) for tag in tags]
-    provenance = ModelProvenance.of_translator(translator)
-    return _loaded_model(translator, provenance, language_pairs, options, has_alignments=True)
+    translators: dict[LanguagePair, ParagraphTranslator] = {}
+    for tag in tags:
+        tagged = translator.with_options({"tag": tag})
+        provenance = ModelProvenance.of_translator(tagged)
+        pair = LanguagePair(provenance.src_lang, provenance.tgt_lang, tag)
+        translators[pair] = ParagraphTranslator.make(tagged, provenance, options.split_sentences)
+    calibrations = _read_calibrations(RunFolder(path), translators)
+    version = f"checkpoint {ModelProvenance.of_translator(translator).identity['checkpoint']}"
+    return LoadedModel(version, translators, has_alignments=True, calibrations=calibrations)
 
 
 def _load_ctranslate2(path: Path, options: ModelOptions) -> LoadedModel:
@@ -166,39 +160,31 @@ def _load_ctranslate2(path: Path, options: ModelOptions) -> LoadedModel:
     except ImportError:
         raise UserError(f"{path}: needs one more package: pip install ctranslate2") from None
     translator = ctranslate2_translator.CTranslate2Translator.load(path, **options.loading, **options.decoding)
-    provenance = ctranslate2_metadata.read_provenance(path, translator.engine.compute_type)
-    tag = translator.config.tag
-    tokenizers = translator.tokenizers
-    if tokenizers.needs_tag and tag is None:
+    if translator.tokenizers.needs_tag and translator.config.tag is None:
         raise UserError(
             f"{path}: does not record the languages of its tags; choose one with --tag, or serve the run itself"
         )
-    language_pairs = [LanguagePair(provenance.src_lang, provenance.tgt_lang, tag)]
-    return _loaded_model(translator, provenance, language_pairs, options, has_alignments=False)
-
-
-def _loaded_model(
-    translator: TextTranslator,
-    provenance: ModelProvenance,
-    language_pairs: Sequence[LanguagePair],
-    options: ModelOptions,
-    *,
-    has_alignments: bool,
-) -> LoadedModel:
-    def make(pair: LanguagePair) -> ParagraphTranslator:
-        return ParagraphTranslator.make(
-            translator.with_options({"tag": pair.tag}),
-            replace(provenance, src_lang=pair.source, tgt_lang=pair.target),
-            options.split_sentences,
-        )
-
+    provenance = ctranslate2_metadata.read_provenance(path, translator.engine.compute_type)
+    pair = LanguagePair(provenance.src_lang, provenance.tgt_lang, translator.config.tag)
+    paragraphs = ParagraphTranslator.make(translator, provenance, options.split_sentences)
     version = f"checkpoint {provenance.identity['checkpoint']}"
-    translators = {pair: make(pair) for pair in language_pairs}
+    return LoadedModel(version, {pair: paragraphs}, has_alignments=False)
+
+
+def _read_calibrations(
+    run: RunFolder, translators: Mapping[LanguagePair, ParagraphTranslator]
+) -> dict[LanguagePair, Calibration]:
+    """Return the calibrations that fit the weights and options. A file that fits no language pair is logged."""
     calibrations: dict[LanguagePair, Calibration] = {}
-    for pair, paragraphs in translators.items():
-        with suppress(UserError):  # there is none, or it belongs to other weights or options
+    problem: UserError | None = None
+    for pair, paragraphs in translators.items() if run.calibration.exists() else ():
+        try:
             calibrations[pair] = paragraphs.translator.load_calibration()
-    return LoadedModel(version, translators, has_alignments, calibrations)
+        except UserError as error:
+            problem = error
+    if problem and not calibrations:
+        log(f"tmt: segments have no confidence: {problem}")
+    return calibrations
 
 
 def iterate_language_pairs(models: Sequence[ServedModel]) -> Iterator[tuple[LanguagePair, ServedModel]]:
