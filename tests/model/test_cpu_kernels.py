@@ -16,7 +16,10 @@ from transformer_mt.model import chunked_logits, cpu_kernels
 from transformer_mt.model.attention import masked_softmax
 from transformer_mt.model.cpu_kernels import (
     BUCKETS_PER_OCTAVE,
+    ONEDNN_PRODUCT,
     bucket_size,
+    onednn_is_faster,
+    onednn_linear,
     pad_rows,
     plain_torch,
     use_cpu_kernels,
@@ -114,6 +117,26 @@ def test_kernels_equal_plain_torch_in_a_model(make_model: MakeModel, settings: d
     atol, rtol = (0.1 * largest, 0.02) if autocast else (1e-5 * largest, 1e-4)
     for one, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(one, other, atol=atol, rtol=rtol)
+
+
+# --- fp32 products of oneDNN ------------------------------------------------------------------------------------------
+
+
+@SHAPES
+@pytest.mark.parametrize("has_bias", [True, False])
+@torch.inference_mode()
+def test_onednn_products_equal_torch(shape: tuple[int, ...], has_bias: bool) -> None:
+    x, weight, bias = torch.randn(shape), torch.randn(70, 24)[5:12], torch.randn(7) if has_bias else None
+    torch.testing.assert_close(onednn_linear(x, weight, bias), F.linear(x, weight, bias))
+
+
+def test_onednn_computes_only_large_products_without_gradient() -> None:
+    small, large, weight = torch.randn(1, 64), torch.randn(ONEDNN_PRODUCT // 64 // 32, 64), torch.randn(32, 64)
+    assert not onednn_is_faster(large, weight)
+    with torch.inference_mode():
+        assert onednn_is_faster(large, weight) and not onednn_is_faster(small, weight)
+        with plain_torch():
+            assert not onednn_is_faster(large, weight)
 
 
 # --- masked softmax, dropout, RMSNorm ---------------------------------------------------------------------------------

@@ -1,8 +1,9 @@
-"""Fast CPU versions of four operations, and the switch between them and plain PyTorch.
+"""Fast CPU versions of five operations, and the switch between them and plain PyTorch.
 
 At the sizes of a translation model, PyTorch's own CPU code is slow for:
 
 * bf16 matrix products: oneDNN compiles a kernel for each new shape, and almost every batch has a new shape;
+* large fp32 matrix products: PyTorch calls MKL, which takes twice as long as oneDNN on an AMD CPU;
 * dropout: PyTorch draws 32 random bits for each element, one after the other;
 * softmax over few keys: PyTorch's kernel takes ten times as long for rows shorter than a vector register;
 * RMSNorm: PyTorch has no CPU kernel, and the gradient of the composed operations takes three times as long.
@@ -160,7 +161,7 @@ class _RMSNorm(torch.autograd.Function):
         return grad_x, grad_weight.squeeze(0), None
 
 
-# --- bf16 products with padded rows -----------------------------------------------------------------------------------
+# --- oneDNN products with padded rows ---------------------------------------------------------------------------------
 
 BUCKETS_PER_OCTAVE = 8
 """Number of row counts from a power of two to the next. Padding adds at most 1/8 of the rows, 1/24 on average."""
@@ -195,6 +196,24 @@ def padded_linear(x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.d
     if not torch.is_grad_enabled() and bucket_size(n_rows) == n_rows:
         return F.linear(x.to(dtype), weight, bias)  # decoding would notice the overhead of the call below
     return cast(Tensor, _PaddedLinear.apply(x, weight, bias, dtype))
+
+
+ONEDNN_PRODUCT = 1 << 20
+"""From this many multiplications on, oneDNN's fp32 product is faster than MKL's in spite of its longer call."""
+HAS_MKL_AND_ONEDNN = torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()
+
+
+def onednn_is_faster(x: Tensor, weight: Tensor) -> bool:
+    """Return whether `onednn_linear` may replace `F.linear`, and is faster. It has no gradient."""
+    is_large_fp32 = x.numel() * len(weight) >= ONEDNN_PRODUCT and x.dtype == weight.dtype == torch.float32
+    return is_large_fp32 and HAS_MKL_AND_ONEDNN and use_cpu_kernels(x.device) and not torch.is_grad_enabled()
+
+
+def onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return x W^T + b in fp32, computed by oneDNN with padded rows. [..., D], [O, D], [O] -> [..., O]."""
+    rows = x.reshape(-1, x.size(-1))  # [N, D]
+    y = torch.ops.mkldnn._linear_pointwise(pad_rows(rows, x.dtype), weight, bias, "none", [], "")
+    return y[: len(rows)].view(*x.shape[:-1], len(weight))
 
 
 class _PaddedLinear(torch.autograd.Function):

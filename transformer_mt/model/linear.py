@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transformer_mt.model.config import ModelConfig
-from transformer_mt.model.cpu_kernels import needs_padded_rows, padded_linear
+from transformer_mt.model.cpu_kernels import needs_padded_rows, onednn_is_faster, onednn_linear, padded_linear
 
 NORMAL_STD = 0.02  # of `init: normal`, as in BERT (Devlin et al. 2019)
 
@@ -34,6 +34,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     dtype = compute_dtype(weight)
     if needs_padded_rows(x.device, dtype):
         return padded_linear(x, weight, bias, dtype)
+    if onednn_is_faster(x, weight):
+        return onednn_linear(x, weight, bias)
     return F.linear(x if weight.dtype == torch.float32 else x.to(weight.dtype), weight, bias)
 
 
