@@ -64,7 +64,7 @@ def _to_json(report: CalibrationReport, folder: RunFolder) -> dict[str, object]:
     return {
         "file": str(folder.calibration),
         "calibration": report.calibration.model_dump(mode="json"),
-        "bins": [each._asdict() for each in report.bins],
+        "bins": [bin_._asdict() for bin_ in report.bins],
     }
 
 
@@ -78,12 +78,12 @@ def _show(report: CalibrationReport, folder: RunFolder, next_command: str) -> No
     print_text(f"on {figures.n_translations:,} other translations, {figures.acceptable:.1%} of which are acceptable:\n")
     rows = [
         (
-            f"{each.low:.1f} to {each.high:.1f}",
-            f"{each.n_translations:,}",
-            f"{each.confidence:.3f}",
-            f"{each.acceptable:.3f}",
+            f"{bin_.low:.1f} to {bin_.high:.1f}",
+            f"{bin_.n_translations:,}",
+            f"{bin_.confidence:.3f}",
+            f"{bin_.acceptable:.3f}",
         )
-        for each in report.bins
+        for bin_ in report.bins
     ]
     print_table(("confidence", "translations", "mean", "acceptable"), rows, numbers=(1, 2, 3))
     print_text(

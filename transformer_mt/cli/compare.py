@@ -87,11 +87,13 @@ class Comparison:
         letters = list(self.systems)
         print_text("\nby words of the reference")
         head = ["words", "pairs", *(f"{metric} {letter}" for metric in ("BLEU", "chrF") for letter in letters)]
-        rows = [[one.words, f"{one.pairs:,}", *_two_decimals([*one.bleu, *one.chrf])] for one in self.lengths]
+        rows = [
+            [bucket.words, f"{bucket.pairs:,}", *_two_decimals([*bucket.bleu, *bucket.chrf])] for bucket in self.lengths
+        ]
         print_table(head, rows, numbers=range(1, len(head)))
         if self.frequencies:
             print_text("\nF1 of words, by their frequency in the training text")
-            rows = [[one.frequency, f"{one.words:,}", *_two_decimals(one.f1)] for one in self.frequencies]
+            rows = [[bucket.frequency, f"{bucket.words:,}", *_two_decimals(bucket.f1)] for bucket in self.frequencies]
             print_table(["times", "words", *letters], rows, numbers=range(1, len(letters) + 2))
         for sentence in self.sentences:
             print_text(f"\nline {sentence.line}")
@@ -103,10 +105,10 @@ class Comparison:
 
     def _score_rows(self) -> Iterator[list[str]]:
         for metric, comparison in self.metrics.items():
-            for letter, one in zip(self.systems, comparison.systems, strict=True):
-                difference = "" if one.difference is None else f"{one.difference:+.2f}"
-                p_values = ("" if p is None else f"{p:.4f}" for p in (one.p_bootstrap, one.p_randomisation))
-                yield [metric if letter == "A" else "", letter, f"{one.score:.2f}", difference, *p_values]
+            for letter, system in zip(self.systems, comparison.systems, strict=True):
+                difference = "" if system.difference is None else f"{system.difference:+.2f}"
+                p_values = ("" if p is None else f"{p:.4f}" for p in (system.p_bootstrap, system.p_randomisation))
+                yield [metric if letter == "A" else "", letter, f"{system.score:.2f}", difference, *p_values]
 
 
 def _compare(args: argparse.Namespace) -> Comparison:

@@ -105,5 +105,5 @@ def _show_comparison(name: str, metrics: Mapping[str, MetricComparison]) -> None
 
 
 def _to_json(report: RepairReport, comparisons: Mapping[str, Mapping[str, MetricComparison]]) -> dict[str, Any]:
-    scores = {name: {key: asdict(found) for key, found in metrics.items()} for name, metrics in comparisons.items()}
+    scores = {name: {key: asdict(scores) for key, scores in metrics.items()} for name, metrics in comparisons.items()}
     return {**report.to_json(), "scores": scores}

@@ -218,7 +218,7 @@ def _validate(tree: Tree, path: Path, overrides: Sequence[str]) -> Config:
     try:
         config = Config.model_validate(tree.values)
     except ValidationError as error:
-        raise UserError("\n".join(cut_list(_explain(error, tree)))) from None
+        raise UserError("\n".join(cut_list(_describe_errors(error, tree)))) from None
     for number, filter_ in enumerate(config.data.filters):
         place: KeyPath = (*FILTER_LIST, number, filter_.name)
         locations = {key: tree.locate((*place, key)) for key in type(filter_).model_fields}
@@ -268,7 +268,7 @@ def _error_line(tree: Tree, path: KeyPath, message: str) -> str:
     return ": ".join(part for part in (str(tree.locate(path)), dotted, message) if part)
 
 
-def _explain(error: ValidationError, tree: Tree) -> list[str]:
+def _describe_errors(error: ValidationError, tree: Tree) -> list[str]:
     """Return a line for each mistake, in the order of the file."""
     messages: dict[KeyPath, list[str]] = {}
     for detail in error.errors():

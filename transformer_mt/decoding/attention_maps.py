@@ -34,7 +34,7 @@ class AttentionMaps(NamedTuple):
 
     def figure(self, kind: AttentionKind, layer: int | None = None, head: int | None = None) -> Figure:
         """Draw one layer or all, and one head or all, counted from 1. Raises `UserError` if one does not exist."""
-        weights = [each[0].float().cpu().numpy() for each in getattr(self.weights, kind)]  # L x [H, T, S]
+        weights = [layer[0].float().cpu().numpy() for layer in getattr(self.weights, kind)]  # L x [H, T, S]
         layers, heads = _indices("layer", layer, len(weights)), _indices("head", head, len(weights[0]))
         queries, keys = {
             "cross": (self.tgt_out, self.src),

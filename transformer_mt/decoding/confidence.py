@@ -123,7 +123,7 @@ class Calibration(Section):
                 f"{path}: belongs to step {self.step:,} ({self.weights_hash}), and the model is step {model.step:,} "
                 f"({model.weights_hash});\nfit it again: {calibrate_command(model, config, tags)}"
             )
-        fitted, used = (each.output_options() for each in (self.decoding, config))
+        fitted, used = (options.output_options() for options in (self.decoding, config))
         changes = [
             f"{key} {fitted[key]} (now {value})"
             for key, value in used.items()

@@ -102,7 +102,7 @@ class Translator(TextTranslator):
             UserError: If a checkpoint cannot be read, or the runs do not fit together.
         """
         others = [ensemble] if isinstance(ensemble, str | Path) else ensemble
-        folders = [RunFolder.open(each) for each in (run, *others)]
+        folders = [RunFolder.open(path) for path in (run, *others)]
         config = folders[0].read_section("decoding", DecodingConfig).with_options(options)
         machine = resolve_machine(device, precision, threads)
         configure_process(machine)
@@ -195,9 +195,9 @@ class Translator(TextTranslator):
             for source, words, n_best in zip(sources, word_indices, hypotheses, strict=True)
             for hypothesis in n_best
         ]
-        found: dict[int, WordAlignment] = {}
+        alignments: dict[int, WordAlignment] = {}
         lengths = {i: len(source) + len(target) for i, (source, _, target) in enumerate(pairs)}
         for batch in batch_by_length(lengths, ALIGNMENT_BATCH_TOKENS):
             src, words, tgt = ([pairs[i][part] for i in batch] for part in (0, 1, 2))
-            found.update(zip(batch, align(self.ensemble, self.tokenizers, src, words, tgt, layer), strict=True))
-        return [found[i] for i in range(len(pairs))]
+            alignments.update(zip(batch, align(self.ensemble, self.tokenizers, src, words, tgt, layer), strict=True))
+        return [alignments[i] for i in range(len(pairs))]

@@ -65,17 +65,17 @@ def score_by_length(systems: Sequence[Texts], references: Texts, scorer: Scorer)
     lengths = [len(words) for words in make_word_splitter(scorer)(references)]
     metrics = scorer.all_metrics()
     systems, references = [scorer.detokenize(texts) for texts in systems], scorer.detokenize(references)
-    found: list[LengthBucket] = []
-    for bucket, label in enumerate(_labels(LENGTH_BOUNDS)):
-        rows = [i for i, length in enumerate(lengths) if bisect_left(LENGTH_BOUNDS, length) == bucket]
+    buckets: list[LengthBucket] = []
+    for index, label in enumerate(_labels(LENGTH_BOUNDS)):
+        rows = [i for i, length in enumerate(lengths) if bisect_left(LENGTH_BOUNDS, length) == index]
         if rows:
-            chosen = [references[i] for i in rows]
+            own_references = [references[i] for i in rows]
             bleu, chrf = (
-                [corpus_score(metrics[name], [texts[i] for i in rows], chosen).value for texts in systems]
+                [corpus_score(metrics[name], [texts[i] for i in rows], own_references).value for texts in systems]
                 for name in ("BLEU", "chrF")
             )
-            found.append(LengthBucket(label, len(rows), bleu, chrf))
-    return found
+            buckets.append(LengthBucket(label, len(rows), bleu, chrf))
+    return buckets
 
 
 def compute_f1_by_frequency(
@@ -123,9 +123,9 @@ def find_most_different(
     systems: Sequence[Texts], sources: Texts | None, references: Texts, scorer: Scorer, count: int
 ) -> list[SentenceComparison]:
     """Return up to `count` sentences with the largest range of chrF. Sentences with range 0 are left out."""
-    found = compare_sentences(systems, sources, references, scorer)
-    found.sort(key=lambda sentence: -sentence.chrf_range)
-    return [sentence for sentence in found[:count] if sentence.chrf_range > 0]
+    sentences = compare_sentences(systems, sources, references, scorer)
+    sentences.sort(key=lambda sentence: -sentence.chrf_range)
+    return [sentence for sentence in sentences[:count] if sentence.chrf_range > 0]
 
 
 def make_word_splitter(scorer: Scorer) -> Callable[[Texts], list[list[str]]]:

@@ -66,5 +66,5 @@ def compute_reliability_bins(confidences: Array, labels: NDArray[Any]) -> list[R
 
 def expected_calibration_error(bins: Sequence[ReliabilityBin]) -> float:
     """Return the mean of |confidence - share of acceptable translations| over bins (Guo et al. 2017)."""
-    total = sum(each.n_translations for each in bins)
-    return sum(each.n_translations * abs(each.confidence - each.acceptable) for each in bins) / total
+    total = sum(bin_.n_translations for bin_ in bins)
+    return sum(bin_.n_translations * abs(bin_.confidence - bin_.acceptable) for bin_ in bins) / total

@@ -39,16 +39,16 @@ def bootstrap(
     Uses `PairedTest` with a single system: `Metric.corpus_score(n_bootstrap=...)` raises a TypeError if only some
     samples score 0 (sacreBLEU 2.6.0).
     """
-    found: dict[str, IntervalScore] = {}
+    scores: dict[str, IntervalScore] = {}
     if len(references) > MAX_RESAMPLED_PAIRS:
         for name, metric in metrics.items():
             score = corpus_score(metric, hypotheses, references)
-            found[name] = IntervalScore(score.value, score.signature, None)
-        return found
+            scores[name] = IntervalScore(score.value, score.signature, None)
+        return scores
     test = PairedTest([("system", hypotheses)], metrics, [references], test_type="bs", n_samples=BOOTSTRAP_SAMPLES)
     signatures, results = test()
     for name, key in zip(metrics, signatures, strict=True):
         (result,) = cast("list[Result]", results[key])
         mean, half_width = float(result.mean or 0), float(result.ci or 0)
-        found[name] = IntervalScore(result.score, str(signatures[key]), (mean - half_width, mean + half_width))
-    return found
+        scores[name] = IntervalScore(result.score, str(signatures[key]), (mean - half_width, mean + half_width))
+    return scores

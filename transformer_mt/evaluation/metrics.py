@@ -106,9 +106,7 @@ class Scorer:
 
     def score_sentences(self, hypotheses: Sequence[str], references: Sequence[str]) -> list[float]:
         """Compute the sentence-level chrF of each translation."""
-        metric = self.all_metrics()["chrF"]
-        pairs = zip(self.detokenize(hypotheses), self.detokenize(references), strict=True)
-        return [metric.sentence_score(hypothesis, [reference]).score for hypothesis, reference in pairs]
+        return sentence_chrf(self.detokenize(hypotheses), self.detokenize(references), lowercase=self.lowercase)
 
     def all_metrics(self) -> dict[str, Metric]:
         """Create BLEU, chrF, chrF++ and, unless `TER_UNDEFINED`, TER. Keys are their names."""
@@ -130,6 +128,8 @@ def corpus_score(metric: Metric, hypotheses: Sequence[str], references: Sequence
     return Score(value, str(metric.get_signature()))
 
 
-def sentence_chrf(hypothesis: str, reference: str) -> float:
-    """Return the chrF of one sentence."""
-    return CHRF().sentence_score(hypothesis, [reference]).score
+def sentence_chrf(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False) -> list[float]:
+    """Compute the chrF of each sentence of plain text."""
+    metric = CHRF(lowercase=lowercase)
+    pairs = zip(hypotheses, references, strict=True)
+    return [metric.sentence_score(hypothesis, [reference]).score for hypothesis, reference in pairs]

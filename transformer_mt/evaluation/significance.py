@@ -59,7 +59,7 @@ def compare_systems(
     signatures, bootstrap = PairedTest(named, metrics, [references], "bs", BOOTSTRAP_SAMPLES)()
     _, randomisation = PairedTest(named, metrics, [references], "ar", RANDOMISATION_TRIALS)()
     n_different = [sum(ours != first for ours, first in zip(texts, systems[0], strict=True)) for texts in systems]
-    found: dict[str, MetricComparison] = {}
+    comparisons: dict[str, MetricComparison] = {}
     for name, key in zip(metrics, signatures, strict=True):
         signatures[key].update("ar", RANDOMISATION_TRIALS)
         by_bootstrap, by_randomisation = (cast("list[Result]", results[key]) for results in (bootstrap, randomisation))
@@ -73,8 +73,8 @@ def compare_systems(
             elif n_different[i] < MIN_DIFFERENT:
                 p_values = None, None
             scores.append(SystemScore(score, score - baseline, *p_values))
-        found[name] = MetricComparison(str(signatures[key]), scores)
-    return found
+        comparisons[name] = MetricComparison(str(signatures[key]), scores)
+    return comparisons
 
 
 def _compare_scores(metric: Metric, systems: Sequence[Texts], references: Texts) -> MetricComparison:

@@ -101,8 +101,8 @@ def calibrate(
         if not test_pairs.sources:
             raise UserError("calibrate: no pair of --test-src and --test-ref has text on both sides; pass other files")
     fitted = judge(translator, pairs if test_pairs else pairs.every_second(0), min_chrf)
-    fitted = [each for each in fitted if each.translation.finished and each.translation.token_scores]
-    n_acceptable = sum(each.is_acceptable for each in fitted)
+    fitted = [judged for judged in fitted if judged.translation.finished and judged.translation.token_scores]
+    n_acceptable = sum(judged.is_acceptable for judged in fitted)
     if min(n_acceptable, len(fitted) - n_acceptable) < MIN_OF_EACH_KIND:
         raise UserError(
             f"calibrate: {n_acceptable:,} of {len(fitted):,} finished translations are acceptable (chrF of at least "
@@ -151,10 +151,11 @@ def judge_translations(
 
 def fit_regression(judged: Sequence[JudgedTranslation]) -> ConfidenceRegression:
     """Fit the probability that a translation is acceptable to finished translations with tokens."""
-    ratios = [log_length_ratio(each.source, each.translation.text) for each in judged]
+    pairs = [(source, translation) for source, translation, _ in judged]
+    ratios = [log_length_ratio(source, translation.text) for source, translation in pairs]
     usual_log_ratio = float(np.median(ratios))
-    features = np.array([Features.of(each.source, each.translation, usual_log_ratio) for each in judged])  # [N, 2]
-    labels = np.array([each.is_acceptable for each in judged])  # [N]
+    features = np.array([Features.of(*pair, usual_log_ratio) for pair in pairs])  # [N, 2]
+    labels = np.array([is_acceptable for _, _, is_acceptable in judged])  # [N]
     intercept, (mean, deviation) = fit_logistic(features, labels)
     return ConfidenceRegression(
         usual_log_ratio=usual_log_ratio,
@@ -167,9 +168,9 @@ def measure(
     regression: ConfidenceRegression, judged: Sequence[JudgedTranslation]
 ) -> tuple[HeldOutFigures, list[ReliabilityBin]]:
     """Compare raw probabilities and confidences with the judgements. The bins are those of the confidences."""
-    labels = np.array([each.is_acceptable for each in judged])  # [N]
-    before: Array = np.exp([each.translation.score_per_token for each in judged])  # [N]
-    after: Array = np.array([regression.confidence(each.source, each.translation) for each in judged])  # [N]
+    labels = np.array([is_acceptable for _, _, is_acceptable in judged])  # [N]
+    before: Array = np.exp([translation.score_per_token for _, translation, _ in judged])  # [N]
+    after: Array = np.array([regression.confidence(source, translation) for source, translation, _ in judged])  # [N]
     bins = compute_reliability_bins(after, labels)
     figures = HeldOutFigures(
         n_translations=len(judged),

@@ -248,5 +248,5 @@ def _excess_by_row(pairs: AlignedPairs, excess: Mapping[str, float]) -> NDArray[
             f"the training ledger has no loss of the lines of data.train: it is of other files (such as {example}); "
             "pass the configuration instead of the run"
         )
-    found = np.fromiter((excess.get(line, math.nan) for line in sources), np.float32, len(sources))
-    return np.where(pairs.rows[1] != pairs.rows[2], np.nan, found)
+    losses = np.fromiter((excess.get(line, math.nan) for line in sources), np.float32, len(sources))
+    return np.where(pairs.rows[1] != pairs.rows[2], np.nan, losses)

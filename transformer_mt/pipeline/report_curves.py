@@ -47,9 +47,9 @@ def draw_curves(runs: Sequence[ReportedRun]) -> list[Chart]:
 
 def list_validations(run: ReportedRun) -> list[ValidationRow]:
     """Return the scores of each validation, or of some of many. They are in the order of `VALIDATION`."""
-    found = {name: dict(list_values(run.metrics, f"valid/{name}")) for name in VALIDATION}
-    steps = _thin(sorted({step for values in found.values() for step in values}))
-    rows = [[f"{values[step]:.4g}" if step in values else "" for values in found.values()] for step in steps]
+    values = {name: dict(list_values(run.metrics, f"valid/{name}")) for name in VALIDATION}
+    steps = _thin(sorted({step for by_step in values.values() for step in by_step}))
+    rows = [[f"{by_step[step]:.4g}" if step in by_step else "" for by_step in values.values()] for step in steps]
     return [ValidationRow(*row) for row in zip(steps, rows, strict=True)]
 
 

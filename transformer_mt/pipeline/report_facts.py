@@ -59,9 +59,9 @@ class FactRow(NamedTuple):
 
 def list_facts(runs: Sequence[ReportedRun], facts: Callable[[ReportedRun], Mapping[str, str]]) -> list[FactRow]:
     """Return the facts that at least one run has."""
-    found = [facts(run) for run in runs]
-    names = dict.fromkeys(name for one in found for name in one)
-    return [FactRow(name, [one.get(name, "") for one in found]) for name in names]
+    values_of_runs = [facts(run) for run in runs]
+    names = dict.fromkeys(name for values in values_of_runs for name in values)
+    return [FactRow(name, [values.get(name, "") for values in values_of_runs]) for name in names]
 
 
 # --- training ---------------------------------------------------------------------------------------------------------
@@ -153,15 +153,15 @@ class DataFacts(NamedTuple):
 
 def list_data(runs: Sequence[ReportedRun]) -> list[DataFacts]:
     """Return the data of the runs. Those with the same text and report are listed together."""
-    found: list[DataFacts] = []
+    groups: list[DataFacts] = []
     for run in runs:
         data = DataFacts([run.name], list(_list_corpora(run)), list(run.record["report"]))
-        same = next((other for other in found if other[1:] == data[1:]), None)
+        same = next((other for other in groups if other[1:] == data[1:]), None)
         if same:
             same.runs.append(run.name)
         else:
-            found.append(data)
-    return found
+            groups.append(data)
+    return groups
 
 
 def _list_corpora(run: ReportedRun) -> Iterator[Corpus]:
@@ -203,12 +203,12 @@ def list_changed_settings(config: Config) -> list[SettingRow]:
 def list_different_settings(configs: Sequence[Config]) -> list[SettingRow]:
     """Return the keys in which configurations differ from the first one, with the value of each."""
     first, *others = configs
-    found: dict[str, list[str]] = {}
+    rows: dict[str, list[str]] = {}
     for i, other in enumerate(others, 1):
         for difference in list_differences(first, other):
-            values = found.setdefault(difference.key, [_format(difference.reference)] * len(configs))
+            values = rows.setdefault(difference.key, [_format(difference.reference)] * len(configs))
             values[i] = _format(difference.other)
-    return [SettingRow(key, values) for key, values in found.items()]
+    return [SettingRow(key, values) for key, values in rows.items()]
 
 
 def _format(value: Any) -> str:

@@ -101,23 +101,25 @@ def draw_attention(translator: Translator, data: EvaluationSet) -> list[HeatMap]
     The weights are averaged over heads and layers, or over the heads of `decoding.alignment_layer`.
     """
     lengths = {i: len(ids) for i, ids in enumerate(translator.tokenizers.src.encode(data.sources)) if ids}
-    chosen = [i for i, length in lengths.items() if length in ATTENTION_LENGTHS]
-    if not chosen:
-        chosen = sorted(lengths, key=lengths.__getitem__)[:N_ATTENTION]
-    n = min(N_ATTENTION, len(chosen))
-    maps: list[HeatMap] = []
-    for i in (chosen[k * len(chosen) // n] for k in range(n)):
+    candidates = [i for i, length in lengths.items() if length in ATTENTION_LENGTHS]
+    if not candidates:
+        candidates = sorted(lengths, key=lengths.__getitem__)[:N_ATTENTION]
+    n_maps = min(N_ATTENTION, len(candidates))
+    heat_maps: list[HeatMap] = []
+    for i in (candidates[k * len(candidates) // n_maps] for k in range(n_maps)):
         tagged = translator if data.tags is None else translator.with_options({"tag": data.tags[i]})
-        found = translate_with_attention(tagged, data.sources[i])
+        maps = translate_with_attention(tagged, data.sources[i])
         layer = translator.config.alignment_layer
-        cross = found.weights.cross if layer is None else found.weights.cross[layer - 1 : layer]
-        weights = torch.stack([each[0].float().mean(0) for each in cross]).mean(0)  # [T, S]
+        cross = maps.weights.cross if layer is None else maps.weights.cross[layer - 1 : layer]
+        weights = torch.stack([of_layer[0].float().mean(0) for of_layer in cross]).mean(0)  # [T, S]
         shown = cast(list[list[float]], weights[:MAX_TOKENS, :MAX_TOKENS].tolist())
-        rows, columns = ([_make_label(token) for token in tokens[:MAX_TOKENS]] for tokens in (found.tgt_out, found.src))
+        targets, sources = (
+            [_make_label(token) for token in tokens[:MAX_TOKENS]] for tokens in (maps.tgt_out, maps.src)
+        )
         is_cut = max(weights.shape) > MAX_TOKENS
         title = f"line {i + 1}: {cut_text(data.sources[i])}{f' (first {MAX_TOKENS} tokens)' if is_cut else ''}"
-        maps.append(HeatMap(title, rows, columns, shown))
-    return maps
+        heat_maps.append(HeatMap(title, rows, columns, shown))
+    return heat_maps
 
 
 def _make_label(token: str) -> str:

@@ -40,12 +40,12 @@ def measure_reliability(
     )
     figures, bins = measure(calibration.regression, judged)
     values = {
-        "mean confidence": [each.confidence for each in bins],
-        "acceptable": [each.acceptable for each in bins],
+        "mean confidence": [bin_.confidence for bin_ in bins],
+        "acceptable": [bin_.acceptable for bin_ in bins],
     }
     return Reliability(
         bins,
-        draw_bars("Confidence and share of acceptable translations", [f"{each.low:.1f}" for each in bins], values),
+        draw_bars("Confidence and share of acceptable translations", [f"{bin_.low:.1f}" for bin_ in bins], values),
         figures.ece_after,
         calibration.min_chrf,
         calibration.sources_hash == hash_sources(data.sources),

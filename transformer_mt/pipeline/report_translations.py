@@ -50,7 +50,7 @@ def score_set(translated: TranslatedSet) -> list[MetricScores]:
         MetricScores(
             metric,
             compared[metric].signature if several else scores[0][metric].signature,
-            [one[metric] for one in scores],
+            [of_run[metric] for of_run in scores],
             compared[metric].systems if several else [],
         )
         for metric in scores[0]
@@ -111,22 +111,22 @@ def find_examples(translated: TranslatedSet) -> dict[str, list[Example]]:
     Of equally good translations, the longest is shown. Sentences without a reference are left out.
     """
     data = translated.data
-    found = breakdown.compare_sentences(translated.hypotheses, data.sources, data.references, data.scorer)
+    sentences = breakdown.compare_sentences(translated.hypotheses, data.sources, data.references, data.scorer)
     ranked = sorted(
-        (sentence for sentence in found if sentence.reference.strip()),
+        (sentence for sentence in sentences if sentence.reference.strip()),
         key=lambda sentence: (sentence.chrf[0], len(sentence.reference)),
     )
     n = min(N_EXAMPLES, -(-len(ranked) // 3))
     middle = max(n, (len(ranked) - n) // 2)
-    chosen = {
+    examples = {
         "worst": ranked[:n],
         "typical": ranked[middle : min(middle + n, len(ranked) - n)],
         "best": ranked[max(n, len(ranked) - n) :][::-1],
     }
     return {
-        name: [_make_example(sentence, data.scorer.tgt_lang) for sentence in sentences]
-        for name, sentences in chosen.items()
-        if sentences
+        name: [_make_example(sentence, data.scorer.tgt_lang) for sentence in part]
+        for name, part in examples.items()
+        if part
     }
 
 
@@ -134,8 +134,8 @@ def find_differences(translated: TranslatedSet) -> list[Example]:
     """Return the sentences whose translations by the runs differ most."""
     data = translated.data
     arguments = translated.hypotheses, data.sources, data.references, data.scorer
-    found = breakdown.find_most_different(*arguments, N_DIFFERENT)
-    return [_make_example(sentence, data.scorer.tgt_lang) for sentence in found]
+    sentences = breakdown.find_most_different(*arguments, N_DIFFERENT)
+    return [_make_example(sentence, data.scorer.tgt_lang) for sentence in sentences]
 
 
 def _make_example(sentence: SentenceComparison, language: str) -> Example:

@@ -169,8 +169,9 @@ class CandidateMaker:
         """Record the chrF of the translation back of each good candidate, and drop those with a low one."""
         kept = [i for i, candidate in enumerate(candidates) if candidate.drop_reason is None]
         returned = back.translate([candidates[i].translation for i in kept], lines=[first_number + i for i in kept])
-        for i, text in zip(kept, returned, strict=True):
-            chrf = round(sentence_chrf(text, candidates[i].text), 2)
+        scores = sentence_chrf(returned, [candidates[i].text for i in kept])
+        for i, score in zip(kept, scores, strict=True):
+            chrf = round(score, 2)
             reason = ROUND_TRIP if chrf < self.min_chrf else None
             candidates[i] = replace(candidates[i], chrf=chrf, drop_reason=reason)
 
