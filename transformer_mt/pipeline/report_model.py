@@ -113,9 +113,7 @@ def draw_attention(translator: Translator, data: EvaluationSet) -> list[HeatMap]
         cross = maps.weights.cross if layer is None else maps.weights.cross[layer - 1 : layer]
         weights = torch.stack([of_layer[0].float().mean(0) for of_layer in cross]).mean(0)  # [T, S]
         shown = cast(list[list[float]], weights[:MAX_TOKENS, :MAX_TOKENS].tolist())
-        targets, sources = (
-            [_make_label(token) for token in tokens[:MAX_TOKENS]] for tokens in (maps.tgt_out, maps.src)
-        )
+        rows, columns = ([_make_label(token) for token in tokens[:MAX_TOKENS]] for tokens in (maps.tgt_out, maps.src))
         is_cut = max(weights.shape) > MAX_TOKENS
         title = f"line {i + 1}: {cut_text(data.sources[i])}{f' (first {MAX_TOKENS} tokens)' if is_cut else ''}"
         heat_maps.append(HeatMap(title, rows, columns, shown))
