@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field, ValidationError
 
+from transformer_mt.config.inheritance import read_inherited
 from transformer_mt.config.schema import Schema
 from transformer_mt.config.section import (
     MAY_CHANGE,
@@ -19,9 +20,8 @@ from transformer_mt.config.section import (
     Section,
     describe_error,
     error_keys,
-    expand_path,
 )
-from transformer_mt.config.yaml_loader import MAX_DEPTH, KeyPath, Location, Tree, read_value, read_yaml
+from transformer_mt.config.yaml_loader import MAX_DEPTH, KeyPath, Location, Tree, read_value
 from transformer_mt.data.batches import BatchConfig
 from transformer_mt.data.config import DataConfig
 from transformer_mt.data.mixture import find_unreachable_stage
@@ -92,6 +92,30 @@ class Config(Section):
 
     def conflicts(self) -> Iterator[tuple[KeyPath, str]]:
         """Yield each contradiction between sections: the key to blame, and a message with the remedy."""
+        yield from self._model_conflicts()
+        if self.train.max_steps is None and self.train.max_epochs is None and self.validation.patience is None:
+            yield (
+                ("train", "max_steps"),
+                "training would never end: set this, train.max_epochs or validation.patience",
+            )
+        if self.train.init_from is None:  # the tags of a warm start are those of the other run
+            yield from self._tag_conflicts()
+        sources = self.data.validation if isinstance(self.data.validation, tuple) else ()
+        is_warm_start = self.train.init_from is not None
+        for path, message in self.validation.problems([source.name for source in sources], is_warm_start):
+            yield ("validation", *path), message
+        yield from self._data_conflicts()
+        for key, message in self.scoring.problems(self.data.tgt_lang):
+            yield ("scoring", key), message
+        if message := self.loss.problem(self.model.has_dropout):
+            yield ("loss", "consistency"), message
+        for section, key, message in self.unsupported_by_ctranslate2() if self.export else ():
+            yield (section, key), f"{message}, or leave out export: {self.export}"
+        for key, message in self.schedule.problems(self.train.max_steps):
+            yield ("schedule", key), message
+
+    def _model_conflicts(self) -> Iterator[tuple[KeyPath, str]]:
+        """Yield settings of the model that do not fit the vocabulary, the lengths or the search."""
         if self.model.tie_embeddings == "all" and not self.tokenizer.joint:
             yield (
                 ("model", "tie_embeddings"),
@@ -110,39 +134,24 @@ class Config(Section):
                 ("decoding", "alignment_layer"),
                 f"{self.decoding.alignment_layer}: the decoder has only {self.model.decoder.n_layers} layers",
             )
-        if self.train.max_steps is None and self.train.max_epochs is None and self.validation.patience is None:
-            yield (
-                ("train", "max_steps"),
-                "training would never end: set this, train.max_epochs or validation.patience",
-            )
-        if self.train.init_from is None:  # the tags of a warm start are those of the other run
-            yield from self._tag_conflicts()
-        sources = self.data.validation if isinstance(self.data.validation, tuple) else ()
-        is_warm_start = self.train.init_from is not None
-        for path, message in self.validation.problems([source.name for source in sources], is_warm_start):
-            yield ("validation", *path), message
+
+    def _data_conflicts(self) -> Iterator[tuple[KeyPath, str]]:
+        """Yield modifiers, stages and filters of the training pairs that have no effect or are impossible."""
         if self.data.modifiers.is_active and self.tokenizer.kind in ("word", "wordpiece"):
             yield (
                 ("data", "modifiers"),
                 f"need a vocabulary that spells every word: set tokenizer.kind to bpe, byte_bpe, unigram or char, not "
                 f"{self.tokenizer.kind}",
             )
-        if found := find_unreachable_stage(self.data.stages, self.train.max_steps):
-            yield ("data", "stages", found[0]), found[1]
+        if unreachable := find_unreachable_stage(self.data.stages, self.train.max_steps):
+            number, message = unreachable
+            yield ("data", "stages", number), message
         for index, filter_ in enumerate(self.data.filters):
             if filter_.name == "overlap" and not (self.data.validation or self.data.test):
                 yield (
                     (*FILTER_LIST, index, filter_.name),
                     "there is nothing to compare with: set data.validation or data.test, or remove this filter",
                 )
-        for key, message in self.scoring.problems(self.data.tgt_lang):
-            yield ("scoring", key), message
-        if message := self.loss.problem(self.model.has_dropout):
-            yield ("loss", "consistency"), message
-        for section, key, message in self.unsupported_by_ctranslate2() if self.export else ():
-            yield (section, key), f"{message}, or leave out export: {self.export}"
-        for key, message in self.schedule.problems(self.train.max_steps):
-            yield ("schedule", key), message
 
     def _held_out_tags(self) -> Iterator[tuple[KeyPath, str | None]]:
         """Yield the tag of each held-out source and behaviour test, or None, with its key.
@@ -191,7 +200,7 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Config:
 
     Raises one `UserError` that lists every mistake on a line of its own: file, line, key, remedy.
     """
-    return _validate(_read_inherited(path, ()), path, overrides)
+    return _validate(read_inherited(path, _is_merged), path, overrides)
 
 
 def load_run(run: RunFolder, overrides: Sequence[str] = ()) -> Config:
@@ -233,29 +242,6 @@ def builtin_path(name: str) -> Path:
     """Return the path of a configuration that ships with the program, installed or in a checkout."""
     inside = Path(str(resources.files("transformer_mt"))) / "configs" / f"{name}.yaml"
     return inside if inside.exists() else inside.parents[2] / "configs" / f"{name}.yaml"
-
-
-def _read_inherited(path: Path, descendants: tuple[Path, ...]) -> Tree:
-    """Read a file and the files that it inherits from. `descendants` are the files that inherit from this one."""
-    files = (*descendants, path.resolve())
-    if files[-1] in descendants:
-        chain = " -> ".join(file.name for file in files)
-        raise UserError(f"{path}: base: the files inherit from each other in a circle: {chain}")
-    tree = read_yaml(path)
-    base = tree.values.pop("base", None)
-    if base is None:
-        return tree
-    where = tree.locate(("base",))
-    if not isinstance(base, str):
-        raise UserError(f"{where}: base: must be the name of one YAML file")
-    try:
-        inherited = _read_inherited(path.parent / expand_path(base), files)
-    except ValueError as error:
-        raise UserError(f"{where}: base: {error}") from None
-    except UserError as error:
-        raise UserError(f"{error}\n(inherited by {where})") from None
-    inherited.values.pop("name", None)  # a run that inherits must not share the folder of its base
-    return tree.merge_over(inherited, _is_merged)
 
 
 def _is_merged(path: KeyPath) -> bool:
