@@ -20,6 +20,11 @@ def add_config_file(parser: argparse.ArgumentParser) -> None:
     add_overrides(parser)
 
 
+def add_run(parser: argparse.ArgumentParser) -> None:
+    """Add the run folder."""
+    parser.add_argument("run", type=Path, metavar="RUN", help="a run folder")
+
+
 def add_run_or_config(parser: argparse.ArgumentParser) -> None:
     """Add the configuration or run folder of a command about the data, and overrides of its keys."""
     help = "a configuration, or the run that was trained with it"

@@ -10,6 +10,7 @@ from transformer_mt.cli.arguments import (
     add_config_file,
     add_json,
     add_overrides,
+    add_run,
     add_run_or_config,
     add_tag,
     language,
@@ -113,7 +114,7 @@ def add_correct(parser: argparse.ArgumentParser) -> None:
         "language, which its first line names."
     )
     add = parser.add_argument
-    add("run", type=Path, metavar="RUN", help="a run folder")
+    add_run(parser)
     help = "table of sources and corrected translations (.tsv, .csv, .jsonl or .parquet)"
     add("--pairs", type=Path, required=True, metavar="F", help=help)
     add("--name", metavar="NAME", help="name of the new run (default: RUN-corrected)")

@@ -11,6 +11,7 @@ from transformer_mt.cli.arguments import (
     add_kind_of_text,
     add_loading,
     add_output,
+    add_run,
     add_sampling,
     add_search,
     add_tag,
@@ -62,7 +63,7 @@ def add_explain(parser: argparse.ArgumentParser) -> None:
         "The model runs once more for each source word that is left out."
     )
     add = parser.add_argument
-    add("run", type=Path, metavar="RUN", help="a run folder")
+    add_run(parser)
     add("text", help="one sentence")
     help = "compare with this translation: its probabilities, and where the search dropped it"
     add("--reference", metavar="R", help=help)
@@ -80,7 +81,7 @@ def add_calibrate(parser: argparse.ArgumentParser) -> None:
         "The result is calibration.json in the run. It is valid for this checkpoint and these search options."
     )
     add = parser.add_argument
-    add("run", type=Path, metavar="RUN", help="a run folder")
+    add_run(parser)
     add("--src", type=Path, metavar="F", help="source sentences (default: validation pairs of the run)")
     add("--ref", type=Path, metavar="G", help="reference translations, line by line")
     help = "fit on all pairs of above, and compute the figures from the lines of this file"
@@ -101,7 +102,7 @@ def add_score(parser: argparse.ArgumentParser) -> None:
         "The score of a pair is -inf if a line is blank, or longer than the model supports (with a warning)."
     )
     add = parser.add_argument
-    add("run", type=Path, metavar="RUN", help="a run folder")
+    add_run(parser)
     add("--src", type=Path, required=True, metavar="F", help="source sentences (plain or .gz)")
     add("--tgt", type=Path, required=True, metavar="G", help="their translations, line by line")
     add_output(add, "--output")
