@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from helpers import Tmt, assert_succeeded
+from serving_helpers import ENDLESS, GatedModel
 from starlette.testclient import TestClient
 
 from transformer_mt.serving.app import make_app
@@ -38,7 +39,7 @@ def make_client(tiny_model: ServedModel) -> Iterator[MakeClient]:
                 models or [tiny_model], Limits(**limits), ApiKeys(keys) if keys else None, window=0.02
             )
             stack.callback(service.close)
-            client = TestClient(make_app(service, cors), raise_server_exceptions=False)
+            client = stack.enter_context(TestClient(make_app(service, cors), raise_server_exceptions=False))
             client.app_state["service"] = service
             return client
 
@@ -48,6 +49,16 @@ def make_client(tiny_model: ServedModel) -> Iterator[MakeClient]:
 @pytest.fixture
 def client(make_client: MakeClient) -> TestClient:
     return make_client()
+
+
+@pytest.fixture
+def gated(tiny_model: ServedModel) -> GatedModel:
+    return GatedModel(tiny_model)
+
+
+@pytest.fixture
+def endless_model(tiny_run: Path) -> ServedModel:
+    return ServedModel(tiny_run, ModelOptions({"device": "cpu", "threads": 1}, ENDLESS))
 
 
 @pytest.fixture(scope="module")

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from serving_helpers import port_of, running_server
 
 from transformer_mt import Translator
-from transformer_mt.serving.app import make_app
-from transformer_mt.serving.limits import Limits
 from transformer_mt.serving.models import ServedModel
-from transformer_mt.serving.server import Address, Server
-from transformer_mt.serving.service import TranslationService
 
 pytestmark = pytest.mark.slow
 CHROMIUM = Path("/usr/bin/chromium")
@@ -44,17 +38,8 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def address(tiny_model: ServedModel) -> Iterator[str]:
-    service = TranslationService([tiny_model], Limits(max_characters=2000))
-    listener = Address(port=0).bind()
-    server = Server(make_app(service), service, listener)
-    thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])))
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
-    server.should_exit = True
-    thread.join()
-    service.close()
+    with running_server(tiny_model, max_characters=2000) as server:
+        yield f"http://127.0.0.1:{port_of(server)}/"
 
 
 @pytest.fixture

@@ -2,69 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
-import copy
 import json
-import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
+from serving_helpers import GatedModel, count_batches, wait_until
 from starlette.testclient import TestClient
 
 from transformer_mt.errors import UserError
-from transformer_mt.serving.app import make_app
-from transformer_mt.serving.limits import ApiKeys, Limits
-from transformer_mt.serving.models import ModelOptions, ServedModel
+from transformer_mt.serving.limits import ApiKeys
+from transformer_mt.serving.models import ServedModel
 from transformer_mt.serving.service import TranslationService
 
 MakeClient = Callable[..., TestClient]
 ONE = {"q": "one", "source": "en", "target": "de"}
-ENDLESS = {"min_length": 900_000, "max_length_offset": 1_000_000}
-WAIT = 20
 
 
 def service_of(client: TestClient) -> TranslationService:
     return client.app_state["service"]
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + WAIT
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
-def n_batches(service: TranslationService) -> float:
-    return service.metrics.registry.get_sample_value("tmt_batch_lines_count") or 0.0
-
-
-class GatedModel:
-    """The tiny model, which translates only while `gate` is open."""
-
-    def __init__(self, model: ServedModel) -> None:
-        self.gate, self.has_started = threading.Event(), threading.Event()
-        self.model = copy.copy(model)
-
-        def translate(*arguments: Any) -> Any:
-            self.has_started.set()
-            assert self.gate.wait(WAIT)
-            return model.translate(*arguments)
-
-        self.model.__dict__["translate"] = translate
-
-
-@pytest.fixture
-def gated(tiny_model: ServedModel) -> GatedModel:
-    return GatedModel(tiny_model)
-
-
-@pytest.fixture
-def endless_model(tiny_run: Path) -> ServedModel:
-    return ServedModel(tiny_run, ModelOptions({"device": "cpu", "threads": 1}, ENDLESS))
 
 
 def test_long_requests_are_refused(make_client: MakeClient) -> None:
@@ -91,7 +48,7 @@ def test_more_requests_than_allowed_are_asked_to_come_back(make_client: MakeClie
     client = make_client(models=[gated.model], max_requests=2)
     with ThreadPoolExecutor(2) as pool:
         accepted = [pool.submit(client.post, "/translate", json=ONE) for _ in range(2)]
-        wait_until(lambda: service_of(client).counter.count == 2)
+        wait_until(lambda: service_of(client).slots.n_taken == 2)
         refused = client.post("/translate", json=ONE)
         assert refused.status_code == 429
         assert int(refused.headers["retry-after"]) >= 1
@@ -105,39 +62,8 @@ def test_the_search_stops_at_the_time_limit(make_client: MakeClient, endless_mod
     answer = client.post("/translate", json=ONE)
     assert answer.status_code == 504
     assert "0.5 seconds" in answer.json()["error"]
-    wait_until(lambda: n_batches(service_of(client)) == 1)
-    assert service_of(client).counter.count == 0
-
-
-def test_the_search_stops_when_the_client_disconnects(endless_model: ServedModel) -> None:
-    gated = GatedModel(endless_model)
-    gated.gate.set()
-    service = TranslationService([gated.model], Limits())
-    messages = iter([{"type": "http.request", "body": json.dumps(ONE).encode()}, {"type": "http.disconnect"}])
-    scope = {
-        "type": "http",
-        "method": "POST",
-        "path": "/translate",
-        "headers": [(b"content-type", b"application/json")],
-        "query_string": b"",
-    }
-    sent: list[Any] = []
-
-    async def receive() -> Any:
-        message = next(messages)
-        if message["type"] == "http.disconnect":
-            while not gated.has_started.is_set():
-                await asyncio.sleep(0.01)
-        return message
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    asyncio.run(make_app(service)(scope, receive, send))
-    assert sent[0]["status"] == 499
-    wait_until(lambda: n_batches(service) == 1)
-    assert service.metrics.registry.get_sample_value("tmt_cancelled_total", {"reason": "disconnect"}) == 1
-    service.close()
+    wait_until(lambda: count_batches(service_of(client)) == 1)
+    assert service_of(client).slots.n_taken == 0
 
 
 def test_a_request_that_ends_late_does_not_delay_the_others(make_client: MakeClient, gated: GatedModel) -> None:

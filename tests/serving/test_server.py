@@ -2,62 +2,46 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
 import pytest
 from helpers import Tmt, assert_user_error
+from serving_helpers import (
+    WAIT,
+    GatedModel,
+    connect,
+    count_batches,
+    count_cancelled,
+    port_of,
+    running_server,
+    wait_until,
+)
 
 from transformer_mt.serving import server as server_module
-from transformer_mt.serving.app import make_app
-from transformer_mt.serving.limits import Limits
 from transformer_mt.serving.models import ServedModel
-from transformer_mt.serving.server import Address, Server
-from transformer_mt.serving.service import TranslationService
+from transformer_mt.serving.server import Address
 
 BODY = json.dumps({"q": "one two", "source": "en", "target": "de"}).encode()
 HEAD = b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n" % len(BODY)
-WAIT = 20
 
 
 @pytest.fixture
 def serve(tiny_model: ServedModel) -> Iterator[Callable[..., int]]:
-    """`serve(max_connections=3)`: start a server in a thread, and return its port."""
-    started: list[tuple[Server, threading.Thread]] = []
-
-    def serve(**limits: Any) -> int:
-        service = TranslationService([tiny_model], Limits(**limits))
-        listener = Address(port=0).bind()
-        server = Server(make_app(service), service, listener)
-        thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])))
-        thread.start()
-        started.append((server, thread))
-        while not server.started:
-            time.sleep(0.01)
-        return listener.getsockname()[1]
-
-    yield serve
-    for server, thread in started:
-        server.should_exit = True
-        thread.join(WAIT)
-        server.service.close()
-
-
-def connect(port: int) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", port), timeout=WAIT)
+    """`serve(max_connections=3)`: start a server, and return its port."""
+    with ExitStack() as stack:
+        yield lambda **limits: port_of(stack.enter_context(running_server(tiny_model, **limits)))
 
 
 def read_all(connection: socket.socket) -> bytes:
@@ -97,7 +81,7 @@ def test_a_client_that_sends_headers_slowly_is_closed(
 def test_a_client_that_sends_its_text_slowly_is_refused(
     serve: Callable[..., int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("transformer_mt.serving.api.BODY_TIMEOUT", 0.3)
+    monkeypatch.setattr("transformer_mt.serving.bodies.BODY_TIMEOUT", 0.3)
     with closing(connect(serve())) as connection:
         connection.sendall(HEAD + b"\r\n" + BODY[:5])
         assert read_all(connection).startswith(b"HTTP/1.1 408")
@@ -122,6 +106,87 @@ def test_several_requests_use_one_connection(serve: Callable[..., int]) -> None:
         assert b"HTTP/1.1 200" in read_all(connection)
 
 
+def test_a_client_that_does_not_read_is_closed(tiny_model: ServedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "WRITE_TIMEOUT", 0.3)
+    with running_server(tiny_model) as server, closing(socket.socket()) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.settimeout(WAIT)
+        connection.connect(("127.0.0.1", port_of(server)))
+        with suppress(OSError):  # the server stops reading, and ends the connection
+            for _ in range(5000):
+                connection.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n")
+        wait_until(lambda: not server.server_state.connections)
+        assert ask(port_of(server))["translatedText"]
+
+
+def test_the_search_stops_when_the_client_disconnects(endless_model: ServedModel) -> None:
+    gated = GatedModel(endless_model)
+    gated.gate.set()
+    with running_server(gated.model) as server:
+        with closing(connect(server)) as connection:
+            connection.sendall(HEAD + b"\r\n" + BODY)
+            assert gated.has_started.wait(WAIT)
+        wait_until(lambda: count_batches(server.service) == 1)
+        assert count_cancelled(server.service, "disconnect") == 1
+        assert server.service.slots.n_taken == 0
+
+
+# --- streams of lines -------------------------------------------------------------------------------------------------
+
+STREAM = (
+    b"POST /translate_lines?source=en&target=de HTTP/1.1\r\nHost: x\r\nContent-Type: text/plain\r\n"
+    b"Transfer-Encoding: chunked\r\n\r\n"
+)
+CHUNK = b"8\r\none two\n\r\n"
+
+
+def test_a_stream_is_not_translated_further_when_its_client_disconnects(gated: GatedModel) -> None:
+    with running_server(gated.model) as server:
+        with closing(connect(server)) as connection:
+            connection.sendall(STREAM + b"%x\r\n" % (8 * 900) + b"one two\n" * 900 + b"\r\n")
+            assert gated.has_started.wait(WAIT)
+        wait_until(lambda: count_cancelled(server.service, "disconnect") == 1)
+        gated.gate.set()
+        wait_until(lambda: not server.server_state.tasks)
+    assert gated.n_lines <= 64
+
+
+def test_an_idle_stream_does_not_hold_up_requests(serve: Callable[..., int]) -> None:
+    port = serve(max_requests=1)
+    with closing(connect(port)) as connection:
+        connection.sendall(STREAM + CHUNK)
+        assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+        connection.sendall(b"8\r\none")
+        assert ask(port)["translatedText"]
+        connection.sendall(b" two\n\r\n0\r\n\r\n")
+        connection.shutdown(socket.SHUT_WR)
+
+
+def test_lines_of_a_stream_wait_for_a_slot(gated: GatedModel) -> None:
+    with running_server(gated.model, max_requests=1) as server, ThreadPoolExecutor() as pool:
+        answer = pool.submit(ask, port_of(server))
+        assert gated.has_started.wait(WAIT)
+        with closing(connect(server)) as connection:
+            connection.sendall(STREAM + CHUNK)
+            wait_until(lambda: len(server.server_state.tasks) == 2)
+            gated.gate.set()
+            assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+        assert answer.result()["translatedText"]
+
+
+def test_an_error_in_a_later_line_leaves_a_stream_of_text_without_its_end_mark(
+    serve: Callable[..., int], capfd: pytest.CaptureFixture[str]
+) -> None:
+    with closing(connect(serve())) as connection:
+        connection.sendall(STREAM + CHUNK)
+        answer = connection.recv(65536)
+        connection.sendall(b"2\r\n\xff\n\r\n")
+        answer += read_all(connection)
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert not answer.endswith(b"0\r\n\r\n")
+    assert capfd.readouterr().err == ""
+
+
 def test_answers_are_sent_without_waiting_for_acknowledgements() -> None:
     """Nagle's algorithm would delay the body of each answer by 40 ms, because it follows its headers."""
     with (
@@ -138,16 +203,17 @@ def test_answers_are_sent_without_waiting_for_acknowledgements() -> None:
 class Process:
     """`tmt serve` in another process."""
 
-    def __init__(self, *arguments: object) -> None:
-        command = [sys.executable, "-m", "transformer_mt", "serve", *map(str, arguments), "--port", "0"]
+    def __init__(self, *arguments: object, command: Sequence[str] = ("-m", "transformer_mt")) -> None:
+        everything = [sys.executable, *command, "serve", *map(str, arguments), "--port", "0"]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+        self.process = subprocess.Popen(everything, stderr=subprocess.PIPE, text=True, env=environment)
         assert self.process.stderr is not None
         self.log: list[str] = []
         for line in self.process.stderr:
             self.log.append(line)
             if "serves at" in line:
                 break
+        assert self.log and "serves at" in self.log[-1], self.log
         self.port = int(self.log[-1].split(":")[-1].split("/")[0])
 
     def stop(self, number: int) -> tuple[int, str]:
@@ -185,6 +251,29 @@ def test_sighup_loads_a_new_checkpoint_while_requests_run(run_copy: Path) -> Non
         time.sleep(1)
     status, log = server.stop(signal.SIGTERM)
     assert (status, "reloaded" in log) == (0, True), log
+
+
+@pytest.mark.slow
+def test_a_stream_that_stays_open_is_cut_at_the_time_limit_after_a_stop_signal(tiny_run: Path) -> None:
+    server = Process(tiny_run, "--timeout", 1)
+    with closing(connect(server.port)) as connection, ThreadPoolExecutor() as pool:
+        connection.sendall(STREAM + CHUNK)
+        answer = connection.recv(65536)
+
+        def keep_sending() -> None:
+            with suppress(OSError):
+                while True:
+                    connection.sendall(CHUNK)
+                    time.sleep(0.1)
+
+        pool.submit(keep_sending)
+        status, log = server.stop(signal.SIGTERM)
+        with suppress(ConnectionResetError):
+            answer += read_all(connection)
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert not answer.endswith(b"0\r\n\r\n")
+    assert status == 0
+    assert "Traceback" not in log and "running task" not in log
 
 
 def test_mistakes_end_with_a_message(tiny_run: Path, tmt: Tmt, tmp_path: Path) -> None:

@@ -23,37 +23,32 @@ def join_n_best(lines: Sequence[TranslatedLine]) -> list[str]:
     """Return the different translations of a text, the best first."""
     joined = [[translation.text for translation in line.join()] for line in lines]
     ranks = range(max(map(len, joined)))
-    texts = ("\n".join(line[min(rank, len(line) - 1)] for line in joined) for rank in ranks)
+    texts = ("\n".join(n_best[min(rank, len(n_best) - 1)] for n_best in joined) for rank in ranks)
     return list(dict.fromkeys(texts))
 
 
-def segments(
-    lines: Sequence[TranslatedLine],
-    tokenizer: Tokenizer,
-    calibration: Calibration | None,
-    *,
-    alignment: bool,
-    confidence: bool,
+def make_segments(
+    lines: Sequence[TranslatedLine], tokenizer: Tokenizer, calibration: Calibration | None, *, confidence: bool
 ) -> list[TranslatedSegment]:
     """Return the parts of a text that were translated at once, with details of the best translation."""
     calibrated = calibration if confidence else None
-    found: list[TranslatedSegment] = []
+    segments: list[TranslatedSegment] = []
     for number, line in enumerate(lines):
         best = [n_best[0] for n_best in line.translations]
-        targets = restore_spaces(line.chunks, [one.text for one in best], line.splitter.tgt_lang)
+        targets = restore_spaces(line.chunks, [translation.text for translation in best], line.splitter.tgt_lang)
         starts = ["\n" if number else "", *[""] * (len(targets) - 1)]
         for chunk, translation, start, target in zip(line.chunks, best, starts, targets, strict=True):
-            found.append(
+            segments.append(
                 TranslatedSegment(
                     source=chunk,
                     target=start + target,
-                    alignment=translation.alignment if alignment else None,
+                    alignment=translation.alignment,
                     confidence=calibrated and _compute_confidence(calibrated, chunk.strip(), translation),
                     probability=_round_probability(translation.score_per_token) if confidence else None,
                     words=compute_word_probabilities(tokenizer, translation) if confidence else None,
                 )
             )
-    return found
+    return segments
 
 
 def compute_word_probabilities(tokenizer: Tokenizer, translation: Translation) -> list[float]:

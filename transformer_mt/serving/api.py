@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
 from starlette.requests import Request
@@ -24,13 +23,14 @@ from transformer_mt.serving.requests import (
     ServedLanguagePair,
     Status,
     StreamLine,
+    TextRequest,
     TranslateAnswer,
     TranslatedStreamLine,
     TranslateRequest,
 )
 from transformer_mt.serving.service import TranslationService, check_text
 
-BODY_TIMEOUT = 30.0  # seconds in which a client must send its request
+TextRequestT = TypeVar("TextRequestT", bound=TextRequest)
 PROMETHEUS = "text/plain; version=1.0.0; charset=utf-8"
 
 
@@ -99,10 +99,7 @@ class Api:
 
     async def translate(self, request: Request) -> Response:
         """Translate the texts of a request."""
-        self.service.check_stopping()
-        wanted = await self._read(request, TranslateRequest)
-        self.service.check_key(wanted.api_key or read_header_key(request))
-        answer = await self.service.translate(wanted, partial(wait_until_disconnected, request))
+        answer = await self.service.translate(await self._read(request, TranslateRequest))
         return JSONResponse(answer.model_dump(mode="json", by_alias=True, exclude_none=True))
 
     async def translate_lines(self, request: Request) -> Response:
@@ -110,7 +107,7 @@ class Api:
         self.service.check_stopping()
         self.service.check_key(read_header_key(request))
         content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        formats = {each.value: each for each in StreamFormat}
+        formats = {stream_format.value: stream_format for stream_format in StreamFormat}
         if content_type not in formats:
             raise ApiError(415, f"send {' or '.join(formats)}")
         parameters = request.query_params
@@ -121,10 +118,7 @@ class Api:
 
     async def detect(self, request: Request) -> Response:
         """Detect the language of a text."""
-        self.service.check_stopping()
-        wanted = await self._read(request, DetectRequest)
-        self.service.check_key(wanted.api_key or read_header_key(request))
-        texts = [wanted.q] if isinstance(wanted.q, str) else wanted.q
+        texts = (await self._read(request, DetectRequest)).texts()
         check_text(texts, self.service.limits)
         return _json(list[DetectedLanguage], await asyncio.to_thread(self.service.detect, "\n".join(texts)))
 
@@ -150,12 +144,12 @@ class Api:
         """Return the metrics in the text format of Prometheus."""
         return Response(self.service.metrics.render(), media_type=PROMETHEUS)
 
-    async def _read(self, request: Request, schema: type[Any]) -> Any:
-        try:
-            async with asyncio.timeout(BODY_TIMEOUT):
-                return await read_request(request, schema, self.service.limits.max_body_bytes)
-        except TimeoutError:
-            raise ApiError(408, "the request was not sent in time", {"Connection": "close"}) from None
+    async def _read(self, request: Request, schema: type[TextRequestT]) -> TextRequestT:
+        """Return a request whose key is valid. Raises `ApiError` also while the server stops."""
+        self.service.check_stopping()
+        content = await read_request(request, schema, self.service.limits.max_body_bytes)
+        self.service.check_key(content.api_key or read_header_key(request))
+        return content
 
 
 def error_response(error: ApiError) -> Response:
@@ -164,15 +158,9 @@ def error_response(error: ApiError) -> Response:
 
 
 def read_header_key(request: Request) -> str | None:
-    """Return the API key of the header `Authorization: Bearer KEY` or `X-API-Key: KEY`."""
+    """Return the API key from the header `Authorization: Bearer KEY` or `X-API-Key: KEY`."""
     kind, _, key = request.headers.get("authorization", "").partition(" ")
     return key.strip() if kind.lower() == "bearer" else request.headers.get("x-api-key")
-
-
-async def wait_until_disconnected(request: Request) -> None:
-    """Return when the client closes the connection. The body must have been read."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 def _json(kind: Any, value: object, status: int = 200) -> Response:

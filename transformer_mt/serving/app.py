@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 
@@ -81,6 +82,9 @@ class Observer:
 
         try:
             await self.app(scope, receive, send_with_headers)
+        except asyncio.CancelledError:
+            status = 499  # the client has closed the connection
+            raise
         finally:
             seconds = time.monotonic() - start
             path = scope["path"] if scope["path"] in self.paths else "other"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -18,14 +19,14 @@ MAX_TEXTS = 1000  # elements of the list q
 
 @dataclass(frozen=True)
 class Limits:
-    """What one client, and all together, may use."""
+    """Limits of a request, and of all requests together."""
 
     max_characters: int = 10_000
     """Characters of a request, and of a line of a stream."""
     max_requests: int = 128
     """Requests that are translated or wait."""
     timeout: float = 60.0
-    """Seconds for the translation of a request."""
+    """Seconds for the translation of a request, or of a batch of lines of a stream."""
     max_connections: int = 1000
     """Open connections."""
 
@@ -43,22 +44,28 @@ class ApiError(Exception):
         self.status, self.message, self.headers = status, message, headers or {}
 
 
-class RequestCounter:
-    """Number of requests in flight. The event loop alone uses it."""
+class RequestSlots:
+    """Slots of the requests that are translated at the same time. A stream takes one for each batch of its lines."""
 
-    def __init__(self, maximum: int) -> None:
-        self.maximum, self.count = maximum, 0
+    def __init__(self, n_slots: int) -> None:
+        self._semaphore = asyncio.Semaphore(n_slots)
+        self.n_taken = 0
 
-    @contextmanager
-    def admit(self) -> Generator[None]:
-        """Count a request while it runs. Raises `ApiError` with status 429 if there are too many."""
-        if self.count >= self.maximum:
-            raise ApiError(429, "too many requests at the same time; try again soon", {"Retry-After": "1"})
-        self.count += 1
+    @asynccontextmanager
+    async def take(self, timeout: float = 0.0) -> AsyncGenerator[None]:
+        """Take a slot. Raises `ApiError` with status 429 if none becomes free within `timeout` seconds."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self._semaphore.acquire()
+        except TimeoutError:
+            message = "too many requests at the same time; try again soon"
+            raise ApiError(429, message, {"Retry-After": "1"}) from None
+        self.n_taken += 1
         try:
             yield
         finally:
-            self.count -= 1
+            self.n_taken -= 1
+            self._semaphore.release()
 
 
 class ApiKeys:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from enum import StrEnum
 
 from pydantic import ValidationError
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -16,7 +16,6 @@ from transformer_mt.serving.bodies import describe_problem
 from transformer_mt.serving.limits import BYTES_PER_CHARACTER, ApiError
 from transformer_mt.serving.requests import StreamLine, TranslatedStreamLine
 from transformer_mt.serving.service import ServingTarget, TranslationService, check_text
-from transformer_mt.system.logging import log
 
 MAX_LINES = 64  # lines that are translated together
 
@@ -36,32 +35,27 @@ class LineStream(Response):
     """
 
     def __init__(
-        self, service: TranslationService, target: ServingTarget, stream_format: StreamFormat, request: Request
+        self,
+        service: TranslationService,
+        serving_target: ServingTarget,
+        stream_format: StreamFormat,
+        request: Request,
     ) -> None:
         super().__init__(media_type=stream_format.value)
-        self._service, self._target, self._format, self._request = service, target, stream_format, request
+        self._service, self._target, self._format, self._request = service, serving_target, stream_format, request
         del self.headers["content-length"]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer the request."""
+        """Answer the request. The server limits the time of writing."""
         start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
         has_started = False
         try:
-            with self._service.counter.admit():
-                async for lines in self._read():
-                    answer = await self._translate(lines)
-                    async with asyncio.timeout(self._service.limits.timeout):
-                        if not has_started:
-                            await send(start)
-                            has_started = True
-                        await send({"type": "http.response.body", "body": answer, "more_body": True})
-        except TimeoutError:
-            log("tmt: a stream was ended: the client neither sends nor reads")
-            if not has_started:
-                raise ApiError(408, "no line was sent in time", {"Connection": "close"}) from None
-            return
-        except ClientDisconnect:
-            return
+            async for lines in self._read():
+                answer = await self._translate(lines)
+                if not has_started:
+                    await send(start)
+                    has_started = True
+                await send({"type": "http.response.body", "body": answer, "more_body": True})
         except ApiError as error:
             if not has_started:
                 raise
@@ -74,29 +68,34 @@ class LineStream(Response):
 
     async def _read(self) -> AsyncIterator[list[bytes]]:
         """Yield up to `MAX_LINES` lines at a time, as soon as they are there."""
-        max_bytes = BYTES_PER_CHARACTER * self._service.limits.max_characters + 100
+        limits = self._service.limits
+        max_bytes = BYTES_PER_CHARACTER * limits.max_characters + 100
         chunks = self._request.stream()
         rest = b""
         while True:
-            async with asyncio.timeout(self._service.limits.timeout):
-                chunk = await anext(chunks, None)
+            try:
+                async with asyncio.timeout(limits.timeout):
+                    chunk = await anext(chunks, None)
+            except TimeoutError:
+                raise ApiError(408, "no line was sent in time", {"Connection": "close"}) from None
             *lines, rest = (rest + (chunk or b"")).split(b"\n")
             if chunk is None and rest:
                 lines.append(rest)
             if max(map(len, [*lines, rest])) > max_bytes:
-                raise ApiError(413, f"a line is longer than {self._service.limits.max_characters:,} characters")
+                raise ApiError(413, f"a line is longer than {limits.max_characters:,} characters")
             for start in range(0, len(lines), MAX_LINES):
                 yield lines[start : start + MAX_LINES]
             if chunk is None:
                 return
 
     async def _translate(self, lines: Sequence[bytes]) -> bytes:
-        """Return the output lines of input lines."""
+        """Return the output lines of input lines. An idle stream has no slot, so that it holds up nobody."""
         texts = [self._parse(line) for line in lines]
-        chosen = [text for text in texts if isinstance(text, str)]
-        jobs = [TranslationJob(DecodingOptions(self._target.language_pair), [text]) for text in chosen]
-        found = await self._service.run(jobs, [self._target] * len(jobs)) if jobs else []
-        translations = iter([one.join()[0].text for one, *_ in found])
+        options = DecodingOptions(self._target.language_pair)
+        jobs = [TranslationJob(options, [text]) for text in texts if isinstance(text, str)]
+        async with self._service.slots.take(self._service.limits.timeout):
+            translated = await self._service.run(jobs, [self._target] * len(jobs))
+        translations = iter([line.join()[0].text for line, *_ in translated])
         if self._format is StreamFormat.TEXT:
             return "".join(f"{next(translations)}\n" for _ in texts).encode()
         return b"".join(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,6 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from transformer_mt.data.language_names import language_name
-from transformer_mt.serving.api import BODY_TIMEOUT, wait_until_disconnected
 from transformer_mt.serving.bodies import read_request
 from transformer_mt.serving.limits import ApiError
 from transformer_mt.serving.requests import TranslateRequest
@@ -31,8 +28,8 @@ class Page:
 
     async def show(self, _: Request) -> Response:
         """Return the empty page."""
-        first = self.service.language_pairs()[0]
-        return self._render(source=first.source, target=first.target)
+        first = self.service.languages()[0]
+        return self._render(source=first.code, target=first.targets[0])
 
     async def translate(self, request: Request) -> Response:
         """Return the page with the translation of the submitted form, or with an error."""
@@ -40,18 +37,15 @@ class Page:
         status = 200
         try:
             self.service.check_stopping()
-            async with asyncio.timeout(BODY_TIMEOUT):
-                wanted = await read_request(request, TranslateRequest, self.service.limits.max_body_bytes)
-            values = {"source": wanted.source, "target": wanted.target, "text": "\n".join(wanted.texts())}
-            self.service.check_key(wanted.api_key)
-            answer = await self.service.translate(wanted, partial(wait_until_disconnected, request))
+            form = await read_request(request, TranslateRequest, self.service.limits.max_body_bytes)
+            values = {"source": form.source, "target": form.target, "text": "\n".join(form.texts())}
+            self.service.check_key(form.api_key)
+            answer = await self.service.translate(form)
             values["translation"] = answer.translated_text
             if answer.detected_language is not None and not isinstance(answer.detected_language, list):
                 values["detected"] = language_name(answer.detected_language.language)
         except ApiError as error:
             status, values["error"] = error.status, error.message
-        except TimeoutError:
-            status, values["error"] = 408, "the request was not sent in time"
         return self._render(status, **values)
 
     def _render(self, status: int = 200, **values: str) -> Response:

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from transformer_mt.serving.limits import MAX_TEXTS
 
 Text = Annotated[str, StringConstraints(strict=True)]
+Texts = Text | Annotated[list[Text], Field(max_length=MAX_TEXTS)]
 MAX_ALTERNATIVES = 100  # the beam of a model is the narrower limit
 
 
@@ -18,34 +19,34 @@ class ApiModel(BaseModel):
     model_config = ConfigDict(frozen=True, serialize_by_alias=True)
 
 
-class TranslateRequest(ApiModel):
-    """Text to translate. Unknown fields are ignored, as LibreTranslate does."""
+class TextRequest(ApiModel):
+    """Base class of requests with text. Unknown fields are ignored, as LibreTranslate does."""
 
-    q: Text | Annotated[list[Text], Field(max_length=MAX_TEXTS)] = Field(
-        description="a text, or a list of texts", examples=["The old dog sleeps."]
-    )
-    source: str = Field(description="language code, or auto", examples=["en"])
-    target: str = Field(description="language code", examples=["de"])
-    format: Literal["text"] = Field(default="text", description="only text")
-    alternatives: int = Field(
-        default=0, ge=0, le=MAX_ALTERNATIVES, description="number of other translations; at most the beam size - 1"
-    )
+    q: Texts = Field(description="a text, or a list of texts", examples=["The old dog sleeps."])
     api_key: str | None = Field(default=None, description="needed if the server has keys")
-    tag: str | None = Field(default=None, description="tag of the model, if one language pair has several")
-    prefix: Text = Field(default="", description="the translation starts with this text; for a text of one line")
-    alignment: bool = Field(default=False, description="add segments with the word alignment")
-    confidence: bool = Field(default=False, description="add segments with probabilities")
 
     def texts(self) -> list[str]:
         """Return the texts as a list."""
         return [self.q] if isinstance(self.q, str) else self.q
 
 
-class DetectRequest(ApiModel):
-    """Text whose language is wanted."""
+class TranslateRequest(TextRequest):
+    """Text to translate."""
 
-    q: Text | list[Text] = Field(description="a text, or a list of texts that are detected together")
-    api_key: str | None = Field(default=None, description="needed if the server has keys")
+    source: str = Field(description="language code, or auto", examples=["en"])
+    target: str = Field(description="language code", examples=["de"])
+    format: Literal["text"] = Field(default="text", description="only text")
+    alternatives: int = Field(
+        default=0, ge=0, le=MAX_ALTERNATIVES, description="number of other translations; at most the beam size - 1"
+    )
+    tag: str | None = Field(default=None, description="tag of the model, if one language pair has several")
+    prefix: Text = Field(default="", description="the translation starts with this line; for a text of one line")
+    alignment: bool = Field(default=False, description="add segments with the word alignment")
+    confidence: bool = Field(default=False, description="add segments with probabilities and confidences")
+
+
+class DetectRequest(TextRequest):
+    """Text whose language is wanted. The texts of a list have one language."""
 
 
 class DetectedLanguage(ApiModel):

@@ -7,10 +7,11 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import uvicorn
 from starlette.applications import Starlette
@@ -21,6 +22,7 @@ from transformer_mt.serving.service import TranslationService
 from transformer_mt.system.logging import log
 
 HEADER_TIMEOUT = 10.0  # seconds in which a client must send the headers of its first or next request
+WRITE_TIMEOUT = 30.0  # seconds in which a client must receive what is sent
 KEEP_ALIVE = 15  # seconds that an idle connection stays open
 GRACE_SECONDS = 5  # for answers that are being sent, before their connections are closed
 POLL_SECONDS = 0.05  # between two looks at the requests in flight while the server stops
@@ -52,78 +54,108 @@ class Address:
             ) from None
 
 
-def make_protocol(max_connections: int) -> type[H11Protocol]:
-    """Return uvicorn's HTTP protocol with a limit of connections, and a time limit for headers.
+class Deadline:
+    """A time limit of a connection: calls a function unless it is stopped before."""
 
-    uvicorn limits only connections that have sent a whole request, so that silent ones could fill the memory.
+    def __init__(self, loop: asyncio.AbstractEventLoop, seconds: float, function: Callable[[], None]) -> None:
+        self._loop, self._seconds, self._function = loop, seconds, function
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Start the time, unless it runs already."""
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._seconds, self._function)
+
+    def stop(self) -> None:
+        """Stop the time."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+class LimitedProtocol(H11Protocol):
+    """A connection of a client: uvicorn's, with a maximum number of connections and time limits.
+
+    uvicorn limits only connections that have sent a whole request, so that silent ones could fill the memory. A lost
+    connection cancels the task of its request.
     """
 
-    class LimitedProtocol(H11Protocol):
-        """A connection of a client."""
+    def __init__(self, *arguments: Any, max_connections: int, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._max_connections = max_connections
+        self._handlers: set[asyncio.Task[Any]] = set()
+        self.app: Any = partial(self._handle_request, self.app)
 
-        _deadline: asyncio.TimerHandle | None = None
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Refuse a connection above the limit with status 503."""
+        super().connection_made(transport)
+        self._header_deadline = Deadline(self.loop, HEADER_TIMEOUT, self._end_slow_connection)
+        self._write_deadline = Deadline(self.loop, WRITE_TIMEOUT, transport.abort)
+        transport.set_write_buffer_limits(0)  # so that `pause_writing` tells when the client does not read
+        if len(self.connections) > self._max_connections:
+            transport.write(_plain_answer(503, "Service Unavailable", "too many connections; try again soon"))
+            transport.close()
+        else:
+            self._header_deadline.start()
 
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            """Refuse a connection above the limit with status 503."""
-            super().connection_made(transport)
-            if len(self.connections) > max_connections:
-                transport.write(_plain_answer(503, "Service Unavailable", "too many connections; try again soon"))
-                transport.close()
-            else:
-                self._start_deadline()
+    def data_received(self, data: bytes) -> None:
+        """Read data. The time for the headers ends once a request has begun."""
+        if self.transport.is_closing():
+            return
+        super().data_received(data)
+        if self.is_in_request():
+            self._header_deadline.stop()
+        else:
+            self._header_deadline.start()
 
-        def data_received(self, data: bytes) -> None:
-            """Read data, and stop the time limit once a request has begun."""
-            if self.transport.is_closing():
-                return
-            super().data_received(data)
-            if self._is_in_request():
-                self._stop_deadline()
-            elif self._deadline is None:
-                self._start_deadline()
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Cancel the request, and forget the connection."""
+        self._header_deadline.stop()
+        self._write_deadline.stop()
+        for task in self._handlers:
+            task.cancel()
+        super().connection_lost(exc)
 
-        def connection_lost(self, exc: Exception | None) -> None:
-            """Forget the connection."""
-            self._stop_deadline()
-            super().connection_lost(exc)
+    def pause_writing(self) -> None:
+        """Start the time in which the client must receive what is sent."""
+        super().pause_writing()
+        self._write_deadline.start()
 
-        def send_400_response(self, msg: str) -> None:
-            """Answer an invalid HTTP request with a JSON error."""
-            self.transport.write(_plain_answer(400, "Bad Request", "this is not a valid HTTP request"))
+    def resume_writing(self) -> None:
+        """Continue after the client has received everything."""
+        super().resume_writing()
+        self._write_deadline.stop()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer an invalid HTTP request with a JSON error."""
+        self.transport.write(_plain_answer(400, "Bad Request", "this is not a valid HTTP request"))
+        self.transport.close()
+
+    def is_in_request(self) -> bool:
+        """Return whether a request was received, and its answer was not sent."""
+        cycle: Any = self.cycle  # None before the first request
+        return cycle is not None and not cycle.response_complete
+
+    async def _handle_request(self, app: Any, scope: Any, receive: Any, send: Any) -> None:
+        """Call the application. An incomplete answer closes the connection, so that the client notices."""
+        task, cycle = asyncio.current_task(), self.cycle
+        assert task is not None
+        self._handlers.add(task)
+        try:
+            await app(scope, receive, send)
+        except asyncio.CancelledError:
+            if not cycle.disconnected:
+                raise
+        finally:
+            self._handlers.discard(task)
+        if cycle.response_started and not cycle.response_complete:
             self.transport.close()
+            cycle.disconnected = True  # uvicorn would log an error
 
-        def on_response_complete(self) -> None:
-            """Do not wait for ever for a client that does not read the end of its answer."""
-            super().on_response_complete()
-            if self.transport.is_closing():
-                self.loop.call_later(KEEP_ALIVE, self.transport.abort)
-
-        def timeout_keep_alive_handler(self) -> None:
-            """Close an idle connection."""
-            if self.transport.get_write_buffer_size():
-                self.transport.abort()
-            else:
-                super().timeout_keep_alive_handler()
-
-        def _is_in_request(self) -> bool:
-            cycle: Any = self.cycle  # None before the first request
-            return cycle is not None and not cycle.response_complete
-
-        def _start_deadline(self) -> None:
-            self._deadline = self.loop.call_later(HEADER_TIMEOUT, self._end_slow_connection)
-
-        def _stop_deadline(self) -> None:
-            if self._deadline is not None:
-                self._deadline.cancel()
-                self._deadline = None
-
-        def _end_slow_connection(self) -> None:
-            self._deadline = None
-            if not self._is_in_request() and not self.transport.is_closing():
-                self.transport.write(_plain_answer(408, "Request Timeout", "the request was not sent in time"))
-                self.transport.close()
-
-    return LimitedProtocol
+    def _end_slow_connection(self) -> None:
+        if not self.is_in_request() and not self.transport.is_closing():
+            self.transport.write(_plain_answer(408, "Request Timeout", "the request was not sent in time"))
+            self.transport.close()
 
 
 def _plain_answer(status: int, phrase: str, message: str) -> bytes:
@@ -142,7 +174,7 @@ class Server(uvicorn.Server):
         limits = service.limits
         config = uvicorn.Config(
             app,
-            http=make_protocol(limits.max_connections),
+            http=cast(Any, partial(LimitedProtocol, max_connections=limits.max_connections)),
             ws="none",
             lifespan="off",
             log_config=None,
@@ -186,13 +218,17 @@ class Server(uvicorn.Server):
         if self.service.is_stopping:
             os._exit(128 + number)
         self.service.is_stopping = True
-        log(f"tmt: stopping; {self.service.counter.count} requests are in flight")
+        log(f"tmt: stopping; {len(self.server_state.tasks)} requests are in flight")
         self._start(self._exit_when_idle())
 
     async def _exit_when_idle(self) -> None:
+        """Finish the requests in flight, and cut those that take longer than the time limit, such as open streams."""
         end = time.monotonic() + self.service.limits.timeout
-        while self.service.counter.count and time.monotonic() < end:
+        while self.server_state.tasks and time.monotonic() < end:
             await asyncio.sleep(POLL_SECONDS)
+        for connection in [*self.server_state.connections]:
+            if isinstance(connection, LimitedProtocol) and connection.is_in_request():
+                connection.transport.abort()
         self.should_exit = True
 
     def _reload(self) -> None:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from transformer_mt.data.language_detection import LanguageDetector
 from transformer_mt.data.language_names import language_name
 from transformer_mt.data.languages import primary_language
-from transformer_mt.decoding.paragraph_translator import TranslatedLine
+from transformer_mt.decoding.paragraph_translator import ParagraphTranslator, TranslatedLine
 from transformer_mt.errors import UserError
-from transformer_mt.serving.answers import join_n_best, segments, split_lines
+from transformer_mt.serving.answers import join_n_best, make_segments, split_lines
 from transformer_mt.serving.batching import BatchingWorker, DecodingOptions, TranslationJob
 from transformer_mt.serving.language_pairs import LanguagePair, find_language_pair, is_same_language
-from transformer_mt.serving.limits import ApiError, ApiKeys, Limits, RequestCounter
+from transformer_mt.serving.limits import ApiError, ApiKeys, Limits, RequestSlots
 from transformer_mt.serving.metrics import Metrics
 from transformer_mt.serving.models import ServedModel, iterate_language_pairs
 from transformer_mt.serving.requests import (
@@ -27,7 +27,6 @@ from transformer_mt.serving.requests import (
 )
 from transformer_mt.system.logging import log
 
-Wait = Callable[[], Awaitable[None]]
 DETECTED_CHARACTERS = 2000  # of a text, for the detection of its language
 
 
@@ -37,6 +36,11 @@ class ServingTarget(NamedTuple):
     language_pair: LanguagePair
     model: ServedModel
     worker: BatchingWorker
+
+    @property
+    def paragraphs(self) -> ParagraphTranslator:
+        """The translator of the language pair."""
+        return self.model.loaded.translators[self.language_pair]
 
 
 class TranslationService:
@@ -54,8 +58,8 @@ class TranslationService:
     ) -> None:
         self.limits, self.keys, self.log_text = limits, keys, log_text
         self.metrics = Metrics()
-        self.counter = RequestCounter(limits.max_requests)
-        self.metrics.in_flight.set_function(lambda: self.counter.count)
+        self.slots = RequestSlots(limits.max_requests)
+        self.metrics.in_flight.set_function(lambda: self.slots.n_taken)
         self.is_stopping = False
         self.models = models
         self._targets: dict[LanguagePair, ServingTarget] = {}
@@ -123,11 +127,11 @@ class TranslationService:
 
     def detect_source(self, text: str, target: str) -> DetectedLanguage:
         """Return the most likely language of a text among those that a model translates to `target`."""
-        known = [one.source for one in self._targets if is_same_language(target, one.target)]
-        if not known:
+        sources = [pair.source for pair in self._targets if is_same_language(target, pair.target)]
+        if not sources:
             raise ApiError(400, f"target: no model translates to {_shown(target)}; see /languages")
         ranking = dict(LanguageDetector.load().rank(text[:DETECTED_CHARACTERS]))
-        best = max(known, key=lambda code: ranking.get(primary_language(code), 0.0))
+        best = max(sources, key=lambda code: ranking.get(primary_language(code), 0.0))
         probability = ranking.get(primary_language(best), 0.0)
         return DetectedLanguage(language=best, confidence=round(100 * min(1.0, probability), 1))
 
@@ -141,54 +145,45 @@ class TranslationService:
 
     # --- translation --------------------------------------------------------------------------------------------------
 
-    async def translate(self, request: TranslateRequest, wait_until_disconnected: Wait) -> TranslateAnswer:
-        """Answer a request. Its search stops at the time limit, or when `wait_until_disconnected` returns."""
+    async def translate(self, request: TranslateRequest) -> TranslateAnswer:
+        """Answer a request."""
         texts = request.texts()
         self._check_texts(request, texts)
-        with self.counter.admit():
+        async with self.slots.take():
             detected = None
             if request.source == "auto":
-                found = (asyncio.to_thread(self.detect_source, text, request.target) for text in texts)
-                detected = await asyncio.gather(*found)
-            sources = [request.source] * len(texts) if detected is None else [one.language for one in detected]
+                detections = (asyncio.to_thread(self.detect_source, text, request.target) for text in texts)
+                detected = await asyncio.gather(*detections)
+            sources = [request.source] * len(texts) if detected is None else [each.language for each in detected]
             targets = [self.find_target(source, request.target, request.tag) for source in sources]
             self._check_options(request, texts, targets)
             jobs = [self._make_job(text, target, request) for text, target in zip(texts, targets, strict=True)]
-            lines = await self.run(jobs, targets, wait_until_disconnected)
+            lines = await self.run(jobs, targets)
         answer = self._make_answer(request, lines, targets, detected)
         if self.log_text:
             log(f"tmt: {request.source}-{request.target}: {request.q!r} -> {answer.translated_text!r}")
         return answer
 
-    async def run(
-        self,
-        jobs: Sequence[TranslationJob],
-        targets: Sequence[ServingTarget],
-        wait_until_disconnected: Wait | None = None,
-    ) -> list[list[TranslatedLine]]:
-        """Run jobs within the time limit. Raises `ApiError` if that fails, and then stops their search."""
+    async def run(self, jobs: Sequence[TranslationJob], targets: Sequence[ServingTarget]) -> list[list[TranslatedLine]]:
+        """Return the translated lines of each job. The search stops at the time limit, or with the request's task."""
         for job, target in zip(jobs, targets, strict=True):
             self.metrics.characters.labels(str(target.language_pair)).inc(sum(map(len, job.lines)))
             target.worker.submit(job)
-        results = asyncio.ensure_future(_results_of(jobs))
-        gone = None if wait_until_disconnected is None else asyncio.ensure_future(wait_until_disconnected())
-        waited = [results] if gone is None else [results, gone]
         try:
-            await asyncio.wait(waited, timeout=self.limits.timeout, return_when=asyncio.FIRST_COMPLETED)
-            if results.done():
-                return results.result()
-            reason = "time" if gone is None or not gone.done() else "disconnect"
-            self.metrics.cancelled.labels(reason).inc()
-            if reason == "disconnect":
-                raise ApiError(499, "the client has closed the connection")
-            raise ApiError(504, f"the translation took more than {self.limits.timeout:g} seconds; send less text")
+            async with asyncio.timeout(self.limits.timeout):
+                return await asyncio.gather(*(asyncio.wrap_future(job.future) for job in jobs))
+        except TimeoutError:
+            self.metrics.cancelled.labels("time").inc()
+            message = f"the translation took more than {self.limits.timeout:g} seconds; send less text"
+            raise ApiError(504, message) from None
+        except asyncio.CancelledError:
+            self.metrics.cancelled.labels("disconnect").inc()
+            raise
         except UserError as error:
             raise ApiError(400, str(error)) from None
         finally:
             for job in jobs:
                 job.cancel()
-            for future in waited:
-                future.cancel()
 
     def _check_texts(self, request: TranslateRequest, texts: Sequence[str]) -> None:
         check_text(texts, self.limits)
@@ -203,8 +198,9 @@ class TranslationService:
         if request.alignment and not all(target.model.loaded.has_alignments for target in targets):
             raise ApiError(400, "alignment: a CTranslate2 model has none; serve the run itself")
         if request.prefix.strip():
-            splitter = targets[0].model.loaded.translators[targets[0].language_pair].splitter
-            if splitter.count_tokens(texts)[0] > splitter.max_tokens:
+            paragraphs = targets[0].paragraphs
+            max_tokens = paragraphs.splitter.max_tokens
+            if paragraphs.splitter.count_tokens(texts)[0] > max_tokens:
                 raise ApiError(400, "prefix: the text is too long to be translated at once; send one sentence")
 
     @staticmethod
@@ -220,28 +216,21 @@ class TranslationService:
         targets: Sequence[ServingTarget],
         detected: list[DetectedLanguage] | None,
     ) -> TranslateAnswer:
-        texts = [join_n_best(each) for each in lines]
-        best, others = [n_best[0] for n_best in texts], [n_best[1:] for n_best in texts]
-        parts: list[list[TranslatedSegment]] = []
+        n_best_lists = [join_n_best(text) for text in lines]
+        best, others = [n_best[0] for n_best in n_best_lists], [n_best[1:] for n_best in n_best_lists]
+        segments: list[list[TranslatedSegment]] = []
         if request.alignment or request.confidence:
-            for each, target in zip(lines, targets, strict=True):
-                loaded = target.model.loaded
-                tokenizer = loaded.translators[target.language_pair].translator.tokenizers.tgt
-                calibration = loaded.calibrations.get(target.language_pair)
-                parts.append(
-                    segments(each, tokenizer, calibration, alignment=request.alignment, confidence=request.confidence)
-                )
+            for text, target in zip(lines, targets, strict=True):
+                tokenizer = target.paragraphs.translator.tokenizers.tgt
+                calibration = target.model.loaded.calibrations.get(target.language_pair)
+                segments.append(make_segments(text, tokenizer, calibration, confidence=request.confidence))
         is_list = isinstance(request.q, list)
         return TranslateAnswer(
             translatedText=best if is_list else best[0],
             alternatives=None if not request.alternatives else others if is_list else others[0],
             detectedLanguage=None if detected is None else detected if is_list else detected[0],
-            segments=None if not parts else parts if is_list else parts[0],
+            segments=None if not segments else segments if is_list else segments[0],
         )
-
-
-async def _results_of(jobs: Sequence[TranslationJob]) -> list[list[TranslatedLine]]:
-    return await asyncio.gather(*(asyncio.wrap_future(job.future) for job in jobs))
 
 
 def check_text(texts: Sequence[str], limits: Limits) -> None:

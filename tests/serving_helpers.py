@@ -1,0 +1,84 @@
+"""Servers over real sockets, and models that tests control, for the tests of `transformer_mt/serving`."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import socket
+import threading
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from transformer_mt.serving.app import make_app
+from transformer_mt.serving.limits import Limits
+from transformer_mt.serving.models import ServedModel
+from transformer_mt.serving.server import Address, Server
+from transformer_mt.serving.service import TranslationService
+
+WAIT = 20  # seconds; a test fails if it waits longer
+ENDLESS = {"min_length": 900_000, "max_length_offset": 1_000_000}
+"""Options of a search that ends only if it is stopped."""
+
+
+class GatedModel:
+    """A copy of a model that translates only while `gate` is open, and counts the lines."""
+
+    def __init__(self, model: ServedModel) -> None:
+        self.gate, self.has_started = threading.Event(), threading.Event()
+        self.n_lines = 0
+        self.model = copy.copy(model)
+
+        def translate(options: Any, lines: Sequence[Any]) -> Any:
+            self.has_started.set()
+            assert self.gate.wait(WAIT)
+            self.n_lines += len(lines)
+            return model.translate(options, lines)
+
+        self.model.__dict__["translate"] = translate
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Return when the condition is true."""
+    end = time.monotonic() + WAIT
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def count_batches(service: TranslationService) -> float:
+    """Return the number of batches that have ended."""
+    return service.metrics.registry.get_sample_value("tmt_batch_lines_count") or 0.0
+
+
+def count_cancelled(service: TranslationService, reason: str) -> float:
+    """Return the number of translations that were given up for a reason."""
+    return service.metrics.registry.get_sample_value("tmt_cancelled_total", {"reason": reason}) or 0.0
+
+
+@contextmanager
+def running_server(model: ServedModel, **limits: Any) -> Generator[Server]:
+    """Run a server in a thread. `port_of` returns its port."""
+    service = TranslationService([model], Limits(**limits))
+    server = Server(make_app(service), service, Address(port=0).bind())
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve([server.listener])))
+    thread.start()
+    wait_until(lambda: server.started)
+    try:
+        yield server
+    finally:
+        server.should_exit = True
+        thread.join(WAIT)
+        service.close()
+
+
+def port_of(server: Server) -> int:
+    """Return the port of a running server."""
+    return server.listener.getsockname()[1]
+
+
+def connect(server: Server | int) -> socket.socket:
+    """Return a connection to a server, or to a port."""
+    port = server if isinstance(server, int) else port_of(server)
+    return socket.create_connection(("127.0.0.1", port), timeout=WAIT)
