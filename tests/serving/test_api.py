@@ -188,10 +188,18 @@ FORM = "application/x-www-form-urlencoded"
         (JSON, b'{"q": "one", "source": "en", "target": "de", "alternatives": -1}', 400, "alternatives: "),
         (JSON, b'{"q": "one", "source": "en", "target": "de", "tag": "x"}', 400, "tag"),
         (JSON, b'{"q": "one\\ntwo", "source": "en", "target": "de", "prefix": "eins"}', 400, "prefix: "),
-        (JSON, b'{"q": ["one"' + b', "x"' * 2000 + b'], "source": "en", "target": "de"}', 400, "q: "),
+        (
+            JSON,
+            b'{"q": "one", "source": "en", "target": "de", "prefix": "eins\\nzwei"}',
+            400,
+            "prefix: must be one line",
+        ),
+        (JSON, b'{"q": "one", "source": "en", "target": "de", "prefix": "eins\\r"}', 400, "prefix: must be one line"),
+        (JSON, b'{"q": ["one"' + b', "x"' * 2000 + b'], "source": "en", "target": "de"}', 400, "at most 1000"),
         (FORM, b"q=%ff&source=en&target=de", 400, "UTF-8"),
         (FORM, b"q=\xff&source=en&target=de", 400, "UTF-8"),
         (FORM, b"&a=b" * 5000, 400, "q: "),
+        (FORM, b"q=one&" * 1100 + b"source=en&target=de", 400, "at most 1000"),
         ("multipart/form-data", b"nothing", 400, "form"),
         ("multipart/form-data; boundary=x", b"--x\r\n\r\n", 400, "form"),
         ("text/plain", b"one", 415, "application/json"),
@@ -204,8 +212,20 @@ def test_wrong_requests_are_refused(client: TestClient, content_type: str, body:
     assert client.get("/health").status_code == 200
 
 
-def test_a_prefix_that_is_longer_than_the_text_may_be_is_refused(client: TestClient) -> None:
+def test_a_prefix_of_a_text_that_is_split_is_refused(client: TestClient) -> None:
     assert_error(client.post("/translate", json={"q": "one " * 500, "prefix": "eins", **EN_DE}), 400, "prefix: ")
+
+
+def test_a_prefix_that_is_longer_than_any_translation_is_refused(client: TestClient) -> None:
+    """Its search would hold up all other requests."""
+    answer = client.post("/translate", json={"q": "one", "prefix": "x" * 9000, **EN_DE})
+    assert_error(answer, 400, "prefix: ", "at most")
+
+
+def test_the_limit_of_characters_names_the_fields_that_it_counts(client: TestClient) -> None:
+    assert_error(client.post("/translate", json={"q": "x" * 10_001, **EN_DE}), 413, "q: 10,001 characters")
+    answer = client.post("/translate", json={"q": "one", "prefix": "x" * 9998, **EN_DE})
+    assert_error(answer, 413, "q and prefix: 10,001 characters")
 
 
 @pytest.mark.parametrize(
@@ -219,6 +239,7 @@ def test_unknown_paths_and_methods_are_json_errors(client: TestClient) -> None:
     assert_error(client.get("/nothing"), 404)
     assert_error(client.get("/translate"), 405)
     assert_error(client.get("/static/../app.py"), 404)
+    assert_error(client.post("/translate/", json={"q": "one", **EN_DE}, follow_redirects=False), 404)
 
 
 def test_every_answer_has_security_headers(client: TestClient) -> None:

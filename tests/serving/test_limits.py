@@ -12,7 +12,7 @@ from serving_helpers import GatedModel, count_batches, wait_until
 from starlette.testclient import TestClient
 
 from transformer_mt.errors import UserError
-from transformer_mt.serving.limits import ApiKeys
+from transformer_mt.serving.limits import ApiError, ApiKeys
 from transformer_mt.serving.models import ServedModel
 from transformer_mt.serving.service import TranslationService
 
@@ -74,11 +74,11 @@ def test_a_request_that_ends_late_does_not_delay_the_others(make_client: MakeCli
 
 
 def test_api_keys_are_checked(make_client: MakeClient) -> None:
-    client = make_client(keys=["secret", "ключ"])
+    client = make_client(keys=["secret", "second"])
     assert client.post("/translate", json=ONE).status_code == 401
     assert client.post("/translate", json={**ONE, "api_key": "wrong"}).status_code == 403
     assert client.post("/translate", json={**ONE, "api_key": "secret"}).status_code == 200
-    assert client.post("/translate", data={**ONE, "api_key": "ключ"}).status_code == 200
+    assert client.post("/translate", data={**ONE, "api_key": "second"}).status_code == 200
     assert client.post("/translate", json=ONE, headers={"Authorization": "Bearer secret"}).status_code == 200
     assert client.post("/translate", json=ONE, headers={"X-API-Key": "secret"}).status_code == 200
     assert client.post("/detect", json={"q": "one"}).status_code == 401
@@ -89,13 +89,24 @@ def test_api_keys_are_checked(make_client: MakeClient) -> None:
 
 
 def test_key_files_may_have_comments_and_must_have_a_key(tmp_path: Path) -> None:
-    (tmp_path / "keys").write_text("# team A\n\n first \nsecond\n", encoding="utf-8")
-    keys = ApiKeys.read(tmp_path / "keys")
+    path = tmp_path / "keys"
+    path.write_text("\ufeff# équipe A\n\n first \n  # indented\nsecond\n", encoding="utf-8")
+    keys = ApiKeys.read(path)
     keys.check("first")
     keys.check("second")
-    (tmp_path / "empty").write_text("# none\n", encoding="utf-8")
+    with pytest.raises(ApiError, match="not valid"):
+        keys.check("# indented")
+    path.write_text("\ufeffonly\n", encoding="utf-8")
+    ApiKeys.read(path).check("only")
+    path.write_text("# none\n", encoding="utf-8")
     with pytest.raises(UserError, match="has no key"):
-        ApiKeys.read(tmp_path / "empty")
+        ApiKeys.read(path)
+
+
+def test_keys_that_no_header_can_carry_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("first\nключ\n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"keys, line 2: .* ASCII"):
+        ApiKeys.read(tmp_path / "keys")
 
 
 def test_only_named_origins_may_call_the_api(make_client: MakeClient) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import signal
@@ -29,6 +30,7 @@ from serving_helpers import (
     wait_until,
 )
 
+from transformer_mt.cli.serving_parsers import origin
 from transformer_mt.serving import server as server_module
 from transformer_mt.serving.models import ServedModel
 from transformer_mt.serving.server import Address
@@ -253,6 +255,29 @@ def test_sighup_loads_a_new_checkpoint_while_requests_run(run_copy: Path) -> Non
     assert (status, "reloaded" in log) == (0, True), log
 
 
+SIGHUP_WHILE_LOADING = """
+import os, signal, sys
+from transformer_mt.cli.main import main
+from transformer_mt.serving import models
+
+load_models = models.load_models
+
+def interrupted(*arguments):
+    os.kill(os.getpid(), signal.SIGHUP)
+    return load_models(*arguments)
+
+models.load_models = interrupted
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.slow
+def test_sighup_while_the_models_load_does_not_end_the_server(tiny_run: Path) -> None:
+    server = Process(tiny_run, command=("-c", SIGHUP_WHILE_LOADING))
+    assert ask(server.port)["translatedText"]
+    assert server.stop(signal.SIGTERM)[0] == 0
+
+
 @pytest.mark.slow
 def test_a_stream_that_stays_open_is_cut_at_the_time_limit_after_a_stop_signal(tiny_run: Path) -> None:
     server = Process(tiny_run, "--timeout", 1)
@@ -276,10 +301,22 @@ def test_a_stream_that_stays_open_is_cut_at_the_time_limit_after_a_stop_signal(t
     assert "Traceback" not in log and "running task" not in log
 
 
+def test_origins_are_normalised_or_refused() -> None:
+    assert origin("https://Example.org/") == "https://example.org"
+    assert origin("http://localhost:3000") == "http://localhost:3000"
+    assert origin("https://example.org:443") == "https://example.org"
+    assert origin("*") == "*"
+    for wrong in ("example.org", "https://", "https://example.org/page", "ftp://example.org", "https://example.org:x"):
+        with pytest.raises(argparse.ArgumentTypeError, match=r"https://example\.org"):
+            origin(wrong)
+
+
 def test_mistakes_end_with_a_message(tiny_run: Path, tmt: Tmt, tmp_path: Path) -> None:
     assert_user_error(tmt("serve", tmp_path), "is not a run folder")
     assert_user_error(tmt("serve", tiny_run, tiny_run, "--port", 0), "translates en-de")
     assert_user_error(tmt("serve", tiny_run, "--port", 70000), "--port 70000")
+    for host in ("a..b", "x" * 80):
+        assert_user_error(tmt("serve", tiny_run, "--host", host), "choose another --host or --port")
     assert_user_error(tmt("serve", tiny_run, "--api-keys", tmp_path / "none"), "none: No such file")
     with Address(port=0).bind() as taken:
         assert_user_error(tmt("serve", tiny_run, "--port", taken.getsockname()[1]), "choose another --host or --port")

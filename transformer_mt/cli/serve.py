@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import logging
+import signal
 import warnings
+from collections.abc import Generator
+from contextlib import contextmanager
 
 from transformer_mt.cli.options import decoding_options, loading_options
 from transformer_mt.errors import UserError
@@ -15,6 +18,11 @@ NEEDED = "serve: needs more packages: pip install starlette uvicorn prometheus-c
 
 def run(args: argparse.Namespace) -> None:
     """Run `tmt serve` until a signal ends it."""
+    with _blocked(signal.SIGHUP):  # while the models are loaded; it would end the process
+        _serve(args)
+
+
+def _serve(args: argparse.Namespace) -> None:
     try:
         from transformer_mt.serving.app import make_app
         from transformer_mt.serving.server import Address, Server
@@ -43,7 +51,17 @@ def run(args: argparse.Namespace) -> None:
             max_batch_lines=args.batch_lines,
             log_text=args.log_text,
         )
-        for language_pair, model in iterate_language_pairs(models):
-            log(f"{language_pair}: {model.path}, {model.loaded.version}")
+        for pair, model in iterate_language_pairs(models):
+            log(f"{pair}: {model.path}, {model.loaded.version}")
         app = make_app(service, args.cors or (), log_requests=args.log_requests)
         Server(app, service, listener, args.reload_every).run_until_stopped()
+
+
+@contextmanager
+def _blocked(number: signal.Signals) -> Generator[None]:
+    """Delay a signal until the server has a handler for it, and unblocks it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {number})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from transformer_mt.cli.arguments import add_loading, add_search
 
@@ -51,8 +52,8 @@ def _add_access(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("access and log").add_argument
     help = "file with one API key per line; requests need one of them (default: no key is needed)"
     add("--api-keys", type=Path, metavar="F", help=help)
-    help = "origin whose web pages may call the API, such as https://example.org; repeat for more (default: none)"
-    add("--cors", action="append", metavar="ORIGIN", help=help)
+    help = "origin whose web pages may call the API: https://example.org, or * for all; repeat for more (default: none)"
+    add("--cors", type=origin, action="append", metavar="ORIGIN", help=help)
     add("--log-requests", action="store_true", help="log path, status and time of each request, without its text")
     add("--log-text", action="store_true", help="log the texts of /translate and their translations (default: never)")
 
@@ -62,6 +63,21 @@ def _add_batching(parser: argparse.ArgumentParser) -> None:
     help = "milliseconds that a request waits for others, to be translated with them (3)"
     add("--batch-window", type=_not_negative, default=3.0, metavar="MS", help=help)
     add("--batch-lines", type=_positive, default=64, metavar="N", help="maximum lines of a batch (64; 1: no batching)")
+
+
+def origin(text: str) -> str:
+    """Return an origin as browsers send it: without a path and a default port, in lower case. `*` stays."""
+    if text == "*":
+        return text
+    try:
+        parts = urlsplit(text.lower())
+        default_port = {"http": 80, "https": 443}[parts.scheme]
+        if not parts.hostname or parts.path not in ("", "/") or parts.query or parts.fragment or parts.username:
+            raise ValueError
+        host = parts.netloc.removesuffix(":" if parts.port is None else f":{default_port}")
+    except (KeyError, ValueError):
+        raise argparse.ArgumentTypeError(f"{text}: pass an origin such as https://example.org") from None
+    return f"{parts.scheme}://{host}"
 
 
 def _positive(text: str) -> int:

@@ -57,7 +57,9 @@ def make_app(service: TranslationService, cors: Sequence[str] = (), *, log_reque
             Middleware(CORSMiddleware, allow_origins=cors, allow_methods=["GET", "POST"], allow_headers=headers)
         )
     handlers = {ApiError: _answer_api_error, HTTPException: _answer_http_error, Exception: _answer_failure}
-    return Starlette(routes=routes, middleware=middleware, exception_handlers=handlers)
+    app = Starlette(routes=routes, middleware=middleware, exception_handlers=handlers)
+    app.router.redirect_slashes = False  # it would redirect to the host that the client names
+    return app
 
 
 class Observer:

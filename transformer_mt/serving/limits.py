@@ -78,10 +78,15 @@ class ApiKeys:
     def read(cls, path: Path) -> ApiKeys:
         """Read a file with one key per line. Lines that start with # are comments."""
         try:
-            lines = path.read_text(encoding="utf-8").splitlines()
+            lines = path.read_text(encoding="utf-8-sig").splitlines()
         except UnicodeDecodeError:
             raise UserError(f"{path}: not UTF-8 text; write one key per line") from None
-        keys = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+        keys: list[str] = []
+        for number, line in enumerate(map(str.strip, lines), 1):
+            if not line.isascii() and not line.startswith("#"):
+                raise UserError(f"{path}, line {number}: write keys in ASCII, because they are sent in headers")
+            if line and not line.startswith("#"):
+                keys.append(line)
         if not keys:
             raise UserError(f"{path}: has no key; write one per line")
         return cls(keys)

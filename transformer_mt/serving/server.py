@@ -47,8 +47,8 @@ class Address:
             listener = socket.create_server(address[:2], family=family, backlog=1024)
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # inherited; asyncio leaves it off
             return listener
-        except OSError as error:
-            reason = error.strerror or os.strerror(error.errno or 0)
+        except (OSError, UnicodeError) as error:  # UnicodeError: an invalid host name
+            reason = (error.strerror or os.strerror(error.errno or 0)) if isinstance(error, OSError) else "no host name"
             raise UserError(
                 f"serve: cannot listen on {self.host}, port {self.port}: {reason}; choose another --host or --port"
             ) from None
@@ -205,6 +205,7 @@ class Server(uvicorn.Server):
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop, number)
         loop.add_signal_handler(signal.SIGHUP, self._reload)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
         host, port = self.listener.getsockname()[:2]
         log(f"tmt serves at http://{f'[{host}]' if ':' in host else host}:{port}/ (Ctrl-C ends it)")
         if self.reload_every is not None:

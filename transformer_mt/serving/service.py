@@ -186,12 +186,13 @@ class TranslationService:
                 job.cancel()
 
     def _check_texts(self, request: TranslateRequest, texts: Sequence[str]) -> None:
-        check_text(texts, self.limits)
+        check_text([*texts, request.prefix], self.limits, "q and prefix" if request.prefix else "q")
         if not any(text.strip() for text in texts):
             raise ApiError(400, "q: there is no text to translate")
+        if "\n" in request.prefix or "\r" in request.prefix:
+            raise ApiError(400, "prefix: must be one line")
         if request.prefix.strip() and (len(texts) > 1 or "\n" in texts[0].strip("\n")):
             raise ApiError(400, "prefix: q must be one text of one line")
-        check_text([request.prefix], self.limits)
 
     @staticmethod
     def _check_options(request: TranslateRequest, texts: Sequence[str], targets: Sequence[ServingTarget]) -> None:
@@ -202,6 +203,9 @@ class TranslationService:
             max_tokens = paragraphs.splitter.max_tokens
             if paragraphs.splitter.count_tokens(texts)[0] > max_tokens:
                 raise ApiError(400, "prefix: the text is too long to be translated at once; send one sentence")
+            (ids,) = paragraphs.translator.tokenizers.tgt.encode([request.prefix])
+            if len(ids) > 2 * max_tokens:  # a translation may be longer than its source
+                raise ApiError(400, f"prefix: {len(ids):,} tokens; at most {2 * max_tokens:,} are accepted")
 
     @staticmethod
     def _make_job(text: str, target: ServingTarget, request: TranslateRequest) -> TranslationJob:
@@ -233,16 +237,16 @@ class TranslationService:
         )
 
 
-def check_text(texts: Sequence[str], limits: Limits) -> None:
-    """Raise `ApiError` for text that is too long, or that is not Unicode text."""
+def check_text(texts: Sequence[str], limits: Limits, name: str = "q") -> None:
+    """Raise `ApiError` for texts that are too long together, or that are not Unicode text."""
     n_characters = sum(map(len, texts))
     if n_characters > limits.max_characters:
-        raise ApiError(413, f"q: has {n_characters:,} characters; at most {limits.max_characters:,} are translated")
+        raise ApiError(413, f"{name}: {n_characters:,} characters; at most {limits.max_characters:,} are translated")
     try:
         for text in texts:
             text.encode("utf-8")
     except UnicodeEncodeError:
-        raise ApiError(400, "q: contains half of a surrogate pair; send valid Unicode text") from None
+        raise ApiError(400, f"{name}: half of a surrogate pair; send valid Unicode text") from None
 
 
 def _shown(code: str) -> str:

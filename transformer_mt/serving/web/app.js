@@ -139,10 +139,10 @@ function makeTargetWord(word, segment, index, start) {
   span.setAttribute("role", "button");
   span.setAttribute("aria-haspopup", "listbox");
   Object.assign(span.dataset, { segment, index, start });
-  const confidence = (segments[segment].words || [])[index];
-  if (confidence !== undefined) {
-    span.style.setProperty("--uncertainty", String(Math.max(0, Math.min(1, (0.8 - confidence) / 0.6))));
-    span.title = `probability ${Math.round(100 * confidence)} %`;
+  const probability = (segments[segment].words || [])[index];
+  if (probability !== undefined) {
+    span.style.setProperty("--uncertainty", String(Math.max(0, Math.min(1, (0.8 - probability) / 0.6))));
+    span.title = `probability ${Math.round(100 * probability)} %`;
   }
   return span;
 }
