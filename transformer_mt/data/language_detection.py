@@ -13,7 +13,7 @@ WRITTEN_AS = {"yue": "zh", "wuu": "zh"}
 """Languages whose written form is hardly distinguishable from another one."""
 SIMILAR = {**WRITTEN_AS, "pcm": "en", "arz": "ar", "hbo": "he", "grc": "el", "nb": "no", "nn": "no"}
 """Languages that short sentences do not distinguish from another one."""
-CONFIDENCE = 0.99
+LANGUAGE_THRESHOLD = 0.99
 """Probability at which a text of many lines counts as written in another language than the expected one."""
 MARGIN = 50  # a detected language must be this many times as likely as the expected one
 NO_LANGUAGE = "zxx"  # the code for text without words, such as numbers

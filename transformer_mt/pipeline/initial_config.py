@@ -12,7 +12,7 @@ from typing import cast
 from transformer_mt.config.rendering import render_scalar
 from transformer_mt.config.section import check_folder_name
 from transformer_mt.data.inspection import CorpusStatistics, SideStatistics, inspect_pairs
-from transformer_mt.data.language_detection import CONFIDENCE, LanguageDetector, detect_language
+from transformer_mt.data.language_detection import LANGUAGE_THRESHOLD, LanguageDetector, detect_language
 from transformer_mt.data.sources import Source, read_source
 from transformer_mt.data.tables import column_names, is_table
 from transformer_mt.data.text_files import UnequalLengthError, check_is_file, read_lines
@@ -221,7 +221,7 @@ def _doubt_language(option: str, given: str | None, side: SideStatistics) -> Ite
         return
     if not detector.knows(given):
         yield f"{option} {given}: language detection does not know this code; correct it, if it is a mistake"
-    elif other := detector.find_other_language("\n".join(side.sample), given, CONFIDENCE):
+    elif other := detector.find_other_language("\n".join(side.sample), given, LANGUAGE_THRESHOLD):
         yield f"{option} {given}: the text seems to be in {other}; correct the code, or exchange the files"
 
 

@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 
 from transformer_mt.config.rendering import render_scalar
 from transformer_mt.data.config import DataConfig
-from transformer_mt.data.language_detection import CONFIDENCE, LanguageDetector
+from transformer_mt.data.language_detection import LANGUAGE_THRESHOLD, LanguageDetector
 from transformer_mt.data.languages import primary_language
 from transformer_mt.data.sources import TrainSource
 from transformer_mt.data.text_files import Errors, read_lines
@@ -101,7 +101,7 @@ def check_text(path: Path, run: Path, languages: tuple[str, str], errors: Errors
     detector = LanguageDetector.load()
     if not detector.knows(src_lang):
         return
-    found = detector.find_other_language("\n".join(sample), src_lang, CONFIDENCE)
+    found = detector.find_other_language("\n".join(sample), src_lang, LANGUAGE_THRESHOLD)
     if found is not None:
         remedy = f"pass text in {src_lang}, or a run that translates from {found}"
         if primary_language(found) == primary_language(tgt_lang):
