@@ -266,4 +266,6 @@ def test_missing_validation_text_is_reported_with_a_remedy(
 
 def test_the_default_text_is_the_first_validation_sentence(tiny_run: Path, in_tiny: Path) -> None:
     config = configuration.load(tiny_run / "config.yaml")
-    assert plot.first_validation_sentence(config) == (in_tiny / "valid.en").read_text(encoding="utf-8").split("\n")[0]
+    assert (
+        plot.read_first_validation_sentence(config) == (in_tiny / "valid.en").read_text(encoding="utf-8").split("\n")[0]
+    )

@@ -14,7 +14,7 @@ import pytest
 
 from transformer_mt.config import root as configuration
 from transformer_mt.config.rendering import render_yaml
-from transformer_mt.config.root import SCHEMA, Config, changed_keys, flatten, load
+from transformer_mt.config.root import SCHEMA, Config, flatten, list_changed_keys, load
 from transformer_mt.config.section import Section
 from transformer_mt.config.yaml_loader import Tree, read_yaml
 from transformer_mt.data.config import DataConfig
@@ -562,13 +562,13 @@ def with_key(dotted: str, value: Any) -> Config:
 
 @pytest.mark.parametrize(("key", "value"), {**MAY_CHANGE_ON_RESUME, **FIXED}.items())
 def test_changed_keys_separates_allowed_from_fixed(key: str, value: Any) -> None:
-    free, fixed = changed_keys(make(), with_key(key, value))
+    free, fixed = list_changed_keys(make(), with_key(key, value))
     assert (key in free, key in fixed) == (key in MAY_CHANGE_ON_RESUME, key in FIXED)
     assert not (free if key in FIXED else fixed)
 
 
 def test_equal_configurations_have_no_changed_keys() -> None:
-    assert changed_keys(make(), make()) == ([], [])
+    assert list_changed_keys(make(), make()) == ([], [])
 
 
 def test_list_of_changeable_keys_is_complete() -> None:

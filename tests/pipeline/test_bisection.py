@@ -16,7 +16,7 @@ from transformer_mt.config.root import Config
 from transformer_mt.errors import DivergedError, UserError
 from transformer_mt.evaluation import significance
 from transformer_mt.pipeline import bisection_trials
-from transformer_mt.pipeline.bisection import Bisection, bisect, default_steps
+from transformer_mt.pipeline.bisection import Bisection, bisect, choose_steps
 from transformer_mt.pipeline.bisection_trials import Experiment
 from transformer_mt.runs.folder import RunFolder
 
@@ -123,7 +123,7 @@ def test_default_length_is_a_quarter_or_twice_the_warm_up(
         load(f"train.max_steps={'null' if length is None else length}", f"schedule.warmup_steps={warmup}")
         for length in lengths
     )
-    assert default_steps(good, bad) == default_steps(bad, good) == steps
+    assert choose_steps(good, bad) == choose_steps(bad, good) == steps
 
 
 def test_two_culprits_that_act_together_are_reported_as_such(invent: Invent) -> None:

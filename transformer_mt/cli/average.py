@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> None:
     """Run `tmt average`."""
     _check_arguments(args)
     run = RunFolder.open(args.run)
-    output = args.output or _default_output(run, args)
+    output = args.output or _choose_output(run, args)
     check_output_is_new(output)
     checkpoints = _select_checkpoints(run, args)
     config = configuration.load_run(run)
@@ -56,7 +56,7 @@ def _check_arguments(args: argparse.Namespace) -> None:
         raise UserError("average: needs at least two checkpoints")
 
 
-def _default_output(run: RunFolder, args: argparse.Namespace) -> Path:
+def _choose_output(run: RunFolder, args: argparse.Namespace) -> Path:
     """Return, for example, RUN-average-last-3 or RUN-average-8-12, in the folder that contains the run."""
     selection = "-".join(args.steps) or (f"last-{args.last}" if args.last is not None else f"best-{args.best}")
     path = run.path if run.path.name not in ("", "..") else run.path.resolve()

@@ -151,7 +151,7 @@ def _show_verdict(report: CorpusReport, args: argparse.Namespace) -> None:
 def _show_examples(finding: Finding) -> None:
     if finding.examples:
         print_text(f"\n{finding.group}: {finding.name}")
-    for example in finding.few_examples():
+    for example in finding.select_examples():
         print_text(f"  {example.location}  {example.reason}".rstrip())
         for text in (example.src, example.tgt):
             print_text(f"    {json.dumps(text[:MAX_TEXT], ensure_ascii=False)}")

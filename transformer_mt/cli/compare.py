@@ -88,12 +88,13 @@ class Comparison:
         print_text("\nby words of the reference")
         head = ["words", "pairs", *(f"{metric} {letter}" for metric in ("BLEU", "chrF") for letter in letters)]
         rows = [
-            [bucket.words, f"{bucket.pairs:,}", *_two_decimals([*bucket.bleu, *bucket.chrf])] for bucket in self.lengths
+            [bucket.words, f"{bucket.pairs:,}", *_format_scores([*bucket.bleu, *bucket.chrf])]
+            for bucket in self.lengths
         ]
         print_table(head, rows, numbers=range(1, len(head)))
         if self.frequencies:
             print_text("\nF1 of words, by their frequency in the training text")
-            rows = [[bucket.frequency, f"{bucket.words:,}", *_two_decimals(bucket.f1)] for bucket in self.frequencies]
+            rows = [[bucket.frequency, f"{bucket.words:,}", *_format_scores(bucket.f1)] for bucket in self.frequencies]
             print_table(["times", "words", *letters], rows, numbers=range(1, len(letters) + 2))
         for sentence in self.sentences:
             print_text(f"\nline {sentence.line}")
@@ -160,5 +161,5 @@ def _read_training_text(args: argparse.Namespace, configs: Mapping[RunFolder, Co
     return read_training_targets(*next(iter(configs.items())), warn)
 
 
-def _two_decimals(values: Sequence[float]) -> list[str]:
+def _format_scores(values: Sequence[float]) -> list[str]:
     return [f"{value:.2f}" for value in values]

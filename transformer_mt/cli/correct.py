@@ -1,4 +1,4 @@
-"""`tmt correct`: teach a run corrected translations, without losing what it knows."""
+"""`tmt correct`: fine-tune a run on corrected translations, and keep its quality on other text."""
 
 from __future__ import annotations
 

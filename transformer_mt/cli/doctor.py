@@ -25,22 +25,22 @@ SELF_TEST_SECONDS = 50.0
 
 def run(args: argparse.Namespace) -> None:
     """Run `tmt doctor`. The exit status is the highest severity."""
-    found: list[Check] = []
+    results: list[Check] = []
     if not args.json:
         print(f"tmt {__version__}")
     for group, checks in groupby(run_checks(), key=lambda check: check.group):
         if not args.json:
             print(group)
         for check in checks:
-            found.append(check)
+            results.append(check)
             if not args.json:
                 print(f"  {check.severity.name.lower():<8} {check.name:<13} {check.value}", flush=True)
-    severity = max(check.severity for check in found)
+    severity = max(check.severity for check in results)
     if args.json:
-        checks = [{**check._asdict(), "severity": check.severity.name.lower()} for check in found]
+        checks = [{**check._asdict(), "severity": check.severity.name.lower()} for check in results]
         print(json.dumps({"tmt": __version__, "severity": severity.name.lower(), "checks": checks}, indent=1))
     else:
-        print(summarise(found))
+        print(describe_result(results))
     sys.exit(severity)
 
 
@@ -85,9 +85,9 @@ def run_checks() -> Iterator[Check]:
     yield run_check("training", "self-test", train, Severity.ERROR)
 
 
-def summarise(found: list[Check]) -> str:
+def describe_result(results: list[Check]) -> str:
     """Return the last line of the report."""
-    names = {level: ", ".join(check.name for check in found if check.severity == level) for level in Severity}
+    names = {level: ", ".join(check.name for check in results if check.severity == level) for level in Severity}
     if names[Severity.ERROR]:
         return f"training cannot work here; see: {names[Severity.ERROR]}"
     return f"works, with warnings; see: {names[Severity.WARNING]}" if names[Severity.WARNING] else "no problems found"

@@ -76,7 +76,7 @@ def show_test_results(results: Sequence[BehaviourResult]) -> None:
 def _check_arguments(args: argparse.Namespace) -> None:
     check_output(args.output, args.src, args.ref)
     if args.hyp is None:
-        if given := _given_options(args, FILE_OPTIONS):
+        if given := _list_given_options(args, FILE_OPTIONS):
             raise UserError(f"evaluate: {given} needs --hyp; a run has it in its config.yaml")
         if args.run is None:
             raise UserError("evaluate: pass a run, or a file of translations and its references: --hyp F --ref G")
@@ -85,7 +85,7 @@ def _check_arguments(args: argparse.Namespace) -> None:
         if args.set is not None and args.src:
             raise UserError("evaluate: --set selects a test set of the run; leave it out, or leave out --src and --ref")
     else:
-        if given := _given_options(args, RUN_OPTIONS):
+        if given := _list_given_options(args, RUN_OPTIONS):
             raise UserError(f"evaluate: --hyp scores existing translations; leave out {given}")
         if args.ref is None:
             raise UserError("evaluate: --hyp and --ref go together")
@@ -97,7 +97,7 @@ def _check_arguments(args: argparse.Namespace) -> None:
         raise UserError("evaluate: --show and --json do not go together; --output G writes the translations")
 
 
-def _given_options(args: argparse.Namespace, options: Sequence[str]) -> str:
+def _list_given_options(args: argparse.Namespace, options: Sequence[str]) -> str:
     given = [option for option in options if getattr(args, option) is not None]
     return ", ".join("RUN" if option == "run" else flag(option) for option in given)
 

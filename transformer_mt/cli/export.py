@@ -71,7 +71,7 @@ def _export_ctranslate2(source: RunFolder, checkpoint: str, output: Path, quanti
     config = configuration.load_run(source)
     _check_supported(source, config)
     translator = Translator.load(source.path, checkpoint, "cpu", precision="fp32")
-    texts = list(read_lines(src)) if src else _validation_sources(config)
+    texts = list(read_lines(src)) if src else _read_validation_sources(config)
     parity = ctranslate2_export.write_folder(translator, output, quantization, texts)
     step, size = translator.members[0].step, files.format_bytes(files.folder_bytes(output))
     print_text(f"{output}: {source.path}, step {step:,}, {quantization}, {size}")
@@ -93,7 +93,7 @@ def _check_supported(source: RunFolder, config: Config) -> None:
     raise UserError(f"{source.path}: CTranslate2 does not support this model:\n{lines}\n{remedy}")
 
 
-def _validation_sources(config: Config) -> list[str]:
+def _read_validation_sources(config: Config) -> list[str]:
     try:
         return data.load_split(config, "validation").column("src")
     except (UserError, OSError) as error:

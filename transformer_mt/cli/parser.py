@@ -138,7 +138,7 @@ COMMANDS = (
     Command(
         "correct",
         add_correct,
-        "teach a run corrected translations, without losing what it knows",
+        "fine-tune a run on corrected translations, and keep its quality on other text",
         "tmt correct runs/mine --pairs post_edits.tsv",
     ),
     Command(

@@ -37,12 +37,12 @@ def run(args: argparse.Namespace) -> None:
         derived["fits_memory"] = plan.memory.fits
         print(json.dumps({**asdict(plan), **derived, "advice": advice}, ensure_ascii=False))
     else:
-        rows = [*_rows(plan), *(("to change", line) for line in advice or ["nothing: it fits"])]
+        rows = [*_make_rows(plan), *(("to change", line) for line in advice or ["nothing: it fits"])]
         print_table((), rows)
         print(f"\n* measured now: {NOTE}")
 
 
-def _rows(plan: Plan) -> Iterator[tuple[str, str]]:
+def _make_rows(plan: Plan) -> Iterator[tuple[str, str]]:
     measured, memory = plan.measured, plan.memory
     yield "run", plan.name
     yield "machine", f"{plan.hardware} (device {memory.device}, precision {plan.precision}, threads {plan.threads})"
@@ -56,7 +56,7 @@ def _rows(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "speed", f"{measured.tokens_per_second:,.0f} target tokens/s*"
     yield "  step", f"{measured.step_seconds:.2f} s*, padding {measured.padding:.0%}*"
     yield "  epoch", f"{plan.steps_per_epoch:,.0f} steps for {plan.n_pairs:,} pairs"
-    yield "time", _time(plan)
+    yield "time", _format_time(plan)
     yield "  set-up", f"{measured.setup_seconds:.0f} s* in addition: reading, vocabulary, encoding"
     yield "  validations", f"{plan.n_validations:,}, {measured.validation_seconds:.1f} s* each"
     yield "  checkpoints", f"{plan.n_checkpoints:,}, {measured.checkpoint_seconds:.1f} s* each"
@@ -72,7 +72,7 @@ def _rows(plan: Plan) -> Iterator[tuple[str, str]]:
         yield "  not ctranslate2", problem
 
 
-def _time(plan: Plan) -> str:
+def _format_time(plan: Plan) -> str:
     if plan.hours is None:
         return "unknown: only validation.patience ends this training"
     epochs = (plan.steps or 0) / plan.steps_per_epoch

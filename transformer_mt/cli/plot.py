@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> None:
     config, run = load_run_or_config(args.run_or_config, args.overrides)
     _check_model(args, config, run)
     figure = _draw(args, config, run)
-    output = args.output or _default_output(args, config, run)
+    output = args.output or _choose_output(args, config, run)
     output.parent.mkdir(exist_ok=True)
     with atomic_file(output.resolve()) as temporary:
         save(figure, temporary, _image_format(output))
@@ -71,7 +71,7 @@ def _image_format(path: Path) -> str:
     return path.suffix[1:].lower()
 
 
-def _default_output(args: argparse.Namespace, config: Config, run: RunFolder | None) -> Path:
+def _choose_output(args: argparse.Namespace, config: Config, run: RunFolder | None) -> Path:
     """Return a path in the run, or in the current folder if the figure does not show the run as it was trained."""
     if run and not args.overrides:
         return run.path / "plots" / f"{args.what}.png"
@@ -90,7 +90,7 @@ def _draw(args: argparse.Namespace, config: Config, run: RunFolder | None) -> Fi
     if args.what == "lengths":
         return draw_lengths(config, run)
     assert translator is not None
-    text = first_validation_sentence(config) if args.text is None else decode_argument(args.text)
+    text = read_first_validation_sentence(config) if args.text is None else decode_argument(args.text)
     return translate_with_attention(translator, text).figure(args.kind, args.layer, args.head)
 
 
@@ -101,7 +101,7 @@ def draw_lengths(config: Config, run: RunFolder | None) -> Figure:
     return figures.plot_lengths(encode_corpus(table, tokenizers, None, Path(config.data.cache_dir)), config.data)
 
 
-def first_validation_sentence(config: Config) -> str:
+def read_first_validation_sentence(config: Config) -> str:
     """Return the source side of the first validation pair."""
     try:
         return next(iter(data.load_split(config, "validation")))[0]

@@ -32,13 +32,13 @@ def run(args: argparse.Namespace) -> None:
     data = prepare_data(run, config, args.workers or available_cores())
     for line in build_report(data.train, data.validation, data.held_out(), Path(config.data.cache_dir)):
         log(f"data: {line}")
-    print_table((), [*_rows(config, data)])
+    print_table((), [*_make_rows(config, data)])
     path, overrides = config_arguments(args)
     command = " ".join(map(quote, ["tmt", "train", *(["--config", str(path)] if path else []), *overrides]))
     print_text(f"\nthe data is ready; next: {command}")
 
 
-def _rows(config: Config, data: TrainingData) -> Iterator[tuple[str, str]]:
+def _make_rows(config: Config, data: TrainingData) -> Iterator[tuple[str, str]]:
     from transformer_mt.pipeline.data import load_sources
 
     source = load_sources(config, config.data.train)

@@ -71,7 +71,7 @@ def _descending(value: float | None) -> float | None:
 
 def _to_json(run: RunSummary) -> dict[str, Any]:
     score = None if run.score is None or not math.isfinite(run.score) else run.score  # JSON has no NaN
-    return {**asdict(run), "score": score, "changed": _time(run).isoformat(timespec="seconds")}
+    return {**asdict(run), "score": score, "changed": _to_datetime(run).isoformat(timespec="seconds")}
 
 
 def _to_row(run: RunSummary) -> list[str]:
@@ -88,9 +88,9 @@ def _to_row(run: RunSummary) -> list[str]:
         "" if run.parameters is None else f"{run.parameters:,}",
         format_bytes(run.n_bytes),
         ", ".join(run.directions),
-        f"{_time(run):%Y-%m-%d %H:%M}",
+        f"{_to_datetime(run):%Y-%m-%d %H:%M}",
     ]
 
 
-def _time(run: RunSummary) -> datetime:
+def _to_datetime(run: RunSummary) -> datetime:
     return datetime.fromtimestamp(run.changed).astimezone()

@@ -33,9 +33,9 @@ def run(args: argparse.Namespace) -> None:
     if validation is not None and not texts and not args.input:
         for side in [args.side] if args.side else ["src", "tgt"]:
             sentences = (pair[side == "tgt"] for pair in validation)
-            report(measure(_tokenizer(tokenizers, side), sentences), f"{side}, validation pairs")
+            report(measure(_load_tokenizer(tokenizers, side), sentences), f"{side}, validation pairs")
         return
-    tokenizer = _tokenizer(tokenizers, args.side)
+    tokenizer = _load_tokenizer(tokenizers, args.side)
     lines = read_input(texts, args.input)
     if args.input:
         report(measure(tokenizer, lines), str(args.input))
@@ -53,7 +53,7 @@ def split_arguments(path: Path, arguments: Sequence[str]) -> tuple[list[str], li
     return texts, [argument for argument in arguments if override.match(argument)]
 
 
-def _tokenizer(tokenizers: TokenizerPair, side: str | None) -> Tokenizer:
+def _load_tokenizer(tokenizers: TokenizerPair, side: str | None) -> Tokenizer:
     return tokenizers.tgt if side == "tgt" else tokenizers.src
 
 

@@ -164,24 +164,24 @@ class Config(Section):
             if test.tag is not None or self.decoding.tag is None:
                 yield ("validation", "expect", number, "tag"), test.tag
 
-    def used_tags(self) -> Iterator[tuple[KeyPath, str]]:
+    def list_used_tags(self) -> Iterator[tuple[KeyPath, str]]:
         """Yield the tags of validation, test and decoding, each with its key."""
         yield from ((key, tag) for key, tag in self._held_out_tags() if tag is not None)
         if self.decoding.tag is not None:
             yield ("decoding", "tag"), self.decoding.tag
 
-    def missing_tags(self) -> Iterator[KeyPath]:
+    def list_missing_tags(self) -> Iterator[KeyPath]:
         """Yield the key of each held-out source without a tag, and of each behaviour test that has none to use."""
         yield from (key for key, tag in self._held_out_tags() if tag is None)
 
     def _tag_conflicts(self) -> Iterator[tuple[KeyPath, str]]:
         """Yield tags that the training pairs lack, and tags that are missing although each training pair has one."""
         known = ", ".join(self.data.tags)
-        for key, tag in self.used_tags():
+        for key, tag in self.list_used_tags():
             if tag not in self.data.tags:
                 yield key, f"no training source has the tag {tag} (present: {known or 'none'})"
         if self.data.needs_tag:
-            yield from ((key, _MISSING_TAG.format(known)) for key in self.missing_tags())
+            yield from ((key, _MISSING_TAG.format(known)) for key in self.list_missing_tags())
 
     def unsupported_by_ctranslate2(self) -> Iterator[tuple[str, str, str]]:
         """Yield section, key and reason of each setting that `tmt export --to ctranslate2` rejects."""
@@ -283,7 +283,7 @@ def flatten(section: Section) -> dict[str, Any]:
     return dict(walk(section.model_dump(mode="json"), ""))
 
 
-def changed_keys(old: Config, new: Config) -> tuple[list[str], list[str]]:
+def list_changed_keys(old: Config, new: Config) -> tuple[list[str], list[str]]:
     """Return the dotted keys that differ: those that may change when a run resumes, and those that may not."""
     before, after = flatten(old), flatten(new)
     differing = [key for key in {**before, **after} if before.get(key) != after.get(key)]

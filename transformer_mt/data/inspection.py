@@ -83,11 +83,11 @@ def inspect_pairs(pairs: Iterable[SentencePair]) -> CorpusStatistics:
         n_copies += pair.src == pair.tgt
         sides[0].add(pair.src)
         sides[1].add(pair.tgt)
-    src, tgt = (_summarise(side, [pair[i] for pair in sample]) for i, side in enumerate(sides))
+    src, tgt = (_compute_statistics(side, [pair[i] for pair in sample]) for i, side in enumerate(sides))
     return CorpusStatistics(len(sides[0].n_words), n_empty, n_copies, src, tgt)
 
 
-def _summarise(side: _Side, sample: list[str]) -> SideStatistics:
+def _compute_statistics(side: _Side, sample: list[str]) -> SideStatistics:
     characters = Counter(chain.from_iterable(sample))
     letters = {character: count for character, count in characters.items() if character.isalpha()}
     scripts = Counter[str]()

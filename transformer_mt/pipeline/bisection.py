@@ -52,7 +52,7 @@ def bisect(good: Config, bad: Config, work: Path, steps: int | None = None) -> B
             "bisect: data.validation of GOOD is not set, and pairs that are split off depend on the training text;\n"
             "set it, for example data.validation='{src: F, tgt: G}' at the end of the command"
         )
-    steps = steps or default_steps(good, bad)
+    steps = steps or choose_steps(good, bad)
     filters = {filter_.name for config in (good, bad) for filter_ in config.data.filters}
     short_good, short_bad = (
         _shorten(good, config, steps, keep_tests=bool(filters & TEST_FILTERS)) for config in (good, bad)
@@ -89,7 +89,7 @@ def bisect(good: Config, bad: Config, work: Path, steps: int | None = None) -> B
     )
 
 
-def default_steps(good: Config, bad: Config) -> int:
+def choose_steps(good: Config, bad: Config) -> int:
     """Return a quarter of the shorter training, or twice the longer warm-up if that is more, within the training."""
     lengths = [length for config in (good, bad) if (length := config.train.max_steps) is not None]
     if not lengths:

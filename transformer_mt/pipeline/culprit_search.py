@@ -42,7 +42,7 @@ def find_culprit(n_items: int, is_bad: IsBad, is_possible: Callable[[Items], boo
     items = tuple(range(n_items))
     candidates, is_verified = items, True
     while len(candidates) > 1:
-        for half in _splits(candidates, is_possible):
+        for half in _propose_splits(candidates, is_possible):
             try:
                 is_verified = is_bad(half)
             except RefusedError:
@@ -65,11 +65,11 @@ def find_culprit(n_items: int, is_bad: IsBad, is_possible: Callable[[Items], boo
     return Culprit(candidates, (), is_verified=False)
 
 
-def _splits(candidates: Items, is_possible: Callable[[Items], bool]) -> Iterator[Items]:
+def _propose_splits(candidates: Items, is_possible: Callable[[Items], bool]) -> Iterator[Items]:
     """Yield possible parts of the candidates, near to a half first, and those whose other part is possible, too."""
     n_half = len(candidates) // 2
     fallback: list[Items] = []
-    for part in _parts(candidates, n_half):
+    for part in _propose_parts(candidates, n_half):
         if is_possible(part):
             rest = tuple(item for item in candidates if item not in part)
             if is_possible(rest):
@@ -79,7 +79,7 @@ def _splits(candidates: Items, is_possible: Callable[[Items], bool]) -> Iterator
     yield from fallback
 
 
-def _parts(candidates: Items, n_half: int) -> Iterator[Items]:
+def _propose_parts(candidates: Items, n_half: int) -> Iterator[Items]:
     """Yield different parts of the candidates: both contiguous halves first."""
     yield candidates[:n_half]
     yield candidates[n_half:]

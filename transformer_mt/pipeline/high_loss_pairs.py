@@ -140,18 +140,18 @@ def compute_unigram_losses(corpus: EncodedCorpus, tokenizer: Tokenizer) -> Losse
     sample = tokenizer.encode([src for src, _ in corpus.text.sample(SAMPLE_SIZE)])
     ids = np.fromiter(chain.from_iterable(sample), np.int64)
     counts = np.bincount(ids, minlength=tokenizer.vocab_size) * (len(corpus) / len(sample))  # [V]
-    for _, ids in _target_blocks(corpus):
+    for _, ids in _read_target_blocks(corpus):
         counts += np.bincount(ids, minlength=tokenizer.vocab_size)
     surprisal = -np.log(np.maximum(counts, 1) / counts.sum())  # [V]
     means: list[Losses] = []
-    for lengths, ids in _target_blocks(corpus):
+    for lengths, ids in _read_target_blocks(corpus):
         ends = np.cumsum(lengths)
         sums = np.diff(np.append(0, np.cumsum(surprisal[ids]))[np.append(0, ends)])
         means.append((sums / (lengths + 1)).astype(np.float32))
     return np.concatenate(means)
 
 
-def _target_blocks(corpus: EncodedCorpus) -> Iterator[tuple[Lengths, Ids]]:
+def _read_target_blocks(corpus: EncodedCorpus) -> Iterator[tuple[Lengths, Ids]]:
     """Yield lengths and ids of the targets, block by block, because all ids may exceed the memory."""
     tgt = corpus.tgt
     for start in range(0, len(tgt), BLOCK_PAIRS):

@@ -94,7 +94,7 @@ def write_initial_config(
     languages = [
         Setting("data", "src_lang", src, "detected" if src_lang is None else "given"),
         Setting("data", "tgt_lang", tgt, "detected" if tgt_lang is None else "given"),
-        Setting("data", "train", _source_keys(source, (src, tgt)), "relative to the folder of the command"),
+        Setting("data", "train", _list_source_keys(source, (src, tgt)), "relative to the folder of the command"),
     ]
     settings = [*languages, *choose_settings(statistics, tgt)]
     given = ("--src-lang", src_lang, statistics.src), ("--tgt-lang", tgt_lang, statistics.tgt)
@@ -249,7 +249,7 @@ def _describe_side(language: str, side: SideStatistics) -> str:
     return f"{language}: {side.n_units:,} {side.unit}, {lengths}, {side.script.title()} script, {spaces} between words"
 
 
-def _source_keys(source: Source, languages: tuple[str, str]) -> dict[str, str]:
+def _list_source_keys(source: Source, languages: tuple[str, str]) -> dict[str, str]:
     """Return the keys of `data.train`. Columns that are named like their language are left out."""
     if source.src:
         return {"src": source.src[0], "tgt": source.tgt[0]}

@@ -169,7 +169,7 @@ class _SourceRepair:
         pairs = align_texts(files, self.folder, self.record)
         src_lang, tgt_lang = self.languages if self.languages[0] != self.languages[1] else ("src", "tgt")
         names = f"{self.name}.{src_lang}", f"{self.name}.{tgt_lang}"
-        left = self.filter_pairs(pairs, None if excess is None else _excess_by_row(pairs, excess), workers)
+        left = self.filter_pairs(pairs, None if excess is None else _look_up_excess(pairs, excess), workers)
         self.counts.n_pairs = _write_pairs(left, *(self.folder / name for name in names))
         if not self.counts.n_pairs:
             of_source = f" of the source {self.name}" if isinstance(self.source, NamedSource) else ""
@@ -239,7 +239,7 @@ def _write_pairs(pairs: Iterable[tuple[str, str]], src_path: Path, tgt_path: Pat
     return n_pairs
 
 
-def _excess_by_row(pairs: AlignedPairs, excess: Mapping[str, float]) -> NDArray[np.float32]:
+def _look_up_excess(pairs: AlignedPairs, excess: Mapping[str, float]) -> NDArray[np.float32]:
     """Return the excess loss of each aligned pair; NaN if the model was not trained on it in this form. [N]."""
     sources = [pairs.locate(row)[0] for row in range(pairs.rows.shape[1])]
     if sources and excess.keys().isdisjoint(sources):

@@ -65,7 +65,7 @@ def _load_report(config: Config, folder: Path, workers: int) -> RepairReport | N
         raise UserError(f"{folder}: exists already, and --train has not made it; remove it, or pass another --output")
     old = configuration.load(path)
     old = old.model_copy(update={"data": old.data.model_copy(update={"train": config.data.train})})
-    _, changed = configuration.changed_keys(old, config)
+    _, changed = configuration.list_changed_keys(old, config)
     if report.trained_on != load_split(config, "train", workers).fingerprint:
         changed.append("the text of data.train")
     if changed:

@@ -95,7 +95,7 @@ def _refuse_exported(run: RunFolder) -> None:
 
 def check_unchanged(run: RunFolder, old: Config, new: Config) -> None:
     """Refuse to resume a run with other settings, and log the changed settings that do not affect the result."""
-    free, fixed = configuration.changed_keys(old, new)
+    free, fixed = configuration.list_changed_keys(old, new)
     before, after = configuration.flatten(old), configuration.flatten(new)
     if fixed:
         changes = "\n".join(f"  {key}: {_json(before.get(key))} -> {_json(after.get(key))}" for key in fixed)

@@ -35,20 +35,20 @@ def render_card(run: RunFolder, config: Config, record: Mapping[str, Any], best:
         "",
         f"- Model: {describe_model(config)}, {record['parameters']:,} parameters",
         f"- Trained on {provenance['hardware']}, {config.precision}, seed {config.seed}",
-        *(f"- {fact}" for fact in _status(record)),
+        *(f"- {fact}" for fact in _describe_status(record)),
         "",
         "## Data",
         *(f"- {line}" for line in record["report"]),
         *(f"- Fingerprint of {name}: `{digest}`" for name, digest in record["sha256"].items()),
         "",
         "## Scores",
-        *_scores(record, best),
-        *(_behaviour_tests(best.tests) if best and best.tests else ()),
+        *_describe_scores(record, best),
+        *(_describe_behaviour_tests(best.tests) if best and best.tests else ()),
         "",
         "## Next commands",
         "",
         "```bash",
-        next_commands(run, config),
+        format_next_commands(run, config),
         "```",
         "",
         "`config.yaml` holds every setting; `run.json` holds the versions and the machine.",
@@ -78,7 +78,7 @@ def describe_directions(data: DataConfig) -> str:
     return ", ".join(directions)
 
 
-def next_commands(run: RunFolder, config: Config) -> str:
+def format_next_commands(run: RunFolder, config: Config) -> str:
     """Return the commands that follow a training, one per line, with comments."""
     folder = quote(str(run.path))
     tag = f" --tag {config.data.tags[0]}" if config.data.needs_tag and config.decoding.tag is None else ""
@@ -93,7 +93,7 @@ def next_commands(run: RunFolder, config: Config) -> str:
     return "\n".join(f"{command:<{width}}  # {purpose}" for command, purpose in commands.items())
 
 
-def _status(record: Mapping[str, Any]) -> Iterator[str]:
+def _describe_status(record: Mapping[str, Any]) -> Iterator[str]:
     if warm_start := record["provenance"].get("init_from"):
         yield f"Started from the weights of {warm_start['path']}, step {warm_start['step']:,}"
     step = f" (step {record['last_step']:,})" if "last_step" in record else ""
@@ -107,7 +107,7 @@ def _status(record: Mapping[str, Any]) -> Iterator[str]:
         yield f"Weights only: {exported['what']}"
 
 
-def _scores(record: Mapping[str, Any], best: CheckpointInfo | None) -> Iterator[str]:
+def _describe_scores(record: Mapping[str, Any], best: CheckpointInfo | None) -> Iterator[str]:
     if best is None:
         yield "Not validated yet."
     else:
@@ -123,7 +123,7 @@ def _scores(record: Mapping[str, Any], best: CheckpointInfo | None) -> Iterator[
             yield f"- {name}, at step {step:,}: {metric} {score['value']:.2f} (`{score['signature']}`)"
 
 
-def _behaviour_tests(tests: Sequence[Mapping[str, str | None]]) -> Iterator[str]:
+def _describe_behaviour_tests(tests: Sequence[Mapping[str, str | None]]) -> Iterator[str]:
     """Yield how many behaviour tests pass, and a table of the others."""
     failed = [
         [str(test[key]) for key in ("title", "source", "translation", "problem")] for test in tests if test["problem"]

@@ -93,22 +93,22 @@ def summarise_run(run: RunFolder, name: str) -> RunSummary:
     """Summarise a run."""
     problem, record, max_steps = None, {}, None
     directions: tuple[str, ...] = ()
-    logged = _last_log_entry(run)
+    logged = _read_last_log_entry(run)
     checkpoints = run.readable_checkpoints()
     try:
         record = run.read_metadata()
         config = configuration.load_run(run)
-        max_steps, directions = config.train.max_steps, _directions(config.data)
+        max_steps, directions = config.train.max_steps, _list_directions(config.data)
         checkpoints = run.list_checkpoints()
     except (UserError, OSError) as error:
         problem = str(error)
     best = next(iter(rank_checkpoints(checkpoints)), None)
-    step = _last_step(record, logged, checkpoints)
+    step = _find_last_step(record, logged, checkpoints)
     files = (run.path, run.metadata, run.metrics, run.checkpoints)
     return RunSummary(
         name=name,
         path=str(run.path),
-        status="damaged" if problem else _status(run, record, step),
+        status="damaged" if problem else _find_status(run, record, step),
         problem=problem or record.get("failed"),
         step=step,
         max_steps=max_steps,
@@ -122,7 +122,7 @@ def summarise_run(run: RunFolder, name: str) -> RunSummary:
     )
 
 
-def _status(run: RunFolder, record: Mapping[str, Any], step: int | None) -> str:
+def _find_status(run: RunFolder, record: Mapping[str, Any], step: int | None) -> str:
     if is_locked(run.path):
         return "running"
     if "exported" in record:
@@ -133,19 +133,19 @@ def _status(run: RunFolder, record: Mapping[str, Any], step: int | None) -> str:
     return "finished" if "ended" in record and not is_resumed else "stopped"
 
 
-def _directions(data: DataConfig) -> tuple[str, ...]:
+def _list_directions(data: DataConfig) -> tuple[str, ...]:
     """Return the directions of the training pairs, such as `en-de`, each once."""
     pairs = (source.languages(data.src_lang, data.tgt_lang) for source in data.train_sources)
     return tuple(dict.fromkeys("-".join(pair) for pair in pairs))
 
 
-def _last_step(record: Mapping[str, Any], logged: LogEntry, checkpoints: list[CheckpointInfo]) -> int | None:
+def _find_last_step(record: Mapping[str, Any], logged: LogEntry, checkpoints: list[CheckpointInfo]) -> int | None:
     """Return the last step that was recorded, logged or saved."""
     steps = [record.get("last_step"), logged.step, *(info.step for info in checkpoints)]
     return max((step for step in steps if step is not None), default=None)
 
 
-def _last_log_entry(run: RunFolder) -> LogEntry:
+def _read_last_log_entry(run: RunFolder) -> LogEntry:
     """Return the last step and hours near the end of `metrics.jsonl`."""
     last = LogEntry()
     try:

@@ -20,7 +20,7 @@ from transformer_mt.model.transformer import Transformer
 from transformer_mt.pipeline import training_log
 from transformer_mt.pipeline.data import TrainingData, make_stream, prepare_data
 from transformer_mt.pipeline.resolve import predict_memory, resolve_batch_tokens, resolve_config, warn_early_end
-from transformer_mt.pipeline.run_card import next_commands, write_card
+from transformer_mt.pipeline.run_card import format_next_commands, write_card
 from transformer_mt.pipeline.test_sets import score_test_sets
 from transformer_mt.pipeline.validation import make_validator
 from transformer_mt.pipeline.warm_start import WarmStart, find_warm_start
@@ -90,7 +90,7 @@ def train(requested: Config, *, checkpoint: str = "last", restart: bool = False)
             f"{run.path}: every checkpoint was rejected, by validation.gate or validation.expect_all; the last one: "
             f"{trainer.last_rejection or 'see the log'}\ntrain longer, or correct the data or the tests"
         )
-    log_rank0(f"the run is in {run.path}; next:\n{next_commands(run, config)}")
+    log_rank0(f"the run is in {run.path}; next:\n{format_next_commands(run, config)}")
 
 
 @contextmanager

@@ -134,11 +134,11 @@ def load_tokenizers(config: Config) -> TokenizerPair:
             f"{KEY}: {run.path}: its tokenizers come with its weights, but this configuration asks for others;\n"
             f"{_remedy(run, differences)}"
         )
-    tags = [*config.data.tags, *(tag for _, tag in config.used_tags())]
+    tags = [*config.data.tags, *(tag for _, tag in config.list_used_tags())]
     if unknown := [tag for tag in tags if tag not in pair.src.tags]:
         known = ", ".join(pair.src.tags) or "none"
         raise UserError(f"{KEY}: {run.path}: its model does not know the tag {unknown[0]} (it knows: {known})")
-    if pair.needs_tag and (missing := next(config.missing_tags(), None)):
+    if pair.needs_tag and (missing := next(config.list_missing_tags(), None)):
         key = ".".join(map(str, missing))
         known = ", ".join(pair.src.tags)
         raise UserError(f"{key}: is required, because the model of {run.path} needs a tag ({KEY}): set one of {known}")

@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 
 from transformer_mt.data import quickstart
 from transformer_mt.data.corpus import ParallelCorpus
-from transformer_mt.data.quality.check_runner import CheckCounts, summarize_check
+from transformer_mt.data.quality.check_runner import CheckCounts, make_finding
 from transformer_mt.data.quality.checks import CHECKS
 from transformer_mt.data.quality.config import FilterList
 from transformer_mt.data.quality.corpus_filters import hash_side
@@ -266,6 +266,6 @@ def test_the_command_ends_with_an_interrupted_filter(number: str, error: type[Ba
 def test_exchanged_languages_are_suspected_and_the_remedy_is_a_filter() -> None:
     check = next(check for check in CHECKS if check.name == "language")
     counts = CheckCounts(Counter({"language": 50}), {"language": EvenSample()})
-    error, warning = (summarize_check(check, counts, total) for total in (50, 5000))
+    error, warning = (make_finding(check, counts, total) for total in (50, 5000))
     assert error and warning and error.remedy == warning.remedy == "language"
     assert "exchanged?" in error.message and "exchanged?" not in warning.message

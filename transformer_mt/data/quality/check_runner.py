@@ -157,13 +157,13 @@ def check_pairs(
     else:
         with open_pool(workers, _CheckWorker, task) as pool:
             stateful = pool.submit(_CheckWorker.run_stateful_checks, "compared")
-            blocks = pool.map_in_order(_CheckWorker.check_block, _batches(corpus))
+            blocks = pool.map_in_order(_CheckWorker.check_block, _read_batches(corpus))
             found = CheckCounts.collect(corpus, log_progress(blocks, "checked", len(corpus)))
             others = stateful.result()
         found.counts.update(others.counts)
         found.examples |= others.examples
     findings = {
-        check.name: finding for check in CHECKS if (finding := summarize_check(check, found, len(corpus))) is not None
+        check.name: finding for check in CHECKS if (finding := make_finding(check, found, len(corpus))) is not None
     }
     repeated: dict[str, ComparedSide] = {
         check.name: check.finder.of
@@ -208,7 +208,7 @@ class _CheckWorker:
         return run_checks(self.task, [check for check in CHECKS if check.is_stateful], verb, count_lengths=False)
 
 
-def _batches(corpus: ParallelCorpus) -> Iterator[tuple[int, Any]]:
+def _read_batches(corpus: ParallelCorpus) -> Iterator[tuple[int, Any]]:
     """Yield the record batches of a corpus with their first rows."""
     first = 0
     for batch in corpus.batches():
@@ -219,7 +219,7 @@ def _batches(corpus: ParallelCorpus) -> Iterator[tuple[int, Any]]:
 # --- findings ---------------------------------------------------------------------------------------------------------
 
 
-def summarize_check(check: CorpusCheck, found: CheckCounts, total: int) -> Finding | None:
+def make_finding(check: CorpusCheck, found: CheckCounts, total: int) -> Finding | None:
     """Return the finding of a check, or None if no pair has the fault."""
     count = found.counts[check.name]
     if not count:

@@ -13,7 +13,7 @@ from transformer_mt.system.severity import Severity
 N_SHOWN = 3  # examples for people
 LABELS = {Severity.OK: "info", Severity.WARNING: "warning", Severity.ERROR: "error"}
 VERDICTS = {
-    Severity.OK: "ready to train; each info concerns few pairs, or is only a note",
+    Severity.OK: "ready to train; findings marked info need no action",
     Severity.WARNING: "ready to train, but look at the warnings first: they may cost quality",
     Severity.ERROR: "not ready to train: repair the errors first, because they spoil the training",
 }
@@ -37,7 +37,7 @@ class Finding:
         """Return `count / total`."""
         return self.count / max(1, self.total)
 
-    def few_examples(self) -> list[PairExample]:
+    def select_examples(self) -> list[PairExample]:
         """Return at most three examples, spread evenly."""
         rows = np.linspace(0, len(self.examples) - 1, min(N_SHOWN, len(self.examples))).astype(int).tolist()
         return [self.examples[row] for row in rows]

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from transformer_mt.data.corpus import ParallelCorpus
-from transformer_mt.data.quality.check_runner import CheckTask, run_checks, summarize_check
+from transformer_mt.data.quality.check_runner import CheckTask, make_finding, run_checks
 from transformer_mt.data.quality.checks import CHECKS
 from transformer_mt.data.quality.corpus_filters import MIN_LEXICON_PAIRS, UnrelatedFilter
 from transformer_mt.data.quality.lexicon import Lexicon
@@ -41,7 +41,7 @@ def _check_text(corpus: ParallelCorpus, languages: tuple[str, str]) -> Iterator[
     sample = corpus.select_evenly(N_PAIRS)
     found = run_checks(CheckTask(sample, languages), SAMPLE_CHECKS, count_lengths=False)
     for check in SAMPLE_CHECKS:
-        finding = summarize_check(check, found, len(sample))
+        finding = make_finding(check, found, len(sample))
         if finding is not None and finding.count >= MIN_AFFECTED and finding.severity > Severity.OK:
             first = finding.examples[0]
             yield (
