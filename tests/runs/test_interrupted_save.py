@@ -28,18 +28,18 @@ from transformer_mt.cli.main import main
 from transformer_mt.runs import checkpoints
 
 how, number, saves = sys.argv.pop(1), int(sys.argv.pop(1)), []
-save = checkpoints.save
+write = checkpoints.write
 
-def save_disturbed(info, *rest):
+def write_disturbed(info, *rest):
     saves.append(info)
     if len(saves) == 2:
         disturb()
-    save(info, *rest)
+    write(info, *rest)
 
 def disturb():
     if how == "slow":
-        write = torch.save
-        torch.save = lambda *_: (write(*_), print("saving", flush=True), time.sleep(600))
+        save = torch.save
+        torch.save = lambda *_: (save(*_), print("saving", flush=True), time.sleep(600))
         return
     calls = []
     def counted(function):
@@ -52,7 +52,7 @@ def disturb():
     os.fsync, torch.save = map(counted, (os.fsync, torch.save))
     os.rmdir, Path.rename, Path.replace = map(counted, (os.rmdir, Path.rename, Path.replace))
 
-checkpoints.save = save_disturbed
+checkpoints.write = write_disturbed
 main(sys.argv[1:])
 """
 

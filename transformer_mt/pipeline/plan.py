@@ -133,6 +133,7 @@ def measure_training(run: RunFolder, setup: Setup, setup_seconds: float, cache_b
     n_padded_per_epoch = float((n * (src + tgt)).sum())
     start = time.perf_counter()
     trainer.save(scores={})
+    trainer.writer.wait()
     return Measurements(
         setup_seconds=setup_seconds,
         cache_bytes=cache_bytes,

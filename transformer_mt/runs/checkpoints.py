@@ -6,13 +6,14 @@ A checkpoint is a folder that is written atomically. The checksum of each file i
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
 import safetensors.torch
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from transformer_mt.errors import UserError
 from transformer_mt.runs.config import KeepConfig
@@ -32,13 +33,26 @@ WEIGHTS, STATE = "model.safetensors", "training.pt"
 
 
 def save(info: CheckpointInfo, model: nn.Module, state: State | None) -> None:
-    """Write a checkpoint atomically. It replaces a checkpoint of the same step.
+    """Write a checkpoint of a model, see `write`."""
+    write(info, distinct_weights(model), state)
+
+
+def distinct_weights(model: nn.Module) -> dict[str, Tensor]:
+    """Return the tensors of a model by name. A tied weight has the first of its names."""
+    tensors = dict(sorted(model.state_dict(keep_vars=True).items()))  # the same parameter under each of its names
+    names = {id(tensor): name for name, tensor in reversed(tensors.items())}
+    return {name: tensors[name].detach() for name in names.values()}
+
+
+def write(info: CheckpointInfo, weights: Mapping[str, Tensor], state: State | None) -> None:
+    """Write a checkpoint atomically, with the `distinct_weights` of a model. It replaces one of the same step.
 
     Without a state, training cannot be resumed from it. Raises `UserError` if the disk is full or fails.
     """
     try:
         with files.atomic_folder(info.path) as folder:
-            safetensors.torch.save_model(model, str(folder / WEIGHTS))
+            contiguous = {name: tensor.contiguous() for name, tensor in weights.items()}
+            safetensors.torch.save_file(contiguous, str(folder / WEIGHTS))
             if state is not None:
                 _save_state(state, folder / STATE)
             description = {

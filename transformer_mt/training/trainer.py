@@ -22,6 +22,7 @@ from transformer_mt.runs.config import KeepConfig
 from transformer_mt.runs.folder import CheckpointInfo, RunFolder
 from transformer_mt.system.logging import log_rank0
 from transformer_mt.system.stop_signals import StopSignals
+from transformer_mt.training.checkpoint_writer import CheckpointWriter, copy_to_host
 from transformer_mt.training.cross_entropy import perplexity
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.ema import ExponentialMovingAverage
@@ -70,6 +71,7 @@ class Trainer:
         self.validate, self.run, self.logger, self.ranks = validate, run, logger, ranks
         self.config, self.validation, self.keep, self.ledger = config, validation, keep, ledger
         self.progress, self.window, self.has_warned = Progress(), LogWindow(), False
+        self.writer = CheckpointWriter()
         self.n_untimed = 0.0  # target tokens of the window that an earlier process trained on
         # step, position of its first batch, and metrics that are still on the device
         self.pending: list[tuple[int, StreamPosition, StepMetrics[Tensor]]] = []
@@ -78,13 +80,14 @@ class Trainer:
     def fit(self) -> str:
         """Train until a limit is reached, and return the stop reason. Raises `Interrupted` after a stop signal."""
         self.last_time = time.perf_counter()
-        with StopSignals() as stop, self.prefetcher:
+        with StopSignals() as stop, self.prefetcher, self.writer:
             self.ranks.barrier()  # rank 0 may need more time than `STEP_TIMEOUT` to open the curves
             if self.is_warm_start and self.progress.step == 0 and not self.progress.initial_scores:
                 self.validate_and_save()
             while (reason := self.stop_reason()) is None:
                 if self.progress.diverged_at:
                     self.roll_back()
+                self.writer.raise_error()
                 self.logger.start(self.progress.step, self.config.log_every)
                 milestone = self.take_step()
 
@@ -102,6 +105,7 @@ class Trainer:
                     break
             if reason is not None and self.progress.last_validated != self.progress.step:
                 self.validate_and_save()
+            self.writer.wait()
             self.ranks.barrier()  # torchrun would kill rank 0 while it saves, if another rank exited before
             if signal := self.ranks.all_reduce_max(stop.number):
                 raise Interrupted(signal)
@@ -245,7 +249,10 @@ class Trainer:
         is_rejected: bool = False,
         tests: Sequence[BehaviourResult] = (),
     ) -> None:
-        """Write a checkpoint of this step, then delete those that `keep` does not list."""
+        """Write a checkpoint of this step, and then delete those that `keep` does not list.
+
+        The state is copied to the CPU, and written in the background.
+        """
         self.flush_metrics()
         self.update_time()
         if not self.ranks.is_rank0:
@@ -255,14 +262,22 @@ class Trainer:
         folder, metric = self.run.checkpoint_folder(step), self.validation.metric
         results = [test._asdict() for test in tests]
         info = CheckpointInfo(folder, step, metric, scores, stopped=stopped, is_rejected=is_rejected, tests=results)
+        self.writer.wait()  # before the copy, so that there is only one
         with self.average_parameters() as raw_weights:
-            checkpoints.save(info, self.train_step.model, self.state(raw_weights))
-        self.prune_checkpoints()
+            weights = copy_to_host(checkpoints.distinct_weights(self.train_step.model))
+            state = copy_to_host(self.state(raw_weights))
+        prune = self.can_prune()
 
-    def prune_checkpoints(self) -> None:
-        """Delete the checkpoints that `keep` does not list, unless a rollback may need them."""
-        if not (self.progress.skipped_in_a_row or self.progress.diverged_at):
-            checkpoints.prune(self.run, self.keep)
+        def write() -> None:
+            checkpoints.write(info, weights, state)
+            if prune:
+                checkpoints.prune(self.run, self.keep)
+
+        self.writer.submit(write)
+
+    def can_prune(self) -> bool:
+        """Return whether no rollback may need the checkpoints that `keep` does not list."""
+        return not (self.progress.skipped_in_a_row or self.progress.diverged_at)
 
     def state(self, raw_weights: dict[str, Tensor] | None) -> State:
         """Return the training state for a resume. Random numbers depend only on seed and step."""
@@ -295,7 +310,8 @@ class Trainer:
         window.seconds = window.seconds_waiting = 0.0  # the speed is that of this process
         if self.ranks.is_rank0:
             checkpoints.delete_later_checkpoints(self.run, info.step)
-            self.prune_checkpoints()  # a kill may have come between the last save and its pruning
+            if self.can_prune():
+                checkpoints.prune(self.run, self.keep)  # a kill may have come between the last save and its pruning
         self.logger.truncate(info.step, is_scored=bool(info.scores))
 
     def roll_back(self) -> None:
@@ -303,6 +319,7 @@ class Trainer:
 
         Raises `DivergedError` without such a checkpoint, and after two rollbacks.
         """
+        self.writer.wait()
         progress, rollbacks = self.progress, self.progress.rollbacks + 1
         problem = f"the gradient was not finite for {MAX_SKIPPED} steps in a row from step {progress.diverged_at:,} on"
         info = self.ranks.run_on_rank0(lambda: checkpoints.find_rollback_checkpoint(self.run, progress.diverged_at - 1))

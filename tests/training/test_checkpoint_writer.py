@@ -1,0 +1,132 @@
+"""Checkpoints are written in the background: one at a time, from a copy, and their errors reach the training loop."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers import Tmt, assert_succeeded, assert_user_error
+from safetensors.torch import load_file, save_model
+
+from transformer_mt.errors import UserError
+from transformer_mt.model.transformer import Transformer
+from transformer_mt.runs import checkpoints
+from transformer_mt.runs.folder import RunFolder
+from transformer_mt.training.checkpoint_writer import CheckpointWriter, copy_to_host
+from transformer_mt.training.trainer import Trainer
+
+TRAIN = ("train", "--config", "tiny.yaml")
+
+
+def fail() -> None:
+    raise UserError("disk full")
+
+
+def test_writes_run_one_at_a_time_and_in_order() -> None:
+    done, may_write = list[int](), threading.Event()
+    with CheckpointWriter() as writer:
+        writer.submit(lambda: (may_write.wait(), done.append(1))[1])
+        assert not done
+        threading.Timer(0.05, may_write.set).start()
+        writer.submit(lambda: done.append(2))  # waits for the first
+        assert done[0] == 1
+    assert done == [1, 2]
+
+
+@pytest.mark.parametrize("surface", [CheckpointWriter.wait, lambda writer: writer.submit(lambda: None)])
+def test_error_of_a_write_is_raised_once(surface: Callable[[CheckpointWriter], None]) -> None:
+    with CheckpointWriter() as writer:
+        writer.submit(fail)
+        with pytest.raises(UserError, match="disk full"):
+            surface(writer)
+        writer.wait()
+
+
+def test_raise_error_does_not_wait() -> None:
+    may_write = threading.Event()
+    with CheckpointWriter() as writer:
+        writer.submit(lambda: (may_write.wait(), fail())[1])
+        writer.raise_error()
+        may_write.set()
+        with pytest.raises(UserError, match="disk full"):
+            while True:
+                writer.raise_error()
+                time.sleep(0.001)
+
+
+def test_copy_shares_no_tensor() -> None:
+    values: dict[str, Any] = {"a": [torch.zeros(2), {0: torch.zeros(3), "n": 1}], "b": None, "c": (1, 2)}
+    copied = copy_to_host(values)
+    values["a"][0].fill_(1)
+    values["a"][1][0].fill_(1)
+    assert not copied["a"][0].any() and not copied["a"][1][0].any()
+    assert (copied["a"][1]["n"], copied["b"], copied["c"]) == (1, None, (1, 2))
+
+
+@pytest.mark.parametrize("tie", ["all", "decoder", "none"])
+def test_weights_are_those_that_safetensors_saves(
+    make_model: Callable[..., Transformer], tie: str, tmp_path: Path
+) -> None:
+    model = make_model(tie_embeddings=tie, rough=0.3)
+    save_model(model, str(tmp_path / "expected"))
+    expected, found = load_file(tmp_path / "expected"), checkpoints.distinct_weights(model)
+    assert expected.keys() == found.keys()
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
+
+
+@pytest.fixture
+def here(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for path in tiny.iterdir():
+        if path.is_file():
+            (tmp_path / path.name).write_bytes(path.read_bytes())
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_training_continues_during_a_write_and_changes_nothing_in_it(
+    here: Path, tmt: Tmt, tiny_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each write starts only after a later step was taken, or when the training waits for it."""
+    write, wait, may_write = checkpoints.write, CheckpointWriter.wait, threading.Event()
+    take_step, during = Trainer.take_step, list[int]()
+
+    def write_late(*arguments: Any) -> None:
+        may_write.wait()
+        may_write.clear()
+        write(*arguments)
+
+    def record_step(self: Trainer) -> Any:
+        milestone = take_step(self)
+        if self.writer._pending is not None:  # pyright: ignore[reportPrivateUsage]
+            during.append(milestone.step)
+        return milestone
+
+    def release(self: CheckpointWriter) -> None:
+        may_write.set()
+        wait(self)
+        may_write.clear()
+
+    monkeypatch.setattr(checkpoints, "write", write_late)
+    monkeypatch.setattr(CheckpointWriter, "wait", release)
+    monkeypatch.setattr(Trainer, "take_step", record_step)
+    assert_succeeded(tmt(*TRAIN))
+    assert during == [5, 6, 7, 8, 9, 10, 11, 12]
+    ours, reference = RunFolder(here / "runs" / "tiny"), RunFolder(tiny_run)
+    assert [*ours.checkpoint_folders()] == [*reference.checkpoint_folders()]
+    for step in ours.checkpoint_folders():
+        left, right = (load_file(run.checkpoint_folder(step) / "model.safetensors") for run in (ours, reference))
+        assert all(torch.equal(left[name], right[name]) for name in right)
+
+
+def test_failed_write_ends_the_training(here: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoints, "write_manifest", refuse)
+    assert_user_error(tmt(*TRAIN), "the checkpoint cannot be written: No space left on device")
+    assert not RunFolder(here / "runs" / "tiny").checkpoint_folders()
