@@ -36,7 +36,7 @@ def written(stream: io.TextIOWrapper) -> str:
 
 @pytest.fixture(scope="session")
 def tmt() -> Tmt:
-    """`tmt("translate", run, ..., stdin=b"...")`: the command line in this process, and what it said."""
+    """`tmt("translate", run, ..., stdin=b"...")`: run the command line in this process, and return its output."""
     from transformer_mt.cli.main import main
     from transformer_mt.system.device import one_thread
 

@@ -25,13 +25,13 @@ from transformer_mt.system.logging import log
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run a command and exit: status 0, 2 after a mistake of the user, 128 + N after signal N."""
+    """Run a command and exit: status 0, 2 after a mistake of the user, 128 + N after signal N. A command may set 1."""
     args = parse_arguments(arguments)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")  # under any locale, like files
     is_main_thread = threading.current_thread() is threading.main_thread()
-    if is_main_thread and not (args.command == "train" and launcher.under_torchrun()):  # which kills waiting ranks
+    if is_main_thread and not (args.command == "train" and launcher.under_torchrun()):  # it ends waiting ranks itself
         signal.signal(signal.SIGTERM, _exit_on_signal)  # so that cleanup code runs
     warnings.showwarning = _show_warning
     threading.excepthook = _show_thread_error

@@ -24,7 +24,7 @@ class Section(BaseModel):
 
 
 class MayChange:
-    """Marker of a key that may change when a run resumes: it does not affect what is learned."""
+    """Marker of a key that may change when a run resumes: it does not affect the weights."""
 
 
 MAY_CHANGE = MayChange()

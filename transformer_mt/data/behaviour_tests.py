@@ -84,7 +84,7 @@ class BehaviourTest(Section):
         return self.name or self.source
 
     def find_problem(self, translation: str) -> str | None:
-        """Return what is wrong with a translation, or None if it passes."""
+        """Return why a translation fails, or None if it passes."""
         text = self._fold(translation)
         if self.equals and text not in map(self._fold, self.equals):
             return f'is not "{self.equals[0]}"' + (f" or {len(self.equals) - 1} others" if self.equals[1:] else "")
@@ -168,7 +168,7 @@ def _check_names(tests: tuple[BehaviourTest, ...]) -> tuple[BehaviourTest, ...]:
 
 
 class _FileSchema:
-    """JSON schema of the tests as they are written in a file."""
+    """JSON schema of the tests in a file."""
 
     def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
         return {"anyOf": [handler(schema), {"type": "string"}]}

@@ -210,7 +210,7 @@ def find_ticks(low: float, high: float) -> list[float]:
     """Return about four round numbers, the first at most `low`, and the last at least `high` and above the first."""
     from matplotlib.ticker import MaxNLocator  # only here, because the import takes time
 
-    if math.isclose(low, high, rel_tol=1e-6):  # equal but for rounding
+    if math.isclose(low, high, rel_tol=1e-6):  # equal except for rounding
         low, high = min(0.0, low), max(0.0, high) or float(low == 0)
     return [float(tick) for tick in MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)]
 

@@ -51,7 +51,7 @@ class CorrectionReport:
 def correct_run(
     run: RunFolder, pairs: Path, name: str, *, tag: str | None = None, max_steps: int, max_bleu_drop: float
 ) -> CorrectionReport:
-    """Fine-tune a run on corrected translations, and report what has changed.
+    """Fine-tune a run on corrected translations, and report the changes.
 
     The folder `NAME-data` beside the new run `name` has a copy of the pairs, and samples of the training and validation
     pairs of the old run. A checkpoint that loses more than `max_bleu_drop` BLEU on the latter is refused. The

@@ -37,7 +37,7 @@ def train_and_repair(
         raise UserError("repair: --train compares on held-out text; set data.test or data.validation")
     report = _load_report(config, folder, workers)
     config = config.model_copy(update={"train": config.train.model_copy(update={"ledger": True})})
-    log(f"tmt: training on the corpus as it is: {config.name}")
+    log(f"tmt: training on the original corpus: {config.name}")
     train(config)
     before = RunFolder(Path(config.runs_dir) / str(config.name))
     if report is None:

@@ -85,7 +85,7 @@ def run_model(
 
 
 def _load_calibration(run: ReportedRun, translator: Translator, tags: Tags, warn: Warn) -> Calibration | None:
-    """Return the calibration of a run. Return None if there is none, or, with a warning, if it does not fit."""
+    """Return the calibration of a run, or None: without a file, or, with a warning, if it does not fit."""
     if not run.folder.calibration.exists():
         return None
     try:

@@ -40,7 +40,7 @@ LoadTranslator = Callable[[Path], Translator]
 
 @dataclass(frozen=True)
 class RunReport:
-    """A page, and what it lacks."""
+    """A page, and notes about its missing parts."""
 
     page: str
     notes: list[str]

@@ -185,7 +185,7 @@ def find_fault(text: str, translation: Translation) -> str | None:
 
 
 class PairCounts(NamedTuple):
-    """What became of the lines of a monolingual text."""
+    """Counts of the kept and dropped lines of a monolingual text."""
 
     n_lines: int
     n_pairs: int

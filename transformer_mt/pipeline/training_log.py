@@ -1,4 +1,4 @@
-"""The log of a training: the lines about task, data and model at its start, and what TensorBoard shows of it."""
+"""The log of a training: the lines about task, data and model at its start, and the figures in TensorBoard."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def find_misaligned_segments(corpus: ParallelCorpus) -> list[Segment]:
 
 
 def explain_offset(offset: int | None) -> tuple[str, str]:
-    """Return what is wrong with the lines of a segment, and a remedy."""
+    """Describe the misalignment of a segment, with a remedy."""
     if offset is None:
         return (
             f"source and target do not correspond, not even shifted by up to {MAX_OFFSET} lines",

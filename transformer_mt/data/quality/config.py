@@ -69,7 +69,7 @@ def _check_is_list(value: object) -> object:
 
 
 class _FileSchema:
-    """JSON schema of the list as it is written in a file."""
+    """JSON schema of the list in a file."""
 
     def __get_pydantic_json_schema__(self, *_: object) -> dict[str, Any]:
         options = {name: filter_.model_json_schema() for name, filter_ in FILTERS.items()}

@@ -202,7 +202,7 @@ class UnrelatedFilter(PairFilter):
     """minimum log-likelihood ratio, in nats per target word, of a translation against unrelated text"""
 
     def make_find_reason(self, context: FilterContext) -> FindReason:
-        """Learn a lexicon from each half of a sample of the corpus. Too small a corpus is left as it is.
+        """Learn a lexicon from each half of a sample of the corpus. A corpus that is too small is not filtered.
 
         The lower ratio counts, because a lexicon rates the pairs too highly that it has learned from.
         """

@@ -59,7 +59,7 @@ FilterFunction = Callable[[Block], Mapping[int, str]]
 
 @dataclass(frozen=True)
 class FilterContext:
-    """What a filter may know about the corpus before the first block."""
+    """Facts about the corpus that a filter may use before the first block."""
 
     languages: tuple[str, str]  # source and target, ISO 639 codes
     n_corpus: int  # pairs of the unfiltered corpus
@@ -83,7 +83,7 @@ class PairExample(NamedTuple):
 
 @dataclass(frozen=True)
 class FilterReport:
-    """What a filter has done to a corpus."""
+    """The effect of a filter on a corpus."""
 
     name: str
     removes: bool  # False: it changes pairs
@@ -125,7 +125,7 @@ class Filter(Section):
         raise NotImplementedError
 
     def external_state(self) -> object:
-        """Return what the results depend on besides options and corpora, as JSON, for the key of the cache."""
+        """Return other state that changes the results, such as a file, as JSON for the key of the cache."""
         return None
 
     def set_location(self, location: FilterLocation) -> None:

@@ -161,7 +161,7 @@ class _MatchTable:
         return is_near
 
     def result(self, rows: Rows, other_rows: Rows) -> NearMatches:
-        """Return what is found, with the rows of the texts in their corpora."""
+        """Return the matches, with the rows of the texts in their corpora."""
         near = np.flatnonzero(self._others >= 0)
         return NearMatches(rows[near], other_rows[self._others[near]], self._similarities[near])
 
