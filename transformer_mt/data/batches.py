@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain, islice, pairwise
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,7 +26,7 @@ from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.data.mixture import Mixture
 from transformer_mt.data.modifiers import BatchModifier
 from transformer_mt.data.sharding import ShardedBatches, ShardedPlan
-from transformer_mt.data.tokenizers.subword_sampling import SubwordSamplers
+from transformer_mt.data.tokenizers.subword_sampling import SubwordSamplers, sample_sides
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 
 if TYPE_CHECKING:
@@ -112,7 +112,10 @@ class BatchStream:
         """
         self.corpus, self.tokenizers, self.subword_samplers = corpus, tokenizers, subword_samplers
         self._tokens, self._modifier = tokens, modifier
-        self._growth = None if subword_samplers is None else [self._sampling_growth(side) for side in (0, 1)]
+        self.sample_subwords: Callable[[Sequence[Sentences], Rows, int], Sequence[Sentences]] | None = None
+        if subword_samplers is not None:
+            self.sample_subwords = partial(sample_sides, subword_samplers)
+        self._growth = self._sampling_growth()
         self._tag_ids = [None if tag is None else tokenizers.src.tag_id(tag) for tag in tags]
         self._bounds: list[int] = corpus.source_bounds().tolist()  # [K + 1] first row of each source
         self.bucketed_sources = [
@@ -221,7 +224,8 @@ class BatchStream:
             )
             count = self._count_fitting(modified.src, modified.tgt)
             src, tgt, rows = modified.src[:count], modified.tgt[:count], rows[modified.indices[:count]]
-        src, tgt = (self._resegment(side, ids, rows, epoch) for side, ids in enumerate((src, tgt)))
+        if self.sample_subwords is not None and epoch is not None:
+            src, tgt = self.sample_subwords((src, tgt), rows, epoch)
         source = bisect_right(self._bounds, int(rows[0])) - 1
         batch = collate_pairs(src, tgt, self.tokenizers, self._tag_ids[source])
         return replace(batch, rows=rows, epoch=epoch, source_index=source)
@@ -237,13 +241,6 @@ class BatchStream:
             count += 1
         return count
 
-    def _resegment(self, side: int, sentences: Sentences, rows: Rows, epoch: int | None) -> Sentences:
-        """Return the ids of some rows with other subwords, if subword sampling is on and an epoch is given."""
-        if self.subword_samplers is None or epoch is None:
-            return sentences
-        sample = self.subword_samplers[side]
-        return [sample([*map(int, ids)], epoch, side, row) for ids, row in zip(sentences, rows.tolist(), strict=True)]
-
     def _read_lengths(self, start: int, end: int) -> tuple[Lengths, Lengths]:
         """Return the lengths of some rows to bucket by, with control symbols and the growth by subword sampling."""
         src, tgt = (side.lengths_of(start, end) for side in self.corpus.sides)
@@ -253,12 +250,14 @@ class BatchStream:
             )
         return src + self.tokenizers.n_source_controls, tgt + 1
 
-    def _sampling_growth(self, side: int) -> float:
-        """Return the factor by which subword sampling lengthens the sentences of a sample."""
+    def _sampling_growth(self) -> list[float] | None:
+        """Return the factor by which subword sampling lengthens a sample of the sentences of each side."""
+        if self.sample_subwords is None:
+            return None
         rows = np.unique(np.linspace(0, len(self.corpus) - 1, LENGTH_SAMPLE, dtype=np.int32))
-        canonical = sum(len(self.corpus.sides[side][row]) for row in rows.tolist())
-        sentences = [self.corpus.sides[side][row] for row in rows.tolist()]
-        return sum(map(len, self._resegment(side, sentences, rows, 0))) / max(1, canonical)
+        canonical = [[side[row] for row in rows.tolist()] for side in self.corpus.sides]
+        sampled = self.sample_subwords(canonical, rows, 0)
+        return [sum(map(len, new)) / max(1, sum(map(len, old))) for new, old in zip(sampled, canonical, strict=True)]
 
 
 def collate_pairs(src: Sentences, tgt: Sentences, tokenizers: TokenizerPair, tag_id: int | None = None) -> Batch:

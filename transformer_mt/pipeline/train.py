@@ -14,6 +14,7 @@ from transformer_mt.config.rendering import render_yaml
 from transformer_mt.config.root import Config
 from transformer_mt.data.batches import Batch, BatchStream
 from transformer_mt.data.prefetching import Prefetcher
+from transformer_mt.data.sampling_workers import count_sampling_workers, open_sampling_workers
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer
@@ -119,7 +120,9 @@ def lock_run(run: RunFolder, ranks: Ranks, *, restart: bool) -> Generator[None]:
 def fit(run: RunFolder, config: Config, trainer: Trainer, ranks: Ranks) -> str:
     """Train until a limit is reached, and return the stop reason. Record an error that ends the training."""
     try:
-        return trainer.fit()
+        workers = count_sampling_workers(trainer.train_step.machine)
+        with open_sampling_workers(trainer.prefetcher.stream, workers):
+            return trainer.fit()
     except UserError as error:
         if ranks.is_rank0:
             with suppress(UserError, OSError):  # the disk may be full

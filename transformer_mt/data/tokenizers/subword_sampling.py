@@ -19,12 +19,13 @@ import math
 import random
 import re
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from transformer_mt.data.tokenizers.components import BYTE_TOKENS
 from transformer_mt.data.tokenizers.pretrained import kind_of
@@ -53,7 +54,7 @@ class SubwordSampler:
     """Random segmentation for one language: replaces the ids of a sentence by other ids of the same text."""
 
     def __init__(self, tokenizer: Tokenizer, rate: float, seed: int, max_length: int) -> None:
-        self.tokenizer, self.seed = tokenizer, seed
+        self.tokenizer, self.rate, self.seed = tokenizer, rate, seed
         self.max_length = max_length  # a sentence that would have more ids keeps its canonical segmentation
         self._normalizer = tokenizer.backend.normalizer
         self._pre_tokenizer = tokenizer.backend.pre_tokenizer
@@ -76,6 +77,16 @@ class SubwordSampler:
         drawn = [i for _, word in words for i in word.draw(uniform)]
         return drawn if len(drawn) <= self.max_length else ids
 
+    def sample_rows(
+        self, sentences: Iterable[Iterable[Any]], epoch: int, side: int, rows: NDArray[np.integer[Any]]
+    ) -> list[list[int]]:
+        """Return the ids of some corpus rows in an epoch."""
+        return [self([*map(int, ids)], epoch, side, row) for ids, row in zip(sentences, rows.tolist(), strict=True)]
+
+    def __reduce__(self) -> tuple[type[SubwordSampler], tuple[Tokenizer, float, int, int]]:
+        """Pickle without the caches."""
+        return SubwordSampler, (self.tokenizer, self.rate, self.seed, self.max_length)
+
     def _words(self, ids: list[int]) -> list[str]:
         """Split the text of the ids as the tokenizer does, and at spaces too if no vocabulary entry contains one."""
         text = self.tokenizer.decode([ids])[0]
@@ -95,6 +106,13 @@ class SubwordSampler:
 
 
 SubwordSamplers = tuple[SubwordSampler, SubwordSampler]  # source, target
+
+
+def sample_sides(
+    samplers: SubwordSamplers, sides: Sequence[Iterable[Iterable[Any]]], rows: NDArray[np.integer[Any]], epoch: int
+) -> list[list[list[int]]]:
+    """Return sampled ids of the source and the target of some corpus rows in an epoch."""
+    return [samplers[side].sample_rows(sentences, epoch, side, rows) for side, sentences in enumerate(sides)]
 
 
 def make_word_factory(tokenizer: Tokenizer, rate: float) -> Callable[[str], WordSampler | None]:
