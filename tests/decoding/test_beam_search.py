@@ -14,8 +14,9 @@ import pytest
 import torch
 
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
+from transformer_mt.decoding import beam_search as beam_search_module
 from transformer_mt.decoding.beam_search import (
-    TOPK_CHUNK,
+    MIN_CHUNKED,
     BeamState,
     Hypothesis,
     beam_candidates,
@@ -155,28 +156,30 @@ def test_empty_translation_wins_only_if_min_length_is_zero(toy: Any, reference_s
 
 
 @pytest.mark.parametrize("size", [1, 31, 32, 33, 640, 641, 1000, 8000])
-@pytest.mark.parametrize("n", [1, 2, 5, 10])
+@pytest.mark.parametrize("k", [1, 2, 5, 10])
 @pytest.mark.parametrize("kind", ["random", "tied", "mostly nothing", "sorted"])
-def test_chunked_topk_equals_topk(size: int, n: int, kind: str) -> None:
-    n = min(n, size)
-    scores = torch.randn(3, 2, size)
+def test_chunked_topk_equals_topk_over_all_beams(size: int, k: int, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(beam_search_module, "MIN_CHUNKED", 0)
+    k = min(k, 2 * size)
+    log_probs, scores = torch.randn(3, 2, size), torch.randn(3, 2)
     if kind == "tied":
-        scores = torch.randint(0, 4, (3, 2, size)).float()
+        log_probs, scores = torch.randint(0, 4, (3, 2, size)).float(), torch.zeros(3, 2)
     elif kind == "mostly nothing":
-        scores = scores.masked_fill(torch.rand(3, 2, size) < 0.99, -math.inf)
+        log_probs = log_probs.masked_fill(torch.rand(3, 2, size) < 0.99, -math.inf)
     elif kind == "sorted":
-        scores = scores.sort(-1).values
-    found, places = chunked_topk(scores, n)
-    assert torch.equal(found, scores.topk(n).values)
-    assert torch.equal(scores.gather(-1, places), found)
-    assert all(len(set(row)) == n for row in cast("list[list[int]]", places.flatten(0, 1).tolist()))
+        log_probs = log_probs.sort(-1).values
+    found, indices = chunked_topk(log_probs, scores, k)
+    sums = (log_probs + scores[:, :, None]).flatten(1)
+    assert torch.equal(found, sums.topk(k).values)
+    assert torch.equal(sums.gather(1, indices), found)
+    assert all(len(set(row)) == k for row in cast("list[list[int]]", indices.tolist()))
 
 
-def test_chunked_topk_finds_a_value_in_a_late_chunk() -> None:
-    """A row of this length does not fall back to `topk`."""
-    scores = torch.zeros(1, 1, 40 * TOPK_CHUNK).index_fill_(2, torch.tensor([700]), 1.0)
-    assert chunked_topk(scores, 2)[1][0, 0, 0] == 700
-    assert 40 * TOPK_CHUNK >= 4 * 2 * TOPK_CHUNK
+def test_chunked_topk_finds_a_value_in_a_late_chunk_of_a_late_beam() -> None:
+    """A batch of this size does not fall back to `topk`."""
+    log_probs = torch.zeros(1, 2, MIN_CHUNKED)
+    log_probs[0, 1, 700] = 1.0
+    assert chunked_topk(log_probs, torch.zeros(1, 2), 2)[1][0, 0] == MIN_CHUNKED + 700
 
 
 # --- the model --------------------------------------------------------------------------------------------------------

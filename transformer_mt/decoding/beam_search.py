@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeVar, cast
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from transformer_mt.decoding.logits_processors import LogitsProcessor
@@ -24,6 +25,7 @@ from transformer_mt.decoding.logits_processors import LogitsProcessor
 COMPACTION_SHARE = 0.85  # finished sentences are dropped once at most this share of the batch is still searched
 GPU_SYNC_INTERVAL = 8  # positions between two checks for finished sentences, because a check waits for the GPU
 TOPK_CHUNK = 32  # vocabulary entries per chunk in `chunked_topk`
+MIN_CHUNKED = 1 << 15  # log-probabilities from which on chunks are faster than one `topk`
 
 LengthNormalise = Callable[[Tensor, int], Tensor]
 """Maps the scores of hypotheses and their length in tokens to ranking scores."""
@@ -114,31 +116,36 @@ def beam_candidates(beams: BeamState, log_probs: Tensor, chunk: slice) -> Candid
     At most one extension of each beam ends with EOS, so at least K others remain. A single beam needs one extension.
     """
     n_wanted = 2 * beams.n_beams if beams.n_beams > 1 else 1
-    log_probs, tokens = chunked_topk(log_probs, min(n_wanted, log_probs.size(-1)))  # [b, K, per_beam]
-    n_beams, per_beam = log_probs.shape[1:]
-    n_missing = max(0, n_wanted - n_beams * per_beam)
-    scores = F.pad((beams.scores[chunk, :, None] + log_probs).flatten(1), (0, n_missing), value=-torch.inf)
-    scores, indices = scores.topk(n_wanted)  # [b, N]
-    log_probs, tokens = (F.pad(each.flatten(1), (0, n_missing)).gather(1, indices) for each in (log_probs, tokens))
-    return Candidates(scores, log_probs, (indices // per_beam).clamp(max=n_beams - 1), tokens)
+    n_found = min(n_wanted, log_probs[0].numel())
+    scores, indices = chunked_topk(log_probs, beams.scores[chunk], n_found)
+    parents, tokens = indices // log_probs.size(-1), indices % log_probs.size(-1)
+    found = Candidates(scores, log_probs.flatten(1).gather(1, indices), parents, tokens)
+    if n_found == n_wanted:
+        return found
+    missing = (0, n_wanted - n_found)  # in a tiny vocabulary
+    return Candidates(F.pad(scores, missing, value=-torch.inf), *(F.pad(each, missing) for each in found[1:]))
 
 
-def chunked_topk(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return the k highest values and their indices, like `topk`, which is slow for long rows on a CPU.
+def chunked_topk(log_probs: Tensor, scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Return the k highest sums of the scores of beams and log-probabilities, and their indices in [K * V].
 
-    Each of the k best lies in one of the k chunks with the highest maxima. [..., V] -> [..., k]
+    On a CPU, `topk` is slow for many values. Each of the k best lies in one of the k chunks with the highest maxima.
+    [b, K, V], [b, K] -> [b, k] each
     """
-    n_chunked = values.size(-1) // TOPK_CHUNK * TOPK_CHUNK  # the remainder of a row is always searched
-    if values.device.type != "cpu" or n_chunked < 4 * k * TOPK_CHUNK:
-        return values.topk(k)
-    chunks = cast(Tensor, values[..., :n_chunked].unflatten(-1, (-1, TOPK_CHUNK)))  # [..., V / 32, 32]
-    best_chunks = chunks.amax(-1).topk(k).indices  # [..., k]
-    searched = chunks.gather(-2, best_chunks[..., None].expand(*best_chunks.shape, TOPK_CHUNK)).flatten(-2)
-    best, indices = torch.cat([searched, values[..., n_chunked:]], dim=-1).topk(k)  # among [..., k * 32 + rest]
-    chunk_starts = TOPK_CHUNK * best_chunks.gather(-1, (indices // TOPK_CHUNK).clamp_(max=k - 1))
-    n_searched = k * TOPK_CHUNK
-    in_rest = n_chunked - n_searched + indices
-    return best, torch.where(indices < n_searched, chunk_starts + indices % TOPK_CHUNK, in_rest)
+    n_beams, size = log_probs.shape[1:]
+    n_chunks, n_rest = divmod(size, TOPK_CHUNK)  # the remainder of a row is always searched
+    is_short = log_probs.numel() < MIN_CHUNKED or n_beams * n_chunks < 4 * k
+    if is_short or log_probs.device.type != "cpu":
+        return (log_probs + scores[:, :, None]).flatten(1).topk(k)
+    chunks = log_probs[..., : size - n_rest].view(-1, n_beams, n_chunks, TOPK_CHUNK)  # [b, K, V / 32, 32]
+    best_chunks = (chunks.amax(-1) + scores[:, :, None]).flatten(1).topk(k).indices  # [b, k]
+    chunk_starts = best_chunks // n_chunks * size + best_chunks % n_chunks * TOPK_CHUNK
+    searched = (chunk_starts[:, :, None] + torch.arange(TOPK_CHUNK)).flatten(1)  # [b, k * 32]
+    rest = torch.arange(n_beams)[:, None] * size + torch.arange(size - n_rest, size)  # [K, rest]
+    searched = torch.cat([searched, rest.flatten().expand(len(searched), -1)], dim=1)
+    sums = log_probs.flatten(1).gather(1, searched) + scores.gather(1, searched // size)
+    best, order = sums.topk(k)
+    return best, searched.gather(1, order)
 
 
 # --- state ------------------------------------------------------------------------------------------------------------
@@ -215,14 +222,13 @@ class BeamState:
             self.finished = self.finished.merge(self._finish_with_eos(new, is_end[:, : self.n_beams]))
             others_first = is_end.long().argsort(dim=1, stable=True)[:, : self.n_beams]
             new = Candidates(*(each.gather(1, others_first) for each in candidates))
-            new = new._replace(scores=new.scores.masked_fill(is_end.gather(1, others_first), -torch.inf))
+            scores = new.scores.masked_fill(is_end.gather(1, others_first), -torch.inf)
+            new = new._replace(scores=scores.masked_fill(self._is_done(), -torch.inf))
         self._back_pointers.append(BackPointers(self.sentences, new.tokens, new.parents, new.log_probs))
         self.tokens, self.scores = new.tokens, new.scores
         self.position += 1
         if self.position in self._limits:
             self._cut_at_limit()
-        is_done = (self.finished.ranking_scores > -torch.inf).all(1, keepdim=True)  # [B, 1]
-        self.scores = self.scores.masked_fill(is_done, -torch.inf)
         return new.parents
 
     def drop_finished(self) -> Tensor | None:
@@ -245,7 +251,7 @@ class BeamState:
         If the log-probabilities of a sentence were NaN, its only hypothesis is empty and unfinished.
         """
         ranking_scores, lengths, beams, eos_log_probs, has_eos = (each.cpu().numpy() for each in self._results)
-        tokens, parents, log_probs = (each.cpu().numpy() for each in self._stack_back_pointers())
+        tokens, parents, log_probs = self._stack_back_pointers()
         sentences = np.arange(len(lengths))[:, None]  # [n, 1]
         ids = np.zeros((*lengths.shape, self.position), np.int64)  # [n, K, T]
         id_log_probs = np.zeros_like(ids, np.float32)
@@ -265,14 +271,18 @@ class BeamState:
             [hypothesis(i, k) for k in range(self.n_beams) if exists[i, k]] or [nothing] for i in range(len(lengths))
         ]
 
-    def _stack_back_pointers(self) -> Iterator[Tensor]:
+    def _stack_back_pointers(self) -> Iterator[NDArray[Any]]:
         """Yield tokens, parents and log-probabilities of all positions and sentences. [T, n, K] each."""
-        sentences, *fields = zip(*self._back_pointers, strict=True)
+        positions = np.repeat(np.arange(self.position), [len(each.sentences) for each in self._back_pointers])
+        sentences, *fields = (torch.cat(each).cpu().numpy() for each in zip(*self._back_pointers, strict=True))
         for field in fields:
-            stacked = field[0].new_zeros(self.position, *self._results.lengths.shape)
-            for position, (rows, values) in enumerate(zip(sentences, field, strict=True)):
-                stacked[position, rows] = values
+            stacked = np.zeros((self.position, *self._results.lengths.shape), field.dtype)
+            stacked[positions, sentences] = field
             yield stacked
+
+    def _is_done(self) -> Tensor:
+        """Return which sentences have K finished hypotheses. [B, 1]."""
+        return (self.finished.ranking_scores > -torch.inf).all(1, keepdim=True)
 
     def _finish_with_eos(self, candidates: Candidates, is_end: Tensor) -> FinishedHypotheses:
         """Turn the candidates with EOS at this position into finished hypotheses. [B, K]."""
