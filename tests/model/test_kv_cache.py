@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from transformer_mt.model.attention import KeysValues
 from transformer_mt.model.kv_cache import BLOCK
 from transformer_mt.model.linear import convert_linears
 from transformer_mt.model.positions import SinusoidalPositions
@@ -109,8 +110,9 @@ def test_a_hypothesis_sees_neither_other_hypotheses_nor_free_slots(make_model: M
         search.step()
         search.reorder(3)
     for layer in search.cache.layers:
-        buffer, is_used = cast(Tensor, layer.buffer), search.cache.mask.any(2)[:, :, :, None]  # [B, 1, C, 1]
-        buffer.copy_(torch.where(is_used, buffer, torch.full_like(buffer, 1e4)))
+        is_used = (search.cache.mask == 0).any(2)[:, :, :, None]  # [B, 1, C, 1]
+        for slots in cast(KeysValues, layer.slots):
+            slots.copy_(torch.where(is_used, slots, torch.full_like(slots, 1e4)))
     torch.testing.assert_close(search.step(), search.recompute(), atol=1e-4, rtol=1e-4)
 
 

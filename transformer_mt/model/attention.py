@@ -4,12 +4,12 @@ With fewer key/value heads than query heads it is multi-query (Shazeer 2019) or 
 2023): query head h uses key/value head h * G // H.
 
 `B` batch, `T` queries, `S` keys, `L` either, `D` model width, `H` query heads, `G` key/value heads, `E` = D / H head
-width. A mask is bool, True means "may be attended", and its shape broadcasts to [B, H, T, S].
+width. A mask is bool, True means "may be attended", and its shape broadcasts to [B, H, T, S]. A mask
+of floats is added to the scores instead, see kv_cache.py.
 """
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import torch
@@ -57,7 +57,8 @@ class MultiHeadAttention(nn.Module):
     def __init__(self, config: ModelConfig, *, is_self: bool) -> None:
         super().__init__()
         d_model, d_head = config.d_model, config.d_head
-        self.d_head, self.dropout = d_head, config.dropout.attention
+        self.n_heads, self.n_kv_heads, self.d_head = config.n_heads, config.kv_heads, d_head
+        self.dropout, self.has_norms = config.dropout.attention, config.qk_norm
         self.queries_keys_values = PackedLinear(
             d_model, [d_model, *2 * [config.kv_heads * d_head]], config.attention_bias
         )
@@ -71,34 +72,34 @@ class MultiHeadAttention(nn.Module):
 
         `positions` are the positions of the columns of `x`, see positions.py.
         """
-        queries, keys, values = self.queries_keys_values.project(x)
-        return self._make_queries(queries, positions), self._make_keys_values(keys, values, positions)
+        groups, heads = self.n_kv_heads, self._split_heads(self.queries_keys_values(x))  # [B, H + 2 G, L, E]
+        queries_keys, values = heads.split_with_sizes([self.n_heads + groups, groups], dim=1)
+        if self.has_norms:
+            queries, keys = queries_keys.split_with_sizes([self.n_heads, groups], dim=1)
+            normalised = [self.query_norm(queries), self.key_norm(keys)]
+            queries_keys = torch.cat(normalised, dim=1).to(values.dtype)  # [B, H + G, L, E]
+        rotated = self.rotation(queries_keys, positions)
+        queries, keys = rotated.split_with_sizes([self.n_heads, groups], dim=1)
+        return queries, KeysValues(keys, values)
 
     def project_queries(self, x: Tensor) -> Tensor:
-        """Project only queries. [B, T, D] -> [B, H, T, E]."""
+        """Project only queries, of cross-attention. [B, T, D] -> [B, H, T, E]."""
         (queries,) = self.queries_keys_values.project(x, 0, 1)
-        return self._make_queries(queries)
+        heads = self._split_heads(queries)
+        return self.query_norm(heads).to(queries.dtype) if self.has_norms else heads
 
     def project_keys_values(self, states: Tensor) -> KeysValues:
-        """Project only keys and values. [B, S, D] -> 2 x [B, G, S, E]."""
-        keys, values = self.queries_keys_values.project(states, 1, 3)
-        return self._make_keys_values(keys, values)
+        """Project only keys and values, of cross-attention. [B, S, D] -> 2 x [B, G, S, E]."""
+        keys, values = map(self._split_heads, self.queries_keys_values.project(states, 1, 3))
+        return KeysValues(self.key_norm(keys).to(values.dtype) if self.has_norms else keys, values)
 
     def forward(self, queries: Tensor, keys_values: KeysValues, mask: Tensor | None) -> Tensor:
         """Attend and project the output. [B, H, T, E], 2 x [B, G, S, E] -> [B, T, D]."""
         context = attend(queries, keys_values, mask, self.dropout if self.training else 0.0)  # [B, H, T, E]
         return self.output(context.transpose(1, 2).flatten(2))  # [B, T, D]
 
-    def _make_queries(self, queries: Tensor, positions: slice | None = None) -> Tensor:
-        normalised = self.query_norm(self._split_heads(queries)).to(queries.dtype)
-        return self.rotation(normalised, positions)
-
-    def _make_keys_values(self, keys: Tensor, values: Tensor, positions: slice | None = None) -> KeysValues:
-        normalised = self.key_norm(self._split_heads(keys)).to(keys.dtype)
-        return KeysValues(self.rotation(normalised, positions), self._split_heads(values))
-
     def _split_heads(self, x: Tensor) -> Tensor:
-        return x.view(*x.shape[:2], -1, self.d_head).transpose(1, 2)  # [B, L, H * E] -> [B, H, L, E]
+        return x.view(x.size(0), x.size(1), -1, self.d_head).transpose(1, 2)  # [B, L, H * E] -> [B, H, L, E]
 
 
 def attend(queries: Tensor, keys_values: KeysValues, mask: Tensor | None, dropout_rate: float = 0.0) -> Tensor:
@@ -133,11 +134,13 @@ def explicit_attention(
 
     The R = H / G query heads that share a key/value head become one head with R * T queries.
     """
-    keys, values = keys_values.keys.contiguous(), keys_values.values.contiguous()  # strided products take twice as long
+    keys, values = keys_values
+    if keys.stride(2) != keys.size(3):  # products with strided keys and values take twice as long
+        keys, values = keys.contiguous(), values.contiguous()
     batch, groups, n_keys, width = keys.shape
-    grouped = queries.reshape(batch, groups, -1, width).contiguous()  # [B, G, R * T, E]
-    scores = (grouped @ keys.transpose(-2, -1)).view(*queries.shape[:3], n_keys)  # [B, H, T, S]
-    weights = masked_softmax(scores, mask, scale=1 / math.sqrt(width))
+    grouped = queries.reshape(batch, groups, -1, width)  # [B, G, R * T, E]
+    scores = (grouped @ keys.mT).view(*queries.shape[:3], n_keys)  # [B, H, T, S]
+    weights = masked_softmax(scores, mask, scale=width**-0.5)
     dropped = dropout(weights, dropout_rate).to(values.dtype).view(batch, groups, -1, n_keys)  # [B, G, R * T, S]
     return (dropped @ values).view_as(queries), weights
 
@@ -145,8 +148,10 @@ def explicit_attention(
 def masked_softmax(scores: Tensor, mask: Tensor | None, scale: float) -> Tensor:
     """Return softmax(scale * scores) over the last dimension in fp32, and 0 where `mask` is False.
 
-    [B, H, T, S] -> [B, H, T, S]
+    A mask of floats is added to the scores. [B, H, T, S] -> [B, H, T, S]
     """
+    if mask is not None and mask.is_floating_point():
+        return torch.add(mask, scores.float(), alpha=scale).softmax(-1)
     if use_cpu_kernels(scores.device):
         return masked_softmax_cpu(scores, mask, scale)
     scores = scores.float() * scale

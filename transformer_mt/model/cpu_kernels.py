@@ -169,7 +169,7 @@ BUCKETS_PER_OCTAVE = 8
 
 def needs_padded_rows(device: torch.device, dtype: torch.dtype) -> bool:
     """Return whether products on `device` in `dtype` compile a kernel per shape: bf16 on a CPU."""
-    return use_cpu_kernels(device) and dtype == torch.bfloat16
+    return dtype == torch.bfloat16 and use_cpu_kernels(device)
 
 
 def bucket_size(n_rows: int) -> int:
@@ -205,7 +205,7 @@ HAS_MKL_AND_ONEDNN = torch.backends.mkl.is_available() and torch.backends.mkldnn
 
 def onednn_is_faster(x: Tensor, weight: Tensor) -> bool:
     """Return whether `onednn_linear` may replace `F.linear`, and is faster. It has no gradient."""
-    is_large_fp32 = x.numel() * len(weight) >= ONEDNN_PRODUCT and x.dtype == weight.dtype == torch.float32
+    is_large_fp32 = x.numel() * weight.size(0) >= ONEDNN_PRODUCT and x.dtype == weight.dtype == torch.float32
     return is_large_fp32 and HAS_MKL_AND_ONEDNN and use_cpu_kernels(x.device) and not torch.is_grad_enabled()
 
 

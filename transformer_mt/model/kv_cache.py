@@ -15,9 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from transformer_mt.model.attention import KeysValues
+from transformer_mt.model.cpu_kernels import MASKED_SCORE
 
-BLOCK = 32
-"""Slots are allocated in multiples of this number."""
+BLOCK = 16
+"""Keys come in multiples of this number, because softmax over shorter rows is slow on a CPU."""
 
 
 def whole_blocks(n_slots: int) -> int:
@@ -30,43 +31,53 @@ class LayerKVCache:
 
     def __init__(self) -> None:
         self.n_used = 0
-        self.buffer: Tensor | None = None  # keys and values [2, B, G, C, E]; None before the first token
+        self.slots: KeysValues | None = None  # 2 x [B, G, at least C, E]; None before the first token
 
     def append(self, new: KeysValues) -> KeysValues:
         """Write the keys and values of one step, and return all slots. 2 x [B, G, K, E] -> 2 x [B, G, C, E].
 
         Slots without a token hold zeros; the mask of `KVCache.append_step` hides them.
         """
-        end = self.n_used + new.keys.size(2)
-        if self.buffer is None or end > self.buffer.size(3):
-            self.buffer = self._allocate(new.keys, whole_blocks(end))
-        for stored, added in zip(self.buffer, new, strict=True):
-            stored[:, :, self.n_used : end] = added
+        start, end = self.n_used, self.n_used + new.keys.size(2)
+        n_slots = whole_blocks(end)
+        if self.slots is None:
+            self.slots = KeysValues(*(pad_slots(each[:, :, :0], n_slots) for each in new))
+        elif n_slots > self.slots.keys.size(2):
+            self.slots = KeysValues(*(pad_slots(each, 2 * n_slots) for each in self.slots))
+        for slots, added in zip(self.slots, new, strict=True):
+            slots.narrow(2, start, end - start).copy_(added)
         self.n_used = end
-        return KeysValues(*self.buffer)
+        keys, values = self.slots
+        return KeysValues(keys.narrow(2, 0, n_slots), values.narrow(2, 0, n_slots))
 
     def select(self, rows: Tensor) -> None:
         """Keep only these sentences, in this order. rows: [B']."""
-        if self.buffer is not None:
-            self.buffer = self.buffer[:, rows]
+        if self.slots is not None:
+            self.slots = KeysValues(self.slots.keys[rows], self.slots.values[rows])
 
-    def _allocate(self, like: Tensor, n_slots: int) -> Tensor:
-        batch, heads, _, width = like.shape
-        buffer = like.new_zeros(2, batch, heads, n_slots, width)
-        if self.buffer is not None:
-            buffer[:, :, :, : self.n_used] = self.buffer[:, :, :, : self.n_used]
-        return buffer
+
+def pad_slots(x: Tensor, n_slots: int) -> Tensor:
+    """Append slots of zeros. [B, G, S, E] -> contiguous [B, G, n_slots, E]."""
+    return F.pad(x, (0, 0, 0, n_slots - x.size(2))).contiguous()
 
 
 class KVCache:
-    """State of a step-by-step decoder: the projected source, and the target tokens so far of each hypothesis."""
+    """State of a step-by-step decoder: the projected source, and the target tokens so far of each hypothesis.
+
+    Its masks are added to the scores: 0 for a key that may be attended, `MASKED_SCORE` for any other.
+    """
 
     def __init__(self, memory: list[KeysValues], memory_mask: Tensor) -> None:
-        # of each layer's cross-attention, 2 x [B, G, S, E]
-        self.memory = [KeysValues(keys.contiguous(), values.contiguous()) for keys, values in memory]
-        self.memory_mask = memory_mask  # [B, 1, 1, S]
+        """`memory` has the projections for each layer's cross-attention, 2 x [B, G, S, E]; the mask is [B, 1, 1, S]."""
+        n_slots, is_padding = whole_blocks(memory_mask.size(3)), ~memory_mask
+        mask = torch.zeros_like(memory_mask, dtype=memory[0].keys.dtype).masked_fill_(is_padding, MASKED_SCORE)
+        self.memory_mask = F.pad(mask, (0, n_slots - mask.size(3)), value=MASKED_SCORE)
+        self.memory = [  # values of padding are 0, so that a source without tokens gives 0
+            KeysValues(pad_slots(keys, n_slots), pad_slots(values.masked_fill(is_padding.mT, 0), n_slots))
+            for keys, values in memory
+        ]
         self.layers = [LayerKVCache() for _ in memory]
-        self.mask = memory_mask.new_zeros(len(memory_mask), 1, 1, 0)  # slots of each hypothesis [B, 1, K, C]
+        self.mask = mask[..., :0]  # slots of each hypothesis [B, 1, K, C]
         self.position = 0  # of the next token, the same for all hypotheses
         self.n_used = 0  # slots
 
@@ -75,19 +86,20 @@ class KVCache:
 
         Return the position of that token, and the self-attention mask [B, 1, K, C].
         """
-        new = torch.arange(n_hypotheses, device=self.mask.device)
-        missing = whole_blocks(self.n_used + n_hypotheses) - self.mask.size(3)
-        if missing > 0:
-            self.mask = F.pad(self.mask, (0, missing))
-        self.mask[:, :, new, self.n_used + new] = True
+        end = self.n_used + n_hypotheses
+        missing = whole_blocks(end) - self.mask.size(3)
+        if missing:
+            self.mask = F.pad(self.mask, (0, missing), value=MASKED_SCORE)
+        self.mask[..., self.n_used : end].diagonal(dim1=-2, dim2=-1).zero_()
         position = slice(self.position, self.position + 1)
-        self.position, self.n_used = self.position + 1, self.n_used + n_hypotheses
+        self.position, self.n_used = self.position + 1, end
         return position, self.mask
 
     def reorder(self, parents: Tensor) -> None:
         """Replace hypothesis k of each sentence by a copy of its hypothesis parents[:, k]. [B, K]."""
-        index = parents[:, None, :, None].expand(-1, -1, -1, self.mask.size(3))  # [B, 1, K, C]
-        self.mask = self.mask.gather(2, index)
+        if parents.size(1) > 1:  # a single hypothesis can only continue itself
+            index = parents[:, None, :, None].expand(-1, -1, -1, self.mask.size(3))  # [B, 1, K, C]
+            self.mask = self.mask.gather(2, index)
 
     def select(self, rows: Tensor) -> None:
         """Keep only these sentences, in this order. rows: [B']."""

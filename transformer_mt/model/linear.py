@@ -57,10 +57,13 @@ class PackedLinear(Linear):
     def project(self, x: Tensor, first: int = 0, last: int | None = None) -> list[Tensor]:
         """Compute the projections `first` to `last - 1`, by default all. [..., D] -> [..., width] each."""
         widths = self.widths[first:last]
-        start = sum(self.widths[:first])
-        rows = slice(start, start + sum(widths))
-        bias = self.bias if self.bias is None else self.bias[rows]  # pyright: ignore[reportUnnecessaryComparison]
-        y = linear(x, self.weight[rows], bias)  # [..., sum(widths)]
+        if len(widths) == len(self.widths):
+            y = self(x)  # without slices, which take time
+        else:
+            start = sum(self.widths[:first])
+            rows = slice(start, start + sum(widths))
+            bias = self.bias if self.bias is None else self.bias[rows]  # pyright: ignore[reportUnnecessaryComparison]
+            y = linear(x, self.weight[rows], bias)  # [..., sum(widths)]
         if len(widths) == 1:
             return [y]  # splitting into one part would copy the gradient
         return cast("list[Tensor]", y.split_with_sizes(widths, dim=-1))

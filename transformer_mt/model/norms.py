@@ -18,7 +18,8 @@ class LayerNorm(nn.LayerNorm):
 
     def forward(self, input: Tensor) -> Tensor:
         """Normalise in the dtype of the weights: the CUDA kernel refuses a bf16 input with fp32 weights."""
-        return super().forward(input.to(self.weight.dtype))
+        weight = self.weight
+        return F.layer_norm(input.to(weight.dtype), self.normalized_shape, weight, self.bias, self.eps)
 
 
 class RMSNorm(nn.Module):

@@ -39,9 +39,13 @@ def sinusoidal_table(length: int, d_model: int) -> Tensor:
 
 
 def rotary_table(length: int, width: int) -> Tensor:
-    """Return cosine and sine of the angle of each pair at each position. fp32 [2, length, E / 2]."""
+    """Return cosines and signed sines of the angles at each position. fp32 [2, length, E].
+
+    Elements i and i + E / 2 form a pair with the same angle. The sine of the first is negative.
+    """
     angles = torch.arange(length, dtype=torch.float32)[:, None] * frequencies(width)  # [length, E / 2]
-    return torch.stack([angles.cos(), angles.sin()])
+    cos, sin = angles.cos(), angles.sin()
+    return torch.stack([torch.cat([cos, cos], dim=1), torch.cat([-sin, sin], dim=1)])
 
 
 class PositionTable(nn.Module):
@@ -127,18 +131,18 @@ def make_positions(config: ModelConfig) -> nn.Module:
 class Rotary(PositionTable):
     """Rotary positions: pairs of elements rotate by angles proportional to the position (Su et al. 2021).
 
-    The product of a query and a key then depends only on their distance. Pair i consists of elements i and i + E / 2.
+    The product of a query and a key then depends only on their distance.
     """
 
     def __init__(self, width: int, length: int = INITIAL_LENGTH) -> None:
         super().__init__(rotary_table, width, length)
 
     def forward(self, x: Tensor, positions: slice | None = None) -> Tensor:
-        """Rotate queries or keys. [B, H, L, E] -> [B, H, L, E]."""
+        """Rotate queries and keys. [B, H, L, E] -> [B, H, L, E]."""
         positions = positions or slice(0, x.size(2))
-        cos, sin = self.get(positions.stop)[:, positions].to(x.dtype)  # [L, E / 2] each
-        first, second = x.chunk(2, dim=-1)  # [B, H, L, E / 2] each
-        return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+        cos, sin = self.get(positions.stop)[:, positions].to(x.dtype).unbind()  # [L, E] each
+        partners = x.roll(self.width // 2, dims=-1)  # the other element of each pair
+        return x * cos + partners * sin
 
 
 def make_rotation(config: ModelConfig) -> nn.Module:

@@ -187,7 +187,7 @@ class Transformer(nn.Module):
     def logits(self, states: Tensor) -> Tensor:
         """Project decoder states to fp32 logits; the one of padding is -inf. [..., D] -> [..., V]."""
         logits = self.output(states).float()
-        logits[..., self.tgt_pad] = -math.inf
+        logits.select(-1, self.tgt_pad).fill_(-math.inf)
         return logits
 
     def start(self, src: Tensor) -> KVCache:

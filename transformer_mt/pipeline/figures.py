@@ -46,7 +46,8 @@ def plot_positions(config: ModelConfig, model: Transformer | None) -> Figure:
         table = learned.table.detach().cpu()
     elif config.positions == "rotary":
         width = config.for_stack(config.encoder).d_head
-        table = rotary_table(MAX_POSITIONS, width).transpose(0, 1).flatten(1)  # [P, E]: cosines, then sines
+        halves = rotary_table(MAX_POSITIONS, width)[..., width // 2 :]  # each angle once. [2, P, E / 2]
+        table = halves.transpose(0, 1).flatten(1)  # [P, E]: cosines, then sines
     else:
         table = sinusoidal_table(MAX_POSITIONS, config.d_model)
     shown = table[:MAX_POSITIONS].numpy()
