@@ -142,3 +142,9 @@ def test_configuration_and_run_folder_are_read_without_torch() -> None:
     assert "torch" not in loaded_by(
         "import transformer_mt.config.root, transformer_mt.data.corpus, transformer_mt.runs.folder"
     )
+
+
+def test_translating_imports_neither_scoring_nor_datasets() -> None:
+    """The first translation waits for all imports."""
+    loaded = loaded_by("import transformer_mt.cli.translate, transformer_mt.decoding.provenance")
+    assert "torch" in loaded and not loaded & {"sacrebleu", "sacremoses", "datasets", "pyarrow", "tensorboard"}

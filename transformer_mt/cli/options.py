@@ -1,20 +1,23 @@
-"""Reading of the options that several commands share: loading of runs and configurations, search settings."""
+"""Reading of the options that several commands share: loading of runs and configurations, search settings.
+
+The module of all configuration sections is imported inside functions, because `tmt translate` does not need it.
+"""
 
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from transformer_mt.config import root as configuration
-from transformer_mt.config.root import Config
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import RunFolder
 
 if TYPE_CHECKING:
+    from transformer_mt.config.root import Config
     from transformer_mt.decoding.translator import Translator
 
 LOADING_OPTIONS = ("checkpoint", "device", "threads", "precision")
@@ -67,10 +70,15 @@ def check_sampling_options(args: argparse.Namespace, is_sampling: bool) -> None:
 
 def load_translator(args: argparse.Namespace, run: Path) -> Translator:
     """Load the model of a run, and of the runs of `--ensemble`, with the options of the command line."""
-    from transformer_mt.decoding.translator import Translator
+    gc.disable()  # importing torch makes many objects that live until the end; searching them takes half a second
+    try:
+        from transformer_mt.decoding.translator import Translator
 
-    ensemble = getattr(args, "ensemble", None) or ()
-    return Translator.load(run, **loading_options(args), ensemble=ensemble, **decoding_options(args))
+        ensemble = getattr(args, "ensemble", None) or ()
+        return Translator.load(run, **loading_options(args), ensemble=ensemble, **decoding_options(args))
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def config_arguments(args: argparse.Namespace) -> tuple[Path | None, list[str]]:
@@ -85,6 +93,8 @@ def config_arguments(args: argparse.Namespace) -> tuple[Path | None, list[str]]:
 
 def load_config(args: argparse.Namespace) -> Config:
     """Load the configuration file, or the built-in quickstart, with the overrides of the command line."""
+    from transformer_mt.config import root as configuration
+
     path, overrides = config_arguments(args)
     return configuration.load(path or configuration.builtin_path("quickstart"), overrides)
 
@@ -97,6 +107,8 @@ def load_run_or_config(
     Raises `UserError` if the path does not exist, and for overrides of the model or tokenizer of a run, unless the
     command trains again with the configuration of the run.
     """
+    from transformer_mt.config import root as configuration
+
     if path.is_dir():
         run = RunFolder.open(path)
         for override in overrides:

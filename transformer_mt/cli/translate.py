@@ -80,9 +80,9 @@ def _check_arguments(args: argparse.Namespace) -> None:
 
 
 def _load_run(args: argparse.Namespace) -> tuple[ModelProvenance, TextTranslator]:
+    translator = load_translator(args, args.run)
     from transformer_mt.decoding.provenance import ModelProvenance
 
-    translator = load_translator(args, args.run)
     return ModelProvenance.of_translator(translator), translator
 
 
