@@ -7,7 +7,7 @@ batches of similar length, our length limits. For each side and beam, the script
 batch sizes. Then it measures each side in its own subprocess, without loading, in interleaved rounds, so that the ratio
 hardly depends on the machine. With --ref, it also prints BLEU, because speed without quality is worthless.
 
-The latency is that of a sentence of about 15 words: for the whole command, and once the model is loaded.
+The latency is that of a sentence of about 15 words: for the whole command, and for each side once its model is loaded.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def run_side(args: argparse.Namespace, side: str, beam: int, sizes: Sequence[int
 def measure(args: argparse.Namespace) -> None:
     """Print sentences per second for each batch size, and the translations, as JSON."""
     texts = list(read_lines(args.src))
-    translator = load(args)
+    translator = load(args, args.side)
     rates: list[float] = []
     found: list[str] = []
     for size in args.sizes:
@@ -124,15 +124,15 @@ def measure(args: argparse.Namespace) -> None:
     print(json.dumps({"rates": rates, "texts": found}))
 
 
-def load(args: argparse.Namespace) -> TextTranslator:
+def load(args: argparse.Namespace, side: str) -> TextTranslator:
     """Load the translator of one side."""
-    if args.side == "ctranslate2":
+    if side == "ctranslate2":
         from transformer_mt.export.ctranslate2_translator import CTranslate2Translator
 
         return CTranslate2Translator.load(
             args.exported, device="cpu", threads=args.threads, precision="fp32", scores=False, beam=args.beam
         )
-    return Translator.load(args.run, device="cpu", threads=args.threads, precision=args.side, beam=args.beam)
+    return Translator.load(args.run, device="cpu", threads=args.threads, precision=side, beam=args.beam)
 
 
 # --- latency ----------------------------------------------------------------------------------------------------------
@@ -145,11 +145,19 @@ def measure_latency(args: argparse.Namespace) -> None:
     command += ["--device", "cpu", "--threads", str(args.threads)]
     cold = [duration(lambda: subprocess.run(command, check=True, capture_output=True)) for _ in range(args.rounds)]
     print(f"one sentence of {len(text.split())} words: {statistics.median(cold):.2f} s for the whole command")
-    for precision in SIDES[:2]:
-        translator = Translator.load(args.run, device="cpu", threads=args.threads, precision=precision)
-        for beam in BEAMS:
-            times = [duration(lambda: translator.translate([text], beam=beam)) for _ in range(10 * args.rounds)]  # noqa: B023
-            print(f"once loaded, {precision}, beam {beam}: {1000 * statistics.median(times):.0f} ms")
+    for beam in BEAMS:
+        args.beam = beam
+        times: dict[str, list[float]] = {side: [] for side in SIDES}
+        translators = {side: load(args, side) for side in SIDES}
+        for _ in range(10 * args.rounds):  # interleaved, so that the ratio hardly depends on the machine
+            for side, translator in translators.items():
+                times[side].append(duration(lambda: translator.translate([text])))  # noqa: B023
+        for side in SIDES:
+            ratio = statistics.median(
+                ours / theirs for ours, theirs in zip(times[side], times["ctranslate2"], strict=True)
+            )
+            milliseconds = 1000 * statistics.median(times[side])
+            print(f"once loaded, beam {beam}, {side:11}: {milliseconds:5.1f} ms  ratio {ratio:.1f}")
 
 
 def duration(function: Callable[[], object]) -> float:

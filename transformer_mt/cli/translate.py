@@ -34,9 +34,12 @@ def run(args: argparse.Namespace) -> None:
     """Run `tmt translate`."""
     _check_arguments(args)
     is_at_prompt = not args.texts and not args.input and sys.stdin.isatty() and sys.stdout.isatty()
+    is_interactive = bool(args.texts) or is_at_prompt
     texts = line_input.read_input(args.texts, args.input, is_at_prompt, args.errors)
     lines = line_input.add_prefixes(texts, args.prefix, args.errors)
-    provenance, translator = _load_ctranslate2(args) if args.engine == "ctranslate2" else _load_run(args)
+    provenance, translator = (
+        _load_ctranslate2(args) if args.engine == "ctranslate2" else _load_run(args, is_interactive)
+    )
     check_sampling_options(args, translator.config.sample)
     progress = ProgressReport("translated")
     calibration = translator.load_calibration() if args.confidence else None
@@ -54,7 +57,7 @@ def run(args: argparse.Namespace) -> None:
         args.output,
         line_translator.settings() if args.input else None,
         resume=args.resume,
-        is_interactive=bool(args.texts) or is_at_prompt,
+        is_interactive=is_interactive,
         progress=progress,
     )
 
@@ -79,8 +82,8 @@ def _check_arguments(args: argparse.Namespace) -> None:
     line_input.check_same_length(args.input, args.prefix, args.errors)
 
 
-def _load_run(args: argparse.Namespace) -> tuple[ModelProvenance, TextTranslator]:
-    translator = load_translator(args, args.run)
+def _load_run(args: argparse.Namespace, few_texts: bool) -> tuple[ModelProvenance, TextTranslator]:
+    translator = load_translator(args, args.run, few_texts=few_texts)
     from transformer_mt.decoding.provenance import ModelProvenance
 
     return ModelProvenance.of_translator(translator), translator
