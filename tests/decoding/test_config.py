@@ -52,6 +52,14 @@ def test_validation_is_greedy_and_keeps_only_length_limits() -> None:
     assert config == DecodingConfig.model_validate({**limits, "beam": 1, "min_length": 0})
 
 
+def test_validation_on_a_large_gpu_decodes_larger_batches() -> None:
+    """The size of the GPU decides, up to the batch size of translation."""
+    sizes = [DecodingConfig().validation_batch_tokens(gib << 30) for gib in (0, 4, 16, 40, 80)]
+    assert sizes == sorted(sizes) and sizes[0] == sizes[1] < sizes[2] < sizes[3]
+    assert sizes[-1] == DecodingConfig().batch_tokens
+    assert DecodingConfig(batch_tokens=77).validation_batch_tokens(80 << 30) == 77
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

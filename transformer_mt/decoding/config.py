@@ -12,7 +12,8 @@ from transformer_mt.errors import UserError
 if TYPE_CHECKING:
     from torch import Tensor
 
-MAX_VALIDATION_TOKENS = 4096  # upper limit of `batch_tokens` during training
+MAX_VALIDATION_TOKENS = 4096  # upper limit of `batch_tokens` during training on a CPU or a small GPU
+GPU_BYTES_PER_TOKEN = 1 << 21  # of the whole GPU, for each token of a larger limit; most of it belongs to the training
 
 
 class DecodingConfig(Section):
@@ -53,7 +54,7 @@ class DecodingConfig(Section):
     tag: Annotated[str | None, MAY_CHANGE] = None
     """tag before each source sentence, one of those of the training sources; null: none"""
     batch_tokens: Annotated[int, MAY_CHANGE] = Field(default=32768, ge=1)
-    """maximum padded source tokens of a batch, times beam size; during training at most 4,096"""
+    """maximum padded source tokens of a batch, times beam size; in training at most 4,096, or 1 per 2 MB of a GPU"""
 
     @model_validator(mode="after")
     def _check_n_best(self) -> DecodingConfig:
@@ -81,17 +82,22 @@ class DecodingConfig(Section):
         """Return all options that affect the translations, as JSON values."""
         return self.model_dump(mode="json", exclude={"batch_tokens"})
 
-    def for_validation(self) -> DecodingConfig:
+    def for_validation(self, gpu_bytes: int = 0) -> DecodingConfig:
         """Return the options of validation: greedy search with the same length limits."""
         limits = {"max_length_factor", "max_length_offset", "max_source_length"}
         return DecodingConfig(
-            beam=1, min_length=0, batch_tokens=self.validation_batch_tokens, **self.model_dump(include=limits)
+            beam=1,
+            min_length=0,
+            batch_tokens=self.validation_batch_tokens(gpu_bytes),
+            **self.model_dump(include=limits),
         )
 
-    @property
-    def validation_batch_tokens(self) -> int:
-        """Batch size during training, which needs most of the memory."""
-        return min(self.batch_tokens, MAX_VALIDATION_TOKENS)
+    def validation_batch_tokens(self, gpu_bytes: int) -> int:
+        """Return the batch size during training. It depends on the size of the GPU (0: none), not on its free memory.
+
+        So a resumed training decodes the same batches.
+        """
+        return min(self.batch_tokens, max(MAX_VALIDATION_TOKENS, gpu_bytes // GPU_BYTES_PER_TOKEN))
 
     @property
     def method(self) -> str:

@@ -50,6 +50,13 @@ def release_memory(device: torch.device) -> None:
                 function(*arguments)
 
 
+def gpu_bytes(device: torch.device) -> int:
+    """Return the size of the memory of a CUDA device, and 0 for any other device."""
+    import torch
+
+    return torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else 0
+
+
 def is_out_of_memory(error: Exception) -> bool:
     """Return whether an error says that the device, or the machine, has no memory left."""
     import torch
