@@ -485,6 +485,7 @@ MAY_CHANGE_ON_RESUME: dict[str, Any] = {
     "name": "other",
     "runs_dir": "elsewhere",
     "device": "cuda:1",
+    "compile": "off",
     "threads": 3,
     "export": "ctranslate2",
     "data.cache_dir": "elsewhere",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -67,7 +67,7 @@ def test_prefetcher_returns_the_batches_of_the_stream(
 ) -> None:
     stream = make_stream()
     position = StreamPosition(1, len(stream) - 4)
-    with Prefetcher(make_stream(), *share) as prefetcher:
+    with Prefetcher(make_stream(), *cast(Any, share)) as prefetcher:
         for batches, after in steps(prefetcher, position, 12):
             wanted, position = stream.take(position, *share)
             assert after == position

@@ -38,6 +38,7 @@ from transformer_mt.runs.config import KeepConfig
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.device import DeviceName, Precision
 from transformer_mt.system.display import cut_list
+from transformer_mt.training.compile import CompileMode
 from transformer_mt.training.loss import LossConfig
 from transformer_mt.training.optimizers import OptimizerConfig
 from transformer_mt.training.progress import TrainConfig, ValidationConfig
@@ -61,6 +62,8 @@ class Config(Section):
     """cpu, cuda, cuda:N, mps, or auto (cuda if available, else mps, else cpu)"""
     precision: Precision = "auto"
     """dtype of matrix products in training: fp32, bf16, or auto (bf16 if the device is faster with it)"""
+    compile: Annotated[CompileMode, MAY_CHANGE] = "auto"
+    """compile each layer in the first steps: layers; off; auto: on CUDA, if train.max_steps allows 1,000 steps"""
     threads: Annotated[CountOrAuto, MAY_CHANGE] = "auto"
     """number of CPU threads of PyTorch; auto: one per core"""
     export: Annotated[Literal["ctranslate2"] | None, MAY_CHANGE] = None

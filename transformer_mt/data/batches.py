@@ -76,16 +76,23 @@ class Batch:
     epoch: int | None = None  # epoch whose subword sampling was used; None: the canonical segmentation
     source_index: int = 0  # index of the source that all its pairs come from
 
+    @property
+    def n_padded(self) -> int:
+        """Return the number of source and target positions, including padding."""
+        return self.src.numel() + self.labels.numel()
+
+    def map_tensors(self, function: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
+        """Apply a function to all tensors."""
+        return replace(self, src=function(self.src), tgt_in=function(self.tgt_in), labels=function(self.labels))
+
     def to(self, device: torch.device) -> Batch:
         """Return this batch on another device."""
         non_blocking = device.type == "cuda"  # on MPS, the source may be freed before the copy has ended
-        src, tgt_in, labels = (x.to(device, non_blocking=non_blocking) for x in (self.src, self.tgt_in, self.labels))
-        return replace(self, src=src, tgt_in=tgt_in, labels=labels)
+        return self.map_tensors(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> Batch:
         """Return this batch in page-locked memory, which a GPU copies asynchronously."""
-        src, tgt_in, labels = (x.pin_memory() for x in (self.src, self.tgt_in, self.labels))
-        return replace(self, src=src, tgt_in=tgt_in, labels=labels)
+        return self.map_tensors(lambda tensor: tensor.pin_memory())
 
 
 class BatchStream:

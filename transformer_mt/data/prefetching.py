@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -20,15 +21,20 @@ class StepBatches(NamedTuple):
 class Prefetcher:
     """Context manager that builds the batches of upcoming optimizer steps in a background thread.
 
-    `take` returns the batches of `BatchStream.take`, or raises the error that occurred while building that step.
+    `take` returns the prepared batches of `BatchStream.take`, or raises the error that occurred while building them.
     """
 
     def __init__(
-        self, stream: BatchStream, count: int, rank: int = 0, world_size: int = 1, *, pin_memory: bool = False
+        self,
+        stream: BatchStream,
+        count: int,
+        rank: int = 0,
+        world_size: int = 1,
+        prepare: Callable[[list[Batch]], list[Batch]] | None = None,
     ) -> None:
-        """Prefetch one rank's share of `count` batches per optimizer step."""
+        """Prefetch one rank's share of `count` batches per optimizer step. `prepare` then packs or pins them."""
         self.stream, self.count, self.rank, self.world_size = stream, count, rank, world_size
-        self.pin_memory = pin_memory
+        self.prepare = prepare
         self._pool = ThreadPoolExecutor(1, "batches")
         self._steps: dict[StreamPosition, Future[StepBatches]] = {}  # by the position of the step's first batch
 
@@ -50,4 +56,4 @@ class Prefetcher:
 
     def _build(self, position: StreamPosition) -> StepBatches:
         batches, after = self.stream.take(position, self.count, self.rank, self.world_size)
-        return StepBatches([batch.pin_memory() for batch in batches] if self.pin_memory else batches, after)
+        return StepBatches(self.prepare(batches) if self.prepare else batches, after)

@@ -26,7 +26,8 @@ from transformer_mt.model.cpu_kernels import (
 from transformer_mt.model.dropout import dropout
 from transformer_mt.model.linear import Linear, PackedLinear
 from transformer_mt.model.norms import make_norm
-from transformer_mt.model.positions import NoPositions, make_rotation
+from transformer_mt.model.packing import PackedMask, packed_attention
+from transformer_mt.model.positions import NoPositions, Positions, make_rotation
 
 
 def padding_mask(ids: Tensor, pad_id: int) -> Tensor:
@@ -37,6 +38,9 @@ def padding_mask(ids: Tensor, pad_id: int) -> Tensor:
 def causal_mask(length: int, device: torch.device | None = None) -> Tensor:
     """Return the mask that shows position t the positions up to t. [1, 1, T, T]."""
     return torch.ones(length, length, dtype=torch.bool, device=device).tril()[None, None]
+
+
+Mask = Tensor | PackedMask | None
 
 
 class KeysValues(NamedTuple):
@@ -67,7 +71,7 @@ class MultiHeadAttention(nn.Module):
         self.key_norm = make_norm(config, d_head) if config.qk_norm else nn.Identity()
         self.rotation = make_rotation(config) if is_self else NoPositions()
 
-    def project(self, x: Tensor, positions: slice | None = None) -> tuple[Tensor, KeysValues]:
+    def project(self, x: Tensor, positions: Positions | None = None) -> tuple[Tensor, KeysValues]:
         """Project one input to queries, keys and values. [B, L, D] -> [B, H, L, E], 2 x [B, G, L, E].
 
         `positions` are the positions of the columns of `x`, see positions.py.
@@ -93,7 +97,7 @@ class MultiHeadAttention(nn.Module):
         keys, values = map(self._split_heads, self.queries_keys_values.project(states, 1, 3))
         return KeysValues(self.key_norm(keys).to(values.dtype) if self.has_norms else keys, values)
 
-    def forward(self, queries: Tensor, keys_values: KeysValues, mask: Tensor | None) -> Tensor:
+    def forward(self, queries: Tensor, keys_values: KeysValues, mask: Mask) -> Tensor:
         """Attend and project the output. [B, H, T, E], 2 x [B, G, S, E] -> [B, T, D]."""
         context = attend(queries, keys_values, mask, self.dropout if self.training else 0.0)  # [B, H, T, E]
         return self.output(context.transpose(1, 2).flatten(2))  # [B, T, D]
@@ -102,11 +106,15 @@ class MultiHeadAttention(nn.Module):
         return x.view(x.size(0), x.size(1), -1, self.d_head).transpose(1, 2)  # [B, L, H * E] -> [B, H, L, E]
 
 
-def attend(queries: Tensor, keys_values: KeysValues, mask: Tensor | None, dropout_rate: float = 0.0) -> Tensor:
+def attend(queries: Tensor, keys_values: KeysValues, mask: Mask, dropout_rate: float = 0.0) -> Tensor:
     """Compute softmax(Q K^T / sqrt(E)) V. [B, H, T, E], 2 x [B, G, S, E] -> [B, H, T, E].
 
     A query that may attend to nothing gets zeros.
     """
+    if isinstance(mask, PackedMask):
+        if queries.is_cuda:
+            return packed_attention(queries, *keys_values, mask, dropout_rate)
+        mask = mask.to_dense()
     if explicit_attention_is_faster(queries, n_keys=keys_values.keys.size(2)):
         return explicit_attention(queries, keys_values, mask, dropout_rate)[0]
     return fused_attention(queries, keys_values, mask, dropout_rate)

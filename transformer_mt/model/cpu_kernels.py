@@ -26,8 +26,11 @@ _is_enabled = True
 
 
 def use_cpu_kernels(device: torch.device) -> bool:
-    """Return whether operations on `device` run the kernels of this module instead of plain PyTorch."""
-    return _is_enabled and device.type == "cpu"
+    """Return whether operations on `device` run the kernels of this module instead of plain PyTorch.
+
+    Compiled layers run plain PyTorch, which the compiler fuses.
+    """
+    return _is_enabled and device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 @contextmanager

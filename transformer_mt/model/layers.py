@@ -9,12 +9,13 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from transformer_mt.model.attention import KeysValues, MultiHeadAttention
+from transformer_mt.model.attention import KeysValues, Mask, MultiHeadAttention
 from transformer_mt.model.config import ModelConfig
 from transformer_mt.model.dropout import Dropout
 from transformer_mt.model.kv_cache import LayerKVCache
 from transformer_mt.model.linear import Linear, PackedLinear
 from transformer_mt.model.norms import make_norm
+from transformer_mt.model.positions import Positions
 
 Sublayer = Callable[[Tensor], Tensor]
 """Self-attention, cross-attention or feed-forward. [B, L, D] -> [B, L, D]"""
@@ -118,12 +119,12 @@ class EncoderLayer(nn.Module):
         self.feed_forward = FeedForward(config)
         self.residuals = nn.ModuleList([make_residual(config) for _ in range(2)])
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Mask, positions: Positions | None = None) -> Tensor:
         """Apply both sub-layers. [B, S, D] -> [B, S, D]."""
         attention_residual, feed_forward_residual = self.residuals
 
         def attend_to_self(h: Tensor) -> Tensor:
-            queries, keys_values = self.self_attention.project(h)
+            queries, keys_values = self.self_attention.project(h, positions)
             return self.self_attention(queries, keys_values, mask)
 
         x = attention_residual(x, attend_to_self)
@@ -143,11 +144,11 @@ class DecoderLayer(nn.Module):
     def forward(
         self,
         x: Tensor,
-        mask: Tensor,
+        mask: Mask,
         memory: KeysValues,
-        memory_mask: Tensor,
+        memory_mask: Mask,
         cache: LayerKVCache | None = None,
-        positions: slice | None = None,
+        positions: Positions | None = None,
     ) -> Tensor:
         """Apply the three sub-layers. [B, T, D] -> [B, T, D].
 

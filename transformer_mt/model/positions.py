@@ -1,7 +1,8 @@
 """Positions: vectors added to embeddings, or rotations of queries and keys.
 
 Positions are computed in fp32 and then cast: in bf16, neighbouring positions would coincide. A `positions` argument is
-the slice of positions of the columns, counted from 0 by default; a slice of length 1 applies to all columns.
+the slice of positions of the columns, counted from 0 by default; a slice of length 1 applies to all columns. The
+columns of packed sentences have the positions of their `Packing`.
 
 `B` batch, `L` length, `D` model width, `H` heads, `E` head width.
 """
@@ -16,6 +17,9 @@ from torch import Tensor, nn
 
 from transformer_mt.errors import UserError
 from transformer_mt.model.config import ModelConfig
+from transformer_mt.model.packing import Packing
+
+Positions = slice | Packing
 
 INITIAL_LENGTH = 512
 """Initial length of a computed table."""
@@ -71,10 +75,18 @@ class PositionTable(nn.Module):
         return table
 
 
+def end_and_index(positions: Positions | None, length: int) -> tuple[int, slice | Tensor]:
+    """Return the end of the range of positions, and the index of their rows in a table."""
+    if isinstance(positions, Packing):
+        return positions.longest, positions.positions
+    positions = positions or slice(0, length)
+    return positions.stop, positions
+
+
 class NoPositions(nn.Module):
     """Identity, for models without positions."""
 
-    def forward(self, x: Tensor, positions: slice | None = None) -> Tensor:
+    def forward(self, x: Tensor, positions: Positions | None = None) -> Tensor:
         """Return `x`."""
         return x
 
@@ -88,10 +100,10 @@ class SinusoidalPositions(PositionTable):
     def __init__(self, d_model: int, length: int = INITIAL_LENGTH) -> None:
         super().__init__(sinusoidal_table, d_model, length)
 
-    def forward(self, x: Tensor, positions: slice | None = None) -> Tensor:
+    def forward(self, x: Tensor, positions: Positions | None = None) -> Tensor:
         """Add the rows of these positions. [B, L, D] -> [B, L, D]."""
-        positions = positions or slice(0, x.size(1))
-        return x + self.get(positions.stop)[positions]
+        end, index = end_and_index(positions, x.size(1))
+        return x + self.get(end)[index]
 
 
 class LearnedPositions(nn.Module):
@@ -102,18 +114,18 @@ class LearnedPositions(nn.Module):
         self.table = nn.Parameter(torch.empty(max_positions, d_model))
         nn.init.normal_(self.table, std=d_model**-0.5)
 
-    def forward(self, x: Tensor, positions: slice | None = None) -> Tensor:
+    def forward(self, x: Tensor, positions: Positions | None = None) -> Tensor:
         """Add the rows of these positions. [B, L, D] -> [B, L, D].
 
         Raises `UserError` for a position beyond the table.
         """
-        positions = positions or slice(0, x.size(1))
-        if positions.stop > len(self.table):
+        end, index = end_and_index(positions, x.size(1))
+        if end > len(self.table):
             raise UserError(
-                f"the sequence has {positions.stop} tokens, but the model has learned {len(self.table)} positions: "
+                f"the sequence has {end} tokens, but the model has learned {len(self.table)} positions: "
                 "shorten it, or train with a larger model.max_positions, or with sinusoidal or rotary positions"
             )
-        return x + self.table[positions]
+        return x + self.table[index]
 
 
 def make_positions(config: ModelConfig) -> nn.Module:
@@ -137,10 +149,10 @@ class Rotary(PositionTable):
     def __init__(self, width: int, length: int = INITIAL_LENGTH) -> None:
         super().__init__(rotary_table, width, length)
 
-    def forward(self, x: Tensor, positions: slice | None = None) -> Tensor:
+    def forward(self, x: Tensor, positions: Positions | None = None) -> Tensor:
         """Rotate queries and keys. [B, H, L, E] -> [B, H, L, E]."""
-        positions = positions or slice(0, x.size(2))
-        cos, sin = self.get(positions.stop)[:, positions].to(x.dtype).unbind()  # [L, E] each
+        end, index = end_and_index(positions, x.size(2))
+        cos, sin = self.get(end)[:, index].to(x.dtype).unbind()  # [L, E] each
         partners = x.roll(self.width // 2, dims=-1)  # the other element of each pair
         return x * cos + partners * sin
 

@@ -13,14 +13,15 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from transformer_mt.model.attention import KeysValues, causal_mask, padding_mask
+from transformer_mt.model.attention import KeysValues, Mask, causal_mask, padding_mask
 from transformer_mt.model.config import ModelConfig
 from transformer_mt.model.dropout import Dropout
 from transformer_mt.model.kv_cache import KVCache
 from transformer_mt.model.layers import DecoderLayer, EncoderLayer, make_final_norm
 from transformer_mt.model.linear import Linear, initialise
 from transformer_mt.model.norms import make_norm
-from transformer_mt.model.positions import make_positions
+from transformer_mt.model.packing import PackedMask, Packing, PackingPair
+from transformer_mt.model.positions import Positions, make_positions
 
 
 class Vocabulary(Protocol):
@@ -59,7 +60,7 @@ class Embedding(nn.Module):
         self.positions = make_positions(config)
         self.norm = make_norm(config) if config.embedding_norm else nn.Identity()
 
-    def forward(self, ids: Tensor, positions: slice | None = None) -> Tensor:
+    def forward(self, ids: Tensor, positions: Positions | None = None) -> Tensor:
         """Embed ids at `positions`, by default from 0. [B, L] -> [B, L, D]."""
         return self.norm(self.positions(self.tokens(ids) * self.scale, positions))
 
@@ -87,7 +88,7 @@ class Stack(nn.Module):
             initialise(layer, config, depth)
         self.norm = make_final_norm(config)
 
-    def embed(self, ids: Tensor, positions: slice | None = None) -> Tensor:
+    def embed(self, ids: Tensor, positions: Positions | None = None) -> Tensor:
         """Embed ids with dropout. [B, L] -> [B, L, D].
 
         Word dropout replaces tokens by padding, so only their position remains. The others are not rescaled.
@@ -110,11 +111,11 @@ class Encoder(Stack):
     def __init__(self, config: ModelConfig, embedding: Embedding) -> None:
         super().__init__(config.for_stack(config.encoder), config.encoder.n_layers, EncoderLayer, embedding)
 
-    def forward(self, src: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, src: Tensor, mask: Mask, positions: Packing | None = None) -> Tensor:
         """Encode source ids. [B, S], [B, 1, 1, S] -> [B, S, D]."""
-        x = self.embed(src)
+        x = self.embed(src, positions)
         for _, layer in self.active_layers():
-            x = layer(x, mask)
+            x = layer(x, mask, positions)
         return self.norm(x)
 
 
@@ -132,14 +133,17 @@ class Decoder(Stack):
             if isinstance(layer, DecoderLayer)
         ]
 
-    def forward(self, tgt_in: Tensor, memory: Sequence[KeysValues], memory_mask: Tensor) -> Tensor:
+    def forward(
+        self, tgt_in: Tensor, memory: Sequence[KeysValues], memory_mask: Mask, packing: Packing | None = None
+    ) -> Tensor:
         """Decode all positions at once (teacher forcing). [B, T] -> [B, T, D].
 
         The causal mask also hides padding from real tokens, because padding is on the right.
         """
-        x, mask = self.embed(tgt_in), causal_mask(tgt_in.size(1), tgt_in.device)
+        x = self.embed(tgt_in, packing)
+        mask = PackedMask(packing, packing, True) if packing else causal_mask(tgt_in.size(1), tgt_in.device)
         for i, layer in self.active_layers():
-            x = layer(x, mask, memory[i], memory_mask)
+            x = layer(x, mask, memory[i], memory_mask, positions=packing)
         return self.norm(x)
 
     def step(self, tokens: Tensor, cache: KVCache) -> Tensor:
@@ -171,9 +175,16 @@ class Transformer(nn.Module):
         else:
             self.output.weight = tgt_embedding.tokens.weight
 
-    def forward(self, src: Tensor, tgt_in: Tensor) -> Tensor:
-        """Compute decoder states with teacher forcing. [B, S], [B, T] -> [B, T, D]."""
-        return self.decode(tgt_in, *self.encode(src))
+    def forward(self, src: Tensor, tgt_in: Tensor, packings: PackingPair | None = None) -> Tensor:
+        """Compute decoder states with teacher forcing. [B, S], [B, T] -> [B, T, D].
+
+        `packings` are those of packed sources and targets, where B is 1.
+        """
+        if packings is None:
+            return self.decode(tgt_in, *self.encode(src))
+        states = self.encoder(src, PackedMask(packings.src, packings.src), packings.src)
+        memory = self.decoder.project_memory(states)
+        return self.decoder(tgt_in, memory, PackedMask(packings.tgt, packings.src), packings.tgt)
 
     def encode(self, src: Tensor) -> tuple[Tensor, Tensor]:
         """Return encoder states and padding mask of the source. [B, S] -> [B, S, D], [B, 1, 1, S]."""

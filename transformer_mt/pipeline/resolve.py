@@ -10,7 +10,7 @@ import torch
 
 from transformer_mt.config import root as configuration
 from transformer_mt.config.root import Config
-from transformer_mt.data.batches import BatchStream
+from transformer_mt.data.batches import Batch, BatchStream
 from transformer_mt.data.config import DataConfig
 from transformer_mt.data.mixture import find_unreachable_stage
 from transformer_mt.errors import UserError
@@ -23,6 +23,7 @@ from transformer_mt.system.logging import log_rank0
 from transformer_mt.training import memory
 from transformer_mt.training.loss import make_loss
 from transformer_mt.training.memory import MemoryPrediction
+from transformer_mt.training.packing import can_pack, pack
 from transformer_mt.training.schedule import KINDS_WITH_END, make_schedule
 from transformer_mt.training.train_step import loss_and_gradients
 
@@ -179,7 +180,12 @@ def _trial(config: Config, machine: Machine, model: Transformer) -> tuple[memory
     """Return the function that tries a batch, the device, and the bytes that a step needs beyond the trial."""
     copies = config.optimizer.state_copies + 1  # + 1: the sum of gradients; the trial itself holds one gradient
     step_bytes = copies * sum(parameter.nbytes for parameter in model.parameters())
-    try_batch = partial(loss_and_gradients, model, machine=machine, loss=make_loss(config.loss))
+    loss, is_packed = make_loss(config.loss), can_pack(config.model, config.loss.consistency, machine.device)
+
+    def try_batch(batch: Batch) -> None:
+        packed = pack([batch], model.src_pad, model.tgt_pad) if is_packed else batch
+        loss_and_gradients(model, packed, machine=machine, loss=loss)
+
     return try_batch, machine.device, step_bytes
 
 

@@ -32,6 +32,7 @@ from transformer_mt.system import launcher
 from transformer_mt.system.device import Machine, busy_cores_warning, configure_process, hardware_name, resolve_machine
 from transformer_mt.system.logging import format_duration, log, log_rank0
 from transformer_mt.training import distributed
+from transformer_mt.training.compile import compile_layers, resolve_compile
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.ema import ExponentialMovingAverage
 from transformer_mt.training.ledger import Ledger
@@ -39,6 +40,7 @@ from transformer_mt.training.loss import make_loss
 from transformer_mt.training.memory import MemoryPrediction
 from transformer_mt.training.metrics_logger import MetricsLogger
 from transformer_mt.training.optimizers import make_optimizers
+from transformer_mt.training.packing import MAX_PASS_TOKENS, PackedBatch, can_pack, pack_passes
 from transformer_mt.training.schedule import make_schedule
 from transformer_mt.training.train_step import TrainStep
 from transformer_mt.training.trainer import Trainer
@@ -173,6 +175,10 @@ def set_up(run: RunFolder, requested: Config, ranks: Ranks, warm_start: WarmStar
     memory = ranks.run_on_rank0(lambda: predict_memory(config, machine, model, stream))
     if ranks.is_rank0:
         warn_early_end(config, stream)
+    n_steps = config.train.last_step(len(stream) / config.batches.accumulate)
+    if resolve_compile(config.compile, machine.device, n_steps):
+        compile_layers(model)
+        log_rank0("compile: the first steps compile the layers, which takes about a minute")
     return Setup(config, machine, data, model, stream, report, memory)
 
 
@@ -218,7 +224,7 @@ def make_trainer(run: RunFolder, setup: Setup, ranks: Ranks, logger: MetricsLogg
             config, setup.machine, ranks, setup.model, partial(halve_batch, stream), ledger, len(source_names)
         ),
         prefetcher=Prefetcher(
-            stream, config.batches.accumulate, ranks.rank, ranks.size, pin_memory=setup.machine.device.type == "cuda"
+            stream, config.batches.accumulate, ranks.rank, ranks.size, partial(prepare_batches, setup)
         ),
         schedule=make_schedule(config.schedule, config.model.d_model),
         ema=ExponentialMovingAverage(setup.model, ema_decay) if ema_decay else None,
@@ -233,6 +239,15 @@ def make_trainer(run: RunFolder, setup: Setup, ranks: Ranks, logger: MetricsLogg
         source_names=source_names,
         is_warm_start=config.train.init_from is not None,
     )
+
+
+def prepare_batches(setup: Setup, batches: list[Batch]) -> list[Batch]:
+    """Pack the micro-batches of a step, if possible, and put them into page-locked memory for a GPU."""
+    config, model = setup.config, setup.model
+    if can_pack(config.model, config.loss.consistency, setup.machine.device):
+        n_tokens = min(MAX_PASS_TOKENS, setup.memory.max_tokens)
+        batches = pack_passes(batches, model.src_pad, model.tgt_pad, n_tokens)
+    return [batch.pin_memory() for batch in batches] if setup.machine.device.type == "cuda" else batches
 
 
 def make_train_step(
@@ -265,7 +280,7 @@ def halve_batch(stream: BatchStream, batch: Batch) -> list[Batch]:
     if len(batch.rows) == 1:
         raise UserError(f"{lines}: this pair alone does not fit into memory; lower data.max_length or the model size")
     log(f"out of memory: a batch of {len(batch.rows)} pairs is split ({lines})")
-    return stream.halve(batch)
+    return batch.halve() if isinstance(batch, PackedBatch) else stream.halve(batch)
 
 
 # --- end of training --------------------------------------------------------------------------------------------------

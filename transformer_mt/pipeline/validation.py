@@ -26,6 +26,7 @@ from transformer_mt.evaluation.samples import Sample, as_markdown, markdown_tabl
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.system.device import Machine
 from transformer_mt.system.memory import gpu_bytes
+from transformer_mt.training.compile import uncompiled
 from transformer_mt.training.cross_entropy import batch_loss, perplexity
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.validation_result import ValidationResult
@@ -152,7 +153,7 @@ class Validator:
         # [2, K] negative log-likelihood and labels of each source
         by_source = torch.zeros(2, len(self.stream.bucketed_sources), device=self.machine.device)
         for batch in self.stream.shortest_first(self.ranks.rank, self.ranks.size):
-            with self.machine.autocast():
+            with self.machine.autocast(), uncompiled():
                 loss, nll, _ = batch_loss(model, batch.to(self.machine.device), self.smoothing)
             sums += torch.stack([loss, nll, torch.full_like(nll, batch.n_tgt)])
             by_source[:, batch.source_index] += torch.stack([nll, torch.full_like(nll, batch.n_tgt)])

@@ -17,6 +17,7 @@ from torch import Tensor
 from transformer_mt.data.batches import Batch
 from transformer_mt.model.chunked_logits import non_pad_indices, sum_over_chunks
 from transformer_mt.model.transformer import Transformer
+from transformer_mt.training.packing import PackedBatch
 
 TINY = torch.finfo(torch.float32).tiny
 """Smallest probability of a label. It limits the loss of a token to 87 nats."""
@@ -26,7 +27,8 @@ def batch_loss(
     model: Transformer, batch: Batch, smoothing: float, label_nll: list[Tensor] | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Compute loss, negative log-likelihood and a consistency loss of 0 for one batch, with teacher forcing."""
-    states = model(batch.src, batch.tgt_in)  # [B, T, D]
+    packings = batch.packings if isinstance(batch, PackedBatch) else None
+    states = model(batch.src, batch.tgt_in, packings)  # [B, T, D]
     loss, nll = label_smoothed_cross_entropy(
         states, model.output.weight, batch.labels, model.tgt_pad, smoothing, batch.n_tgt, label_nll
     )

@@ -18,6 +18,7 @@ from transformer_mt.data.bucketing import Rows
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.loss import BatchLoss, LabelLoss
+from transformer_mt.training.packing import PackedBatch
 from transformer_mt.training.saved_state import check_tensor
 
 DECAY = 0.7  # weight of the old average in each update
@@ -40,7 +41,10 @@ class Ledger:
         def recording_loss(model: Transformer, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
             label_nll: list[Tensor] = []
             sums = loss(model, batch, label_nll=label_nll)
-            means = mean_per_pair(torch.cat(label_nll), batch.labels != model.tgt_pad)
+            if isinstance(batch, PackedBatch):
+                means = batch.packings.tgt.mean_per_sentence(torch.cat(label_nll))
+            else:
+                means = mean_per_pair(torch.cat(label_nll), batch.labels != model.tgt_pad)
             self._pending.append((batch.rows, batch.epoch or 0, means))
             return sums
 

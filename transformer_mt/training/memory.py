@@ -43,6 +43,12 @@ class MemoryPrediction:
     device: str
 
     @property
+    def max_tokens(self) -> int:
+        """Return a number of target tokens that fits, if memory grows in proportion to tokens."""
+        pairs, _, tgt_length = self.largest_batch
+        return int(MEMORY_SHARE * self.available / self.n_bytes * pairs * tgt_length) if self.n_bytes else 0
+
+    @property
     def fits(self) -> bool:
         """Return whether the largest batch fits into memory."""
         return self.n_bytes is not None and self.n_bytes <= self.available

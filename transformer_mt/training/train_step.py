@@ -40,7 +40,7 @@ class StepMetrics(NamedTuple, Generic[Number]):
     consistency: Number
     n_src: Number
     n_tgt: Number
-    n_padded: Number  # source and target positions, including padding
+    n_padded: Number  # source and target positions, including padding, even if packing has removed it
     n_splits: Number  # batches that were split because memory ran out
     grad_norm: Number  # of the mean gradient per label
     source_nll: tuple[Number, ...] = ()  # of each source of a mixture
@@ -61,7 +61,7 @@ def metrics_from_values(values: Sequence[Number]) -> StepMetrics[Number]:
 class TrainStep:
     """Updates the weights of a model, one optimizer step per call.
 
-    The result depends on the number of ranks only by rounding, and on the splitting of batches only by rounding and
+    The result depends on the number of ranks only by rounding; on packing and splitting of batches by rounding and
     dropout. `split_batch` divides a batch in two, or raises an error if it has a single pair.
     """
 
@@ -160,6 +160,6 @@ def loss_and_gradients(model: Transformer, batch: Batch, *, machine: Machine, lo
     with machine.autocast():
         total, nll, consistency = loss(model, batch.to(machine.device))
     gradients = torch.autograd.grad(total, list(model.parameters()), materialize_grads=True)
-    n_padded, n_splits = batch.src.numel() + batch.labels.numel(), 0
-    counts = [torch.full_like(nll, count) for count in (batch.n_src, batch.n_tgt, n_padded, n_splits)]
+    n_splits = 0
+    counts = [torch.full_like(nll, count) for count in (batch.n_src, batch.n_tgt, batch.n_padded, n_splits)]
     return MicroBatchResult(torch.stack([total.detach(), nll, consistency, *counts]), list(gradients))

@@ -1,0 +1,128 @@
+"""Compiled layers compute what plain layers compute, for batches of any size."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from transformer_mt.data.batches import Batch
+from transformer_mt.errors import UserError
+from transformer_mt.system.device import Machine
+from transformer_mt.training import compile as compilation
+from transformer_mt.training.compile import compile_layers, resolve_compile, uncompiled
+from transformer_mt.training.loss import LossConfig, make_loss
+from transformer_mt.training.packing import pack
+from transformer_mt.training.train_step import loss_and_gradients
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # the compiler itself looks at what it warns about
+CPU = Machine(torch.device("cpu"), "fp32", 1)
+VOCABULARY, PAD = 23, 0
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler() -> Iterator[None]:
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
+def make_batch(n_pairs: int, src_length: int, tgt_length: int) -> Batch:
+    """Return a batch of random ids, of which the first pair is shorter."""
+    src, labels = (torch.randint(1, VOCABULARY, (n_pairs, length)) for length in (src_length, tgt_length))
+    src[0, -2:] = labels[0, -3:] = PAD
+    tgt_in = torch.where(labels == PAD, PAD, labels.roll(1, 1))
+    return Batch(src, tgt_in, labels, int((src != PAD).sum()), int((labels != PAD).sum()))
+
+
+def gradients(model: Any, batch: Batch) -> list[Tensor]:
+    torch.manual_seed(7)
+    return loss_and_gradients(model, batch, machine=CPU, loss=make_loss(LossConfig())).gradients
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("variant", "is_packed"),
+    [
+        ({"norm_position": "post"}, False),
+        ({"positions": "rotary", "n_kv_heads": 2, "norm": "rmsnorm", "activation": "swiglu"}, True),
+    ],
+    ids=["paper padded", "modern packed"],
+)
+def test_compiled_layers_give_the_same_gradients_with_few_graphs(
+    variant: dict[str, Any], is_packed: bool, make_model
+) -> None:
+    plain = make_model(rough=0.3, dropout={"residual": 0.2}, **variant).train()
+    compiled, graphs = copy.deepcopy(plain), list[object]()
+
+    def count_graphs(module: torch.fx.GraphModule, _: object) -> object:
+        graphs.append(module)
+        return module.forward
+
+    compile_layers(compiled, count_graphs)
+    with cpu_kernels_off():
+        for shape in ((4, 7, 9), (5, 12, 8), (3, 20, 31), (9, 6, 6), (2, 17, 5)):
+            batch = make_batch(*shape)
+            if is_packed:
+                batch = pack([batch, make_batch(2, 5, 6)], PAD, PAD)
+            for found, expected in zip(gradients(compiled, batch), gradients(plain, batch), strict=True):
+                torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    assert len(graphs) <= 4, "encoder and decoder, each for all sizes, after the first batch"
+
+
+def cpu_kernels_off() -> Any:
+    from transformer_mt.model.cpu_kernels import plain_torch
+
+    return plain_torch()
+
+
+@pytest.mark.slow
+def test_copies_and_validation_run_uncompiled(make_model) -> None:
+    calls: list[object] = []
+
+    def watch(module: torch.fx.GraphModule, _: object) -> object:
+        calls.append(module)
+        return module.forward
+
+    model, batch = make_model(), make_batch(2, 5, 6)
+    names = set(model.state_dict())
+    compile_layers(model, watch)
+    assert set(model.state_dict()) == names
+    with torch.no_grad(), uncompiled():
+        model(batch.src, batch.tgt_in)
+    with torch.no_grad():
+        copy.deepcopy(model)(batch.src, batch.tgt_in)
+    assert not calls
+    with torch.no_grad():
+        model(batch.src, batch.tgt_in)
+    assert calls
+
+
+@pytest.mark.parametrize(
+    ("mode", "device", "n_steps", "expected"),
+    [
+        ("auto", "cuda", 100_000, True),
+        ("auto", "cuda", None, True),
+        ("auto", "cuda", 200, False),
+        ("auto", "cpu", 100_000, False),
+        ("off", "cuda", 100_000, False),
+        ("layers", "cpu", 1, True),
+    ],
+)
+def test_long_trainings_on_a_gpu_are_compiled(
+    mode: Any, device: str, n_steps: int | None, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compilation, "find_missing_compiler", lambda _: None)
+    assert resolve_compile(mode, torch.device(device), n_steps) is expected
+
+
+def test_without_compilers_auto_does_not_compile_and_layers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    monkeypatch.setattr(compilation, "find_spec", lambda _: object())
+    assert not resolve_compile("auto", torch.device("cuda"), None)
+    with pytest.raises(UserError, match=r"compile: layers: a C\+\+ compiler .* is not installed; install it, or set"):
+        resolve_compile("layers", torch.device("cpu"), None)
