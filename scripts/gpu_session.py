@@ -1,0 +1,491 @@
+"""Measure on one GPU: is training right, does the host wait for the device, how fast are training and search.
+
+    python scripts/gpu_session.py [--out FOLDER] [--parts PART,PART] [--seconds N]
+    python scripts/gpu_session.py --tiny            # a small model on a CPU, which tests the script
+
+It needs no data: batches are random ids with the lengths of WMT sentences. Each part stands alone; if one fails, its
+traceback is printed, and the next part goes on. No part starts after `--seconds`. FOLDER/gpu_session.json gets all
+results.
+
+ceilings   the rate of a large matrix product and of a copy, and of the products of the base model
+parity     loss and gradients against the CPU in fp32, padded and packed, for several architectures
+waits      one step while PyTorch raises an error wherever the host waits for the device
+memory     peak memory of a step, and a batch that must be split
+train      tokens per second, model FLOPs utilisation and kernels of a step: padded, packed, packed and compiled
+optimizers the update of the weights alone
+decode     beam search: milliseconds per position and tokens per second; translations against those of the CPU
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import math
+import statistics
+import time
+import traceback
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, cast
+
+import numpy as np
+import torch
+from bench_ceiling import model_flops, synchronise
+from torch import Tensor
+
+from transformer_mt.config import root as configuration
+from transformer_mt.config.root import Config
+from transformer_mt.data.batches import Batch
+from transformer_mt.data.bucketing import BucketedBatches
+from transformer_mt.decoding.beam_search import BeamState, Hypothesis, beam_candidates, beam_search
+from transformer_mt.decoding.config import DecodingConfig
+from transformer_mt.decoding.ensemble import Ensemble
+from transformer_mt.decoding.loading import prepare_for_inference
+from transformer_mt.decoding.logits_processors import MinLength
+from transformer_mt.model.transformer import Transformer, VocabularySize
+from transformer_mt.system.device import Machine, configure_process
+from transformer_mt.training.compile import compile_layers
+from transformer_mt.training.distributed import Ranks
+from transformer_mt.training.ema import ExponentialMovingAverage
+from transformer_mt.training.loss import make_loss
+from transformer_mt.training.optimizers import make_optimizers
+from transformer_mt.training.packing import pack
+from transformer_mt.training.train_step import TrainStep, loss_and_gradients
+
+CONFIGS = Path(__file__).resolve().parent.parent / "configs"
+PRESETS = {
+    "base": "papers/wmt14_en_de_base.yaml",
+    "big": "papers/wmt14_en_de_big.yaml",
+    "modern": "architectures/modern.yaml",
+}
+SMALL = [
+    "model.d_model=64",
+    "model.d_ff=128",
+    "model.n_heads=4",
+    "model.encoder.n_layers=2",
+    "model.decoder.n_layers=2",
+]
+PEAK_FLOPS = 989e12  # of an H100 SXM in bf16, from its data sheet
+WORDS, SPREAD = 3.2, 0.55  # of the logarithm of the length of a sentence: 28 tokens on average
+
+Precision = Literal["fp32", "bf16"]
+
+
+class Session:
+    """The device, and the results so far."""
+
+    def __init__(self, folder: Path, *, is_tiny: bool) -> None:
+        self.is_tiny, self.folder = is_tiny, folder
+        self.machine = Machine(torch.device("cpu" if is_tiny else "cuda"), "bf16", 1)
+        self.results: dict[str, Any] = {}
+
+    @property
+    def device(self) -> torch.device:
+        return self.machine.device
+
+    def record(self, key: str, value: object) -> None:
+        """Print a result and write all results."""
+        self.results[key] = value
+        print(f"{key}: {value}", flush=True)
+        text = json.dumps(self.results, indent=1, default=str)
+        (self.folder / "gpu_session.json").write_text(text, encoding="utf-8")
+
+    def median_times(self, function: Callable[[], object], warm_up: int = 3, repeats: int = 12) -> tuple[float, float]:
+        """Return the median milliseconds until the device has finished, and until the host has submitted everything."""
+        totals: list[float] = []
+        submitted: list[float] = []
+        for _ in range(2 if self.is_tiny else warm_up + repeats):
+            synchronise(self.device)
+            start = time.perf_counter()
+            function()
+            submitted.append(1e3 * (time.perf_counter() - start))
+            synchronise(self.device)
+            totals.append(1e3 * (time.perf_counter() - start))
+        skipped = 0 if self.is_tiny else warm_up
+        return statistics.median(totals[skipped:]), statistics.median(submitted[skipped:])
+
+    def mean_time(self, function: Callable[[], object], repeats: int = 24) -> float:
+        """Return the mean milliseconds of calls in a row, of which the host submits one while another is computed."""
+        repeats = 2 if self.is_tiny else repeats
+        function()
+        synchronise(self.device)
+        start = time.perf_counter()
+        for _ in range(repeats):
+            function()
+        synchronise(self.device)
+        return 1e3 * (time.perf_counter() - start) / repeats
+
+
+# --- models and batches -----------------------------------------------------------------------------------------------
+
+
+def load_preset(session: Session, name: str, *overrides: str) -> Config:
+    return configuration.load(CONFIGS / PRESETS[name], [*(SMALL if session.is_tiny else []), *overrides])
+
+
+def make_model(config: Config, n_ids: int, device: torch.device) -> Transformer:
+    torch.manual_seed(0)
+    vocabulary = VocabularySize(n_ids, n_ids - 3)
+    return Transformer(config.model, vocabulary, vocabulary).to(device)
+
+
+def make_batches(n_tokens: int, n_ids: int, count: int, seed: int = 0) -> list[Batch]:
+    """Return batches of random ids, bucketed by length and shuffled as in training."""
+    random = np.random.default_rng(seed)
+    pad, bos = n_ids - 3, n_ids - 2
+    src = np.clip(random.lognormal(WORDS, SPREAD, 12 * count * max(1, n_tokens // 28)), 3, 255).astype(np.int32)
+    tgt = np.clip(src * random.normal(1.0, 0.12, len(src)), 3, 255).astype(np.int32)
+    plan = BucketedBatches(src, tgt, n_tokens).shuffled(1, 0)
+    batches: list[Batch] = []
+    for i in range(count):
+        rows = plan[i]
+        sides: list[Tensor] = []
+        for lengths in (src[rows], tgt[rows]):
+            ids = random.integers(0, pad, (len(rows), int(lengths.max())))
+            ids[np.arange(ids.shape[1]) >= lengths[:, None]] = pad
+            sides.append(torch.from_numpy(ids))
+        tgt_in = sides[1].clone()
+        tgt_in[:, 0] = bos
+        batches.append(Batch(sides[0], tgt_in, sides[1], int(src[rows].sum()), int(tgt[rows].sum()), rows))
+    return batches
+
+
+def lengths_of(batch: Batch, pad: int) -> tuple[list[int], list[int]]:
+    src, tgt = (cast("list[int]", (ids != pad).sum(1).tolist()) for ids in (batch.src, batch.labels))
+    return src, tgt
+
+
+def make_step(session: Session, config: Config, model: Transformer, precision: Precision = "bf16") -> TrainStep:
+    def split_batch(batch: Batch) -> Sequence[Batch]:
+        raise RuntimeError("this batch does not fit")
+
+    return TrainStep(
+        model,
+        make_optimizers(config.optimizer, model, precision),
+        loss=make_loss(config.loss),
+        clip_norm=config.optimizer.clip_norm,
+        seed=1,
+        machine=Machine(session.device, precision, 1),
+        ranks=Ranks(),
+        split_batch=split_batch,
+    )
+
+
+# --- parts ------------------------------------------------------------------------------------------------------------
+
+
+def measure_ceilings(session: Session) -> None:
+    sizes = (
+        [(64, 64, 64)]
+        if session.is_tiny
+        else [
+            (8192, 8192, 8192),
+            (25000, 512, 512),
+            (25000, 512, 2048),
+            (25000, 512, 37000),
+            (25000, 512, 36997),
+            (57344, 1024, 4096),
+        ]
+    )
+    for m, k, n in sizes:
+        left, right = (torch.randn(*shape, device=session.device, dtype=torch.bfloat16) for shape in ((m, k), (n, k)))
+        milliseconds, _ = session.median_times(partial(torch.mm, left, right.T))
+        session.record(f"ceiling {m} x {k} x {n} bf16", f"{2 * m * k * n / milliseconds / 1e9:.0f} TFLOP/s")
+    source = torch.empty(1 << (20 if session.is_tiny else 30), dtype=torch.uint8, device=session.device)
+    target = torch.empty_like(source)
+    milliseconds, _ = session.median_times(lambda: target.copy_(source))
+    session.record("ceiling copy", f"{2 * len(source) / milliseconds / 1e9:.2f} TB/s read and written")
+
+
+ARCHITECTURES = {
+    "base": (),
+    "rotary, grouped, rmsnorm, swiglu, qk_norm": (
+        "model.positions=rotary",
+        "model.n_kv_heads=2",
+        "model.norm=rmsnorm",
+        "model.activation=swiglu",
+        "model.qk_norm=true",
+    ),
+    "learned, pre": ("model.positions=learned", "model.norm_position=pre"),
+    "untied": ("model.tie_embeddings=none",),
+}
+
+
+def measure_parity(session: Session) -> None:
+    """Compare loss and gradients with those of the CPU in fp32. The deviation of bf16 shows what is normal."""
+    cpu, n_ids = torch.device("cpu"), 1000
+    for name, overrides in ARCHITECTURES.items():
+        config = load_preset(session, "base", "model.dropout.embedding=0", "model.dropout.residual=0", *overrides)
+        model, loss, (batch,) = make_model(config, n_ids, cpu), make_loss(config.loss), make_batches(300, n_ids, 1)
+        reference = loss_and_gradients(model, batch, machine=Machine(cpu, "fp32", 1), loss=loss)
+        packed = pack([batch], n_ids - 3, n_ids - 3)
+        variants: list[tuple[str, Batch, Precision]] = [
+            ("fp32", batch, "fp32"),
+            ("fp32 packed", packed, "fp32"),
+            ("bf16", batch, "bf16"),
+            ("bf16 packed", packed, "bf16"),
+        ]
+        for variant, given, precision in variants:
+            moved = copy.deepcopy(model).to(session.device)
+            found = loss_and_gradients(moved, given, machine=Machine(session.device, precision, 1), loss=loss)
+            differences = [
+                (gradient.cpu() - expected, expected)
+                for gradient, expected in zip(found.gradients, reference.gradients, strict=True)
+            ]
+            norms = [[tensor.square().sum().sqrt().item() for tensor in pair] for pair in differences]
+            difference, norm = (math.hypot(*column) for column in zip(*norms, strict=True))
+            worst, parameter = max(
+                (error / (size + 1e-9), name)
+                for (error, size), (name, _) in zip(norms, model.named_parameters(), strict=True)
+            )
+            loss_error = abs(float(found.sums[0]) / float(reference.sums[0]) - 1)
+            verdict = "ok" if difference / norm < (1e-3 if precision == "fp32" else 1e-1) else "TOO LARGE"
+            session.record(
+                f"parity {name}, {variant}",
+                f"loss {loss_error:.1e}, gradient {difference / norm:.1e}, {verdict} ({parameter} {worst:.1e})",
+            )
+
+
+@contextmanager
+def no_waits(device: torch.device) -> Generator[None]:
+    """Raise an error where the host waits for the device."""
+    if device.type == "cuda":
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        if device.type == "cuda":
+            torch.cuda.set_sync_debug_mode("default")
+
+
+def measure_waits(session: Session) -> None:
+    cases = {
+        "adam": (),
+        "adam packed": (),
+        "muon": ("optimizer.kind=muon",),
+        "ema": ("optimizer.ema_decay=0.999",),
+        "simcut": ("loss.consistency=simcut",),
+        "rotary": ("model.positions=rotary",),
+    }
+    for name, overrides in cases.items():
+        config = load_preset(session, "base", *overrides)
+        model = make_model(config, 1000, session.device)
+        step, ema = make_update(session, config, model)
+        batches = make_batches(600, 1000, 4)
+        if name.endswith("packed"):
+            batches = [pack([batch], 997, 997) for batch in batches]
+        if session.device.type == "cuda":
+            batches = [batch.pin_memory() for batch in batches]
+        step(1, 1e-3, batches[:2])
+        synchronise(session.device)
+        try:
+            with no_waits(session.device):
+                metrics = step(2, 1e-3, batches[2:])
+                if ema:
+                    ema.update(2, metrics.grad_norm.isfinite())
+            session.record(f"waits {name}", "none")
+        except RuntimeError as error:
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            session.record(f"waits {name}", f"{str(error).splitlines()[0]} at {place.filename}:{place.lineno}")
+
+
+def measure_memory(session: Session) -> None:
+    if session.device.type != "cuda":
+        return
+    for preset, n_ids, n_tokens in (("base", 37000, 25000), ("base", 37000, 65536), ("big", 32768, 57344)):
+        config = load_preset(session, preset)
+        model = make_model(config, n_ids, session.device)
+        for packed in (False, True):
+            (batch,) = make_batches(n_tokens, n_ids, 1)
+            step = make_step(session, config, model)
+            torch.cuda.reset_peak_memory_stats()
+            step(1, 1e-3, [pack([batch], n_ids - 3, n_ids - 3) if packed else batch])
+            synchronise(session.device)
+            peak = torch.cuda.max_memory_allocated() / 2**30
+            session.record(f"memory {preset} {n_tokens} {'packed' if packed else 'padded'}", f"{peak:.1f} GiB")
+        del model, step
+        torch.cuda.empty_cache()
+
+
+class Workload(NamedTuple):
+    """A training step: `n_batches` batches of `n_tokens` target tokens."""
+
+    preset: str
+    n_ids: int
+    n_tokens: int
+    n_batches: int
+
+
+WORKLOADS = (
+    Workload("base", 37000, 6250, 4),
+    Workload("modern", 37000, 6250, 4),
+    Workload("big", 32768, 14336, 4),
+)
+LAYOUTS = ("padded", "packed", "packed compiled")
+
+
+def measure_training(session: Session) -> None:
+    for workload in [Workload("base", 1000, 300, 2)] if session.is_tiny else WORKLOADS:
+        for layout in LAYOUTS:
+            try:
+                measure_steps(session, workload, layout)
+            except Exception:
+                session.record(f"FAILED train {workload} {layout}", traceback.format_exc(limit=-4))
+            torch.compiler.reset()
+            if session.device.type == "cuda":
+                torch.cuda.empty_cache()
+
+
+def measure_steps(session: Session, workload: Workload, layout: str) -> None:
+    preset, n_ids, n_tokens, n_batches = workload
+    config, pad = load_preset(session, preset), n_ids - 3
+    model = make_model(config, n_ids, session.device)
+    step, batches = make_step(session, config, model), make_batches(n_tokens, n_ids, 6 * n_batches)
+    groups = [batches[i : i + n_batches] for i in range(0, len(batches), n_batches)]
+    n_labels = statistics.mean(sum(batch.n_tgt for batch in group) for group in groups)
+    lengths = [lengths_of(batch, pad) for batch in batches]
+    flops = sum(model_flops(config.model, n_ids, src, tgt) for src, tgt in lengths) / len(groups)
+    if layout != "padded":
+        groups = [[pack(group, pad, pad)] for group in groups]
+    if session.device.type == "cuda":
+        groups = [[batch.pin_memory() for batch in group] for group in groups]
+    start = time.perf_counter()
+    if layout.endswith("compiled"):
+        compile_layers(model, "eager" if session.is_tiny else "inductor")
+    for number, group in enumerate(groups, start=1):
+        step(number, 1e-4, group)
+    synchronise(session.device)
+    first_round = time.perf_counter() - start
+    number = len(groups)
+
+    def take_step() -> None:
+        nonlocal number
+        number += 1
+        step(number, 1e-4, groups[number % len(groups)])
+
+    milliseconds = session.mean_time(take_step)
+    _, submitted = session.median_times(take_step, warm_up=0, repeats=6)
+    found: dict[str, Any] = {
+        "ms": round(milliseconds, 1),
+        "host ms": round(submitted, 1),
+        "target tokens/s": round(1e3 * n_labels / milliseconds),
+        "MFU": f"{1e3 * flops / milliseconds / PEAK_FLOPS:.1%}",
+        "first round s": round(first_round, 1),
+    }
+    if session.device.type == "cuda":
+        found.update(profile_kernels(take_step))
+    session.record(f"train {preset} {n_batches} x {n_tokens} {layout}", found)
+
+
+def profile_kernels(function: Callable[[], object]) -> dict[str, Any]:
+    """Count the kernels of a call, and list those that take the most time."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        function()
+        torch.cuda.synchronize()
+    events = [event for event in cast("list[Any]", profile.key_averages()) if event.self_device_time_total > 0]
+    times = sorted(((event.self_device_time_total / 1e3, event.count, event.key) for event in events), reverse=True)
+    return {
+        "kernels": sum(count for _, count, _ in times),
+        "kernel ms": round(sum(milliseconds for milliseconds, _, _ in times), 1),
+        "top": [f"{name[:60]} x{count} {milliseconds:.2f} ms" for milliseconds, count, name in times[:14]],
+    }
+
+
+def measure_optimizers(session: Session) -> None:
+    cases = {"adam": (), "muon": ("optimizer.kind=muon",), "ema": ("optimizer.ema_decay=0.999",)}
+    for name, overrides in cases.items():
+        config = load_preset(session, "base", *overrides)
+        model = make_model(config, 1000 if session.is_tiny else 37000, session.device)
+        milliseconds, submitted = session.median_times(partial(update_weights, *make_update(session, config, model)))
+        session.record(f"update {name}", f"{milliseconds:.2f} ms, host {submitted:.2f} ms")
+
+
+def make_update(
+    session: Session, config: Config, model: Transformer
+) -> tuple[TrainStep, ExponentialMovingAverage | None]:
+    decay = config.optimizer.ema_decay
+    return make_step(session, config, model), ExponentialMovingAverage(model, decay) if decay else None
+
+
+def update_weights(step: TrainStep, ema: ExponentialMovingAverage | None) -> None:
+    one = torch.ones((), device=step.machine.device)
+    step.apply_gradients(1e-4, [torch.ones_like(parameter) for parameter in step.parameters], one, one)
+    if ema:
+        ema.update(9, one > 0)
+
+
+@torch.inference_mode()
+def measure_decoding(session: Session) -> None:
+    """Search with random weights, whose translations do not end before the length limit."""
+    n_ids, config = 500, load_preset(session, "base")
+    model = make_model(config, n_ids, torch.device("cpu")).eval()
+    src = torch.randint(0, n_ids - 3, (6, 12))
+    found = [
+        [[hypothesis.ids for hypothesis in n_best] for n_best in search(moved, src.to(device), 4, 20, n_ids)]
+        for device, moved in ((torch.device("cpu"), model), (session.device, copy.deepcopy(model).to(session.device)))
+    ]
+    n_equal = sum(left == right for left, right in zip(*found, strict=True))
+    session.record("decode as on the CPU", f"{n_equal} of {len(src)} sentences")
+    n_ids, positions = (500, 4) if session.is_tiny else (37000, 36)
+    for precision in cast("tuple[Precision, ...]", ("bf16", "fp32")):
+        model = prepare_for_inference(make_model(load_preset(session, "base"), n_ids, session.device), precision)
+        for n_sentences, beam in (
+            ((2, 4),) if session.is_tiny else ((1, 1), (1, 4), (32, 4), (128, 1), (128, 4), (512, 4))
+        ):
+            src = torch.randint(0, n_ids - 3, (n_sentences, 30), device=session.device)
+            search_again = partial(search, model, src, beam, positions, n_ids)
+            milliseconds, _ = session.median_times(search_again, warm_up=1, repeats=3)
+            rate = 1e3 * n_sentences * positions / milliseconds
+            name = f"decode {precision}, {n_sentences} sentences, beam {beam}"
+            session.record(name, f"{milliseconds / positions:.2f} ms per position, {rate:,.0f} tokens/s")
+            if session.device.type == "cuda" and (precision, n_sentences, beam) == ("bf16", 128, 4):
+                session.record(f"kernels of {positions} positions", profile_kernels(search_again))
+
+
+def search(model: Transformer, src: Tensor, n_beams: int, n_positions: int, n_ids: int) -> list[list[Hypothesis]]:
+    limits = torch.full((len(src),), n_positions, device=src.device)
+    beams = BeamState(limits, n_beams, n_ids - 2, n_ids - 1, DecodingConfig(beam=n_beams).length_normalise)
+    ensemble = Ensemble([model])
+    return beam_search(ensemble.step, ensemble.start(src), beams, beam_candidates, [MinLength(n_positions, n_ids - 1)])
+
+
+PARTS: dict[str, Callable[[Session], None]] = {
+    "ceilings": measure_ceilings,
+    "parity": measure_parity,
+    "waits": measure_waits,
+    "train": measure_training,
+    "decode": measure_decoding,
+    "optimizers": measure_optimizers,
+    "memory": measure_memory,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path())
+    parser.add_argument("--parts", default=",".join(PARTS))
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="start no part after this time")
+    parser.add_argument("--tiny", action="store_true", help="a small model on a CPU")
+    args = parser.parse_args()
+    session = Session(args.out, is_tiny=args.tiny)
+    configure_process(session.machine)
+    session.record("torch", torch.__version__)
+    session.record("device", "cpu" if args.tiny else torch.cuda.get_device_name(0))
+    session_start = time.perf_counter()
+    for part in args.parts.split(","):
+        start = time.perf_counter()
+        if start - session_start > args.seconds:
+            session.record(f"skipped {part}", "no time left")
+            continue
+        try:
+            PARTS[part](session)
+        except Exception:
+            session.record(f"FAILED {part}", traceback.format_exc(limit=-6))
+        session.record(f"seconds of {part}", round(time.perf_counter() - start, 1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,197 @@
+"""Training and search on a CUDA GPU: as on the CPU, and without waits of the host. Run with `pytest -m cuda`."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers import assert_succeeded
+from torch import Tensor
+
+from transformer_mt.data.batches import Batch
+from transformer_mt.model.attention import KeysValues, fused_attention
+from transformer_mt.model.packing import PackedMask, Packing, packed_attention
+from transformer_mt.model.transformer import Transformer
+from transformer_mt.system.device import Machine
+from transformer_mt.training.compile import compile_layers
+from transformer_mt.training.distributed import Ranks
+from transformer_mt.training.loss import LossConfig, make_loss
+from transformer_mt.training.optimizers import OptimizerConfig, make_optimizers
+from transformer_mt.training.packing import PackedBatch, pack
+from transformer_mt.training.train_step import TrainStep, loss_and_gradients
+
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"),
+    pytest.mark.filterwarnings("ignore"),
+]
+CUDA = torch.device("cuda")
+PAD, VOCABULARY = 0, 23  # 23: the output projection needs unused columns
+NO_DROPOUT = {"residual": 0.0, "embedding": 0.0}
+VARIANTS: list[dict[str, Any]] = [
+    {"positions": "sinusoidal", "norm_position": "post"},
+    {"positions": "rotary", "n_kv_heads": 1, "norm": "rmsnorm", "activation": "swiglu", "qk_norm": True},
+    {"positions": "learned", "tie_embeddings": "none"},
+]
+
+
+@pytest.fixture(autouse=True)
+def exact_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compute fp32 products in fp32; the program itself chooses TF32."""
+    torch.set_float32_matmul_precision("highest")
+    monkeypatch.setattr(torch, "set_float32_matmul_precision", lambda _: None)
+
+
+def make_batch(n_pairs: int, src_length: int, tgt_length: int) -> Batch:
+    src, labels = (torch.randint(1, VOCABULARY, (n_pairs, length)) for length in (src_length, tgt_length))
+    src[0, -2:] = labels[0, -3:] = PAD
+    tgt_in = torch.where(labels == PAD, PAD, labels.roll(1, 1))
+    return Batch(
+        src, tgt_in, labels, int((src != PAD).sum()), int((labels != PAD).sum()), torch.arange(n_pairs).numpy()
+    )
+
+
+def make_wide_model(make_model: Callable[..., Transformer], **settings: Any) -> Transformer:
+    """Return a model with heads of width 16 in training mode."""
+    return make_model(rough=0.1, d_model=32, n_heads=2, **settings).train()
+
+
+def compute(model: Transformer, batch: Batch, device: torch.device, precision: Any) -> list[Tensor]:
+    torch.manual_seed(7)
+    machine = Machine(device, precision, 1)
+    result = loss_and_gradients(model, batch, machine=machine, loss=make_loss(LossConfig()))
+    return [result.sums[:3].cpu(), *(gradient.cpu() for gradient in result.gradients)]
+
+
+def relative_difference(found: list[Tensor], expected: list[Tensor]) -> float:
+    """Return the norm of the difference of all tensors, divided by the norm of the expected ones."""
+    flat = [torch.cat([tensor.flatten() for tensor in tensors]) for tensors in (found, expected)]
+    return float((flat[0] - flat[1]).norm() / flat[1].norm())
+
+
+@pytest.mark.parametrize(("precision", "limit"), [("fp32", 1e-3), ("bf16", 1e-1)])
+@pytest.mark.parametrize("is_packed", [False, True], ids=["padded", "packed"])
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant["positions"])
+def test_loss_and_gradients_are_those_of_the_cpu(
+    variant: dict[str, Any], is_packed: bool, precision: Any, limit: float, make_model
+) -> None:
+    model = make_wide_model(make_model, dropout=NO_DROPOUT, **variant)
+    batch = make_batch(5, 9, 12)
+    expected = compute(model, batch, torch.device("cpu"), "fp32")
+    given = pack([batch], PAD, PAD) if is_packed else batch
+    found = compute(copy.deepcopy(model).to(CUDA), given, CUDA, precision)
+    assert relative_difference(found, expected) < limit
+
+
+@pytest.mark.parametrize("is_packed", [False, True], ids=["padded", "packed"])
+def test_compiled_layers_compute_the_same(is_packed: bool, make_model) -> None:
+    plain = make_wide_model(make_model, dropout=NO_DROPOUT).to(CUDA)
+    compiled = copy.deepcopy(plain)
+    compile_layers(compiled)
+    for shape in ((4, 7, 9), (5, 12, 8), (3, 20, 31)):
+        batch = make_batch(*shape)
+        if is_packed:
+            batch = pack([batch, make_batch(2, 5, 6)], PAD, PAD)
+        expected = compute(plain, batch, CUDA, "bf16")
+        assert relative_difference(compute(compiled, batch, CUDA, "bf16"), expected) < 2e-2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("is_causal", [False, True], ids=["full", "causal"])
+def test_packed_attention_equals_attention_with_the_dense_mask(dtype: torch.dtype, is_causal: bool) -> None:
+    packing = Packing.from_lengths([3, 70, 1, 12]).map_tensors(lambda tensor: tensor.to(CUDA))
+    mask = PackedMask(packing, packing, is_causal)
+    queries, keys, values = (torch.randn(1, n_heads, 86, 16, device=CUDA, dtype=dtype) for n_heads in (4, 2, 2))
+    expected = fused_attention(queries, KeysValues(keys, values), mask.to_dense())
+    tolerance = 1e-5 if dtype == torch.float32 else 2e-2
+    torch.testing.assert_close(packed_attention(queries, keys, values, mask), expected, atol=tolerance, rtol=tolerance)
+
+
+def test_dropout_of_packed_attention_keeps_the_mean() -> None:
+    packing = Packing.from_lengths([4, 9]).map_tensors(lambda tensor: tensor.to(CUDA))
+    mask = PackedMask(packing, packing)
+    queries, keys, values = (torch.randn(1, 2, 13, 16, device=CUDA) for _ in range(3))
+    samples = torch.stack([packed_attention(queries, keys, values, mask, 0.5) for _ in range(4000)])
+    assert samples.std(0).mean() > 0.1
+    torch.testing.assert_close(samples.mean(0), packed_attention(queries, keys, values, mask), atol=0.15, rtol=0)
+
+
+@pytest.mark.parametrize("kind", ["adam", "muon"])
+@pytest.mark.parametrize("is_packed", [False, True], ids=["padded", "packed"])
+def test_a_step_never_waits_for_the_device(kind: Any, is_packed: bool, make_model) -> None:
+    model = make_wide_model(make_model, positions="rotary").to(CUDA)
+    step = make_train_step(model, kind)
+    batches = [make_batch(4, 9, 12), make_batch(3, 8, 5)]
+    if is_packed:
+        batches = [pack(batches, PAD, PAD)]
+    batches = [batch.pin_memory() for batch in batches]
+    step(1, 1e-3, batches)
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        metrics = step(2, 1e-3, batches)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert torch.isfinite(metrics.grad_norm)
+
+
+def make_train_step(model: Transformer, kind: Any = "adam") -> TrainStep:
+    def split_batch(batch: Batch) -> list[Batch]:
+        assert isinstance(batch, PackedBatch)
+        return batch.halve()
+
+    return TrainStep(
+        model,
+        make_optimizers(OptimizerConfig(kind=kind), model),
+        loss=make_loss(LossConfig()),
+        clip_norm=1.0,
+        seed=1,
+        machine=Machine(CUDA, "bf16", 1),
+        ranks=Ranks(),
+        split_batch=split_batch,
+    )
+
+
+def test_a_batch_without_memory_is_split(make_model) -> None:
+    model = make_wide_model(make_model, dropout=NO_DROPOUT, d_ff=4096, encoder={"n_layers": 6}).to(CUDA)
+    batch = pack([make_batch(512, 64, 64)], PAD, PAD)
+    whole = copy.deepcopy(model)
+    expected = make_train_step(whole)(1, 1e-3, [batch])
+    torch.cuda.empty_cache()
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_allocated() + (1 << 31)) / total)
+    try:
+        metrics = make_train_step(model)(1, 1e-3, [batch])
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert metrics.n_splits >= 1
+    torch.testing.assert_close(metrics.nll, expected.nll, rtol=1e-3, atol=0)
+
+
+@pytest.mark.parametrize("options", [("--beam", "1"), ("--beam", "4", "--n-best", "3")], ids=["greedy", "beam"])
+def test_translations_are_those_of_the_cpu(options: tuple[str, ...], tiny_run: Path, tiny: Path, tmt) -> None:
+    arguments = ("translate", tiny_run, "--input", tiny / "test.en", "--precision", "fp32", *options)
+    expected, found = (assert_succeeded(tmt(*arguments, "--device", device)) for device in ("cpu", "cuda"))
+    assert found == expected
+
+
+@pytest.mark.parametrize("mode", ["off", "layers"])
+def test_training_learns_and_resumes(mode: str, run_copy: Path, tmt) -> None:
+    command = ("train", "--config", "tiny.yaml", "device=cuda", "batches.accumulate=2", f"compile={mode}")
+    sizes = ("model.d_model=32", "model.dropout.residual=0", "model.dropout.embedding=0")
+
+    def losses(name: str) -> list[float]:
+        lines = (run_copy.parent / name / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        return [entry["train/loss"] for entry in map(json.loads, lines) if "train/loss" in entry]
+
+    assert_succeeded(tmt(*command, *sizes, "name=whole"))
+    for steps in (6, 12):
+        assert_succeeded(tmt(*command, *sizes, "name=resumed", f"train.max_steps={steps}"))
+    assert all(later < earlier for earlier, later in itertools.pairwise(losses("whole")))
+    assert losses("resumed") == pytest.approx(losses("whole"), rel=1e-2)
