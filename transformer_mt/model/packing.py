@@ -81,7 +81,7 @@ def packed_attention(
     if n_repeats > 1:  # the kernel has no grouped queries
         keys, values = (x.repeat_interleave(n_repeats, dim=1) for x in (keys, values))
     context, *_ = torch.ops.aten._efficient_attention_forward(
-        *(x.transpose(1, 2) for x in (queries, keys, values)),  # [1, T or S, H, E]
+        *map(_put_tokens_first, (queries, keys, values)),
         None,
         mask.queries.offsets,
         mask.keys.offsets,
@@ -92,3 +92,12 @@ def packed_attention(
         True,  # keep what the backward pass needs
     )
     return cast(Tensor, context).transpose(1, 2)
+
+
+def _put_tokens_first(x: Tensor) -> Tensor:
+    """Exchange heads and tokens, and copy if the heads come first in memory. [1, H, L, E] -> [1, L, H, E].
+
+    With the heads first, the gradient has other strides than `torch.compile` expects.
+    """
+    x = x.transpose(1, 2)
+    return x if x.stride(1) >= x.stride(2) else x.contiguous()
