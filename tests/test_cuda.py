@@ -41,13 +41,6 @@ VARIANTS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def exact_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compute fp32 products in fp32; the program itself chooses TF32."""
-    torch.set_float32_matmul_precision("highest")
-    monkeypatch.setattr(torch, "set_float32_matmul_precision", lambda _: None)
-
-
 def make_batch(n_pairs: int, src_length: int, tgt_length: int) -> Batch:
     src, labels = (torch.randint(1, VOCABULARY, (n_pairs, length)) for length in (src_length, tgt_length))
     src[0, -2:] = labels[0, -3:] = PAD

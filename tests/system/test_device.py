@@ -34,7 +34,6 @@ def restore_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     torch.set_num_threads(threads)
     torch.backends.cuda.enable_cudnn_sdp(cudnn_sdp)
-    torch.set_float32_matmul_precision("highest")
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch, *, cuda: int = 0, mps: bool = False) -> None:
@@ -216,12 +215,6 @@ def test_configure_process_disables_cudnn_attention_on_gpus() -> None:
     configure_process(Machine(torch.device("cuda"), "fp32", 1))
     assert not torch.backends.cuda.cudnn_sdp_enabled()
     assert torch.backends.cuda.mem_efficient_sdp_enabled()
-
-
-@pytest.mark.parametrize(("kind", "expected"), [("cpu", "highest"), ("cuda", "high")])
-def test_fp32_products_use_tf32_on_gpus_only(kind: str, expected: str) -> None:
-    configure_process(Machine(torch.device(kind), "fp32", 1))
-    assert torch.get_float32_matmul_precision() == expected
 
 
 @pytest.mark.parametrize("name", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])

@@ -102,7 +102,7 @@ def one_thread() -> Generator[None]:
 
 
 def configure_process(machine: Machine) -> None:
-    """Set the threads, the allocator, oneDNN's cache, the attention backends and TF32 of this process."""
+    """Set the threads, the allocator, oneDNN's cache and the attention backends of this process."""
     import torch
 
     torch.set_num_threads(machine.threads)
@@ -111,7 +111,6 @@ def configure_process(machine: Machine) -> None:
         keep_freed_memory()
     elif machine.device.type == "cuda":
         torch.backends.cuda.enable_cudnn_sdp(False)  # it plans each new shape, and nearly every batch has new ones
-        torch.set_float32_matmul_precision("high")  # fp32 products in TF32: 10 bits of mantissa, several times as fast
 
 
 def busy_cores_warning(machine: Machine) -> str | None:
