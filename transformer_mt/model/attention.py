@@ -112,7 +112,7 @@ def attend(queries: Tensor, keys_values: KeysValues, mask: Mask, dropout_rate: f
     A query that may attend to nothing gets zeros.
     """
     if isinstance(mask, PackedMask):
-        if queries.is_cuda:
+        if not queries.is_cpu:  # a GPU, or tensors without data
             return packed_attention(queries, *keys_values, mask, dropout_rate)
         mask = mask.to_dense()
     if explicit_attention_is_faster(queries, n_keys=keys_values.keys.size(2)):
