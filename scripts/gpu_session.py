@@ -1,16 +1,16 @@
 """Measure on one GPU: is training right, does the host wait for the device, how fast are training and search.
 
-    python scripts/gpu_session.py [--out FOLDER] [--parts PART,PART] [--seconds N]
+    python scripts/gpu_session.py [--out FOLDER] [--parts PART ...] [--seconds N]
     python scripts/gpu_session.py --tiny            # a small model on a CPU, which tests the script
 
 It needs no data: batches are random ids with the lengths of WMT sentences. Each part stands alone; if one fails, its
-traceback is printed, and the next part goes on. No part starts after `--seconds`. FOLDER/gpu_session.json gets all
+traceback is printed, and the next part starts. No part starts after `--seconds`. FOLDER/gpu_session.json gets all
 results.
 
 ceilings   the rate of a large matrix product and of a copy, and of the products of the base model
 parity     loss and gradients against the CPU in fp32, padded and packed, for several architectures
 waits      one step while PyTorch raises an error wherever the host waits for the device
-memory     peak memory of a step, and a batch that must be split
+memory     peak memory of a step
 train      tokens per second, model FLOPs utilisation and kernels of a step: padded, packed, packed and compiled
 optimizers the update of the weights alone
 decode     beam search: milliseconds per position and tokens per second; translations against those of the CPU
@@ -79,6 +79,7 @@ class Session:
 
     def __init__(self, folder: Path, *, is_tiny: bool) -> None:
         self.is_tiny, self.folder = is_tiny, folder
+        folder.mkdir(parents=True, exist_ok=True)
         self.machine = Machine(torch.device("cpu" if is_tiny else "cuda"), "bf16", 1)
         self.results: dict[str, Any] = {}
 
@@ -466,7 +467,7 @@ PARTS: dict[str, Callable[[Session], None]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path())
-    parser.add_argument("--parts", default=",".join(PARTS))
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=[*PARTS], metavar="PART")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start no part after this time")
     parser.add_argument("--tiny", action="store_true", help="a small model on a CPU")
     args = parser.parse_args()
@@ -475,7 +476,7 @@ def main() -> None:
     session.record("torch", torch.__version__)
     session.record("device", "cpu" if args.tiny else torch.cuda.get_device_name(0))
     session_start = time.perf_counter()
-    for part in args.parts.split(","):
+    for part in args.parts:
         start = time.perf_counter()
         if start - session_start > args.seconds:
             session.record(f"skipped {part}", "no time left")

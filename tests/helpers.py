@@ -8,7 +8,10 @@ from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from transformer_mt.data.batches import Batch
 
 Tmt = Callable[..., "CompletedProcess[str]"]
 """The type of the fixture `tmt`."""
@@ -99,3 +102,19 @@ def parse_page(page: str, scripts: int = 0) -> Any:
         styles = [element.attrib.get("style", ""), element.text or "" if element.tag == "style" else ""]
         assert not any(text in style for style in styles for text in ("url(", "@import"))
     return document
+
+
+def random_batch(n_pairs: int, src_length: int, tgt_length: int, n_ids: int, pad: int) -> Batch:
+    """Return a batch of random ids below `n_ids`, of which the first pair is shorter."""
+    import numpy as np
+    import torch
+
+    from transformer_mt.data.batches import Batch
+
+    sizes = ((n_pairs, src_length), (n_pairs, tgt_length))
+    src, labels = (torch.randint(n_ids - 1, size) for size in sizes)
+    src, labels = (ids + (ids >= pad) for ids in (src, labels))
+    src[0, -2:] = labels[0, -3:] = pad
+    tgt_in = torch.where(labels == pad, pad, labels.roll(1, 1))
+    n_src, n_tgt = (int((ids != pad).sum()) for ids in (src, labels))
+    return Batch(src, tgt_in, labels, n_src, n_tgt, np.arange(n_pairs, dtype=np.int32))

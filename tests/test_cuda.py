@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import assert_succeeded
+from helpers import assert_succeeded, random_batch
 from torch import Tensor
 
 from transformer_mt.data.batches import Batch
@@ -42,12 +42,7 @@ VARIANTS: list[dict[str, Any]] = [
 
 
 def make_batch(n_pairs: int, src_length: int, tgt_length: int) -> Batch:
-    src, labels = (torch.randint(1, VOCABULARY, (n_pairs, length)) for length in (src_length, tgt_length))
-    src[0, -2:] = labels[0, -3:] = PAD
-    tgt_in = torch.where(labels == PAD, PAD, labels.roll(1, 1))
-    return Batch(
-        src, tgt_in, labels, int((src != PAD).sum()), int((labels != PAD).sum()), torch.arange(n_pairs).numpy()
-    )
+    return random_batch(n_pairs, src_length, tgt_length, VOCABULARY, PAD)
 
 
 def make_wide_model(make_model: Callable[..., Transformer], **settings: Any) -> Transformer:

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from helpers import random_batch
 from torch import Tensor
 
 from transformer_mt.data.batches import Batch
 from transformer_mt.errors import UserError
+from transformer_mt.model.cpu_kernels import plain_torch
 from transformer_mt.system.device import Machine
 from transformer_mt.training import compile as compilation
 from transformer_mt.training.compile import compile_layers, resolve_compile, uncompiled
@@ -19,7 +21,7 @@ from transformer_mt.training.loss import LossConfig, make_loss
 from transformer_mt.training.packing import pack
 from transformer_mt.training.train_step import loss_and_gradients
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # the compiler itself looks at what it warns about
+pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch's compiler triggers deprecation warnings of its own
 CPU = Machine(torch.device("cpu"), "fp32", 1)
 VOCABULARY, PAD = 23, 0
 
@@ -32,11 +34,7 @@ def fresh_compiler() -> Iterator[None]:
 
 
 def make_batch(n_pairs: int, src_length: int, tgt_length: int) -> Batch:
-    """Return a batch of random ids, of which the first pair is shorter."""
-    src, labels = (torch.randint(1, VOCABULARY, (n_pairs, length)) for length in (src_length, tgt_length))
-    src[0, -2:] = labels[0, -3:] = PAD
-    tgt_in = torch.where(labels == PAD, PAD, labels.roll(1, 1))
-    return Batch(src, tgt_in, labels, int((src != PAD).sum()), int((labels != PAD).sum()))
+    return random_batch(n_pairs, src_length, tgt_length, VOCABULARY, PAD)
 
 
 def gradients(model: Any, batch: Batch) -> list[Tensor]:
@@ -63,21 +61,15 @@ def test_compiled_layers_give_the_same_gradients_with_few_graphs(
         graphs.append(module)
         return module.forward
 
-    compile_layers(compiled, count_graphs)
-    with cpu_kernels_off():
-        for shape in ((4, 7, 9), (5, 12, 8), (3, 20, 31), (9, 6, 6), (2, 17, 5)):
+    compile_layers(compiled, count_graphs, fullgraph=True)
+    with plain_torch():
+        for shape in ((4, 7, 9), (5, 12, 8), (3, 20, 31), (9, 6, 6), (2, 17, 5), (1, 8, 8)):
             batch = make_batch(*shape)
             if is_packed:
                 batch = pack([batch, make_batch(2, 5, 6)], PAD, PAD)
             for found, expected in zip(gradients(compiled, batch), gradients(plain, batch), strict=True):
                 torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
-    assert len(graphs) <= 4, "encoder and decoder, each for all sizes, after the first batch"
-
-
-def cpu_kernels_off() -> Any:
-    from transformer_mt.model.cpu_kernels import plain_torch
-
-    return plain_torch()
+    assert len(graphs) <= 6, "encoder and decoder: all sizes, the first size, a single pair"
 
 
 @pytest.mark.slow
@@ -116,13 +108,23 @@ def test_copies_and_validation_run_uncompiled(make_model) -> None:
 def test_long_trainings_on_a_gpu_are_compiled(
     mode: Any, device: str, n_steps: int | None, expected: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compilation, "find_missing_compiler", lambda _: None)
+    monkeypatch.setattr(compilation, "find_compiler_problem", lambda _: None)
     assert resolve_compile(mode, torch.device(device), n_steps) is expected
 
 
-def test_without_compilers_auto_does_not_compile_and_layers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shutil.which", lambda _: None)
-    monkeypatch.setattr(compilation, "find_spec", lambda _: object())
+def test_where_pytorch_cannot_compile_auto_trains_without_and_layers_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_: Tensor) -> Tensor:
+        raise RuntimeError("Failed to find C compiler.\nPlease specify it")
+
+    monkeypatch.setattr(torch, "compile", lambda _: fail)
+    monkeypatch.setattr(torch, "ones", lambda *_, **__: None)
     assert not resolve_compile("auto", torch.device("cuda"), None)
-    with pytest.raises(UserError, match=r"compile: layers: a C\+\+ compiler .* is not installed; install it, or set"):
+    assert (
+        "the layers are not compiled, because PyTorch cannot compile here (Failed to find C" in capsys.readouterr().err
+    )
+    with pytest.raises(
+        UserError, match=r"compile: layers: PyTorch cannot compile here \(Failed to find C compiler\.\)"
+    ):
         resolve_compile("layers", torch.device("cpu"), None)

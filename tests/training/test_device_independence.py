@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers import random_batch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from transformer_mt.config import root as configuration
@@ -52,12 +53,7 @@ class OperationCount(TorchDispatchMode):
 
 
 def make_batch(n_pairs: int, src_length: int, tgt_length: int) -> Batch:
-    src, labels = (torch.randint(0, PAD, (n_pairs, length)) for length in (src_length, tgt_length))
-    src[0, -2:] = labels[0, -3:] = PAD
-    tgt_in = torch.where(labels == PAD, PAD, labels.roll(1, 1))
-    return Batch(
-        src, tgt_in, labels, int((src != PAD).sum()), int((labels != PAD).sum()), torch.arange(n_pairs).numpy()
-    )
+    return random_batch(n_pairs, src_length, tgt_length, N_IDS, PAD)
 
 
 def count_operations(config: Config, batch: Batch) -> int:

@@ -93,6 +93,8 @@ def test_halves_of_a_packed_batch_add_up_to_it(batches, make_matching_model) -> 
     packed = pack_all(model, batches)
     halves = packed.halve()
     assert [row for half in halves for row in half.rows.tolist()] == packed.rows.tolist()
+    longest = packed.packings.tgt.longest
+    assert abs(halves[0].n_tgt - halves[1].n_tgt) <= 2 * longest, "by tokens, not by pairs"
     assert_same(add([compute(model, half) for half in halves]), compute(model, packed), skipped=5)  # padding is unknown
     (pair,) = pack_all(model, batches[:1]).halve()[:1]
     while len(pair.rows) > 1:
@@ -153,16 +155,16 @@ def test_gradients_of_the_kernel_have_the_strides_that_the_compiler_expects(n_gr
     assert found.strides == {(86 * 4 * 16, 4 * 16, 16, 1)}
 
 
-def test_passes_are_as_few_as_the_token_limit_allows(batches: list[Batch], small_tokenizers) -> None:
-    pad, sizes = small_tokenizers.tgt.pad_id, [batch.n_tgt for batch in batches]
+def test_passes_have_no_more_positions_than_the_limit(batches: list[Batch], small_tokenizers) -> None:
+    pad, sizes = small_tokenizers.tgt.pad_id, [batch.n_padded for batch in batches]
 
-    def sizes_of_passes(given: list[Batch], max_tokens: int) -> list[int]:
-        return [packed.n_tgt for packed in pack_passes(given, pad, pad, max_tokens)]
+    def sizes_of_passes(max_positions: int) -> list[int]:
+        return [packed.n_padded for packed in pack_passes(batches, pad, pad, max_positions)]
 
-    assert sizes_of_passes(batches, sum(sizes)) == [sum(sizes)]
+    assert sizes_of_passes(sum(sizes)) == [sum(sizes)]
     half = max(sum(sizes[:2]), sum(sizes[2:]))
-    assert sizes_of_passes(batches, half) == [sum(sizes[:2]), sum(sizes[2:])]
-    assert sizes_of_passes(batches, 1) == sizes, "a micro-batch is never split"
+    assert sizes_of_passes(half) == [sum(sizes[:2]), sum(sizes[2:])]
+    assert sizes_of_passes(1) == sizes, "a micro-batch is never split"
 
 
 def test_a_pass_has_pairs_of_one_source_and_one_epoch(batches: list[Batch], small_tokenizers) -> None:

@@ -63,7 +63,7 @@ class Config(Section):
     precision: Precision = "auto"
     """dtype of matrix products in training: fp32, bf16, or auto (bf16 if the device is faster with it)"""
     compile: Annotated[CompileMode, MAY_CHANGE] = "auto"
-    """compile each layer in the first steps: layers; off; auto: on CUDA, if train.max_steps allows 1,000 steps"""
+    """compile each layer in the first steps: layers; off; auto: on CUDA, for 1,000 steps or more"""
     threads: Annotated[CountOrAuto, MAY_CHANGE] = "auto"
     """number of CPU threads of PyTorch; auto: one per core"""
     export: Annotated[Literal["ctranslate2"] | None, MAY_CHANGE] = None

@@ -1,6 +1,6 @@
 """The stream of training batches: padded sentence pairs of similar length within a token budget.
 
-The order of an epoch depends only on (seed, epoch), and the position in the stream is two integers, `StreamPosition`.
+The order of an epoch depends only on (seed, epoch), and the position in the stream is a few integers, `StreamPosition`.
 A resumed run therefore sees the same batches, with any number of processes.
 
 Shapes: `B` sentence pairs, `S` source length, `T` target length, `N` pairs of the corpus.

@@ -42,8 +42,7 @@ class WorkerPool(Generic[S]):
         # a process that is started here inherits the mask: Ctrl-C also reaches it, but its parent ends it
         previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            with _safe_imports():
-                return self._executor.submit(_call_with_state, function, item)
+            return self._executor.submit(_call_with_state, function, item)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, previous)
 
@@ -85,21 +84,21 @@ def open_pool(n_workers: int, make_state: Callable[..., S], *arguments: Any) -> 
         UserError: A worker was killed, or could not start.
     """
     initializer = (partial(make_state, *arguments),)
-    with _safe_imports():
+    with _safe_imports():  # a process starts at a later call, too
         executor = ProcessPoolExecutor(n_workers, get_context("spawn"), _start_worker, initializer)
-    try:
-        yield WorkerPool(executor, n_workers)
-    except BaseException as error:
-        for process in active_children():
-            process.terminate()
-        if not isinstance(error, BrokenProcessPool):
-            raise
-        raise UserError(
-            f"one of {n_workers} worker processes ended unexpectedly, perhaps because memory ran out; pass a smaller "
-            "--workers"
-        ) from None
-    finally:
-        executor.shutdown(cancel_futures=True)
+        try:
+            yield WorkerPool(executor, n_workers)
+        except BaseException as error:
+            for process in active_children():
+                process.terminate()
+            if not isinstance(error, BrokenProcessPool):
+                raise
+            raise UserError(
+                f"one of {n_workers} worker processes ended unexpectedly, perhaps because memory ran out; pass a "
+                "smaller --workers"
+            ) from None
+        finally:
+            executor.shutdown(cancel_futures=True)
 
 
 # --- in a worker process ----------------------------------------------------------------------------------------------

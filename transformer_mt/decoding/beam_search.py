@@ -64,7 +64,7 @@ class DecoderCache(Protocol):
     """State that the step function keeps for each beam, such as keys and values."""
 
     def reorder(self, parents: Tensor) -> None:
-        """Let beam k continue former beam parents[:, k]. [B, K]."""
+        """Replace beam k by a copy of beam parents[:, k]. [B, K]."""
         ...
 
     def select(self, rows: Tensor) -> None:

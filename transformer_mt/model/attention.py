@@ -4,8 +4,8 @@ With fewer key/value heads than query heads it is multi-query (Shazeer 2019) or 
 2023): query head h uses key/value head h * G // H.
 
 `B` batch, `T` queries, `S` keys, `L` either, `D` model width, `H` query heads, `G` key/value heads, `E` = D / H head
-width. A mask is bool, True means "may be attended", and its shape broadcasts to [B, H, T, S]. A mask
-of floats is added to the scores instead, see kv_cache.py.
+width. A mask broadcasts to [B, H, T, S]. A bool mask is True where attention is allowed; a float mask is added to the
+scores (kv_cache.py). The mask of packed sentences has no matrix (packing.py).
 """
 
 from __future__ import annotations

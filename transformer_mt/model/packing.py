@@ -97,7 +97,8 @@ def packed_attention(
 def _put_tokens_first(x: Tensor) -> Tensor:
     """Exchange heads and tokens, and copy if the heads come first in memory. [1, H, L, E] -> [1, L, H, E].
 
-    With the heads first, the gradient has other strides than `torch.compile` expects.
+    The kernel returns contiguous gradients. `torch.compile` expects the strides of the input, which are the same only
+    with the tokens first.
     """
     x = x.transpose(1, 2)
     return x if x.stride(1) >= x.stride(2) else x.contiguous()

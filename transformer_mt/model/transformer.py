@@ -111,11 +111,11 @@ class Encoder(Stack):
     def __init__(self, config: ModelConfig, embedding: Embedding) -> None:
         super().__init__(config.for_stack(config.encoder), config.encoder.n_layers, EncoderLayer, embedding)
 
-    def forward(self, src: Tensor, mask: Mask, positions: Packing | None = None) -> Tensor:
+    def forward(self, src: Tensor, mask: Mask, packing: Packing | None = None) -> Tensor:
         """Encode source ids. [B, S], [B, 1, 1, S] -> [B, S, D]."""
-        x = self.embed(src, positions)
+        x = self.embed(src, packing)
         for _, layer in self.active_layers():
-            x = layer(x, mask, positions)
+            x = layer(x, mask, packing)
         return self.norm(x)
 
 

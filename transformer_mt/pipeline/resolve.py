@@ -179,6 +179,8 @@ def warn_early_end(config: Config, stream: BatchStream) -> None:
 def _trial(config: Config, machine: Machine, model: Transformer) -> tuple[memory.TryBatch, torch.device, int]:
     """Return the function that tries a batch, the device, and the bytes that a step needs beyond the trial."""
     copies = config.optimizer.state_copies + 1  # + 1: the sum of gradients; the trial itself holds one gradient
+    if machine.device.type == "cpu":  # weights and state that a thread writes to a checkpoint
+        copies += config.optimizer.state_copies + 1
     step_bytes = copies * sum(parameter.nbytes for parameter in model.parameters())
     loss, is_packed = make_loss(config.loss), can_pack(config.model, config.loss.consistency, machine.device)
 

@@ -40,7 +40,7 @@ from transformer_mt.training.loss import make_loss
 from transformer_mt.training.memory import MemoryPrediction
 from transformer_mt.training.metrics_logger import MetricsLogger
 from transformer_mt.training.optimizers import make_optimizers
-from transformer_mt.training.packing import MAX_PASS_TOKENS, PackedBatch, can_pack, pack_passes
+from transformer_mt.training.packing import MAX_PASS_POSITIONS, PackedBatch, can_pack, pack_passes
 from transformer_mt.training.schedule import make_schedule
 from transformer_mt.training.train_step import TrainStep
 from transformer_mt.training.trainer import Trainer
@@ -245,8 +245,8 @@ def prepare_batches(setup: Setup, batches: list[Batch]) -> list[Batch]:
     """Pack the micro-batches of a step, if possible, and put them into page-locked memory for a GPU."""
     config, model = setup.config, setup.model
     if can_pack(config.model, config.loss.consistency, setup.machine.device):
-        n_tokens = min(MAX_PASS_TOKENS, setup.memory.max_tokens)
-        batches = pack_passes(batches, model.src_pad, model.tgt_pad, n_tokens)
+        n_positions = min(MAX_PASS_POSITIONS, setup.memory.max_positions)
+        batches = pack_passes(batches, model.src_pad, model.tgt_pad, n_positions)
     return [batch.pin_memory() for batch in batches] if setup.machine.device.type == "cuda" else batches
 
 

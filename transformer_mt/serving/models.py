@@ -96,7 +96,7 @@ class ServedModel:
                 loaded = self.loaded if source == self._source else _load(self.path, self.options)
                 if [*loaded.translators] != [*self.loaded.translators]:
                     raise UserError(f"{self.path} has other language pairs now; restart the server")
-            except (UserError, OSError) as error:
+            except (UserError, OSError, RuntimeError) as error:  # RuntimeError: no memory for both models
                 if str(error) != self._problem:
                     log(f"tmt: not reloaded: {error}")
                 self._problem = str(error)

@@ -8,6 +8,8 @@ from typing import Any, TypeVar, cast
 
 from torch import Tensor
 
+from transformer_mt.system.logging import log
+
 T = TypeVar("T")
 
 
@@ -26,6 +28,8 @@ class CheckpointWriter:
 
     def __exit__(self, *_: object) -> None:
         self._pool.shutdown()
+        if self._pending is not None and (error := self._pending.exception()):  # another error ended the training
+            log(f"tmt: the last checkpoint was not written: {error}")
 
     def submit(self, write: Callable[[], None]) -> None:
         """Start a write. Wait for the previous one first, and raise its error."""

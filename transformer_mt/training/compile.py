@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from transformer_mt.errors import UserError
+from transformer_mt.system.logging import log_rank0
 
 if TYPE_CHECKING:
     import torch
@@ -24,31 +23,41 @@ MIN_STEPS = 1000
 def resolve_compile(mode: CompileMode, device: torch.device, n_steps: int | None) -> bool:
     """Return whether to compile the layers for a training of `n_steps`; None: its length is unknown.
 
-    Raises `UserError` for `layers` on a machine without the compilers.
+    Raises `UserError` for `layers` where PyTorch cannot compile; with `auto`, the reason is logged.
     """
-    missing = find_missing_compiler(device)
-    if mode == "layers" and missing:
-        raise UserError(f"compile: layers: {missing} is not installed; install it, or set compile: auto")
-    is_worthwhile = device.type == "cuda" and (n_steps is None or n_steps >= MIN_STEPS) and not missing
-    return mode == "layers" or (mode == "auto" and is_worthwhile)
+    is_worthwhile = device.type == "cuda" and (n_steps is None or n_steps >= MIN_STEPS)
+    if mode == "off" or (mode == "auto" and not is_worthwhile):
+        return False
+    problem = find_compiler_problem(device)
+    if problem and mode == "layers":
+        raise UserError(f"compile: layers: PyTorch cannot compile here ({problem}); set compile: auto or off")
+    if problem:
+        log_rank0(f"compile: auto: the layers are not compiled, because PyTorch cannot compile here ({problem})")
+    return not problem
 
 
-def find_missing_compiler(device: torch.device) -> str | None:
-    """Return the name of a missing program that PyTorch needs to compile for a device, or None."""
-    if device.type == "cuda" and find_spec("triton") is None:
-        return "triton"
-    return None if any(map(shutil.which, ("cc", "gcc", "c++", "g++"))) else "a C++ compiler (g++)"
+def find_compiler_problem(device: torch.device) -> str | None:
+    """Compile a small function, and return the first line of the error, such as that of a missing compiler, or None."""
+    import torch
+
+    try:
+        torch.compile(torch.sin)(torch.ones(8, device=device))
+    except Exception as error:  # of any part of the tool chain
+        return str(error).strip().partition("\n")[0] or type(error).__name__
+    return None
 
 
-def compile_layers(model: Transformer, backend: str | Callable[..., Any] = "inductor") -> None:
+def compile_layers(
+    model: Transformer, backend: str | Callable[..., Any] = "inductor", *, fullgraph: bool = False
+) -> None:
     """Compile each layer of encoder and decoder for batches of any size. Equal layers share the compiled code.
 
     Compilation happens when a layer first runs. Weights, their names and checkpoints stay as they are, and a copy of
-    the model is not compiled.
+    the model is not compiled. What cannot be compiled runs as plain PyTorch; with `fullgraph` it is an error.
     """
     for stack in (model.encoder, model.decoder):
         for layer in stack.layers:
-            layer.compile(dynamic=True, fullgraph=True, backend=backend)
+            layer.compile(dynamic=True, fullgraph=fullgraph, backend=backend)
 
 
 def uncompiled() -> AbstractContextManager[None]:

@@ -68,9 +68,10 @@ def label_smoothed_cross_entropy(
     that are not padding, to avoid a synchronisation. Logits exist only in chunks, see `sum_over_chunks`. If `label_nll`
     is given, the negative log-likelihood of each label is appended to it, chunk by chunk.
     """
-    indices = non_pad_indices(labels, pad_id, n_labels)
-    states = states.flatten(0, 1).index_select(0, indices)  # [N, D]
-    labels = labels.flatten().index_select(0, indices)  # [N]
+    states, labels = states.flatten(0, 1), labels.flatten()  # [B * T, D], [B * T]
+    if len(labels) > n_labels:  # a packed batch has no padding
+        indices = non_pad_indices(labels, pad_id, n_labels)
+        states, labels = states.index_select(0, indices), labels.index_select(0, indices)  # [N, D], [N]
     chunk_loss = partial(chunk_loss_and_grad, pad_id=pad_id, smoothing=smoothing, label_nll=label_nll)
     loss, nll = sum_over_chunks(states, weight, labels, chunk_loss).unbind()
     logit_sum = sum_of_logits(states, weight, pad_id)

@@ -43,10 +43,12 @@ class MemoryPrediction:
     device: str
 
     @property
-    def max_tokens(self) -> int:
-        """Return a number of target tokens that fits, if memory grows in proportion to tokens."""
-        pairs, _, tgt_length = self.largest_batch
-        return int(MEMORY_SHARE * self.available / self.n_bytes * pairs * tgt_length) if self.n_bytes else 0
+    def max_positions(self) -> int:
+        """Return a number of padded source and target positions that fits, if memory grows in proportion to them."""
+        pairs, src_length, tgt_length = self.largest_batch
+        return (
+            int(MEMORY_SHARE * self.available / self.n_bytes * pairs * (src_length + tgt_length)) if self.n_bytes else 0
+        )
 
     @property
     def fits(self) -> bool:

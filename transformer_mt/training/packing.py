@@ -19,8 +19,8 @@ from transformer_mt.data.batches import Batch
 from transformer_mt.model.config import ModelConfig
 from transformer_mt.model.packing import Packing, PackingPair
 
-MAX_PASS_TOKENS = 1 << 16
-"""Maximum target tokens of a pass over several batches. A GPU is not faster with more."""
+MAX_PASS_POSITIONS = 1 << 17
+"""Maximum source and target positions of a pass over several batches. A GPU is not faster with more."""
 
 
 def can_pack(model: ModelConfig, consistency: str, device: torch.device) -> bool:
@@ -36,12 +36,12 @@ class PackedBatch(Batch):
     """A batch whose sentences form one row: all tensors are [1, tokens]."""
 
     packings: PackingPair = field(kw_only=True)
-    n_unpacked: int = field(kw_only=True)  # source and target positions of the padded batches
+    n_padded_before: int = field(kw_only=True)  # source and target positions of the padded batches
 
     @property
     def n_padded(self) -> int:
         """Return the number of positions before packing."""
-        return self.n_unpacked
+        return self.n_padded_before
 
     def map_tensors(self, function: Callable[[Tensor], Tensor]) -> Batch:
         """Apply a function to all tensors."""
@@ -54,9 +54,11 @@ class PackedBatch(Batch):
         )
 
     def halve(self) -> list[Batch]:
-        """Split a batch of at least two pairs into two batches."""
-        middle, end = (len(self.rows) + 1) // 2, len(self.rows)
-        return [self._take_pairs(0, middle), self._take_pairs(middle, end)]
+        """Split a batch of at least two pairs into two batches with about the same number of target tokens."""
+        n_pairs = len(self.rows)
+        middle = int(torch.searchsorted(self.packings.tgt.offsets, self.n_tgt // 2))
+        middle = min(max(1, middle), n_pairs - 1)
+        return [self._take_pairs(0, middle), self._take_pairs(middle, n_pairs)]
 
     def _take_pairs(self, first: int, end: int) -> Batch:
         offsets = [cast("list[int]", packing.offsets.tolist())[first : end + 1] for packing in self.packings]
@@ -72,7 +74,7 @@ class PackedBatch(Batch):
             n_tgt=n_tgt,
             rows=self.rows[first:end],
             packings=PackingPair(*map(Packing.from_lengths, lengths)),
-            n_unpacked=n_src + n_tgt,
+            n_padded_before=n_src + n_tgt,
         )
 
 
@@ -98,7 +100,7 @@ def pack(batches: Sequence[Batch], src_pad: int, tgt_pad: int) -> PackedBatch:
         epoch=batches[0].epoch,
         source_index=batches[0].source_index,
         packings=PackingPair(_packing(is_src), _packing(is_tgt)),
-        n_unpacked=sum(batch.n_padded for batch in batches),
+        n_padded_before=sum(batch.n_padded for batch in batches),
     )
 
 
@@ -107,15 +109,15 @@ def _packing(masks: Iterable[Tensor]) -> Packing:
     return Packing.from_lengths(cast("list[int]", torch.cat([mask.sum(1) for mask in masks]).tolist()))
 
 
-def pack_passes(batches: Sequence[Batch], src_pad: int, tgt_pad: int, max_tokens: int) -> list[Batch]:
-    """Pack the micro-batches of a step into as few batches as possible, each of at most `max_tokens` target tokens.
+def pack_passes(batches: Sequence[Batch], src_pad: int, tgt_pad: int, max_positions: int) -> list[Batch]:
+    """Pack consecutive micro-batches of a step, as long as their padded positions do not exceed `max_positions`.
 
     The pairs of a packed batch come from one source of a mixture and one epoch. A micro-batch is not split.
     """
     groups: dict[tuple[int, int | None], list[list[Batch]]] = {}
     for batch in batches:
         passes = groups.setdefault((batch.source_index, batch.epoch), [[]])
-        if passes[-1] and sum(other.n_tgt for other in passes[-1]) + batch.n_tgt > max_tokens:
+        if passes[-1] and sum(other.n_padded for other in passes[-1]) + batch.n_padded > max_positions:
             passes.append([])
         passes[-1].append(batch)
     return [pack(group, src_pad, tgt_pad) for passes in groups.values() for group in passes]

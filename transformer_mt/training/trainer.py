@@ -276,7 +276,7 @@ class Trainer:
         self.writer.submit(write)
 
     def can_prune(self) -> bool:
-        """Return whether no rollback may need the checkpoints that `keep` does not list."""
+        """Return whether every recent step was good, so that no rollback needs older checkpoints."""
         return not (self.progress.skipped_in_a_row or self.progress.diverged_at)
 
     def state(self, raw_weights: dict[str, Tensor] | None) -> State:
