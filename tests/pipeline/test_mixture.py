@@ -72,7 +72,7 @@ def test_one_model_translates_into_the_language_of_the_tag(folder: Path, tmt: Tm
     done = tmt("translate", "runs/mt", stdin=b"blue\n")
     assert_user_error(done, "the model needs a tag", "--tag", "2de, 2fr")
     done = tmt("translate", "runs/mt", "--tag", "2cs", stdin=b"blue\n")
-    assert_user_error(done, "unknown tag 2cs: choose from 2de, 2fr")
+    assert_user_error(done, "unknown tag 2cs; the model knows: 2de, 2fr")
     done = tmt("evaluate", "runs/mt", "--tag", "2fr", "--src", "t.en", "--ref", "t.fr", "--json")
     assert json.loads(done.stdout)["test_sets"]["t.en"]["metrics"]["chrf"]["value"] > 90
     found = json.loads(tmt("evaluate", "runs/mt", "--json").stdout)["test_sets"]
