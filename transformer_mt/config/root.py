@@ -65,7 +65,7 @@ class Config(Section):
     compile: Annotated[CompileMode, MAY_CHANGE] = "auto"
     """compile each layer in the first steps: layers; off; auto: on CUDA, for 1,000 steps or more"""
     threads: Annotated[CountOrAuto, MAY_CHANGE] = "auto"
-    """number of CPU threads of PyTorch; auto: one per core"""
+    """number of CPU threads of PyTorch; auto: one per core that no other program uses when the run is created"""
     export: Annotated[Literal["ctranslate2"] | None, MAY_CHANGE] = None
     """planned export format; ctranslate2: reject settings that it does not support before training; null: no check"""
     data: DataConfig

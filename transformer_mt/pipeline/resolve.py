@@ -18,7 +18,7 @@ from transformer_mt.model.transformer import Transformer
 from transformer_mt.pipeline.data import TrainingData, make_stream
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system import launcher
-from transformer_mt.system.device import Machine, resolve_machine
+from transformer_mt.system.device import Machine, leave_busy_cores, resolve_machine
 from transformer_mt.system.logging import log_rank0
 from transformer_mt.training import memory
 from transformer_mt.training.loss import make_loss
@@ -75,6 +75,13 @@ def resolve_stages(run: RunFolder, requested: Config) -> DataConfig:
 
 def _resolve_machine_settings(config: Config) -> Config:
     machine = resolve_machine(config.device, config.precision, config.threads)
+    if config.threads == "auto":
+        n_threads, machine = machine.threads, leave_busy_cores(machine)
+        if machine.threads < n_threads:
+            log_rank0(
+                f"threads: auto takes {machine.threads} instead of {n_threads}: other programs use cores, and the "
+                "threads of a training wait for the slowest one"
+            )
     return config.model_copy(
         update={
             "device": machine.device.type if config.device == "auto" else config.device,

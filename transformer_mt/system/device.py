@@ -11,7 +11,7 @@ import re
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar, get_args
 
@@ -121,10 +121,18 @@ def busy_cores_warning(machine: Machine) -> str | None:
     if machine.device.type != "cpu" or machine.threads == 1 or launcher.local_world_size() > 1:
         return None
     busy = count_busy_processes()
-    if busy < 1 or machine.threads + busy <= available_cores():
+    if busy < 1 or machine.threads + busy <= (os.cpu_count() or 1):
         return None
     programs = "another program uses a core" if busy == 1 else f"other programs use {busy} cores"
     return f"warning: {programs}; {machine.threads} threads then wait for each other; threads=1 may be much faster"
+
+
+def leave_busy_cores(machine: Machine) -> Machine:
+    """Return the machine with fewer threads, at least one, if other programs use cores that the threads need."""
+    if machine.device.type != "cpu" or machine.threads == 1 or launcher.local_world_size() > 1:
+        return machine
+    free = max(1, (os.cpu_count() or 1) - count_busy_processes())
+    return replace(machine, threads=min(machine.threads, free))
 
 
 def count_busy_processes() -> int:
