@@ -33,19 +33,21 @@ async def read_request(request: Request, schema: type[RequestT], max_bytes: int)
             return schema.model_validate_json(body)
         return schema.model_validate(_form_fields(body, content_type, kind))
     except ValidationError as error:
-        raise ApiError(400, describe_problem(error)) from None
+        raise ApiError(400, describe_problem(error, schema)) from None
     except ValueError as error:
         reason = "is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else "is damaged"
         raise ApiError(400, f"the form {reason}") from None
 
 
-def describe_problem(error: ValidationError) -> str:
-    """Return the first problem of a request, without its content."""
+def describe_problem(error: ValidationError, schema: type[ApiModel]) -> str:
+    """Return the first problem of a request of the type `schema`, without its content."""
     problems = error.errors(include_input=False, include_url=False)
     problem = next((each for each in problems if each["type"] == "too_long"), problems[0])  # q may also be one text
     name = str(problem["loc"][0]) if problem["loc"] else "request"
     if problem["type"] == "json_invalid":
         return "the request is not valid JSON in UTF-8"
+    if problem["type"] == "missing" and name in schema.model_fields:
+        return f"{name} is missing: {schema.model_fields[name].description}"
     return f"{name}: {problem['msg']}"
 
 

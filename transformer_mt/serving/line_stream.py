@@ -114,7 +114,7 @@ class LineStream(Response):
         except UnicodeDecodeError:
             raise ApiError(400, "a line is not UTF-8 text") from None
         except ValidationError as error:
-            return ApiError(400, describe_problem(error))
+            return ApiError(400, describe_problem(error, StreamLine))
         except ApiError as error:
             if self._format is StreamFormat.TEXT:
                 raise
