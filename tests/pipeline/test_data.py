@@ -57,6 +57,20 @@ def test_validation_pairs_are_truncated_to_what_the_model_and_the_search_read(
     assert found.limit_counts.truncated == sum(n > longest for n in LENGTHS)
 
 
+@pytest.mark.parametrize(("size", "logged"), [(8, "8 random training pairs are"), (9, "8 random training pairs (at")])
+def test_the_limit_of_the_validation_size_is_logged(
+    size: int, logged: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for lang in ("en", "de"):
+        (tmp_path / f"t.{lang}").write_text("".join(f"{i}\n" for i in range(80)), encoding="utf-8")
+    source = {"src": str(tmp_path / "t.en"), "tgt": str(tmp_path / "t.de")}
+    data = {"src_lang": "en", "tgt_lang": "de", "train": source, "validation_size": size, "cache_dir": str(tmp_path)}
+    run = RunFolder(tmp_path / "run")
+    run.path.mkdir()
+    prepare_data(run, Config.model_validate({"data": data, "tokenizer": {"vocab_size": 300}}))
+    assert logged in capsys.readouterr().err
+
+
 def test_held_out_validation_pairs_are_not_trained_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Trap 34: neither the weights nor the vocabulary see them."""
     lines = [f"{i} {i % 7}" for i in range(80)]

@@ -62,7 +62,10 @@ def prepare_data(run: RunFolder, config: Config, workers: int = 1) -> TrainingDa
         remove_stale_folders(Path(config.data.cache_dir))
     train, validation = load_split(config, "train", workers), load_split(config, "validation")
     if config.data.validation is None:
-        log_rank0(f"data: data.validation is not set: {len(validation):,} random training pairs are held out for it")
+        limit = " (at most a tenth)" if len(validation) < config.data.validation_size else ""
+        log_rank0(
+            f"data: data.validation is not set: {len(validation):,} random training pairs{limit} are held out for it"
+        )
     test = {name: load_split(config, name) for name in config.data.test}
     tokenizers = TokenizerPair.load(run.tokenizer) if run.exists() else make_tokenizers(config, train)
     data = TrainingData(
