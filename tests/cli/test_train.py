@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 import torch
-from helpers import Tmt, assert_user_error, read_curves, read_folder, read_metrics
+from helpers import Tmt, assert_succeeded, assert_user_error, read_curves, read_folder, read_metrics
 from safetensors.torch import load_file
 
 from transformer_mt.config import root as configuration
@@ -177,10 +178,22 @@ def test_resume_refuses_and_lists_changed_settings(run_copy: Path, tmt: Tmt) -> 
         "tmt: runs/tiny: this run was created with other settings:",
         "  seed: 1 -> 7",
         "  model.d_ff: 32 -> 64",
-        "choose another name (name=...), or start over with --restart (the old run is moved aside)",
+        "repeat the settings of the run: seed=1 model.d_ff=32",
+        "or choose another name (name=...), or start over with --restart (the old run is moved aside)",
         "",
     ]
     assert read_folder(run_copy) == before
+
+
+def test_the_suggested_settings_resume_the_run(run_copy: Path, tmt: Tmt) -> None:
+    changed = ("seed=7", "tokenizer.vocab_size=350", "schedule.warmup_steps=99")
+    refused = tmt(*TRAIN, *changed).stderr
+    (suggested,) = re.findall("^repeat the settings of the run: (.*)$", refused, re.MULTILINE)
+    assert_succeeded(tmt(*TRAIN, *changed, *shlex.split(suggested)))
+
+
+def test_long_settings_are_not_suggested(run_copy: Path, tmt: Tmt) -> None:
+    assert "repeat the settings" not in tmt(*TRAIN, "data.filters=[duplicate]", "seed=7").stderr
 
 
 def test_resume_refuses_changed_text(run_copy: Path, tmt: Tmt) -> None:

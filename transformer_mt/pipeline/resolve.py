@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from functools import partial
 from shlex import quote
+from typing import Any
 
 import torch
 
 from transformer_mt.config import root as configuration
+from transformer_mt.config.rendering import render_scalar
 from transformer_mt.config.root import Config
 from transformer_mt.data.batches import Batch, BatchStream
 from transformer_mt.data.config import DataConfig
@@ -26,6 +29,9 @@ from transformer_mt.training.memory import MemoryPrediction
 from transformer_mt.training.packing import can_pack, pack
 from transformer_mt.training.schedule import KINDS_WITH_END, make_schedule
 from transformer_mt.training.train_step import loss_and_gradients
+
+MAX_OVERRIDES = 6
+"""Settings that an error message suggests to repeat."""
 
 
 def resolve_config(run: RunFolder, requested: Config) -> Config:
@@ -109,12 +115,21 @@ def check_unchanged(run: RunFolder, old: Config, new: Config) -> None:
         changes = "\n".join(f"  {key}: {_json(before.get(key))} -> {_json(after.get(key))}" for key in fixed)
         raise UserError(
             f"{run.path}: this run was created with other settings:\n{changes}\n"
+            f"{_suggest_overrides(before, fixed)}"
             "choose another name (name=...), or start over with --restart (the old run is moved aside)"
         )
     for key in free:
         log_rank0(f"{key}: {_json(before.get(key))} -> {_json(after.get(key))}")
     if {"device", "threads"} & set(free):
         log_rank0("device or threads changed: results may differ in the last bits from those of an uninterrupted run")
+
+
+def _suggest_overrides(settings: Mapping[str, Any], keys: Sequence[str]) -> str:
+    """Return the advice to repeat some settings of a run, or "" if they are too many, missing or lists."""
+    if len(keys) > MAX_OVERRIDES or any(isinstance(settings.get(key, ()), list | tuple | dict) for key in keys):
+        return ""
+    overrides = " ".join(quote(f"{key}={render_scalar(settings[key])}") for key in keys)
+    return f"repeat the settings of the run: {overrides}\nor "
 
 
 def check_data_settings(run: RunFolder, requested: Config) -> None:
