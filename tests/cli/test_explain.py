@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from helpers import Tmt, assert_succeeded, assert_user_error, parse_page
 
 from transformer_mt import Translator
+from transformer_mt.cli.explanation_text import format_explanation
+from transformer_mt.decoding.explanation import explain
 from transformer_mt.system import progress_report
 
 SENTENCE = "one two three"
@@ -29,6 +32,23 @@ def test_text_has_all_sections_in_80_columns(tiny_run: Path, tmt: Tmt) -> None:
             break
     else:
         pytest.fail("the last sentence says which kind of error it is")
+
+
+def test_the_search_is_last_and_its_candidates_look_different(tiny_run: Path, tmt: Tmt) -> None:
+    printed = assert_succeeded(tmt("explain", tiny_run, SENTENCE, "--reference", "eins zwei drei", "--max-length", "5"))
+    assert printed.index("\nreference ") < printed.index("\nsearch: ")
+    found = json.loads(assert_succeeded(tmt("explain", tiny_run, SENTENCE, "--json", "--max-length", "5")))
+    assert printed.count("\n  * ") == len(found["predictions"])
+    for position in printed.partition("\nsearch: ")[2].split("  position ")[1:]:
+        candidates = [line.split(maxsplit=2)[-1] for line in position.replace("*", " ").strip().split("\n")[1:]]
+        assert len({*candidates}) == len(candidates)
+
+
+def test_a_score_of_the_search_that_differs_is_printed(tiny_run: Path) -> None:
+    found = explain(Translator.load(tiny_run), SENTENCE)
+    rounded = replace(found, score=found.search_score - 0.03)
+    header = "\n".join(format_explanation(rounded)).partition("\ntarget pieces:")[0]
+    assert f"in the search {found.search_score:.4f}" in " ".join(header.split())
 
 
 def test_json_has_the_translation_and_the_settings(tiny_run: Path, tmt: Tmt) -> None:

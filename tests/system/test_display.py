@@ -7,7 +7,7 @@ import unicodedata
 
 import pytest
 
-from transformer_mt.system.display import LAYOUT, MAX_LISTED, cut_list, make_visible
+from transformer_mt.system.display import LAYOUT, MAX_LISTED, cut_list, format_probability, make_visible
 from transformer_mt.system.logging import log
 
 CONTROLS = [chr(code) for code in (*range(0x20), *range(0x7F, 0xA0))]
@@ -19,6 +19,12 @@ def test_a_character_that_a_terminal_obeys_is_escaped(character: str) -> None:
     shown = make_visible(f"a{character}b")
     assert shown.startswith("a\\") and shown.isprintable()
     assert shown[1:-1].encode().decode("unicode_escape") == character
+
+
+@pytest.mark.parametrize("probability", [1.0, 0.5, 0.001, 6e-4, 4.99e-4, 3e-5, 1e-30])
+def test_a_small_probability_is_not_shown_as_zero(probability: float) -> None:
+    assert float(format_probability(probability)) == pytest.approx(probability, rel=0.7)
+    assert format_probability(0.0) == "0.000"
 
 
 def test_text_of_all_scripts_is_unchanged() -> None:

@@ -9,11 +9,12 @@ from transformer_mt.cli.table import align
 from transformer_mt.decoding.explanation import Explanation
 from transformer_mt.decoding.reference_explanation import ReferenceExplanation
 from transformer_mt.decoding.token_predictions import TokenPrediction
-from transformer_mt.system.display import label_piece, make_visible
+from transformer_mt.system.display import format_probability, label_piece, make_visible
 
 WIDTH = 80
 N_ATTENDED = 3  # source pieces with the highest weights
 LONGEST_BAR = 20
+N_CANDIDATES = 3  # of each position of the search, besides finished ones and those that lead to the translation
 MAX_PIECE, MAX_WORD = 12, 24  # characters of a piece or word in a table
 
 
@@ -23,15 +24,17 @@ def format_explanation(explanation: Explanation) -> Iterator[str]:
     yield from _wrap_labelled("pieces", " ".join(map(label_piece, explanation.src_pieces)))
     yield from _wrap_labelled("translation", explanation.translation)
     ending = "" if explanation.finished else "; cut at the maximum length"
-    yield from _wrap_labelled("", _describe_scores(explanation.score, explanation.ranking_score) + ending)
+    scores = _describe_scores(explanation.score, explanation.ranking_score)
+    if f"{explanation.search_score:.4f}" != f"{explanation.score:.4f}":
+        scores += f"; in the search {explanation.search_score:.4f}"
+    yield from _wrap_labelled("", scores + ending)
     yield from ("", "target pieces: probability, entropy in bits, rank, and the most likely pieces")
     yield from _format_predictions(explanation.predictions)
     yield from _format_words(explanation)
     yield from _format_attention(explanation)
-    yield from ("", "search: candidates of each position with their log-probability")
-    yield from _format_search(explanation)
     if explanation.reference is not None:
         yield from _format_reference(explanation.reference)
+    yield from _format_search(explanation)
 
 
 def _wrap_labelled(label: str, text: str) -> list[str]:
@@ -49,7 +52,7 @@ def _format_predictions(predictions: Sequence[TokenPrediction]) -> Iterator[str]
         (
             str(number),
             _cut(label_piece(prediction.piece), MAX_WORD),
-            f"{prediction.probability:.3f}",
+            format_probability(prediction.probability),
             f"{prediction.entropy:.2f}",
             str(prediction.rank),
         )
@@ -57,7 +60,9 @@ def _format_predictions(predictions: Sequence[TokenPrediction]) -> Iterator[str]
     ]
     for line, prediction in zip(_format_table(rows, [False, True, False, False, False]), predictions, strict=True):
         yield line
-        pieces = "  ".join(f"{label_piece(other.piece)} {other.probability:.3f}" for other in prediction.alternatives)
+        pieces = "  ".join(
+            f"{label_piece(other.piece)} {format_probability(other.probability)}" for other in prediction.alternatives
+        )
         yield from textwrap.wrap(pieces, WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)
 
 
@@ -67,7 +72,7 @@ def _format_words(explanation: Explanation) -> Iterator[str]:
         (
             _cut(make_visible(word.word), MAX_WORD),
             _cut(make_visible(" ".join(word.source_words)), MAX_WORD),
-            f"{word.probability:.3f}",
+            format_probability(word.probability),
             f"{word.entropy:.2f}",
         )
         for word in explanation.words
@@ -107,14 +112,18 @@ def _format_attention(explanation: Explanation) -> Iterator[str]:
 
 
 def _format_search(explanation: Explanation) -> Iterator[str]:
-    for position, branches in enumerate(explanation.search, start=1):
-        yield f"  position {position}"
-        for branch in branches:
-            start = f"    {branch.status:<8} {branch.score:9.4f}  "
-            text = make_visible(branch.text)
-            visible = branch.piece.strip()
-            if not visible or not branch.text.endswith(visible):  # a space, or a control symbol
-                text += f" {label_piece(branch.piece)}"
+    yield from ("", "search: log-probability and pieces of the best candidates of each position")
+    yield "(* leads to the translation). The search computes step by step, so rounding or"
+    yield "penalties may change its numbers."
+    path = {*explanation.search_path}
+    for position, branches in enumerate(explanation.search):
+        yield f"  position {position + 1}"
+        for rank, branch in enumerate(branches):
+            is_on_path = (position, rank) in path
+            if rank >= N_CANDIDATES and branch.status not in ("finished", "cut") and not is_on_path:
+                continue
+            start = f"  {'*' if is_on_path else ' '} {branch.status:<8} {branch.score:9.4f}  "
+            text = " ".join(map(label_piece, explanation.list_search_pieces(position, rank)))
             yield start + (text if len(start + text) <= WIDTH else f"…{text[len(start) + 1 - WIDTH :]}")
 
 

@@ -1,7 +1,7 @@
 """Explanation of one translation: probabilities, alternatives, alignment, attention, search and left-out words.
 
-All probabilities are those of the model with teacher forcing. The scores of the search differ from them only with
-`repetition_penalty`. Entropies are in bits.
+All probabilities are those of the model with teacher forcing. The scores of the search differ from them with
+`repetition_penalty`, and by rounding in bf16, because the search decodes step by step. Entropies are in bits.
 
 `L` layers, `H` heads, `S` source length, `T` target length.
 """
@@ -17,6 +17,7 @@ from typing import NamedTuple, cast
 import numpy as np
 from torch import Tensor
 
+from transformer_mt.data.tokenizers.components import BYTE_TOKENS
 from transformer_mt.decoding.alignment import target_word_indices
 from transformer_mt.decoding.attention_maps import decode_continuations, record_attention
 from transformer_mt.decoding.beam_search import Hypothesis
@@ -56,7 +57,7 @@ class SearchBranch:
     """A candidate of one position of the search, as text."""
 
     parent: int | None  # index of the candidate of the previous position that it extends
-    piece: str
+    piece: str  # the vocabulary entry, unless it does not show the text
     text: str  # of the whole hypothesis
     log_prob: float  # of the piece
     score: float
@@ -106,6 +107,34 @@ class Explanation:
             for layer, of_layer in enumerate(np.array(self.cross_attention), start=1)
             for head, weights in enumerate(of_layer, start=1)
         ]
+
+    @property
+    def search_path(self) -> list[tuple[int, int]]:
+        """Position and rank of the candidates that lead to the translation, the last first."""
+        ends = [
+            (branch.status == "cut", -branch.ranking_score, position, rank)
+            for position, branches in enumerate(self.search)
+            for rank, branch in enumerate(branches)
+            if branch.status in ("finished", "cut")
+        ]
+        _, _, position, rank = min(ends)
+        path = [(position, rank)]
+        while (parent := self.search[position][rank].parent) is not None:
+            position, rank = position - 1, parent
+            path.append((position, rank))
+        return path
+
+    def list_search_pieces(self, position: int, rank: int) -> list[str]:
+        """Return the pieces of a candidate of the search."""
+        branch = self.search[position][rank]
+        pieces = [] if branch.parent is None else self.list_search_pieces(position - 1, branch.parent)
+        return [*pieces, branch.piece]
+
+    @property
+    def search_score(self) -> float:
+        """Log-probability of the translation in the search, with its rounding and penalties."""
+        position, rank = self.search_path[0]
+        return self.search[position][rank].score
 
     @property
     def largest_change(self) -> float:
@@ -198,6 +227,9 @@ def _as_text(translator: Translator, branch: Branch) -> SearchBranch:
     prefix = branch.ids if branch.token == tokenizer.eos_id else branch.ids[:-1]
     (piece,) = decode_continuations(tokenizer, prefix, [branch.token])
     (text,) = tokenizer.decode([branch.ids])
+    (entry,) = tokenizer.tokens([branch.token])
+    if entry in BYTE_TOKENS or entry.strip() == piece.strip():  # decoding strips the space of the first token
+        piece = entry
     return SearchBranch(branch.parent, piece, text, branch.log_prob, branch.score, branch.ranking_score, branch.status)
 
 

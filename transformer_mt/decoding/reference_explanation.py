@@ -10,7 +10,7 @@ from transformer_mt.decoding.beam_tree import Branch
 from transformer_mt.decoding.token_predictions import TokenPrediction, compute_ranking_score, predict_tokens
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
-from transformer_mt.system.display import label_piece
+from transformer_mt.system.display import format_probability, label_piece
 
 
 @dataclass(frozen=True)
@@ -107,4 +107,4 @@ def _describe(
 
 
 def _describe_token(prediction: TokenPrediction) -> str:
-    return f"{label_piece(prediction.piece)} ({prediction.probability:.3f})"
+    return f"{label_piece(prediction.piece)} ({format_probability(prediction.probability)})"

@@ -8,7 +8,7 @@ from typing import Any
 from transformer_mt.decoding.explanation import Explanation, SearchBranch
 from transformer_mt.decoding.token_predictions import TokenPrediction
 from transformer_mt.pages.rendering import render_page
-from transformer_mt.system.display import label_piece, make_visible
+from transformer_mt.system.display import format_probability, label_piece, make_visible
 
 MAX_TITLE = 60  # characters of the source
 
@@ -24,6 +24,7 @@ def render_html(explanation: Explanation, origin: str) -> str:
         title=source if len(source) <= MAX_TITLE else f"{source[:MAX_TITLE]}…",
         origin=origin,
         explanation=explanation,
+        format_probability=format_probability,
         pieces=pieces,
         predictions=predictions,
         search=_make_search_grid(explanation.search),

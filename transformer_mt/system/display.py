@@ -35,6 +35,11 @@ def label_piece(text: str) -> str:
     return make_visible(text.replace(" ", "▁"))
 
 
+def format_probability(probability: float) -> str:
+    """Return three decimals, or such as 3e-05 for a probability that they would show as 0."""
+    return f"{probability:.3f}" if probability >= 0.0005 or not probability else f"{probability:.0e}"
+
+
 def cut_list(entries: Sequence[str]) -> list[str]:
     """Return the first entries of a list, and how many there are in total if there are more."""
     more = [f"... {len(entries):,} in total"] if len(entries) > MAX_LISTED else []

@@ -10,6 +10,8 @@
   };
   const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
 
+  const formatProbability = (value) => (value >= 0.0005 || !value ? value.toFixed(3) : value.toExponential(0));
+
   // --- one target piece: its alternatives, and its attention to the source
 
   let shown = 0;
@@ -36,15 +38,16 @@
     const prediction = data.predictions[position];
     const panel = find("choice");
     panel.replaceChildren();
-    make("div", `${prediction.piece}: probability ${prediction.probability.toFixed(3)}, rank ${prediction.rank}, ` +
+    const probability = formatProbability(prediction.probability);
+    make("div", `${prediction.piece}: probability ${probability}, rank ${prediction.rank}, ` +
       `entropy ${prediction.entropy.toFixed(2)} bits`, panel);
-    for (const [piece, probability] of prediction.alternatives) {
+    for (const [piece, value] of prediction.alternatives) {
       const line = make("p", "", panel);
       make("code", piece, line);
-      make("span", probability.toFixed(3), line);
+      make("span", formatProbability(value), line);
       const bar = make("div", "", line);
       bar.className = "bar loss";
-      bar.style.width = `${100 * probability}%`;
+      bar.style.width = `${100 * value}%`;
     }
   };
   const targets = data.predictions.map((prediction, position) => {
