@@ -92,6 +92,20 @@ def test_each_kind_of_file_is_read(arguments: tuple[str, ...], source: Source, c
     assert (data.train, data.src_lang, data.tgt_lang) == (source, "en", "de")
 
 
+def test_validation_and_test_set_are_named(corpus: Path, tmt: Tmt) -> None:
+    done = tmt("init", "a.en", "a.de", "--validation", "copy.en", "a.de", "--test", "a.en.gz", "a.de")
+    assert "40 pairs, scored at the end" in assert_succeeded(done)
+    data = configuration.load(corpus / "mine.yaml").data
+    assert data.validation == Source(src=("copy.en",), tgt=("a.de",))
+    assert data.test == {"test": Source(src=("a.en.gz",), tgt=("a.de",))}
+
+
+def test_a_test_set_of_unequal_files_is_refused(corpus: Path, tmt: Tmt) -> None:
+    done = tmt("init", "a.en", "a.de", "--test", "a.en", "short.de")
+    assert_user_error(done, "--test: a.en has 40 lines", "short.de has 39 lines")
+    assert not (corpus / "mine.yaml").exists()
+
+
 def test_given_languages_are_used(corpus: Path, tmt: Tmt) -> None:
     assert_succeeded(tmt("init", "a.en", "a.de", "--src-lang", "sco", "--tgt-lang", "gsw"))
     data = configuration.load(corpus / "mine.yaml").data

@@ -24,6 +24,8 @@ def run(args: argparse.Namespace) -> None:
         src_lang=args.src_lang,
         tgt_lang=args.tgt_lang,
         columns=args.columns,
+        validation=args.validation,
+        test=args.test,
     )
     print_text(*config.describe_corpus(), "")
     rows = [

@@ -74,10 +74,13 @@ def write_initial_config(
     src_lang: str | None = None,
     tgt_lang: str | None = None,
     columns: Sequence[str] | None = None,
+    validation: Sequence[Path] = (),
+    test: Sequence[Path] = (),
 ) -> InitialConfig:
     """Inspect a corpus and write a configuration that trains on it.
 
-    `files` are two text files, or one table with `columns` for source and target.
+    `files` are two text files, or one table with `columns` for source and target. `validation` and `test` are two text
+    files each, or empty.
 
     Raises:
         UserError: The files are not a parallel corpus, or the output cannot be written. Nothing is written then.
@@ -96,7 +99,9 @@ def write_initial_config(
         Setting("data", "tgt_lang", tgt, "detected" if tgt_lang is None else "given"),
         Setting("data", "train", _list_source_keys(source, (src, tgt)), "relative to the folder of the command"),
     ]
-    settings = [*languages, *choose_settings(statistics, tgt)]
+    held_out = _list_held_out_sets(validation, test)
+    chosen = [each for each in choose_settings(statistics, tgt) if not validation or each.key != "validation_size"]
+    settings = [*languages, *held_out, *chosen]
     given = ("--src-lang", src_lang, statistics.src), ("--tgt-lang", tgt_lang, statistics.tgt)
     warnings = [warning for one in given for warning in _doubt_language(*one)]
     config = InitialConfig(statistics, settings, src, tgt, find_size_preset(statistics.n_pairs).evidence, warnings)
@@ -169,6 +174,23 @@ def _make_source(files: Sequence[Path], columns: tuple[str, str] | None) -> Sour
     if files[0].samefile(files[1]):
         raise UserError(f"{files[0]} and {files[1]} are the same file; pass the sentences and their translations")
     return Source(src=(str(files[0]),), tgt=(str(files[1]),))
+
+
+def _list_held_out_sets(validation: Sequence[Path], test: Sequence[Path]) -> Iterator[Setting]:
+    """Return the settings that name the validation and the test set, after a look at their files."""
+    for key, files in (("validation", validation), ("test", test)):
+        if not files:
+            continue
+        source = _make_source(files, None)
+        try:
+            n_pairs = sum(1 for _ in read_source(source, ("src", "tgt")))
+        except UnequalLengthError as error:
+            raise UserError(f"--{key}: {error.problem}") from None
+        keys: dict[str, object] = {"src": str(files[0]), "tgt": str(files[1])}
+        if key == "validation":
+            yield Setting("data", key, keys, f"{n_pairs:,} pairs, scored during the training")
+        else:
+            yield Setting("data", key, {"test": keys}, f"{n_pairs:,} pairs, scored at the end; never trained on")
 
 
 def _check_file(path: Path) -> None:
