@@ -8,6 +8,10 @@ from pathlib import Path
 import pytest
 from helpers import Tmt, assert_succeeded, assert_user_error
 
+from transformer_mt.cli.check import show
+from transformer_mt.data.quality.findings import CorpusReport, Finding
+from transformer_mt.system.severity import Severity
+
 
 def replace_line(folder: Path, line: int, text: str) -> None:
     path = folder / "train.en"
@@ -22,6 +26,25 @@ def test_findings_are_printed_with_examples_and_remedies(run_copy: Path, tmt: Tm
     assert "sentence pairs: 50 in train, 8 in validation, 6 in unseen" in printed
     assert "\ncontent: html\n  train.en:7  source\n" in printed
     assert "regex: {drop: " in printed
+
+
+def test_a_fault_of_the_target_is_shown_in_its_file_and_cut_after_a_word(run_copy: Path, tmt: Tmt) -> None:
+    path = Path("train.de")
+    lines = path.read_text(encoding="utf-8").split("\n")
+    lines[6] = f"<b>{'lang ' * 40}"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    printed = tmt("check", "tiny.yaml").stdout
+    shown = printed.partition("\ncontent: html\n")[2].split("\n")
+    assert shown[0] == "  train.de:7  target"
+    assert shown[2].endswith(' lang…"')
+
+
+def test_unrelated_pairs_are_to_be_looked_at_first(capsys: pytest.CaptureFixture[str]) -> None:
+    finding = Finding("content", "unrelated", Severity.OK, "are not translations", 1, 2000, (), "unrelated")
+    show(CorpusReport("mine", {"train": 2000}, [finding], []))
+    assert "look first: 'data.filters=[unrelated]' --show-removed unrelated; free translations" in " ".join(
+        capsys.readouterr().out.split()
+    )
 
 
 def test_the_exit_status_is_the_highest_severity(run_copy: Path, tmt: Tmt) -> None:

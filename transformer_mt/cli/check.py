@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from transformer_mt.runs.folder import RunFolder
 
 MAX_TEXT = 100  # characters of a sentence that an example shows
+CAUTIONS = {
+    "unrelated": "look first: 'data.filters=[unrelated]' --show-removed unrelated; free translations are among them"
+}
+"""What to know before the filter of a finding is used, by the name of the finding."""
 
 
 def run(args: argparse.Namespace) -> None:
@@ -104,8 +108,8 @@ def show_high_loss_pairs(args: argparse.Namespace, config: Config, run: RunFolde
             f"{pair.excess:+.2f}",
             pair.location,
             pair.reason,
-            json.dumps(pair.src[:MAX_TEXT], ensure_ascii=False),
-            json.dumps(pair.tgt[:MAX_TEXT], ensure_ascii=False),
+            _quote(pair.src),
+            _quote(pair.tgt),
         )
         for pair in pairs
     ]
@@ -126,7 +130,7 @@ def show(report: CorpusReport) -> None:
             f"{finding.count:,}",
             f"{finding.share:.2%}",
             finding.message,
-            finding.remedy,
+            "; ".join(filter(None, (finding.remedy, CAUTIONS.get(finding.name)))),
         )
         for finding in report.findings
     ]
@@ -154,7 +158,14 @@ def _show_examples(finding: Finding) -> None:
     for example in finding.select_examples():
         print_text(f"  {example.location}  {example.reason}".rstrip())
         for text in (example.src, example.tgt):
-            print_text(f"    {json.dumps(text[:MAX_TEXT], ensure_ascii=False)}")
+            print_text(f"    {_quote(text)}")
+
+
+def _quote(text: str) -> str:
+    """Return a text in quotation marks, cut after a word if it is long."""
+    if len(text) > MAX_TEXT:
+        text = f"{text[:MAX_TEXT].rpartition(' ')[0] or text[:MAX_TEXT]}…"
+    return json.dumps(text, ensure_ascii=False)
 
 
 def _to_json(report: CorpusReport) -> dict[str, Any]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -71,12 +72,25 @@ def check_corpus(config: Config, tokenizers: TokenizerPair | None, workers: int 
         languages = source.languages(data.src_lang, data.tgt_lang)
         others = {name: corpora[name] for name in held_out}
         found, drawn = check_pairs(corpora[name], languages, others, misaligned[name], workers)
+        found = [replace(one, examples=locate_targets(source, one.examples)) for one in found]
         findings += found if len(train) == 1 else [replace(one, message=f"{one.message} (in {name})") for one in found]
         histograms += drawn if len(train) == 1 else [replace(one, title=f"{name}: {one.title}") for one in drawn]
     findings += check_tokenizers(config, load_sources(config, data.train), tokenizers)
     findings.sort(key=lambda finding: -finding.severity)
     sizes = {name: len(corpus) for name, corpus in corpora.items()}
     return CorpusReport(str(config.name), sizes, findings, histograms)
+
+
+def locate_targets(source: Source, examples: Sequence[PairExample]) -> list[PairExample]:
+    """Name the file of the target in the examples whose fault is in the target."""
+    targets = dict(zip(*source.text_files(), strict=True))
+    located: list[PairExample] = []
+    for example in examples:
+        file, _, line = example.location.rpartition(":")
+        if example.reason == "target" and file in targets:
+            example = example._replace(location=f"{targets[file]}:{line}")
+        located.append(example)
+    return located
 
 
 # --- alignment --------------------------------------------------------------------------------------------------------
@@ -174,5 +188,9 @@ def _check_tokenizer(sample: ParallelCorpus, column: Literal["src", "tgt"], toke
     once = [character for character, count in counts.items() if count == 1]
     if once:
         severity = Severity.WARNING if len(once) > MAX_RARE * len(counts) else Severity.OK
-        message = f"characters of the {side} occur once in {len(lines):,} sentences, such as {' '.join(once[:10])}"
+        quoted = " ".join(json.dumps(character, ensure_ascii=False) for character in once[:10])
+        message = (
+            f"of {len(counts):,} different characters of the {side} occur once in {len(lines):,} sentences, "
+            f"such as {quoted}"
+        )
         yield Finding("tokenizer", f"{side} rare characters", severity, message, len(once), len(counts))
