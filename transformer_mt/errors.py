@@ -15,6 +15,7 @@ class DivergedError(UserError):
 class Interrupted(Exception):  # noqa: N818  (it is not an error)
     """A signal stopped a training after it saved a checkpoint."""
 
-    def __init__(self, signal: int) -> None:
-        super().__init__(signal)
-        self.signal = signal
+    def __init__(self, signal: int, progress: str) -> None:
+        """`progress` describes the saved step and the best one."""
+        super().__init__(signal, progress)
+        self.signal, self.progress = signal, progress

@@ -64,7 +64,7 @@ def test_the_readme_of_a_run_is_true(tiny_run: Path, in_tiny: Path, tmt: Tmt, tm
         "translates en into de",
         "1 + 1 layers, width 16, feed-forward 32, 2 heads, pre-norm",
         f"{sum(tensor.numel() for tensor in weights.values()):,} parameters",
-        "Status: train.max_steps 12 reached (step 12)\n",
+        "Status: finished at step 12 of 12: train.max_steps 12 reached\n",
         "50 training pairs, ",
         "8 pairs in validation",
         f"Fingerprint of train: `{record['sha256']['train']}`",

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import signal
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -16,9 +17,11 @@ from safetensors.torch import load_file
 
 from transformer_mt.config import root as configuration
 from transformer_mt.errors import Interrupted
+from transformer_mt.pipeline.run_list import list_runs
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.runs.manifest import write_manifest
 from transformer_mt.training.metrics_logger import LAST_TIMED, MetricsLogger
+from transformer_mt.training.progress import Milestone
 from transformer_mt.training.trainer import Trainer
 
 TRAIN = ("train", "--config", "tiny.yaml")
@@ -137,15 +140,47 @@ def test_a_run_that_resumes_earlier_is_no_longer_finished(
     """Its README no longer shows the scores of the deleted checkpoint."""
 
     def fit(_: Trainer) -> NoReturn:
-        raise Interrupted(15)
+        raise Interrupted(15, "step 8")
 
     monkeypatch.setattr(Trainer, "fit", fit)
     card = (run_copy / "README.md").read_text(encoding="utf-8")
-    assert "Status: train.max_steps 12 reached (step 12)\n" in card and "unseen, at step " in card
-    assert tmt(*TRAIN, "--checkpoint", "8").returncode == 128 + 15
+    assert "Status: finished at step 12 of 12: " in card and "unseen, at step " in card
+    done = tmt(*TRAIN, "--checkpoint", "8")
+    assert done.returncode == 128 + 15
+    assert "tmt: stopped by SIGTERM and saved at step 8; the same command resumes\n" in done.stderr
     card = (run_copy / "README.md").read_text(encoding="utf-8")
-    assert "Status: in training, or interrupted" in card
+    assert "Status: stopped at step 8 of 12\n" in card
     assert "step 12" not in card and "unseen" not in card.partition("## Scores")[2]
+
+
+def test_an_interrupted_run_names_its_best_step_in_log_readme_and_report(
+    in_tiny: Path, tmp_path: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The signal arrives in step 6, after a validation at step 4."""
+    readmes: list[str] = []
+    take_step, run = Trainer.take_step, RunFolder(tmp_path / "cut")
+
+    def interrupted_step(self: Trainer) -> Milestone:
+        if self.progress.step == 5:
+            self.writer.wait()
+            readmes.append(run.readme.read_text(encoding="utf-8"))
+            os.kill(os.getpid(), signal.SIGINT)
+        return take_step(self)
+
+    monkeypatch.setattr(Trainer, "take_step", interrupted_step)
+    done = tmt(*TRAIN, f"runs_dir={tmp_path}", "name=cut")
+    assert done.returncode == 128 + signal.SIGINT
+    loss = read_metrics(run.path)["valid/loss"][4]
+    best = f"best so far: step 4, loss {loss:.4f}"
+    assert f"tmt: stopped by SIGINT and saved at step 6; {best}; the same command resumes\n" in done.stderr
+    assert "Status: running at step 4 of 12 when this file was written\n" in readmes[0]
+    card = run.readme.read_text(encoding="utf-8")
+    assert "Status: stopped at step 6 of 12\n" in card
+    assert f"validation, at step 4 (the best by loss, greedy): loss {loss:.3f}" in card
+    (listed,) = list_runs(run.path)
+    assert (listed.status, listed.step, listed.max_steps) == ("stopped", 6, 12)
+    assert_succeeded(tmt("report", run.path))
+    assert "stopped at step 6 of 12" in (run.path / "report.html").read_text(encoding="utf-8")
 
 
 def test_an_unknown_checkpoint_deletes_nothing(run_copy: Path, tmt: Tmt) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -220,7 +221,7 @@ def test_signal_to_one_process_saves_and_stops_all(tiny: Path) -> None:
     assert job.returncode != 0
     steps = [info.step for info in RunFolder(tiny / "runs" / "stopped").list_checkpoints()]
     assert steps[-1] == curves(tiny, "stopped")[-1]["step"]  # the last step
-    assert log.count("stopped by SIGTERM and saved; the same command resumes") >= 1
+    assert re.search(rf"stopped by SIGTERM and saved at step {steps[-1]:,};.* the same command resumes\n", log)
 
 
 def test_more_processes_than_micro_batches_are_refused(tiny: Path) -> None:

@@ -338,7 +338,8 @@ def test_signal_saves_and_logs_how_to_resume(number: signal.Signals, status: int
     process.send_signal(number)
     _, errors = process.communicate()
     assert process.returncode == status
-    assert "same command resumes" in errors
+    last = RunFolder(tmp_path / "run").find_checkpoint("last").step
+    assert re.search(rf"and saved at step {last:,}(; best so far: step .*)?; the same command resumes\n", errors)
     assert "Traceback" not in errors
     run = RunFolder(tmp_path / "run")
     assert torch.load(run.find_checkpoint("last").path / "training.pt", weights_only=True)["progress"]["step"] > 0

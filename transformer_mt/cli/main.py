@@ -43,7 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except UserError as error:
         _fail(str(error))
     except Interrupted as stop:
-        log(f"tmt: stopped by {signal.Signals(stop.signal).name} and saved; the same command resumes")
+        name = signal.Signals(stop.signal).name
+        log(f"tmt: stopped by {name} and saved at {stop.progress}; the same command resumes")
         sys.exit(128 + stop.signal)
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)

@@ -75,10 +75,12 @@ def _to_json(run: RunSummary) -> dict[str, Any]:
 
 
 def _to_row(run: RunSummary) -> list[str]:
+    from transformer_mt.runs.folder import format_score
+
     steps = "" if run.step is None else f"{run.step:,}"
     if run.max_steps is not None:
         steps = f"{steps or 0} of {run.max_steps:,}"
-    best = "" if run.score is None else f"{run.score:.{2 if run.metric in ('bleu', 'chrf') else 4}f} {run.metric}"
+    best = "" if run.score is None else f"{format_score(str(run.metric), run.score)} {run.metric}"
     return [
         run.name,
         run.status,

@@ -14,7 +14,9 @@ from transformer_mt.config.differences import format_value, list_changes, list_d
 from transformer_mt.config.root import Config
 from transformer_mt.data.sources import Source
 from transformer_mt.pipeline.run_card import describe_directions, describe_model
+from transformer_mt.pipeline.run_status import describe_status
 from transformer_mt.runs.folder import CheckpointInfo, RunFolder
+from transformer_mt.runs.lock import is_locked
 from transformer_mt.runs.metadata import PACKAGES
 from transformer_mt.system.files import folder_bytes, format_bytes
 from transformer_mt.training.metrics_logger import by_source, read_metrics
@@ -80,8 +82,7 @@ def summarise_training(run: ReportedRun) -> dict[str, str]:
         "trained on": f"{provenance['hardware']}{processes}, {config.precision}",
         "seed": str(config.seed),
         "created": provenance["created"],
-        "status": record.get("ended", "in training, or interrupted"),
-        "last step": f"{record['last_step']:,}" if "last_step" in record else "",
+        "status": describe_status(run.folder, record, config.train.max_steps, is_running=is_locked(run.folder.path)),
         "checkpoint of this report": _describe_checkpoint(run.checkpoint),
     }
     return {name: value for name, value in facts.items() if value}

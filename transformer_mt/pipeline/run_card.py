@@ -9,23 +9,34 @@ from typing import Any
 from transformer_mt.config.root import Config
 from transformer_mt.data.config import DataConfig
 from transformer_mt.evaluation.samples import markdown_table
+from transformer_mt.pipeline.run_status import describe_status
 from transformer_mt.runs.folder import CheckpointInfo, RunFolder, rank_checkpoints
 from transformer_mt.system.display import LAYOUT, make_visible
 from transformer_mt.system.files import write_text
 from transformer_mt.training.metrics_logger import by_source
 
 
-def write_card(run: RunFolder, config: Config) -> None:
-    """Replace the README of a run folder."""
+def write_card(run: RunFolder, config: Config, *, is_running: bool) -> None:
+    """Replace the README of a run folder. `is_running` says whether the training continues."""
     found = run.readable_checkpoints()
     rejected = [info for info in found if info.is_rejected]
     best = next(iter([*rank_checkpoints(found), *rejected[-1:]]), None)
-    write_text(run.readme, render_card(run, config, run.read_metadata(), best))
+    write_text(run.readme, render_card(run, config, run.read_metadata(), best, is_running=is_running))
 
 
-def render_card(run: RunFolder, config: Config, record: Mapping[str, Any], best: CheckpointInfo | None) -> str:
+def render_card(
+    run: RunFolder,
+    config: Config,
+    record: Mapping[str, Any],
+    best: CheckpointInfo | None,
+    *,
+    is_running: bool = False,
+) -> str:
     """Return the Markdown text from the content `record` of `run.json` and the best checkpoint, if any."""
     provenance = record["provenance"]
+    status = describe_status(run, record, config.train.max_steps, is_running=is_running)
+    if is_running:
+        status = f"{status} when this file was written"
     lines = [
         f"# {config.name}",
         "",
@@ -35,7 +46,7 @@ def render_card(run: RunFolder, config: Config, record: Mapping[str, Any], best:
         "",
         f"- Model: {describe_model(config)}, {record['parameters']:,} parameters",
         f"- Trained on {provenance['hardware']}, {config.precision}, seed {config.seed}",
-        *(f"- {fact}" for fact in _describe_status(record)),
+        *(f"- {fact}" for fact in _describe_training(record, status)),
         "",
         "## Data",
         *(f"- {line}" for line in record["report"]),
@@ -93,14 +104,10 @@ def format_next_commands(run: RunFolder, config: Config) -> str:
     return "\n".join(f"{command:<{width}}  # {purpose}" for command, purpose in commands.items())
 
 
-def _describe_status(record: Mapping[str, Any]) -> Iterator[str]:
+def _describe_training(record: Mapping[str, Any], status: str) -> Iterator[str]:
     if warm_start := record["provenance"].get("init_from"):
         yield f"Started from the weights of {warm_start['path']}, step {warm_start['step']:,}"
-    step = f" (step {record['last_step']:,})" if "last_step" in record else ""
-    status = record.get("ended", "in training, or interrupted")
-    if "failed" in record:
-        status = f"failed: {' '.join(record['failed'].split())}"
-    yield f"Status: {status}{step}"
+    yield f"Status: {status}"
     if "hours" in record:
         yield f"Hours of training: {record['hours']:.2f}"
     if exported := record.get("exported"):

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from pydantic import Field, ValidationError
 
 from transformer_mt.config import root as configuration
 from transformer_mt.data.config import DataConfig
 from transformer_mt.errors import UserError
-from transformer_mt.runs.folder import CheckpointInfo, RunFolder, rank_checkpoints
+from transformer_mt.pipeline.run_status import find_last_step, find_status, read_last_log_entry
+from transformer_mt.runs.folder import RunFolder, rank_checkpoints
 from transformer_mt.runs.lock import is_locked
-from transformer_mt.runs.schemas import Count, Hours, Record
 from transformer_mt.system.files import folder_bytes
-
-TAIL_BYTES = 1 << 16  # of metrics.jsonl; it has the last log entry
 
 
 @dataclass(frozen=True)
@@ -39,13 +34,6 @@ class RunSummary:
     n_bytes: int
     directions: tuple[str, ...]
     changed: float  # seconds since the epoch
-
-
-class LogEntry(Record, extra="ignore"):
-    """The keys of a line of `metrics.jsonl` that the list needs."""
-
-    step: Count | None = None
-    hours: Hours | None = Field(default=None, alias="train/hours")
 
 
 def find_runs(folder: Path) -> Iterator[Path]:
@@ -93,7 +81,7 @@ def summarise_run(run: RunFolder, name: str) -> RunSummary:
     """Summarise a run."""
     problem, record, max_steps = None, {}, None
     directions: tuple[str, ...] = ()
-    logged = _read_last_log_entry(run)
+    logged = read_last_log_entry(run)
     checkpoints = run.readable_checkpoints()
     try:
         record = run.read_metadata()
@@ -103,12 +91,12 @@ def summarise_run(run: RunFolder, name: str) -> RunSummary:
     except (UserError, OSError) as error:
         problem = str(error)
     best = next(iter(rank_checkpoints(checkpoints)), None)
-    step = _find_last_step(record, logged, checkpoints)
+    step = find_last_step(record, logged, checkpoints)
     files = (run.path, run.metadata, run.metrics, run.checkpoints)
     return RunSummary(
         name=name,
         path=str(run.path),
-        status="damaged" if problem else _find_status(run, record, step),
+        status="damaged" if problem else find_status(record, step, is_running=is_locked(run.path)),
         problem=problem or record.get("failed"),
         step=step,
         max_steps=max_steps,
@@ -122,40 +110,7 @@ def summarise_run(run: RunFolder, name: str) -> RunSummary:
     )
 
 
-def _find_status(run: RunFolder, record: Mapping[str, Any], step: int | None) -> str:
-    if is_locked(run.path):
-        return "running"
-    if "exported" in record:
-        return "weights only"
-    if "failed" in record:
-        return "failed"
-    is_resumed = (step or 0) > record.get("last_step", step or 0)  # with a higher limit
-    return "finished" if "ended" in record and not is_resumed else "stopped"
-
-
 def _list_directions(data: DataConfig) -> tuple[str, ...]:
     """Return the directions of the training pairs, such as `en-de`, each once."""
     pairs = (source.languages(data.src_lang, data.tgt_lang) for source in data.train_sources)
     return tuple(dict.fromkeys("-".join(pair) for pair in pairs))
-
-
-def _find_last_step(record: Mapping[str, Any], logged: LogEntry, checkpoints: list[CheckpointInfo]) -> int | None:
-    """Return the last step that was recorded, logged or saved."""
-    steps = [record.get("last_step"), logged.step, *(info.step for info in checkpoints)]
-    return max((step for step in steps if step is not None), default=None)
-
-
-def _read_last_log_entry(run: RunFolder) -> LogEntry:
-    """Return the last step and hours near the end of `metrics.jsonl`."""
-    last = LogEntry()
-    try:
-        with run.metrics.open("rb") as file:
-            file.seek(max(0, run.metrics.stat().st_size - TAIL_BYTES))
-            lines = file.read().splitlines()
-    except OSError:  # no step was logged yet
-        return last
-    for line in lines:
-        with suppress(ValidationError):  # cut at the start of the tail, not written completely yet, or damaged
-            entry = LogEntry.model_validate_json(line)
-            last = last.model_copy(update=entry.model_dump(exclude_none=True))
-    return last

@@ -16,7 +16,7 @@ from transformer_mt.data.batches import Batch, BatchStream
 from transformer_mt.data.prefetching import Prefetcher
 from transformer_mt.data.sampling_workers import count_sampling_workers, open_sampling_workers
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
-from transformer_mt.errors import UserError
+from transformer_mt.errors import Interrupted, UserError
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.pipeline import training_log
 from transformer_mt.pipeline.data import TrainingData, make_stream, prepare_data
@@ -81,7 +81,7 @@ def train(requested: Config, *, checkpoint: str = "last", restart: bool = False)
                 logger.log_figures(1, lambda: training_log.draw_figures(config, setup.data, setup.model))
             if ranks.is_rank0:
                 metadata.record_resume(run, trainer.progress.step)
-                write_card(run, config)
+                write_card(run, config, is_running=True)
             stop_reason = fit(run, config, trainer, ranks)
             seconds = trainer.progress.seconds
             log_rank0(f"training ended: {stop_reason}; {format_duration(seconds)} in total")
@@ -120,7 +120,10 @@ def lock_run(run: RunFolder, ranks: Ranks, *, restart: bool) -> Generator[None]:
 
 
 def fit(run: RunFolder, config: Config, trainer: Trainer, ranks: Ranks) -> str:
-    """Train until a limit is reached, and return the stop reason. Record an error that ends the training."""
+    """Train until a limit is reached, and return the stop reason.
+
+    Record an error that ends the training. Write the README of the run after an error or a stop signal.
+    """
     try:
         workers = count_sampling_workers(trainer.train_step.machine)
         with open_sampling_workers(trainer.prefetcher.stream, workers):
@@ -129,7 +132,12 @@ def fit(run: RunFolder, config: Config, trainer: Trainer, ranks: Ranks) -> str:
         if ranks.is_rank0:
             with suppress(UserError, OSError):  # the disk may be full
                 metadata.record_failure(run, error)
-                write_card(run, config)
+                write_card(run, config, is_running=False)
+        raise
+    except Interrupted:
+        if ranks.is_rank0:
+            with suppress(UserError, OSError):
+                write_card(run, config, is_running=False)
         raise
 
 
@@ -238,6 +246,7 @@ def make_trainer(run: RunFolder, setup: Setup, ranks: Ranks, logger: MetricsLogg
         ledger=ledger,
         source_names=source_names,
         is_warm_start=config.train.init_from is not None,
+        after_save=partial(write_card, run, config, is_running=True),
     )
 
 
@@ -299,4 +308,4 @@ def finish(run: RunFolder, setup: Setup, stop_reason: str, hours: float, logger:
     metadata.record_end(run, ended=stop_reason, last_step=last.step, hours=hours, tested=tested, test=scores)
     for name, metrics in scores.items():
         logger.log_scalars(last.step, {f"test/{name}/{metric}": score["value"] for metric, score in metrics.items()})
-    write_card(run, config)
+    write_card(run, config, is_running=False)

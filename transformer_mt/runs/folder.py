@@ -315,6 +315,11 @@ def is_better(metric: str, score: float, than: float) -> bool:
     return _merit(metric, score) > _merit(metric, than)
 
 
+def format_score(metric: str, score: float) -> str:
+    """Return a score with two decimals if it is in per cent, and with four otherwise."""
+    return f"{score:.{2 if metric in ('bleu', 'chrf') else 4}f}"
+
+
 def rank_checkpoints(found: list[CheckpointInfo]) -> list[CheckpointInfo]:
     """Return the validated checkpoints, the best first, NaN last. Equal scores are ordered by step."""
     scored = [(_merit(info.metric, info.score), info) for info in found if info.score is not None]

@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field, TypeAdapter, WithJsonSchema
 from transformer_mt.config.section import MAY_CHANGE, PathName, Section
 from transformer_mt.data.batches import StreamPosition
 from transformer_mt.data.behaviour_tests import BehaviourTests
-from transformer_mt.runs.folder import is_better
+from transformer_mt.runs.folder import format_score, is_better
 from transformer_mt.runs.schemas import Count
 
 _INTERVAL = re.compile(r"([1-9][0-9_]*)\s*(steps?|epochs?)?")
@@ -156,6 +156,13 @@ class Progress:
             self.best_seen, self.without_improvement = score, 0
         elif not is_warming_up:
             self.without_improvement += 1
+
+    def describe(self, metric: str) -> str:
+        """Return the step, and the best step with its score by `metric` after a validation."""
+        if self.best_score is None:
+            return f"step {self.step:,}"
+        score = format_score(metric, self.best_score)
+        return f"step {self.step:,}; best so far: step {self.best_step:,}, {metric} {score}"
 
     def stop_reason(self, limits: TrainConfig, validation: ValidationConfig) -> str | None:
         """Return the limit that is reached, or None to continue."""

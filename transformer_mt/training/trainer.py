@@ -59,11 +59,15 @@ class Trainer:
         config: TrainConfig,
         validation: ValidationConfig,
         keep: KeepConfig,
+        after_save: Callable[[], None],
         ledger: Ledger | None = None,
         source_names: Sequence[str] = (),
         is_warm_start: bool = False,
     ) -> None:
-        """`source_names` are those of the sources of a mixture. A warm start is validated before the first step."""
+        """`source_names` are those of the sources of a mixture. A warm start is validated before the first step.
+
+        Rank 0 calls `after_save` in the writing thread, after each checkpoint.
+        """
         self.is_warm_start = is_warm_start
         self.last_rejection: str | None = None  # why the last validated checkpoint cannot be the best one
         self.source_names = source_names
@@ -71,7 +75,7 @@ class Trainer:
         self.validate, self.run, self.logger, self.ranks = validate, run, logger, ranks
         self.config, self.validation, self.keep, self.ledger = config, validation, keep, ledger
         self.progress, self.window, self.has_warned = Progress(), LogWindow(), False
-        self.writer = CheckpointWriter()
+        self.writer, self.after_save = CheckpointWriter(), after_save
         self.n_untimed = 0.0  # target tokens of the window that an earlier process trained on
         # step, position of its first batch, and metrics that are still on the device
         self.pending: list[tuple[int, StreamPosition, StepMetrics[Tensor]]] = []
@@ -108,7 +112,7 @@ class Trainer:
             self.writer.wait()
             self.ranks.barrier()  # torchrun would kill rank 0 while it saves, if another rank exited before
             if signal := self.ranks.all_reduce_max(stop.number):
-                raise Interrupted(signal)
+                raise Interrupted(signal, self.progress.describe(self.validation.metric))
         return str(reason)
 
     def stop_reason(self) -> str | None:
@@ -272,6 +276,7 @@ class Trainer:
             checkpoints.write(info, weights, state)
             if prune:
                 checkpoints.prune(self.run, self.keep)
+            self.after_save()
 
         self.writer.submit(write)
 
