@@ -126,6 +126,15 @@ def test_the_plan_is_printed_as_a_table_and_as_json(
     assert values["memory"]["n_bytes"] == tiny_plan.memory.n_bytes
 
 
+@pytest.mark.parametrize("sampling", [0.0, 0.1])
+def test_the_padding_of_subword_sampling_is_explained(
+    sampling: float, tiny_plan: Plan, in_tiny: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "make_plan", lambda _: tiny_plan)
+    table = assert_succeeded(tmt("plan", "tiny.yaml", f"tokenizer.sampling={sampling}"))
+    assert ("tokenizer.sampling adds padding" in table) == (sampling > 0)
+
+
 @pytest.mark.parametrize(
     ("overrides", "per_epoch", "steps", "events"),
     [

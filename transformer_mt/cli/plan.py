@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from transformer_mt.pipeline.plan import Plan
 
 NOTE = "20 steps, a validation of up to 1,000 pairs, one checkpoint. Other programs on this machine slow it down."
+SAMPLING_NOTE = (
+    "tokenizer.sampling adds padding: batches are cut by estimated lengths, before subwords are drawn, so one may\n"
+    "exceed batches.tokens."
+)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -40,6 +44,8 @@ def run(args: argparse.Namespace) -> None:
         rows = [*_make_rows(plan), *(("to change", line) for line in advice or ["nothing: it fits"])]
         print_table((), rows)
         print(f"\n* measured now: {NOTE}")
+        if config.tokenizer.sampling > 0:
+            print(SAMPLING_NOTE)
 
 
 def _make_rows(plan: Plan) -> Iterator[tuple[str, str]]:

@@ -71,7 +71,7 @@ def train(requested: Config, *, checkpoint: str = "last", restart: bool = False)
             record_start(run, setup, warm_start)
         log_rank0(training_log.describe_model(config, setup.model, setup.steps_per_epoch))
         with training_log.make_logger(run, config, ranks, config.train.last_step(setup.steps_per_epoch)) as logger:
-            trainer = make_trainer(run, setup, ranks, logger)
+            trainer = make_trainer(run, setup, ranks, logger, partial(write_card, run, config, is_running=True))
             start = ranks.run_on_rank0(lambda: find_resume_checkpoint(run, checkpoint))
             if start is not None:
                 trainer.resume(start)
@@ -221,8 +221,10 @@ def record_start(run: RunFolder, setup: Setup, warm_start: WarmStart | None) -> 
 # --- parts of the trainer ---------------------------------------------------------------------------------------------
 
 
-def make_trainer(run: RunFolder, setup: Setup, ranks: Ranks, logger: MetricsLogger) -> Trainer:
-    """Return the trainer."""
+def make_trainer(
+    run: RunFolder, setup: Setup, ranks: Ranks, logger: MetricsLogger, after_save: Callable[[], None] | None = None
+) -> Trainer:
+    """Return the trainer, which calls `after_save` after each checkpoint."""
     config, data, stream = setup.config, setup.data, setup.stream
     ema_decay = config.optimizer.ema_decay
     ledger = Ledger(len(data.train), ranks) if config.train.ledger else None
@@ -246,7 +248,7 @@ def make_trainer(run: RunFolder, setup: Setup, ranks: Ranks, logger: MetricsLogg
         ledger=ledger,
         source_names=source_names,
         is_warm_start=config.train.init_from is not None,
-        after_save=partial(write_card, run, config, is_running=True),
+        after_save=after_save,
     )
 
 

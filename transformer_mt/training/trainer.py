@@ -59,7 +59,7 @@ class Trainer:
         config: TrainConfig,
         validation: ValidationConfig,
         keep: KeepConfig,
-        after_save: Callable[[], None],
+        after_save: Callable[[], None] | None = None,
         ledger: Ledger | None = None,
         source_names: Sequence[str] = (),
         is_warm_start: bool = False,
@@ -276,7 +276,8 @@ class Trainer:
             checkpoints.write(info, weights, state)
             if prune:
                 checkpoints.prune(self.run, self.keep)
-            self.after_save()
+            if self.after_save is not None:
+                self.after_save()
 
         self.writer.submit(write)
 
