@@ -24,7 +24,8 @@ main(sys.argv[1:])
 
 def start(*arguments: object) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", PROGRAM, *map(str, arguments)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
     assert process.stderr is not None and process.stderr.readline() == "started\n"
     return process
 
@@ -32,7 +33,7 @@ def start(*arguments: object) -> subprocess.Popen[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("wait", [0.03, 0.1, 0.2, 0.4])
 def test_an_interrupt_while_modules_are_imported_prints_no_traceback(wait: float, tiny_run: Path) -> None:
-    process = start("translate", tiny_run, "--input", "/dev/zero")
+    process = start("translate", tiny_run)  # waits for its input
     time.sleep(wait)
     process.send_signal(signal.SIGINT)
     output, errors = process.communicate(timeout=60)
