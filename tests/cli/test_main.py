@@ -35,7 +35,7 @@ def test_message_about_missing_arguments_names_no_optional_one(command: str, mis
     [
         ((), ("the following arguments are required: COMMAND",)),
         (("trian",), ("invalid choice: 'trian'", "translate")),
-        (("train", "--confg", "tiny.yaml"), ("unrecognized arguments",)),
+        (("train", "--confg", "tiny.yaml"), ("tmt train: error: unrecognized arguments",)),
         (("train", "--config", "nope.yaml"), ("nope.yaml: no such file",)),
         (("train", "--config", "W/folder"), ("W/folder: is a directory; pass a YAML file",)),
         (("train", "--config", "W/empty"), ("W/empty: is empty",)),

@@ -68,12 +68,12 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
             setattr(args, name, [*getattr(args, name), *(map(Path, extra) if name == "systems" else extra)])
             return args
     if rest or literal:
-        parser.error(f"unrecognized arguments: {make_visible(' '.join([*rest, *literal]))}")
+        args.show_error(f"unrecognized arguments: {make_visible(' '.join([*rest, *literal]))}")
     return args
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Make the parser. It stores the name of the command as `command`."""
+    """Make the parser. It stores the command's name as `command`, and the `error` of its parser as `show_error`."""
     parser = argparse.ArgumentParser(
         prog="tmt",
         description="Train a Transformer for machine translation from scratch, from one YAML file.",
@@ -84,7 +84,9 @@ def make_parser() -> argparse.ArgumentParser:
 
     for name, add_options, summary, example in COMMANDS:
         description = f"{summary[0].upper()}{summary[1:]}."
-        add_options(commands.add_parser(name, help=summary, description=description, epilog=f"Example: {example}"))
+        command = commands.add_parser(name, help=summary, description=description, epilog=f"Example: {example}")
+        command.set_defaults(show_error=command.error)
+        add_options(command)
     return parser
 
 
