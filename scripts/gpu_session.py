@@ -1,4 +1,4 @@
-"""Measure on one GPU: is training right, does the host wait for the device, how fast are training and search.
+"""Check the gradients, the waits of the host, and the speed of training and search on one GPU.
 
     python scripts/gpu_session.py [--out FOLDER] [--parts PART ...] [--seconds N]
     python scripts/gpu_session.py --tiny            # a small model on a CPU, which tests the script

@@ -113,8 +113,8 @@ def _format_attention(explanation: Explanation) -> Iterator[str]:
 
 def _format_search(explanation: Explanation) -> Iterator[str]:
     yield from ("", "search: log-probability and pieces of the best candidates of each position")
-    yield "(* leads to the translation). The search computes step by step, so rounding or"
-    yield "penalties may change its numbers."
+    yield "(* leads to the translation). Its scores may differ: the search rounds"
+    yield "differently, and applies penalties."
     path = {*explanation.search_path}
     for position, branches in enumerate(explanation.search):
         yield f"  position {position + 1}"

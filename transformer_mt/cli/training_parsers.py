@@ -35,9 +35,9 @@ def add_init(parser: argparse.ArgumentParser) -> None:
     add("--tgt-lang", type=language, metavar="L", help="target language (default: detected)")
     help = "names of both columns of a table (default: the only two, or those named as --src-lang and --tgt-lang)"
     add("--columns", nargs=2, metavar=("SRC", "TGT"), help=help)
-    help = "two text files to score during the training (default: some of the pairs)"
+    help = "source and target file of the validation set (default: held-out training pairs)"
     add("--validation", nargs=2, type=Path, default=(), metavar=("SRC", "TGT"), help=help)
-    help = "two text files to score after the training"
+    help = "source and target file of the test set, which is scored after the training"
     add("--test", nargs=2, type=Path, default=(), metavar=("SRC", "TGT"), help=help)
 
 

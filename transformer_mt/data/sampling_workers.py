@@ -28,7 +28,7 @@ Joined = tuple[NDArray[np.int32], list[int]]  # ids of all sentences in a row, a
 
 
 def count_sampling_workers(machine: Machine) -> int:
-    """Return the number of workers: one per core but one with a GPU, and none on a CPU, which needs all its cores."""
+    """Return the number of workers: on CUDA, one per core of this rank except one; otherwise 0."""
     if machine.device.type != "cuda":
         return 0
     return max(0, min(MAX_WORKERS, available_cores() // local_world_size() - 1))
@@ -63,7 +63,9 @@ class SamplingWorkers:
                 futures = [self._submit(self._pool, side, ids, rows, epoch) for side, ids in enumerate(sides)]
                 return [[ids for future in chunks for ids in _split(future.result())] for chunks in futures]
             except BrokenProcessPool:  # out of memory, or a signal to all processes of a job
-                log("warning: a process that samples subwords ended unexpectedly; the training continues without them")
+                log(
+                    "warning: a process that samples subwords ended unexpectedly; the training process samples them now"
+                )
                 self._pool = None
         return sample_sides(self._samplers, sides, rows, epoch)
 

@@ -84,7 +84,7 @@ def open_pool(n_workers: int, make_state: Callable[..., S], *arguments: Any) -> 
         UserError: A worker was killed, or could not start.
     """
     initializer = (partial(make_state, *arguments),)
-    with _safe_imports():  # a process starts at a later call, too
+    with _safe_imports():  # the executor also starts processes in later calls
         executor = ProcessPoolExecutor(n_workers, get_context("spawn"), _start_worker, initializer)
         try:
             yield WorkerPool(executor, n_workers)

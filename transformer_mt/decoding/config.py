@@ -54,7 +54,7 @@ class DecodingConfig(Section):
     tag: Annotated[str | None, MAY_CHANGE] = None
     """tag before each source sentence, one of those of the training sources; null: none"""
     batch_tokens: Annotated[int, MAY_CHANGE] = Field(default=32768, ge=1)
-    """maximum padded source tokens of a batch, times beam size; in training at most 4,096, or 1 per 2 MB of a GPU"""
+    """maximum padded source tokens per batch, times beam; in training at most 4,096, or 1 per 2 MB of GPU if more"""
 
     @model_validator(mode="after")
     def _check_n_best(self) -> DecodingConfig:

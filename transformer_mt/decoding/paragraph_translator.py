@@ -61,15 +61,15 @@ class ParagraphTranslator:
         `numbers` are the line numbers for warnings and sampling. `on_lines` is called after each batch with the number
         of lines that are done, about. A line is not needed any more once `is_cancelled` is true for its index.
         """
-        pieces_of_line = self.splitter.split(lines)
+        chunks_of_line = self.splitter.split(lines)
         for i, (line, prefix) in enumerate(zip(lines, prefixes, strict=True)):
             if prefix.strip():
-                pieces_of_line[i] = [line]  # not split, because the prefix cannot be split at the same places
-        positions = [(i, chunk) for i, chunks in enumerate(pieces_of_line) for chunk in range(len(chunks))]
+                chunks_of_line[i] = [line]  # not split, because the prefix cannot be split at the same places
+        positions = [(i, chunk) for i, chunks in enumerate(chunks_of_line) for chunk in range(len(chunks))]
         has_prefixes = any(prefix.strip() for prefix in prefixes)
         translations = iter(
             self.translator.n_best(
-                self.splitter.source_texts(pieces_of_line),
+                self.splitter.source_texts(chunks_of_line),
                 [prefixes[i] for i, _ in positions] if has_prefixes else None,
                 lines=[numbers[i] + chunk * CHUNK_STRIDE for i, chunk in positions],
                 alignments=alignments,
@@ -79,5 +79,5 @@ class ParagraphTranslator:
             )
         )
         return [
-            TranslatedLine(self.splitter, chunks, [next(translations) for _ in chunks]) for chunks in pieces_of_line
+            TranslatedLine(self.splitter, chunks, [next(translations) for _ in chunks]) for chunks in chunks_of_line
         ]

@@ -5,7 +5,7 @@ With fewer key/value heads than query heads it is multi-query (Shazeer 2019) or 
 
 `B` batch, `T` queries, `S` keys, `L` either, `D` model width, `H` query heads, `G` key/value heads, `E` = D / H head
 width. A mask broadcasts to [B, H, T, S]. A bool mask is True where attention is allowed; a float mask is added to the
-scores (kv_cache.py). The mask of packed sentences has no matrix (packing.py).
+scores (kv_cache.py). A `PackedMask` stores offsets instead of a matrix (packing.py).
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def attend(queries: Tensor, keys_values: KeysValues, mask: Mask, dropout_rate: f
     A query that may attend to nothing gets zeros.
     """
     if isinstance(mask, PackedMask):
-        if not queries.is_cpu:  # a GPU, or tensors without data
+        if not queries.is_cpu:  # a GPU, or meta tensors
             return packed_attention(queries, *keys_values, mask, dropout_rate)
         mask = mask.to_dense()
     if explicit_attention_is_faster(queries, n_keys=keys_values.keys.size(2)):

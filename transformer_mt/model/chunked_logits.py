@@ -22,7 +22,7 @@ from transformer_mt.model.linear import compute_dtype
 CHUNK_BYTES = {"cpu": 1 << 23, "cuda": 1 << 28}
 """Maximum size of a chunk of logits, by device type: on a CPU, about the size of its caches."""
 DEFAULT_CHUNK_BYTES = 1 << 25
-ALIGNMENT = 8
+VOCABULARY_MULTIPLE = 8
 """On CUDA the number of logits is a multiple of this. Products of other widths took 6 times as long on an H100."""
 UNUSED_LOGIT = -1e4  # its probability is 0; finite, so that differences of logits are numbers
 
@@ -53,9 +53,9 @@ def non_pad_indices(labels: Tensor, pad_id: int, n_labels: int) -> Tensor:
     return torch.nonzero_static(is_real, size=n_labels)[:, 0]
 
 
-def align_rows(weight: Tensor) -> Tensor:
-    """Append zero rows on CUDA, up to a multiple of `ALIGNMENT`. [V, D] -> [V', D]."""
-    n_missing = -len(weight) % ALIGNMENT if weight.is_cuda else 0
+def pad_vocabulary(weight: Tensor) -> Tensor:
+    """Append zero rows on CUDA, up to a multiple of `VOCABULARY_MULTIPLE`. [V, D] -> [V', D]."""
+    n_missing = -len(weight) % VOCABULARY_MULTIPLE if weight.is_cuda else 0
     return F.pad(weight, (0, 0, 0, n_missing)) if n_missing else weight
 
 
@@ -83,7 +83,7 @@ class _ChunkedSum(torch.autograd.Function):
         grad_states = torch.empty_like(states) if needs_grad else None
         grad_weight = torch.zeros_like(weight, dtype=torch.float32) if needs_grad else None
         n_ids = len(weight)
-        weight = align_rows(weight.to(dtype))
+        weight = pad_vocabulary(weight.to(dtype))
         sums: list[Tensor] = []
         for start in range(0, max(1, len(labels)), rows):
             chunk = slice(start, start + rows)

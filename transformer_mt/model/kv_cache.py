@@ -34,7 +34,7 @@ class LayerKVCache:
         self.slots: KeysValues | None = None  # 2 x [B, G, at least C, E]; None before the first token
 
     def append(self, new: KeysValues) -> KeysValues:
-        """Write the keys and values of one step, and return all slots. 2 x [B, G, K, E] -> 2 x [B, G, C, E].
+        """Write the keys and values of one step. 2 x [B, G, K, E] -> 2 x [B, G, C, E], the used slots in whole blocks.
 
         Slots without a token hold zeros; the mask of `KVCache.append_step` hides them.
         """

@@ -177,7 +177,7 @@ def _make_source(files: Sequence[Path], columns: tuple[str, str] | None) -> Sour
 
 
 def _list_held_out_sets(validation: Sequence[Path], test: Sequence[Path]) -> Iterator[Setting]:
-    """Return the settings that name the validation and the test set, after a look at their files."""
+    """Yield the settings that name the validation and the test set. Raises `UserError` for files of unequal length."""
     for key, files in (("validation", validation), ("test", test)):
         if not files:
             continue

@@ -120,8 +120,10 @@ def check_unchanged(run: RunFolder, old: Config, new: Config) -> None:
         )
     for key in free:
         log_rank0(f"{key}: {_json(before.get(key))} -> {_json(after.get(key))}")
-    if {"device", "threads"} & set(free):
-        log_rank0("device or threads changed: results may differ in the last bits from those of an uninterrupted run")
+    if {"device", "threads", "compile"} & set(free):
+        log_rank0(
+            "device, threads or compile changed: results may differ in the last bits from those of an uninterrupted run"
+        )
 
 
 def _suggest_overrides(settings: Mapping[str, Any], keys: Sequence[str]) -> str:

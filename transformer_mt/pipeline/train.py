@@ -31,6 +31,7 @@ from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system import launcher
 from transformer_mt.system.device import Machine, busy_cores_warning, configure_process, hardware_name, resolve_machine
 from transformer_mt.system.logging import format_duration, log, log_rank0
+from transformer_mt.system.memory import gpu_bytes
 from transformer_mt.training import distributed
 from transformer_mt.training.compile import compile_layers, resolve_compile
 from transformer_mt.training.distributed import Ranks
@@ -256,7 +257,9 @@ def prepare_batches(setup: Setup, batches: list[Batch]) -> list[Batch]:
     """Pack the micro-batches of a step, if possible, and put them into page-locked memory for a GPU."""
     config, model = setup.config, setup.model
     if can_pack(config.model, config.loss.consistency, setup.machine.device):
-        n_positions = min(MAX_PASS_POSITIONS, setup.memory.max_positions)
+        # the size of the GPU, not its free memory: a resumed training packs the same batches
+        available = gpu_bytes(setup.machine.device) or setup.memory.available
+        n_positions = min(MAX_PASS_POSITIONS, setup.memory.max_positions(available))
         batches = pack_passes(batches, model.src_pad, model.tgt_pad, n_positions)
     return [batch.pin_memory() for batch in batches] if setup.machine.device.type == "cuda" else batches
 

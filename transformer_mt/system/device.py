@@ -131,6 +131,7 @@ def leave_busy_cores(machine: Machine) -> Machine:
     """Return the machine with fewer threads, at least one, if other programs use cores that the threads need."""
     if machine.device.type != "cpu" or machine.threads == 1 or launcher.local_world_size() > 1:
         return machine
+    # all cores, because the processes are counted on the whole machine, not in a container
     free = max(1, (os.cpu_count() or 1) - count_busy_processes())
     return replace(machine, threads=min(machine.threads, free))
 

@@ -16,7 +16,7 @@ T = TypeVar("T")
 class CheckpointWriter:
     """Context manager that runs one write at a time in a thread. Leaving the context waits for it.
 
-    Writing needs seconds for a large model, mostly for the disk and checksums, which run without Python's lock.
+    Writing needs seconds for a large model, mostly for the disk and checksums, which release the GIL.
     """
 
     def __init__(self) -> None:

@@ -42,13 +42,10 @@ class MemoryPrediction:
     available: int
     device: str
 
-    @property
-    def max_positions(self) -> int:
-        """Return a number of padded source and target positions that fits, if memory grows in proportion to them."""
+    def max_positions(self, available: int) -> int:
+        """Return how many padded source and target positions fit into memory, if it grows in proportion to them."""
         pairs, src_length, tgt_length = self.largest_batch
-        return (
-            int(MEMORY_SHARE * self.available / self.n_bytes * pairs * (src_length + tgt_length)) if self.n_bytes else 0
-        )
+        return int(MEMORY_SHARE * available / self.n_bytes * pairs * (src_length + tgt_length)) if self.n_bytes else 0
 
     @property
     def fits(self) -> bool:

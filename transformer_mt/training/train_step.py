@@ -61,8 +61,9 @@ def metrics_from_values(values: Sequence[Number]) -> StepMetrics[Number]:
 class TrainStep:
     """Updates the weights of a model, one optimizer step per call.
 
-    The result depends on the number of ranks only by rounding; on packing and splitting of batches by rounding and
-    dropout. `split_batch` divides a batch in two, or raises an error if it has a single pair.
+    On a CPU, the result depends on the number of ranks only by rounding. Packing on CUDA and the splitting of batches
+    also change the random numbers of dropout. `split_batch` divides a batch in two, or raises an error if it has a
+    single pair.
     """
 
     def __init__(
