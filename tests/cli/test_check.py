@@ -42,7 +42,7 @@ def test_a_fault_of_the_target_is_shown_in_its_file_and_cut_after_a_word(run_cop
 def test_unrelated_pairs_are_to_be_looked_at_first(capsys: pytest.CaptureFixture[str]) -> None:
     finding = Finding("content", "unrelated", Severity.OK, "are not translations", 1, 2000, (), "unrelated")
     show(CorpusReport("mine", {"train": 2000}, [finding], []))
-    assert "look first: 'data.filters=[unrelated]' --show-removed unrelated; free translations" in " ".join(
+    assert "free translations too; see tmt check FILE 'data.filters=[unrelated]' --show-removed unrelated" in " ".join(
         capsys.readouterr().out.split()
     )
 

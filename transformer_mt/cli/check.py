@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 MAX_TEXT = 100  # characters of a sentence that an example shows
 CAUTIONS = {
-    "unrelated": "look first: 'data.filters=[unrelated]' --show-removed unrelated; free translations are among them"
+    "unrelated": "drops free translations too; see tmt check FILE 'data.filters=[unrelated]' --show-removed unrelated"
 }
 """What to know before the filter of a finding is used, by the name of the finding."""
 
