@@ -45,7 +45,7 @@ def align(
     weights = torch.stack(per_model).mean(0).cpu()  # [n, T, S]
     alignments: list[WordAlignment] = []
     for pair_weights, source, words, target in zip(weights, sources, src_words, targets, strict=True):
-        has_tag = bool(source) and source[0] > tokenizers.src.pad_id
+        has_tag = bool(source) and tokenizers.src.is_tag(source[0])
         first = tokenizers.source_bos + has_tag  # index of the first source token
         token_weights = pair_weights[: len(target), first : first + len(words)]
         alignments.append(align_words(token_weights, words, target_word_indices(tokenizers.tgt, target)))

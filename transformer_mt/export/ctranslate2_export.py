@@ -123,6 +123,7 @@ def _make_metadata(
         "joint": translator.tokenizers.joint,
         "tags": [*translator.tokenizers.src.tags],
         "needs_tag": translator.tokenizers.needs_tag,
+        "has_symbols": translator.tokenizers.has_symbols,
         "positions": limits.positions,
         "longest_source": limits.source,
         "decoding": translator.config.model_dump(mode="json"),

@@ -33,6 +33,7 @@ class ExportMetadata(BaseModel):
     joint: bool
     tags: tuple[str, ...]
     needs_tag: bool
+    has_symbols: bool = False
     positions: PositiveInt
     decoding: DecodingConfig
 

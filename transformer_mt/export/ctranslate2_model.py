@@ -19,7 +19,7 @@ import torch
 from ctranslate2.specs import common_spec, transformer_spec
 from torch import Tensor, nn
 
-from transformer_mt.data.tokenizers.components import BOS, CONTROL_SYMBOLS, EOS, PAD
+from transformer_mt.data.tokenizers.components import BOS, EOS, PAD
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.model.attention import MultiHeadAttention
@@ -43,8 +43,8 @@ def save(translator: Translator, n_positions: int, quantization: str, folder: Pa
 
 
 def vocabulary(tokenizer: Tokenizer) -> list[str]:
-    """Return the tokens of one side in the order of their ids. Control symbols and tags come last."""
-    return [*map(str, range(tokenizer.pad_id)), *CONTROL_SYMBOLS, *(f"<{tag}>" for tag in tokenizer.tags)]
+    """Return the tokens of one side in the order of their ids. Control symbols come last."""
+    return [*map(str, range(tokenizer.pad_id)), *tokenizer.control_symbols()]
 
 
 def make_spec(model: Transformer, tokenizers: TokenizerPair, n_positions: int) -> Spec:

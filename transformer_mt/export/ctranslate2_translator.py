@@ -97,8 +97,9 @@ class CTranslate2Translator(TextTranslator):
             for content in contents:
                 check_content(json.loads(content))
             backends = [hf.Tokenizer.from_str(content) for content in contents]
-            src = Tokenizer(backends[0], metadata.tags)
-            tgt = Tokenizer(backends[1], metadata.tags if metadata.joint else ())
+            src = Tokenizer(backends[0], metadata.tags, has_symbols=metadata.has_symbols)
+            tgt_tags = metadata.tags if metadata.joint else ()
+            tgt = Tokenizer(backends[1], tgt_tags, has_symbols=metadata.has_symbols)
             config = metadata.decoding.with_options(options)
             check_search(config)
             tokenizers = TokenizerPair(src, tgt, metadata.source_bos, metadata.needs_tag)

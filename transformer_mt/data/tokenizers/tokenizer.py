@@ -14,13 +14,14 @@ import random
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
 import tokenizers as hf
 
+from transformer_mt.data.markup.symbols import SYMBOLS
 from transformer_mt.data.tokenizers import pretrained, trainers
 from transformer_mt.data.tokenizers.components import CONTROL_SYMBOLS
 from transformer_mt.data.tokenizers.config import TokenizerConfig
@@ -34,13 +35,15 @@ FORMAT = 2
 class Tokenizer:
     """Conversion of text to ids and back, for one language or for both."""
 
-    def __init__(self, backend: hf.Tokenizer, tags: Sequence[str] = ()) -> None:
-        self.backend, self.tags = backend, tuple(tags)
+    def __init__(self, backend: hf.Tokenizer, tags: Sequence[str] = (), *, has_symbols: bool = False) -> None:
+        """`has_symbols`: the vocabulary has the symbols of protected elements and terms."""
+        self.backend, self.tags, self.has_symbols = backend, tuple(tags), has_symbols
         ids = backend.get_vocab(with_added_tokens=True)
         check_ids(ids)
         n = max(ids.values(), default=-1) + 1
         self.pad_id, self.bos_id, self.eos_id = n, n + 1, n + 2
-        self.vocab_size = n + len(CONTROL_SYMBOLS) + len(self.tags)
+        self.first_symbol_id = n + len(CONTROL_SYMBOLS) + len(self.tags)
+        self.vocab_size = self.first_symbol_id + (len(SYMBOLS) if has_symbols else 0)
 
     @cached_property
     def unk_id(self) -> int:
@@ -51,10 +54,31 @@ class Tokenizer:
         found = None if model.get("byte_fallback") or model["unk_token"] is None else model["unk_token"]
         return -1 if found is None else model["vocab"].get(found, -1)
 
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the ids of each text, without control symbols. Raises `UserError` if the library gives up."""
+    @cached_property
+    def _continuation_backend(self) -> hf.Tokenizer:
+        """The same tokenizer without the space that it adds to the start of a text."""
+        content: dict[str, Any] = json.loads(self.to_json())
+        normalizer: dict[str, Any] = content["normalizer"] or {"type": "Sequence", "normalizers": []}
+        steps: list[dict[str, Any]] = normalizer.get("normalizers", [normalizer])
+        kept = [step for step in steps if step["type"] != "Prepend"]
+        content["normalizer"] = {"type": "Sequence", "normalizers": kept}
+        pre_tokenizer: dict[str, Any] = content["pre_tokenizer"] or {"pretokenizers": []}
+        splits: list[dict[str, Any]] = pre_tokenizer.get("pretokenizers", [pre_tokenizer])
+        for split in splits:
+            if split["type"] == "Metaspace":
+                split["prepend_scheme"] = "never"
+            elif split["type"] == "ByteLevel":
+                split["add_prefix_space"] = False
+        return hf.Tokenizer.from_str(json.dumps(content))
+
+    def encode(self, texts: Sequence[str], *, continues_word: bool = False) -> list[list[int]]:
+        """Return the ids of each text, without control symbols. Raises `UserError` if the library gives up.
+
+        `continues_word`: no space is before the text.
+        """
+        backend = self._continuation_backend if continues_word else self.backend
         try:
-            return [encoding.ids for encoding in self.backend.encode_batch_fast(texts, add_special_tokens=False)]
+            return [encoding.ids for encoding in backend.encode_batch_fast(texts, add_special_tokens=False)]
         except (Exception, KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # a panic of the library, such as too much backtracking
@@ -67,6 +91,10 @@ class Tokenizer:
             raise UserError(f"unknown tag {tag}: {known}")
         return self.eos_id + 1 + self.tags.index(tag)
 
+    def is_tag(self, token_id: int) -> bool:
+        """Return whether an id is that of a tag."""
+        return self.eos_id < token_id <= self.eos_id + len(self.tags)
+
     def word_indices(self, texts: Sequence[str]) -> list[list[int]]:
         """Return, for each token of `encode`, the index of the whitespace-separated word that the token ends in."""
         encodings = self.backend.encode_batch(texts, add_special_tokens=False)
@@ -78,8 +106,12 @@ class Tokenizer:
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """Return the vocabulary entry of each id, for display."""
-        controls = dict(enumerate([*CONTROL_SYMBOLS, *(f"<{tag}>" for tag in self.tags)], start=self.pad_id))
+        controls = dict(enumerate(self.control_symbols(), start=self.pad_id))
         return [controls.get(i) or self.backend.id_to_token(i) or "" for i in ids]
+
+    def control_symbols(self) -> list[str]:
+        """Return the names of all symbols that are not text, in the order of their ids."""
+        return [*CONTROL_SYMBOLS, *(f"<{tag}>" for tag in self.tags), *(SYMBOLS if self.has_symbols else ())]
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """Return the text of each sequence. Control symbols are skipped; bytes that are not UTF-8 become U+FFFD."""
@@ -106,6 +138,11 @@ class TokenizerPair:
         return self.src is self.tgt
 
     @property
+    def has_symbols(self) -> bool:
+        """True if the vocabularies have symbols of protected elements and terms."""
+        return self.src.has_symbols
+
+    @property
     def n_source_controls(self) -> int:
         """Maximum number of control symbols of a source sentence: EOS, BOS with `source_bos`, and a tag."""
         return 1 + self.source_bos + bool(self.src.tags)
@@ -114,13 +151,23 @@ class TokenizerPair:
         """Return everything that determines the ids of a text. Equal pairs have equal dicts."""
         tgt = None if self.joint else json.loads(self.tgt.to_json())
         src = json.loads(self.src.to_json())
-        tags = {"tags": [*self.src.tags], "needs_tag": self.needs_tag} if self.src.tags else {}
-        return {"format": FORMAT, "source_bos": self.source_bos, **tags, "src": src, "tgt": tgt}
+        controls: dict[str, Any] = {"source_bos": self.source_bos}
+        if self.src.tags:
+            controls |= {"tags": [*self.src.tags], "needs_tag": self.needs_tag}
+        if self.has_symbols:
+            controls["has_symbols"] = True
+        return {"format": FORMAT, **controls, "src": src, "tgt": tgt}
 
     def with_tags(self, tags: Sequence[str], *, is_needed: bool) -> TokenizerPair:
         """Return the same tokenizers with tags for source sentences. `is_needed`: every training pair has one."""
-        src = Tokenizer(self.src.backend, tags)
+        src = Tokenizer(self.src.backend, tags, has_symbols=self.has_symbols)
         return TokenizerPair(src, src if self.joint else self.tgt, self.source_bos, is_needed and bool(tags))
+
+    def with_symbols(self) -> TokenizerPair:
+        """Return the same tokenizers with symbols of protected elements and terms, for both sides."""
+        src = Tokenizer(self.src.backend, self.src.tags, has_symbols=True)
+        tgt = src if self.joint else Tokenizer(self.tgt.backend, has_symbols=True)
+        return replace(self, src=src, tgt=tgt)
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> TokenizerPair:
@@ -128,9 +175,12 @@ class TokenizerPair:
         if content["format"] != FORMAT:
             raise ValueError(f"format {content['format']}")
         check_content(content["src"])
-        src = Tokenizer(hf.Tokenizer.from_str(json.dumps(content["src"])), content.get("tags", ()))
-        check_content(content["tgt"] or {})
-        tgt = Tokenizer(hf.Tokenizer.from_str(json.dumps(content["tgt"]))) if content["tgt"] else src
+        has_symbols = content.get("has_symbols", False)
+        backend = hf.Tokenizer.from_str(json.dumps(content["src"]))
+        src = tgt = Tokenizer(backend, content.get("tags", ()), has_symbols=has_symbols)
+        if content["tgt"]:
+            check_content(content["tgt"])
+            tgt = Tokenizer(hf.Tokenizer.from_str(json.dumps(content["tgt"])), has_symbols=has_symbols)
         return cls(src, tgt, content["source_bos"], content.get("needs_tag", False))
 
     def save(self, path: Path) -> None:

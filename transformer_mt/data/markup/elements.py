@@ -1,0 +1,129 @@
+"""Text with protected elements: tags, placeholders, links and other parts that a translation must keep as they are.
+
+A `MarkedText` is a sequence of text and elements. Its translation contains each element exactly once, and each element
+keeps its parent: the pair of tags that encloses it most closely. So pairs of tags are nested as in the source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+
+class Role(Enum):
+    """Role of an element in the nesting of tags."""
+
+    SINGLE = auto()  # a placeholder, a link, an empty tag, or a tag without a partner
+    OPENING = auto()
+    CLOSING = auto()
+
+
+@dataclass(frozen=True)
+class Element:
+    """A protected part of a text."""
+
+    surface: str  # as it is written, such as `<b>` or `{name}`
+    role: Role = Role.SINGLE
+    partner: int | None = None  # index of the other tag of the pair
+    parent: int | None = None  # index of the opening tag of the closest enclosing pair
+
+
+Part = str | int
+"""Text, or the index of an element."""
+
+
+@dataclass(frozen=True)
+class MarkedText:
+    """Text and elements in their order. Empty text is left out, and no two texts follow each other."""
+
+    parts: tuple[Part, ...]
+    elements: tuple[Element, ...] = ()
+
+    @classmethod
+    def make(cls, parts: Sequence[Part], elements: Sequence[Element]) -> MarkedText:
+        """Join neighbouring texts."""
+        joined: list[Part] = []
+        for part in parts:
+            if isinstance(part, str) and joined and isinstance(joined[-1], str):
+                joined[-1] += part
+            elif part != "":
+                joined.append(part)
+        return cls(tuple(joined), tuple(elements))
+
+    @property
+    def surface(self) -> str:
+        """Return the text with the surfaces of its elements."""
+        return "".join(part if isinstance(part, str) else self.elements[part].surface for part in self.parts)
+
+    @property
+    def plain(self) -> str:
+        """Return the text without its elements."""
+        return "".join(part for part in self.parts if isinstance(part, str))
+
+    @property
+    def order(self) -> list[int]:
+        """Return the indices of the elements in the order of the text."""
+        return [part for part in self.parts if isinstance(part, int)]
+
+    def find_violation(self, source: MarkedText) -> str | None:
+        """Return how this translation breaks the guarantee for the elements of its source; None if it keeps it."""
+        if sorted(self.order) != [*range(len(source.elements))]:
+            return "an element is missing, or occurs twice"
+        open_tags: list[int] = []
+        for index in self.order:
+            element = source.elements[index]
+            if element.role is Role.CLOSING and (not open_tags or open_tags.pop() != element.partner):
+                return f"{element.surface} does not close the tag that was opened last"
+            if element.parent != (open_tags[-1] if open_tags else None):
+                return f"{element.surface} is not inside its parent"
+            if element.role is Role.OPENING:
+                open_tags.append(index)
+        return None
+
+
+@dataclass(frozen=True)
+class Span:
+    """A protected element that was found in a text, before tags are paired."""
+
+    start: int
+    end: int
+    role: Role = Role.SINGLE
+    name: str = ""  # of a tag: an opening and a closing tag of one name form a pair
+
+
+def mark(text: str, spans: Sequence[Span]) -> MarkedText:
+    """Return a text with elements at some spans, which are in order and do not overlap.
+
+    A tag without a partner is a single element, and so is a tag that crosses another pair.
+    """
+    partners = dict(_pair_tags(spans))
+    elements: list[Element] = []
+    parts: list[Part] = []
+    open_tags: list[int] = []
+    end = 0
+    for i, span in enumerate(spans):
+        parts += [text[end : span.start], i]
+        end = span.end
+        surface, partner = text[span.start : span.end], partners.get(i)
+        if partner is not None and partner < i:
+            open_tags.pop()
+        parent = open_tags[-1] if open_tags else None
+        role = Role.SINGLE if partner is None else span.role
+        elements.append(Element(surface, role, partner, parent))
+        if role is Role.OPENING:
+            open_tags.append(i)
+    return MarkedText.make([*parts, text[end:]], elements)
+
+
+def _pair_tags(spans: Sequence[Span]) -> Iterator[tuple[int, int]]:
+    """Yield both directions of each pair of tags. A closing tag takes the innermost open tag of its name."""
+    open_tags: list[int] = []
+    for i, span in enumerate(spans):
+        if span.role is Role.OPENING:
+            open_tags.append(i)
+        elif span.role is Role.CLOSING:
+            depth = next((d for d in reversed(range(len(open_tags))) if spans[open_tags[d]].name == span.name), None)
+            if depth is not None:
+                yield from ((open_tags[depth], i), (i, open_tags[depth]))
+                del open_tags[depth:]  # tags inside that were not closed have no partner

@@ -1,0 +1,66 @@
+"""Spaces around the elements of a translation.
+
+The model produces the space before a word together with the word, so text that follows an element says itself whether
+a space is between them. Two decisions are left: a space goes outside a pair of tags, and a single element that follows
+text gets a space unless the source or the script has none there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import regex
+
+from transformer_mt.data.markup.elements import MarkedText, Part, Role
+from transformer_mt.data.quality.scripts import UNSPACED
+
+_NO_SPACE_AFTER = regex.compile(rf"[\s\p{{Ps}}\p{{Pi}}\p{{Pd}}„‚'’/{UNSPACED}]\Z")
+_LETTER_WITHOUT_SPACES = regex.compile(rf"[{UNSPACED}]")
+
+
+def restore_spaces(parts: Sequence[Part], source: MarkedText) -> MarkedText:
+    """Return a translation with the spaces around its elements.
+
+    `parts` are text, with the space before it if there is one, and indices of elements of the source.
+    """
+    elements = source.elements
+    output: list[Part] = []
+    n_openings = 0  # opening tags at the end of the output: a space goes before them
+    has_space = False  # text before the last tags ended with a space
+    for part in parts:
+        if isinstance(part, int) and elements[part].role is not Role.SINGLE:
+            n_openings = n_openings + 1 if elements[part].role is Role.OPENING else 0
+            output.append(part)
+            continue
+        place = len(output) - n_openings
+        if isinstance(part, str):
+            needs_space = has_space or part[0].isspace()
+            has_space = part[-1].isspace()
+            part = part.strip()
+            if not part:
+                has_space = True
+                continue
+        else:
+            needs_space = has_space or _needs_space(part, output[:place], source)
+            has_space = False
+        if needs_space and place:
+            output.insert(place, " ")
+        output.append(part)
+        n_openings = 0
+    return MarkedText.make(output, elements)
+
+
+def _needs_space(single: int, before: Sequence[Part], source: MarkedText) -> bool:
+    """Return whether a space belongs between the output so far and a single element."""
+    if not before:
+        return False
+    place = source.parts.index(single)
+    previous_part = source.parts[place - 1] if place else " "
+    if isinstance(previous_part, int) and previous_part == before[-1]:
+        return False  # two elements that follow each other without a space
+    text = MarkedText(tuple(before), source.elements).surface
+    source_text = MarkedText(source.parts[:place], source.elements).surface
+    is_attached = bool(source_text) and not source_text[-1].isspace()
+    if is_attached and source_text[-1] == text[-1] and not _LETTER_WITHOUT_SPACES.match(text[-1]):
+        return False
+    return not _NO_SPACE_AFTER.search(text)

@@ -1,0 +1,76 @@
+"""Encoding and decoding of text with protected elements, which become control symbols.
+
+Text between two elements is encoded as in the whole sentence: with the space before its first word, or without it if
+the element touches the word. The space before an opening tag is encoded with the first word inside, so that the words
+have the tokens that they have without tags.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from transformer_mt.data.markup.elements import MarkedText, Part, Role
+from transformer_mt.data.tokenizers.tokenizer import Tokenizer
+
+ANCHOR = "x"  # text before a decoded part, which keeps the decoder from stripping the first space
+
+
+def encode_marked(tokenizer: Tokenizer, texts: Sequence[MarkedText], symbols: Sequence[list[int]]) -> list[list[int]]:
+    """Return the ids of texts. `symbols` has the number of the symbol of each element."""
+    words: list[str] = []  # text after a space, or at the start
+    continuations: list[str] = []  # text that touches the element before it
+    plans: list[list[int | tuple[list[str], int]]] = []  # ids of symbols, and places in one of the lists
+    for text, numbers in zip(texts, symbols, strict=True):
+        plan: list[int | tuple[list[str], int]] = []
+        has_space = True
+        for part in text.parts:
+            if isinstance(part, int):
+                plan.append(tokenizer.first_symbol_id + numbers[part])
+                has_space &= text.elements[part].role is not Role.SINGLE
+                continue
+            if stripped := part.strip():
+                pieces = words if has_space or part[0].isspace() else continuations
+                plan.append((pieces, len(pieces)))
+                pieces.append(stripped)
+                has_space = False
+            has_space |= part[-1].isspace()
+        plans.append(plan)
+    encoded = {
+        id(words): tokenizer.encode(words),
+        id(continuations): tokenizer.encode(continuations, continues_word=True),
+    }
+    return [
+        [i for step in plan for i in ([step] if isinstance(step, int) else encoded[id(step[0])][step[1]])]
+        for plan in plans
+    ]
+
+
+def decode_marked(
+    tokenizer: Tokenizer, sequences: Sequence[Sequence[int]], symbols: Sequence[list[int]]
+) -> list[list[Part]]:
+    """Return text, with the space before it if there is one, and indices of elements for each sequence of ids."""
+    anchor = tokenizer.encode([ANCHOR])[0]
+    (anchor_text,) = tokenizer.decode([anchor])
+    runs: list[list[int]] = []
+    all_parts: list[list[int | list[int]]] = []  # indices of elements, and runs of ids of text
+    for ids, numbers in zip(sequences, symbols, strict=True):
+        elements = {tokenizer.first_symbol_id + number: index for index, number in enumerate(numbers)}
+        parts: list[int | list[int]] = [[]]
+        for i in ids:
+            if i in elements:
+                parts += [elements[i], [*anchor]]
+            else:
+                last = parts[-1]
+                assert isinstance(last, list)
+                last.append(i)
+        runs += [part for part in parts if isinstance(part, list)]
+        all_parts.append(parts)
+    texts = iter(tokenizer.decode(runs))
+    decoded = [
+        [
+            part if isinstance(part, int) else next(texts)[len(anchor_text) if at else 0 :]
+            for at, part in enumerate(parts)
+        ]
+        for parts in all_parts
+    ]
+    return [[part for part in parts if part != ""] for parts in decoded]
