@@ -1,0 +1,160 @@
+"""Glossaries: terms with the translations that they must have, and the search for terms in a sentence.
+
+A glossary is a TSV file: source, translation with variants separated by `|`, and options. A term matches on word
+boundaries, or anywhere in a script without spaces. The longest term at a place wins, and matches do not overlap.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+
+import regex
+
+from transformer_mt.data.markup.elements import MarkedText, Role
+from transformer_mt.data.quality.scripts import UNSPACED
+from transformer_mt.data.text_files import read_lines
+from transformer_mt.errors import UserError
+
+MAX_TERM_CHARACTERS = 200  # of a source or of a variant
+CASE, KEEP = OPTIONS = ("case", "keep")
+ELEMENT = "\ufffc"  # stands for a single element, which no term may contain
+
+_UNIT = regex.compile(rf"[{UNSPACED}]|(?:(?![{UNSPACED}])[\p{{L}}\p{{M}}\p{{N}}_])+|\S")
+_SENTENCE_START = regex.compile(r"(?:\A|[.!?…:。！？])[^\p{L}\p{N}]*\Z")
+
+
+@dataclass(frozen=True)
+class GlossaryEntry:
+    """An entry of a glossary."""
+
+    source: str
+    targets: tuple[str, ...]  # alternatives; of a kept term: the source
+    line: int
+    is_case_sensitive: bool = False
+    is_kept: bool = False  # do not translate
+
+    @property
+    def key(self) -> str:
+        """Return the text under which the term is found."""
+        return self.source if self.is_case_sensitive else self.source.casefold()
+
+
+@dataclass(frozen=True)
+class TermMatch:
+    """A place of a term in a text."""
+
+    start: int
+    end: int
+    entry: GlossaryEntry
+
+
+class Glossary:
+    """Terms, with an index of the words that they start with."""
+
+    def __init__(self, entries: Sequence[GlossaryEntry], digest: str = "") -> None:
+        """`digest` identifies the content of the file."""
+        self.entries, self.digest = entries, digest
+        self._exact = {entry.key: entry for entry in entries if entry.is_case_sensitive}
+        self._folded = {entry.key: entry for entry in entries if not entry.is_case_sensitive}
+        self._lengths: dict[str, tuple[int, ...]] = {}  # first unit of a term -> lengths in units, the longest first
+        for entry in entries:
+            units: list[str] = _UNIT.findall(entry.source)
+            lengths = {*self._lengths.get(units[0].casefold(), ()), len(units)}
+            self._lengths[units[0].casefold()] = tuple(sorted(lengths, reverse=True))
+
+    @classmethod
+    def read(cls, path: Path) -> Glossary:
+        """Read a TSV file. Raises `UserError` for a line that is not a term, or that another line contradicts."""
+        entries: dict[tuple[bool, str], GlossaryEntry] = {}
+        digest = sha256()
+        for number, line in enumerate(read_lines(path), start=1):
+            digest.update(f"{line}\n".encode())
+            if not line.strip():
+                continue
+            entry = _parse(line, number, f"{path}:{number}")
+            other = entries.setdefault((entry.is_case_sensitive, entry.key), entry)
+            if other is not entry:
+                is_same = (other.targets, other.is_kept) == (entry.targets, entry.is_kept)
+                problem = "is on line {} already" if is_same else "has another translation on line {}"
+                remedy = "remove one of them" if is_same else "keep one line, with variants separated by |"
+                raise UserError(f"{path}:{number}: the term {entry.source!r} {problem.format(other.line)}; {remedy}")
+        if not entries:
+            raise UserError(f"{path}: has no terms; write lines of source, tab, translation")
+        return cls([*entries.values()], digest.hexdigest()[:16])
+
+    def find(self, text: str) -> Iterator[TermMatch]:
+        """Yield the terms in a text, from left to right."""
+        spans = [match.span() for match in _UNIT.finditer(text)]
+        first = 0
+        while first < len(spans):
+            start, end = spans[first]
+            n_units = 1
+            for length in self._lengths.get(normalise(text[start:end]).casefold(), ()):
+                if first + length > len(spans):
+                    continue
+                end = spans[first + length - 1][1]
+                if (entry := self._look_up(text, start, end)) is not None:
+                    yield TermMatch(start, end, entry)
+                    n_units = length
+                    break
+            first += n_units
+
+    def find_in_marked(self, text: MarkedText) -> Iterator[TermMatch]:
+        """Yield the terms in a text with elements. A term may have tags inside, but no single element.
+
+        The places are those in the text without elements.
+        """
+        roles = [element.role for element in text.elements]
+        parts = (
+            part if isinstance(part, str) else ELEMENT if roles[part] is Role.SINGLE else "" for part in text.parts
+        )
+        joined = "".join(parts)
+        for match in self.find(joined):
+            offset = joined.count(ELEMENT, 0, match.start)
+            yield replace(match, start=match.start - offset, end=match.end - offset)
+
+    def _look_up(self, text: str, start: int, end: int) -> GlossaryEntry | None:
+        """Return the term that a part of a text is. A case-sensitive one comes first."""
+        surface = normalise(text[start:end])
+        found = self._exact.get(surface)
+        if found is None and self._exact and _SENTENCE_START.search(text, 0, start):
+            found = self._exact.get(surface[0].lower() + surface[1:])
+        return found or self._folded.get(surface.casefold())
+
+
+def normalise(text: str) -> str:
+    """Return a text in Unicode form NFC, with single spaces between words."""
+    return unicodedata.normalize("NFC", " ".join(text.split()))
+
+
+def _parse(line: str, number: int, place: str) -> GlossaryEntry:
+    """Return the term of a line. `place` names the file and the line in errors."""
+    columns = [normalise(column) for column in line.split("\t")]
+    if len(columns) == 1:
+        raise UserError(f"{place}: has no tab; write source, tab, translation")
+    if len(columns) > 3:
+        raise UserError(f"{place}: has {len(columns)} columns; write source, translation and options")
+    source, translation = columns[:2]
+    options = columns[2].replace(",", " ").split() if len(columns) == 3 else []
+    for option in options:
+        if option not in OPTIONS:
+            raise UserError(f"{place}: unknown option {option!r}; choose from {', '.join(OPTIONS)}")
+    is_kept = KEEP in options
+    targets = tuple(dict.fromkeys(target.strip() for target in translation.split("|")))
+    if not source:
+        raise UserError(f"{place}: the source is empty; write a term before the tab, or remove the line")
+    if is_kept:
+        if targets not in (("",), (source,)):
+            problem = f"the term {source!r} is kept, but has another translation"
+            raise UserError(f"{place}: {problem}; leave the translation empty, or the option keep out")
+        targets = (source,)
+    if "" in targets:
+        raise UserError(f"{place}: the term {source!r} has an empty translation; write one, or the option keep")
+    if max(map(len, (source, *targets))) > MAX_TERM_CHARACTERS:
+        shown = f"{source[:20]!r}..."
+        raise UserError(f"{place}: {shown}: a term has at most {MAX_TERM_CHARACTERS} characters; is it a sentence?")
+    return GlossaryEntry(source, targets, number, CASE in options, is_kept)

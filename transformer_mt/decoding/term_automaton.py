@@ -1,0 +1,242 @@
+"""Automaton that tells which terms of a glossary a translation contains.
+
+Each required term must have an occurrence of its own: one of its phrases, at the start of a word, whose last token is
+not continued by the next one. A state is the set of all ways to assign the tokens so far to phrases, so the automaton
+is exact also if phrases overlap. Transitions are computed when they are first needed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NamedTuple, TypeAlias
+
+import regex
+
+from transformer_mt.data.quality.scripts import UNSPACED
+from transformer_mt.data.tokenizers.marked_text import ANCHOR
+from transformer_mt.data.tokenizers.tokenizer import Tokenizer
+
+WORD = rf"(?:(?![{UNSPACED}])[\p{{L}}\p{{M}}\p{{N}}_\ufffd])"
+"""A character of a word, in scripts with spaces. U+FFFD is a part of a character."""
+_STARTS_WITH_WORD = regex.compile(WORD)
+_ENDS_WITH_WORD = regex.compile(rf"{WORD}\Z")
+_ENDS_SENTENCE = regex.compile(r"[.!?…:。！？]\s*\Z")
+_LETTER = regex.compile(r"[\p{L}\p{N}]")
+_STARTS_UNSPACED = regex.compile(rf"[{UNSPACED}]")
+
+
+class Ending(IntEnum):
+    """The last character of a token."""
+
+    WORD = 0
+    SENTENCE = 1  # punctuation that ends a sentence
+    NEUTRAL = 2  # the token has no letters
+    OTHER = 3
+    TAG = 4  # an opening or closing tag, which changes nothing
+
+
+class Context(IntEnum):
+    """What precedes the next token."""
+
+    SENTENCE_START = 0
+    WORD = 1
+    OTHER = 2
+
+
+class TokenClass(NamedTuple):
+    """Properties of a token that matter for terms."""
+
+    continues_word: bool
+    ending: Ending
+
+
+def classify_tokens(tokenizer: Tokenizer) -> list[TokenClass]:
+    """Return the class of each entry of a vocabulary."""
+    anchor = tokenizer.encode([ANCHOR])[0]
+    (anchor_text,) = tokenizer.decode([anchor])
+    texts = tokenizer.decode([[*anchor, i] for i in range(tokenizer.pad_id)])
+    classes = [_classify(text[len(anchor_text) :]) for text in texts]
+    controls = tokenizer.control_symbols()
+    tags = {name for name in controls if name.startswith(("<t", "</t")) and name[-2].isdigit()}
+    return classes + [TokenClass(False, Ending.TAG if name in tags else Ending.NEUTRAL) for name in controls]
+
+
+def _classify(text: str) -> TokenClass:
+    if _ENDS_WITH_WORD.search(text):
+        ending = Ending.WORD
+    elif _ENDS_SENTENCE.search(text):
+        ending = Ending.SENTENCE
+    else:
+        ending = Ending.OTHER if _LETTER.search(text) else Ending.NEUTRAL
+    return TokenClass(_STARTS_WITH_WORD.match(text) is not None, ending)
+
+
+class Phrase(NamedTuple):
+    """One way to write a term."""
+
+    term: int  # index of the required term
+    ids: tuple[int, ...]
+    contexts: frozenset[Context]  # in which it may start
+    proposed: frozenset[Context]  # in which the search tries it also if it is unlikely
+    ends_in_word: bool
+
+
+def encode_variants(tokenizer: Tokenizer, variants: Sequence[str]) -> Iterator[tuple[int, Phrase]]:
+    """Yield the phrases of each variant, with its index as the term.
+
+    A variant is written as after a space. It is written without a space in scripts that have none, and after
+    punctuation such as an opening bracket. At the start of a sentence it may have a capital.
+    """
+    anywhere = frozenset(Context)
+    start = frozenset((Context.SENTENCE_START,))
+    capitals = [variant[0].upper() + variant[1:] for variant in variants]
+    spaced, unspaced = tokenizer.encode(variants), tokenizer.encode(variants, continues_word=True)
+    capital_ids = tokenizer.encode(capitals)
+    for i, variant in enumerate(variants):
+        ends_in_word = _ENDS_WITH_WORD.search(variant) is not None
+        is_spaced = not _STARTS_UNSPACED.match(variant)
+        own = Phrase(i, tuple(spaced[i]), anywhere, anywhere if is_spaced else start, ends_in_word)
+        after = anywhere - {Context.WORD} if is_spaced else anywhere
+        attached = Phrase(i, tuple(unspaced[i]), after, frozenset() if is_spaced else anywhere - start, ends_in_word)
+        yield i, own
+        if attached.ids != own.ids:
+            yield i, attached
+        if capitals[i] != variant:
+            yield i, Phrase(i, tuple(capital_ids[i]), start, start, ends_in_word)
+
+
+Remaining: TypeAlias = tuple[int, ...]
+"""Number of occurrences of each required term that are still missing."""
+
+
+class Assignment(NamedTuple):
+    """One way to assign the tokens so far to phrases."""
+
+    remaining: Remaining
+    phrase: Phrase | None = None  # in progress; its term is not in `remaining`
+    n_tokens: int = 0  # of the phrase so far
+    is_open: bool = False  # the last token ended a phrase, and the next one must not continue its word
+
+
+@dataclass(eq=False)
+class State:
+    """A state of the automaton."""
+
+    assignments: frozenset[Assignment]
+    context: Context
+    n_missing: int  # minimum number of tokens until all terms are there
+    proposals: list[int]  # tokens that start or continue a phrase
+    successors: dict[int, State] = field(default_factory=lambda: dict[int, State]())
+
+
+class TermAutomaton:
+    """The automaton of one sentence."""
+
+    def __init__(self, phrases: Sequence[Phrase], counts: Sequence[int], classes: Sequence[TokenClass]) -> None:
+        """`counts` has the required number of occurrences of each term, and `classes` those of the vocabulary."""
+        self.phrases, self.classes = phrases, classes
+        self._by_first: dict[int, list[Phrase]] = {}
+        for phrase in phrases:
+            self._by_first.setdefault(phrase.ids[0], []).append(phrase)
+        self._alphabet = {i for phrase in phrases for i in phrase.ids}
+        self._lengths = [
+            min(len(phrase.ids) for phrase in phrases if phrase.term == term and phrase.proposed)
+            for term in range(len(counts))
+        ]
+        self._states: dict[tuple[frozenset[Assignment], Context], State] = {}
+        self.start = self._state({Assignment(tuple(counts))}, Context.SENTENCE_START)
+
+    def successor(self, state: State, token: int) -> State:
+        """Return the state after one more token."""
+        token_class = self.classes[token]
+        key = token if token in self._alphabet else -1 - 2 * token_class.ending - token_class.continues_word
+        found = state.successors.get(key)
+        if found is None:
+            found = state.successors[key] = self._advance(state, token, token_class)
+        return found
+
+    def _advance(self, state: State, token: int, token_class: TokenClass) -> State:
+        if token_class.ending is Ending.TAG:
+            return state
+        assignments = {
+            assignment for before in state.assignments for assignment in self._extend(before, token, state.context)
+        }
+        return self._state(assignments, next_context(state.context, token_class.ending))
+
+    def _extend(self, before: Assignment, token: int, context: Context) -> Iterator[Assignment]:
+        """Yield the assignments that a token makes of one."""
+        if before.phrase is not None:
+            if before.phrase.ids[before.n_tokens] == token:
+                yield _proceed(before.remaining, before.phrase, before.n_tokens + 1)
+            return
+        if before.is_open and self.classes[token].continues_word:
+            return
+        yield Assignment(before.remaining)
+        for phrase in self._by_first.get(token, ()):
+            if before.remaining[phrase.term] and context in phrase.contexts:
+                yield _proceed(_without(before.remaining, phrase.term), phrase, 1)
+
+    def _state(self, assignments: set[Assignment], context: Context) -> State:
+        """Return the state with these assignments, without those that others make superfluous."""
+        complete = next((one for one in assignments if not any(one.remaining) and one == (one.remaining,)), None)
+        if complete is not None or Assignment((0,) * len(self._lengths)) in assignments:
+            assignments, context = {Assignment((0,) * len(self._lengths))}, Context.OTHER
+        kept = frozenset(one for one in assignments if not any(_is_better(other, one) for other in assignments))
+        key = (kept, context)
+        if key not in self._states:
+            n_missing = min(map(self._count_missing, kept))
+            self._states[key] = State(kept, context, n_missing, sorted(self._propose(kept, context)))
+        return self._states[key]
+
+    def _count_missing(self, assignment: Assignment) -> int:
+        """Return the minimum number of tokens that complete an assignment."""
+        missing = sum(n * length for n, length in zip(assignment.remaining, self._lengths, strict=True))
+        return missing + (len(assignment.phrase.ids) - assignment.n_tokens if assignment.phrase else 0)
+
+    def _propose(self, assignments: frozenset[Assignment], context: Context) -> set[int]:
+        """Return the tokens that start or continue a phrase."""
+        tokens = {one.phrase.ids[one.n_tokens] for one in assignments if one.phrase}
+        for phrase in self.phrases:
+            if context in phrase.proposed and any(
+                one.remaining[phrase.term] and one.phrase is None for one in assignments
+            ):
+                tokens.add(phrase.ids[0])
+        return tokens
+
+
+def next_context(context: Context, ending: Ending) -> Context:
+    """Return the context after a token."""
+    if ending is Ending.WORD:
+        return Context.WORD
+    if ending is Ending.SENTENCE or (ending is Ending.NEUTRAL and context is Context.SENTENCE_START):
+        return Context.SENTENCE_START
+    return Context.OTHER
+
+
+def count_requirements(terms: Sequence[tuple[str, ...]]) -> Counter[tuple[str, ...]]:
+    """Return how many occurrences each set of variants needs."""
+    return Counter(terms)
+
+
+def _without(remaining: Remaining, term: int) -> Remaining:
+    return (*remaining[:term], remaining[term] - 1, *remaining[term + 1 :])
+
+
+def _proceed(remaining: Remaining, phrase: Phrase, n_tokens: int) -> Assignment:
+    """Return the assignment after `n_tokens` of a phrase."""
+    if n_tokens == len(phrase.ids):
+        return Assignment(remaining, is_open=phrase.ends_in_word)
+    return Assignment(remaining, phrase, n_tokens)
+
+
+def _is_better(one: Assignment, other: Assignment) -> bool:
+    """Return whether an assignment makes another superfluous: it is as far, and less is missing."""
+    return (
+        one != other
+        and one[1:3] == other[1:3]
+        and one.is_open <= other.is_open
+        and all(a <= b for a, b in zip(one.remaining, other.remaining, strict=True))
+    )
