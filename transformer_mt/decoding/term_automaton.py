@@ -7,7 +7,6 @@ is exact also if phrases overlap. Transitions are computed when they are first n
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -15,6 +14,7 @@ from typing import NamedTuple, TypeAlias
 
 import regex
 
+from transformer_mt.data.markup.symbols import SLOTS
 from transformer_mt.data.quality.scripts import UNSPACED
 from transformer_mt.data.tokenizers.marked_text import ANCHOR
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer
@@ -46,6 +46,11 @@ class Context(IntEnum):
     OTHER = 2
 
 
+_ANYWHERE = frozenset(Context)
+_START = frozenset((Context.SENTENCE_START,))
+_NOWHERE: frozenset[Context] = frozenset()
+
+
 class TokenClass(NamedTuple):
     """Properties of a token that matter for terms."""
 
@@ -59,9 +64,9 @@ def classify_tokens(tokenizer: Tokenizer) -> list[TokenClass]:
     (anchor_text,) = tokenizer.decode([anchor])
     texts = tokenizer.decode([[*anchor, i] for i in range(tokenizer.pad_id)])
     classes = [_classify(text[len(anchor_text) :]) for text in texts]
-    controls = tokenizer.control_symbols()
-    tags = {name for name in controls if name.startswith(("<t", "</t")) and name[-2].isdigit()}
-    return classes + [TokenClass(False, Ending.TAG if name in tags else Ending.NEUTRAL) for name in controls]
+    first_tag = tokenizer.first_symbol_id + SLOTS
+    is_tag = [first_tag <= i < first_tag + 2 * SLOTS for i in range(tokenizer.pad_id, tokenizer.vocab_size)]
+    return classes + [TokenClass(False, Ending.TAG if each else Ending.NEUTRAL) for each in is_tag]
 
 
 def _classify(text: str) -> TokenClass:
@@ -90,22 +95,27 @@ def encode_variants(tokenizer: Tokenizer, variants: Sequence[str]) -> Iterator[t
     A variant is written as after a space. It is written without a space in scripts that have none, and after
     punctuation such as an opening bracket. At the start of a sentence it may have a capital.
     """
-    anywhere = frozenset(Context)
-    start = frozenset((Context.SENTENCE_START,))
     capitals = [variant[0].upper() + variant[1:] for variant in variants]
-    spaced, unspaced = tokenizer.encode(variants), tokenizer.encode(variants, continues_word=True)
-    capital_ids = tokenizer.encode(capitals)
-    for i, variant in enumerate(variants):
+    encoded = [
+        tokenizer.encode(texts, continues_word=is_attached)
+        for texts in (variants, capitals)
+        for is_attached in (False, True)
+    ]
+    for i, (variant, *ids) in enumerate(zip(variants, *encoded, strict=True)):
         ends_in_word = _ENDS_WITH_WORD.search(variant) is not None
         is_spaced = not _STARTS_UNSPACED.match(variant)
-        own = Phrase(i, tuple(spaced[i]), anywhere, anywhere if is_spaced else start, ends_in_word)
-        after = anywhere - {Context.WORD} if is_spaced else anywhere
-        attached = Phrase(i, tuple(unspaced[i]), after, frozenset() if is_spaced else anywhere - start, ends_in_word)
-        yield i, own
-        if attached.ids != own.ids:
-            yield i, attached
-        if capitals[i] != variant:
-            yield i, Phrase(i, tuple(capital_ids[i]), start, start, ends_in_word)
+        places = (
+            (_ANYWHERE, _ANYWHERE if is_spaced else _START),
+            (_ANYWHERE - {Context.WORD}, _NOWHERE) if is_spaced else (_ANYWHERE, _ANYWHERE - _START),
+            (_START, _START),
+            (_START, _NOWHERE),
+        )
+        known: set[tuple[int, ...]] = set()
+        for tokens, (contexts, proposed) in zip(ids, places, strict=True):
+            phrase = tuple[int, ...](tokens)
+            if phrase not in known:
+                known.add(phrase)
+                yield i, Phrase(i, phrase, contexts, proposed, ends_in_word)
 
 
 Remaining: TypeAlias = tuple[int, ...]
@@ -129,7 +139,7 @@ class State:
     context: Context
     n_missing: int  # minimum number of tokens until all terms are there
     proposals: list[int]  # tokens that start or continue a phrase
-    successors: dict[int, State] = field(default_factory=lambda: dict[int, State]())
+    successors: dict[int | TokenClass, State] = field(default_factory=lambda: dict[int | TokenClass, State]())
 
 
 class TermAutomaton:
@@ -141,38 +151,46 @@ class TermAutomaton:
         self._by_first: dict[int, list[Phrase]] = {}
         for phrase in phrases:
             self._by_first.setdefault(phrase.ids[0], []).append(phrase)
-        self._alphabet = {i for phrase in phrases for i in phrase.ids}
+        self.alphabet = {i for phrase in phrases for i in phrase.ids}
         self._lengths = [
             min(len(phrase.ids) for phrase in phrases if phrase.term == term and phrase.proposed)
             for term in range(len(counts))
         ]
+        self._complete = Assignment((0,) * len(counts))
         self._states: dict[tuple[frozenset[Assignment], Context], State] = {}
         self.start = self._state({Assignment(tuple(counts))}, Context.SENTENCE_START)
 
     def successor(self, state: State, token: int) -> State:
         """Return the state after one more token."""
-        token_class = self.classes[token]
-        key = token if token in self._alphabet else -1 - 2 * token_class.ending - token_class.continues_word
+        key: int | TokenClass = token if token in self.alphabet else self.classes[token]
         found = state.successors.get(key)
         if found is None:
-            found = state.successors[key] = self._advance(state, token, token_class)
+            found = state.successors[key] = self._advance(state, key)
         return found
 
-    def _advance(self, state: State, token: int, token_class: TokenClass) -> State:
+    def successor_of_class(self, state: State, token_class: TokenClass) -> State:
+        """Return the state after a token of this class that is in no phrase."""
+        if token_class not in state.successors:
+            state.successors[token_class] = self._advance(state, token_class)
+        return state.successors[token_class]
+
+    def _advance(self, state: State, key: int | TokenClass) -> State:
+        token, token_class = (key, self.classes[key]) if isinstance(key, int) else (-1, key)
         if token_class.ending is Ending.TAG:
             return state
         assignments = {
-            assignment for before in state.assignments for assignment in self._extend(before, token, state.context)
+            assignment
+            for before in state.assignments
+            if not (before.is_open and token_class.continues_word)
+            for assignment in self._extend(before, token, state.context)
         }
         return self._state(assignments, next_context(state.context, token_class.ending))
 
     def _extend(self, before: Assignment, token: int, context: Context) -> Iterator[Assignment]:
-        """Yield the assignments that a token makes of one."""
+        """Yield the assignments that a token makes of one. -1: a token that is in no phrase."""
         if before.phrase is not None:
             if before.phrase.ids[before.n_tokens] == token:
                 yield _proceed(before.remaining, before.phrase, before.n_tokens + 1)
-            return
-        if before.is_open and self.classes[token].continues_word:
             return
         yield Assignment(before.remaining)
         for phrase in self._by_first.get(token, ()):
@@ -181,9 +199,8 @@ class TermAutomaton:
 
     def _state(self, assignments: set[Assignment], context: Context) -> State:
         """Return the state with these assignments, without those that others make superfluous."""
-        complete = next((one for one in assignments if not any(one.remaining) and one == (one.remaining,)), None)
-        if complete is not None or Assignment((0,) * len(self._lengths)) in assignments:
-            assignments, context = {Assignment((0,) * len(self._lengths))}, Context.OTHER
+        if self._complete in assignments:
+            assignments, context = {self._complete}, Context.OTHER
         kept = frozenset(one for one in assignments if not any(_is_better(other, one) for other in assignments))
         key = (kept, context)
         if key not in self._states:
@@ -214,11 +231,6 @@ def next_context(context: Context, ending: Ending) -> Context:
     if ending is Ending.SENTENCE or (ending is Ending.NEUTRAL and context is Context.SENTENCE_START):
         return Context.SENTENCE_START
     return Context.OTHER
-
-
-def count_requirements(terms: Sequence[tuple[str, ...]]) -> Counter[tuple[str, ...]]:
-    """Return how many occurrences each set of variants needs."""
-    return Counter(terms)
 
 
 def _without(remaining: Remaining, term: int) -> Remaining:

@@ -1,0 +1,261 @@
+"""Search with required terms, compared with exhaustive search and with plain definitions."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from transformer_mt.data.tokenizers.components import TokenizerKind
+from transformer_mt.data.tokenizers.config import TokenizerConfig
+from transformer_mt.data.tokenizers.tokenizer import Tokenizer, build_tokenizers
+from transformer_mt.decoding.beam_search import BeamState, Hypothesis, beam_search
+from transformer_mt.decoding.config import DecodingConfig
+from transformer_mt.decoding.logits_processors import MinLength
+from transformer_mt.decoding.term_automaton import (
+    Context,
+    Ending,
+    Phrase,
+    TermAutomaton,
+    TokenClass,
+    classify_tokens,
+    encode_variants,
+)
+from transformer_mt.decoding.term_constraint import TermConstraint, TermVocabulary, allocate
+
+BOS, EOS = -1, 0  # of the toy language
+CLASSES = [
+    TokenClass(False, Ending.NEUTRAL),  # EOS
+    TokenClass(False, Ending.WORD),  # starts a word
+    TokenClass(True, Ending.WORD),  # continues a word
+    TokenClass(False, Ending.WORD),
+    TokenClass(False, Ending.SENTENCE),  # such as a full stop
+]
+VOCAB = len(CLASSES)
+ANYWHERE = frozenset(Context)
+START = frozenset({Context.SENTENCE_START})
+
+
+def phrase(term: int, *ids: int, contexts: frozenset[Context] = ANYWHERE, ends_in_word: bool = True) -> Phrase:
+    return Phrase(term, ids, contexts, contexts, ends_in_word)
+
+
+CASES: dict[str, tuple[list[Phrase], list[int]]] = {
+    "one token": ([phrase(0, 1)], [1]),
+    "twice": ([phrase(0, 3)], [2]),
+    "overlap with itself": ([phrase(0, 1, 1)], [1]),
+    "prefix of another": ([phrase(0, 1), phrase(1, 1, 2)], [1, 1]),
+    "part of another": ([phrase(0, 3, 4, ends_in_word=False), phrase(1, 1, 3)], [1, 1]),
+    "alternatives": ([phrase(0, 1, 2), phrase(0, 3)], [1]),
+    "shared alternatives": ([phrase(0, 1), phrase(0, 3), phrase(1, 3)], [1, 1]),
+    "capital": ([phrase(0, 1, 2), phrase(0, 3, 2, contexts=START)], [1]),
+}
+
+
+def is_valid(ids: Sequence[int], phrases: Sequence[Phrase], counts: Sequence[int]) -> bool:
+    """Return whether each term has an occurrence of its own, by trying all ways."""
+    if not any(counts):
+        return True
+    contexts = [Context.SENTENCE_START]
+    for token in ids:
+        if CLASSES[token].ending is Ending.WORD:
+            contexts.append(Context.WORD)
+        else:
+            contexts.append(Context.SENTENCE_START)  # the toy language has no other punctuation
+
+    def assign(at: int, left: tuple[int, ...]) -> bool:
+        if not any(left):
+            return True
+        if at >= len(ids):
+            return False
+        for term, wanted, allowed, _, ends_in_word in phrases:
+            end = at + len(wanted)
+            is_cut = end < len(ids) and ends_in_word and CLASSES[ids[end]].continues_word
+            if left[term] and contexts[at] in allowed and tuple(ids[at:end]) == wanted and not is_cut:
+                rest = tuple(n - (i == term) for i, n in enumerate(left))
+                if assign(end, rest):
+                    return True
+        return assign(at + 1, left)
+
+    return assign(0, tuple(counts))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_automaton_accepts_exactly_the_texts_with_an_occurrence_of_each_term(case: str) -> None:
+    phrases, counts = CASES[case]
+    automaton = TermAutomaton(phrases, counts, CLASSES)
+    for length in range(6):
+        for ids in itertools.product(range(1, VOCAB), repeat=length):
+            state = automaton.start
+            for token in ids:
+                state = automaton.successor(state, token)
+            assert (state.n_missing == 0) == is_valid(ids, phrases, counts), ids
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_proposals_complete_all_terms_in_the_missing_number_of_tokens(case: str) -> None:
+    phrases, counts = CASES[case]
+    automaton = TermAutomaton(phrases, counts, CLASSES)
+    for ids in itertools.product(range(1, VOCAB), repeat=3):
+        state, whole = automaton.start, [*ids]
+        for token in ids:
+            state = automaton.successor(state, token)
+        for left in reversed(range(state.n_missing)):
+            reached = {token: automaton.successor(state, token) for token in state.proposals}
+            token = min(reached, key=lambda token: reached[token].n_missing)
+            state = reached[token]
+            whole.append(token)
+            assert state.n_missing == left
+        assert is_valid(whole, phrases, counts)
+
+
+# --- search -----------------------------------------------------------------------------------------------------------
+
+
+def search(
+    language: Any, cases: Sequence[str], limits: Sequence[int], beam: int, **settings: Any
+) -> list[list[Hypothesis]]:
+    config = DecodingConfig.model_validate({"min_length": 0, **settings})
+    automata = [TermAutomaton(*CASES[case], CLASSES) for case in cases]
+    constraint = TermConstraint(automata, limits, TermVocabulary(CLASSES, torch.device("cpu")), EOS)
+    beams = BeamState(torch.tensor(limits), beam, BOS, EOS, config.length_normalise)
+    processors = [MinLength(config.min_length, EOS), constraint]
+    return beam_search(language.step, language, beams, constraint.choose_candidates, processors)
+
+
+def all_valid(scores: Callable[..., Any], case: str, limit: int) -> list[tuple[float, list[int]]]:
+    """Return the finished translations with all terms, with their mean log-probability, the best first."""
+    found: list[tuple[float, list[int]]] = []
+    for length in range(limit):
+        for ids in itertools.product(range(1, VOCAB), repeat=length):
+            if is_valid(ids, *CASES[case]):
+                tokens = [*ids, EOS]
+                log_probs = [scores([tokens[:t]])[0][token] for t, token in enumerate(tokens)]
+                found.append((sum(log_probs) / len(tokens), [*ids]))
+    return sorted(found, reverse=True)
+
+
+def test_wide_beam_finds_all_valid_translations_in_their_order(toy: Any) -> None:
+    cases, limit = [*CASES], 5
+    language = toy(range(len(cases)), VOCAB)
+    results = search(language, cases, [limit] * len(cases), beam=1300)  # room for all candidates
+    for i, (case, found) in enumerate(zip(cases, results, strict=True)):
+        expected = all_valid(language.scores(i), case, limit)
+        finished = [one for one in found if one.finished]
+        assert [one.ids for one in finished] == [ids for _, ids in expected]
+        assert [one.ranking_score for one in finished] == pytest.approx([score for score, _ in expected], abs=1e-4)
+
+
+@pytest.mark.parametrize("beam", [2, 5])
+def test_every_translation_has_its_terms_also_at_the_length_limit(toy: Any, beam: int) -> None:
+    rng = random.Random(beam)
+    cases = rng.choices([*CASES], k=60)
+    needed = [TermAutomaton(*CASES[case], CLASSES).start.n_missing for case in cases]
+    limits = [n + 1 + rng.randrange(4) for n in needed]
+    results = search(toy(range(60), VOCAB), cases, limits, beam)
+    for case, limit, found in zip(cases, limits, results, strict=True):
+        assert all(is_valid(one.ids, *CASES[case]) and len(one.ids) <= limit for one in found)
+        assert found[0].ranking_score > -math.inf
+
+
+def test_a_beam_of_five_is_close_to_the_best_valid_translation(toy: Any) -> None:
+    cases, limit = [*CASES] * 5, 5
+    language = toy(range(len(cases)), VOCAB)
+    results = search(language, cases, [limit] * len(cases), beam=5)
+    ranks = [
+        [ids for _, ids in all_valid(language.scores(i), case, limit)].index(found[0].ids)
+        for i, (case, found) in enumerate(zip(cases, results, strict=True))
+        if found[0].finished
+    ]
+    assert sum(rank == 0 for rank in ranks) > len(cases) / 2
+
+
+def test_result_is_independent_of_the_batch(toy: Any) -> None:
+    cases, limits = [*CASES], [6, 9, 5, 12, 8, 7, 12, 10]
+    together = search(toy(range(8), VOCAB), cases, limits, beam=5)
+    alone = [search(toy([i], VOCAB), [cases[i]], [limits[i]], beam=5)[0] for i in range(8)]
+    assert together == alone
+
+
+def test_banks_get_equal_shares() -> None:
+    rng = random.Random(1)
+    for _ in range(50):
+        scores = [rng.choice([rng.gauss(0, 1), -math.inf]) for _ in range(12)]
+        banks = [rng.randrange(4) for _ in scores]
+        (order,) = allocate(torch.tensor([scores]), torch.tensor([banks])).tolist()
+        expected: list[int] = []
+        queues = [
+            sorted((i for i in range(12) if banks[i] == bank and scores[i] > -math.inf), key=lambda i: -scores[i])
+            for bank in range(4)
+        ]
+        while any(queues):
+            expected += [queue.pop(0) for queue in queues if queue]
+        assert order[: len(expected)] == expected
+
+
+# --- tokenizers -------------------------------------------------------------------------------------------------------
+
+TEXTS = ["Der Hund (Haus) läuft zum Haus-Boot. Das Hausboot 3.5 ist «alt».", "狗跑了。大狗"]
+
+
+def make_automaton(tokenizer: Tokenizer, *variants: str) -> TermAutomaton:
+    phrases = [each._replace(term=0) for _, each in encode_variants(tokenizer, variants)]
+    return TermAutomaton(phrases, [1], classify_tokens(tokenizer))
+
+
+@pytest.mark.parametrize("kind", ["char", "bpe", "byte_bpe", "unigram", "word", "wordpiece"])
+@pytest.mark.parametrize(
+    ("variants", "text", "expected"),
+    [
+        (["Haus"], "Das Haus", True),
+        (["Haus"], "Haus.", True),
+        (["Haus"], "(Haus)", True),
+        (["Haus"], "zum Haus-Boot", True),
+        (["Haus"], "Das Hausboot", False),
+        (["haus"], "Das Bauhaus", False),
+        (["das Haus"], "Das Haus", True),
+        (["das Haus"], "«Das Haus»", True),
+        (["das Haus"], "Der Hund. Das Haus", True),
+        (["das Haus"], "Der Das Haus", False),
+        (["Hund", "das Haus"], "zum Hund", True),
+    ],
+)
+def test_terms_are_recognised_in_encoded_text(
+    kind: TokenizerKind, variants: list[str], text: str, expected: bool
+) -> None:
+    words = [*TEXTS, text, "Bauhaus das Haus Das"]
+    size = 800 if kind == "byte_bpe" else 500
+    config = TokenizerConfig(kind=kind, vocab_size=size, min_frequency=1)
+    tokenizer = build_tokenizers(config, [(each, each) for each in words for _ in range(3)]).tgt
+    automaton = make_automaton(tokenizer, *variants)
+    state = automaton.start
+    for token in tokenizer.encode([text])[0]:
+        state = automaton.successor(state, token)
+    assert (state.n_missing == 0) == expected
+
+
+def test_terms_of_a_script_without_spaces_may_be_anywhere() -> None:
+    tokenizer = build_tokenizers(TokenizerConfig(kind="char", vocab_size=400), [(text, text) for text in TEXTS]).tgt
+    automaton = make_automaton(tokenizer, "狗")
+    for text, expected in (("大狗跑了", True), ("大跑了", False), ("狗", True)):
+        state = automaton.start
+        for token in tokenizer.encode([text])[0]:
+            state = automaton.successor(state, token)
+        assert (state.n_missing == 0) == expected
+
+
+def test_tags_do_not_interrupt_a_term_but_placeholders_do() -> None:
+    tokenizer = build_tokenizers(TokenizerConfig(kind="bpe", vocab_size=400), [(text, text) for text in TEXTS])
+    automaton = make_automaton(tokenizer.with_symbols().tgt, "das Haus")
+    *others, last = tokenizer.tgt.encode(["das Haus"])[0]
+    symbol = tokenizer.with_symbols().tgt.first_symbol_id
+    for number, expected in ((0, False), (16, True), (32, True)):
+        state = automaton.start
+        for token in (*others, symbol + number, last):
+            state = automaton.successor(state, token)
+        assert (state.n_missing == 0) == expected

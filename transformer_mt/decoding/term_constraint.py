@@ -1,0 +1,147 @@
+"""Search for translations that contain the terms of a glossary: lexically constrained beam search.
+
+The K beams of a sentence are shared between banks, as in dynamic beam allocation (Post & Vilar 2018). A bank has the
+hypotheses that lack the same number of tokens of terms, by the state of an automaton (compare Hu et al. 2019).
+
+`B` sentences in the batch, `b` sentences of one chunk, `K` beams, `N` candidates, `M` proposals, `V` vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from transformer_mt.decoding.beam_search import BeamState, Candidates, beam_candidates
+from transformer_mt.decoding.logits_processors import LogitsProcessor
+from transformer_mt.decoding.term_automaton import State, TermAutomaton, TokenClass
+
+NO_CANDIDATE = 1 << 20  # bank of candidates with a score of minus infinity
+
+
+class TermVocabulary:
+    """The classes of all tokens, as a list and as indices."""
+
+    def __init__(self, classes: Sequence[TokenClass], device: torch.device) -> None:
+        self.classes = classes
+        self.distinct = sorted({*classes})
+        numbers = {each: i for i, each in enumerate(self.distinct)}
+        self.indices = torch.tensor([numbers[each] for each in classes], device=device)  # [V]
+
+
+class TermConstraint(LogitsProcessor):
+    """Forbids EOS until all terms are there, and forces them near the length limit. Chooses candidates by banks."""
+
+    def __init__(
+        self, automata: Sequence[TermAutomaton], max_lengths: Sequence[int], vocabulary: TermVocabulary, eos: int
+    ) -> None:
+        """`max_lengths` must have room for the terms and EOS. [B]."""
+        self.automata, self.max_lengths = [*automata], [*max_lengths]
+        self.vocabulary, self.eos = vocabulary, eos
+        self.states = [[automaton.start] for automaton in automata]  # of each beam, B x K
+
+    def apply(self, log_probs: Tensor, chunk: slice, position: int) -> Tensor:
+        """Forbid EOS, and tokens after which the terms would not fit any more. [b, K, V] -> [b, K, V]."""
+        states = self.states[chunk]
+        missing = torch.tensor([[state.n_missing for state in row] for row in states], device=log_probs.device)
+        log_probs[:, :, self.eos] = log_probs[:, :, self.eos].masked_fill(missing > 0, -torch.inf)
+        for row, (automaton, limit) in enumerate(zip(self.automata[chunk], self.max_lengths[chunk], strict=True)):
+            n_left = max(0, limit - position - 2)  # tokens after this one and before EOS
+            if automaton.start.n_missing > n_left:
+                for beam, state in enumerate(states[row]):
+                    log_probs[row, beam].masked_fill_(~self._fits(automaton, state, n_left), -torch.inf)
+        return log_probs
+
+    def _fits(self, automaton: TermAutomaton, state: State, n_left: int) -> Tensor:
+        """Return after which tokens at most `n_left` tokens are missing. [V]."""
+        by_class = [automaton.successor_of_class(state, each).n_missing <= n_left for each in self.vocabulary.distinct]
+        fits = torch.tensor(by_class, device=self.vocabulary.indices.device)[self.vocabulary.indices]
+        for token in automaton.alphabet:
+            fits[token] = automaton.successor(state, token).n_missing <= n_left
+        fits[self.eos] = state.n_missing == 0
+        return fits
+
+    def reorder(self, parents: Tensor, tokens: Tensor) -> None:
+        """Let beam k continue former beam parents[:, k] with tokens[:, k]. [B, K] each."""
+        self.states = _successors(self.automata, self.states, parents, tokens)
+
+    def select(self, rows: Tensor) -> None:
+        """Keep only these sentences, in this order. [B']."""
+        kept = cast(list[int], rows.tolist())
+        self.automata = [self.automata[row] for row in kept]
+        self.max_lengths = [self.max_lengths[row] for row in kept]
+        self.states = [self.states[row] for row in kept]
+
+    def choose_candidates(self, beams: BeamState, log_probs: Tensor, chunk: slice) -> Candidates:
+        """Return 2K candidates, the best of each bank first. [b, K, V] -> [b, 2K].
+
+        They are the best of all, the best of each beam, and those that start or continue a term.
+        """
+        best = beam_candidates(beams, log_probs, chunk)
+        states = self.states[chunk]
+        if not any(state.n_missing for row in states for state in row):
+            return best
+        found = _distinct(_add_proposals(best, beams.scores[chunk], log_probs, states), log_probs.size(2))
+        reached = _successors(self.automata[chunk], states, found.parents, found.tokens)
+        banks = torch.tensor([[state.n_missing for state in row] for row in reached], device=log_probs.device)  # [b, N]
+        order = allocate(found.scores, banks)[:, : best.scores.size(1)]
+        return Candidates(*(each.gather(1, order) for each in found))
+
+
+def allocate(scores: Tensor, banks: Tensor) -> Tensor:
+    """Return the order in which candidates become beams: the best of each bank, then the second best, and so on.
+
+    Banks with fewer missing tokens come first. So banks get equal shares of the beams, and a bank that cannot fill its
+    share leaves the rest to others. [b, N], [b, N] -> [b, N]
+    """
+    banks = banks.masked_fill(~(scores > -torch.inf), NO_CANDIDATE)
+    by_score = scores.argsort(dim=1, descending=True, stable=True)
+    order = by_score.gather(1, banks.gather(1, by_score).argsort(dim=1, stable=True))  # by bank, then by score
+    sorted_banks = banks.gather(1, order)
+    places = torch.arange(banks.size(1), device=banks.device).expand_as(banks)
+    is_first = torch.ones_like(banks, dtype=torch.bool)
+    is_first[:, 1:] = sorted_banks[:, 1:] != sorted_banks[:, :-1]
+    ranks = places - torch.where(is_first, places, 0).cummax(1).values  # in the bank
+    is_none = sorted_banks == NO_CANDIDATE
+    return order.gather(1, torch.where(is_none, banks.size(1), ranks).argsort(dim=1, stable=True))
+
+
+def _add_proposals(
+    best: Candidates, scores: Tensor, log_probs: Tensor, states: Sequence[Sequence[State]]
+) -> Candidates:
+    """Add the best token of each beam and the proposals of its state. [b, 2K] -> [b, N]."""
+    n_proposals = max(len(state.proposals) for row in states for state in row)
+    padded = [[state.proposals + [-1] * (n_proposals - len(state.proposals)) for state in row] for row in states]
+    tokens = torch.tensor(padded, dtype=torch.long, device=log_probs.device)  # [b, K, M]
+    tokens = torch.cat([log_probs.argmax(2, keepdim=True), tokens], dim=2)  # [b, K, 1 + M]
+    is_padding = tokens < 0
+    tokens = tokens.clamp(min=0)
+    token_log_probs = log_probs.gather(2, tokens).masked_fill(is_padding, -torch.inf)
+    parents = torch.arange(tokens.size(1), device=tokens.device)[:, None].expand_as(tokens)
+    added = (token_log_probs + scores[:, :, None], token_log_probs, parents, tokens)
+    return Candidates(*(torch.cat([one, other.flatten(1)], dim=1) for one, other in zip(best, added, strict=True)))
+
+
+def _distinct(candidates: Candidates, n_tokens: int) -> Candidates:
+    """Set the score of repeated candidates to minus infinity. [b, N] -> [b, N]."""
+    keys = candidates.parents * n_tokens + candidates.tokens
+    order = candidates.scores.argsort(dim=1, descending=True, stable=True)  # existing ones before padding
+    order = order.gather(1, keys.gather(1, order).argsort(dim=1, stable=True))
+    found = Candidates(*(each.gather(1, order) for each in candidates))
+    sorted_keys = keys.gather(1, order)
+    is_repeated = torch.zeros_like(sorted_keys, dtype=torch.bool)
+    is_repeated[:, 1:] = sorted_keys[:, 1:] == sorted_keys[:, :-1]
+    return found._replace(scores=found.scores.masked_fill(is_repeated, -torch.inf))
+
+
+def _successors(
+    automata: Sequence[TermAutomaton], states: Sequence[Sequence[State]], parents: Tensor, tokens: Tensor
+) -> list[list[State]]:
+    """Return the states after tokens that follow some beams. [b, N], [b, N] -> b x N."""
+    lists = (cast("list[list[int]]", values.tolist()) for values in (parents, tokens))
+    return [
+        [automaton.successor(row[parent], token) for parent, token in zip(row_parents, row_tokens, strict=True)]
+        for automaton, row, row_parents, row_tokens in zip(automata, states, *lists, strict=True)
+    ]
