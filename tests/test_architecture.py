@@ -23,7 +23,7 @@ cli
 serving
 pipeline
 config.root
-export
+export documents
 training decoding evaluation
 data model pages plotting
 runs
@@ -120,6 +120,8 @@ HEAVY = {
     "starlette",
     "uvicorn",
     "jinja2",
+    "polib",
+    "markdown_it",
 }
 
 

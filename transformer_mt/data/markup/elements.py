@@ -119,11 +119,15 @@ def mark(text: str, spans: Sequence[Span]) -> MarkedText:
 def _pair_tags(spans: Sequence[Span]) -> Iterator[tuple[int, int]]:
     """Yield both directions of each pair of tags. A closing tag takes the innermost open tag of its name."""
     open_tags: list[int] = []
+    depths: dict[str, list[int]] = {}  # of the open tags of each name
     for i, span in enumerate(spans):
+        of_name = depths.setdefault(span.name, [])
         if span.role is Role.OPENING:
+            of_name.append(len(open_tags))
             open_tags.append(i)
-        elif span.role is Role.CLOSING:
-            depth = next((d for d in reversed(range(len(open_tags))) if spans[open_tags[d]].name == span.name), None)
-            if depth is not None:
-                yield from ((open_tags[depth], i), (i, open_tags[depth]))
-                del open_tags[depth:]  # tags inside that were not closed have no partner
+        elif span.role is Role.CLOSING and of_name:
+            depth = of_name[-1]
+            yield from ((open_tags[depth], i), (i, open_tags[depth]))
+            for inner in open_tags[depth:]:  # tags inside that were not closed have no partner
+                depths[spans[inner].name].pop()
+            del open_tags[depth:]

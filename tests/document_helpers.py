@@ -1,0 +1,64 @@
+"""Stand-ins for a model, and parsing of documents, for the tests of documents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from transformer_mt.data.markup.elements import MarkedText, Part, Role
+from transformer_mt.documents.document import Document
+from transformer_mt.documents.formats import DocumentFormat, DocumentOptions, parse_document
+
+Translate = Callable[[MarkedText], MarkedText]
+
+
+def parse(text: str, document_format: DocumentFormat, *attributes: str, retranslate: bool = False) -> Document:
+    """Return a document that is translated to German."""
+    return parse_document(text, document_format, DocumentOptions("de", attributes, retranslate))
+
+
+def sources(document: Document) -> list[str]:
+    """Return the text of all segments, with their elements."""
+    return [segment.source.surface for segment in document.segments]
+
+
+def fill(document: Document, translate: Translate) -> str:
+    """Return a document with the translations of a stand-in."""
+    return document.fill([translate(segment.source) for segment in document.segments])
+
+
+def identity(source: MarkedText) -> MarkedText:
+    """Translate nothing."""
+    return source
+
+
+def upper(source: MarkedText) -> MarkedText:
+    """Translate to capital letters."""
+    parts = [part.upper() if isinstance(part, str) else part for part in source.parts]
+    return MarkedText.make(parts, source.elements)
+
+
+def rotate(source: MarkedText) -> MarkedText:
+    """Translate to capital letters, and move the last word or pair of tags to the front."""
+    units: list[list[Part]] = []
+    until: int | None = None
+    for part in upper(source).parts:
+        if isinstance(part, str) and until is None:
+            units += [list[Part]([f"{word} "]) for word in part.split()]
+            continue
+        if until is None:
+            units.append([])
+        units[-1].append(part)
+        if isinstance(part, int):
+            element = source.elements[part]
+            if until is None and element.role is Role.OPENING:
+                until = element.partner
+            elif until == part:
+                until = None
+            if until is None:
+                units[-1].append(" ")
+    parts = [part for unit in [*units[-1:], *units[:-1]] for part in unit]
+    if parts and parts[-1] == " ":
+        parts.pop()
+    rotated = MarkedText.make(parts, source.elements)
+    assert rotated.find_violation(source) is None
+    return rotated

@@ -1,0 +1,155 @@
+"""A document as its text and the places where translations go. Everything else is copied as it is."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import NamedTuple
+
+from transformer_mt.data.markup.elements import Element, MarkedText
+
+
+class DocumentError(Exception):
+    """A document that does not follow its format."""
+
+    def __init__(self, line: int, message: str) -> None:
+        """`line` is counted from 1. `message` says what is wrong there, and what to do."""
+        super().__init__(line, message)
+        self.line, self.message = line, message
+
+
+@dataclass(frozen=True)
+class DocumentElement(Element):
+    """An element that is a range of the document, such as a tag. It is copied, not escaped."""
+
+    start: int = 0
+    end: int = 0
+    rewritten: str = ""
+    """How it is written in a translation, if not as in the document."""
+
+
+class Piece(NamedTuple):
+    """A piece of a translation: text that has to be escaped, or markup of the document."""
+
+    text: str
+    is_markup: bool = False
+
+
+Render = Callable[[Sequence[Piece]], str]
+"""Returns a translation in the syntax of the document."""
+
+
+@dataclass(frozen=True, eq=False)
+class Segment:
+    """A text that is translated at once."""
+
+    source: MarkedText
+    start: int
+    """Offset in the document of the text, or of the place that it is translated for."""
+    end: int
+    render: Render
+    has_tags: bool = False
+    """Whether tags of HTML in its text are protected, as in a string of a program. They are text in other formats."""
+
+
+@dataclass(frozen=True, eq=False)
+class Splice:
+    """A range of the document that is replaced by translated segments and by text between them."""
+
+    start: int
+    end: int
+    parts: Sequence[str | Segment]
+    is_fill: bool = False
+    """Whether the range has no translation yet. Other ranges stay as they are if no segment changes."""
+
+    @property
+    def segments(self) -> list[Segment]:
+        """The segments in order."""
+        return [part for part in self.parts if isinstance(part, Segment)]
+
+
+@dataclass(frozen=True, eq=False)
+class Document:
+    """The text of a document with its splices in order, none of which overlap."""
+
+    text: str
+    splices: Sequence[Splice]
+    nested: Sequence[Splice] = ()
+    """Splices of attributes, each inside of a tag. The tag may be an element of a segment."""
+    byte_order_mark: str = ""
+    """The byte order mark of the file, if there is one. It is not part of the text."""
+
+    @cached_property
+    def segments(self) -> list[Segment]:
+        """All segments, those of attributes last."""
+        return [segment for splice in (*self.splices, *self.nested) for segment in splice.segments]
+
+    def line_numbers(self) -> list[int]:
+        """Return the line of each segment, from 1."""
+        breaks = [i for i, character in enumerate(self.text) if character == "\n"]
+        return [1 + bisect_left(breaks, segment.start) for segment in self.segments]
+
+    def fill(self, translations: Sequence[MarkedText]) -> str:
+        """Return the document with the translation of each segment. A blank translation leaves its segment as it is."""
+        by_segment: dict[Segment, MarkedText] = {}
+        for segment, translation in zip(self.segments, translations, strict=True):
+            is_changed = translation.surface != segment.source.surface and translation.plain.strip()
+            by_segment[segment] = translation if is_changed else segment.source
+        return self.byte_order_mark + _Filler(self, by_segment).fill()
+
+
+class _Filler:
+    """Replaces the splices of a document by translations."""
+
+    def __init__(self, document: Document, translations: dict[Segment, MarkedText]) -> None:
+        self.text, self.splices, self.translations = document.text, document.splices, translations
+        self.nested = [splice for splice in document.nested if self._is_changed(splice)]
+        self.starts = [splice.start for splice in self.nested]
+
+    def fill(self) -> str:
+        parts: list[str] = []
+        end = 0
+        for splice in self.splices:
+            parts.append(self._copy(end, splice.start))
+            end = splice.end
+            if self._is_changed(splice):
+                parts += map(self._render, splice.parts)
+            else:
+                parts.append(self._copy(splice.start, splice.end))
+        return "".join([*parts, self._copy(end, len(self.text))])
+
+    def _is_changed(self, splice: Splice) -> bool:
+        segments = splice.segments
+        return splice.is_fill or any(self.translations[each] is not each.source for each in segments) or not segments
+
+    def _copy(self, start: int, end: int) -> str:
+        """Return a range of the document with translated attributes."""
+        nested = self.nested[bisect_left(self.starts, start) : bisect_right(self.starts, end - 1)]
+        if not nested:
+            return self.text[start:end]
+        parts = [self.text[start : nested[0].start]]
+        for splice, following in pairwise([*nested, None]):
+            assert splice is not None
+            parts += map(self._render, splice.parts)
+            parts.append(self.text[splice.end : end if following is None else following.start])
+        return "".join(parts)
+
+    def _render(self, part: str | Segment) -> str:
+        if isinstance(part, str):
+            return part
+        translation = self.translations[part]
+        pieces: list[Piece] = []
+        for each in translation.parts:
+            if isinstance(each, str):
+                pieces.append(Piece(each))
+                continue
+            element = translation.elements[each]
+            if isinstance(element, DocumentElement):
+                markup = element.rewritten or self._copy(element.start, element.end)
+                pieces.append(Piece(markup, is_markup=True))
+            else:
+                pieces.append(Piece(element.surface))  # it was found in the text
+        return part.render(pieces)

@@ -1,0 +1,194 @@
+"""HTML pages: text between block tags is translated, with its inline tags as elements."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from html.parser import HTMLParser
+from itertools import pairwise
+
+from transformer_mt.data.markup.elements import Role
+from transformer_mt.documents.document import Document, Segment, Splice
+from transformer_mt.documents.encoding import check_declared_encoding
+from transformer_mt.documents.html_tags import INLINE, VOID, End, OpenElement, is_kept
+from transformer_mt.documents.inline import Token, find_attributes, make_segment, render_text, set_language
+from transformer_mt.documents.references import escape_text, split_references
+
+_CUT_TAG = re.compile(r"<[A-Za-z/!?][^>]*\Z")  # at the end of a page
+
+
+def parse_html(text: str, language: str, attributes: Sequence[str] = ()) -> Document:
+    """Return the document of a page. Any text is a page.
+
+    Args:
+        text: The page.
+        language: Language code of the translation, for the attribute `lang` of the tag `html`.
+        attributes: Names of attributes that are translated, such as `alt`.
+
+    Raises:
+        DocumentError: The page declares another encoding than UTF-8.
+    """
+    return _PageReader(text, language, attributes).read()
+
+
+@dataclass(frozen=True)
+class _Event:
+    """A part of a page. It ends where the next one starts."""
+
+    start: int
+    kind: str  # opening, closing, text or other
+    tag: str = ""
+    attributes: Mapping[str, str | None] | None = None
+    is_closed: bool = False  # `<tag/>`
+
+
+class _EventParser(HTMLParser):
+    """Lists the parts of a page with their offsets."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.events: list[_Event] = []
+        self._line_starts = [0, *(match.end() for match in re.finditer("\n", text))]
+        cut_tag = _CUT_TAG.search(text, max(0, text.rfind("<")))
+        end = len(text) if cut_tag is None else cut_tag.start()
+        self.feed(text[:end])
+        self.close()
+        if end < len(text):
+            self.events.append(_Event(end, "other"))
+
+    def _add(self, kind: str, tag: str = "", attributes: Sequence[tuple[str, str | None]] = ()) -> None:
+        line, column = self.getpos()
+        is_closed = kind == "opening" and (self.get_starttag_text() or "").endswith("/>")
+        first_values = dict(reversed(attributes))
+        self.events.append(_Event(self._line_starts[line - 1] + column, kind, tag, first_values, is_closed))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._add("opening", tag, attrs)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._add("opening", tag, attrs)
+
+    def handle_endtag(self, tag: str) -> None:
+        self._add("closing", tag)
+
+    def handle_data(self, data: str) -> None:
+        self._add("text")
+
+    def handle_comment(self, data: str) -> None:
+        self._add("other")
+
+    def handle_decl(self, decl: str) -> None:
+        self._add("other")
+
+    def handle_pi(self, data: str) -> None:
+        self._add("other")
+
+    def unknown_decl(self, data: str) -> None:
+        self._add("other")
+
+
+class _PageReader:
+    """Groups the parts of a page into segments."""
+
+    def __init__(self, text: str, language: str, attributes: Sequence[str]) -> None:
+        self.text, self.language = text, language
+        self.attributes = {name.lower() for name in attributes}
+        self.tokens: list[Token] = []  # of the current segment
+        self.kept: OpenElement | None = None  # an element whose content is not translated
+        self.splices: list[Splice] = []
+        self.nested: list[Splice] = []
+
+    def read(self) -> Document:
+        for event, end in _with_ends(_EventParser(self.text).events, len(self.text)):
+            if self.kept is None or self._has_left_kept(self.kept, event, end):
+                self._read_event(event, end)
+        if self.kept is not None:
+            self._keep(self.kept, len(self.text))
+        self._flush()
+        return Document(self.text, self.splices, self.nested)
+
+    def _has_left_kept(self, kept: OpenElement, event: _Event, end: int) -> bool:
+        """Return whether an event follows the element whose content is not translated."""
+        where = End.LATER
+        if event.kind == "opening":
+            where = kept.read_opening(event.tag, event.is_closed)
+        elif event.kind == "closing":
+            where = kept.read_closing(event.tag)
+        if where is not End.LATER:
+            self._keep(kept, end if where is End.AFTER else event.start)
+        return where is End.BEFORE
+
+    def _keep(self, kept: OpenElement, end: int) -> None:
+        if kept.tag in INLINE:
+            self.tokens.append(Token(kept.start, end, is_content=True))
+        self.kept = None
+
+    def _read_event(self, event: _Event, end: int) -> None:
+        tag, raw = event.tag, self.text[event.start : end]
+        if event.kind == "text":
+            self.tokens += split_references(self.text, event.start, end)
+            return
+        if event.kind == "other":
+            check_declared_encoding(raw, self.text, event.start)
+            self.tokens.append(Token(event.start, end))
+            return
+        if tag not in INLINE or (tag == "br" and self._ends_with_break()):
+            self._flush()
+        if event.kind == "opening":
+            self._read_opening(event, end)
+        elif tag in INLINE:
+            self.tokens.append(Token(event.start, end, role=Role.CLOSING, name=tag))
+
+    def _read_opening(self, event: _Event, end: int) -> None:
+        tag, attributes = event.tag, event.attributes or {}
+        is_empty = tag in VOID or event.is_closed
+        if tag == "html":
+            names = ["lang", *(["xml:lang"] if "xml:lang" in attributes else [])]
+            self.nested += set_language(self.text, event.start, end, names, self.language)
+        elif tag == "meta" and (attributes.get("charset") or "charset=" in (attributes.get("content") or "").lower()):
+            check_declared_encoding(self.text[event.start : end], self.text, event.start)
+        if is_kept(tag, attributes) and not is_empty:
+            self.kept = OpenElement(tag, event.start)
+            return
+        if self.attributes and not is_kept(tag, attributes):
+            self.nested += self._attribute_splices(event.start, end)
+        if tag in INLINE:
+            self.tokens.append(Token(event.start, end, role=Role.SINGLE if is_empty else Role.OPENING, name=tag))
+
+    def _ends_with_break(self) -> bool:
+        """Return whether the segment ends with a line break: a second one ends the paragraph."""
+        last = next((token for token in reversed(self.tokens) if token.text is None or token.text.strip()), None)
+        return last is not None and last.name == "br"
+
+    def _flush(self) -> None:
+        """End the segment."""
+        if self.tokens and (segment := make_segment(self.text, self.tokens, render_text(escape_text))) is not None:
+            self.splices.append(Splice(segment.start, segment.end, [segment]))
+        self.tokens = []
+
+    def _attribute_splices(self, start: int, end: int) -> Iterator[Splice]:
+        for attribute in find_attributes(self.text, start, end):
+            if attribute.name in self.attributes and attribute.start < attribute.end:
+                tokens = [*split_references(self.text, attribute.start, attribute.end)]
+                segment = make_segment(self.text, tokens, render_text(_attribute_escape(attribute.quote)))
+                if segment is not None:
+                    yield _make_attribute_splice(segment, attribute.quote)
+
+
+def _make_attribute_splice(segment: Segment, quote: str) -> Splice:
+    quotes = [] if quote else ['"']  # a translation may have spaces
+    return Splice(segment.start, segment.end, [*quotes, segment, *quotes])
+
+
+def _attribute_escape(quote: str) -> Callable[[str], str]:
+    """Return a function that escapes text for a value in quotes."""
+    reference = "&#39;" if quote == "'" else "&quot;"
+    return lambda text: escape_text(text).replace(quote or '"', reference)
+
+
+def _with_ends(events: Sequence[_Event], end: int) -> Iterator[tuple[_Event, int]]:
+    """Yield each event with the start of the next one."""
+    for event, following in pairwise([*events, None]):
+        assert event is not None
+        yield event, end if following is None else following.start
