@@ -11,7 +11,8 @@ import torch
 
 from transformer_mt.data.batches import Batch, BatchStream, StreamPosition
 from transformer_mt.data.encoding import EncodedCorpus
-from transformer_mt.data.modifiers import BatchModifier, ModifierConfig
+from transformer_mt.data.modifiers.batch_modifier import BatchModifier
+from transformer_mt.data.modifiers.config import ModifierConfig
 from transformer_mt.data.prefetching import PREFETCHED_STEPS, Prefetcher, StepBatches
 from transformer_mt.data.tokenizers.subword_sampling import SubwordSampler
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair

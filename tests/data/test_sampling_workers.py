@@ -14,7 +14,8 @@ import torch
 from transformer_mt.data import sampling_workers
 from transformer_mt.data.batches import BatchStream, StreamPosition
 from transformer_mt.data.encoding import EncodedCorpus
-from transformer_mt.data.modifiers import BatchModifier, ModifierConfig
+from transformer_mt.data.modifiers.batch_modifier import BatchModifier
+from transformer_mt.data.modifiers.config import ModifierConfig
 from transformer_mt.data.prefetching import Prefetcher
 from transformer_mt.data.sampling_workers import count_sampling_workers, open_sampling_workers
 from transformer_mt.data.tokenizers.subword_sampling import SubwordSampler

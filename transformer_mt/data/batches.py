@@ -24,7 +24,7 @@ from transformer_mt.data.block_encoding import Ids
 from transformer_mt.data.bucketing import Lengths, Rows
 from transformer_mt.data.encoding import EncodedCorpus
 from transformer_mt.data.mixture import Mixture
-from transformer_mt.data.modifiers import BatchModifier
+from transformer_mt.data.modifiers.batch_modifier import BatchModifier
 from transformer_mt.data.sharding import ShardedBatches, ShardedPlan
 from transformer_mt.data.tokenizers.subword_sampling import SubwordSamplers, sample_sides
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair

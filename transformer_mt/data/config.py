@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from transformer_mt.config.section import MAY_CHANGE, PathName, Section, section_error
 from transformer_mt.config.yaml_loader import KeyPath
 from transformer_mt.data.mixture import Stage, find_mixture_problem
-from transformer_mt.data.modifiers import ModifierConfig
+from transformer_mt.data.modifiers.config import ModifierConfig
 from transformer_mt.data.quality.config import FilterList
 from transformer_mt.data.sources import HeldOutSources, Language, Source, TrainSources
 from transformer_mt.errors import UserError

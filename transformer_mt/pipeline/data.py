@@ -18,9 +18,10 @@ from transformer_mt.data.combined_corpus import combine_corpora
 from transformer_mt.data.corpus import ParallelCorpus, load_corpus, split_off_validation
 from transformer_mt.data.encoding import EncodedCorpus, encode_corpus
 from transformer_mt.data.mixture import Mixture, make_mixture
-from transformer_mt.data.modifiers import BatchModifier, TokenizerTrainingPairs
+from transformer_mt.data.modifiers.batch_modifier import BatchModifier, TokenizerTrainingPairs
 from transformer_mt.data.quality.filter_base import PairExample
 from transformer_mt.data.quality.filtered_corpus import filter_corpus, iterate_affected
+from transformer_mt.data.quality.word_alignment import learn_dictionary
 from transformer_mt.data.report import report_duplicates_and_leaks
 from transformer_mt.data.sources import HeldOutSources, Source, TrainSources
 from transformer_mt.data.tokenizers.subword_sampling import SubwordSampler, SubwordSamplers
@@ -159,7 +160,8 @@ def make_tokenizers(config: Config, train: ParallelCorpus) -> TokenizerPair:
     """
     if config.train.init_from is not None:
         return load_tokenizers(config)
-    return _learn_tokenizers(config, train).with_tags(config.data.tags, is_needed=config.data.needs_tag)
+    pair = _learn_tokenizers(config, train).with_tags(config.data.tags, is_needed=config.data.needs_tag)
+    return pair.with_symbols() if config.data.modifiers.needs_symbols else pair
 
 
 def _learn_tokenizers(config: Config, train: ParallelCorpus) -> TokenizerPair:
@@ -224,9 +226,12 @@ def make_stream(config: Config, data: TrainingData, tokens: int) -> BatchStream:
     samplers = _make_subword_samplers(config, data.tokenizers)
     tags = [source.tag for source in config.data.train_sources]
     make = partial(_make_mixture, config) if isinstance(config.data.train, tuple) else None
-    modifier = None
-    if config.data.modifiers.is_active:
-        modifier = BatchModifier(config.data.modifiers, data.tokenizers, config.seed, config.data.max_length)
+    modifiers, modifier = config.data.modifiers, None
+    if modifiers.is_active:
+        dictionary = None
+        if modifiers.needs_symbols:
+            dictionary = learn_dictionary(data.train.text, Path(config.data.cache_dir))
+        modifier = BatchModifier(modifiers, data.tokenizers, config.seed, config.data.max_length, dictionary)
     return BatchStream(data.train, data.tokenizers, tokens, config.seed, samplers, tags, make, modifier)
 
 

@@ -5,13 +5,13 @@ IBM Model 1 (Brown et al. 1993) on the most frequent words of both languages. `V
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 
 import numpy as np
+import regex
 from numpy.typing import NDArray
 
 from transformer_mt.data.quality.scripts import UNSPACED
@@ -28,7 +28,7 @@ MAX_LINKS = (
     6_000_000  # pairs of words that are learned from, each 50 bytes of memory; fewer sentences if there are more
 )
 
-_WORD = re.compile(rf"[{UNSPACED}]|[^\W{UNSPACED}]+")
+_WORD = regex.compile(rf"[{UNSPACED}]\p{{M}}*|[^\W{UNSPACED}]+")
 
 Ids = NDArray[np.int32]
 
@@ -36,6 +36,11 @@ Ids = NDArray[np.int32]
 def tokenize_words(text: str) -> list[str]:
     """Split a text into words without case; each character of a script without spaces is a word."""
     return _WORD.findall(text.casefold())[:MAX_WORDS]
+
+
+def find_words(text: str) -> list[tuple[int, int]]:
+    """Return start and end of each word of a text."""
+    return [match.span() for match in islice(_WORD.finditer(text), MAX_WORDS)]
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -67,15 +67,23 @@ class SubwordSampler:
     def __call__(self, ids: list[int], epoch: int, side: int, row: int) -> list[int]:
         """Return the ids of a corpus row in an epoch.
 
-        Ids that the text does not encode to, such as those of a truncated character, are returned unchanged.
+        Control symbols stay where they are. Ids between them that their text does not encode to are unchanged, such as
+        those of a truncated character.
         """
+        uniform = random.Random(((self.seed << 64 | epoch) << 1 | side) << 64 | row).random
+        drawn: list[int] = []
+        for is_text, group in groupby(ids, lambda i: i < self.tokenizer.pad_id):
+            part = [*group]
+            drawn += self._draw(part, uniform) if is_text else part
+        return drawn if len(drawn) <= self.max_length else ids
+
+    def _draw(self, ids: list[int], uniform: Uniform) -> list[int]:
+        """Draw ids of the text of some ids."""
         look_up, cached = self._look_up, self._cached_look_up
         words = [cached(word) if len(word) <= MAX_CACHED_LENGTH else look_up(word) for word in self._words(ids)]
         if [i for canonical, _ in words for i in canonical] != ids:
             return ids
-        uniform = random.Random(((self.seed << 64 | epoch) << 1 | side) << 64 | row).random
-        drawn = [i for _, word in words for i in word.draw(uniform)]
-        return drawn if len(drawn) <= self.max_length else ids
+        return [i for _, word in words for i in word.draw(uniform)]
 
     def sample_rows(
         self, sentences: Iterable[Iterable[Any]], epoch: int, side: int, rows: NDArray[np.integer[Any]]

@@ -1,0 +1,163 @@
+"""Modifiers of training pairs: capitals, typing errors, missing punctuation, joined sentences, symbols, and others.
+
+They make a model robust against text that its corpus lacks. A modification is a pure function of (seed, epoch, rows),
+so a resumed run sees the same pairs. Capitals, joining and symbols apply to whole batches, because such text has more
+tokens: a few such sentences would add padding to all others. The other modifiers apply to single pairs.
+
+Text is decoded from token ids, modified and encoded again, so that no other copy of the corpus is read.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from transformer_mt.data.modifiers.config import ModifierConfig
+from transformer_mt.data.modifiers.symbol_insertion import SymbolInserter, draw_counts
+from transformer_mt.data.modifiers.text_changes import PAIR_MODIFIERS, choose_case, join_sentences
+from transformer_mt.data.quality.word_alignment import WordDictionary
+from transformer_mt.data.text_files import Pair
+from transformer_mt.data.tokenizers.tokenizer import Pairs, TokenizerPair
+
+RNG_STREAM = 0x6D6F64  # separates these random numbers from others with the same seed
+
+Ids = list[list[int]]
+
+
+class ModifiedBatch(NamedTuple):
+    """Token ids of modified pairs, and the index of each in the unmodified batch.
+
+    A joined pair has the index of its first part.
+    """
+
+    src: Ids
+    tgt: Ids
+    indices: list[int]
+
+
+class BatchModifier:
+    """Random modification of the pairs of a batch."""
+
+    def __init__(
+        self,
+        config: ModifierConfig,
+        tokenizers: TokenizerPair,
+        seed: int,
+        max_length: int,
+        dictionary: WordDictionary | None = None,
+    ) -> None:
+        """Prepare the modifiers.
+
+        `max_length` limits the tokens of each side, EOS included. A pair that would exceed it is not modified.
+        `dictionary` is required for symbols.
+        """
+        self.config, self.tokenizers, self.seed = config, tokenizers, seed
+        self.longest = max_length - 1
+        self._insert_symbols = None
+        if config.needs_symbols:
+            assert dictionary is not None
+            self._insert_symbols = SymbolInserter(tokenizers, dictionary)
+
+    def __call__(self, src: Ids, tgt: Ids, epoch: int, rows: Sequence[int]) -> ModifiedBatch:
+        """Return the pairs of some corpus rows as an epoch sees them."""
+        modified = self._change_text(src, tgt, epoch, rows)
+        return modified if self._insert_symbols is None else self._add_symbols(modified, epoch, rows)
+
+    def _change_text(self, src: Ids, tgt: Ids, epoch: int, rows: Sequence[int]) -> ModifiedBatch:
+        batch_rng = random.Random(f"{self.seed} {epoch} {rows[0]} {RNG_STREAM}")
+        change_case = choose_case(self.config, batch_rng.random())
+        is_joined = batch_rng.random() < self.config.join
+        rngs = [random.Random(f"{self.seed} {epoch} {row} {RNG_STREAM + 1}") for row in rows]
+        modifiers = [[name for name in PAIR_MODIFIERS if rng.random() < getattr(self.config, name)] for rng in rngs]
+        changed = [i for i in range(len(rows)) if change_case or modifiers[i]]
+        pairs = self._decode(src, tgt, [*range(len(rows))] if is_joined else changed)
+        for i in changed:
+            for name in modifiers[i]:
+                pairs[i] = PAIR_MODIFIERS[name](*pairs[i], rngs[i])
+            if change_case:
+                pairs[i] = change_case(pairs[i][0]), change_case(pairs[i][1])
+        src, tgt = self._replace(src, tgt, {i: pairs[i] for i in changed})
+        return self._join(src, tgt, pairs) if is_joined else ModifiedBatch(src, tgt, [*range(len(rows))])
+
+    def _add_symbols(self, batch: ModifiedBatch, epoch: int, rows: Sequence[int]) -> ModifiedBatch:
+        """Insert symbols of elements and terms into a random part of the batches."""
+        batch_rng = random.Random(f"{self.seed} {epoch} {rows[0]} {RNG_STREAM + 3}")
+        has_elements = batch_rng.random() < self.config.placeholder
+        has_terms = batch_rng.random() < self.config.glossary
+        if not (has_elements or has_terms):
+            return batch
+        assert self._insert_symbols is not None
+        n_elements, n_terms = draw_counts(batch_rng)
+        pairs = self._decode(batch.src, batch.tgt, range(len(batch.src)))
+        rngs = [random.Random(f"{self.seed} {epoch} {rows[i]} {RNG_STREAM + 4}") for i in batch.indices]
+        encoded = self._insert_symbols(
+            [*pairs.values()], n_elements if has_elements else 0, n_terms if has_terms else 0, rngs
+        )
+        src, tgt = [*batch.src], [*batch.tgt]
+        for i, new in enumerate(zip(*encoded, strict=True)):
+            if self._fits(*new):
+                src[i], tgt[i] = new
+        return ModifiedBatch(src, tgt, batch.indices)
+
+    def _decode(self, src: Ids, tgt: Ids, indices: Sequence[int]) -> dict[int, Pair]:
+        sides = (
+            tokenizer.decode([ids[i] for i in indices])
+            for tokenizer, ids in ((self.tokenizers.src, src), (self.tokenizers.tgt, tgt))
+        )
+        return dict(zip(indices, zip(*sides, strict=True), strict=True))
+
+    def _encode(self, pairs: Sequence[Pair]) -> list[tuple[list[int], list[int]]]:
+        sides = (
+            self.tokenizers.src.encode([src for src, _ in pairs]),
+            self.tokenizers.tgt.encode([t for _, t in pairs]),
+        )
+        return [*zip(*sides, strict=True)]
+
+    def _fits(self, src: Sequence[int], tgt: Sequence[int]) -> bool:
+        return 0 < len(src) <= self.longest and 0 < len(tgt) <= self.longest
+
+    def _replace(self, src: Ids, tgt: Ids, pairs: dict[int, Pair]) -> tuple[Ids, Ids]:
+        """Replace the ids of modified pairs, except pairs that would exceed the maximum length."""
+        src, tgt = [*src], [*tgt]
+        for i, (new_src, new_tgt) in zip(pairs, self._encode([*pairs.values()]), strict=True):
+            if self._fits(new_src, new_tgt):
+                src[i], tgt[i] = new_src, new_tgt
+        return src, tgt
+
+    def _join(self, src: Ids, tgt: Ids, pairs: dict[int, Pair]) -> ModifiedBatch:
+        """Join pairs 0 and 1, 2 and 3, and so on, where the result is not too long."""
+        firsts = range(0, len(src) - 1, 2)
+        joined = [tuple(join_sentences(*two) for two in zip(pairs[i], pairs[i + 1], strict=True)) for i in firsts]
+        encoded = dict(zip(firsts, self._encode([(a, b) for a, b in joined]), strict=True))
+        result = ModifiedBatch([], [], [])
+        for i in range(len(src)):
+            first = i - i % 2
+            is_pair = first in encoded and self._fits(*encoded[first])
+            if is_pair and i == first + 1:
+                continue
+            new_src, new_tgt = encoded[first] if is_pair else (src[i], tgt[i])
+            result.src.append(new_src)
+            result.tgt.append(new_tgt)
+            result.indices.append(i)
+        return result
+
+
+class TokenizerTrainingPairs:
+    """Training pairs of the tokenizers, with random changes of case as in the training of the model.
+
+    Without these changes, a tokenizer would split upper-case words into letters. Each iteration yields the same pairs.
+    """
+
+    def __init__(self, pairs: Pairs, config: ModifierConfig, seed: int) -> None:
+        self._pairs, self._config, self._seed = pairs, config, seed
+
+    def __len__(self) -> int:
+        return len(self._pairs)
+
+    def __iter__(self) -> Iterator[Pair]:
+        """Yield the pairs in order."""
+        rng = random.Random(f"{self._seed} {RNG_STREAM + 2}")
+        for src, tgt in self._pairs:
+            change_case = choose_case(self._config, rng.random())
+            yield (change_case(src), change_case(tgt)) if change_case else (src, tgt)

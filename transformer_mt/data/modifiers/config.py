@@ -1,0 +1,50 @@
+"""Configuration of the modifiers of training pairs."""
+
+from __future__ import annotations
+
+from pydantic import Field, model_validator
+
+from transformer_mt.config.section import Section, section_error
+
+
+class ModifierConfig(Section):
+    """Probabilities of random modifications of training pairs, from 0 (off) to 1."""
+
+    upper: float = Field(default=0.0, ge=0, le=1)
+    """batches in upper case, on both sides"""
+    title: float = Field(default=0.0, ge=0, le=1)
+    """batches in which each word starts with a capital, on both sides"""
+    lower: float = Field(default=0.0, ge=0, le=1)
+    """batches in lower case, on both sides"""
+    join: float = Field(default=0.0, ge=0, le=1)
+    """batches whose pairs are joined two by two, so that the model learns to keep the boundary of sentences"""
+    drop_end_punctuation: float = Field(default=0.0, ge=0, le=1)
+    """pairs without punctuation at the end, on both sides"""
+    typos: float = Field(default=0.0, ge=0, le=1)
+    """pairs with typing errors in the source: exchanged, missing and double letters"""
+    punctuation: float = Field(default=0.0, ge=0, le=1)
+    """pairs with missing, double or displaced punctuation inside the source"""
+    replace_numbers: float = Field(default=0.0, ge=0, le=1)
+    """pairs whose numbers are replaced by other ones, the same on both sides"""
+    replace_names: float = Field(default=0.0, ge=0, le=1)
+    """pairs in which a name that is the same on both sides is replaced by an invented one"""
+    placeholder: float = Field(default=0.0, ge=0, le=1)
+    """batches with symbols in place of words, between words and around words, so that the model can keep markup"""
+    glossary: float = Field(default=0.0, ge=0, le=1)
+    """batches whose sources have the translations of one to three terms, so that the model can use a glossary"""
+
+    @model_validator(mode="after")
+    def _cases_exclude_each_other(self) -> ModifierConfig:
+        if (total := self.upper + self.title + self.lower) > 1:
+            raise section_error("upper", f"upper, title and lower sum to {total:g}: at most 1 is possible")
+        return self
+
+    @property
+    def is_active(self) -> bool:
+        """Return whether any modification is possible."""
+        return any(self.model_dump().values())
+
+    @property
+    def needs_symbols(self) -> bool:
+        """Return whether the vocabularies need symbols of protected elements and terms."""
+        return self.placeholder > 0 or self.glossary > 0
