@@ -161,7 +161,7 @@ def test_both_sides_have_the_same_symbols_in_random_slots(tokenizers: TokenizerP
 
 def test_a_term_is_annotated_in_the_source_only(tokenizers: TokenizerPair) -> None:
     insert = SymbolInserter(tokenizers, DICTIONARY)
-    sides = insert([PAIR] * 50, 0, 1, [random.Random(seed) for seed in range(50)])
+    sides = insert([PAIR] * 200, 0, 1, [random.Random(seed) for seed in range(200)])
     annotated = set[str]()
     for src, tgt in zip(*sides, strict=True):
         assert tgt == tokenizers.tgt.encode([PAIR[1]])[0]
@@ -169,3 +169,4 @@ def test_a_term_is_annotated_in_the_source_only(tokenizers: TokenizerPair) -> No
         assert names in ([], [*TERM_SYMBOLS])
         annotated.add(text)
     assert "The small dog Hund sleeps." in annotated and "The small kleine dog sleeps." in annotated
+    assert "The small sleeps Hund sleeps." in annotated, "another word is in the place of the term"

@@ -73,6 +73,12 @@ def test_unrelated_sentences_have_no_links(dictionary: WordDictionary) -> None:
     assert not pair.links
 
 
+def test_another_word_moves_the_words_after_it(dictionary: WordDictionary) -> None:
+    pair = dictionary.align("ba di go", "Ab Id Og").with_word(1, "longer")
+    assert pair.src == "ba longer go"
+    assert [pair.src[slice(*word)] for word in pair.src_words] == ["ba", "longer", "go"]
+
+
 def test_frequent_words_are_not_content() -> None:
     pairs = [(f"the {word}", f"Det {TRANSLATIONS[word]}") for word in WORDS * 3]
     pair = WordDictionary.learn([pairs]).align("the unheard", "Det Unheard")

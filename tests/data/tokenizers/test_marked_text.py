@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from random import Random
+
 import pytest
 
-from transformer_mt.data.markup.elements import MarkedText, Role, Span, mark
+from transformer_mt.data.markup.elements import Element, MarkedText, Role, Span, mark
 from transformer_mt.data.markup.spacing import restore_spaces
-from transformer_mt.data.markup.symbols import SYMBOLS, assign_symbols
+from transformer_mt.data.markup.symbols import SLOTS, SYMBOLS, assign_symbols
 from transformer_mt.data.tokenizers.components import TokenizerKind
 from transformer_mt.data.tokenizers.config import TokenizerConfig
 from transformer_mt.data.tokenizers.marked_text import decode_marked, encode_marked
@@ -79,3 +82,10 @@ def test_a_vocabulary_without_symbols_is_stored_as_before() -> None:
     pair = build_tokenizers(TokenizerConfig(kind="char", vocab_size=300), [(TEXT, TEXT)])
     assert "has_symbols" not in pair.to_dict()
     assert pair.src.vocab_size == Tokenizer(pair.src.backend).first_symbol_id
+
+
+def test_random_slots_are_all_used_and_the_first_ones_most() -> None:
+    elements = [Element("x")] * 4
+    counts = Counter(number for seed in range(500) for number in assign_symbols(elements, Random(seed)) or [])
+    assert counts.keys() == set(range(SLOTS)) and sum(counts.values()) == 2000
+    assert counts[0] > 2 * counts[SLOTS - 1]

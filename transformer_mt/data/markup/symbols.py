@@ -24,9 +24,10 @@ SYMBOLS = ELEMENT_SYMBOLS + TERM_SYMBOLS
 def assign_symbols(elements: Sequence[Element], rng: Random | None = None) -> list[int] | None:
     """Return the number of the symbol of each element, from 0; None if there are more elements than slots.
 
-    Slots are given in the order of the elements, or at random, as in training, where each should occur.
+    Slots are given in the order of the elements, or at random for training, where each should occur, and the first
+    ones more often than the others.
     """
-    slots = {kind: [*range(SLOTS)] if rng is None else rng.sample(range(SLOTS), SLOTS) for kind in ("single", "pair")}
+    slots = {kind: [*range(SLOTS)] if rng is None else _shuffle_slots(rng) for kind in ("single", "pair")}
     numbers: list[int] = []
     used = {"single": 0, "pair": 0}
     for element in elements:
@@ -40,3 +41,8 @@ def assign_symbols(elements: Sequence[Element], rng: Random | None = None) -> li
         numbers.append(_ROLES.index(element.role) * SLOTS + slots[kind][used[kind]])
         used[kind] += 1
     return numbers
+
+
+def _shuffle_slots(rng: Random) -> list[int]:
+    """Draw slots without replacement, each with a weight of 1 / (2 + slot) (Efraimidis and Spirakis 2006)."""
+    return sorted(range(SLOTS), key=lambda slot: (2 + slot) * rng.expovariate(1))

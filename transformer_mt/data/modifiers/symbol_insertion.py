@@ -17,6 +17,7 @@ from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 
 COUNT_WEIGHTS = (24, 20, 15, 11, 8, 6, 4, 3, 3, 2, 2, 2)  # of 1, 2, ... items in each pair of a batch
 MAX_TERMS = 3
+EXCHANGED_TERM = 0.5  # rate at which another word takes the place of a term, so that only its translation helps
 
 
 class _Insertion(NamedTuple):
@@ -38,6 +39,7 @@ class SymbolInserter:
     def __init__(self, tokenizers: TokenizerPair, dictionary: WordDictionary) -> None:
         assert tokenizers.has_symbols
         self.tokenizers, self.dictionary = tokenizers, dictionary
+        self._words = sorted(dictionary.known_src - dictionary.frequent_src)
 
     def __call__(
         self, pairs: Sequence[Pair], n_items: int, n_terms: int, rngs: Sequence[random.Random]
@@ -51,9 +53,11 @@ class SymbolInserter:
         src_symbols: list[list[int]] = []
         tgt_symbols: list[list[int]] = []
         for pair, rng in zip(pairs, rngs, strict=True):
+            terms: list[Term] = []
             aligned = self.dictionary.align(*pair)
+            if n_terms:
+                aligned, terms = self._choose_terms(aligned, rng.randint(1, n_terms), rng)
             items = choose_items(aligned, rng.randint(-(-n_items // 2), n_items), rng)
-            terms = choose_terms(aligned, rng.randint(1, n_terms), rng) if n_terms else []
             source, target, terms = insert_items(aligned, items, terms)
             symbols = assign_symbols(source.elements, rng)
             assert symbols is not None
@@ -66,6 +70,22 @@ class SymbolInserter:
             encode_marked(self.tokenizers.src, sources, src_symbols),
             encode_marked(self.tokenizers.tgt, targets, tgt_symbols),
         )
+
+    def _choose_terms(self, pair: AlignedPair, count: int, rng: random.Random) -> tuple[AlignedPair, list[Term]]:
+        """Choose terms of a pair, and exchange some of those of one word."""
+        terms = choose_terms(pair, count, rng)
+        for i, term in enumerate(terms):
+            place = (term.start, term.end)
+            if self._words and place in pair.src_words and rng.random() < EXCHANGED_TERM:
+                word = rng.choice(self._words)
+                if pair.src[term.start].isupper():
+                    word = word.capitalize()
+                pair = pair.with_word(pair.src_words.index(place), word)
+                shift = len(word) - (term.end - term.start)
+                terms[i] = Term(term.start, term.end + shift, term.translation)
+                later = terms[i + 1 :]
+                terms[i + 1 :] = [Term(other.start + shift, other.end + shift, other.translation) for other in later]
+        return pair, terms
 
 
 def insert_items(

@@ -10,7 +10,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -41,6 +41,14 @@ class AlignedPair:
     tgt_words: list[tuple[int, int]]
     links: dict[int, int]  # target word by source word
     content: frozenset[int]  # source words that are not among the most frequent ones of the language
+
+    def with_word(self, i: int, word: str) -> AlignedPair:
+        """Return the pair with another word in the place of a word of the source."""
+        start, end = self.src_words[i]
+        shift = len(word) - (end - start)
+        later = [(start + shift, end + shift) for start, end in self.src_words[i + 1 :]]
+        src_words = [*self.src_words[:i], (start, end + shift), *later]
+        return replace(self, src=self.src[:start] + word + self.src[end:], src_words=src_words)
 
 
 @dataclass(frozen=True)
