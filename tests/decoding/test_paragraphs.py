@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
+from transformer_mt.data.markup.elements import MarkedText
 from transformer_mt.decoding.alignment import WordAlignment
 from transformer_mt.decoding.paragraphs import ParagraphSplitter, word_offsets
 from transformer_mt.decoding.translation import Translation
 
 LINES = ["One two. Three.", "", "Four. Five six seven. Eight, nine ten eleven.", "Dr. No."]
+MARKED_LINES = [MarkedText.make([line], ()) for line in LINES]
 
 
 def words(texts: Sequence[str]) -> list[int]:
@@ -49,7 +51,7 @@ def make(when: Any, limit: int = 3) -> ParagraphSplitter:
     ],
 )
 def test_lines_are_split_according_to_option(when: str, pieces: list[list[str]]) -> None:
-    assert make(when).split(LINES) == pieces
+    assert [[piece.surface for piece in line] for line in make(when).split(MARKED_LINES)] == pieces
 
 
 def capitals(text: str, score: float = -1.0, links: WordAlignment | None = None) -> Translation:
@@ -60,8 +62,9 @@ def capitals(text: str, score: float = -1.0, links: WordAlignment | None = None)
 @pytest.mark.parametrize("when", ["never", "long", "always"])
 def test_joined_pieces_give_the_translation_of_the_line(when: str) -> None:
     paragraphs = make(when)
-    for line, pieces in zip(LINES, paragraphs.split(LINES), strict=True):
-        (whole,) = paragraphs.join(pieces, [[capitals(text)] for text in paragraphs.source_texts([pieces])])
+    for line, pieces in zip(LINES, paragraphs.split(MARKED_LINES), strict=True):
+        texts = [text.surface for text in paragraphs.source_texts([pieces])]
+        (whole,) = paragraphs.join([piece.surface for piece in pieces], [[capitals(text)] for text in texts])
         assert whole == capitals(line)
 
 
@@ -90,8 +93,9 @@ def test_word_offsets_equal_counts_in_the_joined_text() -> None:
 
 
 def test_source_texts_have_no_space_around_pieces() -> None:
-    sources = make("long").source_texts([[" One. ", "Two.  "], [" a line as it is "]])
-    assert sources == ["One.", "Two.", " a line as it is "]
+    lines = [[" One. ", "Two.  "], [" a line as it is "]]
+    sources = make("long").source_texts([[MarkedText.make([chunk], ()) for chunk in line] for line in lines])
+    assert [source.surface for source in sources] == ["One.", "Two.", " a line as it is "]
 
 
 def test_alignment_of_pieces_that_share_a_word() -> None:

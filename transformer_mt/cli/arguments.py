@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from transformer_mt.data.languages import check_language
+from transformer_mt.data.markup.elements import ELEMENT_KINDS
 
 CONFIG_FILE = "configuration file (default: the built-in quickstart)"
 
@@ -93,6 +94,21 @@ def add_search(parser: argparse.ArgumentParser) -> None:
     help = "maximum of padded source tokens times beam size in a batch"
     add("--batch-tokens", type=int, metavar="N", help=help)
     add_tag(parser)
+
+
+def add_markup(parser: argparse.ArgumentParser) -> None:
+    """Add the options of protected elements."""
+    description = "Each protected element of a line occurs exactly once in its translation, and tags stay nested."
+    add = parser.add_argument_group("protected elements", description).add_argument
+    help = (
+        "symbols: the model translates them (trained with data.modifiers.placeholder); align: place them by word "
+        "alignment; auto: symbols if the model has them, else align; none (default): they are text"
+    )
+    add("--markup", choices=("none", "auto", "symbols", "align"), help=help)
+    help = "tags, placeholders ({name}, %%s), urls, emails, files, numbers (default: all except numbers)"
+    add("--protect", nargs="+", choices=ELEMENT_KINDS, metavar="KIND", help=help)
+    help = "also protect what matches a regular expression; may be repeated"
+    add("--protect-pattern", action="append", dest="protect_patterns", metavar="REGEX", help=help)
 
 
 def add_sampling(parser: argparse.ArgumentParser, sample_help: str) -> None:

@@ -31,6 +31,7 @@ SEARCH_OPTIONS = (
     "batch_tokens",
     "tag",
 )
+MARKUP_OPTIONS = ("markup", "protect", "protect_patterns")
 SAMPLING_OPTIONS = ("temperature", "top_k", "top_p", "seed")
 
 
@@ -46,7 +47,7 @@ def loading_options(args: argparse.Namespace) -> dict[str, Any]:
 
 def decoding_options(args: argparse.Namespace) -> dict[str, Any]:
     """Return the given options as keys of the configuration section `decoding`. Some commands lack some options."""
-    names = (*SEARCH_OPTIONS, "sample", *SAMPLING_OPTIONS)
+    names = (*SEARCH_OPTIONS, *MARKUP_OPTIONS, "sample", *SAMPLING_OPTIONS)
     options: dict[str, Any] = {name: getattr(args, name, None) for name in names}
     options["length_penalty_exponent"] = options.pop("length_penalty", None)
     options["n_best"] = getattr(args, "n_best", 1)  # commands without this option need only the best translation

@@ -10,6 +10,7 @@ from transformer_mt.cli.arguments import (
     add_json,
     add_kind_of_text,
     add_loading,
+    add_markup,
     add_output,
     add_run,
     add_sampling,
@@ -51,6 +52,7 @@ def add_translate(parser: argparse.ArgumentParser) -> None:
     help = "add the probability that the translation is acceptable, before its text (needs tmt calibrate RUN)"
     add("--confidence", action="store_true", help=help)
 
+    add_markup(parser)
     add_search(parser)
     add_sampling(parser, "sample --n-best translations")
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
+import regex
 from pydantic import Field, ValidationError, model_validator
 
 from transformer_mt.config.section import MAY_CHANGE, Section, describe_error, section_error
+from transformer_mt.data.markup.elements import ElementKind
 from transformer_mt.errors import UserError
 
 if TYPE_CHECKING:
@@ -53,6 +55,12 @@ class DecodingConfig(Section):
     """decoder layer whose cross-attention gives the word alignment, from 1; null: mean of all layers"""
     tag: Annotated[str | None, MAY_CHANGE] = None
     """tag before each source sentence, one of those of the training sources; null: none"""
+    markup: Annotated[Literal["none", "auto", "symbols", "align"], MAY_CHANGE] = "none"
+    """how to keep protected elements: symbols (needs data.modifiers.placeholder), align, auto: either; none: off"""
+    protect: Annotated[tuple[ElementKind, ...], MAY_CHANGE] = ("tags", "placeholders", "urls", "emails", "files")
+    """elements that markup protects: tags, placeholders ({name}, %s), urls, emails, files, numbers (with units)"""
+    protect_patterns: Annotated[tuple[str, ...], MAY_CHANGE] = ()
+    """regular expressions of further text to protect"""
     batch_tokens: Annotated[int, MAY_CHANGE] = Field(default=32768, ge=1)
     """maximum padded source tokens per batch, times beam; in training at most 4,096, or 1 per 2 MB of GPU if more"""
 
@@ -62,6 +70,15 @@ class DecodingConfig(Section):
             raise section_error(
                 "n_best", f"{self.n_best} translations out of a beam of {self.beam}: raise decoding.beam (--beam)"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _check_patterns(self) -> DecodingConfig:
+        for pattern in self.protect_patterns:
+            try:
+                regex.compile(pattern)
+            except regex.error as error:
+                raise section_error("protect_patterns", f"{pattern}: is not a regular expression ({error})") from None
         return self
 
     @property

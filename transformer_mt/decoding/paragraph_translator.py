@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Self
 
+from transformer_mt.data.markup.elements import MarkedText
+from transformer_mt.data.markup.sections import split_off_enclosing_pairs
 from transformer_mt.decoding.paragraphs import ParagraphSplitter, SplitWhen
 from transformer_mt.decoding.provenance import ModelProvenance
 from transformer_mt.decoding.text_translator import TextTranslator
@@ -19,12 +22,20 @@ class TranslatedLine:
     """The chunks of a line, with the n-best translations of each."""
 
     splitter: ParagraphSplitter
-    chunks: list[str]
+    source: MarkedText
+    sections: list[MarkedText]
     translations: list[list[Translation]]
+
+    @cached_property
+    def chunks(self) -> list[str]:
+        """The text of each chunk."""
+        return [section.surface for section in self.sections]
 
     def join(self) -> list[Translation]:
         """Return the n-best translations of the line."""
-        return self.splitter.join(self.chunks, self.translations)
+        if not self.source.elements:
+            return self.splitter.join(self.chunks, self.translations)
+        return self.splitter.join_marked(self.source, self.chunks, self.translations)
 
 
 @dataclass(frozen=True)
@@ -47,7 +58,7 @@ class ParagraphTranslator:
 
     def translate(
         self,
-        lines: Sequence[str],
+        lines: Sequence[str | MarkedText],
         prefixes: Sequence[str],
         numbers: Sequence[int],
         *,
@@ -58,18 +69,21 @@ class ParagraphTranslator:
     ) -> list[TranslatedLine]:
         """Translate lines with prefixes, which may be blank.
 
-        `numbers` are the line numbers for warnings and sampling. `on_lines` is called after each batch with the number
-        of lines that are done, about. A line is not needed any more once `is_cancelled` is true for its index.
+        Protected elements of a line occur in each of its translations. `numbers` are the line numbers for warnings and
+        sampling. `on_lines` is called after each batch with the number of lines that are done, about. A line is not
+        needed any more once `is_cancelled` is true for its index.
         """
-        chunks_of_line = self.splitter.split(lines)
-        for i, (line, prefix) in enumerate(zip(lines, prefixes, strict=True)):
+        sources = [self.translator.mark(line) for line in lines]
+        sections = self.splitter.split([split_off_enclosing_pairs(source) for source in sources])
+        for i, (source, prefix) in enumerate(zip(sources, prefixes, strict=True)):
             if prefix.strip():
-                chunks_of_line[i] = [line]  # not split, because the prefix cannot be split at the same places
-        positions = [(i, chunk) for i, chunks in enumerate(chunks_of_line) for chunk in range(len(chunks))]
+                # not split, because the prefix cannot be split at the same places
+                sections[i] = [split_off_enclosing_pairs(source)]
+        positions = [(i, chunk) for i, chunks in enumerate(sections) for chunk in range(len(chunks))]
         has_prefixes = any(prefix.strip() for prefix in prefixes)
         translations = iter(
             self.translator.n_best(
-                self.splitter.source_texts(chunks_of_line),
+                self.splitter.source_texts(sections),
                 [prefixes[i] for i, _ in positions] if has_prefixes else None,
                 lines=[numbers[i] + chunk * CHUNK_STRIDE for i, chunk in positions],
                 alignments=alignments,
@@ -79,5 +93,6 @@ class ParagraphTranslator:
             )
         )
         return [
-            TranslatedLine(self.splitter, chunks, [next(translations) for _ in chunks]) for chunks in chunks_of_line
+            TranslatedLine(self.splitter, source, chunks, [next(translations) for _ in chunks])
+            for source, chunks in zip(sources, sections, strict=True)
         ]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
+from transformer_mt.data.markup.elements import MarkedText
+from transformer_mt.data.markup.sections import cut, join_sections
 from transformer_mt.decoding.alignment import WordAlignment
 from transformer_mt.decoding.sentence_splitting import (
     CountTokens,
@@ -28,20 +30,20 @@ class ParagraphSplitter:
     max_tokens: int  # of a chunk
     when: SplitWhen = "long"
 
-    def split(self, lines: Sequence[str]) -> list[list[str]]:
-        """Return the chunks of each line. Their concatenation is the line."""
+    def split(self, lines: Sequence[MarkedText]) -> list[list[MarkedText]]:
+        """Return the chunks of each line. Their concatenation is the line. No chunk ends inside a pair of tags."""
         if self.when == "never":
             return [[line] for line in lines]
-        chunks: list[list[str]] = []
-        for line, n_tokens in zip(lines, self.count_tokens(lines), strict=True):
+        chunks: list[list[MarkedText]] = []
+        for line, n_tokens in zip(lines, self.count_tokens([line.plain for line in lines]), strict=True):
             if self.when == "long" and n_tokens <= self.max_tokens:
                 chunks.append([line])
             else:
-                sentences = split_sentences(line, self.src_lang)
-                chunks.append(split_long_sentences(sentences, self.count_tokens, self.max_tokens))
+                sentences = split_sentences(line.plain, self.src_lang)
+                chunks.append(cut(line, split_long_sentences(sentences, self.count_tokens, self.max_tokens)))
         return chunks
 
-    def source_texts(self, lines: Sequence[Sequence[str]]) -> list[str]:
+    def source_texts(self, lines: Sequence[Sequence[MarkedText]]) -> list[MarkedText]:
         """Return the chunks of all lines as inputs of the model: without the white space around them."""
         return [chunk.strip() if len(chunks) > 1 else chunk for chunks in lines for chunk in chunks]
 
@@ -54,6 +56,22 @@ class ParagraphSplitter:
             return list(translations[0])
         ranks = range(max(map(len, translations)))
         return [self._join(chunks, [n_best[min(rank, len(n_best) - 1)] for n_best in translations]) for rank in ranks]
+
+    def join_marked(
+        self, source: MarkedText, chunks: Sequence[str], translations: Sequence[Sequence[Translation]]
+    ) -> list[Translation]:
+        """Return the n-best list of a line with protected elements."""
+        joined: list[Translation] = []
+        for rank, whole in enumerate(self.join(chunks, translations)):
+            parts = [n_best[min(rank, len(n_best) - 1)] for n_best in translations]
+            texts = restore_spaces(chunks, [part.text for part in parts], self.tgt_lang)
+            spaces = [text.removesuffix(part.text) for text, part in zip(texts, parts, strict=True)]
+            sections = [part.marked or MarkedText.make([part.text], ()) for part in parts]
+            marked = join_sections(
+                source, [section.after(space) for space, section in zip(spaces, sections, strict=True)]
+            )
+            joined.append(replace(whole, text=marked.surface, marked=marked))
+        return joined
 
     def _join(self, chunks: Sequence[str], parts: Sequence[Translation]) -> Translation:
         """Return the translation of a line. Its confidence is the lowest of its chunks."""

@@ -11,11 +11,23 @@ from functools import partial
 from typing import Any, Self
 
 from transformer_mt.data.bucketing import batch_by_length
+from transformer_mt.data.markup.elements import MarkedText, Part
+from transformer_mt.data.markup.placement import place_elements
+from transformer_mt.data.markup.protection import Protector
+from transformer_mt.data.markup.spacing import arrange_spaces
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.alignment import WordAlignment
 from transformer_mt.decoding.beam_search import Hypothesis
 from transformer_mt.decoding.confidence import Calibration, add_confidences
 from transformer_mt.decoding.config import DecodingConfig
+from transformer_mt.decoding.element_constraint import RequiredElements
+from transformer_mt.decoding.marked_input import (
+    MarkedInput,
+    decode_outputs,
+    encode_inputs,
+    prefix_input,
+    prepare_input,
+)
 from transformer_mt.decoding.translation import Translation
 from transformer_mt.errors import UserError
 
@@ -53,10 +65,12 @@ class TextTranslator(ABC):
         lines: Sequence[int] | None = None,
         prefixes: list[list[int]] | None = None,
         is_cancelled: IsCancelled | None = None,
+        required: Sequence[RequiredElements] | None = None,
     ) -> list[list[Hypothesis]]:
         """Translate one batch. Returns the hypotheses of each source, the best first.
 
-        The translation of a source may be incomplete once `is_cancelled` is true for its index.
+        The translation of a source may be incomplete once `is_cancelled` is true for its index. `required` has the
+        elements that the translation of each source must contain.
         """
 
     @abstractmethod
@@ -87,6 +101,12 @@ class TextTranslator(ABC):
         twin.config = self.config.with_options(options)
         return twin
 
+    def mark(self, text: str | MarkedText) -> MarkedText:
+        """Return a text with its protected elements: with none if `decoding.markup` is none."""
+        if self.config.markup == "none":
+            return MarkedText.make([text], ()) if isinstance(text, str) else text
+        return Protector(self.config.protect, self.config.protect_patterns).mark(text)
+
     def translate(
         self,
         texts: Sequence[str],
@@ -111,7 +131,7 @@ class TextTranslator(ABC):
 
     def n_best(
         self,
-        texts: Sequence[str],
+        texts: Sequence[str | MarkedText],
         prefixes: Sequence[str] | None = None,
         lines: Sequence[int] | None = None,
         *,
@@ -123,6 +143,8 @@ class TextTranslator(ABC):
         **options: Any,
     ) -> list[list[Translation]]:
         """Return up to `n_best` translations of each text, the best first, but at least one.
+
+        The elements of a `MarkedText`, and with `markup` those that are found in a text, occur in each translation.
 
         `tags` has the tag of each text; by default it is `decoding.tag`. `confidence` needs a run with a calibration,
         which `tmt calibrate` writes. `is_cancelled` takes the index of a text. Once it is true, the translations of
@@ -143,19 +165,26 @@ class TextTranslator(ABC):
         _check_lists(texts, prefixes)
         calibration = self.load_calibration(tags) if confidence else None
         lines = _line_numbers(texts, lines)
-        sources = self.encode(texts, lines, tags)
-        prefix_ids = None if prefixes is None else self._encode_prefixes(prefixes, lines)
-        hypotheses = self._search(texts, sources, lines, prefix_ids, on_batch, is_cancelled)
-        flat = [hypothesis for n_best in hypotheses for hypothesis in n_best]
-        outputs = self.tokenizers.tgt.decode([hypothesis.ids for hypothesis in flat])
-        aligned = self.word_alignments(texts, sources, hypotheses) if alignments else [None] * len(flat)
-        translations = (self._translation(*each) for each in zip(flat, outputs, aligned, strict=True))
-        n_best_lists = [[next(translations) for _ in n_best] for n_best in hypotheses]
-        return n_best_lists if calibration is None else add_confidences(n_best_lists, texts, calibration)
+        inputs = self._prepare(texts)
+        sources = self._add_tags(encode_inputs(self.tokenizers.src, inputs), lines, tags)
+        prefix_ids = None if prefixes is None else self._encode_prefixes(prefixes, inputs, lines)
+        hypotheses = self._search(inputs, sources, lines, prefix_ids, on_batch, is_cancelled)
+        n_best_lists = self._translations(inputs, sources, hypotheses, alignments)
+        words = [each.words for each in inputs]
+        return n_best_lists if calibration is None else add_confidences(n_best_lists, words, calibration)
+
+    def _prepare(self, texts: Sequence[str | MarkedText]) -> list[MarkedInput]:
+        """Find the protected elements of texts, and choose how they pass through the model."""
+        if self.config.markup == "symbols" and not self.tokenizers.has_symbols:
+            raise UserError(
+                "decoding.markup: symbols: the model has none; choose align, or train with data.modifiers.placeholder"
+            )
+        marked = [text if isinstance(text, MarkedText) else self.mark(text) for text in texts]
+        return [prepare_input(text, self.config.markup, self.tokenizers.has_symbols) for text in marked]
 
     def _search(
         self,
-        texts: Sequence[str],
+        inputs: Sequence[MarkedInput],
         sources: list[list[int]],
         lines: Sequence[int],
         prefixes: list[list[int]] | None,
@@ -163,9 +192,9 @@ class TextTranslator(ABC):
         is_cancelled: IsCancelled | None,
     ) -> list[list[Hypothesis]]:
         """Translate the sources of texts that are not blank, in batches of similar length."""
-        hypotheses = [[EMPTY_HYPOTHESIS] for _ in texts]
-        lengths = {i: len(sources[i]) for i, text in enumerate(texts) if text.strip() and sources[i]}
-        n_done = len(texts) - len(lengths)
+        hypotheses = [[EMPTY_HYPOTHESIS] for _ in inputs]
+        lengths = {i: len(sources[i]) for i, each in enumerate(inputs) if not each.is_blank and sources[i]}
+        n_done = len(inputs) - len(lengths)
         for batch in batch_by_length(lengths, self.config.batch_tokens // self.config.n_beams):
             if is_cancelled is not None:
                 batch = [i for i in batch if not is_cancelled(i)]
@@ -177,6 +206,7 @@ class TextTranslator(ABC):
                 [lines[i] for i in batch],
                 None if prefixes is None else [prefixes[i] for i in batch],
                 None if is_cancelled is None else partial(_is_row_cancelled, is_cancelled, batch),
+                [inputs[i].required for i in batch],
             )
             for i, n_best in zip(batch, n_best_lists, strict=True):
                 hypotheses[i] = n_best[: self.config.n_best]
@@ -184,6 +214,31 @@ class TextTranslator(ABC):
             if on_batch is not None:
                 on_batch(n_done)
         return hypotheses
+
+    def _translations(
+        self,
+        inputs: Sequence[MarkedInput],
+        sources: list[list[int]],
+        hypotheses: list[list[Hypothesis]],
+        alignments: bool,
+    ) -> list[list[Translation]]:
+        """Return the n-best translations of each text."""
+        has_elements = [bool(each.text.elements) for each in inputs]
+        if alignments and any(has_elements):
+            raise UserError("alignments: text with protected elements has none; set decoding.markup: none")
+        rows = [i for i, each in enumerate(inputs) if alignments or each.needs_placement]
+        words = [inputs[i].words for i in rows]
+        found = self.word_alignments(words, [sources[i] for i in rows], [hypotheses[i] for i in rows]) if rows else []
+        aligned = iter(found)
+        flat = [(each, hypothesis) for each, n_best in zip(inputs, hypotheses, strict=True) for hypothesis in n_best]
+        outputs = iter(decode_outputs(self.tokenizers.tgt, [(each, hypothesis.ids) for each, hypothesis in flat]))
+        return [
+            [
+                self._translation(source, hypothesis, next(outputs), next(aligned) if i in {*rows} else None)
+                for hypothesis in n_best
+            ]
+            for i, (source, n_best) in enumerate(zip(inputs, hypotheses, strict=True))
+        ]
 
     def score(
         self, sources: Sequence[str], targets: Sequence[str], lines: Sequence[int] | None = None
@@ -213,13 +268,19 @@ class TextTranslator(ABC):
         self, texts: Sequence[str], lines: Sequence[int], tags: Sequence[str | None] | None = None
     ) -> list[list[int]]:
         """Return the ids of texts, after those of their tags. Long ones are cut, with a warning that names the line."""
-        sources, limit = self.tokenizers.src.encode(texts), self.max_source_tokens
+        return self._add_tags(self.tokenizers.src.encode(texts), lines, tags)
+
+    def _add_tags(
+        self, sources: list[list[int]], lines: Sequence[int], tags: Sequence[str | None] | None
+    ) -> list[list[int]]:
+        """Cut long sources, and add the ids of their tags."""
+        limit = self.max_source_tokens
         for line, ids in zip(lines, sources, strict=True):
             if len(ids) > limit:
                 message = f"line {line} has {len(ids)} tokens and was cut to {limit}"
-                warnings.warn(TruncatedSourceWarning(message), stacklevel=3)
+                warnings.warn(TruncatedSourceWarning(message), stacklevel=4)
                 del ids[limit:]
-        first = self._tag_ids(tags, len(texts))
+        first = self._tag_ids(tags, len(sources))
         return [tag + ids if ids else ids for tag, ids in zip(first, sources, strict=True)]
 
     def _tag_ids(self, tags: Sequence[str | None] | None, n_texts: int) -> list[list[int]]:
@@ -234,14 +295,20 @@ class TextTranslator(ABC):
             raise UserError(f"the model needs a tag for each source: pass --tag (decoding.tag), one of {known}")
         return [[] if tag is None else [self.tokenizers.src.tag_id(tag)] for tag in chosen]
 
-    def _encode_prefixes(self, prefixes: Sequence[str], lines: Sequence[int]) -> list[list[int]]:
+    def _encode_prefixes(
+        self, prefixes: Sequence[str], inputs: Sequence[MarkedInput], lines: Sequence[int]
+    ) -> list[list[int]]:
         """Return the ids of prefixes without trailing white space, which belongs to the token of the next word.
 
         Raises `UserError` if there is not one prefix per line, or if a prefix fills the model's positions.
         """
         if len(prefixes) != len(lines):
             raise UserError(f"{len(lines)} texts and {len(prefixes)} prefixes: give one for each, empty or not")
-        encoded = self.tokenizers.tgt.encode([prefix.rstrip() for prefix in prefixes])
+        marked = [
+            prefix_input(self.mark(prefix.rstrip()), source, line)
+            for prefix, source, line in zip(prefixes, inputs, lines, strict=True)
+        ]
+        encoded = encode_inputs(self.tokenizers.tgt, marked)
         for line, ids in zip(lines, encoded, strict=True):
             if self.tokenizers.tgt.unk_id in ids:
                 message = f"line {line}: the vocabulary lacks a word of the prefix; it becomes the unknown token"
@@ -270,11 +337,26 @@ class TextTranslator(ABC):
             return Translation(text, -math.inf, tokens, [], finished=True)
         return Translation(text, sum(log_probs), tokens, log_probs, finished=True)
 
-    def _translation(self, hypothesis: Hypothesis, text: str, alignment: WordAlignment | None) -> Translation:
+    def _translation(
+        self, source: MarkedInput, hypothesis: Hypothesis, parts: Sequence[Part], alignment: WordAlignment | None
+    ) -> Translation:
         """Return the translation of a hypothesis. A line break in its text would split the output line."""
+        parts = [part.replace("\n", " ") if isinstance(part, str) else part for part in parts]
+        text, marked = "".join(map(str, parts)), None
+        if source.is_blank and source.text.elements:
+            marked = source.text
+        elif source.text.elements:
+            placed = place_elements(source.text, text, alignment or []) if source.needs_placement else parts
+            marked = arrange_spaces(placed, source.text)
         tokens = self.tokenizers.tgt.tokens(hypothesis.ids)
         return Translation(
-            text.replace("\n", " "), hypothesis.score, tokens, hypothesis.log_probs, hypothesis.finished, alignment
+            text if marked is None else marked.surface,
+            hypothesis.score,
+            tokens,
+            hypothesis.log_probs,
+            hypothesis.finished,
+            alignment if marked is None else None,
+            marked=marked,
         )
 
 
@@ -282,13 +364,13 @@ def _is_row_cancelled(is_cancelled: IsCancelled, batch: Sequence[int], row: int)
     return is_cancelled(batch[row])
 
 
-def _check_lists(*arguments: Sequence[str] | None) -> None:
+def _check_lists(*arguments: Sequence[str | MarkedText] | None) -> None:
     """Raise `UserError` for a string in place of a list, because its letters would be translated one by one."""
     if any(isinstance(texts, str) for texts in arguments):
         raise UserError("one text is given where several are translated: give a list of texts")
 
 
-def _line_numbers(texts: Sequence[str], lines: Sequence[int] | None) -> Sequence[int]:
+def _line_numbers(texts: Sequence[str | MarkedText], lines: Sequence[int] | None) -> Sequence[int]:
     """Return the given line numbers, or 1, 2, ... Raises `UserError` if there is not one per text."""
     if lines is not None and len(lines) != len(texts):
         raise UserError(f"{len(texts)} texts and {len(lines)} numbers of lines: give one for each")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from transformer_mt.data.markup.elements import MarkedText
 from transformer_mt.decoding.alignment import WordAlignment
 
 
@@ -18,6 +19,7 @@ class Translation:
     finished: bool  # False: cut at the maximum length
     alignment: WordAlignment | None = None  # None unless it was requested
     confidence: float | None = None  # probability that it is acceptable; None unless it was requested
+    marked: MarkedText | None = None  # the text with the elements of its source; None if the source has none
 
     @property
     def score_per_token(self) -> float:

@@ -17,6 +17,7 @@ from transformer_mt.decoding.alignment import WordAlignment, align
 from transformer_mt.decoding.beam_search import BeamState, ChooseCandidates, Hypothesis, beam_candidates, beam_search
 from transformer_mt.decoding.confidence import Calibration, read_calibration
 from transformer_mt.decoding.config import DecodingConfig
+from transformer_mt.decoding.element_constraint import ElementConstraint, RequiredElements
 from transformer_mt.decoding.ensemble import Ensemble, EnsembleCache
 from transformer_mt.decoding.loading import Member, load_members, prepare_for_inference
 from transformer_mt.decoding.logits_processors import (
@@ -125,13 +126,16 @@ class Translator(TextTranslator):
         lines: Sequence[int] | None = None,
         prefixes: list[list[int]] | None = None,
         is_cancelled: IsCancelled | None = None,
+        required: Sequence[RequiredElements] | None = None,
     ) -> list[list[Hypothesis]]:
         """Translate one batch by beam search or sampling. Returns the hypotheses of each source, the best first.
 
         `lines` seed the sampling, by default 1, 2, ... The search of a source ends at the position after the one at
-        which `is_cancelled` becomes true for its index; then its hypotheses are incomplete.
+        which `is_cancelled` becomes true for its index; then its hypotheses are incomplete. `required` has the elements
+        that the translation of each source must contain.
         """
-        return beam_search(self.ensemble.step, *self.set_up_search(sources, config, lines, prefixes, is_cancelled))
+        search = self.set_up_search(sources, config, lines, prefixes, is_cancelled, required)
+        return beam_search(self.ensemble.step, *search)
 
     def set_up_search(
         self,
@@ -140,18 +144,26 @@ class Translator(TextTranslator):
         lines: Sequence[int] | None = None,
         prefixes: list[list[int]] | None = None,
         is_cancelled: IsCancelled | None = None,
+        required: Sequence[RequiredElements] | None = None,
     ) -> Search:
         """Encode a batch of sources, and return the search for their translations."""
         device, tokenizer = self.ensemble.device, self.tokenizers.tgt
-        max_lengths = [config.max_target_tokens(len(ids)) for ids in sources]
+        required = required or [RequiredElements((), ())] * len(sources)
+        prefixes = prefixes or [[] for _ in sources]
+        limits = (
+            config.max_target_tokens(len(ids)) + len(prefix) + len(each.elements)
+            for ids, prefix, each in zip(sources, prefixes, required, strict=True)
+        )
+        max_lengths = torch.tensor([min(limit, self.max_positions) for limit in limits], device=device)
         processors: list[LogitsProcessor] = [MinLength(config.min_length, tokenizer.eos_id)]
-        if prefixes is not None:
-            max_lengths = [limit + len(ids) for limit, ids in zip(max_lengths, prefixes, strict=True)]
+        if any(prefixes):
             processors.append(ForcedPrefix(prefixes, device))
         if config.no_repeat_ngram:
             processors.append(NoRepeatNgram(config.no_repeat_ngram))
         if config.repetition_penalty > 1:
             processors.append(RepetitionPenalty(config.repetition_penalty))
+        if tokenizer.has_symbols:
+            processors.append(ElementConstraint(required, tokenizer, max_lengths))
         if is_cancelled is not None:
             processors.append(StopCancelled(is_cancelled, len(sources), tokenizer.eos_id))
         choose_candidates = beam_candidates
@@ -159,7 +171,7 @@ class Translator(TextTranslator):
             numbers = torch.tensor(lines or range(1, len(sources) + 1), device=device)
             choose_candidates = Sampler(config.temperature, config.top_k, config.top_p, config.seed, numbers)
         beams = BeamState(
-            torch.tensor([min(limit, self.max_positions) for limit in max_lengths], device=device),
+            max_lengths,
             config.n_beams,
             tokenizer.bos_id,
             tokenizer.eos_id,

@@ -34,5 +34,7 @@ def unsupported_search(config: DecodingConfig) -> Iterator[tuple[str, str]]:
             f"{config.repetition_penalty:g}: CTranslate2 changes logits, where this program changes log-probabilities; "
             "choose 1",
         )
+    if config.markup != "none":
+        yield "markup", f"{config.markup}: CTranslate2 cannot guarantee protected elements; choose none"
     if config.sample:
         yield "sample", "true: CTranslate2 has another random number generator; choose false"

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from transformer_mt.data.markup.elements import Element, MarkedText, Role, Span, mark
-from transformer_mt.data.markup.spacing import restore_spaces
+from transformer_mt.data.markup.spacing import arrange_spaces
 from transformer_mt.data.markup.symbols import SLOTS, SYMBOLS, assign_symbols
 from transformer_mt.data.tokenizers.components import TokenizerKind
 from transformer_mt.data.tokenizers.config import TokenizerConfig
@@ -48,7 +48,7 @@ def test_decoding_undoes_encoding(kind: TokenizerKind) -> None:
     symbols = [assign_symbols(text.elements) or [] for text in texts]
     ids = encode_marked(tokenizer, texts, symbols)
     for text, parts in zip(texts, decode_marked(tokenizer, ids, symbols), strict=True):
-        assert restore_spaces(parts, text) == text
+        assert arrange_spaces(parts, text) == text
 
 
 @pytest.mark.parametrize("kind", KINDS)

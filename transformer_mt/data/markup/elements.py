@@ -9,6 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import Literal, get_args
+
+ElementKind = Literal["tags", "placeholders", "urls", "emails", "files", "numbers"]
+ELEMENT_KINDS: tuple[ElementKind, ...] = get_args(ElementKind)
 
 
 class Role(Enum):
@@ -66,20 +70,57 @@ class MarkedText:
         """Return the indices of the elements in the order of the text."""
         return [part for part in self.parts if isinstance(part, int)]
 
+    def after(self, space: str) -> MarkedText:
+        """Return this text after white space."""
+        return MarkedText.make([space, *self.parts], self.elements)
+
+    def strip(self) -> MarkedText:
+        """Return this text without the white space around it."""
+        parts = list(self.parts)
+        for at, strip in ((0, str.lstrip), (-1, str.rstrip)):
+            if parts and isinstance(edge := parts[at], str):
+                parts[at] = strip(edge)
+        return MarkedText.make(parts, self.elements)
+
+    def extract(self, parts: Sequence[Part]) -> MarkedText:
+        """Return a section with its elements numbered from 0. Tags whose partner is outside become single elements."""
+        kept = [part for part in parts if isinstance(part, int)]
+        new = {old: i for i, old in enumerate(kept)}
+
+        def renumber(element: Element) -> Element:
+            is_cut = element.partner is not None and element.partner not in new
+            role = Role.SINGLE if is_cut else element.role
+            partner, parent = (None if old is None else new.get(old) for old in (element.partner, element.parent))
+            return Element(element.surface, role, partner, parent)
+
+        return MarkedText.make(
+            [part if isinstance(part, str) else new[part] for part in parts],
+            [renumber(self.elements[old]) for old in kept],
+        )
+
     def find_violation(self, source: MarkedText) -> str | None:
         """Return how this translation breaks the guarantee for the elements of its source; None if it keeps it."""
         if sorted(self.order) != [*range(len(source.elements))]:
             return "an element is missing, or occurs twice"
-        open_tags: list[int] = []
-        for index in self.order:
-            element = source.elements[index]
-            if element.role is Role.CLOSING and (not open_tags or open_tags.pop() != element.partner):
-                return f"{element.surface} does not close the tag that was opened last"
-            if element.parent != (open_tags[-1] if open_tags else None):
-                return f"{element.surface} is not inside its parent"
-            if element.role is Role.OPENING:
-                open_tags.append(index)
-        return None
+        return None if allows_order(source.elements, self.order) else "tags are not nested as in the source"
+
+
+def allows_order(elements: Sequence[Element], order: Sequence[int]) -> bool:
+    """Return whether a translation may have or start with elements in an order: each is inside its parent."""
+    open_tags: list[int] = []
+    seen: set[int] = set()
+    for index in order:
+        element = elements[index]
+        if element.role is Role.CLOSING:
+            inside = {i for i, each in enumerate(elements) if each.parent == element.partner and i != index}
+            if not open_tags or open_tags.pop() != element.partner or not inside <= seen:
+                return False
+        if element.parent != (open_tags[-1] if open_tags else None):
+            return False
+        if element.role is Role.OPENING:
+            open_tags.append(index)
+        seen.add(index)
+    return True
 
 
 @dataclass(frozen=True)

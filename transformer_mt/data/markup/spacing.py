@@ -18,7 +18,7 @@ _NO_SPACE_AFTER = regex.compile(rf"[\s\p{{Ps}}\p{{Pi}}\p{{Pd}}„‚'’/{UNSPAC
 _LETTER_WITHOUT_SPACES = regex.compile(rf"[{UNSPACED}]")
 
 
-def restore_spaces(parts: Sequence[Part], source: MarkedText) -> MarkedText:
+def arrange_spaces(parts: Sequence[Part], source: MarkedText) -> MarkedText:
     """Return a translation with the spaces around its elements.
 
     `parts` are text, with the space before it if there is one, and indices of elements of the source.

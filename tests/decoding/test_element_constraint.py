@@ -1,0 +1,161 @@
+"""The guarantee of the search for protected elements, with random step functions and an exhaustive search."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from typing import Any
+
+import pytest
+import tokenizers as hf
+import torch
+from torch import Tensor
+
+from transformer_mt.data.markup.elements import MarkedText, Role, Span, mark
+from transformer_mt.data.markup.symbols import SLOTS, assign_symbols
+from transformer_mt.data.tokenizers.tokenizer import Tokenizer
+from transformer_mt.decoding.beam_search import BeamState, Hypothesis, beam_candidates, beam_search
+from transformer_mt.decoding.element_constraint import ElementConstraint, RequiredElements
+from transformer_mt.decoding.logits_processors import ForcedPrefix, MinLength
+from transformer_mt.decoding.sampling import Sampler
+
+TOKENIZER = Tokenizer(hf.Tokenizer(hf.models.WordLevel({"a": 0, "b": 1}, unk_token="a")), has_symbols=True)
+
+
+class History:
+    """A cache that remembers the tokens of each beam, so that the step function may depend on all of them."""
+
+    def __init__(self, n: int) -> None:
+        self.tokens = torch.zeros(n, 1, 0, dtype=torch.long)
+        self.sentences = torch.arange(n)
+
+    def reorder(self, parents: Tensor) -> None:
+        self.tokens = self.tokens.gather(1, parents[:, :, None].expand(-1, -1, self.tokens.size(2)))
+
+    def select(self, rows: Tensor) -> None:
+        self.tokens, self.sentences = self.tokens[rows], self.sentences[rows]
+
+
+@cache
+def token_log_probs(seed: int, sentence: int, prefix: tuple[int, ...]) -> Tensor:
+    generator = torch.Generator().manual_seed(hash((seed, sentence, prefix)) % 2**31)
+    logits = 3 * torch.randn(TOKENIZER.vocab_size, generator=generator)
+    logits[[TOKENIZER.pad_id, TOKENIZER.bos_id]] = -torch.inf  # which no trained model produces
+    return logits.log_softmax(0)
+
+
+def step_function(seed: int) -> Callable[[Tensor, History], Iterator[Tensor]]:
+    def step(tokens: Tensor, cache: History) -> Iterator[Tensor]:
+        cache.tokens = torch.cat([cache.tokens, tokens[:, :, None]], 2)
+        yield torch.stack(
+            [
+                torch.stack([token_log_probs(seed, sentence, tuple(beam[1:])) for beam in beams])
+                for sentence, beams in zip(cache.sentences.tolist(), cache.tokens.tolist(), strict=True)
+            ]
+        )
+
+    return step
+
+
+def mark_source(text: str) -> MarkedText:
+    spans = [
+        Span(i, i + 1, {"(": Role.OPENING, ")": Role.CLOSING}.get(character, Role.SINGLE))
+        for i, character in enumerate(text)
+        if character in "(){"
+    ]
+    return mark(text, spans)
+
+
+def search(
+    texts: Sequence[str], limits: Sequence[int], n_beams: int, seed: int, sampler: bool = False, **processors: Any
+) -> list[list[Hypothesis]]:
+    """Search for translations of texts in which brackets are tags and `{` is a single element."""
+    required = [required_elements(text) for text in texts]
+    max_lengths = torch.tensor(limits)
+    constraint = ElementConstraint(required, TOKENIZER, max_lengths)
+    before = [processors["first"]] if processors else []
+    beams = BeamState(max_lengths, n_beams, TOKENIZER.bos_id, TOKENIZER.eos_id, lambda scores, _: scores)
+    choose = Sampler(1.0, 0, 1.0, seed, torch.arange(len(texts))) if sampler else beam_candidates
+    return beam_search(step_function(seed), History(len(texts)), beams, choose, [*before, constraint])
+
+
+def required_elements(text: str) -> RequiredElements:
+    elements = mark_source(text).elements
+    return RequiredElements(elements, assign_symbols(elements) or ())
+
+
+def violation(text: str, ids: Sequence[int]) -> str | None:
+    source, required = mark_source(text), required_elements(text)
+    index = {TOKENIZER.first_symbol_id + number: i for i, number in enumerate(required.symbols)}
+    if stray := [i for i in ids if i >= TOKENIZER.pad_id and i not in index]:
+        return f"stray control symbols {stray}"
+    return MarkedText.make([index[i] for i in ids if i in index], source.elements).find_violation(source)
+
+
+def random_source(rng: random.Random) -> str:
+    return "".join(rng.choices("(){a", k=rng.randrange(14)))
+
+
+@pytest.mark.parametrize(("n_beams", "sampler"), [(1, False), (5, False), (3, True)])
+def test_every_hypothesis_contains_each_element_once_and_nested(n_beams: int, sampler: bool) -> None:
+    rng = random.Random(n_beams)
+    for seed in range(3):
+        texts = [random_source(rng) for _ in range(12)]
+        limits = [len(required_elements(text).elements) + rng.randrange(1, 8) for text in texts]
+        for text, n_best in zip(texts, search(texts, limits, n_beams, seed, sampler), strict=True):
+            assert n_best[0].ids or not required_elements(text).elements
+            for hypothesis in n_best:
+                assert violation(text, hypothesis.ids) is None
+
+
+def test_a_sentence_is_translated_the_same_whatever_it_is_batched_with() -> None:
+    texts = ["(a{)b", "{{", "a", "((a))b{"]
+    together = search(texts, [9] * 4, 3, seed=5)
+    for i in (0, 3):
+        alone = search(texts[: i + 1], [9] * (i + 1), 3, seed=5)
+        assert [each.ids for each in alone[i]] == [each.ids for each in together[i]]
+
+
+@pytest.mark.parametrize("text", ["", "{", "(a)", "{(", "(){", "(())", "({)"])
+def test_a_large_beam_finds_the_best_valid_translation(text: str) -> None:
+    limit, seed = 5, 3
+    symbols = [TOKENIZER.first_symbol_id + number for number in required_elements(text).symbols]
+    vocabulary = [0, 1, *symbols]
+    best = -float("inf")
+    for length in range(limit):
+        for ids in itertools.product(vocabulary, repeat=length):
+            if violation(text, ids) is None:
+                steps = [*ids, TOKENIZER.eos_id]
+                best = max(best, sum(float(token_log_probs(seed, 0, ids[:i])[id_]) for i, id_ in enumerate(steps)))
+    allowed = {*vocabulary, TOKENIZER.eos_id}
+
+    class OnlyVocabulary(MinLength):
+        def apply(self, log_probs: Tensor, chunk: slice, position: int) -> Tensor:
+            is_other = torch.tensor([i not in allowed for i in range(log_probs.size(-1))])
+            return log_probs.masked_fill(is_other, -torch.inf)
+
+    ((hypothesis, *_),) = search([text], [limit], 100, seed, first=OnlyVocabulary(0, TOKENIZER.eos_id))
+    assert hypothesis.finished
+    assert hypothesis.score == pytest.approx(best, abs=1e-4)
+
+
+def test_elements_follow_a_forced_prefix() -> None:
+    text = "({)a"
+    opening = TOKENIZER.first_symbol_id + required_elements(text).symbols[0]
+    prefix = ForcedPrefix([[1, opening, 0]], torch.device("cpu"))
+    for hypothesis in search([text], [9], 3, seed=1, first=prefix)[0]:
+        assert hypothesis.ids[:3] == [1, opening, 0]
+        assert violation(text, hypothesis.ids) is None
+
+
+def test_all_slots_can_be_used() -> None:
+    text = "{" * SLOTS + "(" * SLOTS + ")" * SLOTS
+    ((hypothesis,),) = search([text], [len(text) + 3], 1, seed=2)
+    assert violation(text, hypothesis.ids) is None
+
+
+def test_a_vocabulary_with_symbols_never_produces_them_without_elements() -> None:
+    for hypothesis in search(["aaa"], [12], 5, seed=7)[0]:
+        assert all(i < TOKENIZER.pad_id for i in hypothesis.ids)

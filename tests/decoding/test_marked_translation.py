@@ -1,0 +1,129 @@
+"""Translation of text with protected elements, by symbols and by word alignment."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from transformer_mt.data.markup.elements import ELEMENT_KINDS
+from transformer_mt.data.markup.protection import Protector
+from transformer_mt.data.markup.symbols import SLOTS
+from transformer_mt.data.quickstart import load_pairs
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
+from transformer_mt.decoding.config import DecodingConfig
+from transformer_mt.decoding.paragraph_translator import ParagraphTranslator
+from transformer_mt.decoding.paragraphs import ParagraphSplitter
+from transformer_mt.decoding.text_translator import TextTranslator
+from transformer_mt.decoding.translator import Translator
+from transformer_mt.errors import UserError
+from transformer_mt.model.transformer import Transformer
+
+MARK = Protector(ELEMENT_KINDS).mark
+ELEMENTS = ("<b>", "</b>", "<i>", "</i>", "<br/>", "{name}", "%s", "https://a.org", "x.py")
+SEARCHES: list[dict[str, Any]] = [{"beam": 1}, {"beam": 4, "n_best": 3}, {"sample": True, "n_best": 2}]
+
+
+def add_elements(text: str, rng: random.Random, n: int) -> str:
+    words = text.split()
+    for _ in range(n):
+        words.insert(rng.randrange(len(words) + 1), rng.choice(ELEMENTS))
+    return " ".join(words)
+
+
+TEXTS = [add_elements(src, random.Random(i), i % 7) for i, (src, _) in enumerate(load_pairs("test")[:24])]
+
+
+@pytest.fixture(scope="module")
+def aligning(make_translator: Callable[..., Translator]) -> Translator:
+    return make_translator(markup="auto", protect=ELEMENT_KINDS)
+
+
+@pytest.fixture(scope="module")
+def with_symbols(make_model: Callable[..., Transformer], small_tokenizers: TokenizerPair) -> Translator:
+    """An untrained model with symbols: the guarantee does not depend on what the model has learned."""
+    tokenizers = small_tokenizers.with_symbols()
+    src, tgt = tokenizers.src, tokenizers.tgt
+    sizes, pads = (src.vocab_size, tgt.vocab_size), (src.pad_id, tgt.pad_id)
+    model = make_model(vocab=sizes, pad=pads, d_model=32, d_ff=64, encoder={"n_layers": 1}, decoder={"n_layers": 1})
+    config = DecodingConfig(markup="auto", protect=ELEMENT_KINDS, max_length_factor=1, max_length_offset=2)
+    return Translator([model.eval()], tokenizers, config)
+
+
+@pytest.fixture(params=["aligning", "with_symbols"])
+def translator(request: pytest.FixtureRequest) -> Translator:
+    return request.getfixturevalue(request.param)
+
+
+@pytest.mark.parametrize("search", SEARCHES, ids=["greedy", "beam", "sampling"])
+def test_each_translation_has_the_elements_of_its_source(translator: Translator, search: dict[str, Any]) -> None:
+    for text, n_best in zip(TEXTS, translator.n_best(TEXTS, **search), strict=True):
+        source = MARK(text)
+        for translation in n_best:
+            assert (translation.marked is not None) == bool(source.elements)
+            if translation.marked is not None:
+                assert translation.marked.find_violation(source) is None
+                assert translation.text == translation.marked.surface
+
+
+def test_text_without_elements_is_translated_as_without_markup(translator: Translator) -> None:
+    texts = [src for src, _ in load_pairs("test")[:8]]
+    assert translator.translate(texts) == translator.translate(texts, markup="none")
+
+
+def test_text_that_consists_of_elements_stays_as_it_is(translator: Translator) -> None:
+    texts = ["{name}", " <b> </b> ", "<br/><br/>", ""]
+    assert translator.translate(texts) == texts
+
+
+def test_more_elements_than_symbols_are_placed_by_alignment(translator: Translator) -> None:
+    text = "The dog {a} sleeps. " + "{name} <b>x</b> " * (SLOTS + 1)
+    ((translation,),) = translator.n_best([text])
+    assert translation.marked is not None
+    assert translation.marked.find_violation(MARK(text)) is None
+
+
+def test_elements_of_a_prefix_are_not_repeated(translator: Translator) -> None:
+    text, prefix = "{name} and <b>the dog</b> sleep.", "Der <b>Hund</b> {name}"
+    ((translation,),) = translator.n_best([text], [prefix])
+    assert translation.marked is not None
+    assert translation.marked.find_violation(MARK(text)) is None
+    if translator.tokenizers.has_symbols:
+        assert translation.text.startswith(prefix)
+
+
+def test_a_prefix_with_crossing_tags_is_refused(with_symbols: Translator) -> None:
+    with pytest.raises(UserError, match="line 1: the tags of the prefix"):
+        with_symbols.translate(["<b>the <i>dog</i></b>"], ["<i>Hund"])
+
+
+def test_symbols_need_a_model_that_has_them(aligning: Translator) -> None:
+    with pytest.raises(UserError, match=r"data\.modifiers\.placeholder"):
+        aligning.translate(["<b>dog</b>"], markup="symbols")
+
+
+def test_alignments_of_marked_text_are_refused(translator: Translator) -> None:
+    with pytest.raises(UserError, match="alignments"):
+        translator.n_best(["the {name}"], alignments=True)
+
+
+@pytest.mark.parametrize("prefix", ["", "Der"])
+def test_paragraphs_keep_elements_across_sentences(translator: TextTranslator, prefix: str) -> None:
+    def count_words(texts: Any) -> list[int]:
+        return [len(text.split()) for text in texts]
+
+    paragraphs = ParagraphTranslator(translator, ParagraphSplitter("en", "de", count_words, 30, "always"))
+    lines = [f"<u>{first} {second}</u>" for first, second in zip(TEXTS[1::2], TEXTS[::2], strict=True)]
+    numbers = range(1, len(lines) + 1)
+    for line, translated in zip(lines, paragraphs.translate(lines, [prefix] * len(lines), numbers), strict=True):
+        (best, *_) = translated.join()
+        assert best.marked is not None
+        assert best.marked.find_violation(MARK(line)) is None
+        assert best.text.startswith("<u>") and best.text.endswith("</u>")
+
+
+def test_a_pattern_that_does_not_compile_is_refused() -> None:
+    with pytest.raises(UserError, match=r"decoding.protect_patterns: \(: is not a regular expression"):
+        DecodingConfig().with_options({"protect_patterns": ["("]})

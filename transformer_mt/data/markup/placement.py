@@ -1,0 +1,139 @@
+"""Placement of elements in a translation by word alignment, for models that do not know symbols of elements.
+
+The model translates the text without its elements. A pair of tags then encloses the target words that are aligned with
+the source words inside it, and a single element goes before the target word that is aligned with the next source word.
+Elements are placed from the outermost pair inwards, so each stays inside its parent.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from transformer_mt.data.markup.elements import MarkedText, Part, Role
+from transformer_mt.data.quality.scripts import UNSPACED
+
+_WORD = re.compile(r"\S+")
+_WORD_START = re.compile(rf"[^\W{UNSPACED}]")
+_LEADING, _TRAILING = re.compile(r"\A[^\w\s]+"), re.compile(r"[^\w\s]+\Z")
+
+
+def text_without_elements(text: MarkedText) -> str:
+    """Return the words of a text without its elements, with a space where a single element was between words."""
+    joined = ""
+    for part in text.parts:
+        if isinstance(part, str):
+            joined += part
+        elif text.elements[part].role is Role.SINGLE and joined and not joined[-1].isspace():
+            joined += " "
+    return re.sub(r"\s+(?=[\s.,;:!?)\]]|\Z)", "", joined).lstrip()
+
+
+def place_elements(source: MarkedText, translation: str, alignment: Sequence[tuple[int, int]]) -> Sequence[Part]:
+    """Return the translation with the elements of its source.
+
+    `alignment` has pairs of a word of `text_without_elements(source)` and a word of the translation, from 0.
+    """
+    placer = _Placer(source, translation, alignment)
+    at: dict[int, list[int]] = {}  # elements before each character of the translation
+    for element, offset in placer.place(None, 0, len(translation)):
+        at.setdefault(offset, []).append(element)
+    parts: list[Part] = []
+    start = 0
+    for offset in sorted(at):
+        parts += [translation[start:offset], *at[offset]]
+        start = offset
+        has_single = any(source.elements[element].role is Role.SINGLE for element in at[offset])
+        if has_single and _WORD_START.match(translation, offset) and translation[:offset][-1:] in ("", " "):
+            parts.append(" ")  # the space before the word is now before the element
+    return MarkedText.make([*parts, translation[start:]], source.elements).parts
+
+
+@dataclass(frozen=True)
+class _Placer:
+    source: MarkedText
+    translation: str
+    alignment: Sequence[tuple[int, int]]
+
+    @cached_property
+    def words(self) -> list[tuple[int, int]]:
+        """Start and end of each word of the translation, without punctuation at its borders if something is left."""
+        spans: list[tuple[int, int]] = []
+        for match in _WORD.finditer(self.translation):
+            start, end = match.span()
+            leading, trailing = _LEADING.search(match[0]), _TRAILING.search(match[0])
+            if leading and leading.end() < len(match[0]):
+                start += leading.end()
+            if trailing and trailing.start() > 0:
+                end -= len(trailing[0])
+            spans.append((start, end))
+        return spans
+
+    @cached_property
+    def word_starts(self) -> dict[int, int]:
+        """For each element, the number of source words that start before it.
+
+        An opening tag inside a word is treated as if it were before the word.
+        """
+        counts: dict[int, int] = {}
+        text = text_without_elements(self.source)
+        starts = [match.start() for match in _WORD.finditer(text)]
+        for index in range(len(self.source.parts)):
+            part = self.source.parts[index]
+            if isinstance(part, int):
+                before = text_without_elements(MarkedText(self.source.parts[:index], self.source.elements))
+                is_inside_word = bool(before) and not text[len(before) :][:1].isspace() and len(before) not in starts
+                is_opening = self.source.elements[part].role is Role.OPENING
+                counts[part] = bisect_left(starts, len(before)) - (is_opening and is_inside_word)
+        return counts
+
+    @cached_property
+    def targets(self) -> dict[int, list[int]]:
+        """Target words that are aligned with each source word."""
+        targets: dict[int, list[int]] = {}
+        for src, tgt in self.alignment:
+            if tgt < len(self.words):
+                targets.setdefault(src, []).append(tgt)
+        return targets
+
+    def place(self, parent: int | None, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """Yield the children of a pair with their offsets, which are inside the pair, in the order of the text."""
+        elements = self.source.elements
+        is_child = [each.parent == parent and each.role is not Role.CLOSING for each in elements]
+        children = [index for index in self.source.order if is_child[index]]
+        spans = {index: self._span(index, start, end) for index in children}
+        offset = start
+        for index in sorted(children, key=lambda index: spans[index]):
+            first = max(offset, spans[index][0])
+            last = max(first, spans[index][1])
+            yield index, first
+            partner = elements[index].partner
+            if partner is not None:
+                yield from self.place(index, first, last)
+                yield partner, last
+            offset = last
+
+    def _span(self, index: int, start: int, end: int) -> tuple[int, int]:
+        """Return the first and last offset of a single element or a pair, clipped to those of its parent."""
+        element = self.source.elements[index]
+        first = self.word_starts[index]
+        last = first if element.partner is None else self.word_starts[element.partner]
+        aligned = sorted(tgt for src in range(first, last) for tgt in self.targets.get(src, ()))
+        found = (self.words[aligned[0]][0], self.words[aligned[-1]][1]) if aligned else 2 * (self._offset(first),)
+        low, high = (min(max(offset, start), end) for offset in found)
+        return low, high
+
+    def _offset(self, word: int) -> int:
+        """Return the place before a source word: before the word aligned with it, or after that of the word before."""
+        if following := self.targets.get(word):
+            return self.words[min(following)][0]
+        if preceding := self.targets.get(word - 1):
+            return self.words[max(preceding)][1]
+        known = sorted(self.targets)
+        later = bisect_right(known, word)
+        if word and later:
+            return self.words[max(self.targets[known[later - 1]])][1]
+        return 0 if word == 0 else len(self.translation)

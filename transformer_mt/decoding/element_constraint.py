@@ -1,0 +1,120 @@
+"""Guarantee of the search that a translation contains the protected elements of its source.
+
+A finite automaton follows each beam. Its state is which elements the beam has, and which pairs of tags are open. From
+these two it is known which elements may come next: those that are missing and whose parent is the innermost open pair,
+and the closing tag of this pair once all elements inside it are there.
+
+`B` sentences, `b` sentences of one chunk, `K` beams, `E` elements of the sentence that has most, `V` vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from transformer_mt.data.markup.elements import Element, Role
+from transformer_mt.data.markup.symbols import ELEMENT_SYMBOLS
+from transformer_mt.data.tokenizers.tokenizer import Tokenizer
+from transformer_mt.decoding.logits_processors import LogitsProcessor
+
+NEVER = 1 << 62  # state bit that no beam has; a sentence has at most 48 elements
+
+
+class RequiredElements(NamedTuple):
+    """The elements that the translation of a source must contain."""
+
+    elements: Sequence[Element]
+    symbols: Sequence[int]  # number of the symbol of each element
+
+
+class _Transitions(NamedTuple):
+    """The automaton of each sentence, as bits of its state. [B, E] each."""
+
+    ids: Tensor  # of the symbol
+    bit: Tensor  # of the element
+    open_parent: Tensor  # bit of the pair that must be open
+    open_siblings: Tensor  # bits of the pairs that must not be open
+    needed: Tensor  # bits of the elements that must be there
+    opened: Tensor  # bit of the pair that the element opens
+    closed: Tensor  # bit of the pair that it closes
+
+
+class ElementConstraint(LogitsProcessor):
+    """Allows a symbol only where it keeps the guarantee, and EOS only after all elements.
+
+    Once only as many positions are left as elements are missing, it forbids all other tokens.
+    """
+
+    def __init__(self, required: Sequence[RequiredElements], tokenizer: Tokenizer, max_lengths: Tensor) -> None:
+        """`max_lengths` limits the tokens of each translation, EOS included. [B]."""
+        self.first, self.eos = tokenizer.first_symbol_id, tokenizer.eos_id
+        self.max_lengths = max_lengths
+        device = max_lengths.device
+        width = max(1, *(len(each.elements) for each in required))
+        unused = (self.first + len(ELEMENT_SYMBOLS), NEVER, NEVER, 0, 0, 0, 0)  # the symbol of a term, never allowed
+        rows = [[self._transition(each, i) for i in range(len(each.elements))] for each in required]
+        table = torch.tensor([row + [unused] * (width - len(row)) for row in rows], device=device)  # [B, E, 7]
+        self.transitions = _Transitions(*table.unbind(2))
+        self.n_elements = torch.tensor([[len(row)] for row in rows], device=device)  # [B, 1]
+        self.present = self.open = self.n_present = torch.zeros_like(self.n_elements)  # [B, K], at first [B, 1]
+
+    def _transition(self, required: RequiredElements, index: int) -> tuple[int, ...]:
+        elements = required.elements
+        element = elements[index]
+        is_closing = element.role is Role.CLOSING
+        outer = element.partner if is_closing else element.parent  # the pair that must be the innermost open one
+        siblings = sum(1 << i for i, e in enumerate(elements) if e.role is Role.OPENING and e.parent == outer)
+        return (
+            self.first + required.symbols[index],
+            1 << index,
+            0 if outer is None else 1 << outer,
+            siblings,
+            sum(1 << i for i, e in enumerate(elements) if is_closing and e.parent == outer),
+            1 << index if element.role is Role.OPENING else 0,
+            1 << outer if is_closing and outer is not None else 0,
+        )
+
+    def apply(self, log_probs: Tensor, chunk: slice, position: int) -> Tensor:
+        """Forbid what would break the guarantee. [b, K, V] -> [b, K, V]."""
+        table = _Transitions(*(each[chunk, None] for each in self.transitions))  # [b, 1, E]
+        present, open_pairs = self.present[chunk, :, None], self.open[chunk, :, None]  # [b, K, 1]
+        is_allowed = (
+            (present & table.bit == 0)
+            & (open_pairs & table.open_parent == table.open_parent)
+            & (open_pairs & table.open_siblings == 0)
+            & (present & table.needed == table.needed)
+        )  # [b, K, E]
+        ids = table.ids.expand(-1, log_probs.size(1), -1)
+        kept = log_probs.gather(2, ids).masked_fill(~is_allowed, -torch.inf)
+        log_probs[..., self.first :] = -torch.inf
+        log_probs.scatter_(2, ids, kept)
+        n_missing = self.n_missing(chunk)  # [b, K]
+        log_probs[..., self.eos].masked_fill_(n_missing > 0, -torch.inf)
+        n_left = self.max_lengths[chunk, None] - position - 1  # positions after this one. [b, 1]
+        must_not_wait = (n_missing > 0) & (n_missing >= n_left)
+        log_probs[..., : self.first].masked_fill_(must_not_wait[..., None], -torch.inf)
+        return log_probs
+
+    def n_missing(self, chunk: slice) -> Tensor:
+        """Return how many elements each beam lacks. [b, K]."""
+        return self.n_elements[chunk] - self.n_present[chunk]
+
+    def reorder(self, parents: Tensor, tokens: Tensor) -> None:
+        """Let beam k continue former beam parents[:, k] with tokens[:, k]. [B, K] each."""
+        is_new = tokens[:, :, None] == self.transitions.ids[:, None]  # [B, K, E]
+        bits, opened, closed = (
+            torch.where(is_new, each[:, None], 0).sum(2)
+            for each in (self.transitions.bit, self.transitions.opened, self.transitions.closed)
+        )
+        self.present = self.present.gather(1, parents) | bits
+        self.open = (self.open.gather(1, parents) | opened) & ~closed
+        self.n_present = self.n_present.gather(1, parents) + is_new.any(2)
+
+    def select(self, rows: Tensor) -> None:
+        """Keep only these sentences, in this order. [B']."""
+        self.transitions = _Transitions(*(each[rows] for each in self.transitions))
+        self.max_lengths, self.n_elements = self.max_lengths[rows], self.n_elements[rows]
+        self.present, self.open, self.n_present = self.present[rows], self.open[rows], self.n_present[rows]

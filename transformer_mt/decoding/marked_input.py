@@ -1,0 +1,102 @@
+"""How protected elements pass through the model: as symbols, or around it, placed by word alignment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from transformer_mt.data.markup.elements import MarkedText, Part, allows_order
+from transformer_mt.data.markup.placement import text_without_elements
+from transformer_mt.data.markup.symbols import assign_symbols
+from transformer_mt.data.tokenizers.marked_text import decode_marked, encode_marked
+from transformer_mt.data.tokenizers.tokenizer import Tokenizer
+from transformer_mt.decoding.element_constraint import RequiredElements
+from transformer_mt.errors import UserError
+
+MarkupMode = Literal["none", "auto", "symbols", "align"]
+
+
+@dataclass(frozen=True)
+class MarkedInput:
+    """A source text with its elements, if it has any."""
+
+    text: MarkedText
+    symbols: list[int] | None  # number of the symbol of each element; None: elements are placed by word alignment
+
+    @property
+    def words(self) -> str:
+        """Return the text that word alignments refer to."""
+        return text_without_elements(self.text) if self.text.elements else self.text.surface
+
+    @property
+    def is_blank(self) -> bool:
+        """Return whether there is nothing to translate."""
+        return not self.text.plain.strip()
+
+    @property
+    def needs_placement(self) -> bool:
+        """Return whether elements are to be placed by word alignment."""
+        return bool(self.text.elements) and self.symbols is None
+
+    @property
+    def required(self) -> RequiredElements:
+        """Return what the search must guarantee."""
+        return RequiredElements(() if self.symbols is None else self.text.elements, self.symbols or ())
+
+
+def prepare_input(text: MarkedText, mode: MarkupMode, has_symbols: bool) -> MarkedInput:
+    """Choose how the elements of a text pass through the model.
+
+    A text with more elements than there are symbols is translated without them, and they are placed by word alignment.
+    """
+    return MarkedInput(text, assign_symbols(text.elements) if has_symbols and mode != "align" else None)
+
+
+def encode_inputs(tokenizer: Tokenizer, inputs: Sequence[MarkedInput]) -> list[list[int]]:
+    """Return the ids of source texts."""
+    ids = tokenizer.encode([each.words for each in inputs])
+    marked = [i for i, each in enumerate(inputs) if each.text.elements and each.symbols is not None]
+    if not marked:
+        return ids
+    texts, symbols = [inputs[i].text for i in marked], [inputs[i].symbols or [] for i in marked]
+    for i, marked_ids in zip(marked, encode_marked(tokenizer, texts, symbols), strict=True):
+        ids[i] = marked_ids
+    return ids
+
+
+def decode_outputs(tokenizer: Tokenizer, outputs: Sequence[tuple[MarkedInput, list[int]]]) -> list[list[Part]]:
+    """Return text, and the elements whose symbols the model has produced, for each source with the ids of an output."""
+    texts = tokenizer.decode([ids for _, ids in outputs])
+    marked = [i for i, (source, _) in enumerate(outputs) if source.required.elements]
+    if not marked:
+        return [[text] for text in texts]
+    parts = decode_marked(tokenizer, [outputs[i][1] for i in marked], [outputs[i][0].symbols or [] for i in marked])
+    with_elements = dict(zip(marked, parts, strict=True))
+    return [with_elements.get(i, [text]) for i, text in enumerate(texts)]
+
+
+def prefix_input(prefix: MarkedText, source: MarkedInput, line: int) -> MarkedInput:
+    """Return the prefix of a translation, with the elements of its source that it repeats.
+
+    Raises:
+        UserError: The elements of the prefix are not in an order in which the translation can have them.
+    """
+    if source.needs_placement:
+        return MarkedInput(MarkedText((text_without_elements(prefix),)), [])
+    left = list(range(len(source.text.elements)))
+    parts: list[Part] = []
+    for part in prefix.parts:
+        if isinstance(part, int):
+            surface = prefix.elements[part].surface
+            same = next((index for index in left if source.text.elements[index].surface == surface), None)
+            if same is None:
+                parts.append(surface)
+                continue
+            left.remove(same)
+            part = same
+        parts.append(part)
+    marked = MarkedText.make(parts, source.text.elements)
+    if not allows_order(source.text.elements, marked.order):
+        raise UserError(f"line {line}: the tags of the prefix are not nested as in the source: change their order")
+    return MarkedInput(marked, source.symbols)
