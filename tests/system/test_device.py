@@ -16,6 +16,7 @@ from transformer_mt.system import device
 from transformer_mt.system.device import (
     ALLOCATOR_VARIABLES,
     PRIMITIVE_CACHE_SIZE,
+    PRODUCT_CACHE_SIZE,
     DeviceName,
     Machine,
     bf16_is_faster,
@@ -243,15 +244,18 @@ def test_cuda_allocator_is_configured_before_cuda_starts(monkeypatch: pytest.Mon
     assert resolve_machine("auto", "auto", 1).precision == "bf16"
 
 
-@pytest.mark.parametrize(("user_value", "expected"), [(None, str(PRIMITIVE_CACHE_SIZE)), ("7", "7")])
-def test_primitive_cache_is_limited_unless_the_user_sets_it(
-    user_value: str | None, expected: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("variable", "limit"), [(PRIMITIVE_CACHE, PRIMITIVE_CACHE_SIZE), ("LRU_CACHE_CAPACITY", PRODUCT_CACHE_SIZE)]
+)
+def test_caches_of_products_are_limited_unless_the_user_sets_them(
+    variable: str, limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(PRIMITIVE_CACHE, user_value or "")
-    if user_value is None:
-        monkeypatch.delenv(PRIMITIVE_CACHE)
+    monkeypatch.setenv(variable, "7")
     configure_process(resolve_machine("cpu", "fp32", 1))
-    assert os.environ[PRIMITIVE_CACHE] == expected
+    assert os.environ[variable] == "7"
+    monkeypatch.delenv(variable)
+    configure_process(resolve_machine("cpu", "fp32", 1))
+    assert os.environ[variable] == str(limit)
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,20 @@ release_memory(machine.device)
 print([kept, resident()])
 """
 
+NEW_SHAPES = """
+import torch
+from transformer_mt.system.device import configure_process, resolve_machine
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096
+configure_process(resolve_machine("cpu", "bf16", 1))
+weight = torch.zeros(64, 64, dtype=torch.bfloat16)
+sizes = []
+for n_rows in range(1, 1201):
+    torch.zeros(n_rows, 64, dtype=torch.bfloat16) @ weight
+    sizes.append(resident())
+print([sizes[599], sizes[1199]])
+"""
+
 on_glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="mallopt and malloc_trim are of glibc")
 
 
@@ -74,3 +88,11 @@ def test_release_memory_returns_kept_memory_to_the_system() -> None:
 )
 def test_errors_of_exhausted_memory_are_recognised(error: Exception, expected: bool) -> None:
     assert is_out_of_memory(error) == expected
+
+
+@on_glibc
+@pytest.mark.slow
+def test_memory_stays_flat_while_products_have_new_shapes() -> None:
+    """torch and oneDNN cache a limited number of them, though each batch of a server or a training has new ones."""
+    early, late = run(NEW_SHAPES)
+    assert late - early < 100 << 20

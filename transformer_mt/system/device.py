@@ -33,6 +33,10 @@ PRIMITIVE_CACHE_SIZE = 512
 """Number of compiled bf16 products, one per shape, that oneDNN caches, about 0.3 MB each. Nearly every batch has new
 shapes in attention, so that oneDNN's default of 1024 would cost memory without more hits."""
 
+PRODUCT_CACHE_SIZE = 128
+"""Number of products with their working memory, one per shape, that torch caches in each thread, about 0.3 MB each or
+more. A miss only asks oneDNN's cache, so that torch's default of 1024 would cost memory without saving time."""
+
 MAX_THREADS = 1024  # with more, OpenMP aborts the process
 
 CPU_LIMIT = Path("/sys/fs/cgroup/cpu.max")
@@ -102,11 +106,12 @@ def one_thread() -> Generator[None]:
 
 
 def configure_process(machine: Machine) -> None:
-    """Set the threads, the allocator, oneDNN's cache and the attention backends of this process."""
+    """Set the threads, the allocator, the caches of oneDNN's products and the attention backends of this process."""
     import torch
 
     torch.set_num_threads(machine.threads)
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(PRIMITIVE_CACHE_SIZE))  # read at the first product
+    os.environ.setdefault("LRU_CACHE_CAPACITY", str(PRODUCT_CACHE_SIZE))  # read at the first product of a thread
     if machine.device.type == "cpu":
         keep_freed_memory()
     elif machine.device.type == "cuda":
