@@ -211,6 +211,7 @@ def test_an_unsupported_model_is_refused_by_key(run_copy: Path, tmt: Tmt, key: s
 def test_a_missing_package_is_named(run: Path, tmp_path: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "ctranslate2"]:
         monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.delitem(sys.modules, "transformer_mt.export.ctranslate2_library", raising=False)
     done = tmt("export", run, "--to", "ctranslate2", "--output", tmp_path / "engine")
     assert_user_error(done, "pip install ctranslate2")
     assert not (tmp_path / "engine").exists()

@@ -281,7 +281,7 @@ def test_metadata_that_is_not_a_json_object_is_refused(exported_copy: Path, cont
 
 def test_a_missing_package_is_named(models: Models, tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
-    for name in ("ctranslate2_metadata", "ctranslate2_translator"):
+    for name in ("ctranslate2_library", "ctranslate2_metadata", "ctranslate2_translator"):
         monkeypatch.delitem(sys.modules, f"transformer_mt.export.{name}")
         monkeypatch.delattr(export, name)
     done = tmt("translate", "--engine", "ctranslate2", models.exported, "one")

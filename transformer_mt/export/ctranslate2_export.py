@@ -53,11 +53,12 @@ class LengthLimits:
 def check_quantization(quantization: str) -> None:
     """Raise `UserError` if CTranslate2 is not installed or does not support this quantization."""
     try:
-        from ctranslate2.specs.model_spec import ACCEPTED_MODEL_TYPES
+        from transformer_mt.export.ctranslate2_library import ctranslate2
     except ImportError:
         raise UserError("export: --to ctranslate2 needs one more package: pip install ctranslate2") from None
-    if quantization not in ACCEPTED_MODEL_TYPES:
-        raise UserError(f"--quantization {quantization}: CTranslate2 has {', '.join(ACCEPTED_MODEL_TYPES)}")
+    types = ctranslate2.specs.model_spec.ACCEPTED_MODEL_TYPES
+    if quantization not in types:
+        raise UserError(f"--quantization {quantization}: CTranslate2 has {', '.join(types)}")
 
 
 def write_folder(translator: Translator, output: Path, quantization: str, texts: Sequence[str]) -> Parity | None:

@@ -6,12 +6,12 @@ from hashlib import sha256
 from pathlib import Path
 from shlex import quote
 
-import ctranslate2
 from pydantic import BaseModel, PositiveInt, ValidationError
 
 from transformer_mt.decoding.config import DecodingConfig
 from transformer_mt.decoding.provenance import ModelProvenance
 from transformer_mt.errors import UserError
+from transformer_mt.export.ctranslate2_library import ctranslate2
 from transformer_mt.runs.folder import EXPORT, RunFolder
 
 

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-import ctranslate2
 import tokenizers as hf
 import torch
 
@@ -30,6 +29,7 @@ from transformer_mt.decoding.config import DecodingConfig
 from transformer_mt.decoding.element_constraint import RequiredElements
 from transformer_mt.decoding.text_translator import EMPTY_HYPOTHESIS, TextTranslator
 from transformer_mt.errors import UserError
+from transformer_mt.export.ctranslate2_library import ctranslate2
 from transformer_mt.export.ctranslate2_metadata import read_metadata
 from transformer_mt.export.ctranslate2_model import vocabulary
 from transformer_mt.export.ctranslate2_support import unsupported_search
