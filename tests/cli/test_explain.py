@@ -24,8 +24,9 @@ def test_text_has_all_sections_in_80_columns(tiny_run: Path, tmt: Tmt) -> None:
     command = ("explain", tiny_run, long, "--reference", "eins zwei drei", "--max-length", "30")
     printed = assert_succeeded(tmt(*command))
     assert max(map(len, printed.split("\n"))) <= 80
-    for title in ("source ", "pieces ", "translation ", "target pieces:", "target words:", "source words:",
-                  "cross-attention (mean", "cross-attention by layer and head", "search:", "reference "):  # fmt: skip
+    for title in ("source ", "pieces ", "translation ", "likely reasons", "target pieces:", "target words:",
+                  "source words:", "cross-attention (mean", "cross-attention by layer and head", "search:",
+                  "reference "):  # fmt: skip
         assert f"\n{title}" in f"\n{printed}"
     for line in ("search error", "model error"):
         if line in printed:
@@ -47,7 +48,7 @@ def test_the_search_is_last_and_its_candidates_look_different(tiny_run: Path, tm
 def test_a_score_of_the_search_that_differs_is_printed(tiny_run: Path) -> None:
     found = explain(Translator.load(tiny_run), SENTENCE)
     rounded = replace(found, score=found.search_score - 0.03)
-    header = "\n".join(format_explanation(rounded)).partition("\ntarget pieces:")[0]
+    header = "\n".join(format_explanation(rounded, [])).partition("\ntarget pieces:")[0]
     assert f"in the search {found.search_score:.4f}" in " ".join(header.split())
 
 
@@ -56,6 +57,7 @@ def test_json_has_the_translation_and_the_settings(tiny_run: Path, tmt: Tmt) -> 
     assert found["translation"] == Translator.load(tiny_run, beam=2).translate([SENTENCE])[0]
     assert (found["decoding"]["beam"], found["beam"]) == (2, 2)
     assert found["reference"] is None
+    assert all(reason.endswith(".") for reason in found["likely_reasons"])
     assert [one["word"] for one in found["left_out"]] == SENTENCE.split()
 
 

@@ -30,23 +30,25 @@ def run(args: argparse.Namespace) -> None:
     except UserError as error:
         raise UserError(f"--html {error}") from None
     from transformer_mt.decoding.explanation import explain
+    from transformer_mt.pipeline.likely_reasons import find_likely_reasons
 
     translator = load_translator(args, args.run).with_options({"sample": False})  # sampling has no beams
     explanation = explain(translator, text, reference)
+    reasons = find_likely_reasons(translator, explanation)
     if args.json:
         header = {"tmt": __version__, **_identity(translator), "decoding": translator.config.output_options()}
-        print(json.dumps({**header, **asdict(explanation)}, ensure_ascii=False))
+        print(json.dumps({**header, **asdict(explanation), "likely_reasons": reasons}, ensure_ascii=False))
     else:
         from transformer_mt.cli.explanation_text import format_explanation
 
-        print_text(*format_explanation(explanation))
+        print_text(*format_explanation(explanation, reasons))
     sys.stdout.flush()
     if args.html is not None:
         from transformer_mt.pipeline.explanation_page import render_html
 
         subtitle = ", ".join(f"{name} {value}" for name, value in _identity(translator).items())
         try:
-            write_text(args.html, render_html(explanation, f"{subtitle}, {translator.config.method}"))
+            write_text(args.html, render_html(explanation, reasons, f"{subtitle}, {translator.config.method}"))
         except OSError as error:
             raise UserError(f"--html {args.html}: cannot be written: {error.strerror}") from None
         (log if args.json else print_text)(f"\nthe page is {args.html}")

@@ -9,6 +9,7 @@ from transformer_mt.cli.table import align
 from transformer_mt.decoding.explanation import Explanation
 from transformer_mt.decoding.reference_explanation import ReferenceExplanation
 from transformer_mt.decoding.token_predictions import TokenPrediction
+from transformer_mt.pipeline.likely_reasons import NO_REASON
 from transformer_mt.system.display import format_probability, label_piece, make_visible
 
 WIDTH = 80
@@ -18,8 +19,8 @@ N_CANDIDATES = 3  # of each position of the search, besides finished ones and th
 MAX_PIECE, MAX_WORD = 12, 24  # characters of a piece or word in a table
 
 
-def format_explanation(explanation: Explanation) -> Iterator[str]:
-    """Yield the lines of all sections."""
+def format_explanation(explanation: Explanation, reasons: Sequence[str]) -> Iterator[str]:
+    """Yield the lines of all sections, with the likely reasons of a bad translation."""
     yield from _wrap_labelled("source", explanation.source)
     yield from _wrap_labelled("pieces", " ".join(map(label_piece, explanation.src_pieces)))
     yield from _wrap_labelled("translation", explanation.translation)
@@ -28,6 +29,9 @@ def format_explanation(explanation: Explanation) -> Iterator[str]:
     if f"{explanation.search_score:.4f}" != f"{explanation.score:.4f}":
         scores += f"; in the search {explanation.search_score:.4f}"
     yield from _wrap_labelled("", scores + ending)
+    yield from ("", "likely reasons, if the translation is bad")
+    for reason in reasons or [NO_REASON]:
+        yield from textwrap.wrap(reason, WIDTH, initial_indent="  - ", subsequent_indent="    ")
     yield from ("", "target pieces: probability, entropy in bits, rank, and the most likely pieces")
     yield from _format_predictions(explanation.predictions)
     yield from _format_words(explanation)

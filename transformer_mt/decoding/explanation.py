@@ -109,15 +109,20 @@ class Explanation:
         ]
 
     @property
-    def search_path(self) -> list[tuple[int, int]]:
-        """Position and rank of the candidates that lead to the translation, the last first."""
+    def search_ends(self) -> list[tuple[int, int]]:
+        """Position and rank of the hypotheses that the search ended with, the best first."""
         ends = [
             (branch.status == "cut", -branch.ranking_score, position, rank)
             for position, branches in enumerate(self.search)
             for rank, branch in enumerate(branches)
             if branch.status in ("finished", "cut")
         ]
-        _, _, position, rank = min(ends)
+        return [(position, rank) for _, _, position, rank in sorted(ends)]
+
+    @property
+    def search_path(self) -> list[tuple[int, int]]:
+        """Position and rank of the candidates that lead to the translation, the last first."""
+        position, rank = self.search_ends[0]
         path = [(position, rank)]
         while (parent := self.search[position][rank].parent) is not None:
             position, rank = position - 1, parent

@@ -8,13 +8,14 @@ from typing import Any
 from transformer_mt.decoding.explanation import Explanation, SearchBranch
 from transformer_mt.decoding.token_predictions import TokenPrediction
 from transformer_mt.pages.rendering import render_page
+from transformer_mt.pipeline.likely_reasons import NO_REASON
 from transformer_mt.system.display import format_probability, label_piece, make_visible
 
 MAX_TITLE = 60  # characters of the source
 
 
-def render_html(explanation: Explanation, origin: str) -> str:
-    """Return the page. `origin` names the model and the search."""
+def render_html(explanation: Explanation, reasons: Sequence[str], origin: str) -> str:
+    """Return the page. `reasons` are those of a bad translation, and `origin` names the model and the search."""
     source = explanation.source
     reference = explanation.reference
     pieces = [label_piece(piece) for piece in explanation.src_pieces]
@@ -24,6 +25,7 @@ def render_html(explanation: Explanation, origin: str) -> str:
         title=source if len(source) <= MAX_TITLE else f"{source[:MAX_TITLE]}…",
         origin=origin,
         explanation=explanation,
+        reasons=reasons or [NO_REASON],
         format_probability=format_probability,
         pieces=pieces,
         predictions=predictions,
@@ -72,19 +74,14 @@ def _make_search_cell(branch: SearchBranch, position: int, rank: int) -> dict[st
 
 def _list_results(explanation: Explanation) -> list[dict[str, Any]]:
     """Return the hypotheses that the search ended with, the best first."""
-    ends = [
-        (branch.status == "cut", -branch.ranking_score, f"{position}-{rank}", branch)
-        for position, branches in enumerate(explanation.search)
-        for rank, branch in enumerate(branches)
-        if branch.status in ("finished", "cut")
-    ]
-    ends.sort(key=lambda end: end[:3])
+    cells = explanation.search_ends[: explanation.beam]
+    branches = [explanation.search[position][rank] for position, rank in cells]
     return [
         {
-            "id": cell,
+            "id": f"{position}-{rank}",
             "text": make_visible(branch.text),
             "score": branch.score,
             "ranking_score": branch.ranking_score,
         }
-        for _, _, cell, branch in ends[: explanation.beam]
+        for (position, rank), branch in zip(cells, branches, strict=True)
     ]
