@@ -44,7 +44,7 @@ def aligned_pairs(draw: st.DrawFn) -> AlignedPair:
     return align(src, tgt, dict(zip(sorted(linked), sorted(places) if in_order else places, strict=False)))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(pair=aligned_pairs(), count=st.integers(0, 12), seed=st.integers(0, 2**32))
 def test_a_target_keeps_each_element_once_and_in_its_parent(pair: AlignedPair, count: int, seed: int) -> None:
     rng = random.Random(seed)
@@ -149,7 +149,7 @@ PAIR = ("The small dog sleeps.", "Der kleine Hund schläft.")
 
 def test_both_sides_have_the_same_symbols_in_random_slots(tokenizers: TokenizerPair) -> None:
     insert = SymbolInserter(tokenizers, DICTIONARY)
-    sides = insert([PAIR] * 200, 4, 0, [random.Random(seed) for seed in range(200)])
+    sides = insert([PAIR] * 200, 4, 0, [*map(str, range(200))])
     used = Counter[str]()
     for src, tgt in zip(*sides, strict=True):
         names = split_ids(tokenizers, src)[0]
@@ -161,7 +161,7 @@ def test_both_sides_have_the_same_symbols_in_random_slots(tokenizers: TokenizerP
 
 def test_a_term_is_annotated_in_the_source_only(tokenizers: TokenizerPair) -> None:
     insert = SymbolInserter(tokenizers, DICTIONARY)
-    sides = insert([PAIR] * 200, 0, 1, [random.Random(seed) for seed in range(200)])
+    sides = insert([PAIR] * 200, 0, 1, [*map(str, range(200))])
     annotated = set[str]()
     for src, tgt in zip(*sides, strict=True):
         assert tgt == tokenizers.tgt.encode([PAIR[1]])[0]

@@ -118,7 +118,7 @@ class BatchStream:
         `tags` has the tag of each source. `make_mixture` makes the mixture from the numbers of batches of the sources.
         """
         self.corpus, self.tokenizers, self.subword_samplers = corpus, tokenizers, subword_samplers
-        self._tokens, self._modifier = tokens, modifier
+        self._tokens, self.modifier = tokens, modifier
         self.sample_subwords: Callable[[Sequence[Sentences], Rows, int], Sequence[Sentences]] | None = None
         if subword_samplers is not None:
             self.sample_subwords = partial(sample_sides, subword_samplers)
@@ -225,10 +225,8 @@ class BatchStream:
     def collate(self, rows: Rows, epoch: int | None = None) -> Batch:
         """Build the batch of some corpus rows of one source, with the subword sampling of `epoch` if one is given."""
         src, tgt = ([self.corpus.sides[side][row] for row in rows.tolist()] for side in (0, 1))
-        if self._modifier is not None and epoch is not None:
-            modified = self._modifier(
-                [ids.tolist() for ids in src], [ids.tolist() for ids in tgt], epoch, rows.tolist()
-            )
+        if self.modifier is not None and epoch is not None:
+            modified = self.modifier([ids.tolist() for ids in src], [ids.tolist() for ids in tgt], epoch, rows.tolist())
             count = self._count_fitting(modified.src, modified.tgt)
             src, tgt, rows = modified.src[:count], modified.tgt[:count], rows[modified.indices[:count]]
         if self.sample_subwords is not None and epoch is not None:

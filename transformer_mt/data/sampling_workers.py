@@ -1,20 +1,22 @@
-"""Worker processes for subword sampling, which is too slow in one thread for a GPU.
+"""Worker processes for subword sampling and the insertion of symbols, which are too slow in one thread for a GPU.
 
-A segmentation depends only on seed, epoch, side and row, so it does not depend on the number of workers.
+Both depend only on seed, epoch, side and row, so the batches do not depend on the number of workers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from transformer_mt.data.batches import BatchStream, Sentences
 from transformer_mt.data.bucketing import Rows
+from transformer_mt.data.modifiers.symbol_insertion import EncodedPairs, SymbolInserter
+from transformer_mt.data.text_files import Pair
 from transformer_mt.data.tokenizers.subword_sampling import SubwordSamplers, sample_sides
 from transformer_mt.data.worker_pool import WorkerPool, open_pool
 from transformer_mt.system.device import Machine, available_cores
@@ -24,6 +26,8 @@ from transformer_mt.system.logging import log
 MAX_WORKERS = 16
 MIN_CHUNK = 16  # sentences that are worth a message to another process
 
+T = TypeVar("T")
+State = tuple[SubwordSamplers | None, SymbolInserter | None]
 Joined = tuple[NDArray[np.int32], list[int]]  # ids of all sentences in a row, and the length of each
 
 
@@ -36,45 +40,84 @@ def count_sampling_workers(machine: Machine) -> int:
 
 @contextmanager
 def open_sampling_workers(stream: BatchStream, n_workers: int) -> Generator[None]:
-    """Let workers sample the subwords of a stream inside the `with` block, if it samples any."""
-    if stream.subword_samplers is None or n_workers == 0:
+    """Let workers sample the subwords of a stream and insert its symbols inside the `with` block, if it has any."""
+    samplers, modifier = stream.subword_samplers, stream.modifier
+    inserter = modifier.inserter if modifier is not None else None
+    if n_workers == 0 or (samplers is None and inserter is None):
         yield
         return
     in_process = stream.sample_subwords
-    with open_pool(n_workers, _get_samplers, stream.subword_samplers) as pool:
-        stream.sample_subwords = SamplingWorkers(pool, n_workers, stream.subword_samplers)
+    with open_pool(n_workers, _get_state, samplers, inserter) as pool:
+        workers = SamplingWorkers(pool, n_workers, samplers, inserter)
+        if samplers is not None:
+            stream.sample_subwords = workers.sample_subwords
+        if modifier is not None and inserter is not None:
+            modifier.insert_symbols = workers.insert_symbols
         try:
             yield
         finally:
             stream.sample_subwords = in_process
+            if modifier is not None and inserter is not None:
+                modifier.insert_symbols = inserter
 
 
 class SamplingWorkers:
     """Divides the sentences of a batch among workers. If one was killed, this process continues alone."""
 
-    def __init__(self, pool: WorkerPool[SubwordSamplers], n_workers: int, samplers: SubwordSamplers) -> None:
-        self._pool: WorkerPool[SubwordSamplers] | None = pool
-        self._n_workers, self._samplers = n_workers, samplers
+    def __init__(
+        self,
+        pool: WorkerPool[State],
+        n_workers: int,
+        samplers: SubwordSamplers | None,
+        inserter: SymbolInserter | None,
+    ) -> None:
+        self._pool: WorkerPool[State] | None = pool
+        self._n_workers, self._samplers, self._inserter = n_workers, samplers, inserter
 
-    def __call__(self, sides: Sequence[Sentences], rows: Rows, epoch: int) -> Sequence[Sentences]:
+    def sample_subwords(self, sides: Sequence[Sentences], rows: Rows, epoch: int) -> Sequence[Sentences]:
         """Return sampled ids of the sentences of each side, see `sample_sides`."""
+        samplers = self._samplers
+        assert samplers is not None
+
+        def divide(pool: WorkerPool[State]) -> Sequence[Sentences]:
+            futures = [
+                [pool.submit(_sample_chunk, (side, _join(ids[at]), rows[at], epoch)) for at in self._chunks(len(rows))]
+                for side, ids in enumerate(sides)
+            ]
+            return [[ids for future in chunks for ids in _split(future.result())] for chunks in futures]
+
+        return self._run(divide, lambda: sample_sides(samplers, sides, rows, epoch))
+
+    def insert_symbols(self, pairs: Sequence[Pair], n_items: int, n_terms: int, seeds: Sequence[str]) -> EncodedPairs:
+        """Return the ids of both sides with symbols, see `SymbolInserter`."""
+        inserter = self._inserter
+        assert inserter is not None
+
+        def divide(pool: WorkerPool[State]) -> EncodedPairs:
+            chunks = self._chunks(len(pairs))
+            futures = [pool.submit(_insert_chunk, (pairs[at], n_items, n_terms, seeds[at])) for at in chunks]
+            found = [future.result() for future in futures]
+            src, tgt = ([ids.tolist() for chunk in found for ids in _split(chunk[side])] for side in (0, 1))
+            return src, tgt
+
+        return self._run(divide, lambda: inserter(pairs, n_items, n_terms, seeds))
+
+    def _run(self, divide: Callable[[WorkerPool[State]], T], in_process: Callable[[], T]) -> T:
+        """Divide a task among the workers, or do it in this process if one of them has ended."""
         if self._pool is not None:
             try:
-                futures = [self._submit(self._pool, side, ids, rows, epoch) for side, ids in enumerate(sides)]
-                return [[ids for future in chunks for ids in _split(future.result())] for chunks in futures]
+                return divide(self._pool)
             except BrokenProcessPool:  # out of memory, or a signal to all processes of a job
                 log(
                     "warning: a process that samples subwords ended unexpectedly; the training process samples them now"
                 )
                 self._pool = None
-        return sample_sides(self._samplers, sides, rows, epoch)
+        return in_process()
 
-    def _submit(
-        self, pool: WorkerPool[SubwordSamplers], side: int, sentences: Sentences, rows: Rows, epoch: int
-    ) -> list[Future[Joined]]:
-        size = max(MIN_CHUNK, -(-len(rows) // self._n_workers))
-        chunks = [slice(start, start + size) for start in range(0, len(rows), size)]
-        return [pool.submit(_sample_chunk, (side, _join(sentences[at]), rows[at], epoch)) for at in chunks]
+    def _chunks(self, n_sentences: int) -> list[slice]:
+        """Return the part of a batch that each worker gets."""
+        size = max(MIN_CHUNK, -(-n_sentences // self._n_workers))
+        return [slice(start, start + size) for start in range(0, n_sentences, size)]
 
 
 def _join(sentences: Sentences) -> Joined:
@@ -90,11 +133,20 @@ def _split(joined: Joined) -> list[NDArray[np.int32]]:
 # --- in a worker process ----------------------------------------------------------------------------------------------
 
 
-def _get_samplers(samplers: SubwordSamplers) -> SubwordSamplers:
-    """Return the state of a worker: the samplers, which were sent without their caches."""
-    return samplers
+def _get_state(samplers: SubwordSamplers | None, inserter: SymbolInserter | None) -> State:
+    """Return the state of a worker: the samplers, which were sent without their caches, and the inserter."""
+    return samplers, inserter
 
 
-def _sample_chunk(samplers: SubwordSamplers, item: tuple[int, Joined, Rows, int]) -> Joined:
+def _sample_chunk(state: State, item: tuple[int, Joined, Rows, int]) -> Joined:
+    samplers, _ = state
+    assert samplers is not None
     side, joined, rows, epoch = item
     return _join(samplers[side].sample_rows(_split(joined), epoch, side, rows))
+
+
+def _insert_chunk(state: State, item: tuple[Sequence[Pair], int, int, Sequence[str]]) -> tuple[Joined, Joined]:
+    _, inserter = state
+    assert inserter is not None
+    src, tgt = inserter(*item)
+    return _join(src), _join(tgt)

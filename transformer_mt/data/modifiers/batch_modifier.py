@@ -10,11 +10,11 @@ Text is decoded from token ids, modified and encoded again, so that no other cop
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from transformer_mt.data.modifiers.config import ModifierConfig
-from transformer_mt.data.modifiers.symbol_insertion import SymbolInserter, draw_counts
+from transformer_mt.data.modifiers.symbol_insertion import EncodedPairs, SymbolInserter, draw_counts
 from transformer_mt.data.modifiers.text_changes import PAIR_MODIFIERS, choose_case, join_sentences
 from transformer_mt.data.quality.word_alignment import WordDictionary
 from transformer_mt.data.text_files import Pair
@@ -23,6 +23,7 @@ from transformer_mt.data.tokenizers.tokenizer import Pairs, TokenizerPair
 RNG_STREAM = 0x6D6F64  # separates these random numbers from others with the same seed
 
 Ids = list[list[int]]
+InsertSymbols = Callable[[Sequence[Pair], int, int, Sequence[str]], EncodedPairs]
 
 
 class ModifiedBatch(NamedTuple):
@@ -54,15 +55,16 @@ class BatchModifier:
         """
         self.config, self.tokenizers, self.seed = config, tokenizers, seed
         self.longest = max_length - 1
-        self._insert_symbols = None
+        self.inserter: SymbolInserter | None = None
         if config.needs_symbols:
             assert dictionary is not None
-            self._insert_symbols = SymbolInserter(tokenizers, dictionary)
+            self.inserter = SymbolInserter(tokenizers, dictionary)
+        self.insert_symbols: InsertSymbols | None = self.inserter
 
     def __call__(self, src: Ids, tgt: Ids, epoch: int, rows: Sequence[int]) -> ModifiedBatch:
         """Return the pairs of some corpus rows as an epoch sees them."""
         modified = self._change_text(src, tgt, epoch, rows)
-        return modified if self._insert_symbols is None else self._add_symbols(modified, epoch, rows)
+        return modified if self.insert_symbols is None else self._add_symbols(modified, epoch, rows)
 
     def _change_text(self, src: Ids, tgt: Ids, epoch: int, rows: Sequence[int]) -> ModifiedBatch:
         batch_rng = random.Random(f"{self.seed} {epoch} {rows[0]} {RNG_STREAM}")
@@ -87,12 +89,12 @@ class BatchModifier:
         has_terms = batch_rng.random() < self.config.glossary
         if not (has_elements or has_terms):
             return batch
-        assert self._insert_symbols is not None
+        assert self.insert_symbols is not None
         n_elements, n_terms = draw_counts(batch_rng)
         pairs = self._decode(batch.src, batch.tgt, range(len(batch.src)))
-        rngs = [random.Random(f"{self.seed} {epoch} {rows[i]} {RNG_STREAM + 4}") for i in batch.indices]
-        encoded = self._insert_symbols(
-            [*pairs.values()], n_elements if has_elements else 0, n_terms if has_terms else 0, rngs
+        seeds = [f"{self.seed} {epoch} {rows[i]} {RNG_STREAM + 4}" for i in batch.indices]
+        encoded = self.insert_symbols(
+            [*pairs.values()], n_elements if has_elements else 0, n_terms if has_terms else 0, seeds
         )
         src, tgt = [*batch.src], [*batch.tgt]
         for i, new in enumerate(zip(*encoded, strict=True)):

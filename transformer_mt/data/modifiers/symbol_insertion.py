@@ -19,6 +19,8 @@ COUNT_WEIGHTS = (24, 20, 15, 11, 8, 6, 4, 3, 3, 2, 2, 2)  # of 1, 2, ... items i
 MAX_TERMS = 3
 EXCHANGED_TERM = 0.5  # rate at which another word takes the place of a term, so that only its translation helps
 
+EncodedPairs = tuple[list[list[int]], list[list[int]]]  # ids of the sources and of the targets
+
 
 class _Insertion(NamedTuple):
     """An item, or one tag of it, in a text."""
@@ -41,18 +43,16 @@ class SymbolInserter:
         self.tokenizers, self.dictionary = tokenizers, dictionary
         self._words = sorted(dictionary.known_src - dictionary.frequent_src)
 
-    def __call__(
-        self, pairs: Sequence[Pair], n_items: int, n_terms: int, rngs: Sequence[random.Random]
-    ) -> tuple[list[list[int]], list[list[int]]]:
+    def __call__(self, pairs: Sequence[Pair], n_items: int, n_terms: int, seeds: Sequence[str]) -> EncodedPairs:
         """Return the ids of both sides of sentence pairs with at most these numbers of items and terms.
 
-        `rngs` has a random number generator for each pair.
+        `seeds` has the seed of the random numbers of each pair.
         """
         sources: list[MarkedText] = []
         targets: list[MarkedText] = []
         src_symbols: list[list[int]] = []
         tgt_symbols: list[list[int]] = []
-        for pair, rng in zip(pairs, rngs, strict=True):
+        for pair, rng in zip(pairs, map(random.Random, seeds), strict=True):
             terms: list[Term] = []
             aligned = self.dictionary.align(*pair)
             if n_terms:
