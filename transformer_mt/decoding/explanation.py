@@ -104,8 +104,8 @@ class Explanation:
         """The heads of the cross-attention, layer by layer."""
         return [
             HeadSummary(f"{layer}.{head}", float(weights.max(1).mean()), weights.mean(0).tolist())
-            for layer, of_layer in enumerate(np.array(self.cross_attention), start=1)
-            for head, weights in enumerate(of_layer, start=1)
+            for layer, layer_weights in enumerate(np.array(self.cross_attention), start=1)
+            for head, weights in enumerate(layer_weights, start=1)
         ]
 
     @property
@@ -197,7 +197,7 @@ def leave_out_words(translator: Translator, text: str, translation: Hypothesis) 
         for start in range(0, len(encoded), SCORED_AT_ONCE):
             chunk = encoded[start : start + SCORED_AT_ONCE]
             log_probs = translator.target_log_probs(chunk, [translation.ids] * len(chunk))
-            scores += (sum(of_tokens[:n_tokens]) for of_tokens in log_probs)
+            scores += (sum(token_scores[:n_tokens]) for token_scores in log_probs)
             progress.update(len(scores))
     return [LeftOutWord(word, score - scores[0]) for word, score in zip(words, scores[1:], strict=True)]
 
@@ -212,18 +212,18 @@ def _explain_words(
     tokenizer = translator.tokenizers.tgt
     (alignment,) = translator.word_alignments([text], [source], [[translation]])
     source_words, texts = text.split(), tokenizer.decode([translation.ids])[0].split()
-    of_words: list[list[TokenPrediction]] = [[] for _ in texts]
+    word_predictions: list[list[TokenPrediction]] = [[] for _ in texts]
     for prediction, index in zip(predictions, target_word_indices(tokenizer, translation.ids), strict=False):  # no EOS
         if index < len(texts):
-            of_words[index].append(prediction)
+            word_predictions[index].append(prediction)
     return [
         TargetWord(
             word,
             [source_words[src] for src, tgt in alignment if tgt == number],
-            math.exp(sum(prediction.log_prob for prediction in of_word)),
-            sum(prediction.entropy for prediction in of_word),
+            math.exp(sum(prediction.log_prob for prediction in own_predictions)),
+            sum(prediction.entropy for prediction in own_predictions),
         )
-        for number, (word, of_word) in enumerate(zip(texts, of_words, strict=True))
+        for number, (word, own_predictions) in enumerate(zip(texts, word_predictions, strict=True))
     ]
 
 

@@ -61,9 +61,9 @@ class FactRow(NamedTuple):
 
 def list_facts(runs: Sequence[ReportedRun], facts: Callable[[ReportedRun], Mapping[str, str]]) -> list[FactRow]:
     """Return the facts that at least one run has."""
-    values_of_runs = [facts(run) for run in runs]
-    names = dict.fromkeys(name for values in values_of_runs for name in values)
-    return [FactRow(name, [values.get(name, "") for values in values_of_runs]) for name in names]
+    run_values = [facts(run) for run in runs]
+    names = dict.fromkeys(name for values in run_values for name in values)
+    return [FactRow(name, [values.get(name, "") for values in run_values]) for name in names]
 
 
 # --- training ---------------------------------------------------------------------------------------------------------

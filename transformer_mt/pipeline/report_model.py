@@ -75,7 +75,7 @@ def run_model(
         calibration = _load_calibration(run, translator, sets[0].tags, warn)
         reliability = calibration and measure_reliability(calibration, sets[0], translations[0])
     return ModelOutput(
-        [[translation.text for translation in of_set] for of_set in translations],
+        [[translation.text for translation in best_translations] for best_translations in translations],
         seconds,
         f"{translator.config.method}, {translator.precision}",
         list_behaviour_tests(run, translator),
@@ -111,7 +111,7 @@ def draw_attention(translator: Translator, data: EvaluationSet) -> list[HeatMap]
         maps = translate_with_attention(tagged, data.sources[i])
         layer = translator.config.alignment_layer
         cross = maps.weights.cross if layer is None else maps.weights.cross[layer - 1 : layer]
-        weights = torch.stack([of_layer[0].float().mean(0) for of_layer in cross]).mean(0)  # [T, S]
+        weights = torch.stack([layer_weights[0].float().mean(0) for layer_weights in cross]).mean(0)  # [T, S]
         shown = cast(list[list[float]], weights[:MAX_TOKENS, :MAX_TOKENS].tolist())
         rows, columns = ([_make_label(token) for token in tokens[:MAX_TOKENS]] for tokens in (maps.tgt_out, maps.src))
         is_cut = max(weights.shape) > MAX_TOKENS

@@ -50,7 +50,7 @@ def score_set(translated: TranslatedSet) -> list[MetricScores]:
         MetricScores(
             metric,
             compared[metric].signature if several else scores[0][metric].signature,
-            [of_run[metric] for of_run in scores],
+            [run_scores[metric] for run_scores in scores],
             compared[metric].systems if several else [],
         )
         for metric in scores[0]

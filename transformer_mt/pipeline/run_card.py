@@ -37,6 +37,7 @@ def render_card(
     status = describe_status(run, record, config.train.max_steps, is_running=is_running)
     if is_running:
         status = f"{status} when this file was written"
+    can_translate = "exported" in record or best is not None or bool(run.readable_checkpoints())
     lines = [
         f"# {config.name}",
         "",
@@ -59,7 +60,7 @@ def render_card(
         "## Next commands",
         "",
         "```bash",
-        format_next_commands(run, config),
+        format_next_commands(run, config) if can_translate else _format_restart_command(run),
         "```",
         "",
         "`config.yaml` holds every setting; `run.json` holds the versions and the machine.",
@@ -102,6 +103,13 @@ def format_next_commands(run: RunFolder, config: Config) -> str:
     }
     width = max(map(len, commands))
     return "\n".join(f"{command:<{width}}  # {purpose}" for command, purpose in commands.items())
+
+
+def _format_restart_command(run: RunFolder) -> str:
+    """Return the command for a run without a checkpoint."""
+    return (
+        f"tmt train --config {quote(str(run.config))}  # there is no checkpoint yet: train, or start again after a stop"
+    )
 
 
 def _describe_training(record: Mapping[str, Any], status: str) -> Iterator[str]:

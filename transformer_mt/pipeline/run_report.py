@@ -88,7 +88,7 @@ def make_report(runs: Sequence[ReportedRun], load: LoadTranslator, files: tuple[
         run_model(
             run,
             load(run.folder.path),
-            [of_runs[i] for of_runs in sets],
+            [set_of_runs[i] for set_of_runs in sets],
             notes.append,
             with_details=len(runs) == 1,
         )
@@ -152,9 +152,9 @@ def _gather_translations(
     """Return the values of the page about translations. Sentences and breakdowns are those of the first test set."""
     translated = [
         TranslatedSet(
-            of_runs[0], [output.hypotheses[i] for output in outputs], [output.seconds[i] for output in outputs]
+            set_of_runs[0], [output.hypotheses[i] for output in outputs], [output.seconds[i] for output in outputs]
         )
-        for i, of_runs in enumerate(sets)
+        for i, set_of_runs in enumerate(sets)
     ]
     values: dict[str, object] = {
         "sets": [(translated_set, score_set(translated_set)) for translated_set in translated],
