@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transformer_mt.data.markup.elements import MarkedText
-from transformer_mt.documents.document import DocumentError
 
 FRAGMENTS = (
     "<p>", "</p>", "<b>", "</b>", "<i class='x'>", "</i>", "<br>", "<br/>", "<div title=\"a 'b'\">", "</div>", "<li>",
@@ -109,13 +108,6 @@ def test_ten_thousand_tags_in_one_line_keep_their_order() -> None:
     document = parse(page, "html")
     assert fill(document, identity) == page
     assert fill(document, upper) == page.replace("x", "X").replace("y", "Y")
-
-
-@pytest.mark.parametrize("page", ['<meta charset="latin1">x', '\n<?xml version="1.0" encoding="ISO-8859-1"?>x'])
-def test_a_page_that_declares_another_encoding_is_refused(page: str) -> None:
-    with pytest.raises(DocumentError, match="iconv") as error:
-        parse(page, "html")
-    assert error.value.line == 1 + page.startswith("\n")
 
 
 def test_the_byte_order_mark_is_kept_and_not_translated() -> None:

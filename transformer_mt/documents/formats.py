@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from transformer_mt.documents.document import Document, DocumentError
-from transformer_mt.documents.encoding import BOM, decode
+from transformer_mt.documents.encoding import BOM, check_declared_encoding, decode
 from transformer_mt.errors import UserError
 
 DocumentFormat = Literal["html", "json", "markdown", "po", "srt", "xliff"]
@@ -49,7 +49,10 @@ def find_format(path: Path) -> DocumentFormat | None:
 def read_document(path: Path, document_format: DocumentFormat, options: DocumentOptions) -> Document:
     """Read a document. Raises `UserError` if it does not follow its format, or is not UTF-8."""
     try:
-        return parse_document(decode(path.read_bytes()), document_format, options)
+        text = decode(path.read_bytes())
+        if document_format in ("html", "xliff"):
+            check_declared_encoding(text)
+        return parse_document(text, document_format, options)
     except DocumentError as error:
         raise UserError(f"{path}, line {error.line}: {error.message}") from None
 

@@ -10,7 +10,6 @@ from itertools import pairwise
 
 from transformer_mt.data.markup.elements import Role
 from transformer_mt.documents.document import Document, Segment, Splice
-from transformer_mt.documents.encoding import check_declared_encoding
 from transformer_mt.documents.html_tags import INLINE, VOID, End, OpenElement, is_kept
 from transformer_mt.documents.inline import Token, find_attributes, make_segment, render_text, set_language
 from transformer_mt.documents.references import escape_text, split_references
@@ -25,9 +24,6 @@ def parse_html(text: str, language: str, attributes: Sequence[str] = ()) -> Docu
         text: The page.
         language: Language code of the translation, for the attribute `lang` of the tag `html`.
         attributes: Names of attributes that are translated, such as `alt`.
-
-    Raises:
-        DocumentError: The page declares another encoding than UTF-8.
     """
     return _PageReader(text, language, attributes).read()
 
@@ -125,12 +121,11 @@ class _PageReader:
         self.kept = None
 
     def _read_event(self, event: _Event, end: int) -> None:
-        tag, raw = event.tag, self.text[event.start : end]
+        tag = event.tag
         if event.kind == "text":
             self.tokens += split_references(self.text, event.start, end)
             return
         if event.kind == "other":
-            check_declared_encoding(raw, self.text, event.start)
             self.tokens.append(Token(event.start, end))
             return
         if tag not in INLINE or (tag == "br" and self._ends_with_break()):
@@ -146,8 +141,6 @@ class _PageReader:
         if tag == "html":
             names = ["lang", *(["xml:lang"] if "xml:lang" in attributes else [])]
             self.nested += set_language(self.text, event.start, end, names, self.language)
-        elif tag == "meta" and (attributes.get("charset") or "charset=" in (attributes.get("content") or "").lower()):
-            check_declared_encoding(self.text[event.start : end], self.text, event.start)
         if is_kept(tag, attributes) and not is_empty:
             self.kept = OpenElement(tag, event.start)
             return

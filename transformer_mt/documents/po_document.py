@@ -102,8 +102,7 @@ def _header_splices(text: str, value: _Value, language: str) -> Iterator[Splice]
     """Check the encoding, and yield a splice that sets the language."""
     match = re.compile(r"charset=([\w.:-]*)").search(text, value.start, value.end)
     if match:
-        line = 1 + text.count("\n", 0, match.start())
-        check_encoding_name(re.compile(r"[\w.:-]*").match(text, match.start(1)), line)
+        check_encoding_name(match[1], 1 + text.count("\n", 0, match.start()))
     match = re.compile(r'"Language:( *)\\n"').search(text, value.start, value.end)
     if match:
         yield Splice(match.start(1), match.end(1), [f" {language}"])

@@ -12,7 +12,6 @@ from xml.sax.saxutils import escape
 
 from transformer_mt.data.markup.elements import Role
 from transformer_mt.documents.document import Document, DocumentError, Segment, Splice
-from transformer_mt.documents.encoding import check_declared_encoding
 from transformer_mt.documents.inline import Token, make_segment, render_text, set_language
 
 _PAIRS = frozenset({"g", "pc", "mrk"})
@@ -37,7 +36,7 @@ def parse_xliff(text: str, language: str, *, retranslate: bool = False) -> Docum
         retranslate: Translate also units that have a target.
 
     Raises:
-        DocumentError: It is not XLIFF, or it has a document type, or it is not in UTF-8.
+        DocumentError: It is not XLIFF, or it has a document type.
     """
     return _XliffReader(text, language, retranslate).read()
 
@@ -62,7 +61,7 @@ class _Node:
 def _parse(text: str) -> list[_Node]:
     """Return tags and text with their ranges. A tag that has no content has no closing node."""
     content = text.encode()
-    parser = expat.ParserCreate()
+    parser = expat.ParserCreate("UTF-8")
     nodes: list[_Node] = []
     offsets = _make_offsets(text)
 
@@ -113,7 +112,6 @@ class _XliffReader:
 
     def __init__(self, text: str, language: str, retranslate: bool) -> None:
         self.text, self.language, self.retranslate = text, language, retranslate
-        check_declared_encoding(text[:200], text, 0)
         self.nodes = _parse(text)
         self.ends = _match_tags(self.nodes)
         root = next((node for node in self.nodes if node.kind == "opening"), None)
