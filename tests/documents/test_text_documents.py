@@ -172,6 +172,12 @@ def test_a_translation_of_one_word_has_one_line() -> None:
     assert "<i>Schläft</i>\r\n\r\n2\r\n" in filled and first.source.elements == ()
 
 
+def test_styles_of_subtitles_are_pairs() -> None:
+    text = SRT.replace("<b>dog</b>", "{\\b1}dog{\\b0} <font color=red>x</font>")
+    segment = parse(text, "srt").segments[-1]
+    assert [element.partner for element in segment.source.elements] == [1, 0, 3, 2]
+
+
 # --- JSON -------------------------------------------------------------------------------------------------------------
 
 

@@ -185,7 +185,14 @@ FORM = "application/x-www-form-urlencoded"
         (JSON, b'{"q": "one", "source": "fr", "target": "de"}', 400, "fr to de"),
         (JSON, b'{"q": "one", "source": "auto", "target": "fr"}', 400, "fr"),
         (JSON, b'{"q": "one", "source": "\\u0007<b>", "target": "de"}', 400, "\\x07<b>"),
-        (JSON, b'{"q": "one", "source": "en", "target": "de", "format": "html"}', 400, "format: "),
+        (JSON, b'{"q": "one", "source": "en", "target": "de", "format": "pdf"}', 400, "format: "),
+        (JSON, b'{"q": "one", "source": "en", "target": "de", "format": "html", "prefix": "a"}', 400, "prefix: "),
+        (
+            JSON,
+            b'{"q": "one", "source": "en", "target": "de", "format": "html", "alignment": true}',
+            400,
+            "alignment: ",
+        ),
         (JSON, b'{"q": "one", "source": "en", "target": "de", "alternatives": -1}', 400, "alternatives: "),
         (JSON, b'{"q": "one", "source": "en", "target": "de", "tag": "x"}', 400, "tag"),
         (JSON, b'{"q": "one\\ntwo", "source": "en", "target": "de", "prefix": "eins"}', 400, "prefix: "),
@@ -284,8 +291,8 @@ def test_the_openapi_description_has_all_request_fields_and_refuses_others(clien
     description = client.get("/openapi.json").json()
     schema = {"$ref": "#/components/schemas/TranslateRequest", "components": description["components"]}
     validator = jsonschema.Draft202012Validator(schema)
-    validator.validate({"q": ["one"], **EN_DE, "alternatives": 3, "format": "text"})
+    validator.validate({"q": ["one"], **EN_DE, "alternatives": 3, "format": "html"})
     assert not validator.is_valid({"q": "one", "source": "en"})
-    assert not validator.is_valid({"q": "one", **EN_DE, "format": "html"})
+    assert not validator.is_valid({"q": "one", **EN_DE, "format": "pdf"})
     references = {part.split('"')[0] for part in json.dumps(description).split('"#/components/schemas/')[1:]}
     assert references <= description["components"]["schemas"].keys()

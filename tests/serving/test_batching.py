@@ -26,13 +26,13 @@ class Recorder:
         self.gate.set()
 
     def __call__(self, options: DecodingOptions, lines: Sequence[BatchLine]) -> Any:
-        texts = [line.text for line in lines]
+        texts = [str(line.text) for line in lines]
         self.batches.append((options.language_pair.target, texts))
         self.has_started.set()
         assert self.gate.wait(WAIT)
         if "wrong" in texts:
             raise UserError("a wrong line")
-        return [f"{line.text.upper()} {line.number}" for line in lines]
+        return [f"{text.upper()} {line.number}" for text, line in zip(texts, lines, strict=True)]
 
 
 @pytest.fixture

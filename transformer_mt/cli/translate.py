@@ -19,6 +19,7 @@ from transformer_mt.cli.formats import Format
 from transformer_mt.cli.line_input import Line
 from transformer_mt.cli.line_output import Settings, check_output, process_lines
 from transformer_mt.cli.options import check_sampling_options, decoding_options, load_translator, loading_options
+from transformer_mt.cli.translate_document import find_document_format, translate_document
 from transformer_mt.errors import UserError
 from transformer_mt.system.progress_report import ProgressReport
 
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
 def run(args: argparse.Namespace) -> None:
     """Run `tmt translate`."""
     _check_arguments(args)
+    document_format = find_document_format(args)
+    if document_format is not None:
+        translate_document(args, document_format, lambda: _load_run(args, few_texts=False))
+        return
     is_at_prompt = not args.texts and not args.input and sys.stdin.isatty() and sys.stdout.isatty()
     is_interactive = bool(args.texts) or is_at_prompt
     texts = line_input.read_input(args.texts, args.input, is_at_prompt, args.errors)

@@ -33,13 +33,13 @@ def add_translate(parser: argparse.ArgumentParser) -> None:
     add_ensemble(parser)
 
     add = parser.add_argument_group("input and output").add_argument
-    add("--input", type=Path, metavar="F", help="translate the lines of a file (plain or .gz)")
+    add("--input", type=Path, metavar="F", help="translate the lines of a file (plain or .gz), or a document")
     add_output(add, "--input and --output")
     help = "force the translation of line N to begin with line N of this file"
     add("--prefix", type=Path, metavar="F", help=help)
     help = (
         "split lines into sentences and translate each: long (default): lines with more tokens than the training pairs "
-        "had; always: all lines; never: none, and lines too long for the model are truncated"
+        "had, and all segments of documents; always: all lines; never: none, and lines too long are truncated"
     )
     add("--split-sentences", choices=("long", "always", "never"), default="long", help=help)
     help = "text (default): translations; tsv: line, rank, score, score per token, text; json: one object per line"
@@ -51,10 +51,25 @@ def add_translate(parser: argparse.ArgumentParser) -> None:
 
     help = "add the probability that the translation is acceptable, before its text (needs tmt calibrate RUN)"
     add("--confidence", action="store_true", help=help)
+    _add_documents(parser)
 
     add_markup(parser)
     add_search(parser)
     add_sampling(parser, "sample --n-best translations")
+
+
+def _add_documents(parser: argparse.ArgumentParser) -> None:
+    description = (
+        "With --input page.html --output page.de.html, the text of the page is translated, and all else is kept. "
+        "Documents are files with a suffix of HTML, Markdown (.md), PO, XLIFF (.xlf), SRT or JSON."
+    )
+    add = parser.add_argument_group("documents", description).add_argument
+    help = "format of --input, if its suffix does not say it; text: lines, whatever its suffix"
+    add("--document-format", choices=("html", "json", "markdown", "po", "srt", "xliff", "text"), help=help)
+    help = "HTML: also translate these attributes: alt, aria-label, placeholder, title"
+    add("--attributes", nargs="+", choices=("alt", "aria-label", "placeholder", "title"), metavar="NAME", help=help)
+    help = "PO, XLIFF: also translate messages that have a translation"
+    add("--retranslate", action="store_true", help=help)
 
 
 def add_explain(parser: argparse.ArgumentParser) -> None:

@@ -11,9 +11,17 @@ from itertools import pairwise
 from transformer_mt.data.markup.elements import Role
 from transformer_mt.documents.document import Document, Segment, Splice
 from transformer_mt.documents.html_tags import INLINE, VOID, End, OpenElement, is_kept
-from transformer_mt.documents.inline import Token, find_attributes, make_segment, render_text, set_language
+from transformer_mt.documents.inline import (
+    Token,
+    find_attributes,
+    make_segment,
+    make_segments,
+    render_text,
+    set_language,
+)
 from transformer_mt.documents.references import escape_text, split_references
 
+_BOGUS_COMMENT = re.compile(r"</[^>]*>?")  # what browsers read it as if no letter follows the slash
 _CUT_TAG = re.compile(r"<[A-Za-z/!?][^>]*\Z")  # at the end of a page
 
 
@@ -123,17 +131,24 @@ class _PageReader:
     def _read_event(self, event: _Event, end: int) -> None:
         tag = event.tag
         if event.kind == "text":
-            self.tokens += split_references(self.text, event.start, end)
+            self._read_text(event.start, end)
             return
         if event.kind == "other":
             self.tokens.append(Token(event.start, end))
             return
-        if tag not in INLINE or (tag == "br" and self._ends_with_break()):
+        if tag not in INLINE:
             self._flush()
         if event.kind == "opening":
             self._read_opening(event, end)
         elif tag in INLINE:
             self.tokens.append(Token(event.start, end, role=Role.CLOSING, name=tag))
+
+    def _read_text(self, start: int, end: int) -> None:
+        for match in _BOGUS_COMMENT.finditer(self.text, start, end):
+            self.tokens += split_references(self.text, start, match.start())
+            start = match.end()
+            self.tokens.append(Token(match.start(), start))
+        self.tokens += split_references(self.text, start, end)
 
     def _read_opening(self, event: _Event, end: int) -> None:
         tag, attributes = event.tag, event.attributes or {}
@@ -149,14 +164,9 @@ class _PageReader:
         if tag in INLINE:
             self.tokens.append(Token(event.start, end, role=Role.SINGLE if is_empty else Role.OPENING, name=tag))
 
-    def _ends_with_break(self) -> bool:
-        """Return whether the segment ends with a line break: a second one ends the paragraph."""
-        last = next((token for token in reversed(self.tokens) if token.text is None or token.text.strip()), None)
-        return last is not None and last.name == "br"
-
     def _flush(self) -> None:
         """End the segment."""
-        if self.tokens and (segment := make_segment(self.text, self.tokens, render_text(escape_text))) is not None:
+        for segment in make_segments(self.text, self.tokens, render_text(escape_text)):
             self.splices.append(Splice(segment.start, segment.end, [segment]))
         self.tokens = []
 

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from enum import Enum, auto
 
 _INLINE_TAGS = (
-    "a abbr acronym b bdi bdo big br cite code data del dfn em font i img input ins kbd label mark math nobr output q "
+    "a abbr acronym b bdi bdo big cite code data del dfn em font i img input ins kbd label mark math nobr output q "
     "rp rt ruby s samp small span strike strong sub sup svg time tt u var wbr"
 )
 INLINE = frozenset(_INLINE_TAGS.split())
-"""Tags inside of a sentence. All others end a segment."""
+"""Tags inside of a sentence. All others end a segment, also line breaks."""
 _VOID_TAGS = "area base br col embed hr img input link meta param source track wbr"
 VOID = frozenset(_VOID_TAGS.split())
 """Tags without content and without a closing tag."""

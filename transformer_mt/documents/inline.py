@@ -11,6 +11,7 @@ from transformer_mt.data.markup.elements import MarkedText, Role, Span, mark
 from transformer_mt.documents.document import DocumentElement, Piece, Render, Segment, Splice
 
 _ATTRIBUTE = re.compile(r"([^\s\"'<>/=]+)(?:\s*=\s*(\"[^\"]*\"|'[^']*'|[^\s\"'>][^\s>]*))?")
+_LINKS = frozenset({"a", "link"})  # names of their tags
 
 
 @dataclass(frozen=True)
@@ -35,12 +36,23 @@ class Token:
         return self.is_content if self.text is None else bool(self.text.strip())
 
 
+def make_segments(document: str, tokens: Sequence[Token], render: Render) -> Iterator[Segment]:
+    """Yield the segments of tokens that follow each other: one, or one for each link if there is no text between them.
+
+    Text without a letter has no segment.
+    """
+    if _has_text(tokens):
+        for part in _split_links(document, _trim(document, tokens)):
+            if (segment := make_segment(document, part, render)) is not None:
+                yield segment
+
+
 def make_segment(document: str, tokens: Sequence[Token], render: Render) -> Segment | None:
     """Return the segment of tokens that follow each other; None if it has no letter.
 
     Tags and white space at its start and end are not part of it, nor are pairs of tags around all of it.
     """
-    if not any(token.text is not None and _has_letter(token.text) for token in tokens):
+    if not _has_text(tokens):
         return None
     tokens = _strip(document, _trim(document, tokens))
     marked = _mark(document, tokens)
@@ -49,6 +61,10 @@ def make_segment(document: str, tokens: Sequence[Token], render: Render) -> Segm
     for element, token in zip(marked.elements, places, strict=True):
         elements.append(DocumentElement(**vars(element), start=token.start, end=token.end, rewritten=token.rewritten))
     return Segment(MarkedText(marked.parts, tuple(elements)), tokens[0].start, tokens[-1].end, render)
+
+
+def _has_text(tokens: Sequence[Token]) -> bool:
+    return any(token.text is not None and _has_letter(token.text) for token in tokens)
 
 
 def _has_letter(text: str) -> bool:
@@ -90,6 +106,26 @@ def _trim(document: str, tokens: Sequence[Token]) -> Sequence[Token]:
             last, is_end_done = partner - 1, False
         if is_start_done and is_end_done:
             return tokens[first : last + 1]
+
+
+def _split_links(document: str, tokens: Sequence[Token]) -> Sequence[Sequence[Token]]:
+    """Return the contents of links if nothing else has a letter, as in a menu. Otherwise return all tokens at once."""
+    elements = iter(_mark(document, tokens).elements)
+    links: list[list[Token]] = []
+    depth = 0
+    for token in tokens:
+        element = next(elements) if token.text is None else None
+        if element is not None and element.role is Role.CLOSING:
+            depth -= 1
+        if depth:
+            links[-1].append(token)
+        elif element is not None and element.role is Role.OPENING and token.name in _LINKS:
+            links.append([])
+        elif (element is not None and element.role is Role.OPENING) or _has_text([token]) or token.is_content:
+            return [tokens]
+        if element is not None and element.role is Role.OPENING:
+            depth += 1
+    return links
 
 
 def _strip(document: str, tokens: Sequence[Token]) -> list[Token]:

@@ -10,7 +10,7 @@ from typing import Any
 from markdown_it.token import Token as MarkdownToken
 
 from transformer_mt.documents.document import Document, Piece, Segment, Splice
-from transformer_mt.documents.inline import Token, make_segment, render_text
+from transformer_mt.documents.inline import Token, make_segments, render_text
 from transformer_mt.documents.markdown_inline import HARD_BREAK, make_markdown, shape_of, tokenize_inline
 
 _FRONT_MATTER = re.compile(r"---[ \t]*\r?\n(?:.*\r?\n)*?(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z)")
@@ -41,6 +41,8 @@ class _Block:
     """Type of the token before it, such as heading_open."""
     is_after_signs: bool = False
     """Whether it follows number signs in its line."""
+    underline: str = ""
+    """The line after it, if that makes it a heading."""
 
     def place(self, offset: int) -> int:
         """Return the offset in the document of a character of the content, or of its end."""
@@ -114,7 +116,8 @@ class _MarkdownReader:
             places += range(line_start, line_start + len(line) - n_before)
             if number < first + len(lines) - 1:
                 places.append(end)
-        return _Block(token, places, places[-1] + 1 if places else self.starts[first], previous.type)
+        end = places[-1] + 1 if places else self.starts[first]
+        return _Block(token, places, end, previous.type, underline=3 * previous.markup)
 
     def _locate_in_line(self, token: MarkdownToken, previous: MarkdownToken, start: int, end: int) -> _Block | None:
         """Return the block of a heading or table cell, which is in one line. Cells have escaped vertical bars."""
@@ -142,8 +145,7 @@ class _MarkdownReader:
             else:
                 lines[-1].append(replace(token, start=block.place(token.start), end=block.place(token.end)))
         for tokens in lines:
-            segment = make_segment(self.text, tokens, render_text(str))
-            if segment is not None:
+            for segment in make_segments(self.text, tokens, render_text(str)):
                 yield replace(segment, render=_Renderer(self, block, segment.start, segment.end).render)
 
 
@@ -187,6 +189,8 @@ class _Renderer:
             content = f"| {content} |\n| --- |"
         elif block.is_heading:
             content = f"# {content}"
+        elif block.kind == "heading_open":
+            content = f"{content}\n{block.underline}"
         return self.reader.find_shape(content)
 
 

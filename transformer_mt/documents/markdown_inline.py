@@ -56,10 +56,10 @@ def _record_offsets(name: str, rule: Callable[[StateInline, bool], bool]) -> Cal
                 added[-1].meta[_LABEL] = state.src[start + 1 : label_end]
         elif name == "autolink" and added:
             added[0].meta[_RANGE] = start, state.pos  # it stands for all three tokens
-        elif name == "newline" and added:
+        elif name == "newline":  # it removes spaces from the pending text
             while start and state.src[start - 1] == " ":
                 start -= 1
-            added[-1].meta[_RANGE] = start, state.pos
+            state.tokens[-1].meta[_RANGE] = start, state.pos
         elif added:
             added[-1].meta[_RANGE] = start, state.pos
         return True

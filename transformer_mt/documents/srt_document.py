@@ -13,7 +13,11 @@ from transformer_mt.documents.inline import Token, make_segment
 
 _TIMES = re.compile(r"\s*\d+:\d\d:\d\d[,.]\d{1,3}\s*-->\s*\d+:\d\d:\d\d[,.]\d{1,3}(\s.*)?")
 _DASH = re.compile(r"\s*[-\N{EN DASH}\N{EM DASH}]\s*")
-_TAG = re.compile(r"<(?P<closing>/?)(?P<name>[bius]|font)\b[^<>]*>|\{\\?/?[biusyc\\][^{}]*\}", re.IGNORECASE)
+_TAG = re.compile(
+    r"<(?P<closing>/?)(?P<name>[bius]|font)\b[^<>]*>"
+    r"|\{\\(?P<style>[bius])(?P<is_on>[01])\}|\{\\?/?[biusyc\\][^{}]*\}",  # {\i1}, {\an8}, {y:i}
+    re.IGNORECASE,
+)
 
 
 def parse_srt(text: str) -> Document:
@@ -59,8 +63,10 @@ def _tokenize(text: str, start: int, end: int) -> Iterator[Token]:
         if position < match.start():
             yield Token(position, match.start(), text[position : match.start()])
         position = match.end()
-        role = Role.SINGLE if match["name"] is None else Role.CLOSING if match["closing"] else Role.OPENING
-        yield Token(match.start(), position, role=role, name=(match["name"] or "").lower())
+        name = match["name"] or match["style"]
+        is_closing = match["closing"] or match["is_on"] == "0"
+        role = Role.SINGLE if name is None else Role.CLOSING if is_closing else Role.OPENING
+        yield Token(match.start(), position, role=role, name=match[0][0] + (name or "").lower())
     if position < end:
         yield Token(position, end, text[position:end])
 

@@ -11,6 +11,8 @@ from transformer_mt.decoding.confidence import Calibration
 from transformer_mt.decoding.paragraph_translator import TranslatedLine
 from transformer_mt.decoding.sentence_splitting import restore_spaces
 from transformer_mt.decoding.translation import Translation
+from transformer_mt.documents.document import Document
+from transformer_mt.documents.translation import fill_document
 from transformer_mt.serving.requests import TranslatedSegment
 
 
@@ -25,6 +27,12 @@ def join_n_best(lines: Sequence[TranslatedLine]) -> list[str]:
     ranks = range(max(map(len, joined)))
     texts = ("\n".join(n_best[min(rank, len(n_best) - 1)] for n_best in joined) for rank in ranks)
     return list(dict.fromkeys(texts))
+
+
+def fill_n_best(document: Document, segments: Sequence[TranslatedLine]) -> list[str]:
+    """Return the different translations of a document, the best first."""
+    n_ranks = max((len(segment.join()) for segment in segments), default=1)
+    return list(dict.fromkeys(fill_document(document, segments, rank) for rank in range(n_ranks)))
 
 
 def make_segments(

@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from transformer_mt.data.markup.elements import MarkedText
 from transformer_mt.decoding.paragraph_translator import TranslatedLine
 from transformer_mt.serving.language_pairs import LanguagePair
 from transformer_mt.system.logging import log
@@ -23,6 +24,8 @@ class DecodingOptions(NamedTuple):
     language_pair: LanguagePair
     n_best: int = 1
     alignments: bool = False
+    is_document: bool = False
+    """Whether the lines are segments of a document, whose elements are kept."""
 
 
 @dataclass(eq=False)
@@ -30,7 +33,7 @@ class TranslationJob:
     """The lines of one request, and their translations."""
 
     options: DecodingOptions
-    lines: Sequence[str]
+    lines: Sequence[str | MarkedText]
     prefix: str = ""  # of the translation of the first line
     future: Future[list[TranslatedLine]] = field(default_factory=Future[list[TranslatedLine]])
     created: float = field(default_factory=time.monotonic)
@@ -59,7 +62,7 @@ class BatchLine:
     index: int
 
     @property
-    def text(self) -> str:
+    def text(self) -> str | MarkedText:
         """The source text."""
         return self.job.lines[self.index]
 
@@ -72,6 +75,11 @@ class BatchLine:
     def number(self) -> int:
         """The line number in the request, from 1."""
         return self.index + 1
+
+
+def count_characters(line: str | MarkedText) -> int:
+    """Return the length of a line with its elements."""
+    return len(line if isinstance(line, str) else line.surface)
 
 
 TranslateBatch = Callable[[DecodingOptions, Sequence[BatchLine]], list[TranslatedLine]]
@@ -109,7 +117,10 @@ class BatchingWorker:
         self._thread.start()
 
     def submit(self, job: TranslationJob) -> None:
-        """Add a job to the queue. Raises `RuntimeError` if the worker has stopped."""
+        """Add a job to the queue. A job without lines is finished. Raises `RuntimeError` if the worker has stopped."""
+        if not job.lines:
+            job.future.set_result([])
+            return
         with self._changed:
             if self._is_stopped:
                 raise RuntimeError("the worker has stopped")
@@ -152,13 +163,13 @@ class BatchingWorker:
         room = MAX_BATCH_CHARACTERS
         while jobs:
             for job in jobs:
-                line = job.lines[job.n_taken]
-                if batch and (len(line) > room or len(batch) == self._max_lines):
+                length = count_characters(job.lines[job.n_taken])
+                if batch and (length > room or len(batch) == self._max_lines):
                     room = -math.inf  # the batch is full
                     break
                 batch.append(BatchLine(job, job.n_taken))
                 job.n_taken += 1
-                room -= len(line)
+                room -= length
             jobs = [job for job in jobs if job.has_lines] if room > 0 else []
         taken = dict.fromkeys(_jobs_of(batch))
         self._waiting = [*(job for job in self._waiting if job not in taken), *taken]

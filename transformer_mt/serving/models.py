@@ -14,6 +14,7 @@ from transformer_mt.decoding.paragraph_translator import ParagraphTranslator, Tr
 from transformer_mt.decoding.paragraphs import SplitWhen
 from transformer_mt.decoding.provenance import ModelProvenance
 from transformer_mt.decoding.translator import Translator
+from transformer_mt.documents.translation import adapt_translator
 from transformer_mt.errors import UserError
 from transformer_mt.runs.folder import EXPORT, RunFolder
 from transformer_mt.runs.manifest import CorruptFileError
@@ -55,6 +56,8 @@ class LoadedModel:
         paragraphs = self.translators[options.language_pair]
         if options.n_best != paragraphs.translator.config.n_best:
             paragraphs = replace(paragraphs, translator=paragraphs.translator.with_options({"n_best": options.n_best}))
+        if options.is_document:
+            paragraphs = adapt_translator(paragraphs)
         return paragraphs.translate(
             [line.text for line in lines],
             [line.prefix for line in lines],

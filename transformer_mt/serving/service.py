@@ -9,10 +9,14 @@ from typing import NamedTuple
 from transformer_mt.data.language_detection import LanguageDetector
 from transformer_mt.data.language_names import language_name
 from transformer_mt.data.languages import primary_language
+from transformer_mt.data.markup.elements import MarkedText
 from transformer_mt.decoding.paragraph_translator import ParagraphTranslator, TranslatedLine
+from transformer_mt.documents.document import Document
+from transformer_mt.documents.formats import DocumentOptions, parse_document
+from transformer_mt.documents.translation import make_lines
 from transformer_mt.errors import UserError
-from transformer_mt.serving.answers import join_n_best, make_segments, split_lines
-from transformer_mt.serving.batching import BatchingWorker, DecodingOptions, TranslationJob
+from transformer_mt.serving.answers import fill_n_best, join_n_best, make_segments, split_lines
+from transformer_mt.serving.batching import BatchingWorker, DecodingOptions, TranslationJob, count_characters
 from transformer_mt.serving.language_pairs import LanguagePair, find_language_pair, is_same_language
 from transformer_mt.serving.limits import ApiError, ApiKeys, Limits, RequestSlots
 from transformer_mt.serving.metrics import Metrics
@@ -149,17 +153,22 @@ class TranslationService:
         """Answer a request."""
         texts = request.texts()
         self._check_texts(request, texts)
+        documents = _parse(texts, request)
         async with self.slots.take():
             detected = None
             if request.source == "auto":
-                detections = (asyncio.to_thread(self.detect_source, text, request.target) for text in texts)
+                visible = texts if documents is None else map(_visible_text, documents)
+                detections = (asyncio.to_thread(self.detect_source, text, request.target) for text in visible)
                 detected = await asyncio.gather(*detections)
             sources = [request.source] * len(texts) if detected is None else [each.language for each in detected]
             targets = [self.find_target(source, request.target, request.tag) for source in sources]
             self._check_options(request, texts, targets)
-            jobs = [self._make_job(text, target, request) for text, target in zip(texts, targets, strict=True)]
+            all_lines = (
+                [self._split(text, request) for text in texts] if documents is None else map(make_lines, documents)
+            )
+            jobs = [self._make_job(lines, target, request) for lines, target in zip(all_lines, targets, strict=True)]
             lines = await self.run(jobs, targets)
-        answer = self._make_answer(request, lines, targets, detected)
+        answer = self._make_answer(request, lines, targets, detected, documents)
         if self.log_text:
             log(f"tmt: {request.source}-{request.target}: {request.q!r} -> {answer.translated_text!r}")
         return answer
@@ -167,7 +176,7 @@ class TranslationService:
     async def run(self, jobs: Sequence[TranslationJob], targets: Sequence[ServingTarget]) -> list[list[TranslatedLine]]:
         """Return the translated lines of each job. The search stops at the time limit, or with the request's task."""
         for job, target in zip(jobs, targets, strict=True):
-            self.metrics.characters.labels(str(target.language_pair)).inc(sum(map(len, job.lines)))
+            self.metrics.characters.labels(str(target.language_pair)).inc(sum(map(count_characters, job.lines)))
             target.worker.submit(job)
         try:
             async with asyncio.timeout(self.limits.timeout):
@@ -189,6 +198,9 @@ class TranslationService:
         check_text([*texts, request.prefix], self.limits, "q and prefix" if request.prefix else "q")
         if not any(text.strip() for text in texts):
             raise ApiError(400, "q: there is no text to translate")
+        for name in ("prefix", "alignment", "confidence"):
+            if request.format == "html" and getattr(request, name):
+                raise ApiError(400, f"{name}: is for text; leave it out, or send format: text")
         if "\n" in request.prefix or "\r" in request.prefix:
             raise ApiError(400, "prefix: must be one line")
         if request.prefix.strip() and (len(texts) > 1 or "\n" in texts[0].strip("\n")):
@@ -198,6 +210,8 @@ class TranslationService:
     def _check_options(request: TranslateRequest, texts: Sequence[str], targets: Sequence[ServingTarget]) -> None:
         if request.alignment and not all(target.model.loaded.has_alignments for target in targets):
             raise ApiError(400, "alignment: a CTranslate2 model has none; serve the run itself")
+        if request.format == "html" and not all(target.model.loaded.has_alignments for target in targets):
+            raise ApiError(400, "format: a CTranslate2 model cannot keep the tags of html; serve the run itself")
         if request.prefix.strip():
             paragraphs = targets[0].paragraphs
             max_tokens = paragraphs.splitter.max_tokens
@@ -208,10 +222,16 @@ class TranslationService:
                 raise ApiError(400, f"prefix: {len(ids):,} tokens; at most {2 * max_tokens:,} are accepted")
 
     @staticmethod
-    def _make_job(text: str, target: ServingTarget, request: TranslateRequest) -> TranslationJob:
+    def _split(text: str, request: TranslateRequest) -> list[str]:
+        return split_lines(text.strip("\n") if request.prefix else text)
+
+    @staticmethod
+    def _make_job(
+        lines: Sequence[str | MarkedText], target: ServingTarget, request: TranslateRequest
+    ) -> TranslationJob:
         n_best = 1 + min(request.alternatives, target.model.loaded.max_alternatives)
-        options = DecodingOptions(target.language_pair, n_best, request.alignment)
-        return TranslationJob(options, split_lines(text.strip("\n") if request.prefix else text), request.prefix)
+        options = DecodingOptions(target.language_pair, n_best, request.alignment, request.format == "html")
+        return TranslationJob(options, lines, request.prefix)
 
     @staticmethod
     def _make_answer(
@@ -219,8 +239,12 @@ class TranslationService:
         lines: Sequence[Sequence[TranslatedLine]],
         targets: Sequence[ServingTarget],
         detected: list[DetectedLanguage] | None,
+        documents: Sequence[Document] | None,
     ) -> TranslateAnswer:
-        n_best_lists = [join_n_best(text) for text in lines]
+        if documents is None:
+            n_best_lists = [join_n_best(text) for text in lines]
+        else:
+            n_best_lists = [fill_n_best(document, text) for document, text in zip(documents, lines, strict=True)]
         best, others = [n_best[0] for n_best in n_best_lists], [n_best[1:] for n_best in n_best_lists]
         segments: list[list[TranslatedSegment]] = []
         if request.alignment or request.confidence:
@@ -235,6 +259,18 @@ class TranslationService:
             detectedLanguage=None if detected is None else detected if is_list else detected[0],
             segments=None if not segments else segments if is_list else segments[0],
         )
+
+
+def _parse(texts: Sequence[str], request: TranslateRequest) -> list[Document] | None:
+    """Return the documents of a request; None if it has plain text."""
+    if request.format == "text":
+        return None
+    return [parse_document(text, request.format, DocumentOptions(request.target)) for text in texts]
+
+
+def _visible_text(document: Document) -> str:
+    """Return the text of a document without its tags."""
+    return "\n".join(segment.source.plain for segment in document.segments)
 
 
 def check_text(texts: Sequence[str], limits: Limits, name: str = "q") -> None:

@@ -1,0 +1,90 @@
+"""`tmt translate` with documents: HTML, Markdown and others keep their structure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polib
+import pytest
+from helpers import Tmt, assert_succeeded, assert_user_error
+
+PAGE = "<html>\r\n<h1>one two three</h1><p title='six'>three <b>two</b> {name} one &amp; <code>x</code></p>\r\n</html>"
+
+
+@pytest.fixture
+def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "page.html"
+    path.write_text(PAGE, encoding="utf-8", newline="")
+    return path
+
+
+def test_a_page_is_translated_in_place_with_its_elements(page: Path, tiny_run: Path, tmt: Tmt) -> None:
+    done = tmt("translate", tiny_run, "--input", page, "--output", "page.de.html")
+    assert_succeeded(done)
+    assert "translated 2 segments of" in done.stderr
+    translated = Path("page.de.html").read_bytes().decode()
+    assert translated.startswith('<html lang="de">\r\n<h1>') and translated.endswith("</p>\r\n</html>")
+    for part in ("<p title='six'>", "<b>", "</b>", "{name}", "<code>x</code>"):
+        assert translated.count(part) == 1, part
+    line = assert_succeeded(tmt("translate", tiny_run, "one two three")).strip()
+    assert f"<h1>{line}</h1>" in translated
+    assert page.read_bytes().decode() == PAGE
+
+
+def test_attributes_are_translated_by_option(page: Path, tiny_run: Path, tmt: Tmt) -> None:
+    assert_succeeded(tmt("translate", tiny_run, "--input", page, "--output", "g.html", "--attributes", "title"))
+    line = assert_succeeded(tmt("translate", tiny_run, "six")).strip()
+    assert f"<p title='{line}'>" in Path("g.html").read_text(encoding="utf-8")
+
+
+def test_the_format_of_a_file_without_its_suffix_is_an_option(tmp_path: Path, tiny_run: Path, tmt: Tmt) -> None:
+    (tmp_path / "f").write_text('msgid "one"\nmsgstr ""\n\nmsgid "two %s"\nmsgstr ""\n')
+    options = ("--input", tmp_path / "f", "--output", tmp_path / "g", "--document-format", "po")
+    assert_succeeded(tmt("translate", tiny_run, *options))
+    one, two = polib.pofile(str(tmp_path / "g"))
+    assert one.msgstr and two.msgstr.count("%s") == 1
+
+
+def test_a_document_may_be_translated_line_by_line(page: Path, tiny_run: Path, tmt: Tmt) -> None:
+    options = ("--input", page, "--output", "g.html", "--document-format", "text", "--scores")
+    assert_succeeded(tmt("translate", tiny_run, *options))
+    assert Path("g.html").read_text(encoding="utf-8").count("\n") == 3
+    done = tmt("translate", tiny_run, "--input", page)
+    assert done.stdout.count("\n") == 3 and "is translated line by line; with --output" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--n-best", "2"), ("--resume",), ("--scores",), ("--alignments",), ("--confidence",),
+        ("--prefix", "page.html"), ("--format", "json"), ("--errors", "replace"), ("--markup", "none"),
+        ("--engine", "ctranslate2"), ("--retranslate",), ("--document-format", "json"),
+    ],
+)  # fmt: skip
+def test_options_that_do_not_fit_a_document_are_refused(
+    options: tuple[str, ...], page: Path, tiny_run: Path, tmt: Tmt
+) -> None:
+    assert_user_error(tmt("translate", tiny_run, "--input", page, "--output", "g.html", *options))
+    assert [path.name for path in Path().iterdir()] == ["page.html"]
+
+
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [
+        (("--document-format", "html"), "needs --input and --output"),
+        (("--retranslate",), "is for documents"),
+        (("--attributes", "alt"), "is for documents"),
+    ],
+)
+def test_options_of_documents_are_refused_for_lines(
+    options: tuple[str, ...], part: str, tiny_run: Path, tmt: Tmt
+) -> None:
+    assert_user_error(tmt("translate", tiny_run, *options, stdin=b"one\n"), part)
+
+
+def test_a_broken_document_is_refused_with_its_line(tmp_path: Path, tiny_run: Path, tmt: Tmt) -> None:
+    (tmp_path / "a.json").write_text('{"a": "b"\n"c"}')
+    options = ("--input", tmp_path / "a.json", "--output", tmp_path / "g.json")
+    assert_user_error(tmt("translate", tiny_run, *options), "a.json, line 2: not JSON")
+    assert not (tmp_path / "g.json").exists()
