@@ -16,12 +16,14 @@ from transformer_mt.cli import plan as command
 from transformer_mt.config import root as configuration
 from transformer_mt.pipeline import plan as planning
 from transformer_mt.pipeline.plan import (
+    HEAP_GROWTH,
     Measurements,
     Plan,
     advise,
     count_events,
     event_steps,
     find_ctranslate2_problems,
+    predict_training_memory,
 )
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.files import folder_bytes
@@ -180,6 +182,24 @@ def test_keys_that_prevent_an_export_to_ctranslate2_are_printed(
     assert [line for line in table.splitlines() if line.split("  ")[1:2] == ["not ctranslate2"]] == [
         f"  not ctranslate2  {problem}" for problem in problems
     ]
+
+
+@pytest.mark.parametrize(
+    ("device", "allocator", "largest", "measured", "predicted"),
+    [
+        ("cpu", "glibc malloc", 900, 1100, 100 + 1000 * HEAP_GROWTH),
+        ("cpu", "glibc malloc", 1100, 900, 100 + 1000 * HEAP_GROWTH),
+        ("cpu", "TCMalloc", 900, 1100, 1100),
+        ("cuda", "glibc malloc", 900, 1100, 1100),
+        ("cpu", "glibc malloc", None, 1100, None),
+    ],
+)
+def test_fragmentation_of_glibc_is_added_to_what_the_training_allocates(
+    device: str, allocator: str, largest: int | None, measured: int, predicted: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "allocator_name", lambda: allocator)
+    trial = MemoryPrediction((1, 1, 1), largest, 10**6, device, start_bytes=100)
+    assert predict_training_memory(trial, measured).n_bytes == predicted
 
 
 @pytest.mark.parametrize(

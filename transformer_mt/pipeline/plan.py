@@ -23,6 +23,7 @@ from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.device import hardware_name
 from transformer_mt.system.files import folder_bytes, format_bytes, free_bytes, nearest_existing_folder
 from transformer_mt.system.logging import log_rank0
+from transformer_mt.system.memory import allocator_name
 from transformer_mt.training import memory
 from transformer_mt.training.distributed import Ranks
 from transformer_mt.training.memory import MemoryPrediction
@@ -36,6 +37,9 @@ WARM_UP_PAIRS = 8
 VALIDATION_PAIRS = 1000  # translated at most to measure the speed of a validation
 EXTRA_LENGTH = 3  # tokens by which the longest translation of a batch exceeds the mean ratio
 TOLERANCE = 1e-6  # of a step, for the rounding of fractions of epochs
+HEAP_GROWTH = 1.5
+"""Growth of glibc's heap from the measured steps to the end of a training on a CPU. Batches of many shapes fragment the
+heap, so that it holds up to twice the memory in use; docs/performance.md has the measurements."""
 LONG_HOURS = 24.0  # from which on the plan advises a shorter training
 
 
@@ -64,7 +68,7 @@ class Plan:
     threads: int
     measured: Measurements
     parameters: dict[str, int]  # by part of the model
-    memory: MemoryPrediction  # at least the peak of the measured steps
+    memory: MemoryPrediction  # of the whole training, see `predict_training_memory`
     batch_tokens: int  # `batches.tokens`, without `auto`
     accumulate: int  # batches per step
     n_pairs: int
@@ -203,7 +207,7 @@ def _derive_plan(setup: Setup, measured: Measurements, disk_free: int) -> Plan:
         threads=machine.threads,
         measured=measured,
         parameters=count_parameters(setup.model),
-        memory=_at_least(setup.memory, measured.peak_bytes),
+        memory=predict_training_memory(setup.memory, measured.peak_bytes),
         batch_tokens=config.batches.token_budget,
         accumulate=config.batches.accumulate,
         n_pairs=len(setup.data.train),
@@ -219,8 +223,19 @@ def _derive_plan(setup: Setup, measured: Measurements, disk_free: int) -> Plan:
     )
 
 
-def _at_least(prediction: MemoryPrediction, peak: int) -> MemoryPrediction:
-    return prediction if prediction.n_bytes is None else replace(prediction, n_bytes=max(prediction.n_bytes, peak))
+def predict_training_memory(largest_batch: MemoryPrediction, measured_peak: int) -> MemoryPrediction:
+    """Predict the memory of the whole training.
+
+    The peak is that of the largest batch, with optimizer state and the copy for a checkpoint, or that of the measured
+    steps, validation and checkpoint if it is higher. On a CPU with glibc, the heap then grows by fragmentation: only
+    what the process allocated after its start counts, without interpreter, libraries and corpus.
+    """
+    if largest_batch.n_bytes is None:
+        return largest_batch
+    peak = max(largest_batch.n_bytes, measured_peak)
+    if largest_batch.device == "cpu" and allocator_name() == "glibc malloc":
+        peak += int((HEAP_GROWTH - 1) * max(0, peak - largest_batch.start_bytes))
+    return replace(largest_batch, n_bytes=peak)
 
 
 def count_events(config: Config, steps: int, per_epoch: float) -> tuple[int, int]:

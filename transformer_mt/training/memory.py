@@ -41,6 +41,8 @@ class MemoryPrediction:
     n_bytes: int | None  # None: the trial ran out of memory
     available: int
     device: str
+    start_bytes: int = 0
+    """Resident memory of the process before the trial; 0 on a CUDA GPU."""
 
     def max_positions(self, available: int) -> int:
         """Return how many padded source and target positions fit into memory, if it grows in proportion to them."""
@@ -69,9 +71,11 @@ def predict_memory(
 ) -> MemoryPrediction:
     """Try the most expensive batches, and return the peak memory of a step."""
     batches = most_expensive_batches(stream)
+    start_bytes = 0 if device.type == "cuda" else resident_bytes()
     peak, available = measure_peak(batches, try_batch, device), available_memory(device)
     shape = len(batches[0].src), batches[0].src.size(1), batches[0].labels.size(1)
-    return MemoryPrediction(shape, None if peak is None else peak + step_bytes, available, str(device))
+    n_bytes = None if peak is None else peak + step_bytes
+    return MemoryPrediction(shape, n_bytes, available, str(device), start_bytes)
 
 
 def most_expensive_batches(stream: BatchStream) -> list[Batch]:
@@ -125,9 +129,20 @@ def read_peak(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     with suppress(OSError, KeyError):
-        lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines())
-        return int(lines["VmHWM"].split()[0]) * 1024
+        return _read_status("VmHWM")
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # macOS counts bytes
+
+
+def resident_bytes() -> int:
+    """Return the resident memory of this process in bytes, or 0 on other systems than Linux."""
+    with suppress(OSError, KeyError):
+        return _read_status("VmRSS")
+    return 0
+
+
+def _read_status(key: str) -> int:
+    lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines())
+    return int(lines[key].split()[0]) * 1024
 
 
 # --- batches.tokens: auto ---------------------------------------------------------------------------------------------
