@@ -7,12 +7,11 @@ as it waits for others, and CTranslate2 needs ten times as long for one sentence
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
-
-from transformer_mt.system.memory import allocator_name
 
 
 @contextmanager
@@ -21,7 +20,7 @@ def _bind_to_own_libraries() -> Generator[None]:
 
     With a preloaded allocator this is impossible: the block would free memory of one allocator with another one.
     """
-    if sys.platform != "linux" or allocator_name() != "glibc malloc":
+    if sys.platform != "linux" or not _is_malloc_of_libc():
         yield
         return
     before = sys.getdlopenflags()
@@ -30,6 +29,16 @@ def _bind_to_own_libraries() -> Generator[None]:
         yield
     finally:
         sys.setdlopenflags(before)
+
+
+def _is_malloc_of_libc() -> bool:
+    """Return whether no preloaded library replaces the allocator of glibc."""
+    try:
+        functions = [ctypes.CDLL(library).malloc for library in (None, "libc.so.6")]
+    except OSError:  # another C library
+        return False
+    first, second = (ctypes.cast(function, ctypes.c_void_p).value for function in functions)
+    return first == second
 
 
 with _bind_to_own_libraries():

@@ -57,11 +57,12 @@ def _describe_words(translator: Translator, text: str) -> Iterator[str]:
     pieces = split_words(tokenizer, text)
     unknown = [word for word, ids in pieces if _has_unknown_characters(tokenizer, word, ids)]
     if unknown:
-        yield f"The vocabulary lacks {_name(unknown)}, or characters of it, so the model has never seen them."
+        yield f"The vocabulary lacks {_name(unknown)}, or characters of it, so the model has hardly seen them."
     if _has_subwords(tokenizer):
         split = [(word, ids) for word, ids in pieces if word not in unknown and _is_split(word, ids)]
         for word, ids in split[:MAX_NAMED]:
-            yield f'"{make_visible(word)}" is split into {len(ids)} pieces, so it is rare in the training text.'
+            name, n_pieces = make_visible(word), len(ids)
+            yield f'"{name}" is split into {n_pieces} pieces, so it is probably rare in the training text.'
         if 1 < len(pieces) < 2 * (len(split) + len(unknown)):
             yield "Most words are rare or unknown: is the text in the language and domain of the training text?"
     n_tokens = sum(len(ids) for _, ids in pieces)
