@@ -9,14 +9,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+import tokenizers as hf
 import torch
 
+from transformer_mt.data.markup.elements import MarkedText, Role, Span, mark
+from transformer_mt.data.markup.symbols import assign_symbols
 from transformer_mt.data.tokenizers.components import TokenizerKind
 from transformer_mt.data.tokenizers.config import TokenizerConfig
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, build_tokenizers
 from transformer_mt.decoding.beam_search import BeamState, Hypothesis, beam_search
 from transformer_mt.decoding.config import DecodingConfig
-from transformer_mt.decoding.logits_processors import MinLength
+from transformer_mt.decoding.element_constraint import ElementConstraint, RequiredElements
+from transformer_mt.decoding.logits_processors import LogitsProcessor, MinLength
 from transformer_mt.decoding.term_automaton import (
     Context,
     Ending,
@@ -91,10 +95,7 @@ def test_automaton_accepts_exactly_the_texts_with_an_occurrence_of_each_term(cas
     automaton = TermAutomaton(phrases, counts, CLASSES)
     for length in range(6):
         for ids in itertools.product(range(1, VOCAB), repeat=length):
-            state = automaton.start
-            for token in ids:
-                state = automaton.successor(state, token)
-            assert (state.n_missing == 0) == is_valid(ids, phrases, counts), ids
+            assert automaton.accepts(ids) == is_valid(ids, phrases, counts), ids
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -122,7 +123,9 @@ def search(
 ) -> list[list[Hypothesis]]:
     config = DecodingConfig.model_validate({"min_length": 0, **settings})
     automata = [TermAutomaton(*CASES[case], CLASSES) for case in cases]
-    constraint = TermConstraint(automata, limits, TermVocabulary(CLASSES, torch.device("cpu")), EOS)
+    constraint = TermConstraint(
+        automata, torch.tensor(limits), TermVocabulary(CLASSES, EOS, VOCAB, torch.device("cpu"))
+    )
     beams = BeamState(torch.tensor(limits), beam, BOS, EOS, config.length_normalise)
     processors = [MinLength(config.min_length, EOS), constraint]
     return beam_search(language.step, language, beams, constraint.choose_candidates, processors)
@@ -149,6 +152,59 @@ def test_wide_beam_finds_all_valid_translations_in_their_order(toy: Any) -> None
         finished = [one for one in found if one.finished]
         assert [one.ids for one in finished] == [ids for _, ids in expected]
         assert [one.ranking_score for one in finished] == pytest.approx([score for score, _ in expected], abs=1e-4)
+
+
+@pytest.mark.parametrize("source", ["(a)b", "{a", "{({)"])
+def test_wide_beam_finds_all_translations_with_both_elements_and_terms(toy: Any, source: str) -> None:
+    """Brackets are tags, and `{` is a single element. The term is `a b`, which may have tags inside."""
+    tokenizer = Tokenizer(hf.Tokenizer(hf.models.WordLevel({"a": 0, "b": 1}, unk_token="a")), has_symbols=True)
+    roles = {"(": Role.OPENING, ")": Role.CLOSING}
+    spans = [Span(i, i + 1, roles.get(sign, Role.SINGLE)) for i, sign in enumerate(source) if sign in "(){"]
+    marked = mark(source, spans)
+    symbols = assign_symbols(marked.elements) or []
+    index_of = {tokenizer.first_symbol_id + number: i for i, number in enumerate(symbols)}
+    limit, beam = len(symbols) + 4, 1500
+    language = toy([0], tokenizer.vocab_size)
+
+    def is_wanted(ids: Sequence[int]) -> bool:
+        order = [index_of[i] for i in ids if i in index_of]
+        if MarkedText.make(order, marked.elements).find_violation(marked):
+            return False
+        text = "".join(
+            "ab"[i] if i < 2 else "{" if marked.elements[index_of[i]].role is Role.SINGLE else "" for i in ids
+        )
+        return "ab" in text
+
+    classes = classify_tokens(tokenizer)
+    vocabulary = TermVocabulary(classes, tokenizer.eos_id, tokenizer.first_symbol_id, torch.device("cpu"))
+    automaton = TermAutomaton([phrase(0, 0, 1)], [1], classes)
+    limits = torch.tensor([limit])
+    elements = ElementConstraint([RequiredElements(marked.elements, symbols)], tokenizer, limits)
+    terms = TermConstraint([automaton], limits, vocabulary, elements.n_missing)
+    beams = BeamState(limits, beam, BOS, tokenizer.eos_id, DecodingConfig().length_normalise)
+    no_pad = ForbidTokens([tokenizer.pad_id, tokenizer.bos_id])
+    (found,) = beam_search(language.step, language, beams, terms.choose_candidates, [no_pad, elements, terms])
+    expected: list[tuple[float, list[int]]] = []
+    for length in range(limit):
+        for ids in itertools.product([0, 1, *index_of], repeat=length):
+            if is_wanted(ids):
+                tokens = [*ids, tokenizer.eos_id]
+                log_probs = [language.scores(0)([tokens[:t]])[0][token] for t, token in enumerate(tokens)]
+                expected.append((sum(log_probs) / len(tokens), [*ids]))
+    expected.sort(reverse=True)
+    assert [one.ids for one in found if one.finished] == [ids for _, ids in expected]
+    assert all(is_wanted(one.ids) for one in found)
+
+
+class ForbidTokens(LogitsProcessor):
+    """Forbids tokens that no trained model produces."""
+
+    def __init__(self, ids: list[int]) -> None:
+        self.ids = ids
+
+    def apply(self, log_probs: torch.Tensor, chunk: slice, position: int) -> torch.Tensor:
+        log_probs[..., self.ids] = -torch.inf
+        return log_probs
 
 
 @pytest.mark.parametrize("beam", [2, 5])
@@ -233,20 +289,14 @@ def test_terms_are_recognised_in_encoded_text(
     config = TokenizerConfig(kind=kind, vocab_size=size, min_frequency=1)
     tokenizer = build_tokenizers(config, [(each, each) for each in words for _ in range(3)]).tgt
     automaton = make_automaton(tokenizer, *variants)
-    state = automaton.start
-    for token in tokenizer.encode([text])[0]:
-        state = automaton.successor(state, token)
-    assert (state.n_missing == 0) == expected
+    assert automaton.accepts(tokenizer.encode([text])[0]) == expected
 
 
 def test_terms_of_a_script_without_spaces_may_be_anywhere() -> None:
     tokenizer = build_tokenizers(TokenizerConfig(kind="char", vocab_size=400), [(text, text) for text in TEXTS]).tgt
     automaton = make_automaton(tokenizer, "狗")
     for text, expected in (("大狗跑了", True), ("大跑了", False), ("狗", True)):
-        state = automaton.start
-        for token in tokenizer.encode([text])[0]:
-            state = automaton.successor(state, token)
-        assert (state.n_missing == 0) == expected
+        assert automaton.accepts(tokenizer.encode([text])[0]) == expected
 
 
 def test_tags_do_not_interrupt_a_term_but_placeholders_do() -> None:
@@ -255,7 +305,4 @@ def test_tags_do_not_interrupt_a_term_but_placeholders_do() -> None:
     *others, last = tokenizer.tgt.encode(["das Haus"])[0]
     symbol = tokenizer.with_symbols().tgt.first_symbol_id
     for number, expected in ((0, False), (16, True), (32, True)):
-        state = automaton.start
-        for token in (*others, symbol + number, last):
-            state = automaton.successor(state, token)
-        assert (state.n_missing == 0) == expected
+        assert automaton.accepts([*others, symbol + number, last]) == expected

@@ -62,6 +62,7 @@ def scratch(tiny: Path, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.Monk
     shutil.copy(folder / "tiny.yaml", folder / "mine.yaml")
     shutil.copy(folder / "test.en", folder / "big.en")
     (folder / "page.html").write_text("<html><p>one <b>two</b> three</p></html>", encoding="utf-8")
+    (folder / "terms.tsv").write_text("dog\tHund|Hunde\n", encoding="utf-8")
     for name in ("mine", "quickstart", "seed1", "seed2"):
         shutil.copytree(tiny_run, folder / "runs" / name)
     (folder / "transformer_mt").symlink_to(ROOT / "transformer_mt")

@@ -111,6 +111,20 @@ def add_markup(parser: argparse.ArgumentParser) -> None:
     add("--protect-pattern", action="append", dest="protect_patterns", metavar="REGEX", help=help)
 
 
+def add_terminology(parser: argparse.ArgumentParser) -> None:
+    """Add the options of glossaries and translation memories."""
+    add = parser.add_argument_group("terminology").add_argument
+    help = "TSV file of terms: source, translation (variants separated by |), and options: case, keep"
+    add("--glossary", metavar="F", help=help)
+    help = (
+        "hard (default): each term of a line has one of its translations; soft: the model decides, and inflects "
+        "(trained with data.modifiers.glossary)"
+    )
+    add("--glossary-mode", choices=("hard", "soft"), help=help)
+    help = "translation memory (.tsv or .tmx): the translation of a line that it has is not changed"
+    add("--memory", type=Path, metavar="F", help=help)
+
+
 def add_sampling(parser: argparse.ArgumentParser, sample_help: str) -> None:
     """Add the options of sampling. `sample_help` describes `--sample`."""
     add = parser.add_argument_group("sampling instead of beam search").add_argument

@@ -21,7 +21,7 @@ class Format:
     text: `n_best` lines, padded with empty lines. `scores` adds the log-probability and its mean per token before the
     text, and `alignments` adds the alignment after it, separated by tabs.
     tsv: one line per translation with line number, rank, log-probability, its mean per token, text and alignment.
-    A confidence, if there is one, is the column before the text.
+    A confidence, if there is one, is the column before the text, and before it the origin with a translation memory.
     json: one object.
     """
 
@@ -29,6 +29,7 @@ class Format:
     n_best: int = 1
     scores: bool = False
     alignments: bool = False
+    has_memory: bool = False  # some translations may be from a translation memory
 
     def lines(self, number: int, source: str, translations: Sequence[Translation]) -> list[str]:
         """Return the output lines for line `number` of the input. `translations` are sorted, the best first."""
@@ -39,6 +40,8 @@ class Format:
             columns = [str(number), str(rank)] if self.kind == "tsv" else []
             if self.kind == "tsv" or self.scores:
                 columns += score_columns(translation)
+            if self.has_memory and self.kind == "tsv":
+                columns.append("memory" if translation.from_memory else "model")
             if translation.confidence is not None:
                 columns.append(f"{translation.confidence:.4f}")
             columns.append(translation.text.replace("\t", " ") if columns or self.alignments else translation.text)
@@ -57,6 +60,7 @@ class Format:
                 "tokens": translation.tokens,
                 "token_scores": translation.token_scores,
                 **({} if translation.confidence is None else {"confidence": translation.confidence}),
+                **({"memory": translation.from_memory} if self.has_memory else {}),
                 **({"alignment": format_alignment(translation)} if self.alignments else {}),
             }
             for translation in translations

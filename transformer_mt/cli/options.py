@@ -18,6 +18,8 @@ from transformer_mt.runs.folder import RunFolder
 
 if TYPE_CHECKING:
     from transformer_mt.config.root import Config
+    from transformer_mt.data.terminology.memory import TranslationMemory
+    from transformer_mt.decoding.provenance import ModelProvenance
     from transformer_mt.decoding.translator import Translator
 
 LOADING_OPTIONS = ("checkpoint", "device", "threads", "precision")
@@ -31,7 +33,7 @@ SEARCH_OPTIONS = (
     "batch_tokens",
     "tag",
 )
-MARKUP_OPTIONS = ("markup", "protect", "protect_patterns")
+MARKUP_OPTIONS = ("markup", "protect", "protect_patterns", "glossary", "glossary_mode")
 SAMPLING_OPTIONS = ("temperature", "top_k", "top_p", "seed")
 
 
@@ -88,6 +90,15 @@ def load_translator(args: argparse.Namespace, run: Path, *, few_texts: bool = Fa
     finally:
         gc.freeze()
         gc.enable()
+
+
+def load_memory(path: Path | None, provenance: ModelProvenance) -> TranslationMemory | None:
+    """Read the translation memory for the languages of a model, if one is given."""
+    if path is None:
+        return None
+    from transformer_mt.data.terminology.memory import TranslationMemory
+
+    return TranslationMemory.read(path, provenance.src_lang, provenance.tgt_lang)
 
 
 def config_arguments(args: argparse.Namespace) -> tuple[Path | None, list[str]]:

@@ -9,8 +9,9 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from transformer_mt import __version__
@@ -18,17 +19,28 @@ from transformer_mt.cli import line_input
 from transformer_mt.cli.formats import Format
 from transformer_mt.cli.line_input import Line
 from transformer_mt.cli.line_output import Settings, check_output, process_lines
-from transformer_mt.cli.options import check_sampling_options, decoding_options, load_translator, loading_options
+from transformer_mt.cli.options import (
+    check_sampling_options,
+    decoding_options,
+    load_memory,
+    load_translator,
+    loading_options,
+)
 from transformer_mt.cli.translate_document import find_document_format, translate_document
 from transformer_mt.errors import UserError
+from transformer_mt.system.logging import log_rank0
 from transformer_mt.system.progress_report import ProgressReport
 
 if TYPE_CHECKING:
+    from transformer_mt.data.markup.elements import MarkedText
+    from transformer_mt.data.terminology.glossary import Glossary
+    from transformer_mt.data.terminology.memory import TranslationMemory
     from transformer_mt.decoding.confidence import Calibration
     from transformer_mt.decoding.paragraph_translator import ParagraphTranslator
     from transformer_mt.decoding.paragraphs import SplitWhen
     from transformer_mt.decoding.provenance import ModelProvenance
     from transformer_mt.decoding.text_translator import TextTranslator
+    from transformer_mt.decoding.translation import Translation
 
 
 def run(args: argparse.Namespace) -> None:
@@ -52,9 +64,11 @@ def run(args: argparse.Namespace) -> None:
         provenance,
         translator,
         args.split_sentences,
-        Format(args.format, translator.config.n_best, args.scores, args.alignments),
+        Format(args.format, translator.config.n_best, args.scores, args.alignments, args.memory is not None),
         progress,
         calibration,
+        translator.glossary,
+        load_memory(args.memory, provenance),
     )
     process_lines(
         lines,
@@ -65,12 +79,14 @@ def run(args: argparse.Namespace) -> None:
         is_interactive=is_interactive,
         progress=progress,
     )
+    line_translator.terms.log()
 
 
 def _check_arguments(args: argparse.Namespace) -> None:
     line_input.check_input(args.texts, args.input, "translate")
-    line_input.check_files(args.prefix)
-    check_output(args.output, args.input, args.prefix)
+    glossary = Path(args.glossary) if args.glossary else None
+    line_input.check_files(args.prefix, glossary, args.memory)
+    check_output(args.output, args.input, args.prefix, glossary, args.memory)
     if args.resume and not (args.input and args.output):
         raise UserError("translate: --resume needs --input and --output; other input cannot be read again")
     if args.ensemble:
@@ -105,6 +121,19 @@ def _load_ctranslate2(args: argparse.Namespace) -> tuple[ModelProvenance, TextTr
     return ctranslate2_metadata.read_provenance(args.run, translator.engine.compute_type), translator
 
 
+@dataclass
+class TermCount:
+    """Number of terms in the sources, and of those that the best translations use."""
+
+    needed: int = 0
+    used: int = 0
+
+    def log(self) -> None:
+        """Print the numbers if there was a term."""
+        if self.needed:
+            log_rank0(f"tmt: terms used: {self.used:,} of {self.needed:,}")
+
+
 @dataclass(frozen=True)
 class LineTranslator:
     """Translates windows of lines, long lines sentence by sentence, and formats the translations."""
@@ -115,6 +144,9 @@ class LineTranslator:
     format: Format
     progress: ProgressReport
     calibration: Calibration | None = None  # None: without confidences
+    glossary: Glossary | None = None
+    memory: TranslationMemory | None = None
+    terms: TermCount = field(default_factory=TermCount)
 
     def settings(self) -> Settings:
         """Return all settings that affect the translations. `--resume` compares them."""
@@ -126,6 +158,8 @@ class LineTranslator:
             "--scores": str(self.format.scores),
             "--alignments": str(self.format.alignments),
             "--confidence": str(self.calibration and self.calibration.digest()),
+            "--glossary": str(self.glossary and self.glossary.digest),
+            "--memory": str(self.memory and self.memory.digest),
             **{f"decoding.{key}": str(value) for key, value in self.translator.config.output_options().items()},
         }
 
@@ -142,11 +176,22 @@ class LineTranslator:
         )
         output: list[str] = []
         for number, line, translation in zip(numbers, window, translated, strict=True):
-            output += self.format.lines(number, line.src, translation.join())
+            n_best = translation.join()
+            output += self.format.lines(number, line.src, n_best)
+            self._count_terms(translation.source, n_best[0])
         return "".join(f"{line}\n" for line in output)
+
+    def _count_terms(self, source: MarkedText, best: Translation) -> None:
+        if self.glossary is None or best.from_memory:
+            return
+        from transformer_mt.data.markup.elements import MarkedText
+
+        used, needed = self.glossary.count_used(source, best.marked or MarkedText.make([best.text], ()))
+        self.terms.used += used
+        self.terms.needed += needed
 
     @cached_property
     def _paragraphs(self) -> ParagraphTranslator:
         from transformer_mt.decoding.paragraph_translator import ParagraphTranslator
 
-        return ParagraphTranslator.make(self.translator, self.provenance, self.split_sentences)
+        return ParagraphTranslator.make(self.translator, self.provenance, self.split_sentences, self.memory)

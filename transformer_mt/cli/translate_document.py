@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from transformer_mt.cli.options import load_memory
 from transformer_mt.documents.formats import DocumentFormat, DocumentOptions, find_format, read_document
 from transformer_mt.errors import UserError
 from transformer_mt.system.files import write_text
@@ -81,7 +82,9 @@ def translate_document(
     provenance, translator = load()
     options = DocumentOptions(provenance.tgt_lang, tuple(args.attributes or ()), args.retranslate)
     document = read_document(args.input, document_format, options)
-    paragraphs = ParagraphTranslator.make(translator.with_options({"n_best": 1}), provenance, args.split_sentences)
+    memory = load_memory(args.memory, provenance)
+    translator = translator.with_options({"n_best": 1})
+    paragraphs = ParagraphTranslator.make(translator, provenance, args.split_sentences, memory)
     lines = make_lines(document)
     progress = ProgressReport("translated", len(lines), "segments")
     with progress.show():

@@ -16,6 +16,7 @@ from transformer_mt.cli.arguments import (
     add_sampling,
     add_search,
     add_tag,
+    add_terminology,
 )
 
 
@@ -54,6 +55,7 @@ def add_translate(parser: argparse.ArgumentParser) -> None:
     _add_documents(parser)
 
     add_markup(parser)
+    add_terminology(parser)
     add_search(parser)
     add_sampling(parser, "sample --n-best translations")
 

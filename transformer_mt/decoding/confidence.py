@@ -22,8 +22,8 @@ from transformer_mt.decoding.loading import Member
 from transformer_mt.decoding.translation import Translation
 from transformer_mt.errors import UserError
 
-IGNORED_OPTIONS = ("n_best", "seed", "alignment_layer")
-"""Options of the output that do not change how good the best translation is."""
+IGNORED_OPTIONS = ("n_best", "seed", "alignment_layer", "glossary", "glossary_mode")
+"""Options that do not change how the quality of a translation depends on its features."""
 
 
 FLAGS = {

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 MAX_VALIDATION_TOKENS = 4096  # upper limit of `batch_tokens` during training on a CPU or a small GPU
 GPU_BYTES_PER_TOKEN = 1 << 21  # of the whole GPU, for each token of a larger limit; most of it belongs to the training
+MIN_TERM_BEAMS = 5  # beam size of a search with required terms, also if others are greedy
 
 
 class DecodingConfig(Section):
@@ -61,6 +62,10 @@ class DecodingConfig(Section):
     """elements that markup protects: tags, placeholders ({name}, %s), urls, emails, files, numbers (with units)"""
     protect_patterns: Annotated[tuple[str, ...], MAY_CHANGE] = ()
     """regular expressions of further text to protect"""
+    glossary: Annotated[str | None, MAY_CHANGE] = None
+    """TSV file of terms: source, translation (variants separated by |), and options: case, keep"""
+    glossary_mode: Annotated[Literal["hard", "soft"], MAY_CHANGE] = "hard"
+    """hard: each term has one of its translations; soft: the model decides (needs data.modifiers.glossary)"""
     batch_tokens: Annotated[int, MAY_CHANGE] = Field(default=32768, ge=1)
     """maximum padded source tokens per batch, times beam; in training at most 4,096, or 1 per 2 MB of GPU if more"""
 
@@ -80,6 +85,28 @@ class DecodingConfig(Section):
             except regex.error as error:
                 raise section_error("protect_patterns", f"{pattern}: is not a regular expression ({error})") from None
         return self
+
+    @model_validator(mode="after")
+    def _check_glossary(self) -> DecodingConfig:
+        if self.requires_terms and self.sample:
+            raise section_error(
+                "glossary", "random samples cannot be forced to have terms: set glossary_mode: soft, or sample: false"
+            )
+        return self
+
+    @property
+    def requires_terms(self) -> bool:
+        """Return whether translations must have the terms of a glossary."""
+        return self.glossary is not None and self.glossary_mode == "hard"
+
+    @property
+    def annotates_terms(self) -> bool:
+        """Return whether terms of a glossary are annotated in the source."""
+        return self.glossary is not None and self.glossary_mode == "soft"
+
+    def for_terms(self) -> DecodingConfig:
+        """Return the options of a search with required terms: with a beam for several banks."""
+        return self.with_options({"beam": max(self.beam, MIN_TERM_BEAMS)})
 
     @property
     def n_beams(self) -> int:

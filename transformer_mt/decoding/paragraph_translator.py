@@ -9,10 +9,13 @@ from typing import Self
 
 from transformer_mt.data.markup.elements import MarkedText
 from transformer_mt.data.markup.sections import split_off_enclosing_pairs
+from transformer_mt.data.terminology.memory import TranslationMemory
+from transformer_mt.decoding.marked_input import MarkedInput, prefix_input
 from transformer_mt.decoding.paragraphs import ParagraphSplitter, SplitWhen
 from transformer_mt.decoding.provenance import ModelProvenance
 from transformer_mt.decoding.text_translator import TextTranslator
 from transformer_mt.decoding.translation import Translation
+from transformer_mt.errors import UserError
 
 CHUNK_STRIDE = 1 << 32  # above any line number, so that each chunk of a line has its own number for sampling
 
@@ -33,6 +36,8 @@ class TranslatedLine:
 
     def join(self) -> list[Translation]:
         """Return the n-best translations of the line."""
+        if any(translation.from_memory for translation in self.translations[0]):
+            return self.translations[0]
         if not self.source.elements:
             return self.splitter.join(self.chunks, self.translations)
         return self.splitter.join_marked(self.source, self.chunks, self.translations)
@@ -44,9 +49,16 @@ class ParagraphTranslator:
 
     translator: TextTranslator
     splitter: ParagraphSplitter
+    memory: TranslationMemory | None = None
 
     @classmethod
-    def make(cls, translator: TextTranslator, provenance: ModelProvenance, when: SplitWhen = "long") -> Self:
+    def make(
+        cls,
+        translator: TextTranslator,
+        provenance: ModelProvenance,
+        when: SplitWhen = "long",
+        memory: TranslationMemory | None = None,
+    ) -> Self:
         """Return a translator whose chunks are at most as long as the training pairs, and fit the model."""
 
         def count_tokens(texts: Sequence[str]) -> list[int]:
@@ -54,7 +66,7 @@ class ParagraphTranslator:
 
         limit = min(provenance.max_length - 1, translator.max_source_tokens)  # max_length includes EOS
         splitter = ParagraphSplitter(provenance.src_lang, provenance.tgt_lang, count_tokens, limit, when)
-        return cls(translator, splitter)
+        return cls(translator, splitter, memory)
 
     def translate(
         self,
@@ -71,7 +83,7 @@ class ParagraphTranslator:
 
         Protected elements of a line occur in each of its translations. `numbers` are the line numbers for warnings and
         sampling. `on_lines` is called after each batch with the number of lines that are done, about. A line is not
-        needed any more once `is_cancelled` is true for its index.
+        needed any more once `is_cancelled` is true for its index. A line that the memory has is not translated.
         """
         sources = [self.translator.mark(line) for line in lines]
         sections = self.splitter.split([split_off_enclosing_pairs(source) for source in sources])
@@ -79,6 +91,13 @@ class ParagraphTranslator:
             if prefix.strip():
                 # not split, because the prefix cannot be split at the same places
                 sections[i] = [split_off_enclosing_pairs(source)]
+        known = {
+            i: found
+            for i, source in enumerate(sources)
+            if not prefixes[i].strip() and (found := self._look_up(source, confidence)) is not None
+        }
+        for i in known:
+            sections[i] = []
         positions = [(i, chunk) for i, chunks in enumerate(sections) for chunk in range(len(chunks))]
         has_prefixes = any(prefix.strip() for prefix in prefixes)
         translations = iter(
@@ -94,5 +113,23 @@ class ParagraphTranslator:
         )
         return [
             TranslatedLine(self.splitter, source, chunks, [next(translations) for _ in chunks])
-            for source, chunks in zip(sources, sections, strict=True)
+            if i not in known
+            else TranslatedLine(self.splitter, source, [source], [[known[i]]])
+            for i, (source, chunks) in enumerate(zip(sources, sections, strict=True))
         ]
+
+    def _look_up(self, source: MarkedText, confidence: bool) -> Translation | None:
+        """Return the translation of a line in the memory; None if it has none, or one with other elements."""
+        text = None if self.memory is None else self.memory.look_up(source.surface)
+        if text is None:
+            return None
+        marked = None
+        if source.elements:
+            try:
+                marked = prefix_input(self.translator.mark(text), MarkedInput(source, []), line=1).text
+            except UserError:
+                return None
+            if marked.find_violation(source) is not None:
+                return None
+        sure = 1.0 if confidence else None
+        return Translation(text, 0.0, [], [], finished=True, confidence=sure, marked=marked, from_memory=True)

@@ -7,7 +7,7 @@ is exact also if phrases overlap. Transitions are computed when they are first n
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple, TypeAlias
@@ -16,11 +16,10 @@ import regex
 
 from transformer_mt.data.markup.symbols import SLOTS
 from transformer_mt.data.quality.scripts import UNSPACED
+from transformer_mt.data.terminology.glossary import WORD
 from transformer_mt.data.tokenizers.marked_text import ANCHOR
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer
 
-WORD = rf"(?:(?![{UNSPACED}])[\p{{L}}\p{{M}}\p{{N}}_\ufffd])"
-"""A character of a word, in scripts with spaces. U+FFFD is a part of a character."""
 _STARTS_WITH_WORD = regex.compile(WORD)
 _ENDS_WITH_WORD = regex.compile(rf"{WORD}\Z")
 _ENDS_SENTENCE = regex.compile(r"[.!?…:。！？]\s*\Z")
@@ -96,12 +95,12 @@ def encode_variants(tokenizer: Tokenizer, variants: Sequence[str]) -> Iterator[t
     punctuation such as an opening bracket. At the start of a sentence it may have a capital.
     """
     capitals = [variant[0].upper() + variant[1:] for variant in variants]
-    encoded = [
-        tokenizer.encode(texts, continues_word=is_attached)
+    encoded = (
+        encode(tokenizer, texts)
         for texts in (variants, capitals)
-        for is_attached in (False, True)
-    ]
-    for i, (variant, *ids) in enumerate(zip(variants, *encoded, strict=True)):
+        for encode in (_encode_after_space, _encode_after_punctuation)
+    )
+    for i, (variant, *ways) in enumerate(zip(variants, *encoded, strict=True)):
         ends_in_word = _ENDS_WITH_WORD.search(variant) is not None
         is_spaced = not _STARTS_UNSPACED.match(variant)
         places = (
@@ -110,12 +109,30 @@ def encode_variants(tokenizer: Tokenizer, variants: Sequence[str]) -> Iterator[t
             (_START, _START),
             (_START, _NOWHERE),
         )
-        known: set[tuple[int, ...]] = set()
-        for tokens, (contexts, proposed) in zip(ids, places, strict=True):
-            phrase = tuple[int, ...](tokens)
-            if phrase not in known:
-                known.add(phrase)
-                yield i, Phrase(i, phrase, contexts, proposed, ends_in_word)
+        phrases: dict[tuple[int, ...], Phrase] = {}
+        for ids, (contexts, proposed) in zip(map(tuple[int, ...], ways), places, strict=True):
+            new = Phrase(i, ids, contexts, proposed, ends_in_word)
+            same = phrases.get(ids, new)
+            phrases[ids] = new._replace(contexts=contexts | same.contexts, proposed=proposed | same.proposed)
+        for phrase in phrases.values():
+            yield i, phrase
+
+
+def _encode_after_space(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+    """Return the ids of texts inside a sentence. Some tokenizers of other programs add no space to a whole text."""
+    anchor = tokenizer.encode([ANCHOR])[0]
+    found = tokenizer.encode(texts)
+    decoded = tokenizer.decode([anchor, *([*anchor, *ids] for ids in found)])
+    after_anchor = tokenizer.encode([f"{ANCHOR} {text}" for text in texts])
+    return [
+        ids if text[len(decoded[0]) :].startswith(" ") or whole[: len(anchor)] != anchor else whole[len(anchor) :]
+        for ids, text, whole in zip(found, decoded[1:], after_anchor, strict=True)
+    ]
+
+
+def _encode_after_punctuation(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+    """Return the ids of texts without a space before them."""
+    return tokenizer.encode(texts, continues_word=True)
 
 
 Remaining: TypeAlias = tuple[int, ...]
@@ -139,6 +156,7 @@ class State:
     context: Context
     n_missing: int  # minimum number of tokens until all terms are there
     proposals: list[int]  # tokens that start or continue a phrase
+    is_final: bool  # no token changes the state
     successors: dict[int | TokenClass, State] = field(default_factory=lambda: dict[int | TokenClass, State]())
 
 
@@ -160,8 +178,17 @@ class TermAutomaton:
         self._states: dict[tuple[frozenset[Assignment], Context], State] = {}
         self.start = self._state({Assignment(tuple(counts))}, Context.SENTENCE_START)
 
+    def accepts(self, ids: Iterable[int]) -> bool:
+        """Return whether a translation contains all terms."""
+        state = self.start
+        for token in ids:
+            state = self.successor(state, token)
+        return state.n_missing == 0
+
     def successor(self, state: State, token: int) -> State:
         """Return the state after one more token."""
+        if state.is_final:
+            return state
         key: int | TokenClass = token if token in self.alphabet else self.classes[token]
         found = state.successors.get(key)
         if found is None:
@@ -205,7 +232,9 @@ class TermAutomaton:
         key = (kept, context)
         if key not in self._states:
             n_missing = min(map(self._count_missing, kept))
-            self._states[key] = State(kept, context, n_missing, sorted(self._propose(kept, context)))
+            self._states[key] = State(
+                kept, context, n_missing, sorted(self._propose(kept, context)), self._complete in kept
+            )
         return self._states[key]
 
     def _count_missing(self, assignment: Assignment) -> int:

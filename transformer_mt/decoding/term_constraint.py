@@ -8,13 +8,13 @@ hypotheses that lack the same number of tokens of terms, by the state of an auto
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import torch
 from torch import Tensor
 
-from transformer_mt.decoding.beam_search import BeamState, Candidates, beam_candidates
+from transformer_mt.decoding.beam_search import BeamState, Candidates, beam_candidates, chunked_topk
 from transformer_mt.decoding.logits_processors import LogitsProcessor
 from transformer_mt.decoding.term_automaton import State, TermAutomaton, TokenClass
 
@@ -24,44 +24,58 @@ NO_CANDIDATE = 1 << 20  # bank of candidates with a score of minus infinity
 class TermVocabulary:
     """The classes of all tokens, as a list and as indices."""
 
-    def __init__(self, classes: Sequence[TokenClass], device: torch.device) -> None:
-        self.classes = classes
+    def __init__(self, classes: Sequence[TokenClass], eos: int, first_symbol: int, device: torch.device) -> None:
+        """`first_symbol` is the lowest id of the symbols of elements."""
+        self.eos = eos
         self.distinct = sorted({*classes})
         numbers = {each: i for i, each in enumerate(self.distinct)}
         self.indices = torch.tensor([numbers[each] for each in classes], device=device)  # [V]
+        self.is_symbol = torch.arange(len(classes), device=device) >= first_symbol  # [V]
 
 
 class TermConstraint(LogitsProcessor):
     """Forbids EOS until all terms are there, and forces them near the length limit. Chooses candidates by banks."""
 
     def __init__(
-        self, automata: Sequence[TermAutomaton], max_lengths: Sequence[int], vocabulary: TermVocabulary, eos: int
+        self,
+        automata: Sequence[TermAutomaton],
+        max_lengths: Tensor,
+        vocabulary: TermVocabulary,
+        count_missing_elements: Callable[[slice], Tensor] | None = None,
     ) -> None:
-        """`max_lengths` must have room for the terms and EOS. [B]."""
-        self.automata, self.max_lengths = [*automata], [*max_lengths]
-        self.vocabulary, self.eos = vocabulary, eos
+        """Require the terms of each sentence. `max_lengths` must have room for them, for elements and EOS. [B].
+
+        `count_missing_elements` returns how many protected elements each beam lacks, for which room is left. [b, K]
+        """
+        self.automata, self.max_lengths = [*automata], cast(list[int], max_lengths.tolist())
+        self.vocabulary, self.count_missing_elements = vocabulary, count_missing_elements
         self.states = [[automaton.start] for automaton in automata]  # of each beam, B x K
 
     def apply(self, log_probs: Tensor, chunk: slice, position: int) -> Tensor:
-        """Forbid EOS, and tokens after which the terms would not fit any more. [b, K, V] -> [b, K, V]."""
-        states = self.states[chunk]
+        """Forbid EOS, and tokens after which terms and elements would not fit any more. [b, K, V] -> [b, K, V]."""
+        states, eos = self.states[chunk], self.vocabulary.eos
         missing = torch.tensor([[state.n_missing for state in row] for row in states], device=log_probs.device)
-        log_probs[:, :, self.eos] = log_probs[:, :, self.eos].masked_fill(missing > 0, -torch.inf)
-        for row, (automaton, limit) in enumerate(zip(self.automata[chunk], self.max_lengths[chunk], strict=True)):
+        log_probs[:, :, eos] = log_probs[:, :, eos].masked_fill(missing > 0, -torch.inf)
+        count = self.count_missing_elements
+        elements = torch.zeros_like(missing) if count is None else count(chunk)
+        for row, beam_elements in enumerate(cast("list[list[int]]", elements.tolist())):
+            automaton, limit = self.automata[chunk][row], self.max_lengths[chunk][row]
             n_left = max(0, limit - position - 2)  # tokens after this one and before EOS
-            if automaton.start.n_missing > n_left:
-                for beam, state in enumerate(states[row]):
-                    log_probs[row, beam].masked_fill_(~self._fits(automaton, state, n_left), -torch.inf)
+            for beam, n_elements in enumerate(beam_elements):
+                if automaton.start.n_missing + n_elements > n_left:
+                    fits = self._fits(automaton, states[row][beam], n_left - n_elements)
+                    log_probs[row, beam].masked_fill_(~fits, -torch.inf)
         return log_probs
 
     def _fits(self, automaton: TermAutomaton, state: State, n_left: int) -> Tensor:
-        """Return after which tokens at most `n_left` tokens are missing. [V]."""
-        by_class = [automaton.successor_of_class(state, each).n_missing <= n_left for each in self.vocabulary.distinct]
-        fits = torch.tensor(by_class, device=self.vocabulary.indices.device)[self.vocabulary.indices]
+        """Return after which tokens at most `n_left` tokens of terms are missing; one more after an element. [V]."""
+        vocabulary = self.vocabulary
+        by_class = [automaton.successor_of_class(state, each).n_missing for each in vocabulary.distinct]
+        n_missing = torch.tensor(by_class, device=vocabulary.indices.device)[vocabulary.indices]
         for token in automaton.alphabet:
-            fits[token] = automaton.successor(state, token).n_missing <= n_left
-        fits[self.eos] = state.n_missing == 0
-        return fits
+            n_missing[token] = automaton.successor(state, token).n_missing
+        n_missing[vocabulary.eos] = state.n_missing
+        return n_missing - vocabulary.is_symbol.long() <= n_left
 
     def reorder(self, parents: Tensor, tokens: Tensor) -> None:
         """Let beam k continue former beam parents[:, k] with tokens[:, k]. [B, K] each."""
@@ -115,7 +129,9 @@ def _add_proposals(
     n_proposals = max(len(state.proposals) for row in states for state in row)
     padded = [[state.proposals + [-1] * (n_proposals - len(state.proposals)) for state in row] for row in states]
     tokens = torch.tensor(padded, dtype=torch.long, device=log_probs.device)  # [b, K, M]
-    tokens = torch.cat([log_probs.argmax(2, keepdim=True), tokens], dim=2)  # [b, K, 1 + M]
+    rows = log_probs.flatten(0, 1)[:, None]  # [b * K, 1, V]
+    best_tokens = chunked_topk(rows, torch.zeros_like(rows[..., 0]), 1)[1].view(*tokens.shape[:2], 1)
+    tokens = torch.cat([best_tokens, tokens], dim=2)  # [b, K, 1 + M]
     is_padding = tokens < 0
     tokens = tokens.clamp(min=0)
     token_log_probs = log_probs.gather(2, tokens).masked_fill(is_padding, -torch.inf)

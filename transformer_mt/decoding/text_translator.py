@@ -15,6 +15,7 @@ from transformer_mt.data.markup.elements import MarkedText, Part
 from transformer_mt.data.markup.placement import place_elements
 from transformer_mt.data.markup.protection import Protector
 from transformer_mt.data.markup.spacing import arrange_spaces
+from transformer_mt.data.terminology.glossary import Glossary
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.alignment import WordAlignment
 from transformer_mt.decoding.beam_search import Hypothesis
@@ -28,6 +29,8 @@ from transformer_mt.decoding.marked_input import (
     prefix_input,
     prepare_input,
 )
+from transformer_mt.decoding.term_automaton import TermAutomaton
+from transformer_mt.decoding.terminology import encode_annotated, read_glossary, require_terms
 from transformer_mt.decoding.translation import Translation
 from transformer_mt.errors import UserError
 
@@ -66,11 +69,12 @@ class TextTranslator(ABC):
         prefixes: list[list[int]] | None = None,
         is_cancelled: IsCancelled | None = None,
         required: Sequence[RequiredElements] | None = None,
+        terms: Sequence[TermAutomaton] | None = None,
     ) -> list[list[Hypothesis]]:
         """Translate one batch. Returns the hypotheses of each source, the best first.
 
         The translation of a source may be incomplete once `is_cancelled` is true for its index. `required` has the
-        elements that the translation of each source must contain.
+        elements that the translation of each source must contain, and `terms` its terms.
         """
 
     @abstractmethod
@@ -103,9 +107,18 @@ class TextTranslator(ABC):
 
     def mark(self, text: str | MarkedText) -> MarkedText:
         """Return a text with its protected elements: with none if `decoding.markup` is none."""
+        glossary = self.glossary
+        find_kept = None if glossary is None or not glossary.has_kept else glossary.find_kept
         if self.config.markup == "none":
+            if find_kept is not None:
+                return Protector(find_kept=find_kept).mark(text)
             return MarkedText.make([text], ()) if isinstance(text, str) else text
-        return Protector(self.config.protect, self.config.protect_patterns).mark(text)
+        return Protector(self.config.protect, self.config.protect_patterns, find_kept).mark(text)
+
+    @property
+    def glossary(self) -> Glossary | None:
+        """The glossary, if there is one. Raises `UserError` if its file is invalid."""
+        return None if self.config.glossary is None else read_glossary(self.config.glossary)
 
     def translate(
         self,
@@ -168,7 +181,8 @@ class TextTranslator(ABC):
         inputs = self._prepare(texts)
         sources = self._add_tags(encode_inputs(self.tokenizers.src, inputs), lines, tags)
         prefix_ids = None if prefixes is None else self._encode_prefixes(prefixes, inputs, lines)
-        hypotheses = self._search(inputs, sources, lines, prefix_ids, on_batch, is_cancelled)
+        annotated = self._annotate(inputs, lines, tags) if self.config.annotates_terms else sources
+        hypotheses = self._search(inputs, annotated, lines, prefix_ids, on_batch, is_cancelled)
         n_best_lists = self._translations(inputs, sources, hypotheses, alignments)
         words = [each.words for each in inputs]
         return n_best_lists if calibration is None else add_confidences(n_best_lists, words, calibration)
@@ -182,6 +196,29 @@ class TextTranslator(ABC):
         marked = [text if isinstance(text, MarkedText) else self.mark(text) for text in texts]
         return [prepare_input(text, self.config.markup, self.tokenizers.has_symbols) for text in marked]
 
+    def _annotate(
+        self, inputs: Sequence[MarkedInput], lines: Sequence[int], tags: Sequence[str | None] | None
+    ) -> list[list[int]]:
+        """Return the ids of sources with annotated terms."""
+        if not self.tokenizers.has_symbols:
+            raise UserError(
+                "decoding.glossary_mode: soft: the model does not know annotated terms; choose hard, or train with "
+                "data.modifiers.glossary"
+            )
+        return self._add_tags(encode_annotated(self.tokenizers.src, self.glossary, inputs), lines, tags)
+
+    def _require_terms(
+        self, inputs: Sequence[MarkedInput], lines: Sequence[int], prefixes: list[list[int]] | None
+    ) -> list[TermAutomaton | None]:
+        """Return the automaton of the terms that each translation must contain; None if there is no term."""
+        if self.glossary is None or not self.config.requires_terms:
+            return [None] * len(inputs)
+        required = require_terms(self.glossary, self.tokenizers.tgt)
+        rooms = [self.max_positions - 1 - len(each.required.elements) for each in inputs]
+        if prefixes is not None:
+            rooms = [room - len(prefix) for room, prefix in zip(rooms, prefixes, strict=True)]
+        return [required.automaton(*each) for each in zip([each.text for each in inputs], rooms, lines, strict=True)]
+
     def _search(
         self,
         inputs: Sequence[MarkedInput],
@@ -191,28 +228,41 @@ class TextTranslator(ABC):
         on_batch: OnBatch | None,
         is_cancelled: IsCancelled | None,
     ) -> list[list[Hypothesis]]:
-        """Translate the sources of texts that are not blank, in batches of similar length."""
+        """Translate the sources of texts that are not blank, in batches of similar length.
+
+        A source whose translations lack a term is translated again, with its terms.
+        """
         hypotheses = [[EMPTY_HYPOTHESIS] for _ in inputs]
+        automata = self._require_terms(inputs, lines, prefixes)
         lengths = {i: len(sources[i]) for i, each in enumerate(inputs) if not each.is_blank and sources[i]}
         n_done = len(inputs) - len(lengths)
-        for batch in batch_by_length(lengths, self.config.batch_tokens // self.config.n_beams):
-            if is_cancelled is not None:
-                batch = [i for i in batch if not is_cancelled(i)]
-            if not batch:
-                continue
-            n_best_lists = self.translate_ids(
-                [sources[i] for i in batch],
-                self.config,
-                [lines[i] for i in batch],
-                None if prefixes is None else [prefixes[i] for i in batch],
-                None if is_cancelled is None else partial(_is_row_cancelled, is_cancelled, batch),
-                [inputs[i].required for i in batch],
-            )
-            for i, n_best in zip(batch, n_best_lists, strict=True):
-                hypotheses[i] = n_best[: self.config.n_best]
-            n_done += len(batch)
-            if on_batch is not None:
-                on_batch(n_done)
+        lacking: dict[int, int] = {}
+        for with_terms in (False, True):
+            config = self.config.for_terms() if with_terms else self.config
+            rows = lacking if with_terms else lengths
+            for batch in batch_by_length(rows, config.batch_tokens // config.n_beams):
+                if is_cancelled is not None:
+                    batch = [i for i in batch if not is_cancelled(i)]
+                if not batch:
+                    continue
+                n_best_lists = self.translate_ids(
+                    [sources[i] for i in batch],
+                    config,
+                    [lines[i] for i in batch],
+                    None if prefixes is None else [prefixes[i] for i in batch],
+                    None if is_cancelled is None else partial(_is_row_cancelled, is_cancelled, batch),
+                    [inputs[i].required for i in batch],
+                    [each for i in batch if (each := automata[i]) is not None] if with_terms else None,
+                )
+                for i, n_best in zip(batch, n_best_lists, strict=True):
+                    hypotheses[i] = n_best[: self.config.n_best]
+                    automaton = automata[i]
+                    if automaton is None or with_terms or all(automaton.accepts(each.ids) for each in hypotheses[i]):
+                        n_done += 1
+                    else:
+                        lacking[i] = lengths[i]
+                if on_batch is not None:
+                    on_batch(n_done)
         return hypotheses
 
     def _translations(

@@ -20,6 +20,7 @@ class Translation:
     alignment: WordAlignment | None = None  # None unless it was requested
     confidence: float | None = None  # probability that it is acceptable; None unless it was requested
     marked: MarkedText | None = None  # the text with the elements of its source; None if the source has none
+    from_memory: bool = False  # taken from a translation memory, without a score
 
     @property
     def score_per_token(self) -> float:

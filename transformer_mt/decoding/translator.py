@@ -30,6 +30,8 @@ from transformer_mt.decoding.logits_processors import (
 )
 from transformer_mt.decoding.sampling import Sampler
 from transformer_mt.decoding.scoring import target_log_probs
+from transformer_mt.decoding.term_automaton import TermAutomaton
+from transformer_mt.decoding.term_constraint import TermConstraint, TermVocabulary
 from transformer_mt.decoding.text_translator import IsCancelled, TextTranslator
 from transformer_mt.errors import UserError
 from transformer_mt.model.transformer import Transformer
@@ -127,14 +129,15 @@ class Translator(TextTranslator):
         prefixes: list[list[int]] | None = None,
         is_cancelled: IsCancelled | None = None,
         required: Sequence[RequiredElements] | None = None,
+        terms: Sequence[TermAutomaton] | None = None,
     ) -> list[list[Hypothesis]]:
         """Translate one batch by beam search or sampling. Returns the hypotheses of each source, the best first.
 
         `lines` seed the sampling, by default 1, 2, ... The search of a source ends at the position after the one at
         which `is_cancelled` becomes true for its index; then its hypotheses are incomplete. `required` has the elements
-        that the translation of each source must contain.
+        that the translation of each source must contain, and `terms` its terms, which need beam search.
         """
-        search = self.set_up_search(sources, config, lines, prefixes, is_cancelled, required)
+        search = self.set_up_search(sources, config, lines, prefixes, is_cancelled, required, terms)
         return beam_search(self.ensemble.step, *search)
 
     def set_up_search(
@@ -145,28 +148,37 @@ class Translator(TextTranslator):
         prefixes: list[list[int]] | None = None,
         is_cancelled: IsCancelled | None = None,
         required: Sequence[RequiredElements] | None = None,
+        terms: Sequence[TermAutomaton] | None = None,
     ) -> Search:
         """Encode a batch of sources, and return the search for their translations."""
         device, tokenizer = self.ensemble.device, self.tokenizers.tgt
         required = required or [RequiredElements((), ())] * len(sources)
         prefixes = prefixes or [[] for _ in sources]
+        term_tokens = [automaton.start.n_missing for automaton in terms] if terms else [0] * len(sources)
         limits = (
-            config.max_target_tokens(len(ids)) + len(prefix) + len(each.elements)
-            for ids, prefix, each in zip(sources, prefixes, required, strict=True)
+            config.max_target_tokens(len(ids)) + len(prefix) + len(each.elements) + n_terms
+            for ids, prefix, each, n_terms in zip(sources, prefixes, required, term_tokens, strict=True)
         )
         max_lengths = torch.tensor([min(limit, self.max_positions) for limit in limits], device=device)
         processors: list[LogitsProcessor] = [MinLength(config.min_length, tokenizer.eos_id)]
         if any(prefixes):
             processors.append(ForcedPrefix(prefixes, device))
-        if config.no_repeat_ngram:
+        if config.no_repeat_ngram and terms is None:  # a term may have to occur twice
             processors.append(NoRepeatNgram(config.no_repeat_ngram))
         if config.repetition_penalty > 1:
             processors.append(RepetitionPenalty(config.repetition_penalty))
-        if tokenizer.has_symbols:
-            processors.append(ElementConstraint(required, tokenizer, max_lengths))
+        choose_candidates = beam_candidates
+        elements = ElementConstraint(required, tokenizer, max_lengths) if tokenizer.has_symbols else None
+        if elements is not None:
+            processors.append(elements)
+        if terms is not None:
+            vocabulary = TermVocabulary(terms[0].classes, tokenizer.eos_id, tokenizer.first_symbol_id, device)
+            count_elements = None if elements is None else elements.n_missing
+            constraint = TermConstraint(terms, max_lengths, vocabulary, count_elements)
+            processors.append(constraint)
+            choose_candidates = constraint.choose_candidates
         if is_cancelled is not None:
             processors.append(StopCancelled(is_cancelled, len(sources), tokenizer.eos_id))
-        choose_candidates = beam_candidates
         if config.sample:
             numbers = torch.tensor(lines or range(1, len(sources) + 1), device=device)
             choose_candidates = Sampler(config.temperature, config.top_k, config.top_p, config.seed, numbers)

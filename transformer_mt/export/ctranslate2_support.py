@@ -36,5 +36,7 @@ def unsupported_search(config: DecodingConfig) -> Iterator[tuple[str, str]]:
         )
     if config.markup != "none":
         yield "markup", f"{config.markup}: CTranslate2 cannot guarantee protected elements; choose none"
+    if config.glossary is not None:
+        yield "glossary", f"{config.glossary}: CTranslate2 cannot search with terms; leave it out"
     if config.sample:
         yield "sample", "true: CTranslate2 has another random number generator; choose false"

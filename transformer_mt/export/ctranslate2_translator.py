@@ -27,6 +27,7 @@ from transformer_mt.decoding.beam_search import Hypothesis
 from transformer_mt.decoding.confidence import Calibration
 from transformer_mt.decoding.config import DecodingConfig
 from transformer_mt.decoding.element_constraint import RequiredElements
+from transformer_mt.decoding.term_automaton import TermAutomaton
 from transformer_mt.decoding.text_translator import EMPTY_HYPOTHESIS, TextTranslator
 from transformer_mt.errors import UserError
 from transformer_mt.export.ctranslate2_library import ctranslate2
@@ -120,6 +121,7 @@ class CTranslate2Translator(TextTranslator):
         prefixes: list[list[int]] | None = None,
         is_cancelled: Callable[[int], bool] | None = None,
         required: Sequence[RequiredElements] | None = None,
+        terms: Sequence[TermAutomaton] | None = None,
     ) -> list[list[Hypothesis]]:
         """Translate source ids. Return the hypotheses of each sentence, the best first.
 

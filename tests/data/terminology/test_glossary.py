@@ -105,3 +105,19 @@ def test_a_term_may_contain_tags_but_no_placeholder(tmp_path: Path) -> None:
     for text, expected in ((tags, "hot dog"), (placeholder, "hot dog")):
         (match,) = glossary.find_in_marked(text)
         assert text.plain[match.start : match.end] == expected
+
+
+@pytest.mark.parametrize(
+    ("translation", "expected"),
+    [
+        ("Der Hund und die Hunde", 2),
+        ("Hund, Hündin", 1),
+        ("Hundehütte, Schäferhund", 0),
+        ("Das Haus, der Hund", 2),
+        ("Hund-Hund", 2),
+    ],
+)
+def test_each_term_needs_an_occurrence_of_its_own(tmp_path: Path, translation: str, expected: int) -> None:
+    glossary = read(tmp_path, "dog\tHund|Hunde", "the house\tdas Haus")
+    marked = [mark(text, []) for text in ("The house, a dog and a dog", translation)]
+    assert glossary.count_used(*marked) == (expected, 3)

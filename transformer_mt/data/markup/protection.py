@@ -97,6 +97,7 @@ class Protector:
 
     kinds: Sequence[ElementKind] = ()
     patterns: Sequence[str] = ()  # regular expressions of the user, which come before all kinds
+    find_kept: Callable[[str], Spans] | None = None  # finds terms that are not to be translated, which come last
 
     def mark(self, text: str | MarkedText) -> MarkedText:
         """Return a text with its elements.
@@ -125,6 +126,7 @@ class Protector:
         """Return spans that do not overlap: the leftmost first, and of those at the same place the first kind's."""
         finders = [_find_matches(regex.compile(pattern)) for pattern in self.patterns]
         finders += [finder for kind, finder in _FINDERS.items() if kind in kinds]
+        finders += [] if self.find_kept is None else [self.find_kept]
         spans: list[Span] = []
         for span in sorted((span for find in finders for span in find(text)), key=lambda span: span.start):
             if not spans or span.start >= spans[-1].end:

@@ -7,14 +7,16 @@ boundaries, or anywhere in a script without spaces. The longest term at a place 
 from __future__ import annotations
 
 import unicodedata
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 
 import regex
 
-from transformer_mt.data.markup.elements import MarkedText, Role
+from transformer_mt.data.markup.elements import MarkedText, Role, Span
 from transformer_mt.data.quality.scripts import UNSPACED
 from transformer_mt.data.text_files import read_lines
 from transformer_mt.errors import UserError
@@ -23,7 +25,9 @@ MAX_TERM_CHARACTERS = 200  # of a source or of a variant
 CASE, KEEP = OPTIONS = ("case", "keep")
 ELEMENT = "\ufffc"  # stands for a single element, which no term may contain
 
-_UNIT = regex.compile(rf"[{UNSPACED}]|(?:(?![{UNSPACED}])[\p{{L}}\p{{M}}\p{{N}}_])+|\S")
+WORD = rf"(?:(?![{UNSPACED}])[\p{{L}}\p{{M}}\p{{N}}_\ufffd])"
+"""A character of a word, in scripts with spaces. U+FFFD is a part of a character."""
+_UNIT = regex.compile(rf"[{UNSPACED}]|{WORD}+|\S")
 _SENTENCE_START = regex.compile(r"(?:\A|[.!?…:。！？])[^\p{L}\p{N}]*\Z")
 
 
@@ -103,19 +107,31 @@ class Glossary:
                     break
             first += n_units
 
+    @property
+    def has_kept(self) -> bool:
+        """Return whether some terms are not to be translated."""
+        return any(entry.is_kept for entry in self.entries)
+
+    def find_kept(self, text: str) -> Iterator[Span]:
+        """Yield the terms in a text that are not to be translated, as protected elements."""
+        return (Span(match.start, match.end) for match in self.find(text) if match.entry.is_kept)
+
     def find_in_marked(self, text: MarkedText) -> Iterator[TermMatch]:
         """Yield the terms in a text with elements. A term may have tags inside, but no single element.
 
         The places are those in the text without elements.
         """
-        roles = [element.role for element in text.elements]
-        parts = (
-            part if isinstance(part, str) else ELEMENT if roles[part] is Role.SINGLE else "" for part in text.parts
-        )
-        joined = "".join(parts)
+        joined = _without_tags(text)
         for match in self.find(joined):
             offset = joined.count(ELEMENT, 0, match.start)
             yield replace(match, start=match.start - offset, end=match.end - offset)
+
+    def count_used(self, source: MarkedText, translation: MarkedText) -> tuple[int, int]:
+        """Return how many terms of a source have an occurrence of their own in its translation, and how many it has."""
+        needed = Counter(match.entry.targets for match in self.find_in_marked(source))
+        text = normalise(_without_tags(translation))
+        used = sum(min(n, len(_pattern_of(targets).findall(text))) for targets, n in needed.items())
+        return used, needed.total()
 
     def _look_up(self, text: str, start: int, end: int) -> GlossaryEntry | None:
         """Return the term that a part of a text is. A case-sensitive one comes first."""
@@ -129,6 +145,25 @@ class Glossary:
 def normalise(text: str) -> str:
     """Return a text in Unicode form NFC, with single spaces between words."""
     return unicodedata.normalize("NFC", " ".join(text.split()))
+
+
+def _without_tags(text: MarkedText) -> str:
+    """Return a text without tags, and with a character for each single element."""
+    is_single = [element.role is Role.SINGLE for element in text.elements]
+    return "".join(part if isinstance(part, str) else ELEMENT if is_single[part] else "" for part in text.parts)
+
+
+@lru_cache(maxsize=4096)
+def _pattern_of(targets: tuple[str, ...]) -> regex.Pattern[str]:
+    """Return a pattern of the variants of a term as whole words. The first letter may be a capital."""
+
+    def pattern(target: str) -> str:
+        before, after = (rf"(?<!{WORD})", rf"(?!{WORD})")
+        first = f"(?:{regex.escape(target[0])}|{regex.escape(target[0].upper())})"
+        is_start, is_end = (regex.match(WORD, letter) for letter in (target[0], target[-1]))
+        return f"{before if is_start else ''}{first}{regex.escape(target[1:])}{after if is_end else ''}"
+
+    return regex.compile("|".join(map(pattern, sorted(targets, key=len, reverse=True))))
 
 
 def _parse(line: str, number: int, place: str) -> GlossaryEntry:

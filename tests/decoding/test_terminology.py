@@ -1,0 +1,167 @@
+"""Translation with a glossary: terms are there, and nothing else changes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from transformer_mt.data.markup.symbols import TERM_SYMBOLS
+from transformer_mt.data.quickstart import load_pairs
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
+from transformer_mt.decoding.config import DecodingConfig
+from transformer_mt.decoding.terminology import UnusableTermWarning
+from transformer_mt.decoding.translator import Translator
+from transformer_mt.errors import UserError
+from transformer_mt.export.ctranslate2_support import unsupported_search
+from transformer_mt.model.transformer import Transformer
+
+TEXTS = [src for src, _ in load_pairs("test")[:16]]
+TERMS = {"the": ("Xaver", "ein Xaver"), "old": ("uralt",), "dog": ("Köter", "Hund"), "a": ("irgendein",)}
+SEARCHES: list[dict[str, Any]] = [{"beam": 1}, {"beam": 4, "n_best": 3}, {"beam": 6, "no_repeat_ngram": 1}]
+
+
+def write(tmp_path: Path, *lines: str) -> str:
+    path = tmp_path / "terms.tsv"
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture
+def glossary(tmp_path: Path) -> str:
+    return write(tmp_path, *(f"{term}\t{'|'.join(forms)}" for term, forms in TERMS.items()))
+
+
+@pytest.fixture(scope="module")
+def with_symbols(make_model: Callable[..., Transformer], small_tokenizers: TokenizerPair) -> Translator:
+    tokenizers = small_tokenizers.with_symbols()
+    src, tgt = tokenizers.src, tokenizers.tgt
+    sizes, pads = (src.vocab_size, tgt.vocab_size), (src.pad_id, tgt.pad_id)
+    model = make_model(vocab=sizes, pad=pads, d_model=32, d_ff=64, encoder={"n_layers": 1}, decoder={"n_layers": 1})
+    return Translator([model.eval()], tokenizers, DecodingConfig(max_length_factor=1, max_length_offset=2))
+
+
+def occurrences(forms: tuple[str, ...], text: str) -> int:
+    alternatives = "|".join(sorted(forms, key=len, reverse=True))
+    return len(re.findall(rf"(?<!\w)(?:{alternatives})(?!\w)", text, re.IGNORECASE))
+
+
+@pytest.mark.parametrize("search", SEARCHES, ids=["greedy", "n-best", "no repetition"])
+@pytest.mark.parametrize("has_symbols", [False, True])
+def test_each_translation_has_each_term(
+    make_translator: Callable[..., Translator],
+    with_symbols: Translator,
+    glossary: str,
+    search: dict[str, Any],
+    has_symbols: bool,
+) -> None:
+    translator = with_symbols if has_symbols else make_translator()
+    for text, n_best in zip(TEXTS, translator.n_best(TEXTS, glossary=glossary, **search), strict=True):
+        for translation in n_best:
+            for term, forms in TERMS.items():
+                needed = len(re.findall(rf"\b{term}\b", text, re.IGNORECASE))
+                assert occurrences(forms, translation.text) >= needed, (text, translation.text)
+
+
+def test_terms_and_elements_are_guaranteed_together(with_symbols: Translator, glossary: str) -> None:
+    texts = [f"<b>{text}</b> {{name}}" for text in TEXTS]
+    translations = with_symbols.n_best(texts, glossary=glossary, markup="symbols", beam=2)
+    for text, (best, *_) in zip(texts, translations, strict=True):
+        assert (
+            best.marked is not None
+            and best.marked.find_violation(with_symbols.with_options({"markup": "auto"}).mark(text)) is None
+        )
+        plain = re.sub(r"</?b>", "", best.text)
+        for term, forms in TERMS.items():
+            assert occurrences(forms, plain) >= len(re.findall(rf"\b{term}\b", text, re.IGNORECASE))
+
+
+def test_translations_of_lines_without_terms_do_not_change(
+    make_translator: Callable[..., Translator], tmp_path: Path
+) -> None:
+    translator = make_translator(beam=3)
+    plain = translator.translate(TEXTS)
+    found = translator.translate(TEXTS, glossary=write(tmp_path, "he\tXaver"))
+    without = [i for i, text in enumerate(TEXTS) if not re.search(r"\bhe\b", text, re.IGNORECASE)]
+    assert 0 < len(without) < len(TEXTS)
+    assert [found[i] for i in without] == [plain[i] for i in without]
+
+
+def test_a_translation_that_has_its_terms_does_not_change(
+    make_translator: Callable[..., Translator], tmp_path: Path
+) -> None:
+    translator = make_translator(beam=3)
+    plain = translator.translate(TEXTS[:6])
+    for text, translation in zip(TEXTS, plain, strict=False):
+        word = translation.split()[0]
+        glossary = write(tmp_path, f"{text.split()[0]}\t{word}|Köter")
+        assert translator.translate([text], glossary=glossary) == [translation]
+
+
+def test_a_translation_with_terms_does_not_depend_on_the_batch(
+    make_translator: Callable[..., Translator], glossary: str
+) -> None:
+    translator = make_translator(beam=3, glossary=glossary)
+    together = translator.translate(TEXTS[:8])
+    assert together == [translator.translate([text])[0] for text in TEXTS[:8]]
+
+
+def test_a_kept_term_is_not_translated(make_translator: Callable[..., Translator], tmp_path: Path) -> None:
+    translator = make_translator(glossary=write(tmp_path, "old dog\t\tkeep"))
+    assert "Old Dog" in translator.translate(["The Old Dog sleeps."])[0]
+
+
+def test_a_prefix_may_have_the_term(make_translator: Callable[..., Translator], tmp_path: Path) -> None:
+    translator = make_translator(glossary=write(tmp_path, "dog\tKöter"))
+    (found,) = translator.translate(["The dog sleeps."], ["Der Köter"])
+    assert found.startswith("Der Köter") and found.count("Köter") == 1
+
+
+def test_terms_without_room_are_left_out_with_a_warning(
+    make_translator: Callable[..., Translator], tmp_path: Path
+) -> None:
+    translator = make_translator(glossary=write(tmp_path, "dog\tein Köter unter Kötern"))
+    translator.max_positions = 12
+    with pytest.warns(UnusableTermWarning, match="line 1: its terms have"):
+        translator.translate(["dog dog dog dog"])
+
+
+def test_random_samples_with_required_terms_are_refused(
+    make_translator: Callable[..., Translator], glossary: str
+) -> None:
+    with pytest.raises(UserError, match="glossary_mode: soft"):
+        make_translator().translate(TEXTS, glossary=glossary, sample=True)
+
+
+def test_ctranslate2_refuses_a_glossary() -> None:
+    assert [key for key, _ in unsupported_search(DecodingConfig(glossary="terms.tsv"))] == ["glossary"]
+
+
+# --- soft mode --------------------------------------------------------------------------------------------------------
+
+
+def test_soft_mode_annotates_terms_in_the_source(
+    with_symbols: Translator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    glossary = write(tmp_path, "the\tder|die", "dog\tHund")
+    seen: list[str] = []
+    translate_ids = with_symbols.translate_ids
+
+    def record(sources: list[list[int]], *arguments: Any) -> Any:
+        seen.extend("".join(with_symbols.tokenizers.src.tokens(ids)) for ids in sources)
+        return translate_ids(sources, *arguments)
+
+    monkeypatch.setattr(Translator, "translate_ids", lambda self, *arguments: record(*arguments))
+    with_symbols.translate(
+        ["the <b>dog</b> of x"], glossary=glossary, glossary_mode="soft", markup="symbols", sample=True
+    )
+    start, middle, end = TERM_SYMBOLS
+    assert seen == [f"{start} the{middle} der{end}<t0>{start} dog{middle} Hund{end}</t0> of x"]
+
+
+def test_soft_mode_without_symbols_is_refused(make_translator: Callable[..., Translator], glossary: str) -> None:
+    with pytest.raises(UserError, match=r"data\.modifiers\.glossary"):
+        make_translator().translate(TEXTS, glossary=glossary, glossary_mode="soft")

@@ -1,0 +1,98 @@
+"""Terms of a glossary in the search: which terms a source has, and the automaton of their translations.
+
+In hard mode, a source is first translated without its terms. Only if a translation lacks one, the search is repeated
+with the constraint. In soft mode, the terms are annotated in the source, for a model that has learned to use them.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+
+from transformer_mt.data.markup.elements import MarkedText
+from transformer_mt.data.markup.terms import Term, annotate_terms
+from transformer_mt.data.terminology.glossary import Glossary, GlossaryEntry
+from transformer_mt.data.text_files import file_state
+from transformer_mt.data.tokenizers.marked_text import encode_marked
+from transformer_mt.data.tokenizers.tokenizer import Tokenizer
+from transformer_mt.decoding.marked_input import MarkedInput
+from transformer_mt.decoding.term_automaton import Phrase, TermAutomaton, classify_tokens, encode_variants
+
+
+class UnusableTermWarning(UserWarning):
+    """The model cannot write a term, or all terms of a sentence."""
+
+
+def read_glossary(path: str) -> Glossary:
+    """Read a glossary, or return it if the file has not changed since it was read."""
+    return _read_glossary(path, file_state(Path(path)))
+
+
+@lru_cache(maxsize=4)
+def _read_glossary(path: str, _state: tuple[str, int, int]) -> Glossary:
+    return Glossary.read(Path(path))
+
+
+@lru_cache(maxsize=4)
+def require_terms(glossary: Glossary, tokenizer: Tokenizer) -> RequiredTerms:
+    """Return the terms of a glossary for the search, made once for each vocabulary."""
+    return RequiredTerms(glossary, tokenizer)
+
+
+class RequiredTerms:
+    """Makes the automata of sentences for one glossary and one vocabulary."""
+
+    def __init__(self, glossary: Glossary, tokenizer: Tokenizer) -> None:
+        self.glossary, self.classes = glossary, classify_tokens(tokenizer)
+        variants = [*dict.fromkeys(target for entry in glossary.entries for target in entry.targets)]
+        self._phrases: dict[str, list[Phrase]] = {variant: [] for variant in variants}
+        for i, phrase in encode_variants(tokenizer, variants):
+            if phrase.ids and tokenizer.unk_id not in phrase.ids:
+                self._phrases[variants[i]].append(phrase)
+        unusable = [entry for entry in glossary.entries if not self._phrases_of(entry)]
+        if unusable:
+            first = f"such as {unusable[0].source!r} on line {unusable[0].line}"
+            message = f"the vocabulary of the model cannot write {len(unusable)} terms of the glossary, {first}"
+            warnings.warn(UnusableTermWarning(message), stacklevel=2)
+
+    def automaton(self, text: MarkedText, room: int, line: int) -> TermAutomaton | None:
+        """Return the automaton of the terms in a source; None if it has none.
+
+        `room` is the maximum number of tokens of all terms. If they need more, they are left out, with a warning.
+        """
+        matches = [match for match in self.glossary.find_in_marked(text) if self._phrases_of(match.entry)]
+        if not matches:
+            return None
+        counts = Counter(match.entry.targets for match in matches)
+        phrases = [
+            phrase._replace(term=term)
+            for term, targets in enumerate(counts)
+            for target in targets
+            for phrase in self._phrases[target]
+        ]
+        automaton = TermAutomaton(phrases, [*counts.values()], self.classes)
+        if (n_tokens := automaton.start.n_missing) <= room:
+            return automaton
+        message = f"line {line}: its terms have {n_tokens} tokens, and there is room for {room}; they are not required"
+        warnings.warn(UnusableTermWarning(message), stacklevel=4)
+        return None
+
+    def _phrases_of(self, entry: GlossaryEntry) -> list[Phrase]:
+        return [phrase for target in entry.targets for phrase in self._phrases[target]]
+
+
+def encode_annotated(tokenizer: Tokenizer, glossary: Glossary | None, inputs: Sequence[MarkedInput]) -> list[list[int]]:
+    """Return the ids of sources in which each term is annotated with its first variant."""
+    assert glossary is not None
+    texts: list[MarkedText] = []
+    symbols: list[list[int]] = []
+    for source in inputs:
+        text = MarkedText.make([source.words], ()) if source.symbols is None else source.text
+        terms = [Term(match.start, match.end, match.entry.targets[0]) for match in glossary.find_in_marked(text)]
+        annotated, numbers, _ = annotate_terms(text, source.symbols or [], terms)
+        texts.append(annotated)
+        symbols.append(numbers)
+    return encode_marked(tokenizer, texts, symbols)
