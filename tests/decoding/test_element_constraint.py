@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
@@ -13,7 +12,7 @@ import tokenizers as hf
 import torch
 from torch import Tensor
 
-from transformer_mt.data.markup.elements import MarkedText, Role, Span, mark
+from transformer_mt.data.markup.elements import MarkedText, Role, Span, allows_order, mark
 from transformer_mt.data.markup.symbols import SLOTS, assign_symbols
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer
 from transformer_mt.decoding.beam_search import BeamState, Hypothesis, beam_candidates, beam_search
@@ -121,14 +120,31 @@ def test_a_sentence_is_translated_the_same_whatever_it_is_batched_with() -> None
 @pytest.mark.parametrize("text", ["", "{", "(a)", "{(", "(){", "(())", "({)"])
 def test_a_large_beam_finds_the_best_valid_translation(text: str) -> None:
     limit, seed = 5, 3
-    symbols = [TOKENIZER.first_symbol_id + number for number in required_elements(text).symbols]
+    source, required = mark_source(text), required_elements(text)
+    symbols = [TOKENIZER.first_symbol_id + number for number in required.symbols]
     vocabulary = [0, 1, *symbols]
-    best = -float("inf")
-    for length in range(limit):
-        for ids in itertools.product(vocabulary, repeat=length):
-            if violation(text, ids) is None:
-                steps = [*ids, TOKENIZER.eos_id]
-                best = max(best, sum(float(token_log_probs(seed, 0, ids[:i])[id_]) for i, id_ in enumerate(steps)))
+
+    def best_score(ids: tuple[int, ...]) -> float:
+        """Return the score of the best valid continuation of a prefix, from the definition of the constraint."""
+        order = [symbols.index(i) for i in ids if i in symbols]
+        n_missing = len(symbols) - len(order)
+        n_left = limit - len(ids) - 1
+        log_probs = token_log_probs(seed, 0, ids)
+        next_symbols = [
+            symbol
+            for index, symbol in enumerate(symbols)
+            if index not in order and allows_order(source.elements, [*order, index])
+        ]
+        if not n_missing:
+            ends = [float(log_probs[TOKENIZER.eos_id])]
+            return max(ends + [float(log_probs[i]) + best_score((*ids, i)) for i in (0, 1) if n_left > 0])
+        wants_to_end = log_probs[TOKENIZER.eos_id] >= log_probs[[0, 1]].max()
+        if wants_to_end or n_missing >= n_left:
+            scores = log_probs[next_symbols].log_softmax(0).tolist()
+            return max(score + best_score((*ids, i)) for i, score in zip(next_symbols, scores, strict=True))
+        return max(float(log_probs[i]) + best_score((*ids, i)) for i in [0, 1, *next_symbols])
+
+    best = best_score(())
     allowed = {*vocabulary, TOKENIZER.eos_id}
 
     class OnlyVocabulary(MinLength):

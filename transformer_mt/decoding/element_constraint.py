@@ -45,7 +45,9 @@ class _Transitions(NamedTuple):
 class ElementConstraint(LogitsProcessor):
     """Allows a symbol only where it keeps the guarantee, and EOS only after all elements.
 
-    Once only as many positions are left as elements are missing, it forbids all other tokens.
+    Where the model would end the translation, or only as many positions are left as elements are missing, the next
+    token is one of them. Its probability is then relative to the other elements that may come: the constraint, and not
+    the model, has decided that one must come.
     """
 
     def __init__(self, required: Sequence[RequiredElements], tokenizer: Tokenizer, max_lengths: Tensor) -> None:
@@ -87,15 +89,18 @@ class ElementConstraint(LogitsProcessor):
             & (open_pairs & table.open_siblings == 0)
             & (present & table.needed == table.needed)
         )  # [b, K, E]
+        n_missing = self.n_missing(chunk)  # [b, K]
+        end = log_probs[..., self.eos]  # [b, K]; -inf where another processor forbids the end
+        wants_to_end = (end >= log_probs[..., : self.first].amax(-1)) & (end > -torch.inf)
+        n_left = self.max_lengths[chunk, None] - position - 1  # positions after this one. [b, 1]
+        must_come = ((n_missing > 0) & (wants_to_end | (n_missing >= n_left)))[..., None]  # [b, K, 1]
         ids = table.ids.expand(-1, log_probs.size(1), -1)
         kept = log_probs.gather(2, ids).masked_fill(~is_allowed, -torch.inf)
+        kept = torch.where(must_come, kept.log_softmax(-1), kept)
         log_probs[..., self.first :] = -torch.inf
         log_probs.scatter_(2, ids, kept)
-        n_missing = self.n_missing(chunk)  # [b, K]
         log_probs[..., self.eos].masked_fill_(n_missing > 0, -torch.inf)
-        n_left = self.max_lengths[chunk, None] - position - 1  # positions after this one. [b, 1]
-        must_not_wait = (n_missing > 0) & (n_missing >= n_left)
-        log_probs[..., : self.first].masked_fill_(must_not_wait[..., None], -torch.inf)
+        log_probs[..., : self.first].masked_fill_(must_come, -torch.inf)
         return log_probs
 
     def n_missing(self, chunk: slice) -> Tensor:
