@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import polib
@@ -59,7 +61,7 @@ def test_a_document_may_be_translated_line_by_line(page: Path, tiny_run: Path, t
     [
         ("--n-best", "2"), ("--resume",), ("--scores",), ("--alignments",), ("--confidence",),
         ("--prefix", "page.html"), ("--format", "json"), ("--errors", "replace"), ("--markup", "none"),
-        ("--engine", "ctranslate2"), ("--retranslate",), ("--document-format", "json"),
+        ("--engine", "ctranslate2"), ("--retranslate",), ("--document-format", "json"), ("--top-k", "3"),
     ],
 )  # fmt: skip
 def test_options_that_do_not_fit_a_document_are_refused(
@@ -67,6 +69,18 @@ def test_options_that_do_not_fit_a_document_are_refused(
 ) -> None:
     assert_user_error(tmt("translate", tiny_run, "--input", page, "--output", "g.html", *options))
     assert [path.name for path in Path().iterdir()] == ["page.html"]
+
+
+def test_a_document_may_be_written_to_a_pipe_or_through_a_link(page: Path, tiny_run: Path, tmt: Tmt) -> None:
+    Path("link.html").symlink_to("target.html")
+    Path("target.html").write_text("old")
+    assert_succeeded(tmt("translate", tiny_run, "--input", page, "--output", "link.html"))
+    assert Path("link.html").is_symlink() and "<h1>" in Path("target.html").read_text(encoding="utf-8")
+    os.mkfifo("pipe")
+    with ThreadPoolExecutor() as pool:
+        received = pool.submit(Path("pipe").read_text, encoding="utf-8")
+        assert_succeeded(tmt("translate", tiny_run, "--input", page, "--output", "pipe"))
+    assert "<h1>" in received.result() and Path("pipe").is_fifo()
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from transformer_mt.cli.options import load_memory
+from transformer_mt.cli.options import check_sampling_options, load_memory
 from transformer_mt.documents.formats import DocumentFormat, DocumentOptions, find_format, read_document
 from transformer_mt.errors import UserError
 from transformer_mt.system.files import write_text
@@ -75,11 +76,12 @@ def translate_document(
     document_format: DocumentFormat,
     load: Callable[[], tuple[ModelProvenance, TextTranslator]],
 ) -> None:
-    """Translate the document `--input` to `--output`. `load` returns the model, once the document has been read."""
+    """Translate the document `--input` to `--output`. `load` returns the model."""
     from transformer_mt.decoding.paragraph_translator import ParagraphTranslator
     from transformer_mt.documents.translation import adapt_translator, fill_document, make_lines
 
     provenance, translator = load()
+    check_sampling_options(args, translator.config.sample)
     options = DocumentOptions(provenance.tgt_lang, tuple(args.attributes or ()), args.retranslate)
     document = read_document(args.input, document_format, options)
     memory = load_memory(args.memory, provenance)
@@ -91,5 +93,12 @@ def translate_document(
         translated = adapt_translator(paragraphs).translate(
             lines, [""] * len(lines), document.line_numbers(), on_lines=progress.update
         )
-    write_text(args.output, fill_document(document, translated))
+    _write(args.output.resolve(), fill_document(document, translated))
     log(f"tmt: translated {len(lines):,} segments of {args.input} to {args.output}")
+
+
+def _write(path: Path, text: str) -> None:
+    if path.exists() and not path.is_file():  # a device or a named pipe cannot be replaced
+        path.write_bytes(text.encode())
+    else:
+        write_text(path, text)

@@ -153,8 +153,8 @@ class TranslationService:
         """Answer a request."""
         texts = request.texts()
         self._check_texts(request, texts)
-        documents = _parse(texts, request)
         async with self.slots.take():
+            documents = await asyncio.to_thread(_parse, texts, request)
             detected = None
             if request.source == "auto":
                 visible = texts if documents is None else map(_visible_text, documents)
@@ -168,7 +168,7 @@ class TranslationService:
             )
             jobs = [self._make_job(lines, target, request) for lines, target in zip(all_lines, targets, strict=True)]
             lines = await self.run(jobs, targets)
-        answer = self._make_answer(request, lines, targets, detected, documents)
+        answer = await asyncio.to_thread(self._make_answer, request, lines, targets, detected, documents)
         if self.log_text:
             log(f"tmt: {request.source}-{request.target}: {request.q!r} -> {answer.translated_text!r}")
         return answer
