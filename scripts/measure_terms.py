@@ -56,9 +56,11 @@ def make_terms(nouns: dict[str, str], test: Pairs, size: int) -> tuple[dict[str,
     for word, found in references.items():
         noun = nouns[word]
         stem = noun[: max(3, len(noun) - 2)]
-        forms = {form for words in found for form in words if form.startswith(stem) and len(form) <= len(noun) + 2}
-        if all(words & forms for words in found):
-            terms[word] = sorted(forms)
+        forms = Counter(
+            form for words in found for form in words if form.startswith(stem) and len(form) <= len(noun) + 2
+        )
+        if all(words & forms.keys() for words in found):
+            terms[word] = [form for form, _ in forms.most_common()]
     n_of_test = len(terms)
     others = [word for word in nouns if word not in references]
     return terms | {word: [nouns[word]] for word in others[: max(0, size - n_of_test)]}, n_of_test
@@ -67,11 +69,11 @@ def make_terms(nouns: dict[str, str], test: Pairs, size: int) -> tuple[dict[str,
 def measure(
     translator: Translator, pairs: Sequence[tuple[str, str]], terms: Glossary, options: dict[str, Any]
 ) -> tuple[float, str]:
-    """Return the seconds of a translation, and its figures."""
+    """Return the CPU seconds of a translation with one thread, and its figures."""
     sources, references = [source for source, _ in pairs], [reference for _, reference in pairs]
-    start = time.perf_counter()
+    start = time.process_time()
     translations = translator.translate(sources, **options)
-    seconds = time.perf_counter() - start
+    seconds = time.process_time() - start
     counts = [
         terms.count_used(*(MarkedText.make([text], ()) for text in pair))
         for pair in zip(sources, translations, strict=True)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
 import tokenizers as hf
 import torch
 
-from transformer_mt.data.markup.elements import MarkedText, Role, Span, mark
+from transformer_mt.data.markup.elements import Role, Span, allows_order, mark
 from transformer_mt.data.markup.symbols import assign_symbols
 from transformer_mt.data.tokenizers.components import TokenizerKind
 from transformer_mt.data.tokenizers.config import TokenizerConfig
@@ -166,14 +166,32 @@ def test_wide_beam_finds_all_translations_with_both_elements_and_terms(toy: Any,
     limit, beam = len(symbols) + 4, 1500
     language = toy([0], tokenizer.vocab_size)
 
-    def is_wanted(ids: Sequence[int]) -> bool:
+    def missing_tokens(ids: Sequence[int]) -> int:
+        """Return how many tokens of the term are missing after a prefix."""
+        signs = ("ab"[i] if i < 2 else "{" if marked.elements[index_of[i]].role is Role.SINGLE else "" for i in ids)
+        text = "".join(signs)
+        return 0 if "ab" in text else 1 if text.endswith("a") else 2
+
+    def all_wanted(ids: list[int], total: float) -> Iterator[tuple[float, list[int]]]:
+        """Yield the mean log-probability of all translations that continue a prefix, by the definitions."""
+        log_probs = language.scores(0)([ids])[0]
+        end, room = log_probs[tokenizer.eos_id], max(0, limit - len(ids) - 2)
         order = [index_of[i] for i in ids if i in index_of]
-        if MarkedText.make(order, marked.elements).find_violation(marked):
-            return False
-        text = "".join(
-            "ab"[i] if i < 2 else "{" if marked.elements[index_of[i]].role is Role.SINGLE else "" for i in ids
-        )
-        return "ab" in text
+        n_missing, n_tokens = len(symbols) - len(order), missing_tokens(ids)
+        if not n_missing and not n_tokens:
+            yield (total + end) / (len(ids) + 1), ids
+        following = {
+            symbol: log_probs[symbol]
+            for symbol, i in index_of.items()
+            if i not in order and allows_order(marked.elements, [*order, i])
+        }
+        text = {i: log_probs[i] for i in (0, 1)}
+        if n_missing and ((not n_tokens and end >= max(text.values())) or n_missing > room):
+            scores = torch.tensor([*following.values()]).log_softmax(0).tolist()
+            text, following = {}, dict(zip(following, scores, strict=True))
+        for i, log_prob in (text | following).items():
+            if missing_tokens([*ids, i]) + n_missing - (i in index_of) <= room and len(ids) < limit - 1:
+                yield from all_wanted([*ids, i], total + log_prob)
 
     classes = classify_tokens(tokenizer)
     vocabulary = TermVocabulary(classes, tokenizer.eos_id, tokenizer.first_symbol_id, torch.device("cpu"))
@@ -183,17 +201,11 @@ def test_wide_beam_finds_all_translations_with_both_elements_and_terms(toy: Any,
     terms = TermConstraint([automaton], limits, vocabulary, elements.n_missing)
     beams = BeamState(limits, beam, BOS, tokenizer.eos_id, DecodingConfig().length_normalise)
     no_pad = ForbidTokens([tokenizer.pad_id, tokenizer.bos_id])
-    (found,) = beam_search(language.step, language, beams, terms.choose_candidates, [no_pad, elements, terms])
-    expected: list[tuple[float, list[int]]] = []
-    for length in range(limit):
-        for ids in itertools.product([0, 1, *index_of], repeat=length):
-            if is_wanted(ids):
-                tokens = [*ids, tokenizer.eos_id]
-                log_probs = [language.scores(0)([tokens[:t]])[0][token] for t, token in enumerate(tokens)]
-                expected.append((sum(log_probs) / len(tokens), [*ids]))
-    expected.sort(reverse=True)
-    assert [one.ids for one in found if one.finished] == [ids for _, ids in expected]
-    assert all(is_wanted(one.ids) for one in found)
+    (found,) = beam_search(language.step, language, beams, terms.choose_candidates, [no_pad, terms, elements])
+    expected = sorted(all_wanted([], 0.0), reverse=True)
+    finished = [one for one in found if one.finished]
+    assert [one.ids for one in finished] == [ids for _, ids in expected]
+    assert [one.ranking_score for one in finished] == pytest.approx([score for score, _ in expected], abs=1e-4)
 
 
 class ForbidTokens(LogitsProcessor):

@@ -96,7 +96,8 @@ class ElementConstraint(LogitsProcessor):
         must_come = ((n_missing > 0) & (wants_to_end | (n_missing >= n_left)))[..., None]  # [b, K, 1]
         ids = table.ids.expand(-1, log_probs.size(1), -1)
         kept = log_probs.gather(2, ids).masked_fill(~is_allowed, -torch.inf)
-        kept = torch.where(must_come, kept.log_softmax(-1), kept)
+        relative = kept.log_softmax(-1).masked_fill(kept == -torch.inf, -torch.inf)  # NaN if no element may come
+        kept = torch.where(must_come, relative, kept)
         log_probs[..., self.first :] = -torch.inf
         log_probs.scatter_(2, ids, kept)
         log_probs[..., self.eos].masked_fill_(n_missing > 0, -torch.inf)

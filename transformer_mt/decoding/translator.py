@@ -169,14 +169,14 @@ class Translator(TextTranslator):
             processors.append(RepetitionPenalty(config.repetition_penalty))
         choose_candidates = beam_candidates
         elements = ElementConstraint(required, tokenizer, max_lengths) if tokenizer.has_symbols else None
-        if elements is not None:
-            processors.append(elements)
-        if terms is not None:
+        if terms is not None:  # before the elements, which must know where the translation cannot end
             vocabulary = TermVocabulary(terms[0].classes, tokenizer.eos_id, tokenizer.first_symbol_id, device)
             count_elements = None if elements is None else elements.n_missing
             constraint = TermConstraint(terms, max_lengths, vocabulary, count_elements)
             processors.append(constraint)
             choose_candidates = constraint.choose_candidates
+        if elements is not None:
+            processors.append(elements)
         if is_cancelled is not None:
             processors.append(StopCancelled(is_cancelled, len(sources), tokenizer.eos_id))
         if config.sample:
