@@ -32,6 +32,7 @@ def place(source: str, translation: str, alignment: list[tuple[int, int]]) -> st
         ("un<b>believ</b>able", "unglaublich", [(0, 0)], "<b>unglaublich</b>"),
         ("<b>a</b> <i>b</i>", "x y", [(0, 0), (0, 1), (1, 0)], "<i>x</i> <b>y</b>"),
         ("<b>a</b>", "", [], "<b></b>"),
+        ("a b <b>c</b>", "x y z", [(0, 0), (1, 1)], "x y <b>z</b>"),
     ],
 )
 def test_elements_follow_the_alignment(

@@ -23,8 +23,8 @@ def surfaces(text: str, *kinds: ElementKind, patterns: tuple[str, ...] = ()) -> 
         ),
         (
             "placeholders",
-            "Hi {name}, {0} of {}, %s and %(n)d, %1$s, ${HOME}, {{ user.name }}, 100% sure, 5%",
-            ["{name}", "{0}", "{}", "%s", "%(n)d", "%1$s", "${HOME}", "{{ user.name }}"],
+            "Hi {name}, {0} of {}, %sm %s and %(n)d, %1$s, ${HOME}, {{ user.name }}, 100% sure, 5%",
+            ["{name}", "{0}", "{}", "%s", "%s", "%(n)d", "%1$s", "${HOME}", "{{ user.name }}"],
         ),
         (
             "urls",

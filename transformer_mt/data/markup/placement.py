@@ -2,7 +2,8 @@
 
 The model translates the text without its elements. A pair of tags then encloses the target words that are aligned with
 the source words inside it, and a single element goes before the target word that is aligned with the next source word.
-Elements are placed from the outermost pair inwards, so each stays inside its parent.
+Elements are placed from the outermost pair inwards, so each stays inside its parent. A pair whose words have no
+counterpart encloses the word at the same relative position.
 """
 
 from __future__ import annotations
@@ -73,14 +74,18 @@ class _Placer:
         return spans
 
     @cached_property
+    def source_words(self) -> list[int]:
+        """Start of each word of the source without its elements."""
+        return [match.start() for match in _WORD.finditer(text_without_elements(self.source))]
+
+    @cached_property
     def word_starts(self) -> dict[int, int]:
         """For each element, the number of source words that start before it.
 
         An opening tag inside a word is treated as if it were before the word.
         """
         counts: dict[int, int] = {}
-        text = text_without_elements(self.source)
-        starts = [match.start() for match in _WORD.finditer(text)]
+        text, starts = text_without_elements(self.source), self.source_words
         for index in range(len(self.source.parts)):
             part = self.source.parts[index]
             if isinstance(part, int):
@@ -122,6 +127,9 @@ class _Placer:
         first = self.word_starts[index]
         last = first if element.partner is None else self.word_starts[element.partner]
         aligned = sorted(tgt for src in range(first, last) for tgt in self.targets.get(src, ()))
+        if not aligned and last > first and self.words:
+            relative = (first + last) / 2 / len(self.source_words)
+            aligned = [min(int(relative * len(self.words)), len(self.words) - 1)]
         found = (self.words[aligned[0]][0], self.words[aligned[-1]][1]) if aligned else 2 * (self._offset(first),)
         low, high = (min(max(offset, start), end) for offset in found)
         return low, high

@@ -25,7 +25,7 @@ _TAG = regex.compile(
 )
 _PLACEHOLDER = regex.compile(
     r"\$?\{\{[^{}]*\}\}|\$?\{[\w.:!,# -]*\}"  # {{name}} {name} {0} {} ${name}
-    r"|(?<!\d)%(?:\(\w+\)|\d+\$)?[-+#0]*\d*(?:\.\d+)?[diouxXeEfFgGcrsa@](?![A-Za-z])"  # %s %(x)d %1$s
+    r"|(?<!\d)%(?:\(\w+\)|\d+\$)?[-+#0]*\d*(?:\.\d+)?[diouxXeEfFgGcrsa@](?![A-Za-z]{3})"  # %s %(x)d %1$s
     r"|%[A-Z_]{2,}%"
 )
 _URL = regex.compile(r"(?<!\w)(?:(?:https?|ftp)://|www\.)[^\s<>\"'`{}]++")
