@@ -16,7 +16,7 @@ from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding import translator
 from transformer_mt.decoding.config import DecodingConfig
 from transformer_mt.decoding.scoring import target_log_probs
-from transformer_mt.decoding.text_translator import UnscoredPairWarning
+from transformer_mt.decoding.text_scorer import UnscoredPairWarning
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.model import chunked_logits

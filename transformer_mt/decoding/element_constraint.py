@@ -1,8 +1,8 @@
 """Guarantee of the search that a translation contains the protected elements of its source.
 
-A finite automaton follows each beam. Its state is which elements the beam has, and which pairs of tags are open. From
-these two it is known which elements may come next: those that are missing and whose parent is the innermost open pair,
-and the closing tag of this pair once all elements inside it are there.
+A finite automaton follows each beam. Its state is which elements the beam has, and which pairs of tags are open. An
+element may come next if it is missing and its parent is the innermost open pair. The closing tag of this pair also
+needs all elements inside it.
 
 `B` sentences, `b` sentences of one chunk, `K` beams, `E` elements of the sentence that has most, `V` vocabulary.
 """
@@ -31,13 +31,13 @@ class RequiredElements(NamedTuple):
 
 
 class _Transitions(NamedTuple):
-    """The automaton of each sentence, as bits of its state. [B, E] each."""
+    """Conditions and effects of each element's symbol, as bits of the state. [B, E] each."""
 
     ids: Tensor  # of the symbol
     bit: Tensor  # of the element
-    open_parent: Tensor  # bit of the pair that must be open
-    open_siblings: Tensor  # bits of the pairs that must not be open
-    needed: Tensor  # bits of the elements that must be there
+    must_be_open: Tensor  # bit of the pair that must be open
+    must_be_closed: Tensor  # bits of the pairs that must not be open
+    must_be_present: Tensor  # bits of the elements that must be there
     opened: Tensor  # bit of the pair that the element opens
     closed: Tensor  # bit of the pair that it closes
 
@@ -46,8 +46,7 @@ class ElementConstraint(LogitsProcessor):
     """Allows a symbol only where it keeps the guarantee, and EOS only after all elements.
 
     Where the model would end the translation, or only as many positions are left as elements are missing, the next
-    token is one of them. Its probability is then relative to the other elements that may come: the constraint, and not
-    the model, has decided that one must come.
+    token is one of them. Its log-probability is then normalised over the elements that are allowed.
     """
 
     def __init__(self, required: Sequence[RequiredElements], tokenizer: Tokenizer, max_lengths: Tensor) -> None:
@@ -85,9 +84,9 @@ class ElementConstraint(LogitsProcessor):
         present, open_pairs = self.present[chunk, :, None], self.open[chunk, :, None]  # [b, K, 1]
         is_allowed = (
             (present & table.bit == 0)
-            & (open_pairs & table.open_parent == table.open_parent)
-            & (open_pairs & table.open_siblings == 0)
-            & (present & table.needed == table.needed)
+            & (open_pairs & table.must_be_open == table.must_be_open)
+            & (open_pairs & table.must_be_closed == 0)
+            & (present & table.must_be_present == table.must_be_present)
         )  # [b, K, E]
         n_missing = self.n_missing(chunk)  # [b, K]
         end = log_probs[..., self.eos]  # [b, K]; -inf where another processor forbids the end

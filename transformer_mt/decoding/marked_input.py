@@ -7,11 +7,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 from transformer_mt.data.markup.elements import MarkedText, Part, allows_order
-from transformer_mt.data.markup.placement import text_without_elements
+from transformer_mt.data.markup.placement import place_elements, text_without_elements
+from transformer_mt.data.markup.spacing import arrange_spaces
 from transformer_mt.data.markup.symbols import assign_symbols
 from transformer_mt.data.tokenizers.marked_text import decode_marked, encode_marked
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer
+from transformer_mt.decoding.alignment import WordAlignment
+from transformer_mt.decoding.beam_search import Hypothesis
 from transformer_mt.decoding.element_constraint import RequiredElements
+from transformer_mt.decoding.translation import Translation
 from transformer_mt.errors import UserError
 
 MarkupMode = Literal["none", "auto", "symbols", "align"]
@@ -100,3 +104,30 @@ def prefix_input(prefix: MarkedText, source: MarkedInput, line: int) -> MarkedIn
     if not allows_order(source.text.elements, marked.order):
         raise UserError(f"line {line}: the tags of the prefix are not nested as in the source: change their order")
     return MarkedInput(marked, source.symbols)
+
+
+def make_translation(
+    tokenizer: Tokenizer,
+    source: MarkedInput,
+    hypothesis: Hypothesis,
+    parts: Sequence[Part],
+    alignment: WordAlignment | None,
+) -> Translation:
+    """Return the translation of a hypothesis. A line break in its text would split the output line."""
+    parts = [part.replace("\n", " ") if isinstance(part, str) else part for part in parts]
+    text, marked = "".join(map(str, parts)), None
+    if source.is_blank and source.text.elements:
+        marked = source.text
+    elif source.text.elements:
+        placed = place_elements(source.text, text, alignment or []) if source.needs_placement else parts
+        marked = arrange_spaces(placed, source.text)
+    tokens = tokenizer.tokens(hypothesis.ids)
+    return Translation(
+        text if marked is None else marked.surface,
+        hypothesis.score,
+        tokens,
+        hypothesis.log_probs,
+        hypothesis.finished,
+        alignment if marked is None else None,
+        marked=marked,
+    )

@@ -82,7 +82,7 @@ class ParagraphTranslator:
         """Translate lines with prefixes, which may be blank.
 
         Protected elements of a line occur in each of its translations. `numbers` are the line numbers for warnings and
-        sampling. `on_lines` is called after each batch with the number of lines that are done, about. A line is not
+        sampling. `on_lines` is called after each batch with the approximate number of finished lines. A line is not
         needed any more once `is_cancelled` is true for its index. A line that the memory has is not translated.
         """
         sources = [self.translator.mark(line) for line in lines]

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import copy
-import math
 import warnings
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Self
 
 from transformer_mt.data.bucketing import batch_by_length
-from transformer_mt.data.markup.elements import MarkedText, Part
-from transformer_mt.data.markup.placement import place_elements
+from transformer_mt.data.markup.elements import MarkedText
 from transformer_mt.data.markup.protection import Protector
-from transformer_mt.data.markup.spacing import arrange_spaces
 from transformer_mt.data.terminology.glossary import Glossary
-from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.alignment import WordAlignment
 from transformer_mt.decoding.beam_search import Hypothesis
 from transformer_mt.decoding.confidence import Calibration, add_confidences
@@ -26,11 +22,13 @@ from transformer_mt.decoding.marked_input import (
     MarkedInput,
     decode_outputs,
     encode_inputs,
+    make_translation,
     prefix_input,
     prepare_input,
 )
 from transformer_mt.decoding.term_automaton import TermAutomaton
 from transformer_mt.decoding.terminology import encode_annotated, read_glossary, require_terms
+from transformer_mt.decoding.text_scorer import TextScorer, check_lists, number_lines
 from transformer_mt.decoding.translation import Translation
 from transformer_mt.errors import UserError
 
@@ -49,16 +47,8 @@ class TruncatedSourceWarning(UserWarning):
     """A source was longer than `decoding.max_source_length` or than the model's learned positions."""
 
 
-class UnscoredPairWarning(UserWarning):
-    """A pair to be scored was longer than the model can read."""
-
-
-class TextTranslator(ABC):
+class TextTranslator(TextScorer):
     """Translates and scores texts. A subclass says how ids are translated and scored."""
-
-    def __init__(self, tokenizers: TokenizerPair, config: DecodingConfig, max_positions: int) -> None:
-        """`max_positions` is the length of the longest sequence that the model can read."""
-        self.tokenizers, self.config, self.max_positions = tokenizers, config, max_positions
 
     @abstractmethod
     def translate_ids(
@@ -78,10 +68,6 @@ class TextTranslator(ABC):
         """
 
     @abstractmethod
-    def target_log_probs(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Return the log-probabilities of the tokens of given translations and of EOS."""
-
-    @abstractmethod
     def word_alignments(
         self, texts: Sequence[str], sources: list[list[int]], hypotheses: list[list[Hypothesis]]
     ) -> list[WordAlignment]:
@@ -94,31 +80,27 @@ class TextTranslator(ABC):
         Raises `UserError` if there is none, or if it was fitted with other weights or options.
         """
 
-    @property
-    def max_source_tokens(self) -> int:
-        """Maximum length of a source without control symbols."""
-        return min(self.config.max_source_length, self.max_positions - self.tokenizers.n_source_controls)
-
     def with_options(self, options: dict[str, Any]) -> Self:
         """Return a translator with other options that shares the model. Raises `UserError` for invalid options."""
         twin = copy.copy(self)
         twin.config = self.config.with_options(options)
+        vars(twin).pop("glossary", None)
         return twin
 
-    def mark(self, text: str | MarkedText) -> MarkedText:
-        """Return a text with its protected elements: with none if `decoding.markup` is none."""
-        glossary = self.glossary
-        find_kept = None if glossary is None or not glossary.has_kept else glossary.find_kept
-        if self.config.markup == "none":
-            if find_kept is not None:
-                return Protector(find_kept=find_kept).mark(text)
-            return MarkedText.make([text], ()) if isinstance(text, str) else text
-        return Protector(self.config.protect, self.config.protect_patterns, find_kept).mark(text)
-
-    @property
+    @cached_property
     def glossary(self) -> Glossary | None:
         """The glossary, if there is one. Raises `UserError` if its file is invalid."""
         return None if self.config.glossary is None else read_glossary(self.config.glossary)
+
+    def mark(self, text: str | MarkedText) -> MarkedText:
+        """Return a text with its protected elements: with none if `decoding.markup` is none."""
+        config, glossary = self.config, self.glossary
+        find_kept = None if glossary is None or not glossary.has_kept else glossary.find_kept
+        if config.markup != "none":
+            return Protector(config.protect, config.protect_patterns, find_kept).mark(text)
+        if find_kept is not None:
+            return Protector(find_kept=find_kept).mark(text)
+        return MarkedText.make([text], ()) if isinstance(text, str) else text
 
     def translate(
         self,
@@ -175,9 +157,9 @@ class TextTranslator(ABC):
                 on_batch=on_batch,
                 is_cancelled=is_cancelled,
             )
-        _check_lists(texts, prefixes)
+        check_lists(texts, prefixes)
         calibration = self.load_calibration(tags) if confidence else None
-        lines = _line_numbers(texts, lines)
+        lines = number_lines(texts, lines)
         inputs = self._prepare(texts)
         sources = self._add_tags(encode_inputs(self.tokenizers.src, inputs), lines, tags)
         prefix_ids = None if prefixes is None else self._encode_prefixes(prefixes, inputs, lines)
@@ -191,7 +173,8 @@ class TextTranslator(ABC):
         """Find the protected elements of texts, and choose how they pass through the model."""
         if self.config.markup == "symbols" and not self.tokenizers.has_symbols:
             raise UserError(
-                "decoding.markup: symbols: the model has none; choose align, or train with data.modifiers.placeholder"
+                "decoding.markup: symbols: the model knows no symbols of elements; choose align, or train with "
+                "data.modifiers.placeholder"
             )
         marked = [text if isinstance(text, MarkedText) else self.mark(text) for text in texts]
         return [prepare_input(text, self.config.markup, self.tokenizers.has_symbols) for text in marked]
@@ -275,44 +258,26 @@ class TextTranslator(ABC):
         """Return the n-best translations of each text."""
         has_elements = [bool(each.text.elements) for each in inputs]
         if alignments and any(has_elements):
-            raise UserError("alignments: text with protected elements has none; set decoding.markup: none")
+            raise UserError(
+                "alignments: they are not available for text with protected elements; leave out --alignments, or set "
+                "decoding.markup: none and use no glossary with terms that are kept"
+            )
         rows = [i for i, each in enumerate(inputs) if alignments or each.needs_placement]
         words = [inputs[i].words for i in rows]
         found = self.word_alignments(words, [sources[i] for i in rows], [hypotheses[i] for i in rows]) if rows else []
         aligned = iter(found)
         flat = [(each, hypothesis) for each, n_best in zip(inputs, hypotheses, strict=True) for hypothesis in n_best]
         outputs = iter(decode_outputs(self.tokenizers.tgt, [(each, hypothesis.ids) for each, hypothesis in flat]))
+        aligned_rows, tokenizer = set(rows), self.tokenizers.tgt
         return [
             [
-                self._translation(source, hypothesis, next(outputs), next(aligned) if i in {*rows} else None)
+                make_translation(
+                    tokenizer, source, hypothesis, next(outputs), next(aligned) if i in aligned_rows else None
+                )
                 for hypothesis in n_best
             ]
             for i, (source, n_best) in enumerate(zip(inputs, hypotheses, strict=True))
         ]
-
-    def score(
-        self, sources: Sequence[str], targets: Sequence[str], lines: Sequence[int] | None = None
-    ) -> list[Translation]:
-        """Return each target as a translation of its source, with the log-probabilities of the model.
-
-        The score is minus infinity if a side is blank, also after normalisation. It is minus infinity, with an
-        `UnscoredPairWarning`, if a side is longer than `max_source_length` or the model's positions. `lines` are line
-        numbers for warnings.
-        """
-        _check_lists(sources, targets)
-        if len(sources) != len(targets):
-            raise UserError(f"{len(sources)} sources and {len(targets)} targets: give one for each")
-        lines = _line_numbers(sources, lines)
-        src, tgt = self.tokenizers.src.encode(sources), self.tokenizers.tgt.encode(targets)
-        first = self._tag_ids(None, 1)[0]
-        scored = [
-            i
-            for i, line in enumerate(lines)
-            if sources[i].strip() and targets[i].strip() and src[i] and tgt[i] and self._fits(line, src[i], tgt[i])
-        ]
-        found = self.target_log_probs([first + src[i] for i in scored], [tgt[i] for i in scored])
-        log_probs = dict(zip(scored, found, strict=True))
-        return [self._scored_target(text, tgt[i], log_probs.get(i)) for i, text in enumerate(targets)]
 
     def encode(
         self, texts: Sequence[str], lines: Sequence[int], tags: Sequence[str | None] | None = None
@@ -330,20 +295,8 @@ class TextTranslator(ABC):
                 message = f"line {line} has {len(ids)} tokens and was cut to {limit}"
                 warnings.warn(TruncatedSourceWarning(message), stacklevel=4)
                 del ids[limit:]
-        first = self._tag_ids(tags, len(sources))
+        first = self.tag_ids(tags, len(sources))
         return [tag + ids if ids else ids for tag, ids in zip(first, sources, strict=True)]
-
-    def _tag_ids(self, tags: Sequence[str | None] | None, n_texts: int) -> list[list[int]]:
-        """Return the ids before each of some texts: that of its tag, or none.
-
-        Raises:
-            UserError: The model does not know a tag, or needs one.
-        """
-        chosen = [self.config.tag] * n_texts if tags is None else tags
-        if self.tokenizers.needs_tag and None in chosen:
-            known = ", ".join(self.tokenizers.src.tags)
-            raise UserError(f"the model needs a tag for each source: pass --tag (decoding.tag), one of {known}")
-        return [[] if tag is None else [self.tokenizers.src.tag_id(tag)] for tag in chosen]
 
     def _encode_prefixes(
         self, prefixes: Sequence[str], inputs: Sequence[MarkedInput], lines: Sequence[int]
@@ -370,58 +323,6 @@ class TextTranslator(ABC):
                 )
         return encoded
 
-    def _fits(self, line: int, src: list[int], tgt: list[int]) -> bool:
-        """Return whether the model can read a pair; warn otherwise."""
-        limits = self.max_source_tokens, min(self.config.max_source_length, self.max_positions - 1)
-        if len(src) <= limits[0] and len(tgt) <= limits[1]:
-            return True
-        sizes, maximum = (f"{one} source and {other} target tokens" for one, other in ((len(src), len(tgt)), limits))
-        message = f"line {line} has {sizes}, and at most {maximum} are scored"
-        warnings.warn(UnscoredPairWarning(message), stacklevel=3)
-        return False
-
-    def _scored_target(self, text: str, ids: list[int], log_probs: list[float] | None) -> Translation:
-        """Return a given target with its log-probabilities; None and NaN become a score of minus infinity."""
-        tokens = self.tokenizers.tgt.tokens(ids)
-        if log_probs is None or math.isnan(sum(log_probs)):
-            return Translation(text, -math.inf, tokens, [], finished=True)
-        return Translation(text, sum(log_probs), tokens, log_probs, finished=True)
-
-    def _translation(
-        self, source: MarkedInput, hypothesis: Hypothesis, parts: Sequence[Part], alignment: WordAlignment | None
-    ) -> Translation:
-        """Return the translation of a hypothesis. A line break in its text would split the output line."""
-        parts = [part.replace("\n", " ") if isinstance(part, str) else part for part in parts]
-        text, marked = "".join(map(str, parts)), None
-        if source.is_blank and source.text.elements:
-            marked = source.text
-        elif source.text.elements:
-            placed = place_elements(source.text, text, alignment or []) if source.needs_placement else parts
-            marked = arrange_spaces(placed, source.text)
-        tokens = self.tokenizers.tgt.tokens(hypothesis.ids)
-        return Translation(
-            text if marked is None else marked.surface,
-            hypothesis.score,
-            tokens,
-            hypothesis.log_probs,
-            hypothesis.finished,
-            alignment if marked is None else None,
-            marked=marked,
-        )
-
 
 def _is_row_cancelled(is_cancelled: IsCancelled, batch: Sequence[int], row: int) -> bool:
     return is_cancelled(batch[row])
-
-
-def _check_lists(*arguments: Sequence[str | MarkedText] | None) -> None:
-    """Raise `UserError` for a string in place of a list, because its letters would be translated one by one."""
-    if any(isinstance(texts, str) for texts in arguments):
-        raise UserError("one text is given where several are translated: give a list of texts")
-
-
-def _line_numbers(texts: Sequence[str | MarkedText], lines: Sequence[int] | None) -> Sequence[int]:
-    """Return the given line numbers, or 1, 2, ... Raises `UserError` if there is not one per text."""
-    if lines is not None and len(lines) != len(texts):
-        raise UserError(f"{len(texts)} texts and {len(lines)} numbers of lines: give one for each")
-    return range(1, len(texts) + 1) if lines is None else lines

@@ -62,7 +62,7 @@ class Splice:
     start: int
     end: int
     parts: Sequence[str | Segment]
-    is_fill: bool = False
+    always_replaces: bool = False
     """Whether the range has no translation yet. Other ranges stay as they are if no segment changes."""
 
     @property
@@ -123,7 +123,11 @@ class _Filler:
 
     def _is_changed(self, splice: Splice) -> bool:
         segments = splice.segments
-        return splice.is_fill or any(self.translations[each] is not each.source for each in segments) or not segments
+        return (
+            splice.always_replaces
+            or any(self.translations[each] is not each.source for each in segments)
+            or not segments
+        )
 
     def _copy(self, start: int, end: int) -> str:
         """Return a range of the document with translated attributes."""

@@ -57,7 +57,7 @@ def parse_po(text: str, language: str, *, retranslate: bool = False) -> Document
             is_long = any(isinstance(part, str) and part.endswith("\\n") for part in parts[:-1])
             start = f'""{newline}"' if is_long else '"'
             lines = [part.replace("\\n", f'\\n"{newline}"') if isinstance(part, str) else part for part in parts[:-1]]
-            splices.append(Splice(value.start, value.end, [start, *lines, parts[-1], '"'], is_fill=True))
+            splices.append(Splice(value.start, value.end, [start, *lines, parts[-1], '"'], always_replaces=True))
     return Document(text, splices)
 
 

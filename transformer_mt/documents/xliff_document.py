@@ -158,16 +158,16 @@ class _XliffReader:
             indentation = before[len(before.rstrip()) :]
             name = self._qualified_name(source)[: -len("source")] + "target"
             parts = [indentation, f"<{name}>", *self._target_parts(source), f"</{name}>"]
-            yield Splice(last.tag_end, last.tag_end, parts, is_fill=True)
+            yield Splice(last.tag_end, last.tag_end, parts, always_replaces=True)
         elif self._is_wanted(target):
             opening, closing = self.nodes[target], self.nodes[self.ends[target]]
             parts = self._target_parts(source)
             if opening.is_empty:
                 tag = self.text[opening.start : opening.tag_end - 2].rstrip()
                 parts = [f"{tag}>", *parts, f"</{self._qualified_name(target)}>"]
-                yield Splice(opening.start, opening.tag_end, parts, is_fill=True)
+                yield Splice(opening.start, opening.tag_end, parts, always_replaces=True)
             else:
-                yield Splice(opening.tag_end, closing.start, parts, is_fill=True)
+                yield Splice(opening.tag_end, closing.start, parts, always_replaces=True)
 
     def _is_wanted(self, target: int) -> bool:
         opening, closing = self.nodes[target], self.nodes[self.ends[target]]

@@ -106,7 +106,7 @@ class MarkedText:
 
 
 def allows_order(elements: Sequence[Element], order: Sequence[int]) -> bool:
-    """Return whether a translation may have or start with elements in an order: each is inside its parent."""
+    """Return whether a valid translation can begin with elements in this order: each is inside its parent."""
     open_tags: list[int] = []
     seen: set[int] = set()
     for index in order:

@@ -1,7 +1,7 @@
 """Placement of elements in a translation by word alignment, for models that do not know symbols of elements.
 
 The model translates the text without its elements. A pair of tags then encloses the target words that are aligned with
-the source words inside it, and a single element goes before the target word that is aligned with the next source word.
+the source words inside it. A single element goes before the target word that is aligned with the next source word.
 Elements are placed from the outermost pair inwards, so each stays inside its parent. A pair whose words have no
 counterpart encloses the word at the same relative position.
 """

@@ -31,10 +31,10 @@ def split_off_enclosing_pairs(text: MarkedText) -> MarkedText:
 
 
 def cut(text: MarkedText, chunks: Sequence[str]) -> list[MarkedText]:
-    """Return the sections of a text, except those that would end inside a pair of tags.
+    """Split a text where its chunks end. Chunks stay together if the boundary is inside a pair of tags.
 
-    `chunks` are the texts of the sections without elements. An element between two sections belongs to the second,
-    unless it is a closing tag.
+    `chunks` are consecutive pieces of `text.plain`. An element between two sections belongs to the second, unless it is
+    a closing tag.
     """
     ends = [*accumulate(map(len, chunks))][:-1]
     sections: list[list[Part]] = [[]]

@@ -1,8 +1,7 @@
 """Spaces around the elements of a translation.
 
-The model produces the space before a word together with the word, so text that follows an element says itself whether
-a space is between them. Two decisions are left: a space goes outside a pair of tags, and a single element that follows
-text gets a space unless the source or the script has none there.
+The token of a word includes the space before it, so text after an element needs no rule. Two rules remain: spaces go
+outside a pair of tags, and a single element after text gets a space, unless the source or the script has none there.
 """
 
 from __future__ import annotations
