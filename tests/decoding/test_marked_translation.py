@@ -94,6 +94,11 @@ def test_elements_of_a_prefix_are_not_repeated(translator: Translator) -> None:
         assert translation.text.startswith(prefix)
 
 
+def test_an_element_that_only_a_prefix_has_is_text(aligning: Translator) -> None:
+    (translation,) = aligning.translate(["The <b>dog</b> sleeps."], ["Der {name}"])
+    assert translation.replace("<b>", "").startswith("Der {name}")
+
+
 def test_a_prefix_with_crossing_tags_is_refused(with_symbols: Translator) -> None:
     with pytest.raises(UserError, match="line 1: the tags of the prefix"):
         with_symbols.translate(["<b>the <i>dog</i></b>"], ["<i>Hund"])

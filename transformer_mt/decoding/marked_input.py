@@ -86,8 +86,6 @@ def prefix_input(prefix: MarkedText, source: MarkedInput, line: int) -> MarkedIn
     Raises:
         UserError: The elements of the prefix are not in an order in which the translation can have them.
     """
-    if source.needs_placement:
-        return MarkedInput(MarkedText((text_without_elements(prefix),)), [])
     left = list(range(len(source.text.elements)))
     parts: list[Part] = []
     for part in prefix.parts:
@@ -101,6 +99,8 @@ def prefix_input(prefix: MarkedText, source: MarkedInput, line: int) -> MarkedIn
             part = same
         parts.append(part)
     marked = MarkedText.make(parts, source.text.elements)
+    if source.needs_placement:
+        return MarkedInput(MarkedText.make([text_without_elements(marked)], ()), [])
     if not allows_order(source.text.elements, marked.order):
         raise UserError(f"line {line}: the tags of the prefix are not nested as in the source: change their order")
     return MarkedInput(marked, source.symbols)

@@ -14,6 +14,7 @@ from transformer_mt.data.markup.elements import MarkedText, Part, Role
 from transformer_mt.data.quality.scripts import UNSPACED
 
 _NO_SPACE_AFTER = regex.compile(rf"[\s\p{{Ps}}\p{{Pi}}\p{{Pd}}„‚'’/{UNSPACED}]\Z")
+_WORD_START = regex.compile(rf"[^\W{UNSPACED}]")
 _LETTER_WITHOUT_SPACES = regex.compile(rf"[{UNSPACED}]")
 
 
@@ -33,7 +34,7 @@ def arrange_spaces(parts: Sequence[Part], source: MarkedText) -> MarkedText:
             continue
         place = len(output) - n_openings
         if isinstance(part, str):
-            needs_space = has_space or part[0].isspace()
+            needs_space = has_space or part[0].isspace() or _starts_word_after(part, output, source)
             has_space = part[-1].isspace()
             part = part.strip()
             if not part:
@@ -47,6 +48,15 @@ def arrange_spaces(parts: Sequence[Part], source: MarkedText) -> MarkedText:
         output.append(part)
         n_openings = 0
     return MarkedText.make(output, elements)
+
+
+def _starts_word_after(text: str, before: Sequence[Part], source: MarkedText) -> bool:
+    """Return whether text would lengthen the word of the single element before it, which no text does in the source."""
+    if not before or isinstance(before[-1], str) or source.elements[before[-1]].role is not Role.SINGLE:
+        return False
+    following = source.parts[source.parts.index(before[-1]) + 1 :][:1]
+    is_lengthened = bool(following) and isinstance(following[0], str) and bool(_WORD_START.match(following[0]))
+    return bool(_WORD_START.match(text)) and not is_lengthened
 
 
 def _needs_space(single: int, before: Sequence[Part], source: MarkedText) -> bool:
