@@ -115,6 +115,11 @@ def test_existing_translations_of_a_po_file_are_replaced_by_option() -> None:
     assert fill(parse(complete, "po"), upper) == complete
 
 
+def test_plural_forms_of_po_in_another_order_keep_their_index() -> None:
+    text = 'msgid "one file"\nmsgid_plural "%d files"\nmsgstr[1] ""\nmsgstr[0] ""\n'
+    assert polib.pofile(fill(parse(text, "po"), upper))[0].msgstr_plural == {0: "ONE FILE", 1: "%D FILES"}
+
+
 # --- XLIFF ------------------------------------------------------------------------------------------------------------
 
 
@@ -151,6 +156,14 @@ def test_xliff_2_segments_are_translated() -> None:
     translated = fill(parse(text, "xliff"), upper)
     assert targets(translated) == ["SEE THE DOG X", "Fertig"]
     assert '<xliff trgLang="de" version="2.0"' in translated
+
+
+def test_codes_of_xliff_at_the_ends_of_a_segment_keep_their_cdata() -> None:
+    opening, closing = '<bpt id="1"><![CDATA[<b>]]></bpt>', '<ept id="1"><![CDATA[</b>]]></ept>'
+    text = XLIFF.replace("New <![CDATA[& dog]]>", f"{opening}<![CDATA[A man]]>{closing}")
+    translated = fill(parse(text, "xliff"), upper)
+    assert f"{opening}A MAN{closing}</target>" in translated
+    assert targets(translated)[-1] == "<b>A MAN</b>"
 
 
 # --- SRT --------------------------------------------------------------------------------------------------------------
@@ -192,6 +205,11 @@ def test_values_of_json_are_translated_and_names_are_not() -> None:
 def test_json_in_ascii_stays_ascii() -> None:
     assert fill(parse(r'{"a": "caf\u00e9"}', "json"), upper) == r'{"a": "CAF\u00c9"}'
     assert fill(parse('{"a": "café"}', "json"), upper) == '{"a": "CAFÉ"}'
+
+
+def test_a_json_string_with_half_a_character_is_not_translated() -> None:
+    text = r'{"a": "\ud800 A man", "b": "\ud83d\ude00 dog"}'
+    assert fill(parse(text, "json"), upper) == text.replace("dog", "DOG")
 
 
 # --- wrong input ------------------------------------------------------------------------------------------------------

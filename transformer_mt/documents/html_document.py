@@ -21,7 +21,7 @@ from transformer_mt.documents.inline import (
 )
 from transformer_mt.documents.references import escape_text, split_references
 
-_BOGUS_COMMENT = re.compile(r"</[^>]*>?")  # what browsers read it as if no letter follows the slash
+_BROKEN_TAG = re.compile(r"<[A-Za-z/][^>]*>?")  # its quote is not closed, or no letter follows the slash
 _CUT_TAG = re.compile(r"<[A-Za-z/!?][^>]*\Z")  # at the end of a page
 
 
@@ -144,7 +144,7 @@ class _PageReader:
             self.tokens.append(Token(event.start, end, role=Role.CLOSING, name=tag))
 
     def _read_text(self, start: int, end: int) -> None:
-        for match in _BOGUS_COMMENT.finditer(self.text, start, end):
+        for match in _BROKEN_TAG.finditer(self.text, start, end):
             self.tokens += split_references(self.text, start, match.start())
             start = match.end()
             self.tokens.append(Token(match.start(), start))

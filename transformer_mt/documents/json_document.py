@@ -10,6 +10,8 @@ from transformer_mt.documents.document import Document, DocumentError, Splice
 from transformer_mt.documents.inline import make_text_parts
 
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"(?P<is_name>[ \t\r\n]*:)?')
+_SURROGATE = re.compile("[\ud800-\udfff]")
+"""Half a character, written as an escape. Its string is not text, and stays as it is."""
 
 
 def parse_json(text: str) -> Document:
@@ -26,8 +28,9 @@ def parse_json(text: str) -> Document:
     for match in _STRING.finditer(text):
         if match["is_name"] is None:
             start, end = match.start() + 1, match.end() - 1
-            splice = Splice(start, end, make_text_parts(json.loads(match[0]), start, escape))
-            if splice.segments:
+            value = json.loads(match[0])
+            splice = Splice(start, end, make_text_parts(value, start, escape))
+            if splice.segments and not _SURROGATE.search(value):
                 splices.append(splice)
     return Document(text, splices)
 

@@ -83,7 +83,7 @@ def _sources(entry: polib.POEntry) -> Iterator[tuple[str, bool]]:
     if not entry.msgid_plural:
         yield entry.msgid, not entry.msgstr or entry.fuzzy
         return
-    for index, translation in sorted(entry.msgstr_plural.items()):
+    for index, translation in entry.msgstr_plural.items():  # in the order of the file
         yield entry.msgid_plural if index else entry.msgid, not translation or entry.fuzzy
 
 

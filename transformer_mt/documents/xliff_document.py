@@ -23,7 +23,8 @@ _SKIPPED = frozenset({"alt-trans", "bin-unit", "ignorable", "note", "notes", "or
 _UNTRANSLATED_STATES = frozenset({"new", "needs-translation"})
 _MAX_INDENTATION = 200  # characters of white space that are repeated before a new target
 _TAG_NAME = re.compile(r"[^\s/>]+")
-_CDATA = re.compile(r"<!\[CDATA\[|\]\]>")
+_CDATA = re.compile(r"(<!\[CDATA\[.*?\]\]>)|<!\[CDATA\[|\]\]>", re.DOTALL)
+"""A whole section, or the start or end of one that is cut by a segment."""
 _LINE_BREAK = re.compile(r"\s*\n\s*")
 
 
@@ -186,7 +187,7 @@ class _XliffReader:
         if segment is None:
             return [self.text[start:end]]
         before, after = self.text[start : segment.start], self.text[segment.end : end]
-        return [_CDATA.sub("", before), segment, _CDATA.sub("", after)]
+        return [_CDATA.sub(r"\1", before), segment, _CDATA.sub(r"\1", after)]
 
     def _tokens(self, first: int, last: int) -> Iterator[Token]:
         """Yield the tokens of the content of a source."""
