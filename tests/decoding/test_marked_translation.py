@@ -10,7 +10,7 @@ import pytest
 
 from transformer_mt.data.markup.elements import ELEMENT_KINDS
 from transformer_mt.data.markup.protection import Protector
-from transformer_mt.data.markup.symbols import SLOTS
+from transformer_mt.data.markup.symbols import SLOTS, SYMBOLS
 from transformer_mt.data.quickstart import load_pairs
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.config import DecodingConfig
@@ -48,7 +48,7 @@ def with_symbols(make_model: Callable[..., Transformer], small_tokenizers: Token
     src, tgt = tokenizers.src, tokenizers.tgt
     sizes, pads = (src.vocab_size, tgt.vocab_size), (src.pad_id, tgt.pad_id)
     model = make_model(vocab=sizes, pad=pads, d_model=32, d_ff=64, encoder={"n_layers": 1}, decoder={"n_layers": 1})
-    config = DecodingConfig(markup="auto", protect=ELEMENT_KINDS, max_length_factor=1, max_length_offset=2)
+    config = DecodingConfig(markup="symbols", protect=ELEMENT_KINDS, max_length_factor=1, max_length_offset=2)
     return Translator([model.eval()], tokenizers, config)
 
 
@@ -102,6 +102,13 @@ def test_an_element_that_only_a_prefix_has_is_text(aligning: Translator) -> None
 def test_a_prefix_with_crossing_tags_is_refused(with_symbols: Translator) -> None:
     with pytest.raises(UserError, match="line 1: the tags of the prefix"):
         with_symbols.translate(["<b>the <i>dog</i></b>"], ["<i>Hund"])
+
+
+def test_auto_uses_symbols_for_text_with_more_than_tags(with_symbols: Translator) -> None:
+    texts = ["the <b>dog</b> <br/>", "the <b>dog</b> {name}"]
+    tags_only, with_placeholder = with_symbols.n_best(texts, markup="auto")
+    assert not {*tags_only[0].tokens} & {*SYMBOLS}
+    assert len({*with_placeholder[0].tokens} & {*SYMBOLS}) == 3
 
 
 def test_symbols_need_a_model_that_has_them(aligning: Translator) -> None:

@@ -102,7 +102,8 @@ def add_markup(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("protected elements", description).add_argument
     help = (
         "symbols: the model translates them (trained with data.modifiers.placeholder); align: place them by word "
-        "alignment; auto: symbols if the model has them, else align; none (default): they are text"
+        "alignment; auto: symbols if the model has them and the line has more than tags, else align; none (default): "
+        "they are text"
     )
     add("--markup", choices=("none", "auto", "symbols", "align"), help=help)
     help = "tags, placeholders ({name}, %%s), urls, emails, files, numbers (default: all except numbers)"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from transformer_mt.data.markup.elements import MarkedText, Part, allows_order
+from transformer_mt.data.markup.elements import MarkedText, Part, Role, allows_order
 from transformer_mt.data.markup.placement import place_elements, text_without_elements
 from transformer_mt.data.markup.spacing import arrange_spaces
 from transformer_mt.data.markup.symbols import assign_symbols
@@ -52,9 +52,13 @@ class MarkedInput:
 def prepare_input(text: MarkedText, mode: MarkupMode, has_symbols: bool) -> MarkedInput:
     """Choose how the elements of a text pass through the model.
 
-    A text with more elements than there are symbols is translated without them, and they are placed by word alignment.
+    Unless the mode is `symbols`, symbols are used only for texts with elements that stand for words, such as a
+    placeholder or a link: tags alone are placed as well by word alignment, and then the words are translated as without
+    tags. A text with more elements than there are symbols is translated without them, too.
     """
-    return MarkedInput(text, assign_symbols(text.elements) if has_symbols and mode != "align" else None)
+    stands_for_words = (each.role is Role.SINGLE and not each.surface.startswith("<") for each in text.elements)
+    uses_symbols = has_symbols and (mode == "symbols" or (mode != "align" and any(stands_for_words)))
+    return MarkedInput(text, assign_symbols(text.elements) if uses_symbols else None)
 
 
 def encode_inputs(tokenizer: Tokenizer, inputs: Sequence[MarkedInput]) -> list[list[int]]:
