@@ -90,6 +90,10 @@ def test_a_tag_with_an_open_quote_is_kept(tag: str) -> None:
     assert fill(parse(page, "html"), upper) == translated
 
 
+def test_tags_with_open_quotes_at_the_end_of_a_page_are_kept() -> None:
+    assert fill(parse('dog <a href="x <b', "html"), upper) == 'DOG <a href="x <b'
+
+
 def test_the_language_of_the_page_is_set() -> None:
     assert fill(parse("<html>x", "html"), identity) == '<html lang="de">x'
     assert (

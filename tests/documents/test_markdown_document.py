@@ -134,3 +134,11 @@ def test_emphasis_between_letters_gets_spaces_so_that_it_stays_emphasis() -> Non
     (segment,) = document.segments
     moved = MarkedText(("das", 0, "„alt“", 1, "e"), segment.source.elements)
     assert document.fill([moved]) == "das **„alt“** e"
+
+
+@pytest.mark.parametrize("translation", ["| Hund", "Hund |", "|"])
+def test_a_vertical_bar_at_an_end_of_a_block_makes_no_table(translation: str) -> None:
+    document = parse("- A dog\n---\n", "markdown")
+    filled = document.fill([MarkedText((translation,))])
+    assert filled == f"- {translation}\n---\n".replace("|", "&#124;")
+    assert "<table" not in MarkdownIt("gfm-like", {"linkify": False}).render(filled)

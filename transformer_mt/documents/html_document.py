@@ -77,7 +77,8 @@ class _EventParser(HTMLParser):
         self._add("closing", tag)
 
     def handle_data(self, data: str) -> None:
-        self._add("text")
+        if not self.events or self.events[-1].kind != "text":  # a broken tag may be in two parts
+            self._add("text")
 
     def handle_comment(self, data: str) -> None:
         self._add("other")

@@ -20,6 +20,7 @@ _NEEDS_ESCAPE = re.compile(r"\\(?=[!-/:-@\[-`{-~])|`|&(?=#?\w+;)|<(?=[A-Za-z/!?]
 _BLOCK_START = re.compile(
     r"\s*(?:\d{1,9}(?=[.)](?:\s|\Z))|(?=[-+](?:\s|\Z)|#{1,6}(?:\s|\Z)|>|[-=]+\s*\Z))"
 )  # up to the character that makes a line the start of a list, heading, quotation or ruler
+_OUTER_BAR = re.compile(r"\A\\?\||(?<!\\)\\?\|\Z")  # even with a backslash it makes a table if a ruler follows
 _LINE_START = re.compile(r"\n[ \t>]*\Z")
 _PREFIX = re.compile(r"\r?\n[ \t>]*")
 _DELIMITERS = frozenset({"*", "_", "**", "__", "~~"})
@@ -167,6 +168,8 @@ class _Renderer:
                 rendered = render_text(escape)(attempt)
                 if self._is_at_line_start and (start := _BLOCK_START.match(rendered)):
                     rendered = f"{start[0]}\\{rendered[start.end() :]}"
+                if not self.block.is_cell:
+                    rendered = _OUTER_BAR.sub("&#124;", rendered)
                 if self._find_shape(rendered) == expected:
                     return rendered
         return source
