@@ -69,8 +69,8 @@ def main() -> None:
             marked = [MARK(text) for text in texts]
             survival = [survives(output, source) for output, source in zip(outputs, marked, strict=True)]
             nesting = [
-                is_alive and output.find_violation(source) is None
-                for is_alive, output, source in zip(survival, outputs, marked, strict=True)
+                has_survived and output.find_violation(source) is None
+                for has_survived, output, source in zip(survival, outputs, marked, strict=True)
             ]
             n = len(sources)
             stripped = bleu([strip_elements(output) for output in outputs[:n]], references[: len(outputs)])
@@ -177,7 +177,7 @@ def words_in_tags(text: MarkedText) -> list[tuple[str, frozenset[int]]]:
         elif text.elements[part].role is Role.OPENING:
             inside.add(part)
         elif text.elements[part].role is Role.CLOSING:
-            inside.discard(text.elements[part].partner or 0)
+            inside -= {text.elements[part].partner}
     return words
 
 

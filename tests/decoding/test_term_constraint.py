@@ -106,12 +106,12 @@ def test_proposals_complete_all_terms_in_the_missing_number_of_tokens(case: str)
         state, whole = automaton.start, [*ids]
         for token in ids:
             state = automaton.successor(state, token)
-        for left in reversed(range(state.n_missing)):
+        for left in reversed(range(state.n_missing_tokens)):
             reached = {token: automaton.successor(state, token) for token in state.proposals}
-            token = min(reached, key=lambda token: reached[token].n_missing)
+            token = min(reached, key=lambda token: reached[token].n_missing_tokens)
             state = reached[token]
             whole.append(token)
-            assert state.n_missing == left
+            assert state.n_missing_tokens == left
         assert is_valid(whole, phrases, counts)
 
 
@@ -198,7 +198,7 @@ def test_wide_beam_finds_all_translations_with_both_elements_and_terms(toy: Any,
     automaton = TermAutomaton([phrase(0, 0, 1)], [1], classes)
     limits = torch.tensor([limit])
     elements = ElementConstraint([RequiredElements(marked.elements, symbols)], tokenizer, limits)
-    terms = TermConstraint([automaton], limits, vocabulary, elements.n_missing)
+    terms = TermConstraint([automaton], limits, vocabulary, elements.count_missing)
     beams = BeamState(limits, beam, BOS, tokenizer.eos_id, DecodingConfig().length_normalise)
     no_pad = ForbidTokens([tokenizer.pad_id, tokenizer.bos_id])
     (found,) = beam_search(language.step, language, beams, terms.choose_candidates, [no_pad, terms, elements])
@@ -223,7 +223,7 @@ class ForbidTokens(LogitsProcessor):
 def test_every_translation_has_its_terms_also_at_the_length_limit(toy: Any, beam: int) -> None:
     rng = random.Random(beam)
     cases = rng.choices([*CASES], k=60)
-    needed = [TermAutomaton(*CASES[case], CLASSES).start.n_missing for case in cases]
+    needed = [TermAutomaton(*CASES[case], CLASSES).start.n_missing_tokens for case in cases]
     limits = [n + 1 + rng.randrange(4) for n in needed]
     results = search(toy(range(60), VOCAB), cases, limits, beam)
     for case, limit, found in zip(cases, limits, results, strict=True):

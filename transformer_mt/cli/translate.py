@@ -184,9 +184,8 @@ class LineTranslator:
     def _count_terms(self, source: MarkedText, best: Translation) -> None:
         if self.glossary is None or best.from_memory:
             return
-        from transformer_mt.data.markup.elements import MarkedText
 
-        used, needed = self.glossary.count_used(source, best.marked or MarkedText.make([best.text], ()))
+        used, needed = self.glossary.count_used(source, best.marked_text)
         self.terms.used += used
         self.terms.needed += needed
 

@@ -88,7 +88,7 @@ class ElementConstraint(LogitsProcessor):
             & (open_pairs & table.must_be_closed == 0)
             & (present & table.must_be_present == table.must_be_present)
         )  # [b, K, E]
-        n_missing = self.n_missing(chunk)  # [b, K]
+        n_missing = self.count_missing(chunk)  # [b, K]
         end = log_probs[..., self.eos]  # [b, K]; -inf where another processor forbids the end
         wants_to_end = (end >= log_probs[..., : self.first].amax(-1)) & (end > -torch.inf)
         n_left = self.max_lengths[chunk, None] - position - 1  # positions after this one. [b, 1]
@@ -103,7 +103,7 @@ class ElementConstraint(LogitsProcessor):
         log_probs[..., : self.first].masked_fill_(must_come, -torch.inf)
         return log_probs
 
-    def n_missing(self, chunk: slice) -> Tensor:
+    def count_missing(self, chunk: slice) -> Tensor:
         """Return how many elements each beam lacks. [b, K]."""
         return self.n_elements[chunk] - self.n_present[chunk]
 

@@ -104,7 +104,7 @@ def prefix_input(prefix: MarkedText, source: MarkedInput, line: int) -> MarkedIn
         parts.append(part)
     marked = MarkedText.make(parts, source.text.elements)
     if source.needs_placement:
-        return MarkedInput(MarkedText.make([text_without_elements(marked)], ()), [])
+        return MarkedInput(MarkedText.from_text(text_without_elements(marked)), [])
     if not allows_order(source.text.elements, marked.order):
         raise UserError(f"line {line}: the tags of the prefix are not nested as in the source: change their order")
     return MarkedInput(marked, source.symbols)

@@ -66,7 +66,7 @@ class ParagraphSplitter:
             parts = [n_best[min(rank, len(n_best) - 1)] for n_best in translations]
             texts = restore_spaces(chunks, [part.text for part in parts], self.tgt_lang)
             spaces = [text.removesuffix(part.text) for text, part in zip(texts, parts, strict=True)]
-            sections = [part.marked or MarkedText.make([part.text], ()) for part in parts]
+            sections = [part.marked_text for part in parts]
             marked = join_sections(
                 source, [section.after(space) for space, section in zip(spaces, sections, strict=True)]
             )

@@ -154,7 +154,7 @@ class State:
 
     assignments: frozenset[Assignment]
     context: Context
-    n_missing: int  # minimum number of tokens until all terms are there
+    n_missing_tokens: int  # minimum number of tokens until all terms are there
     proposals: list[int]  # tokens that start or continue a phrase
     is_final: bool  # no token changes the state
     successors: dict[int | TokenClass, State] = field(default_factory=lambda: dict[int | TokenClass, State]())
@@ -183,7 +183,7 @@ class TermAutomaton:
         state = self.start
         for token in ids:
             state = self.successor(state, token)
-        return state.n_missing == 0
+        return state.n_missing_tokens == 0
 
     def successor(self, state: State, token: int) -> State:
         """Return the state after one more token."""

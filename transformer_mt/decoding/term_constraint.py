@@ -54,7 +54,7 @@ class TermConstraint(LogitsProcessor):
     def apply(self, log_probs: Tensor, chunk: slice, position: int) -> Tensor:
         """Forbid EOS, and tokens after which terms and elements would not fit any more. [b, K, V] -> [b, K, V]."""
         states, eos = self.states[chunk], self.vocabulary.eos
-        missing = torch.tensor([[state.n_missing for state in row] for row in states], device=log_probs.device)
+        missing = torch.tensor([[state.n_missing_tokens for state in row] for row in states], device=log_probs.device)
         log_probs[:, :, eos] = log_probs[:, :, eos].masked_fill(missing > 0, -torch.inf)
         count = self.count_missing_elements
         elements = torch.zeros_like(missing) if count is None else count(chunk)
@@ -62,7 +62,7 @@ class TermConstraint(LogitsProcessor):
             automaton, limit = self.automata[chunk][row], self.max_lengths[chunk][row]
             n_left = max(0, limit - position - 2)  # tokens after this one and before EOS
             for beam, n_elements in enumerate(beam_elements):
-                if automaton.start.n_missing + n_elements > n_left:
+                if automaton.start.n_missing_tokens + n_elements > n_left:
                     fits = self._fits(automaton, states[row][beam], n_left - n_elements)
                     log_probs[row, beam].masked_fill_(~fits, -torch.inf)
         return log_probs
@@ -70,11 +70,11 @@ class TermConstraint(LogitsProcessor):
     def _fits(self, automaton: TermAutomaton, state: State, n_left: int) -> Tensor:
         """Return after which tokens at most `n_left` tokens of terms are missing; one more after an element. [V]."""
         vocabulary = self.vocabulary
-        by_class = [automaton.successor_of_class(state, each).n_missing for each in vocabulary.distinct]
+        by_class = [automaton.successor_of_class(state, each).n_missing_tokens for each in vocabulary.distinct]
         n_missing = torch.tensor(by_class, device=vocabulary.indices.device)[vocabulary.indices]
         for token in automaton.alphabet:
-            n_missing[token] = automaton.successor(state, token).n_missing
-        n_missing[vocabulary.eos] = state.n_missing
+            n_missing[token] = automaton.successor(state, token).n_missing_tokens
+        n_missing[vocabulary.eos] = state.n_missing_tokens
         return n_missing - vocabulary.is_symbol.long() <= n_left
 
     def reorder(self, parents: Tensor, tokens: Tensor) -> None:
@@ -95,11 +95,13 @@ class TermConstraint(LogitsProcessor):
         """
         best = beam_candidates(beams, log_probs, chunk)
         states = self.states[chunk]
-        if not any(state.n_missing for row in states for state in row):
+        if not any(state.n_missing_tokens for row in states for state in row):
             return best
         found = _distinct(_add_proposals(best, beams.scores[chunk], log_probs, states), log_probs.size(2))
         reached = _successors(self.automata[chunk], states, found.parents, found.tokens)
-        banks = torch.tensor([[state.n_missing for state in row] for row in reached], device=log_probs.device)  # [b, N]
+        banks = torch.tensor(
+            [[state.n_missing_tokens for state in row] for row in reached], device=log_probs.device
+        )  # [b, N]
         order = allocate(found.scores, banks)[:, : best.scores.size(1)]
         return Candidates(*(each.gather(1, order) for each in found))
 

@@ -74,7 +74,7 @@ class RequiredTerms:
             for phrase in self._phrases[target]
         ]
         automaton = TermAutomaton(phrases, [*counts.values()], self.classes)
-        if (n_tokens := automaton.start.n_missing) <= room:
+        if (n_tokens := automaton.start.n_missing_tokens) <= room:
             return automaton
         message = f"line {line}: its terms have {n_tokens} tokens, and there is room for {room}; they are not required"
         warnings.warn(UnusableTermWarning(message), stacklevel=4)
@@ -90,7 +90,7 @@ def encode_annotated(tokenizer: Tokenizer, glossary: Glossary | None, inputs: Se
     texts: list[MarkedText] = []
     symbols: list[list[int]] = []
     for source in inputs:
-        text = MarkedText.make([source.words], ()) if source.symbols is None else source.text
+        text = MarkedText.from_text(source.words) if source.symbols is None else source.text
         terms = [Term(match.start, match.end, match.entry.targets[0]) for match in glossary.find_in_marked(text)]
         annotated, numbers, _ = annotate_terms(text, source.symbols or [], terms)
         texts.append(annotated)

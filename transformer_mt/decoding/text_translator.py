@@ -100,7 +100,7 @@ class TextTranslator(TextScorer):
             return Protector(config.protect, config.protect_patterns, find_kept).mark(text)
         if find_kept is not None:
             return Protector(find_kept=find_kept).mark(text)
-        return MarkedText.make([text], ()) if isinstance(text, str) else text
+        return MarkedText.from_text(text) if isinstance(text, str) else text
 
     def translate(
         self,

@@ -23,6 +23,11 @@ class Translation:
     from_memory: bool = False  # taken from a translation memory, without a score
 
     @property
+    def marked_text(self) -> MarkedText:
+        """The text with its elements, if it has any."""
+        return self.marked or MarkedText.from_text(self.text)
+
+    @property
     def score_per_token(self) -> float:
         """Mean score of the tokens, EOS included; 0 for the empty translation of a blank line."""
         return self.score / max(1, len(self.token_scores))

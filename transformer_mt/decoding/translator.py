@@ -154,7 +154,7 @@ class Translator(TextTranslator):
         device, tokenizer = self.ensemble.device, self.tokenizers.tgt
         required = required or [RequiredElements((), ())] * len(sources)
         prefixes = prefixes or [[] for _ in sources]
-        term_tokens = [automaton.start.n_missing for automaton in terms] if terms else [0] * len(sources)
+        term_tokens = [automaton.start.n_missing_tokens for automaton in terms] if terms else [0] * len(sources)
         limits = (
             config.max_target_tokens(len(ids)) + len(prefix) + len(each.elements) + n_terms
             for ids, prefix, each, n_terms in zip(sources, prefixes, required, term_tokens, strict=True)
@@ -171,7 +171,7 @@ class Translator(TextTranslator):
         elements = ElementConstraint(required, tokenizer, max_lengths) if tokenizer.has_symbols else None
         if terms is not None:  # before the elements, which must know where the translation cannot end
             vocabulary = TermVocabulary(terms[0].classes, tokenizer.eos_id, tokenizer.first_symbol_id, device)
-            count_elements = None if elements is None else elements.n_missing
+            count_elements = None if elements is None else elements.count_missing
             constraint = TermConstraint(terms, max_lengths, vocabulary, count_elements)
             processors.append(constraint)
             choose_candidates = constraint.choose_candidates

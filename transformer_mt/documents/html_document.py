@@ -9,8 +9,9 @@ from html.parser import HTMLParser
 from itertools import pairwise
 
 from transformer_mt.data.markup.elements import Role
+from transformer_mt.data.markup.protection import VOID_TAGS
 from transformer_mt.documents.document import Document, Segment, Splice
-from transformer_mt.documents.html_tags import INLINE, VOID, End, OpenElement, is_kept
+from transformer_mt.documents.html_tags import INLINE, End, OpenElement, is_kept
 from transformer_mt.documents.inline import (
     Token,
     find_attributes,
@@ -153,7 +154,7 @@ class _PageReader:
 
     def _read_opening(self, event: _Event, end: int) -> None:
         tag, attributes = event.tag, event.attributes or {}
-        is_empty = tag in VOID or event.is_closed
+        is_empty = tag in VOID_TAGS or event.is_closed
         if tag == "html":
             names = ["lang", *(["xml:lang"] if "xml:lang" in attributes else [])]
             self.nested += set_language(self.text, event.start, end, names, self.language)

@@ -6,15 +6,14 @@ from collections import Counter
 from collections.abc import Mapping
 from enum import Enum, auto
 
+from transformer_mt.data.markup.protection import VOID_TAGS
+
 _INLINE_TAGS = (
     "a abbr acronym b bdi bdo big cite code data del dfn em font i img input ins kbd label mark math nobr output q "
     "rp rt ruby s samp small span strike strong sub sup svg time tt u var wbr"
 )
 INLINE = frozenset(_INLINE_TAGS.split())
 """Tags inside of a sentence. All others end a segment, also line breaks."""
-_VOID_TAGS = "area base br col embed hr img input link meta param source track wbr"
-VOID = frozenset(_VOID_TAGS.split())
-"""Tags without content and without a closing tag."""
 _KEPT_TAGS = "code iframe kbd math noembed noframes pre samp script style svg template textarea tt var xmp"
 KEPT = frozenset(_KEPT_TAGS.split())
 """Tags whose content is not translated."""
@@ -64,7 +63,7 @@ class OpenElement:
         """Read the next opening tag. `is_closed`: it has no content."""
         if len(self._open) == 1 and tag in _ENDED_BY.get(self.tag, ()):
             return End.BEFORE
-        if not is_closed and tag not in VOID:
+        if not is_closed and tag not in VOID_TAGS:
             self._open.append(tag)
             self._counts[tag] += 1
         return End.LATER
@@ -72,7 +71,7 @@ class OpenElement:
     def read_closing(self, tag: str) -> End:
         """Read the next closing tag. That of an enclosing block ends the element, too."""
         if not self._counts[tag]:
-            return End.LATER if tag in INLINE or tag in VOID else End.BEFORE
+            return End.LATER if tag in INLINE or tag in VOID_TAGS else End.BEFORE
         while True:
             last = self._open.pop()
             self._counts[last] -= 1

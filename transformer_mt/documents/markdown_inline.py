@@ -11,7 +11,8 @@ from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token as MarkdownToken
 
 from transformer_mt.data.markup.elements import Role
-from transformer_mt.documents.html_tags import INLINE, KEPT, VOID, End, OpenElement
+from transformer_mt.data.markup.protection import VOID_TAGS
+from transformer_mt.documents.html_tags import INLINE, KEPT, End, OpenElement
 from transformer_mt.documents.inline import Token
 from transformer_mt.documents.references import split_references
 
@@ -107,7 +108,7 @@ def _convert(content: str, start: int, stop: int, token: MarkdownToken) -> Itera
     elif token.type == "html_inline":
         match = _TAG_NAME.match(content, start, stop)
         tag = match[1].lower() if match else ""
-        is_single = match is None or tag in VOID or content.endswith("/>", start, stop)
+        is_single = match is None or tag in VOID_TAGS or content.endswith("/>", start, stop)
         role = Role.SINGLE if is_single else Role.CLOSING if content.startswith("</", start) else Role.OPENING
         yield Token(start, stop, role=role, name=f"<{tag}")
     elif token.type == HARD_BREAK:

@@ -38,7 +38,7 @@ def fill_document(document: Document, lines: Sequence[TranslatedLine], rank: int
         n_best = line.join()
         translation = n_best[min(rank, len(n_best) - 1)]
         if translation.marked is None:
-            translations.append(MarkedText.make([translation.text], ()))
+            translations.append(translation.marked_text)
         else:
             elements = _find_document_elements(segment, line.source)
             translations.append(MarkedText(translation.marked.parts, elements))

@@ -55,6 +55,11 @@ class MarkedText:
                 joined.append(part)
         return cls(tuple(joined), tuple(elements))
 
+    @classmethod
+    def from_text(cls, text: str) -> MarkedText:
+        """Return a text without elements."""
+        return cls.make([text], ())
+
     @property
     def surface(self) -> str:
         """Return the text with the surfaces of its elements."""

@@ -18,6 +18,7 @@ import numpy as np
 
 from transformer_mt.data.corpus import ParallelCorpus
 from transformer_mt.data.quality.lexicon import Lexicon, find_words
+from transformer_mt.data.text_files import Pair
 from transformer_mt.system.files import make_once, write_text
 from transformer_mt.system.logging import log_rank0
 
@@ -27,8 +28,6 @@ MIN_SCORE = 0.03  # product of both probabilities of a word pair
 MIN_LINK_SCORE = 0.015  # the same with the factor of the positions
 DIAGONAL = 4.0  # a pair loses this factor, as a logarithm, per difference of its relative positions
 N_FREQUENT = 50  # most frequent words of a language, most of which are function words
-
-Pair = tuple[str, str]
 
 
 @dataclass(frozen=True)
