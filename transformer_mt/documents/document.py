@@ -63,7 +63,7 @@ class Splice:
     end: int
     parts: Sequence[str | Segment]
     always_replaces: bool = False
-    """Whether the range has no translation yet. Other ranges stay as they are if no segment changes."""
+    """Replace the range even if every translation equals its source."""
 
     @property
     def segments(self) -> list[Segment]:
