@@ -12,14 +12,12 @@ from transformer_mt.data.markup.elements import ELEMENT_KINDS
 from transformer_mt.data.markup.protection import Protector
 from transformer_mt.data.markup.symbols import SLOTS, SYMBOLS
 from transformer_mt.data.quickstart import load_pairs
-from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.config import DecodingConfig
 from transformer_mt.decoding.paragraph_translator import ParagraphTranslator
 from transformer_mt.decoding.paragraphs import ParagraphSplitter
 from transformer_mt.decoding.text_translator import TextTranslator
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
-from transformer_mt.model.transformer import Transformer
 
 MARK = Protector(ELEMENT_KINDS).mark
 ELEMENTS = ("<b>", "</b>", "<i>", "</i>", "<br/>", "{name}", "%s", "https://a.org", "x.py")
@@ -42,14 +40,8 @@ def aligning(make_translator: Callable[..., Translator]) -> Translator:
 
 
 @pytest.fixture(scope="module")
-def with_symbols(make_model: Callable[..., Transformer], small_tokenizers: TokenizerPair) -> Translator:
-    """An untrained model with symbols: the guarantee does not depend on what the model has learned."""
-    tokenizers = small_tokenizers.with_symbols()
-    src, tgt = tokenizers.src, tokenizers.tgt
-    sizes, pads = (src.vocab_size, tgt.vocab_size), (src.pad_id, tgt.pad_id)
-    model = make_model(vocab=sizes, pad=pads, d_model=32, d_ff=64, encoder={"n_layers": 1}, decoder={"n_layers": 1})
-    config = DecodingConfig(markup="symbols", protect=ELEMENT_KINDS, max_length_factor=1, max_length_offset=2)
-    return Translator([model.eval()], tokenizers, config)
+def with_symbols(make_translator_with_symbols: Callable[..., Translator]) -> Translator:
+    return make_translator_with_symbols(markup="symbols", protect=ELEMENT_KINDS)
 
 
 @pytest.fixture(params=["aligning", "with_symbols"])

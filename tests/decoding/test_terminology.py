@@ -11,13 +11,11 @@ import pytest
 
 from transformer_mt.data.markup.symbols import TERM_SYMBOLS
 from transformer_mt.data.quickstart import load_pairs
-from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.config import DecodingConfig
 from transformer_mt.decoding.terminology import UnusableTermWarning
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.export.ctranslate2_support import unsupported_search
-from transformer_mt.model.transformer import Transformer
 
 TEXTS = [src for src, _ in load_pairs("test")[:16]]
 TERMS = {"the": ("Xaver", "ein Xaver"), "old": ("uralt",), "dog": ("Köter", "Hund"), "a": ("irgendein",)}
@@ -36,12 +34,8 @@ def glossary(tmp_path: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def with_symbols(make_model: Callable[..., Transformer], small_tokenizers: TokenizerPair) -> Translator:
-    tokenizers = small_tokenizers.with_symbols()
-    src, tgt = tokenizers.src, tokenizers.tgt
-    sizes, pads = (src.vocab_size, tgt.vocab_size), (src.pad_id, tgt.pad_id)
-    model = make_model(vocab=sizes, pad=pads, d_model=32, d_ff=64, encoder={"n_layers": 1}, decoder={"n_layers": 1})
-    return Translator([model.eval()], tokenizers, DecodingConfig(max_length_factor=1, max_length_offset=2))
+def with_symbols(make_translator_with_symbols: Callable[..., Translator]) -> Translator:
+    return make_translator_with_symbols()
 
 
 def occurrences(forms: tuple[str, ...], text: str) -> int:

@@ -147,7 +147,7 @@ COMMANDS = (
         "translate",
         add_translate,
         "translate text from arguments, a file, standard input or a prompt",
-        "tmt translate runs/mine --input big.en --output big.de --resume",
+        "tmt translate runs/mine --markup auto --glossary terms.tsv --input page.html --output page.de.html",
     ),
     Command(
         "explain",

@@ -182,13 +182,8 @@ class Translator(TextTranslator):
         if config.sample:
             numbers = torch.tensor(lines or range(1, len(sources) + 1), device=device)
             choose_candidates = Sampler(config.temperature, config.top_k, config.top_p, config.seed, numbers)
-        beams = BeamState(
-            max_lengths,
-            config.n_beams,
-            tokenizer.bos_id,
-            tokenizer.eos_id,
-            config.length_normalise,
-        )
+        bos, eos = tokenizer.bos_id, tokenizer.eos_id
+        beams = BeamState(max_lengths, config.n_beams, bos, eos, config.length_normalise)
         cache = self.ensemble.start(collate_sources(sources, self.tokenizers).to(device))
         return Search(cache, beams, choose_candidates, processors)
 
