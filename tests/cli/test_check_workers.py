@@ -14,7 +14,11 @@ import pytest
 pytestmark = pytest.mark.slow
 
 PROGRAM = """
+import os
 import time
+from pathlib import Path
+if __name__ != "__main__":  # a worker imports this file when it has read its arguments
+    Path(f"worker-{os.getpid()}").touch()
 from transformer_mt.cli.main import main
 from transformer_mt.data.worker_pool import open_pool
 from transformer_mt.pipeline import check
@@ -44,12 +48,6 @@ def wait_until(condition: object, seconds: float = 60) -> bool:
     return bool(condition())
 
 
-def find_workers(parent: int) -> list[int]:
-    """Return the worker processes of a parent."""
-    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-    return [int(pid) for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-
-
 def is_running(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
@@ -72,9 +70,9 @@ def test_a_signal_ends_all_processes_without_a_traceback(
 ) -> None:
     (tmp_path / "program.py").write_text(PROGRAM, encoding="utf-8")
     command = [sys.executable, tmp_path / "program.py", "check", in_tiny / "tiny.yaml"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
-        assert wait_until(lambda: len(find_workers(process.pid)) == 2)
-        workers = find_workers(process.pid)
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True, cwd=tmp_path) as process:
+        assert wait_until(lambda: len(list(tmp_path.glob("worker-*"))) == 2)
+        workers = [int(path.name.removeprefix("worker-")) for path in tmp_path.glob("worker-*")]
         time.sleep(wait)
         if victim == "group":
             os.killpg(process.pid, number)
