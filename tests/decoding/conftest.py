@@ -48,7 +48,7 @@ class Toy:
         self.sentences, self.read = [self.sentences[row] for row in kept], [self.read[row] for row in kept]
 
     def step(self, tokens: Tensor, state: Toy) -> Iterator[Tensor]:
-        """Yield chunks of two sentences."""
+        """Yield slices of two sentences."""
         assert state is self
         self.sizes.append(len(self.sentences))
         new = cast("list[list[int]]", tokens.tolist())

@@ -148,7 +148,7 @@ def test_a_large_beam_finds_the_best_valid_translation(text: str) -> None:
     allowed = {*vocabulary, TOKENIZER.eos_id}
 
     class OnlyVocabulary(MinLength):
-        def apply(self, log_probs: Tensor, chunk: slice, position: int) -> Tensor:
+        def apply(self, log_probs: Tensor, rows: slice, position: int) -> Tensor:
             is_other = torch.tensor([i not in allowed for i in range(log_probs.size(-1))])
             return log_probs.masked_fill(is_other, -torch.inf)
 

@@ -214,7 +214,7 @@ class ForbidTokens(LogitsProcessor):
     def __init__(self, ids: list[int]) -> None:
         self.ids = ids
 
-    def apply(self, log_probs: torch.Tensor, chunk: slice, position: int) -> torch.Tensor:
+    def apply(self, log_probs: torch.Tensor, rows: slice, position: int) -> torch.Tensor:
         log_probs[..., self.ids] = -torch.inf
         return log_probs
 

@@ -4,7 +4,7 @@ The search knows neither the model nor text. At each position it extends the K b
 Candidates that end with EOS become finished hypotheses, and the best K of the others become the new beams. The search
 of a sentence ends when it has K finished hypotheses, or at its length limit.
 
-`n` sentences of the call, `B` sentences still searched, `b` sentences of one chunk, `K` beams, `N` candidates,
+`n` sentences of the call, `B` sentences still searched, `b` sentences of one slice, `K` beams, `N` candidates,
 `V` vocabulary, `T` positions.
 """
 
@@ -55,9 +55,9 @@ class Candidates(NamedTuple):
     tokens: Tensor  # the new token
 
     @classmethod
-    def cat(cls, chunks: Sequence[Candidates]) -> Candidates:
-        """Concatenate the candidates of several chunks of sentences."""
-        return chunks[0] if len(chunks) == 1 else cls(*map(torch.cat, zip(*chunks, strict=True)))
+    def cat(cls, slices: Sequence[Candidates]) -> Candidates:
+        """Concatenate the candidates of consecutive slices of a batch."""
+        return slices[0] if len(slices) == 1 else cls(*map(torch.cat, zip(*slices, strict=True)))
 
 
 class DecoderCache(Protocol):
@@ -74,9 +74,9 @@ class DecoderCache(Protocol):
 
 CacheT = TypeVar("CacheT", bound=DecoderCache)
 StepFunction = Callable[[Tensor, CacheT], Iterable[Tensor]]
-"""Appends the newest tokens [B, K] to the cache and yields log-probabilities of the next, chunk by chunk [b, K, V]."""
+"""Appends the newest tokens [B, K] to the cache and yields log-probabilities of the next, in slices [b, K, V]."""
 ChooseCandidates = Callable[["BeamState", Tensor, slice], Candidates]
-"""Maps log-probabilities of a chunk of sentences [b, K, V] to N >= K candidates each. [b, N]."""
+"""Maps log-probabilities of some rows of the batch [b, K, V] to N >= K candidates each [b, N]."""
 
 
 def beam_search(
@@ -94,11 +94,11 @@ def beam_search(
         found: list[Candidates] = []
         start = 0
         for log_probs in step(beams.tokens, cache):  # [b, K, V]
-            chunk = slice(start, start + len(log_probs))
+            rows = slice(start, start + len(log_probs))
             for processor in processors:
-                log_probs = processor.apply(log_probs, chunk, beams.position)
-            found.append(choose_candidates(beams, log_probs, chunk))
-            start = chunk.stop
+                log_probs = processor.apply(log_probs, rows, beams.position)
+            found.append(choose_candidates(beams, log_probs, rows))
+            start = rows.stop
         parents = beams.advance(Candidates.cat(found))
         cache.reorder(parents)
         for processor in processors:
@@ -110,14 +110,14 @@ def beam_search(
     return beams.hypotheses()
 
 
-def beam_candidates(beams: BeamState, log_probs: Tensor, chunk: slice) -> Candidates:
+def beam_candidates(beams: BeamState, log_probs: Tensor, rows: slice) -> Candidates:
     """Return the 2K best extensions over all beams. [b, K, V] -> [b, N].
 
     At most one extension of each beam ends with EOS, so at least K others remain. A single beam needs one extension.
     """
     n_wanted = 2 * beams.n_beams if beams.n_beams > 1 else 1
     n_found = min(n_wanted, log_probs[0].numel())
-    scores, indices = chunked_topk(log_probs, beams.scores[chunk], n_found)
+    scores, indices = chunked_topk(log_probs, beams.scores[rows], n_found)
     parents, tokens = indices // log_probs.size(-1), indices % log_probs.size(-1)
     found = Candidates(scores, log_probs.flatten(1).gather(1, indices), parents, tokens)
     if n_found == n_wanted:

@@ -3,7 +3,7 @@
 The search itself does not change. A recorder wraps the function that chooses the candidates, and the status of
 each candidate follows from the rule of `BeamState.advance`.
 
-`b` sentences of one chunk, `K` beams, `N` candidates, `V` vocabulary.
+`b` sentences of one slice, `K` beams, `N` candidates, `V` vocabulary.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class CandidateRecorder:
         self.choose_candidates = choose_candidates
         self.positions: list[Candidates] = []  # [1, N] each
 
-    def __call__(self, beams: BeamState, log_probs: Tensor, chunk: slice) -> Candidates:
+    def __call__(self, beams: BeamState, log_probs: Tensor, rows: slice) -> Candidates:
         """Return the candidates. [b, K, V] -> [b, N]."""
-        candidates = self.choose_candidates(beams, log_probs, chunk)
+        candidates = self.choose_candidates(beams, log_probs, rows)
         self.positions.append(candidates)
         return candidates
 

@@ -4,7 +4,7 @@ A finite automaton follows each beam. Its state is which elements the beam has, 
 element may come next if it is missing and its parent is the innermost open pair. The closing tag of this pair also
 needs all elements inside it.
 
-`B` sentences, `b` sentences of one chunk, `K` beams, `E` elements of the sentence that has most, `V` vocabulary.
+`B` sentences, `b` sentences of one slice, `K` beams, `E` elements of the sentence that has most, `V` vocabulary.
 """
 
 from __future__ import annotations
@@ -78,20 +78,20 @@ class ElementConstraint(LogitsProcessor):
             1 << outer if is_closing and outer is not None else 0,
         )
 
-    def apply(self, log_probs: Tensor, chunk: slice, position: int) -> Tensor:
+    def apply(self, log_probs: Tensor, rows: slice, position: int) -> Tensor:
         """Forbid what would break the guarantee. [b, K, V] -> [b, K, V]."""
-        table = _Transitions(*(each[chunk, None] for each in self.transitions))  # [b, 1, E]
-        present, open_pairs = self.present[chunk, :, None], self.open[chunk, :, None]  # [b, K, 1]
+        table = _Transitions(*(each[rows, None] for each in self.transitions))  # [b, 1, E]
+        present, open_pairs = self.present[rows, :, None], self.open[rows, :, None]  # [b, K, 1]
         is_allowed = (
             (present & table.bit == 0)
             & (open_pairs & table.must_be_open == table.must_be_open)
             & (open_pairs & table.must_be_closed == 0)
             & (present & table.must_be_present == table.must_be_present)
         )  # [b, K, E]
-        n_missing = self.count_missing(chunk)  # [b, K]
+        n_missing = self.count_missing(rows)  # [b, K]
         end = log_probs[..., self.eos]  # [b, K]; -inf where another processor forbids the end
         wants_to_end = (end >= log_probs[..., : self.first].amax(-1)) & (end > -torch.inf)
-        n_left = self.max_lengths[chunk, None] - position - 1  # positions after this one. [b, 1]
+        n_left = self.max_lengths[rows, None] - position - 1  # positions after this one. [b, 1]
         must_come = ((n_missing > 0) & (wants_to_end | (n_missing >= n_left)))[..., None]  # [b, K, 1]
         ids = table.ids.expand(-1, log_probs.size(1), -1)
         kept = log_probs.gather(2, ids).masked_fill(~is_allowed, -torch.inf)
@@ -103,9 +103,9 @@ class ElementConstraint(LogitsProcessor):
         log_probs[..., : self.first].masked_fill_(must_come, -torch.inf)
         return log_probs
 
-    def count_missing(self, chunk: slice) -> Tensor:
+    def count_missing(self, rows: slice) -> Tensor:
         """Return how many elements each beam lacks. [b, K]."""
-        return self.n_elements[chunk] - self.n_present[chunk]
+        return self.n_elements[rows] - self.n_present[rows]
 
     def reorder(self, parents: Tensor, tokens: Tensor) -> None:
         """Let beam k continue former beam parents[:, k] with tokens[:, k]. [B, K] each."""

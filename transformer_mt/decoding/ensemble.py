@@ -2,7 +2,7 @@
 
 The models may differ in everything but their vocabularies.
 
-`B` sentences, `b` sentences of one chunk, `K` beams, `S` source length, `D` width, `V` vocabulary.
+`B` sentences, `b` sentences of one slice, `K` beams, `S` source length, `D` width, `V` vocabulary.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 from transformer_mt.model.kv_cache import KVCache
 from transformer_mt.model.transformer import Transformer
 
-CPU_CHUNK_ROWS = 256  # rows of log-probabilities computed together on a CPU, so that they stay in its cache
+CPU_SLICE_ROWS = 256  # rows of log-probabilities computed together on a CPU, so that they stay in its cache
 
 
 @dataclass(frozen=True)
@@ -63,15 +63,15 @@ class Ensemble:
         return EnsembleCache([model.start(src) for model in self.models])
 
     def step(self, tokens: Tensor, cache: EnsembleCache) -> Iterator[Tensor]:
-        """Append the newest tokens to the cache and yield log-probabilities of the next. [B, K] -> chunks of [b, K, V].
+        """Append the newest tokens to the cache and yield log-probabilities of the next. [B, K] -> slices of [b, K, V].
 
-        On a CPU a chunk has few sentences; elsewhere there is one chunk.
+        On a CPU a slice has few sentences; elsewhere it is the whole batch.
         """
         states = [model.step(tokens, each) for model, each in zip(self.models, cache.caches, strict=True)]  # [B, K, D]
-        size = max(1, CPU_CHUNK_ROWS // tokens.size(1)) if self.device.type == "cpu" else len(tokens)
-        for chunks in zip(*(torch.split(model_states, size) for model_states in states), strict=True):
-            pairs = zip(self.models, chunks, strict=True)
-            yield mean_log_probs([model.logits(chunk).log_softmax(-1) for model, chunk in pairs])
+        size = max(1, CPU_SLICE_ROWS // tokens.size(1)) if self.device.type == "cpu" else len(tokens)
+        for slices in zip(*(torch.split(model_states, size) for model_states in states), strict=True):
+            pairs = zip(self.models, slices, strict=True)
+            yield mean_log_probs([model.logits(part).log_softmax(-1) for model, part in pairs])
 
 
 def mean_log_probs(log_probs: Sequence[Tensor]) -> Tensor:

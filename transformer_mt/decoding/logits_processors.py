@@ -1,6 +1,6 @@
 """Logits processors: constraints that change log-probabilities before the search chooses candidates.
 
-`B` sentences in the batch, `b` sentences of one chunk, `K` beams, `V` vocabulary, `t` tokens generated so far,
+`B` sentences in the batch, `b` sentences of one slice, `K` beams, `V` vocabulary, `t` tokens generated so far,
 `P` length of the longest prefix.
 """
 
@@ -20,8 +20,8 @@ class LogitsProcessor(ABC):
     """Changes the log-probabilities of the next token. The default methods suit a processor without state."""
 
     @abstractmethod
-    def apply(self, log_probs: Tensor, chunk: slice, position: int) -> Tensor:
-        """Return new log-probabilities for the sentences of `chunk`; the input may be overwritten.
+    def apply(self, log_probs: Tensor, rows: slice, position: int) -> Tensor:
+        """Return new log-probabilities for some rows of the batch; the input may be overwritten.
 
         `position` is the index of the next token, from 0. [b, K, V] -> [b, K, V]
         """
@@ -39,7 +39,7 @@ class MinLength(LogitsProcessor):
     def __init__(self, min_length: int, eos: int) -> None:
         self.min_length, self.eos = min_length, eos
 
-    def apply(self, log_probs: Tensor, chunk: slice, position: int) -> Tensor:
+    def apply(self, log_probs: Tensor, rows: slice, position: int) -> Tensor:
         """Forbid EOS at an early position. [b, K, V] -> [b, K, V]."""
         if position < self.min_length:
             log_probs[:, :, self.eos] = -torch.inf
@@ -54,11 +54,11 @@ class ForcedPrefix(LogitsProcessor):
         rows = [ids + [NOT_FORCED] * (length - len(ids)) for ids in prefixes]
         self.forced = torch.tensor(rows, dtype=torch.long, device=device)  # [B, P]
 
-    def apply(self, log_probs: Tensor, chunk: slice, position: int) -> Tensor:
+    def apply(self, log_probs: Tensor, rows: slice, position: int) -> Tensor:
         """Forbid all tokens but the prefix's token at this position. [b, K, V] -> [b, K, V]."""
         if position >= self.forced.size(1):
             return log_probs
-        forced = self.forced[chunk, position, None, None]  # [b, 1, 1]
+        forced = self.forced[rows, position, None, None]  # [b, 1, 1]
         is_other = torch.arange(log_probs.size(-1), device=log_probs.device) != forced  # [b, 1, V]
         return log_probs.masked_fill_(is_other & (forced != NOT_FORCED), -torch.inf)
 
@@ -78,9 +78,9 @@ class StopCancelled(LogitsProcessor):
         self.is_cancelled, self.eos = is_cancelled, eos
         self.sentences: list[int] = [*range(n_sentences)]  # [B]
 
-    def apply(self, log_probs: Tensor, chunk: slice, position: int) -> Tensor:
+    def apply(self, log_probs: Tensor, rows: slice, position: int) -> Tensor:
         """Forbid all tokens but EOS in cancelled sentences. [b, K, V] -> [b, K, V]."""
-        for row, sentence in enumerate(self.sentences[chunk]):
+        for row, sentence in enumerate(self.sentences[rows]):
             if self.is_cancelled(sentence):
                 log_probs[row] = -torch.inf
                 log_probs[row, :, self.eos] = 0
@@ -119,12 +119,12 @@ class NoRepeatNgram(HistoryProcessor):
         super().__init__()
         self.n = n
 
-    def apply(self, log_probs: Tensor, chunk: slice, position: int) -> Tensor:
+    def apply(self, log_probs: Tensor, rows: slice, position: int) -> Tensor:
         """Forbid tokens that would complete an earlier n-gram. [b, K, V] -> [b, K, V]."""
         if self.history is None or position < self.n:
             return log_probs
-        ngrams = self.history[chunk].unfold(2, self.n, 1)  # [b, K, t - n + 1, n]
-        newest = self.history[chunk, :, None, position - self.n + 1 :]  # [b, K, 1, n - 1]
+        ngrams = self.history[rows].unfold(2, self.n, 1)  # [b, K, t - n + 1, n]
+        newest = self.history[rows, :, None, position - self.n + 1 :]  # [b, K, 1, n - 1]
         is_repeated = (ngrams[..., :-1] == newest).all(-1)  # [b, K, t - n + 1]
         banned = torch.zeros_like(log_probs).scatter_add_(2, ngrams[..., -1], is_repeated.to(log_probs.dtype))
         allowed = log_probs.masked_fill(banned > 0, -torch.inf)
@@ -138,9 +138,9 @@ class RepetitionPenalty(HistoryProcessor):
         super().__init__()
         self.factor = factor
 
-    def apply(self, log_probs: Tensor, chunk: slice, position: int) -> Tensor:
+    def apply(self, log_probs: Tensor, rows: slice, position: int) -> Tensor:
         """Scale the log-probabilities of tokens in the history. [b, K, V] -> [b, K, V]."""
         if self.history is None:
             return log_probs
-        history = self.history[chunk]
+        history = self.history[rows]
         return log_probs.scatter(2, history, log_probs.gather(2, history) * self.factor)

@@ -1,6 +1,6 @@
 """Random sampling. A draw is a function of (seed, line, beam, position) and does not depend on the batch.
 
-`b` sentences of one chunk, `K` beams, `V` vocabulary.
+`b` sentences of one slice, `K` beams, `V` vocabulary.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ class Sampler:
         self.temperature, self.top_k, self.top_p = temperature, top_k, top_p
         self.seed, self.lines = seed, lines
 
-    def __call__(self, beams: BeamState, log_probs: Tensor, chunk: slice) -> Candidates:
+    def __call__(self, beams: BeamState, log_probs: Tensor, rows: slice) -> Candidates:
         """Draw one candidate for each beam. [b, K, V] -> [b, K]."""
         samples = torch.arange(beams.n_beams, device=log_probs.device).expand(len(log_probs), -1)  # [b, K]
         parents = samples if beams.position else torch.zeros_like(samples)  # at first there is only one beam
         log_probs = log_probs.gather(1, parents[:, :, None].expand(-1, -1, log_probs.size(2)))  # [b, K, V]
-        lines = self.lines[beams.sentences[chunk], None]  # [b, 1]
+        lines = self.lines[beams.sentences[rows], None]  # [b, 1]
         numbers = uniform([self.seed, beams.position], lines, samples, log_probs.size(2))
         noise = numbers.log_().neg_().log_().neg_()
         tokens = (self.filter(log_probs / self.temperature) + noise).argmax(-1)  # [b, K]
         token_log_probs = log_probs.gather(2, tokens[:, :, None]).squeeze(2)  # [b, K]
-        return Candidates(beams.scores[chunk].gather(1, parents) + token_log_probs, token_log_probs, parents, tokens)
+        return Candidates(beams.scores[rows].gather(1, parents) + token_log_probs, token_log_probs, parents, tokens)
 
     def filter(self, logits: Tensor) -> Tensor:
         """Set the logits of tokens outside `top_k` and `top_p` to minus infinity. [b, K, V] -> [b, K, V]."""

@@ -3,7 +3,7 @@
 The K beams of a sentence are shared between banks, as in dynamic beam allocation (Post & Vilar 2018). A bank has the
 hypotheses that lack the same number of tokens of terms, by the state of an automaton (compare Hu et al. 2019).
 
-`B` sentences in the batch, `b` sentences of one chunk, `K` beams, `N` candidates, `M` proposals, `V` vocabulary.
+`B` sentences in the batch, `b` sentences of one slice, `K` beams, `N` candidates, `M` proposals, `V` vocabulary.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ class TermConstraint(LogitsProcessor):
         self.vocabulary, self.count_missing_elements = vocabulary, count_missing_elements
         self.states = [[automaton.start] for automaton in automata]  # of each beam, B x K
 
-    def apply(self, log_probs: Tensor, chunk: slice, position: int) -> Tensor:
+    def apply(self, log_probs: Tensor, rows: slice, position: int) -> Tensor:
         """Forbid EOS, and tokens after which terms and elements would not fit any more. [b, K, V] -> [b, K, V]."""
-        states, eos = self.states[chunk], self.vocabulary.eos
+        states, eos = self.states[rows], self.vocabulary.eos
         missing = torch.tensor([[state.n_missing_tokens for state in row] for row in states], device=log_probs.device)
         log_probs[:, :, eos] = log_probs[:, :, eos].masked_fill(missing > 0, -torch.inf)
         count = self.count_missing_elements
-        elements = torch.zeros_like(missing) if count is None else count(chunk)
+        elements = torch.zeros_like(missing) if count is None else count(rows)
         for row, beam_elements in enumerate(cast("list[list[int]]", elements.tolist())):
-            automaton, limit = self.automata[chunk][row], self.max_lengths[chunk][row]
+            automaton, limit = self.automata[rows][row], self.max_lengths[rows][row]
             n_left = max(0, limit - position - 2)  # tokens after this one and before EOS
             for beam, n_elements in enumerate(beam_elements):
                 if automaton.start.n_missing_tokens + n_elements > n_left:
@@ -88,17 +88,17 @@ class TermConstraint(LogitsProcessor):
         self.max_lengths = [self.max_lengths[row] for row in kept]
         self.states = [self.states[row] for row in kept]
 
-    def choose_candidates(self, beams: BeamState, log_probs: Tensor, chunk: slice) -> Candidates:
+    def choose_candidates(self, beams: BeamState, log_probs: Tensor, rows: slice) -> Candidates:
         """Return 2K candidates, the best of each bank first. [b, K, V] -> [b, 2K].
 
         They are the best of all, the best of each beam, and those that start or continue a term.
         """
-        best = beam_candidates(beams, log_probs, chunk)
-        states = self.states[chunk]
+        best = beam_candidates(beams, log_probs, rows)
+        states = self.states[rows]
         if not any(state.n_missing_tokens for row in states for state in row):
             return best
-        found = _distinct(_add_proposals(best, beams.scores[chunk], log_probs, states), log_probs.size(2))
-        reached = _successors(self.automata[chunk], states, found.parents, found.tokens)
+        found = _distinct(_add_proposals(best, beams.scores[rows], log_probs, states), log_probs.size(2))
+        reached = _successors(self.automata[rows], states, found.parents, found.tokens)
         banks = torch.tensor(
             [[state.n_missing_tokens for state in row] for row in reached], device=log_probs.device
         )  # [b, N]
