@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transformer_mt.data.markup.elements import Role
-from transformer_mt.data.markup.symbols import SYMBOLS, TERM_SYMBOLS
-from transformer_mt.data.modifiers.element_choice import Item, Kind, choose_items, choose_terms
-from transformer_mt.data.modifiers.symbol_insertion import SymbolInserter, draw_counts, insert_items
+from transformer_mt.data.markup.symbols import SYMBOL_NAMES, TERM_SYMBOL_NAMES
+from transformer_mt.data.modifiers.element_choice import Insertion, InsertionKind, choose_insertions, choose_terms
+from transformer_mt.data.modifiers.symbol_insertion import SymbolInserter, draw_max_counts, insert_elements
 from transformer_mt.data.quality.lexicon import find_words
 from transformer_mt.data.quality.word_alignment import AlignedPair, WordDictionary
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
@@ -48,9 +48,9 @@ def aligned_pairs(draw: st.DrawFn) -> AlignedPair:
 @given(pair=aligned_pairs(), count=st.integers(0, 12), seed=st.integers(0, 2**32))
 def test_a_target_keeps_each_element_once_and_in_its_parent(pair: AlignedPair, count: int, seed: int) -> None:
     rng = random.Random(seed)
-    items = choose_items(pair, count, rng)
-    source, target, terms = insert_items(pair, items, choose_terms(pair, 3, rng))
-    assert len(items) <= count
+    insertions = choose_insertions(pair, count, rng)
+    source, target, terms = insert_elements(pair, insertions, choose_terms(pair, 3, rng))
+    assert len(insertions) <= count
     assert source.elements == target.elements and source.order == [*range(len(source.elements))]
     assert source.find_violation(source) is None
     assert target.find_violation(source) is None
@@ -61,36 +61,36 @@ def test_a_target_keeps_each_element_once_and_in_its_parent(pair: AlignedPair, c
             assert source.elements[element.partner].partner == i
     for term in terms:
         assert source.plain[term.start : term.end] in pair.src and term.translation in pair.tgt
-    if all(item.kind is not Kind.REPLACEMENT for item in items):
+    if all(insertion.kind is not InsertionKind.REPLACE for insertion in insertions):
         assert source.plain.replace(" ", "") == pair.src.replace(" ", "")
         assert target.plain.replace(" ", "") == pair.tgt.replace(" ", "")
 
 
-def drawn_items(pair: AlignedPair, count: int, n_draws: int = 400) -> list[list[Item]]:
-    return [choose_items(pair, count, random.Random(seed)) for seed in range(n_draws)]
+def drawn_insertions(pair: AlignedPair, count: int, n_draws: int = 400) -> list[list[Insertion]]:
+    return [choose_insertions(pair, count, random.Random(seed)) for seed in range(n_draws)]
 
 
-def test_all_kinds_and_spacings_occur_and_sentences_get_up_to_twelve_items() -> None:
+def test_all_kinds_and_spacings_occur_and_sentences_get_up_to_twelve_insertions() -> None:
     pair = align(SRC, TGT, LINKS)
-    lists = drawn_items(pair, 12)
+    lists = drawn_insertions(pair, 12)
     assert max(map(len, lists)) == 12
     forms = Counter(
-        (item.kind, item.is_pair, item.src[0] == item.src[1], item.before, item.after)
-        for items in lists
-        for item in items
+        (each.kind, each.is_pair, each.src[0] == each.src[1], each.space_before, each.space_after)
+        for insertions in lists
+        for each in insertions
     )
-    point = Kind.POINT
+    between = InsertionKind.BETWEEN_WORDS
     assert {
-        (Kind.PAIR, True, False, "", ""),
-        (Kind.REPLACEMENT, False, False, "", ""),
-        (point, False, True, "", ""),
-        (point, False, True, " ", ""),
-        (point, False, True, "", " "),
-        (point, False, False, "", ""),  # in the place of a space
-        (point, True, True, "", ""),
+        (InsertionKind.ENCLOSE, True, False, "", ""),
+        (InsertionKind.REPLACE, False, False, "", ""),
+        (between, False, True, "", ""),
+        (between, False, True, " ", ""),
+        (between, False, True, "", " "),
+        (between, False, False, "", ""),  # in the place of a space
+        (between, True, True, "", ""),
     } <= forms.keys()
     pair = align("a tall man reads", "ein großer Mann liest", {i: i for i in range(4)})
-    surfaces = {insert_items(pair, items)[0].surface for items in drawn_items(pair, 2)}
+    surfaces = {insert_elements(pair, insertions)[0].surface for insertions in drawn_insertions(pair, 2)}
     assert f"<0>{pair.src}</0>" in surfaces
     assert any("><1>" in surface for surface in surfaces), "pairs are nested"
 
@@ -98,10 +98,10 @@ def test_all_kinds_and_spacings_occur_and_sentences_get_up_to_twelve_items() -> 
 def test_equal_names_numbers_links_and_placeholders_are_replaced_on_both_sides() -> None:
     pair = align(SRC, TGT, {})
     replaced = Counter(
-        (pair.src[slice(*item.src)], pair.tgt[slice(*item.tgt)])
-        for items in drawn_items(pair, 3)
-        for item in items
-        if item.kind is Kind.REPLACEMENT
+        (pair.src[slice(*insertion.src)], pair.tgt[slice(*insertion.tgt)])
+        for insertions in drawn_insertions(pair, 3)
+        for insertion in insertions
+        if insertion.kind is InsertionKind.REPLACE
     )
     assert replaced.keys() == {(unit, unit) for unit in ("Otto", "2", "http://a.b/c", "{name}")}
 
@@ -119,11 +119,11 @@ def test_terms_are_words_of_the_source_with_their_translations() -> None:
     assert not choose_terms(replace(pair, content=frozenset()), 3, random.Random(1))
 
 
-def test_most_batches_get_few_items_and_some_get_twelve() -> None:
-    counts = Counter(draw_counts(random.Random(seed)) for seed in range(2000))
-    items = Counter(n for n, _ in counts.elements())
-    assert sorted(items) == [*range(1, 13)] and {terms for _, terms in counts} == {1, 2, 3}
-    assert sum(items[n] for n in range(1, 7)) > 1500
+def test_most_batches_get_few_insertions_and_some_get_twelve() -> None:
+    counts = Counter(draw_max_counts(random.Random(seed)) for seed in range(2000))
+    insertions = Counter(n for n, _ in counts.elements())
+    assert sorted(insertions) == [*range(1, 13)] and {terms for _, terms in counts} == {1, 2, 3}
+    assert sum(insertions[n] for n in range(1, 7)) > 1500
 
 
 # --- ids --------------------------------------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ def tokenizers(small_tokenizers: TokenizerPair) -> TokenizerPair:
 
 def split_ids(tokenizers: TokenizerPair, ids: Sequence[int]) -> tuple[list[str], str]:
     """Return the names of the symbols, and the text."""
-    names = [SYMBOLS[i - tokenizers.src.first_symbol_id] for i in ids if i >= tokenizers.src.first_symbol_id]
+    names = [SYMBOL_NAMES[i - tokenizers.src.first_symbol_id] for i in ids if i >= tokenizers.src.first_symbol_id]
     return names, tokenizers.src.decode([ids])[0]
 
 
@@ -154,9 +154,9 @@ def test_both_sides_have_the_same_symbols_in_random_slots(tokenizers: TokenizerP
     for src, tgt in zip(*sides, strict=True):
         names = split_ids(tokenizers, src)[0]
         assert names and sorted(names) == sorted(split_ids(tokenizers, tgt)[0])
-        assert len(set(names)) == len(names) and not set(names) & set(TERM_SYMBOLS)
+        assert len(set(names)) == len(names) and not set(names) & set(TERM_SYMBOL_NAMES)
         used.update(names)
-    assert used.keys() == set(SYMBOLS) - set(TERM_SYMBOLS)
+    assert used.keys() == set(SYMBOL_NAMES) - set(TERM_SYMBOL_NAMES)
 
 
 def test_a_term_is_annotated_in_the_source_only(tokenizers: TokenizerPair) -> None:
@@ -166,7 +166,7 @@ def test_a_term_is_annotated_in_the_source_only(tokenizers: TokenizerPair) -> No
     for src, tgt in zip(*sides, strict=True):
         assert tgt == tokenizers.tgt.encode([PAIR[1]])[0]
         names, text = split_ids(tokenizers, src)
-        assert names in ([], [*TERM_SYMBOLS])
+        assert names in ([], [*TERM_SYMBOL_NAMES])
         annotated.add(text)
     assert "The small dog Hund sleeps." in annotated and "The small kleine dog sleeps." in annotated
     assert "The small sleeps Hund sleeps." in annotated, "another word is in the place of the term"

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from transformer_mt.data.markup.elements import MarkedText, Role, Span, allows_order, mark
-from transformer_mt.data.markup.symbols import SLOTS, assign_symbols
+from transformer_mt.data.markup.symbols import SLOTS, assign_symbol_numbers
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer
 from transformer_mt.decoding.beam_search import BeamState, Hypothesis, beam_candidates, beam_search
 from transformer_mt.decoding.element_constraint import ElementConstraint, RequiredElements
@@ -82,12 +82,12 @@ def search(
 
 def required_elements(text: str) -> RequiredElements:
     elements = mark_source(text).elements
-    return RequiredElements(elements, assign_symbols(elements) or ())
+    return RequiredElements(elements, assign_symbol_numbers(elements) or ())
 
 
 def violation(text: str, ids: Sequence[int]) -> str | None:
     source, required = mark_source(text), required_elements(text)
-    index = {TOKENIZER.first_symbol_id + number: i for i, number in enumerate(required.symbols)}
+    index = {TOKENIZER.first_symbol_id + number: i for i, number in enumerate(required.symbol_numbers)}
     if stray := [i for i in ids if i >= TOKENIZER.pad_id and i not in index]:
         return f"stray control symbols {stray}"
     return MarkedText.make([index[i] for i in ids if i in index], source.elements).find_violation(source)
@@ -121,7 +121,7 @@ def test_a_sentence_is_translated_the_same_whatever_it_is_batched_with() -> None
 def test_a_large_beam_finds_the_best_valid_translation(text: str) -> None:
     limit, seed = 5, 3
     source, required = mark_source(text), required_elements(text)
-    symbols = [TOKENIZER.first_symbol_id + number for number in required.symbols]
+    symbols = [TOKENIZER.first_symbol_id + number for number in required.symbol_numbers]
     vocabulary = [0, 1, *symbols]
 
     def best_score(ids: tuple[int, ...]) -> float:
@@ -159,7 +159,7 @@ def test_a_large_beam_finds_the_best_valid_translation(text: str) -> None:
 
 def test_elements_follow_a_forced_prefix() -> None:
     text = "({)a"
-    opening = TOKENIZER.first_symbol_id + required_elements(text).symbols[0]
+    opening = TOKENIZER.first_symbol_id + required_elements(text).symbol_numbers[0]
     prefix = ForcedPrefix([[1, opening, 0]], torch.device("cpu"))
     for hypothesis in search([text], [9], 3, seed=1, first=prefix)[0]:
         assert hypothesis.ids[:3] == [1, opening, 0]

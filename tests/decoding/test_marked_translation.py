@@ -10,7 +10,7 @@ import pytest
 
 from transformer_mt.data.markup.elements import ELEMENT_KINDS
 from transformer_mt.data.markup.protection import Protector
-from transformer_mt.data.markup.symbols import SLOTS, SYMBOLS
+from transformer_mt.data.markup.symbols import SLOTS, SYMBOL_NAMES
 from transformer_mt.data.quickstart import load_pairs
 from transformer_mt.decoding.config import DecodingConfig
 from transformer_mt.decoding.paragraph_translator import ParagraphTranslator
@@ -99,8 +99,8 @@ def test_a_prefix_with_crossing_tags_is_refused(with_symbols: Translator) -> Non
 def test_auto_uses_symbols_for_text_with_more_than_tags(with_symbols: Translator) -> None:
     texts = ["the <b>dog</b> <br/>", "the <b>dog</b> {name}"]
     tags_only, with_placeholder = with_symbols.n_best(texts, markup="auto")
-    assert not {*tags_only[0].tokens} & {*SYMBOLS}
-    assert len({*with_placeholder[0].tokens} & {*SYMBOLS}) == 3
+    assert not {*tags_only[0].tokens} & {*SYMBOL_NAMES}
+    assert len({*with_placeholder[0].tokens} & {*SYMBOL_NAMES}) == 3
 
 
 def test_symbols_need_a_model_that_has_them(aligning: Translator) -> None:

@@ -13,7 +13,7 @@ import tokenizers as hf
 import torch
 
 from transformer_mt.data.markup.elements import Role, Span, allows_order, mark
-from transformer_mt.data.markup.symbols import assign_symbols
+from transformer_mt.data.markup.symbols import assign_symbol_numbers
 from transformer_mt.data.tokenizers.components import TokenizerKind
 from transformer_mt.data.tokenizers.config import TokenizerConfig
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, build_tokenizers
@@ -161,9 +161,9 @@ def test_wide_beam_finds_all_translations_with_both_elements_and_terms(toy: Any,
     roles = {"(": Role.OPENING, ")": Role.CLOSING}
     spans = [Span(i, i + 1, roles.get(sign, Role.SINGLE)) for i, sign in enumerate(source) if sign in "(){"]
     marked = mark(source, spans)
-    symbols = assign_symbols(marked.elements) or []
-    index_of = {tokenizer.first_symbol_id + number: i for i, number in enumerate(symbols)}
-    limit, beam = len(symbols) + 4, 1500
+    numbers = assign_symbol_numbers(marked.elements) or []
+    index_of = {tokenizer.first_symbol_id + number: i for i, number in enumerate(numbers)}
+    limit, beam = len(numbers) + 4, 1500
     language = toy([0], tokenizer.vocab_size)
 
     def missing_tokens(ids: Sequence[int]) -> int:
@@ -177,7 +177,7 @@ def test_wide_beam_finds_all_translations_with_both_elements_and_terms(toy: Any,
         log_probs = language.scores(0)([ids])[0]
         end, room = log_probs[tokenizer.eos_id], max(0, limit - len(ids) - 2)
         order = [index_of[i] for i in ids if i in index_of]
-        n_missing, n_tokens = len(symbols) - len(order), missing_tokens(ids)
+        n_missing, n_tokens = len(numbers) - len(order), missing_tokens(ids)
         if not n_missing and not n_tokens:
             yield (total + end) / (len(ids) + 1), ids
         following = {
@@ -197,7 +197,7 @@ def test_wide_beam_finds_all_translations_with_both_elements_and_terms(toy: Any,
     vocabulary = TermVocabulary(classes, tokenizer.eos_id, tokenizer.first_symbol_id, torch.device("cpu"))
     automaton = TermAutomaton([phrase(0, 0, 1)], [1], classes)
     limits = torch.tensor([limit])
-    elements = ElementConstraint([RequiredElements(marked.elements, symbols)], tokenizer, limits)
+    elements = ElementConstraint([RequiredElements(marked.elements, numbers)], tokenizer, limits)
     terms = TermConstraint([automaton], limits, vocabulary, elements.count_missing)
     beams = BeamState(limits, beam, BOS, tokenizer.eos_id, DecodingConfig().length_normalise)
     no_pad = ForbidTokens([tokenizer.pad_id, tokenizer.bos_id])

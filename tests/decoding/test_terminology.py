@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from transformer_mt.data.markup.symbols import TERM_SYMBOLS
+from transformer_mt.data.markup.symbols import TERM_SYMBOL_NAMES
 from transformer_mt.data.quickstart import load_pairs
 from transformer_mt.decoding.config import DecodingConfig
 from transformer_mt.decoding.terminology import UnusableTermWarning
@@ -152,7 +152,7 @@ def test_soft_mode_annotates_terms_in_the_source(
     with_symbols.translate(
         ["the <b>dog</b> of x"], glossary=glossary, glossary_mode="soft", markup="symbols", sample=True
     )
-    start, middle, end = TERM_SYMBOLS
+    start, middle, end = TERM_SYMBOL_NAMES
     assert seen == [f"{start} the{middle} der{end}<t0>{start} dog{middle} Hund{end}</t0> of x"]
 
 

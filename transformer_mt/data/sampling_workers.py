@@ -24,7 +24,7 @@ from transformer_mt.system.launcher import local_world_size
 from transformer_mt.system.logging import log
 
 MAX_WORKERS = 16
-MIN_CHUNK = 16  # sentences that are worth a message to another process
+MIN_SHARE = 16  # sentences that are worth a message to another process
 
 T = TypeVar("T")
 State = tuple[SubwordSamplers | None, SymbolInserter | None]
@@ -42,23 +42,21 @@ def count_sampling_workers(machine: Machine) -> int:
 def open_sampling_workers(stream: BatchStream, n_workers: int) -> Generator[None]:
     """Let workers sample the subwords of a stream and insert its symbols inside the `with` block, if it has any."""
     samplers, modifier = stream.subword_samplers, stream.modifier
-    inserter = modifier.inserter if modifier is not None else None
+    inserter = modifier.symbol_inserter if modifier is not None else None
     if n_workers == 0 or (samplers is None and inserter is None):
         yield
         return
-    in_process = stream.sample_subwords
+    sample_in_process = stream.sample_subwords
     with open_pool(n_workers, _get_state, samplers, inserter) as pool:
         workers = SamplingWorkers(pool, n_workers, samplers, inserter)
         if samplers is not None:
             stream.sample_subwords = workers.sample_subwords
         if modifier is not None and inserter is not None:
-            modifier.insert_symbols = workers.insert_symbols
+            stream.modifier = modifier.with_insert_symbols(workers.insert_symbols)
         try:
             yield
         finally:
-            stream.sample_subwords = in_process
-            if modifier is not None and inserter is not None:
-                modifier.insert_symbols = inserter
+            stream.sample_subwords, stream.modifier = sample_in_process, modifier
 
 
 class SamplingWorkers:
@@ -81,26 +79,33 @@ class SamplingWorkers:
 
         def divide(pool: WorkerPool[State]) -> Sequence[Sentences]:
             futures = [
-                [pool.submit(_sample_chunk, (side, _join(ids[at]), rows[at], epoch)) for at in self._chunks(len(rows))]
+                [
+                    pool.submit(_sample_subwords, (side, _join(ids[share]), rows[share], epoch))
+                    for share in self._divide(len(rows))
+                ]
                 for side, ids in enumerate(sides)
             ]
-            return [[ids for future in chunks for ids in _split(future.result())] for chunks in futures]
+            return [[ids for future in of_side for ids in _split(future.result())] for of_side in futures]
 
         return self._run(divide, lambda: sample_sides(samplers, sides, rows, epoch))
 
-    def insert_symbols(self, pairs: Sequence[Pair], n_items: int, n_terms: int, seeds: Sequence[str]) -> EncodedPairs:
+    def insert_symbols(
+        self, pairs: Sequence[Pair], max_insertions: int, max_terms: int, seeds: Sequence[str]
+    ) -> EncodedPairs:
         """Return the ids of both sides with symbols, see `SymbolInserter`."""
         inserter = self._inserter
         assert inserter is not None
 
         def divide(pool: WorkerPool[State]) -> EncodedPairs:
-            chunks = self._chunks(len(pairs))
-            futures = [pool.submit(_insert_chunk, (pairs[at], n_items, n_terms, seeds[at])) for at in chunks]
-            found = [future.result() for future in futures]
-            src, tgt = ([ids.tolist() for chunk in found for ids in _split(chunk[side])] for side in (0, 1))
+            futures = [
+                pool.submit(_insert_symbols, (pairs[share], max_insertions, max_terms, seeds[share]))
+                for share in self._divide(len(pairs))
+            ]
+            results = [future.result() for future in futures]
+            src, tgt = ([ids.tolist() for result in results for ids in _split(result[side])] for side in (0, 1))
             return src, tgt
 
-        return self._run(divide, lambda: inserter(pairs, n_items, n_terms, seeds))
+        return self._run(divide, lambda: inserter(pairs, max_insertions, max_terms, seeds))
 
     def _run(self, divide: Callable[[WorkerPool[State]], T], in_process: Callable[[], T]) -> T:
         """Divide a task among the workers, or do it in this process if one of them has ended."""
@@ -114,9 +119,9 @@ class SamplingWorkers:
                 self._pool = None
         return in_process()
 
-    def _chunks(self, n_sentences: int) -> list[slice]:
-        """Return the part of a batch that each worker gets."""
-        size = max(MIN_CHUNK, -(-n_sentences // self._n_workers))
+    def _divide(self, n_sentences: int) -> list[slice]:
+        """Return the share of a batch that each worker gets."""
+        size = max(MIN_SHARE, -(-n_sentences // self._n_workers))
         return [slice(start, start + size) for start in range(0, n_sentences, size)]
 
 
@@ -138,15 +143,15 @@ def _get_state(samplers: SubwordSamplers | None, inserter: SymbolInserter | None
     return samplers, inserter
 
 
-def _sample_chunk(state: State, item: tuple[int, Joined, Rows, int]) -> Joined:
+def _sample_subwords(state: State, arguments: tuple[int, Joined, Rows, int]) -> Joined:
     samplers, _ = state
     assert samplers is not None
-    side, joined, rows, epoch = item
+    side, joined, rows, epoch = arguments
     return _join(samplers[side].sample_rows(_split(joined), epoch, side, rows))
 
 
-def _insert_chunk(state: State, item: tuple[Sequence[Pair], int, int, Sequence[str]]) -> tuple[Joined, Joined]:
+def _insert_symbols(state: State, arguments: tuple[Sequence[Pair], int, int, Sequence[str]]) -> tuple[Joined, Joined]:
     _, inserter = state
     assert inserter is not None
-    src, tgt = inserter(*item)
+    src, tgt = inserter(*arguments)
     return _join(src), _join(tgt)

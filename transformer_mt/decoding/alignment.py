@@ -24,15 +24,15 @@ def align(
     ensemble: Ensemble,
     tokenizers: TokenizerPair,
     sources: list[list[int]],
-    src_words: list[list[int]],
+    src_word_indices: list[list[int]],
     targets: list[list[int]],
     layer: int | None,
 ) -> list[WordAlignment]:
     """Align each word of each translation with the source word that it attends to most.
 
-    `src_words` is the word index of each source token (`Tokenizer.word_indices`). The attention weights are those of
-    the position that predicts a target token, averaged over heads and models. `layer` counts from 1; None: the mean of
-    all layers.
+    `src_word_indices` has the index of the word of each source token (`Tokenizer.word_indices`). The attention weights
+    of a target token are those of the position that predicts it, averaged over heads and models. `layer` counts from 1;
+    None: the mean of all layers.
     """
     if not targets:
         return []
@@ -44,11 +44,11 @@ def align(
         per_model.append(torch.stack([weights.float().mean(1) for weights in layers]).mean(0))  # [n, T, S]
     weights = torch.stack(per_model).mean(0).cpu()  # [n, T, S]
     alignments: list[WordAlignment] = []
-    for pair_weights, source, words, target in zip(weights, sources, src_words, targets, strict=True):
+    for pair_weights, source, word_indices, target in zip(weights, sources, src_word_indices, targets, strict=True):
         has_tag = bool(source) and tokenizers.src.is_tag(source[0])
         first = tokenizers.source_bos + has_tag  # index of the first source token
-        token_weights = pair_weights[: len(target), first : first + len(words)]
-        alignments.append(align_words(token_weights, words, target_word_indices(tokenizers.tgt, target)))
+        token_weights = pair_weights[: len(target), first : first + len(word_indices)]
+        alignments.append(align_words(token_weights, word_indices, target_word_indices(tokenizers.tgt, target)))
     return alignments
 
 
@@ -57,14 +57,15 @@ def target_word_indices(tokenizer: Tokenizer, ids: Sequence[int]) -> list[int]:
     return [max(0, len(text.split()) - 1) for text in tokenizer.decode([ids[: end + 1] for end in range(len(ids))])]
 
 
-def align_words(weights: Tensor, src_words: list[int], tgt_words: list[int]) -> WordAlignment:
-    """Align each target word with its best source word.
+def align_words(weights: Tensor, src_word_indices: list[int], tgt_word_indices: list[int]) -> WordAlignment:
+    """Align each target word with its best source word, given the index of the word of each token.
 
     The weights [T, S] are summed over the tokens of a source word and averaged over those of a target word.
     """
-    if not src_words or not tgt_words:
+    if not src_word_indices or not tgt_word_indices:
         return []
-    to_src, to_tgt = (F.one_hot(torch.tensor(indices)).float() for indices in (src_words, tgt_words))  # [S, W], [T, W]
+    one_hot = (F.one_hot(torch.tensor(indices)).float() for indices in (src_word_indices, tgt_word_indices))
+    to_src, to_tgt = one_hot  # [S, W], [T, W]
     word_weights = (to_tgt / to_tgt.sum(0).clamp(min=1)).T @ weights @ to_src  # [target W, source W]
     best = word_weights.argmax(1)
-    return [(int(source), target) for target, source in enumerate(best) if target in tgt_words]
+    return [(int(source), target) for target, source in enumerate(best) if target in tgt_word_indices]

@@ -1,10 +1,10 @@
-"""Guarantee of the search that a translation contains the protected elements of its source.
+"""Constraint of the search: a translation contains each protected element of its source once, nested as in the source.
 
-A finite automaton follows each beam. Its state is which elements the beam has, and which pairs of tags are open. An
-element may come next if it is missing and its parent is the innermost open pair. The closing tag of this pair also
-needs all elements inside it.
+A finite automaton follows each beam. Its state says which elements the beam has, and which pairs of tags are open. An
+element may be next if it is missing and its parent is the innermost open pair. The closing tag of this pair also
+requires all elements inside it.
 
-`B` sentences, `b` sentences of one slice, `K` beams, `E` elements of the sentence that has most, `V` vocabulary.
+`B` sentences, `b` sentences of one slice, `K` beams, `E` largest number of elements of a sentence, `V` vocabulary.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from transformer_mt.data.markup.elements import Element, Role
-from transformer_mt.data.markup.symbols import ELEMENT_SYMBOLS
+from transformer_mt.data.markup.symbols import ELEMENT_SYMBOL_NAMES
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer
 from transformer_mt.decoding.logits_processors import LogitsProcessor
 
@@ -27,7 +27,7 @@ class RequiredElements(NamedTuple):
     """The elements that the translation of a source must contain."""
 
     elements: Sequence[Element]
-    symbols: Sequence[int]  # number of the symbol of each element
+    symbol_numbers: Sequence[int]  # of the symbol of each element, see `assign_symbol_numbers`
 
 
 class _Transitions(NamedTuple):
@@ -37,25 +37,26 @@ class _Transitions(NamedTuple):
     bit: Tensor  # of the element
     must_be_open: Tensor  # bit of the pair that must be open
     must_be_closed: Tensor  # bits of the pairs that must not be open
-    must_be_present: Tensor  # bits of the elements that must be there
+    must_be_present: Tensor  # bits of the elements that must be present
     opened: Tensor  # bit of the pair that the element opens
     closed: Tensor  # bit of the pair that it closes
 
 
 class ElementConstraint(LogitsProcessor):
-    """Allows a symbol only where it keeps the guarantee, and EOS only after all elements.
+    """Allows the symbol of an element only where nesting permits it, and EOS only after all elements.
 
-    Where the model would end the translation, or only as many positions are left as elements are missing, the next
-    token is one of them. Its log-probability is then normalised over the elements that are allowed.
+    The next token must be an element if the model would end the translation, or if only as many positions are left as
+    elements are missing. Its log-probability is then normalised over the allowed elements.
     """
 
     def __init__(self, required: Sequence[RequiredElements], tokenizer: Tokenizer, max_lengths: Tensor) -> None:
         """`max_lengths` limits the tokens of each translation, EOS included. [B]."""
-        self.first, self.eos = tokenizer.first_symbol_id, tokenizer.eos_id
+        self.first_symbol, self.eos = tokenizer.first_symbol_id, tokenizer.eos_id
         self.max_lengths = max_lengths
         device = max_lengths.device
         width = max(1, *(len(each.elements) for each in required))
-        unused = (self.first + len(ELEMENT_SYMBOLS), NEVER, NEVER, 0, 0, 0, 0)  # the symbol of a term, never allowed
+        term_symbol = self.first_symbol + len(ELEMENT_SYMBOL_NAMES)
+        unused = (term_symbol, NEVER, NEVER, 0, 0, 0, 0)  # never allowed
         rows = [[self._transition(each, i) for i in range(len(each.elements))] for each in required]
         table = torch.tensor([row + [unused] * (width - len(row)) for row in rows], device=device)  # [B, E, 7]
         self.transitions = _Transitions(*table.unbind(2))
@@ -69,7 +70,7 @@ class ElementConstraint(LogitsProcessor):
         outer = element.partner if is_closing else element.parent  # the pair that must be the innermost open one
         siblings = sum(1 << i for i, e in enumerate(elements) if e.role is Role.OPENING and e.parent == outer)
         return (
-            self.first + required.symbols[index],
+            self.first_symbol + required.symbol_numbers[index],
             1 << index,
             0 if outer is None else 1 << outer,
             siblings,
@@ -79,7 +80,7 @@ class ElementConstraint(LogitsProcessor):
         )
 
     def apply(self, log_probs: Tensor, rows: slice, position: int) -> Tensor:
-        """Forbid what would break the guarantee. [b, K, V] -> [b, K, V]."""
+        """Forbid symbols that would break the nesting, and EOS while elements are missing. [b, K, V] -> [b, K, V]."""
         table = _Transitions(*(each[rows, None] for each in self.transitions))  # [b, 1, E]
         present, open_pairs = self.present[rows, :, None], self.open[rows, :, None]  # [b, K, 1]
         is_allowed = (
@@ -90,17 +91,17 @@ class ElementConstraint(LogitsProcessor):
         )  # [b, K, E]
         n_missing = self.count_missing(rows)  # [b, K]
         end = log_probs[..., self.eos]  # [b, K]; -inf where another processor forbids the end
-        wants_to_end = (end >= log_probs[..., : self.first].amax(-1)) & (end > -torch.inf)
+        would_end = (end >= log_probs[..., : self.first_symbol].amax(-1)) & (end > -torch.inf)
         n_left = self.max_lengths[rows, None] - position - 1  # positions after this one. [b, 1]
-        must_come = ((n_missing > 0) & (wants_to_end | (n_missing >= n_left)))[..., None]  # [b, K, 1]
+        needs_element = ((n_missing > 0) & (would_end | (n_missing >= n_left)))[..., None]  # [b, K, 1]
         ids = table.ids.expand(-1, log_probs.size(1), -1)
-        kept = log_probs.gather(2, ids).masked_fill(~is_allowed, -torch.inf)
-        relative = kept.log_softmax(-1).masked_fill(kept == -torch.inf, -torch.inf)  # NaN if no element may come
-        kept = torch.where(must_come, relative, kept)
-        log_probs[..., self.first :] = -torch.inf
-        log_probs.scatter_(2, ids, kept)
+        elements = log_probs.gather(2, ids).masked_fill(~is_allowed, -torch.inf)  # [b, K, E]
+        normalised = elements.log_softmax(-1).masked_fill(elements == -torch.inf, -torch.inf)  # NaN if none is allowed
+        elements = torch.where(needs_element, normalised, elements)
+        log_probs[..., self.first_symbol :] = -torch.inf
+        log_probs.scatter_(2, ids, elements)
         log_probs[..., self.eos].masked_fill_(n_missing > 0, -torch.inf)
-        log_probs[..., : self.first].masked_fill_(must_come, -torch.inf)
+        log_probs[..., : self.first_symbol].masked_fill_(needs_element, -torch.inf)
         return log_probs
 
     def count_missing(self, rows: slice) -> Tensor:

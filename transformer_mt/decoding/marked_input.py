@@ -9,7 +9,7 @@ from typing import Literal
 from transformer_mt.data.markup.elements import MarkedText, Part, Role, allows_order
 from transformer_mt.data.markup.placement import place_elements, text_without_elements
 from transformer_mt.data.markup.spacing import arrange_spaces
-from transformer_mt.data.markup.symbols import assign_symbols
+from transformer_mt.data.markup.symbols import assign_symbol_numbers
 from transformer_mt.data.tokenizers.marked_text import decode_marked, encode_marked
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer
 from transformer_mt.decoding.alignment import WordAlignment
@@ -26,7 +26,7 @@ class MarkedInput:
     """A source text with its elements, if it has any."""
 
     text: MarkedText
-    symbols: list[int] | None  # number of the symbol of each element; None: elements are placed by word alignment
+    symbol_numbers: list[int] | None  # of the symbol of each element; None: elements are placed by word alignment
 
     @property
     def words(self) -> str:
@@ -41,12 +41,12 @@ class MarkedInput:
     @property
     def needs_placement(self) -> bool:
         """Return whether elements are to be placed by word alignment."""
-        return bool(self.text.elements) and self.symbols is None
+        return bool(self.text.elements) and self.symbol_numbers is None
 
     @property
     def required(self) -> RequiredElements:
         """Return what the search must guarantee."""
-        return RequiredElements(() if self.symbols is None else self.text.elements, self.symbols or ())
+        return RequiredElements(() if self.symbol_numbers is None else self.text.elements, self.symbol_numbers or ())
 
 
 def prepare_input(text: MarkedText, mode: MarkupMode, has_symbols: bool) -> MarkedInput:
@@ -58,17 +58,17 @@ def prepare_input(text: MarkedText, mode: MarkupMode, has_symbols: bool) -> Mark
     """
     stands_for_words = (each.role is Role.SINGLE and not each.surface.startswith("<") for each in text.elements)
     uses_symbols = has_symbols and (mode == "symbols" or (mode != "align" and any(stands_for_words)))
-    return MarkedInput(text, assign_symbols(text.elements) if uses_symbols else None)
+    return MarkedInput(text, assign_symbol_numbers(text.elements) if uses_symbols else None)
 
 
 def encode_inputs(tokenizer: Tokenizer, inputs: Sequence[MarkedInput]) -> list[list[int]]:
     """Return the ids of source texts."""
     ids = tokenizer.encode([each.words for each in inputs])
-    marked = [i for i, each in enumerate(inputs) if each.text.elements and each.symbols is not None]
+    marked = [i for i, each in enumerate(inputs) if each.text.elements and each.symbol_numbers is not None]
     if not marked:
         return ids
-    texts, symbols = [inputs[i].text for i in marked], [inputs[i].symbols or [] for i in marked]
-    for i, marked_ids in zip(marked, encode_marked(tokenizer, texts, symbols), strict=True):
+    texts, symbol_numbers = [inputs[i].text for i in marked], [inputs[i].symbol_numbers or [] for i in marked]
+    for i, marked_ids in zip(marked, encode_marked(tokenizer, texts, symbol_numbers), strict=True):
         ids[i] = marked_ids
     return ids
 
@@ -79,7 +79,8 @@ def decode_outputs(tokenizer: Tokenizer, outputs: Sequence[tuple[MarkedInput, li
     marked = [i for i, (source, _) in enumerate(outputs) if source.required.elements]
     if not marked:
         return [[text] for text in texts]
-    parts = decode_marked(tokenizer, [outputs[i][1] for i in marked], [outputs[i][0].symbols or [] for i in marked])
+    symbol_numbers = [outputs[i][0].symbol_numbers or [] for i in marked]
+    parts = decode_marked(tokenizer, [outputs[i][1] for i in marked], symbol_numbers)
     with_elements = dict(zip(marked, parts, strict=True))
     return [with_elements.get(i, [text]) for i, text in enumerate(texts)]
 
@@ -107,7 +108,7 @@ def prefix_input(prefix: MarkedText, source: MarkedInput, line: int) -> MarkedIn
         return MarkedInput(MarkedText.from_text(text_without_elements(marked)), [])
     if not allows_order(source.text.elements, marked.order):
         raise UserError(f"line {line}: the tags of the prefix are not nested as in the source: change their order")
-    return MarkedInput(marked, source.symbols)
+    return MarkedInput(marked, source.symbol_numbers)
 
 
 def make_translation(

@@ -1,7 +1,7 @@
 """Search for translations that contain the terms of a glossary: lexically constrained beam search.
 
-The K beams of a sentence are shared between banks, as in dynamic beam allocation (Post & Vilar 2018). A bank has the
-hypotheses that lack the same number of tokens of terms, by the state of an automaton (compare Hu et al. 2019).
+The K beams of a sentence are shared between banks, as in dynamic beam allocation (Post & Vilar 2018). The hypotheses
+of a bank lack the same number of tokens of terms. An automaton counts them (compare Hu et al. 2019).
 
 `B` sentences in the batch, `b` sentences of one slice, `K` beams, `N` candidates, `M` proposals, `V` vocabulary.
 """
@@ -22,7 +22,7 @@ NO_CANDIDATE = 1 << 20  # bank of candidates with a score of minus infinity
 
 
 class TermVocabulary:
-    """The classes of all tokens, as a list and as indices."""
+    """The class of each token of a vocabulary, as an index into the distinct classes."""
 
     def __init__(self, classes: Sequence[TokenClass], eos: int, first_symbol: int, device: torch.device) -> None:
         """`first_symbol` is the lowest id of the symbols of elements."""
@@ -34,7 +34,7 @@ class TermVocabulary:
 
 
 class TermConstraint(LogitsProcessor):
-    """Forbids EOS until all terms are there, and forces them near the length limit. Chooses candidates by banks."""
+    """Forbids EOS until all terms are present, and forces them near the length limit. Chooses candidates by banks."""
 
     def __init__(
         self,
@@ -43,9 +43,10 @@ class TermConstraint(LogitsProcessor):
         vocabulary: TermVocabulary,
         count_missing_elements: Callable[[slice], Tensor] | None = None,
     ) -> None:
-        """Require the terms of each sentence. `max_lengths` must have room for them, for elements and EOS. [B].
+        """Require the terms of each sentence.
 
-        `count_missing_elements` returns how many protected elements each beam lacks, for which room is left. [b, K]
+        `max_lengths` limits the tokens of each translation. It must have room for terms, elements and EOS. [B].
+        `count_missing_elements` returns how many protected elements each beam lacks. [b, K].
         """
         self.automata, self.max_lengths = [*automata], cast(list[int], max_lengths.tolist())
         self.vocabulary, self.count_missing_elements = vocabulary, count_missing_elements
@@ -68,7 +69,10 @@ class TermConstraint(LogitsProcessor):
         return log_probs
 
     def _fits(self, automaton: TermAutomaton, state: State, n_left: int) -> Tensor:
-        """Return after which tokens at most `n_left` tokens of terms are missing; one more after an element. [V]."""
+        """Return which tokens leave at most `n_left` tokens of terms missing. [V].
+
+        The symbol of an element may leave one more, because its own position was reserved.
+        """
         vocabulary = self.vocabulary
         by_class = [automaton.successor_of_class(state, each).n_missing_tokens for each in vocabulary.distinct]
         n_missing = torch.tensor(by_class, device=vocabulary.indices.device)[vocabulary.indices]
@@ -83,10 +87,10 @@ class TermConstraint(LogitsProcessor):
 
     def select(self, rows: Tensor) -> None:
         """Keep only these sentences, in this order. [B']."""
-        kept = cast(list[int], rows.tolist())
-        self.automata = [self.automata[row] for row in kept]
-        self.max_lengths = [self.max_lengths[row] for row in kept]
-        self.states = [self.states[row] for row in kept]
+        indices = cast(list[int], rows.tolist())
+        self.automata = [self.automata[row] for row in indices]
+        self.max_lengths = [self.max_lengths[row] for row in indices]
+        self.states = [self.states[row] for row in indices]
 
     def choose_candidates(self, beams: BeamState, log_probs: Tensor, rows: slice) -> Candidates:
         """Return 2K candidates, the best of each bank first. [b, K, V] -> [b, 2K].
@@ -97,7 +101,7 @@ class TermConstraint(LogitsProcessor):
         states = self.states[rows]
         if not any(state.n_missing_tokens for row in states for state in row):
             return best
-        found = _distinct(_add_proposals(best, beams.scores[rows], log_probs, states), log_probs.size(2))
+        found = _mask_repeated(_add_proposals(best, beams.scores[rows], log_probs, states), log_probs.size(2))
         reached = _successors(self.automata[rows], states, found.parents, found.tokens)
         banks = torch.tensor(
             [[state.n_missing_tokens for state in row] for row in reached], device=log_probs.device
@@ -109,19 +113,19 @@ class TermConstraint(LogitsProcessor):
 def allocate(scores: Tensor, banks: Tensor) -> Tensor:
     """Return the order in which candidates become beams: the best of each bank, then the second best, and so on.
 
-    Banks with fewer missing tokens come first. So banks get equal shares of the beams, and a bank that cannot fill its
-    share leaves the rest to others. [b, N], [b, N] -> [b, N]
+    Banks with fewer missing tokens are first. So each bank gets an equal share of the beams, and a bank with too few
+    candidates leaves the rest of its share to the others. [b, N], [b, N] -> [b, N].
     """
     banks = banks.masked_fill(~(scores > -torch.inf), NO_CANDIDATE)
     by_score = scores.argsort(dim=1, descending=True, stable=True)
     order = by_score.gather(1, banks.gather(1, by_score).argsort(dim=1, stable=True))  # by bank, then by score
     sorted_banks = banks.gather(1, order)
-    places = torch.arange(banks.size(1), device=banks.device).expand_as(banks)
+    positions = torch.arange(banks.size(1), device=banks.device).expand_as(banks)
     is_first = torch.ones_like(banks, dtype=torch.bool)
     is_first[:, 1:] = sorted_banks[:, 1:] != sorted_banks[:, :-1]
-    ranks = places - torch.where(is_first, places, 0).cummax(1).values  # in the bank
-    is_none = sorted_banks == NO_CANDIDATE
-    return order.gather(1, torch.where(is_none, banks.size(1), ranks).argsort(dim=1, stable=True))
+    ranks = positions - torch.where(is_first, positions, 0).cummax(1).values  # in the bank
+    is_absent = sorted_banks == NO_CANDIDATE
+    return order.gather(1, torch.where(is_absent, banks.size(1), ranks).argsort(dim=1, stable=True))
 
 
 def _add_proposals(
@@ -142,16 +146,16 @@ def _add_proposals(
     return Candidates(*(torch.cat([one, other.flatten(1)], dim=1) for one, other in zip(best, added, strict=True)))
 
 
-def _distinct(candidates: Candidates, n_tokens: int) -> Candidates:
+def _mask_repeated(candidates: Candidates, n_tokens: int) -> Candidates:
     """Set the score of repeated candidates to minus infinity. [b, N] -> [b, N]."""
     keys = candidates.parents * n_tokens + candidates.tokens
     order = candidates.scores.argsort(dim=1, descending=True, stable=True)  # existing ones before padding
     order = order.gather(1, keys.gather(1, order).argsort(dim=1, stable=True))
-    found = Candidates(*(each.gather(1, order) for each in candidates))
+    ordered = Candidates(*(each.gather(1, order) for each in candidates))
     sorted_keys = keys.gather(1, order)
     is_repeated = torch.zeros_like(sorted_keys, dtype=torch.bool)
     is_repeated[:, 1:] = sorted_keys[:, 1:] == sorted_keys[:, :-1]
-    return found._replace(scores=found.scores.masked_fill(is_repeated, -torch.inf))
+    return ordered._replace(scores=ordered.scores.masked_fill(is_repeated, -torch.inf))
 
 
 def _successors(

@@ -88,11 +88,11 @@ def encode_annotated(tokenizer: Tokenizer, glossary: Glossary | None, inputs: Se
     """Return the ids of sources in which each term is annotated with its first variant."""
     assert glossary is not None
     texts: list[MarkedText] = []
-    symbols: list[list[int]] = []
+    symbol_numbers: list[list[int]] = []
     for source in inputs:
-        text = MarkedText.from_text(source.words) if source.symbols is None else source.text
+        text = MarkedText.from_text(source.words) if source.symbol_numbers is None else source.text
         terms = [Term(match.start, match.end, match.entry.targets[0]) for match in glossary.find_in_marked(text)]
-        annotated, numbers, _ = annotate_terms(text, source.symbols or [], terms)
+        annotated, numbers, _ = annotate_terms(text, source.symbol_numbers or [], terms)
         texts.append(annotated)
-        symbols.append(numbers)
-    return encode_marked(tokenizer, texts, symbols)
+        symbol_numbers.append(numbers)
+    return encode_marked(tokenizer, texts, symbol_numbers)

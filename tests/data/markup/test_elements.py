@@ -9,7 +9,7 @@ import pytest
 
 from transformer_mt.data.markup.elements import MarkedText, Role, Span, mark
 from transformer_mt.data.markup.spacing import arrange_spaces
-from transformer_mt.data.markup.symbols import SLOTS, SYMBOLS, assign_symbols
+from transformer_mt.data.markup.symbols import SLOTS, SYMBOL_NAMES, assign_symbol_numbers
 
 
 def mark_tags(text: str) -> MarkedText:
@@ -80,17 +80,17 @@ def test_broken_translations_are_found(order: list[int], problem: str) -> None:
 def test_symbols_are_distinct_and_pairs_share_a_slot() -> None:
     marked = mark_tags("{a}<b>x</b>{b}<i>y</i>")
     for rng in (None, random.Random(1), random.Random(2)):
-        numbers = assign_symbols(marked.elements, rng)
+        numbers = assign_symbol_numbers(marked.elements, rng)
         assert numbers is not None
         assert len({*numbers}) == 6
-        names = [SYMBOLS[number] for number in numbers]
+        names = [SYMBOL_NAMES[number] for number in numbers]
         assert [name.strip("</>0123456789") for name in names] == ["x", "t", "t", "x", "t", "t"]
         assert names[1].strip("<>") == names[2].strip("</>")
 
 
 def test_more_elements_than_slots_have_no_symbols() -> None:
-    assert assign_symbols(mark_tags("{n}" * SLOTS).elements) is not None
-    assert assign_symbols(mark_tags("{n}" * (SLOTS + 1)).elements) is None
+    assert assign_symbol_numbers(mark_tags("{n}" * SLOTS).elements) is not None
+    assert assign_symbol_numbers(mark_tags("{n}" * (SLOTS + 1)).elements) is None
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from transformer_mt.data.markup.elements import Element, MarkedText, Role, Span, mark
 from transformer_mt.data.markup.spacing import arrange_spaces
-from transformer_mt.data.markup.symbols import SLOTS, SYMBOLS, assign_symbols
+from transformer_mt.data.markup.symbols import SLOTS, SYMBOL_NAMES, assign_symbol_numbers
 from transformer_mt.data.tokenizers.components import TokenizerKind
 from transformer_mt.data.tokenizers.config import TokenizerConfig
 from transformer_mt.data.tokenizers.marked_text import decode_marked, encode_marked
@@ -45,9 +45,9 @@ def test_decoding_undoes_encoding(kind: TokenizerKind) -> None:
         mark(TEXT, [Span(4, 7)]),
         mark(TEXT, []),
     ]
-    symbols = [assign_symbols(text.elements) or [] for text in texts]
-    ids = encode_marked(tokenizer, texts, symbols)
-    for text, parts in zip(texts, decode_marked(tokenizer, ids, symbols), strict=True):
+    numbers = [assign_symbol_numbers(text.elements) or [] for text in texts]
+    ids = encode_marked(tokenizer, texts, numbers)
+    for text, parts in zip(texts, decode_marked(tokenizer, ids, numbers), strict=True):
         assert arrange_spaces(parts, text) == text
 
 
@@ -55,13 +55,13 @@ def test_decoding_undoes_encoding(kind: TokenizerKind) -> None:
 def test_tags_do_not_change_the_tokens_of_whole_words(kind: TokenizerKind) -> None:
     tokenizer = build(kind).src
     text = mark_words("old dog", "sleeps")
-    (ids,) = encode_marked(tokenizer, [text], [assign_symbols(text.elements) or []])
+    (ids,) = encode_marked(tokenizer, [text], [assign_symbol_numbers(text.elements) or []])
     assert [i for i in ids if i < tokenizer.pad_id] == tokenizer.encode([TEXT])[0]
 
 
 def test_no_text_encodes_to_a_symbol() -> None:
     tokenizer = build("bpe").src
-    for name in SYMBOLS:
+    for name in SYMBOL_NAMES:
         (ids,) = tokenizer.encode([name])
         assert max(ids) < tokenizer.pad_id
         assert tokenizer.decode([ids]) == [name]
@@ -73,8 +73,8 @@ def test_symbols_follow_tags_and_survive_saving() -> None:
     assert loaded.has_symbols
     for tokenizer in (pair.src, loaded.src):
         assert tokenizer.first_symbol_id == tokenizer.tag_id("talk") + 1
-        assert tokenizer.vocab_size == tokenizer.first_symbol_id + len(SYMBOLS)
-        assert tokenizer.tokens([tokenizer.first_symbol_id]) == [SYMBOLS[0]]
+        assert tokenizer.vocab_size == tokenizer.first_symbol_id + len(SYMBOL_NAMES)
+        assert tokenizer.tokens([tokenizer.first_symbol_id]) == [SYMBOL_NAMES[0]]
         assert not tokenizer.is_tag(tokenizer.first_symbol_id)
 
 
@@ -86,6 +86,6 @@ def test_a_vocabulary_without_symbols_is_stored_as_before() -> None:
 
 def test_random_slots_are_all_used_and_the_first_ones_most() -> None:
     elements = [Element("x")] * 4
-    counts = Counter(number for seed in range(500) for number in assign_symbols(elements, Random(seed)) or [])
+    counts = Counter(number for seed in range(500) for number in assign_symbol_numbers(elements, Random(seed)) or [])
     assert counts.keys() == set(range(SLOTS)) and sum(counts.values()) == 2000
     assert counts[0] > 2 * counts[SLOTS - 1]

@@ -1,7 +1,10 @@
-"""Symbols that stand for protected elements in the model's input and output, and mark terms of a glossary.
+"""Symbols that represent protected elements in the input and output of the model, and mark terms of a glossary.
 
-A symbol is a control symbol, which no text encodes to. There are `SLOTS` symbols for single elements, for opening tags
-and for closing tags. The symbols of a pair of tags have the same slot.
+A symbol is a control symbol: no text encodes to it. There are `SLOTS` symbols for single elements, as many for opening
+tags, and as many for closing tags. Both symbols of a pair of tags have the same slot.
+
+Each symbol has a name, such as `<x0>`, and a number: the index of its name in `SYMBOL_NAMES`. Its id in a vocabulary is
+`Tokenizer.first_symbol_id` plus its number.
 """
 
 from __future__ import annotations
@@ -15,17 +18,17 @@ SLOTS = 16
 _ROLES = (Role.SINGLE, Role.OPENING, Role.CLOSING)
 _FORMATS = {Role.SINGLE: "<x{}>", Role.OPENING: "<t{}>", Role.CLOSING: "</t{}>"}
 
-ELEMENT_SYMBOLS = tuple(_FORMATS[role].format(slot) for role in _ROLES for slot in range(SLOTS))
-TERM_START, TERM_TRANSLATION, TERM_END = TERM_SYMBOLS = ("<term>", "<translation>", "</term>")
-SYMBOLS = ELEMENT_SYMBOLS + TERM_SYMBOLS
-"""Names of all symbols, for display, in the order of their ids."""
+ELEMENT_SYMBOL_NAMES = tuple(_FORMATS[role].format(slot) for role in _ROLES for slot in range(SLOTS))
+TERM_START, TERM_TRANSLATION, TERM_END = TERM_SYMBOL_NAMES = ("<term>", "<translation>", "</term>")
+SYMBOL_NAMES = ELEMENT_SYMBOL_NAMES + TERM_SYMBOL_NAMES
+"""Names of all symbols, for display, in the order of their numbers."""
 
 
-def assign_symbols(elements: Sequence[Element], rng: Random | None = None) -> list[int] | None:
-    """Return the number of the symbol of each element, from 0; None if there are more elements than slots.
+def assign_symbol_numbers(elements: Sequence[Element], rng: Random | None = None) -> list[int] | None:
+    """Return the number of the symbol of each element; None if there are more elements than slots.
 
-    Slots are given in the order of the elements, or at random for training, where each should occur, and the first
-    ones more often than the others.
+    Slots are assigned in the order of the elements. With `rng`, for training, they are random, so that the model learns
+    every slot; low slots are more frequent.
     """
     slots = {kind: [*range(SLOTS)] if rng is None else _shuffle_slots(rng) for kind in ("single", "pair")}
     numbers: list[int] = []

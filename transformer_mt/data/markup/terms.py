@@ -1,7 +1,7 @@
-"""Inline annotation of a source with translations of its terms (Dinu et al. 2019), which the model learns to use.
+"""Inline annotation of a source with translations of its terms (Dinu et al. 2019). The model learns to use them.
 
-`a dog sleeps` with the term `dog = Hund` becomes `a <term>dog<translation> Hund</term> sleeps`. The symbols are
-elements of the annotated text that are not protected: they are not part of a translation.
+`a dog sleeps` with the term `dog = Hund` becomes `a <term>dog<translation> Hund</term> sleeps`. The three symbols are
+elements of the annotated source, but they are not protected: a translation does not contain them.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from transformer_mt.data.markup.elements import Element, MarkedText, Part, Role
-from transformer_mt.data.markup.symbols import SYMBOLS, TERM_END, TERM_START, TERM_SYMBOLS, TERM_TRANSLATION
+from transformer_mt.data.markup.symbols import SYMBOL_NAMES, TERM_END, TERM_START, TERM_SYMBOL_NAMES, TERM_TRANSLATION
 
-_ROLES = {TERM_START: Role.OPENING, TERM_TRANSLATION: Role.OPENING, TERM_END: Role.CLOSING}  # how spaces are encoded
+_ROLES = {TERM_START: Role.OPENING, TERM_TRANSLATION: Role.OPENING, TERM_END: Role.CLOSING}  # for their spaces
 
 
 class Term(NamedTuple):
@@ -24,35 +24,33 @@ class Term(NamedTuple):
 
 
 def annotate_terms(
-    text: MarkedText, symbols: Sequence[int], terms: Sequence[Term]
+    text: MarkedText, symbol_numbers: Sequence[int], terms: Sequence[Term]
 ) -> tuple[MarkedText, list[int], list[Term]]:
-    """Annotate a source with terms, which are in order and do not overlap.
-
-    A term that contains an element of the source is left out.
+    """Annotate a source with terms. A term that contains an element of the source is left out.
 
     Args:
         text: The source.
-        symbols: The number of the symbol of each element of the source, see `assign_symbols`.
-        terms: The terms.
+        symbol_numbers: The number of the symbol of each element of the source, see `assign_symbol_numbers`.
+        terms: The terms in their order in the source. They do not overlap.
 
     Returns:
-        Both arguments of `encode_marked`: the annotated source, whose first elements are those of the source, and the
-        number of each element's symbol. And the terms that were not left out.
+        The annotated source, whose first elements are those of the source; the number of the symbol of each of its
+        elements; the terms that were not left out.
     """
     parts: list[Part] = []
-    elements, numbers, annotated = [*text.elements], [*symbols], list[Term]()
-    start = 0  # of a part in the text without its elements
+    elements, numbers, annotated = [*text.elements], [*symbol_numbers], list[Term]()
+    start = 0  # of the part in the text without elements
     for part in text.parts:
         if isinstance(part, int):
             parts.append(part)
             continue
         end = start + len(part)
-        done = start
+        done = start  # end of the last term in the part
         for term in terms:
             if start <= term.start < term.end <= end:
                 first = len(elements)
-                elements += [Element(name, _ROLES[name]) for name in TERM_SYMBOLS]
-                numbers += map(SYMBOLS.index, TERM_SYMBOLS)
+                elements += [Element(name, _ROLES[name]) for name in TERM_SYMBOL_NAMES]
+                numbers += map(SYMBOL_NAMES.index, TERM_SYMBOL_NAMES)
                 parts += [part[done - start : term.start - start], first, part[term.start - start : term.end - start]]
                 parts += [first + 1, f" {term.translation.strip()}", first + 2]
                 annotated.append(term)

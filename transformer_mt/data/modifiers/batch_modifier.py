@@ -1,7 +1,7 @@
 """Modifiers of training pairs: capitals, typing errors, missing punctuation, joined sentences, symbols, and others.
 
-They make a model robust against text that its corpus lacks. A modification is a pure function of (seed, epoch, rows),
-so a resumed run sees the same pairs. Capitals, joining and symbols apply to whole batches, because such text has more
+They make a model robust to text that its corpus lacks. A modification is a pure function of (seed, epoch, rows), so a
+resumed run sees the same pairs. Capitals, joining and symbols apply to whole batches, because such text has more
 tokens: a few such sentences would add padding to all others. The other modifiers apply to single pairs.
 
 Text is decoded from token ids, modified and encoded again, so that no other copy of the corpus is read.
@@ -9,12 +9,13 @@ Text is decoded from token ids, modified and encoded again, so that no other cop
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from transformer_mt.data.modifiers.config import ModifierConfig
-from transformer_mt.data.modifiers.symbol_insertion import EncodedPairs, SymbolInserter, draw_counts
+from transformer_mt.data.modifiers.symbol_insertion import EncodedPairs, SymbolInserter, draw_max_counts
 from transformer_mt.data.modifiers.text_changes import PAIR_MODIFIERS, choose_case, join_sentences
 from transformer_mt.data.quality.word_alignment import WordDictionary
 from transformer_mt.data.text_files import Pair
@@ -24,6 +25,7 @@ RNG_STREAM = 0x6D6F64  # separates these random numbers from others with the sam
 
 Ids = list[list[int]]
 InsertSymbols = Callable[[Sequence[Pair], int, int, Sequence[str]], EncodedPairs]
+"""Inserts symbols into pairs, like `SymbolInserter`."""
 
 
 class ModifiedBatch(NamedTuple):
@@ -51,20 +53,26 @@ class BatchModifier:
         """Prepare the modifiers.
 
         `max_length` limits the tokens of each side, EOS included. A pair that would exceed it is not modified.
-        `dictionary` is required for symbols.
+        `dictionary` is needed for symbols.
         """
         self.config, self.tokenizers, self.seed = config, tokenizers, seed
         self.longest = max_length - 1
-        self.inserter: SymbolInserter | None = None
+        self.symbol_inserter: SymbolInserter | None = None
         if config.needs_symbols:
             assert dictionary is not None
-            self.inserter = SymbolInserter(tokenizers, dictionary)
-        self.insert_symbols: InsertSymbols | None = self.inserter
+            self.symbol_inserter = SymbolInserter(tokenizers, dictionary)
+        self._insert_symbols: InsertSymbols | None = self.symbol_inserter
+
+    def with_insert_symbols(self, insert_symbols: InsertSymbols) -> BatchModifier:
+        """Return the same modifier with another function that inserts symbols, such as one of worker processes."""
+        twin = copy.copy(self)
+        twin._insert_symbols = insert_symbols
+        return twin
 
     def __call__(self, src: Ids, tgt: Ids, epoch: int, rows: Sequence[int]) -> ModifiedBatch:
-        """Return the pairs of some corpus rows as an epoch sees them."""
+        """Return the pairs of some corpus rows as they are in an epoch."""
         modified = self._change_text(src, tgt, epoch, rows)
-        return modified if self.insert_symbols is None else self._add_symbols(modified, epoch, rows)
+        return modified if self._insert_symbols is None else self._add_symbols(modified, epoch, rows)
 
     def _change_text(self, src: Ids, tgt: Ids, epoch: int, rows: Sequence[int]) -> ModifiedBatch:
         batch_rng = random.Random(f"{self.seed} {epoch} {rows[0]} {RNG_STREAM}")
@@ -89,12 +97,12 @@ class BatchModifier:
         has_terms = batch_rng.random() < self.config.glossary
         if not (has_elements or has_terms):
             return batch
-        assert self.insert_symbols is not None
-        n_elements, n_terms = draw_counts(batch_rng)
+        assert self._insert_symbols is not None
+        max_insertions, max_terms = draw_max_counts(batch_rng)
         pairs = self._decode(batch.src, batch.tgt, range(len(batch.src)))
         seeds = [f"{self.seed} {epoch} {rows[i]} {RNG_STREAM + 4}" for i in batch.indices]
-        encoded = self.insert_symbols(
-            [*pairs.values()], n_elements if has_elements else 0, n_terms if has_terms else 0, seeds
+        encoded = self._insert_symbols(
+            [*pairs.values()], max_insertions if has_elements else 0, max_terms if has_terms else 0, seeds
         )
         src, tgt = [*batch.src], [*batch.tgt]
         for i, new in enumerate(zip(*encoded, strict=True)):

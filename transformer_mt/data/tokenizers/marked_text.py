@@ -1,8 +1,8 @@
-"""Encoding and decoding of text with protected elements, which become control symbols.
+"""Encoding and decoding of text with protected elements. Each element becomes a control symbol.
 
-Text between two elements is encoded as in the whole sentence: with the space before its first word, or without it if
-the element touches the word. The space before an opening tag is encoded with the first word inside, so that the words
-have the tokens that they have without tags.
+Text between two elements is encoded as in the whole sentence: with the space before its first word, or without a space
+if the element touches the word. The space before an opening tag is encoded with the first word inside. So words have
+the same tokens as without tags.
 """
 
 from __future__ import annotations
@@ -12,15 +12,17 @@ from collections.abc import Sequence
 from transformer_mt.data.markup.elements import MarkedText, Part, Role
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer
 
-ANCHOR = "x"  # text before a decoded part, which keeps the decoder from stripping the first space
+ANCHOR = "x"  # decoded before a part, because the decoder strips a space at the start of a text
 
 
-def encode_marked(tokenizer: Tokenizer, texts: Sequence[MarkedText], symbols: Sequence[list[int]]) -> list[list[int]]:
-    """Return the ids of texts. `symbols` has the number of the symbol of each element."""
+def encode_marked(
+    tokenizer: Tokenizer, texts: Sequence[MarkedText], symbol_numbers: Sequence[Sequence[int]]
+) -> list[list[int]]:
+    """Return the ids of texts. `symbol_numbers` has the number of the symbol of each element of each text."""
     words: list[str] = []  # text after a space, or at the start
     continuations: list[str] = []  # text that touches the element before it
-    plans: list[list[int | tuple[list[str], int]]] = []  # ids of symbols, and places in one of the lists
-    for text, numbers in zip(texts, symbols, strict=True):
+    plans: list[list[int | tuple[list[str], int]]] = []  # ids of symbols, and where texts are in one of both lists
+    for text, numbers in zip(texts, symbol_numbers, strict=True):
         plan: list[int | tuple[list[str], int]] = []
         has_space = True
         for part in text.parts:
@@ -40,20 +42,20 @@ def encode_marked(tokenizer: Tokenizer, texts: Sequence[MarkedText], symbols: Se
         id(continuations): tokenizer.encode(continuations, continues_word=True),
     }
     return [
-        [i for step in plan for i in ([step] if isinstance(step, int) else encoded[id(step[0])][step[1]])]
+        [i for part in plan for i in ([part] if isinstance(part, int) else encoded[id(part[0])][part[1]])]
         for plan in plans
     ]
 
 
 def decode_marked(
-    tokenizer: Tokenizer, sequences: Sequence[Sequence[int]], symbols: Sequence[list[int]]
+    tokenizer: Tokenizer, sequences: Sequence[Sequence[int]], symbol_numbers: Sequence[Sequence[int]]
 ) -> list[list[Part]]:
-    """Return text, with the space before it if there is one, and indices of elements for each sequence of ids."""
+    """Return the parts of each sequence of ids: text, with the space before it if there is one, and elements."""
     anchor = tokenizer.encode([ANCHOR])[0]
     (anchor_text,) = tokenizer.decode([anchor])
     runs: list[list[int]] = []
     all_parts: list[list[int | list[int]]] = []  # indices of elements, and runs of ids of text
-    for ids, numbers in zip(sequences, symbols, strict=True):
+    for ids, numbers in zip(sequences, symbol_numbers, strict=True):
         elements = {tokenizer.first_symbol_id + number: index for index, number in enumerate(numbers)}
         parts: list[int | list[int]] = [[]]
         for i in ids:

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 import tokenizers as hf
 
-from transformer_mt.data.markup.symbols import SYMBOLS
+from transformer_mt.data.markup.symbols import SYMBOL_NAMES
 from transformer_mt.data.tokenizers import pretrained, trainers
 from transformer_mt.data.tokenizers.components import CONTROL_SYMBOLS
 from transformer_mt.data.tokenizers.config import TokenizerConfig
@@ -43,7 +43,7 @@ class Tokenizer:
         n = max(ids.values(), default=-1) + 1
         self.pad_id, self.bos_id, self.eos_id = n, n + 1, n + 2
         self.first_symbol_id = n + len(CONTROL_SYMBOLS) + len(self.tags)
-        self.vocab_size = self.first_symbol_id + (len(SYMBOLS) if has_symbols else 0)
+        self.vocab_size = self.first_symbol_id + (len(SYMBOL_NAMES) if has_symbols else 0)
 
     @cached_property
     def unk_id(self) -> int:
@@ -111,7 +111,7 @@ class Tokenizer:
 
     def control_symbols(self) -> list[str]:
         """Return the names of all symbols that are not text, in the order of their ids."""
-        return [*CONTROL_SYMBOLS, *(f"<{tag}>" for tag in self.tags), *(SYMBOLS if self.has_symbols else ())]
+        return [*CONTROL_SYMBOLS, *(f"<{tag}>" for tag in self.tags), *(SYMBOL_NAMES if self.has_symbols else ())]
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """Return the text of each sequence. Control symbols are skipped; bytes that are not UTF-8 become U+FFFD."""
