@@ -120,8 +120,8 @@ def test_paragraphs_keep_elements_across_sentences(translator: TextTranslator, p
 
     paragraphs = ParagraphTranslator(translator, ParagraphSplitter("en", "de", count_words, 30, "always"))
     lines = [f"<u>{first} {second}</u>" for first, second in zip(TEXTS[1::2], TEXTS[::2], strict=True)]
-    numbers = range(1, len(lines) + 1)
-    for line, translated in zip(lines, paragraphs.translate(lines, [prefix] * len(lines), numbers), strict=True):
+    found = paragraphs.translate(lines, [prefix] * len(lines), range(1, len(lines) + 1))
+    for line, translated in zip(lines, found, strict=True):
         (best, *_) = translated.join()
         assert best.marked is not None
         assert best.marked.find_violation(MARK(line)) is None

@@ -17,32 +17,32 @@ from transformer_mt.decoding.sampling import Sampler, uniform
 BOS, EOS = -1, 0
 DRAWS = 20_000
 SCORES = torch.tensor([0.3, 0.05, 0.25, 0.02, 0.2, 0.1, 0.08]).log()
-LINES = list(range(1, DRAWS + 1))
+LINE_NUMBERS = list(range(1, DRAWS + 1))
 
 
 def options(**settings: Any) -> DecodingConfig:
     return DecodingConfig.model_validate({"sample": True, **settings})
 
 
-def sampler(config: DecodingConfig, lines: list[int]) -> Sampler:
-    return Sampler(config.temperature, config.top_k, config.top_p, config.seed, torch.tensor(lines))
+def sampler(config: DecodingConfig, line_numbers: list[int]) -> Sampler:
+    return Sampler(config.temperature, config.top_k, config.top_p, config.seed, torch.tensor(line_numbers))
 
 
 def beams_of(n: int, n_beams: int) -> BeamState:
     return BeamState(torch.full((n,), 9), n_beams, BOS, EOS, DecodingConfig().length_normalise)
 
 
-def first_draws(scores: Tensor, config: DecodingConfig, lines: list[int] = LINES) -> Candidates:
+def first_draws(scores: Tensor, config: DecodingConfig, line_numbers: list[int] = LINE_NUMBERS) -> Candidates:
     """Draw the first token of one sentence per line, all with the same log-probabilities."""
-    beams = beams_of(len(lines), config.n_beams)
-    return sampler(config, lines)(beams, scores.expand(len(lines), 1, -1), slice(0, len(lines)))
+    beams = beams_of(len(line_numbers), config.n_beams)
+    return sampler(config, line_numbers)(beams, scores.expand(len(line_numbers), 1, -1), slice(0, len(line_numbers)))
 
 
-def run_search(toy: Any, lines: list[int], config: DecodingConfig, limit: int = 8) -> list[list[Hypothesis]]:
+def run_search(toy: Any, line_numbers: list[int], config: DecodingConfig, limit: int = 8) -> list[list[Hypothesis]]:
     """Sample translations of the toy sentences with these line numbers."""
-    state = toy(lines, 7)
-    beams = BeamState(torch.full((len(lines),), limit), config.n_beams, BOS, EOS, config.length_normalise)
-    return beam_search(state.step, state, beams, sampler(config, lines), [MinLength(config.min_length, EOS)])
+    state = toy(line_numbers, 7)
+    beams = BeamState(torch.full((len(line_numbers),), limit), config.n_beams, BOS, EOS, config.length_normalise)
+    return beam_search(state.step, state, beams, sampler(config, line_numbers), [MinLength(config.min_length, EOS)])
 
 
 def assert_drawn_from(tokens: Tensor, probabilities: Tensor) -> None:
@@ -113,7 +113,7 @@ def test_positions_and_lines_are_drawn_independently() -> None:
     config, beams = options(), beams_of(DRAWS, 1)
     pairs = [first_draws(SCORES, config).tokens]
     beams.position = 1
-    pairs.append(sampler(config, LINES)(beams, SCORES.expand(DRAWS, 1, -1), slice(0, DRAWS)).tokens)
+    pairs.append(sampler(config, LINE_NUMBERS)(beams, SCORES.expand(DRAWS, 1, -1), slice(0, DRAWS)).tokens)
     both = (SCORES.exp()[:, None] * SCORES.exp()).flatten()
     assert_drawn_from(pairs[0] * len(SCORES) + pairs[1], both)
     assert_drawn_from(pairs[0][:-1] * len(SCORES) + pairs[0][1:], both)
@@ -131,11 +131,11 @@ def test_random_numbers_are_uniform() -> None:
 
 @pytest.mark.parametrize("n_best", [1, 3])
 def test_draw_depends_only_on_seed_and_line(toy: Any, n_best: int) -> None:
-    config, lines = options(n_best=n_best, seed=5, min_length=0), [3, 9, 1, 40, 12, 7, 8]
-    together = run_search(toy, lines, config)
-    assert together == [run_search(toy, [line], config)[0] for line in lines]
-    assert run_search(toy, lines[::-1], config) == together[::-1]
-    assert together != run_search(toy, lines, config.with_options({"seed": 6}))
+    config, line_numbers = options(n_best=n_best, seed=5, min_length=0), [3, 9, 1, 40, 12, 7, 8]
+    together = run_search(toy, line_numbers, config)
+    assert together == [run_search(toy, [number], config)[0] for number in line_numbers]
+    assert run_search(toy, line_numbers[::-1], config) == together[::-1]
+    assert together != run_search(toy, line_numbers, config.with_options({"seed": 6}))
 
 
 def test_equal_texts_on_different_lines_are_drawn_independently() -> None:

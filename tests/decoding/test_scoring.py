@@ -156,7 +156,7 @@ def test_pairs_longer_than_the_positions_are_not_scored(
     full = tgt.decode([tgt.encode([long])[0][:7]])[0]
     assert len(tgt.encode([full])[0]) == 7
     with pytest.warns(UnscoredPairWarning) as warned:
-        found = one.score([full, long, full, full], [full, full, long, full], lines=[11, 12, 13, 14])
+        found = one.score([full, long, full, full], [full, full, long, full], line_numbers=[11, 12, 13, 14])
     assert [math.isfinite(one.score) for one in found] == [True, False, False, True]
     assert found[0].token_scores == pytest.approx(reference_log_probs(one, full, full), abs=2e-5)
     n = len(tgt.encode([long])[0])

@@ -128,9 +128,9 @@ def test_text_that_normalises_to_nothing_is_blank(make_model: MakeModel) -> None
 
 
 def test_wrong_number_of_line_numbers_is_refused(translator: Translator) -> None:
-    for call in (translator.translate, lambda texts, lines: translator.score(texts, texts, lines)):
-        with pytest.raises(UserError, match="3 texts and 2 numbers of lines: give one for each"):
-            call(["x"] * 3, lines=[1, 2])
+    for call in (translator.translate, lambda texts, line_numbers: translator.score(texts, texts, line_numbers)):
+        with pytest.raises(UserError, match="3 texts and 2 line numbers: give one for each"):
+            call(["x"] * 3, line_numbers=[1, 2])
 
 
 def test_unusual_characters_are_translated(translator: Translator) -> None:
@@ -145,7 +145,7 @@ def test_long_line_is_truncated_with_a_warning(make_translator: Callable[..., Tr
     with pytest.warns(TruncatedSourceWarning, match=r"^line 2 has \d+ tokens and was cut to 50$"):
         found = translator.translate([SENTENCES[0], long, SENTENCES[1]])
     with pytest.warns(TruncatedSourceWarning, match="line 8 "):
-        assert translator.translate([long + " the dog" * 100], lines=[8]) == [found[1]]
+        assert translator.translate([long + " the dog" * 100], line_numbers=[8]) == [found[1]]
     assert [found[0], found[2]] == alone[:2]
 
 
@@ -204,12 +204,13 @@ def test_n_best_lists_are_independent_of_batch_size(
 ) -> None:
     """Trap 7: samples depend on line numbers, not on the call."""
     sentences = SENTENCES[:21]
-    lines = range(5, 26)
-    wanted = translator.n_best(sentences, lines=lines, **settings)
+    line_numbers = range(5, 26)
+    wanted = translator.n_best(sentences, line_numbers=line_numbers, **settings)
     found = [
         one
         for start in range(0, len(sentences), size)
-        for one in translator.n_best(sentences[start : start + size], lines=lines[start : start + size], **settings)
+        for some in [slice(start, start + size)]
+        for one in translator.n_best(sentences[some], line_numbers=line_numbers[some], **settings)
     ]
     assert equal_translations(found, wanted)
 
@@ -218,7 +219,7 @@ def test_samples_differ_by_seed_and_line(translator: Translator) -> None:
     first = translator.translate(SENTENCES[:9], sample=True)
     assert first == translator.translate(SENTENCES[:9], sample=True, batch_tokens=60)
     assert first != translator.translate(SENTENCES[:9], sample=True, seed=2)
-    assert first != translator.translate(SENTENCES[:9], sample=True, lines=range(2, 11))
+    assert first != translator.translate(SENTENCES[:9], sample=True, line_numbers=range(2, 11))
     assert len(set(translator.translate(SENTENCES[:1] * 9, sample=True))) > 3
 
 
@@ -282,7 +283,7 @@ def test_invalid_prefixes_are_refused(make_model: MakeModel, small_tokenizers: T
     with pytest.raises(UserError, match="2 texts and 1 prefixes: give one for each"):
         translator.translate(["x", "y"], prefixes=["z"])
     with pytest.raises(UserError, match=r"^line 8: the prefix has \d+ tokens, .* 20 learned positions: shorten"):
-        translator.translate(["x", "y"], prefixes=["z", "the dog " * 20], lines=[7, 8])
+        translator.translate(["x", "y"], prefixes=["z", "the dog " * 20], line_numbers=[7, 8])
     (nineteen,) = (text for n in range(30) if len(small_tokenizers.tgt.encode([text := "z" * n])[0]) == 19)
     ((found,),) = translator.n_best(["x"], prefixes=[nineteen])
     assert found.text.startswith(nineteen)
@@ -293,7 +294,7 @@ def test_unknown_word_in_a_prefix_warns(make_model: MakeModel) -> None:
     words = build_tokenizers(TokenizerConfig(kind="word", vocab_size=300), load_pairs("test")[:100])
     translator = learned(make_model, words, max_positions=40)
     with pytest.warns(UnknownWordWarning, match="^line 8: the vocabulary lacks a word of the prefix"):
-        translator.translate(["The dog", "The dog"], prefixes=["Der", "Der Schnauzer"], lines=[7, 8])
+        translator.translate(["The dog", "The dog"], prefixes=["Der", "Der Schnauzer"], line_numbers=[7, 8])
 
 
 # --- long sequences and threads ---------------------------------------------------------------------------------------

@@ -42,16 +42,16 @@ class FakeTranslator:
 
     def __init__(self, table: dict[str, str], unfinished: Sequence[str] = ()) -> None:
         self.table, self.unfinished = table, unfinished
-        self.lines: list[int] = []
+        self.line_numbers: list[int] = []
         self.tokenizers = SimpleNamespace(src=SimpleNamespace(encode=lambda texts: [text.split() for text in texts]))
 
-    def n_best(self, texts: Sequence[str], *, lines: Sequence[int], n_best: int) -> list[list[Translation]]:
+    def n_best(self, texts: Sequence[str], *, line_numbers: Sequence[int], n_best: int) -> list[list[Translation]]:
         assert n_best == 1
-        self.lines += lines
+        self.line_numbers += line_numbers
         return [[Translation(self.table[text], -1.0, [], [], finished=text not in self.unfinished)] for text in texts]
 
-    def translate(self, texts: Sequence[str], *, lines: Sequence[int]) -> list[str]:
-        return [best.text for (best,) in self.n_best(texts, lines=lines, n_best=1)]
+    def translate(self, texts: Sequence[str], *, line_numbers: Sequence[int]) -> list[str]:
+        return [best.text for (best,) in self.n_best(texts, line_numbers=line_numbers, n_best=1)]
 
 
 def maker(forth: FakeTranslator, back: FakeTranslator | None = None, min_chrf: float = 0.0) -> CandidateMaker:
@@ -66,7 +66,7 @@ def test_bad_translations_are_dropped_with_their_reason() -> None:
     assert [candidate.text for candidate in found] == texts
     reasons = [candidate.drop_reason for candidate in found]
     assert reasons == [None, "blank", "blank", "empty", "unfinished", "repetitive", "too_long"]
-    assert fake.lines == [101, 104, 105, 106]  # bad lines are not translated, and the others keep their numbers
+    assert fake.line_numbers == [101, 104, 105, 106]  # bad lines are not translated
 
 
 def test_the_round_trip_drops_pairs_below_the_chrf() -> None:
@@ -76,7 +76,7 @@ def test_the_round_trip_drops_pairs_below_the_chrf() -> None:
     expected = sentence_chrf("der Hund bellt", ["ein Hund bellt"]).score
     assert good.chrf == pytest.approx(expected, abs=0.01)
     assert (good.drop_reason, bad.drop_reason, empty.drop_reason, empty.chrf) == (None, "round_trip", "empty", None)
-    assert back.lines == [1, 2]
+    assert back.line_numbers == [1, 2]
     assert [each.drop_reason for each in maker(forth, back).make(["zwei Katzen"], 1)] == [None]  # 0 only records it
 
 

@@ -61,8 +61,8 @@ class PairScorer:
     def score(self, window: Sequence[Line], first_number: int) -> str:
         """Return the output text for the pairs of a window, which are numbered from `first_number`."""
         sources, targets = zip(*window, strict=True)
-        numbers = range(first_number, first_number + len(window))
-        scored = zip(numbers, sources, self.translator.score(sources, targets, numbers), strict=True)
+        line_numbers = range(first_number, first_number + len(window))
+        scored = zip(line_numbers, sources, self.translator.score(sources, targets, line_numbers), strict=True)
         output: list[str] = []
         for number, source, translation in scored:
             if self.format == "text":

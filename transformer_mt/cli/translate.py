@@ -165,17 +165,17 @@ class LineTranslator:
 
     def translate(self, window: Sequence[Line], first_number: int) -> str:
         """Return the output text for the lines of a window, which are numbered from `first_number`."""
-        numbers = range(first_number, first_number + len(window))
+        line_numbers = range(first_number, first_number + len(window))
         translated = self._paragraphs.translate(
             [line.src for line in window],
             [line.tgt for line in window],
-            numbers,
+            line_numbers,
             alignments=self.format.alignments,
             confidence=self.calibration is not None,
             on_lines=lambda done: self.progress.update(first_number - 1 + done),
         )
         output: list[str] = []
-        for number, line, translation in zip(numbers, window, translated, strict=True):
+        for number, line, translation in zip(line_numbers, window, translated, strict=True):
             n_best = translation.join()
             output += self.format.lines(number, line.src, n_best)
             self._count_terms(translation.source, n_best[0])

@@ -153,7 +153,7 @@ def explain(translator: Translator, text: str, reference: str | None = None) -> 
     Raises:
         UserError: The text or the reference is blank, the reference is too long, or there are several models.
     """
-    (source,) = translator.encode([text], lines=[1])
+    (source,) = translator.encode([text], line_numbers=[1])
     if not text.strip() or not source:
         raise UserError("explain: the text is empty; pass a sentence")
     (best, *_), tree = search_with_tree(translator, source)
@@ -190,7 +190,7 @@ def leave_out_words(translator: Translator, text: str, translation: Hypothesis) 
     sources = [text, *(" ".join(words[:i] + words[i + 1 :]) for i in range(len(words)))]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TruncatedSourceWarning)  # it was shown for the whole source
-        encoded = translator.encode(sources, lines=[1] * len(sources))
+        encoded = translator.encode(sources, line_numbers=[1] * len(sources))
     n_tokens = len(translation.ids) + translation.finished
     scores: list[float] = []
     with ProgressReport("explain: scored", len(encoded), "sources without a word").show() as progress:

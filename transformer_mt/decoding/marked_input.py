@@ -85,7 +85,7 @@ def decode_outputs(tokenizer: Tokenizer, outputs: Sequence[tuple[MarkedInput, li
     return [with_elements.get(i, [text]) for i, text in enumerate(texts)]
 
 
-def prefix_input(prefix: MarkedText, source: MarkedInput, line: int) -> MarkedInput:
+def prefix_input(prefix: MarkedText, source: MarkedInput, line_number: int) -> MarkedInput:
     """Return the prefix of a translation, with the elements of its source that it repeats.
 
     Raises:
@@ -107,7 +107,7 @@ def prefix_input(prefix: MarkedText, source: MarkedInput, line: int) -> MarkedIn
     if source.needs_placement:
         return MarkedInput(MarkedText.from_text(text_without_elements(marked)), [])
     if not allows_order(source.text.elements, marked.order):
-        raise UserError(f"line {line}: the tags of the prefix are not nested as in the source: change their order")
+        raise UserError(f"line {line_number}: the tags of the prefix are not nested as in the source: change their order")
     return MarkedInput(marked, source.symbol_numbers)
 
 

@@ -72,7 +72,7 @@ class ParagraphTranslator:
         self,
         lines: Sequence[str | MarkedText],
         prefixes: Sequence[str],
-        numbers: Sequence[int],
+        line_numbers: Sequence[int],
         *,
         alignments: bool = False,
         confidence: bool = False,
@@ -81,8 +81,8 @@ class ParagraphTranslator:
     ) -> list[TranslatedLine]:
         """Translate lines with prefixes, which may be blank.
 
-        Protected elements of a line occur in each of its translations. `numbers` are the line numbers for warnings and
-        sampling. `on_lines` is called after each batch with the approximate number of finished lines. A line is not
+        Protected elements of a line occur in each of its translations. `line_numbers` are for warnings and sampling.
+        `on_lines` is called after each batch with the approximate number of finished lines. A line is not
         needed any more once `is_cancelled` is true for its index. A line that the memory has is not translated.
         """
         sources = [self.translator.mark(line) for line in lines]
@@ -104,7 +104,7 @@ class ParagraphTranslator:
             self.translator.n_best(
                 self.splitter.source_texts(sections),
                 [prefixes[i] for i, _ in positions] if has_prefixes else None,
-                lines=[numbers[i] + chunk * CHUNK_STRIDE for i, chunk in positions],
+                line_numbers=[line_numbers[i] + chunk * CHUNK_STRIDE for i, chunk in positions],
                 alignments=alignments,
                 confidence=confidence,
                 on_batch=lambda done: on_lines(done * len(lines) // len(positions)),
@@ -126,7 +126,7 @@ class ParagraphTranslator:
         marked = None
         if source.elements:
             try:
-                marked = prefix_input(self.translator.mark(text), MarkedInput(source, []), line=1).text
+                marked = prefix_input(self.translator.mark(text), MarkedInput(source, []), line_number=1).text
             except UserError:
                 return None
             if marked.find_violation(source) is not None:

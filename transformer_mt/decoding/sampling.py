@@ -19,19 +19,18 @@ class Sampler:
     It uses the Gumbel-max trick: the token with the largest log p - log(-log u), u uniform, is a draw from p.
     """
 
-    def __init__(self, temperature: float, top_k: int, top_p: float, seed: int, lines: Tensor) -> None:
+    def __init__(self, temperature: float, top_k: int, top_p: float, seed: int, line_numbers: Tensor) -> None:
         """Sample for the sentences with these line numbers. [n], int64."""
         self.temperature, self.top_k, self.top_p = temperature, top_k, top_p
-        self.seed, self.lines = seed, lines
+        self.seed, self.line_numbers = seed, line_numbers
 
     def __call__(self, beams: BeamState, log_probs: Tensor, rows: slice) -> Candidates:
         """Draw one candidate for each beam. [b, K, V] -> [b, K]."""
         samples = torch.arange(beams.n_beams, device=log_probs.device).expand(len(log_probs), -1)  # [b, K]
         parents = samples if beams.position else torch.zeros_like(samples)  # at first there is only one beam
         log_probs = log_probs.gather(1, parents[:, :, None].expand(-1, -1, log_probs.size(2)))  # [b, K, V]
-        lines = self.lines[beams.sentences[rows], None]  # [b, 1]
-        numbers = uniform([self.seed, beams.position], lines, samples, log_probs.size(2))
-        noise = numbers.log_().neg_().log_().neg_()
+        line_numbers = self.line_numbers[beams.sentences[rows], None]  # [b, 1]
+        noise = uniform([self.seed, beams.position], line_numbers, samples, log_probs.size(2)).log_().neg_().log_().neg_()
         tokens = (self.filter(log_probs / self.temperature) + noise).argmax(-1)  # [b, K]
         token_log_probs = log_probs.gather(2, tokens[:, :, None]).squeeze(2)  # [b, K]
         return Candidates(beams.scores[rows].gather(1, parents) + token_log_probs, token_log_probs, parents, tokens)
@@ -49,10 +48,10 @@ class Sampler:
         return logits
 
 
-def uniform(seeds: list[int], lines: Tensor, beams: Tensor, n: int) -> Tensor:
-    """Return numbers in (0, 1), each a hash of seeds, line, beam and index. [b, 1], [b, K] -> [b, K, n]."""
+def uniform(seeds: list[int], line_numbers: Tensor, beams: Tensor, n: int) -> Tensor:
+    """Return numbers in (0, 1), each a hash of seeds, line number, beam and index. [b, 1], [b, K] -> [b, K, n]."""
     state = torch.zeros_like(beams)
-    for part in (*seeds, lines, beams):
+    for part in (*seeds, line_numbers, beams):
         state = _mix(state + part)
     mixed = _mix(state[:, :, None] + torch.arange(n, device=beams.device))
     return ((mixed >> (64 - RANDOM_BITS)) & ((1 << RANDOM_BITS) - 1)).float().add_(0.5).mul_(0.5**RANDOM_BITS)

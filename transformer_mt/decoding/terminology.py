@@ -58,7 +58,7 @@ class RequiredTerms:
             message = f"the vocabulary of the model cannot write {len(unusable)} terms of the glossary, {first}"
             warnings.warn(UnusableTermWarning(message), stacklevel=2)
 
-    def automaton(self, text: MarkedText, room: int, line: int) -> TermAutomaton | None:
+    def automaton(self, text: MarkedText, room: int, line_number: int) -> TermAutomaton | None:
         """Return the automaton of the terms in a source; None if it has none.
 
         `room` is the maximum number of tokens of all terms. If they need more, they are left out, with a warning.
@@ -76,7 +76,7 @@ class RequiredTerms:
         automaton = TermAutomaton(phrases, [*counts.values()], self.classes)
         if (n_tokens := automaton.start.n_missing_tokens) <= room:
             return automaton
-        message = f"line {line}: its terms have {n_tokens} tokens, and there is room for {room}; they are not required"
+        message = f"line {line_number}: its terms have {n_tokens} tokens, and the model has room for {room}; they are left out"
         warnings.warn(UnusableTermWarning(message), stacklevel=4)
         return None
 

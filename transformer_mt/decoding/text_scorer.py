@@ -35,36 +35,36 @@ class TextScorer(ABC):
         return min(self.config.max_source_length, self.max_positions - self.tokenizers.n_source_controls)
 
     def score(
-        self, sources: Sequence[str], targets: Sequence[str], lines: Sequence[int] | None = None
+        self, sources: Sequence[str], targets: Sequence[str], line_numbers: Sequence[int] | None = None
     ) -> list[Translation]:
         """Return each target as a translation of its source, with the log-probabilities of the model.
 
         The score is minus infinity if a side is blank, also after normalisation. It is minus infinity, with an
-        `UnscoredPairWarning`, if a side is longer than `max_source_length` or the model's positions. `lines` are line
-        numbers for warnings.
+        `UnscoredPairWarning`, if a side is longer than `max_source_length` or the model's positions. `line_numbers` are
+        for warnings, by default 1, 2, ...
         """
         check_lists(sources, targets)
         if len(sources) != len(targets):
             raise UserError(f"{len(sources)} sources and {len(targets)} targets: give one for each")
-        lines = number_lines(sources, lines)
+        line_numbers = resolve_line_numbers(sources, line_numbers)
         src, tgt = self.tokenizers.src.encode(sources), self.tokenizers.tgt.encode(targets)
         first = self.tag_ids(None, 1)[0]
         scored = [
             i
-            for i, line in enumerate(lines)
-            if sources[i].strip() and targets[i].strip() and src[i] and tgt[i] and self._fits(line, src[i], tgt[i])
+            for i, number in enumerate(line_numbers)
+            if sources[i].strip() and targets[i].strip() and src[i] and tgt[i] and self._fits(number, src[i], tgt[i])
         ]
         found = self.target_log_probs([first + src[i] for i in scored], [tgt[i] for i in scored])
         log_probs = dict(zip(scored, found, strict=True))
         return [self._scored_target(text, tgt[i], log_probs.get(i)) for i, text in enumerate(targets)]
 
-    def _fits(self, line: int, src: list[int], tgt: list[int]) -> bool:
+    def _fits(self, line_number: int, src: list[int], tgt: list[int]) -> bool:
         """Return whether the model can read a pair; warn otherwise."""
         limits = self.max_source_tokens, min(self.config.max_source_length, self.max_positions - 1)
         if len(src) <= limits[0] and len(tgt) <= limits[1]:
             return True
         sizes, maximum = (f"{one} source and {other} target tokens" for one, other in ((len(src), len(tgt)), limits))
-        message = f"line {line} has {sizes}, and at most {maximum} are scored"
+        message = f"line {line_number} has {sizes}, and at most {maximum} are scored"
         warnings.warn(UnscoredPairWarning(message), stacklevel=3)
         return False
 
@@ -94,8 +94,8 @@ def check_lists(*arguments: Sequence[str | MarkedText] | None) -> None:
         raise UserError("one text is given where several are translated: give a list of texts")
 
 
-def number_lines(texts: Sequence[str | MarkedText], lines: Sequence[int] | None) -> Sequence[int]:
+def resolve_line_numbers(texts: Sequence[str | MarkedText], line_numbers: Sequence[int] | None) -> Sequence[int]:
     """Return the given line numbers, or 1, 2, ... Raises `UserError` if there is not one per text."""
-    if lines is not None and len(lines) != len(texts):
-        raise UserError(f"{len(texts)} texts and {len(lines)} numbers of lines: give one for each")
-    return range(1, len(texts) + 1) if lines is None else lines
+    if line_numbers is not None and len(line_numbers) != len(texts):
+        raise UserError(f"{len(texts)} texts and {len(line_numbers)} line numbers: give one for each")
+    return range(1, len(texts) + 1) if line_numbers is None else line_numbers

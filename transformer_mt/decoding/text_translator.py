@@ -28,7 +28,7 @@ from transformer_mt.decoding.marked_input import (
 )
 from transformer_mt.decoding.term_automaton import TermAutomaton
 from transformer_mt.decoding.terminology import encode_annotated, read_glossary, require_terms
-from transformer_mt.decoding.text_scorer import TextScorer, check_lists, number_lines
+from transformer_mt.decoding.text_scorer import TextScorer, check_lists, resolve_line_numbers
 from transformer_mt.decoding.translation import Translation
 from transformer_mt.errors import UserError
 
@@ -55,7 +55,7 @@ class TextTranslator(TextScorer):
         self,
         sources: list[list[int]],
         config: DecodingConfig,
-        lines: Sequence[int] | None = None,
+        line_numbers: Sequence[int] | None = None,
         prefixes: list[list[int]] | None = None,
         is_cancelled: IsCancelled | None = None,
         required: Sequence[RequiredElements] | None = None,
@@ -106,7 +106,7 @@ class TextTranslator(TextScorer):
         self,
         texts: Sequence[str],
         prefixes: Sequence[str] | None = None,
-        lines: Sequence[int] | None = None,
+        line_numbers: Sequence[int] | None = None,
         *,
         tags: Sequence[str | None] | None = None,
         on_batch: OnBatch | None = None,
@@ -114,21 +114,20 @@ class TextTranslator(TextScorer):
     ) -> list[str]:
         """Return one translation per text, in order: "" if the text is blank, also after normalisation.
 
-        Each translation starts with its prefix, if prefixes are given. `lines` are line numbers for warnings and for
-        random sampling, by default 1, 2, ... Options are keys of the section `decoding`, such as `beam=1`. A text
-        longer than `max_source_length` or the model's positions is cut, with a `TruncatedSourceWarning`. `on_batch` is
-        called after each batch with the number of translated texts.
+        Each translation starts with its prefix, if prefixes are given. `line_numbers` are for warnings and for random
+        sampling, by default 1, 2, ... Options are keys of the section `decoding`, such as `beam=1`. A text longer than
+        `max_source_length` or the model's positions is cut, with a `TruncatedSourceWarning`. `on_batch` is called after
+        each batch with the number of translated texts.
         """
-        only_best: dict[str, Any] = {**options, "n_best": 1}
-        return [
-            best.text for best, *_ in self.n_best(texts, prefixes, lines, tags=tags, on_batch=on_batch, **only_best)
-        ]
+        options = {**options, "n_best": 1}
+        n_best_lists = self.n_best(texts, prefixes, line_numbers, tags=tags, on_batch=on_batch, **options)
+        return [best.text for best, *_ in n_best_lists]
 
     def n_best(
         self,
         texts: Sequence[str | MarkedText],
         prefixes: Sequence[str] | None = None,
-        lines: Sequence[int] | None = None,
+        line_numbers: Sequence[int] | None = None,
         *,
         alignments: bool = False,
         confidence: bool = False,
@@ -150,7 +149,7 @@ class TextTranslator(TextScorer):
             return twin.n_best(
                 texts,
                 prefixes,
-                lines,
+                line_numbers,
                 alignments=alignments,
                 confidence=confidence,
                 tags=tags,
@@ -159,12 +158,12 @@ class TextTranslator(TextScorer):
             )
         check_lists(texts, prefixes)
         calibration = self.load_calibration(tags) if confidence else None
-        lines = number_lines(texts, lines)
+        line_numbers = resolve_line_numbers(texts, line_numbers)
         inputs = self._prepare(texts)
-        sources = self._add_tags(encode_inputs(self.tokenizers.src, inputs), lines, tags)
-        prefix_ids = None if prefixes is None else self._encode_prefixes(prefixes, inputs, lines)
-        annotated = self._annotate(inputs, lines, tags) if self.config.annotates_terms else sources
-        hypotheses = self._search(inputs, annotated, lines, prefix_ids, on_batch, is_cancelled)
+        sources = self._add_tags(encode_inputs(self.tokenizers.src, inputs), line_numbers, tags)
+        prefix_ids = None if prefixes is None else self._encode_prefixes(prefixes, inputs, line_numbers)
+        annotated = self._annotate(inputs, line_numbers, tags) if self.config.annotates_terms else sources
+        hypotheses = self._search(inputs, annotated, line_numbers, prefix_ids, on_batch, is_cancelled)
         n_best_lists = self._translations(inputs, sources, hypotheses, alignments)
         words = [each.words for each in inputs]
         return n_best_lists if calibration is None else add_confidences(n_best_lists, words, calibration)
@@ -180,7 +179,7 @@ class TextTranslator(TextScorer):
         return [prepare_input(text, self.config.markup, self.tokenizers.has_symbols) for text in marked]
 
     def _annotate(
-        self, inputs: Sequence[MarkedInput], lines: Sequence[int], tags: Sequence[str | None] | None
+        self, inputs: Sequence[MarkedInput], line_numbers: Sequence[int], tags: Sequence[str | None] | None
     ) -> list[list[int]]:
         """Return the ids of sources with annotated terms."""
         if not self.tokenizers.has_symbols:
@@ -188,10 +187,10 @@ class TextTranslator(TextScorer):
                 "decoding.glossary_mode: soft: the model does not know annotated terms; choose hard, or train with "
                 "data.modifiers.glossary"
             )
-        return self._add_tags(encode_annotated(self.tokenizers.src, self.glossary, inputs), lines, tags)
+        return self._add_tags(encode_annotated(self.tokenizers.src, self.glossary, inputs), line_numbers, tags)
 
     def _require_terms(
-        self, inputs: Sequence[MarkedInput], lines: Sequence[int], prefixes: list[list[int]] | None
+        self, inputs: Sequence[MarkedInput], line_numbers: Sequence[int], prefixes: list[list[int]] | None
     ) -> list[TermAutomaton | None]:
         """Return the automaton of the terms that each translation must contain; None if there is no term."""
         if self.glossary is None or not self.config.requires_terms:
@@ -200,13 +199,14 @@ class TextTranslator(TextScorer):
         rooms = [self.max_positions - 1 - len(each.required.elements) for each in inputs]
         if prefixes is not None:
             rooms = [room - len(prefix) for room, prefix in zip(rooms, prefixes, strict=True)]
-        return [required.automaton(*each) for each in zip([each.text for each in inputs], rooms, lines, strict=True)]
+        texts = [each.text for each in inputs]
+        return [required.automaton(*each) for each in zip(texts, rooms, line_numbers, strict=True)]
 
     def _search(
         self,
         inputs: Sequence[MarkedInput],
         sources: list[list[int]],
-        lines: Sequence[int],
+        line_numbers: Sequence[int],
         prefixes: list[list[int]] | None,
         on_batch: OnBatch | None,
         is_cancelled: IsCancelled | None,
@@ -216,7 +216,7 @@ class TextTranslator(TextScorer):
         A source whose translations lack a term is translated again, with its terms.
         """
         hypotheses = [[EMPTY_HYPOTHESIS] for _ in inputs]
-        automata = self._require_terms(inputs, lines, prefixes)
+        automata = self._require_terms(inputs, line_numbers, prefixes)
         lengths = {i: len(sources[i]) for i, each in enumerate(inputs) if not each.is_blank and sources[i]}
         n_done = len(inputs) - len(lengths)
         lacking: dict[int, int] = {}
@@ -231,7 +231,7 @@ class TextTranslator(TextScorer):
                 n_best_lists = self.translate_ids(
                     [sources[i] for i in batch],
                     config,
-                    [lines[i] for i in batch],
+                    [line_numbers[i] for i in batch],
                     None if prefixes is None else [prefixes[i] for i in batch],
                     None if is_cancelled is None else partial(_is_row_cancelled, is_cancelled, batch),
                     [inputs[i].required for i in batch],
@@ -280,45 +280,45 @@ class TextTranslator(TextScorer):
         ]
 
     def encode(
-        self, texts: Sequence[str], lines: Sequence[int], tags: Sequence[str | None] | None = None
+        self, texts: Sequence[str], line_numbers: Sequence[int], tags: Sequence[str | None] | None = None
     ) -> list[list[int]]:
         """Return the ids of texts, after those of their tags. Long ones are cut, with a warning that names the line."""
-        return self._add_tags(self.tokenizers.src.encode(texts), lines, tags)
+        return self._add_tags(self.tokenizers.src.encode(texts), line_numbers, tags)
 
     def _add_tags(
-        self, sources: list[list[int]], lines: Sequence[int], tags: Sequence[str | None] | None
+        self, sources: list[list[int]], line_numbers: Sequence[int], tags: Sequence[str | None] | None
     ) -> list[list[int]]:
         """Cut long sources, and add the ids of their tags."""
         limit = self.max_source_tokens
-        for line, ids in zip(lines, sources, strict=True):
+        for number, ids in zip(line_numbers, sources, strict=True):
             if len(ids) > limit:
-                message = f"line {line} has {len(ids)} tokens and was cut to {limit}"
+                message = f"line {number} has {len(ids)} tokens and was cut to {limit}"
                 warnings.warn(TruncatedSourceWarning(message), stacklevel=4)
                 del ids[limit:]
         first = self.tag_ids(tags, len(sources))
         return [tag + ids if ids else ids for tag, ids in zip(first, sources, strict=True)]
 
     def _encode_prefixes(
-        self, prefixes: Sequence[str], inputs: Sequence[MarkedInput], lines: Sequence[int]
+        self, prefixes: Sequence[str], inputs: Sequence[MarkedInput], line_numbers: Sequence[int]
     ) -> list[list[int]]:
         """Return the ids of prefixes without trailing white space, which belongs to the token of the next word.
 
         Raises `UserError` if there is not one prefix per line, or if a prefix fills the model's positions.
         """
-        if len(prefixes) != len(lines):
-            raise UserError(f"{len(lines)} texts and {len(prefixes)} prefixes: give one for each, empty or not")
+        if len(prefixes) != len(line_numbers):
+            raise UserError(f"{len(line_numbers)} texts and {len(prefixes)} prefixes: give one for each, empty or not")
         marked = [
-            prefix_input(self.mark(prefix.rstrip()), source, line)
-            for prefix, source, line in zip(prefixes, inputs, lines, strict=True)
+            prefix_input(self.mark(prefix.rstrip()), source, number)
+            for prefix, source, number in zip(prefixes, inputs, line_numbers, strict=True)
         ]
         encoded = encode_inputs(self.tokenizers.tgt, marked)
-        for line, ids in zip(lines, encoded, strict=True):
+        for number, ids in zip(line_numbers, encoded, strict=True):
             if self.tokenizers.tgt.unk_id in ids:
-                message = f"line {line}: the vocabulary lacks a word of the prefix; it becomes the unknown token"
+                message = f"line {number}: the vocabulary lacks a word of the prefix; it becomes the unknown token"
                 warnings.warn(UnknownWordWarning(message), stacklevel=3)
             if len(ids) >= self.max_positions:
                 raise UserError(
-                    f"line {line}: the prefix has {len(ids)} tokens, and the model has {self.max_positions} learned "
+                    f"line {number}: the prefix has {len(ids)} tokens, and the model has {self.max_positions} learned "
                     "positions: shorten it"
                 )
         return encoded

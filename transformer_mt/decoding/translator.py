@@ -125,7 +125,7 @@ class Translator(TextTranslator):
         self,
         sources: list[list[int]],
         config: DecodingConfig,
-        lines: Sequence[int] | None = None,
+        line_numbers: Sequence[int] | None = None,
         prefixes: list[list[int]] | None = None,
         is_cancelled: IsCancelled | None = None,
         required: Sequence[RequiredElements] | None = None,
@@ -133,18 +133,18 @@ class Translator(TextTranslator):
     ) -> list[list[Hypothesis]]:
         """Translate one batch by beam search or sampling. Returns the hypotheses of each source, the best first.
 
-        `lines` seed the sampling, by default 1, 2, ... The search of a source ends at the position after the one at
-        which `is_cancelled` becomes true for its index; then its hypotheses are incomplete. `required` has the elements
-        that the translation of each source must contain, and `terms` its terms, which need beam search.
+        `line_numbers` seed the sampling, by default 1, 2, ... The search of a source ends at the position after the one
+        at which `is_cancelled` becomes true for its index; then its hypotheses are incomplete. `required` has the
+        elements that the translation of each source must contain. `terms` has its terms, for beam search only.
         """
-        search = self.set_up_search(sources, config, lines, prefixes, is_cancelled, required, terms)
+        search = self.set_up_search(sources, config, line_numbers, prefixes, is_cancelled, required, terms)
         return beam_search(self.ensemble.step, *search)
 
     def set_up_search(
         self,
         sources: list[list[int]],
         config: DecodingConfig,
-        lines: Sequence[int] | None = None,
+        line_numbers: Sequence[int] | None = None,
         prefixes: list[list[int]] | None = None,
         is_cancelled: IsCancelled | None = None,
         required: Sequence[RequiredElements] | None = None,
@@ -180,7 +180,7 @@ class Translator(TextTranslator):
         if is_cancelled is not None:
             processors.append(StopCancelled(is_cancelled, len(sources), tokenizer.eos_id))
         if config.sample:
-            numbers = torch.tensor(lines or range(1, len(sources) + 1), device=device)
+            numbers = torch.tensor(line_numbers or range(1, len(sources) + 1), device=device)  # [n]
             choose_candidates = Sampler(config.temperature, config.top_k, config.top_p, config.seed, numbers)
         bos, eos = tokenizer.bos_id, tokenizer.eos_id
         beams = BeamState(max_lengths, config.n_beams, bos, eos, config.length_normalise)

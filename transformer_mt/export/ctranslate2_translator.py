@@ -117,7 +117,7 @@ class CTranslate2Translator(TextTranslator):
         self,
         sources: list[list[int]],
         config: DecodingConfig,
-        lines: Sequence[int] | None = None,
+        line_numbers: Sequence[int] | None = None,
         prefixes: list[list[int]] | None = None,
         is_cancelled: Callable[[int], bool] | None = None,
         required: Sequence[RequiredElements] | None = None,

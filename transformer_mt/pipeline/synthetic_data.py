@@ -154,8 +154,8 @@ class CandidateMaker:
         reasons = (TOO_LONG if n_tokens else "blank" for n_tokens in lengths)
         candidates = [Candidate(text, drop_reason=reason) for text, reason in zip(texts, reasons, strict=True)]
         chosen = [i for i, n_tokens in enumerate(lengths) if 0 < n_tokens <= self.max_tokens]
-        numbers = [first_number + i for i in chosen]
-        found = self.translator.n_best([texts[i] for i in chosen], lines=numbers, n_best=1)
+        line_numbers = [first_number + i for i in chosen]
+        found = self.translator.n_best([texts[i] for i in chosen], line_numbers=line_numbers, n_best=1)
         for i, (best, *_) in zip(chosen, found, strict=True):
             candidates[i] = Candidate(texts[i], best.text, find_fault(texts[i], best))
         if self.back is not None:
@@ -168,7 +168,8 @@ class CandidateMaker:
     def _translate_back(self, back: TextTranslator, candidates: list[Candidate], first_number: int) -> None:
         """Record the chrF of the translation back of each good candidate, and drop those with a low one."""
         kept = [i for i, candidate in enumerate(candidates) if candidate.drop_reason is None]
-        returned = back.translate([candidates[i].translation for i in kept], lines=[first_number + i for i in kept])
+        line_numbers = [first_number + i for i in kept]
+        returned = back.translate([candidates[i].translation for i in kept], line_numbers=line_numbers)
         scores = sentence_chrf(returned, [candidates[i].text for i in kept])
         for i, score in zip(kept, scores, strict=True):
             chrf = round(score, 2)

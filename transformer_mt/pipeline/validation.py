@@ -82,10 +82,11 @@ class Validator:
     def __call__(self) -> ValidationResult:
         """Compute losses, translate the validation set on all ranks, and score the translations."""
         translator = Translator.from_model(self.model, self.tokenizers, self.decoding, self.machine.precision)
-        lines = self.ranks.shard(range(1, len(self.sources) + 1))
+        sources, tags = self.ranks.shard(self.sources), self.ranks.shard(self.tags)
+        line_numbers = self.ranks.shard(range(1, len(self.sources) + 1))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", TruncatedSourceWarning)  # the data report lists them
-            n_best = translator.n_best(self.ranks.shard(self.sources), lines=lines, tags=self.ranks.shard(self.tags))
+            n_best = translator.n_best(sources, line_numbers=line_numbers, tags=tags)
         translations = self.ranks.all_gather([best for best, *_ in n_best])
         hypotheses = [translation.text for translation in translations]
         tests = self.run_tests(translator)
