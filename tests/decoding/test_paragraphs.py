@@ -11,7 +11,7 @@ import pytest
 
 from transformer_mt.data.markup.elements import MarkedText
 from transformer_mt.decoding.alignment import WordAlignment
-from transformer_mt.decoding.paragraphs import ParagraphSplitter, word_offsets
+from transformer_mt.decoding.paragraphs import ParagraphSplitter, strip_chunks, word_offsets
 from transformer_mt.decoding.translation import Translation
 
 LINES = ["One two. Three.", "", "Four. Five six seven. Eight, nine ten eleven.", "Dr. No."]
@@ -63,7 +63,7 @@ def capitals(text: str, score: float = -1.0, links: WordAlignment | None = None)
 def test_joined_pieces_give_the_translation_of_the_line(when: str) -> None:
     paragraphs = make(when)
     for line, pieces in zip(LINES, paragraphs.split(MARKED_LINES), strict=True):
-        texts = [text.surface for text in paragraphs.source_texts([pieces])]
+        texts = [text.surface for text in strip_chunks([pieces])]
         (whole,) = paragraphs.join([piece.surface for piece in pieces], [[capitals(text)] for text in texts])
         assert whole == capitals(line)
 
@@ -92,9 +92,9 @@ def test_word_offsets_equal_counts_in_the_joined_text() -> None:
         assert list(word_offsets(texts)) == wanted, texts
 
 
-def test_source_texts_have_no_space_around_pieces() -> None:
+def test_stripped_chunks_have_no_space_around_them() -> None:
     lines = [[" One. ", "Two.  "], [" a line as it is "]]
-    sources = make("long").source_texts([[MarkedText.make([chunk], ()) for chunk in line] for line in lines])
+    sources = strip_chunks([[MarkedText.from_text(chunk) for chunk in line] for line in lines])
     assert [source.surface for source in sources] == ["One.", "Two.", " a line as it is "]
 
 

@@ -1,4 +1,4 @@
-"""Translation of lines of any length: long lines are translated sentence by sentence."""
+"""Translation of lines of any length. A long line is split into chunks, such as its sentences."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Self
 
+from transformer_mt.data.markup.chunking import strip_enclosing_pairs
 from transformer_mt.data.markup.elements import MarkedText
-from transformer_mt.data.markup.sections import split_off_enclosing_pairs
 from transformer_mt.data.terminology.memory import TranslationMemory
 from transformer_mt.decoding.marked_input import MarkedInput, prefix_input
-from transformer_mt.decoding.paragraphs import ParagraphSplitter, SplitWhen
+from transformer_mt.decoding.paragraphs import ParagraphSplitter, SplitWhen, strip_chunks
 from transformer_mt.decoding.provenance import ModelProvenance
 from transformer_mt.decoding.text_translator import TextTranslator
 from transformer_mt.decoding.translation import Translation
@@ -26,21 +26,21 @@ class TranslatedLine:
 
     splitter: ParagraphSplitter
     source: MarkedText
-    sections: list[MarkedText]
+    chunks: list[MarkedText]
     translations: list[list[Translation]]
 
     @cached_property
-    def chunks(self) -> list[str]:
-        """The text of each chunk."""
-        return [section.surface for section in self.sections]
+    def chunk_surfaces(self) -> list[str]:
+        """The text of each chunk, with its elements as they are written."""
+        return [chunk.surface for chunk in self.chunks]
 
     def join(self) -> list[Translation]:
         """Return the n-best translations of the line."""
         if any(translation.from_memory for translation in self.translations[0]):
             return self.translations[0]
         if not self.source.elements:
-            return self.splitter.join(self.chunks, self.translations)
-        return self.splitter.join_marked(self.source, self.chunks, self.translations)
+            return self.splitter.join(self.chunk_surfaces, self.translations)
+        return self.splitter.join_marked(self.source, self.chunk_surfaces, self.translations)
 
 
 @dataclass(frozen=True)
@@ -86,25 +86,24 @@ class ParagraphTranslator:
         needed any more once `is_cancelled` is true for its index. A line that the memory has is not translated.
         """
         sources = [self.translator.mark(line) for line in lines]
-        sections = self.splitter.split([split_off_enclosing_pairs(source) for source in sources])
+        chunk_lists = self.splitter.split([strip_enclosing_pairs(source) for source in sources])
         for i, (source, prefix) in enumerate(zip(sources, prefixes, strict=True)):
-            if prefix.strip():
-                # not split, because the prefix cannot be split at the same places
-                sections[i] = [split_off_enclosing_pairs(source)]
+            if prefix.strip():  # the prefix could not be divided at the same points
+                chunk_lists[i] = [strip_enclosing_pairs(source)]
         known = {
             i: found
             for i, source in enumerate(sources)
             if not prefixes[i].strip() and (found := self._look_up(source, confidence)) is not None
         }
         for i in known:
-            sections[i] = []
-        positions = [(i, chunk) for i, chunks in enumerate(sections) for chunk in range(len(chunks))]
+            chunk_lists[i] = []
+        positions = [(i, k) for i, chunks in enumerate(chunk_lists) for k in range(len(chunks))]  # line and chunk
         has_prefixes = any(prefix.strip() for prefix in prefixes)
         translations = iter(
             self.translator.n_best(
-                self.splitter.source_texts(sections),
+                strip_chunks(chunk_lists),
                 [prefixes[i] for i, _ in positions] if has_prefixes else None,
-                line_numbers=[line_numbers[i] + chunk * CHUNK_STRIDE for i, chunk in positions],
+                line_numbers=[line_numbers[i] + k * CHUNK_STRIDE for i, k in positions],
                 alignments=alignments,
                 confidence=confidence,
                 on_batch=lambda done: on_lines(done * len(lines) // len(positions)),
@@ -115,7 +114,7 @@ class ParagraphTranslator:
             TranslatedLine(self.splitter, source, chunks, [next(translations) for _ in chunks])
             if i not in known
             else TranslatedLine(self.splitter, source, [source], [[known[i]]])
-            for i, (source, chunks) in enumerate(zip(sources, sections, strict=True))
+            for i, (source, chunks) in enumerate(zip(sources, chunk_lists, strict=True))
         ]
 
     def _look_up(self, source: MarkedText, confidence: bool) -> Translation | None:

@@ -1,4 +1,7 @@
-"""Long lines: split into sentences, translated separately, and joined to lines again."""
+"""Division of long lines into chunks, which are translated separately, and joining of the translations.
+
+A chunk is a sentence, a part of a long sentence, or several sentences inside a pair of tags.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from transformer_mt.data.markup.elements import MarkedText
-from transformer_mt.data.markup.sections import cut, join_sections
+from transformer_mt.data.markup.chunking import join_chunks, split_into_chunks
 from transformer_mt.decoding.alignment import WordAlignment
 from transformer_mt.decoding.sentence_splitting import (
     CountTokens,
@@ -31,61 +34,66 @@ class ParagraphSplitter:
     when: SplitWhen = "long"
 
     def split(self, lines: Sequence[MarkedText]) -> list[list[MarkedText]]:
-        """Return the chunks of each line. Their concatenation is the line. No chunk ends inside a pair of tags."""
+        """Return the chunks of each line. Joined, they are the line. No chunk ends inside a pair of tags."""
         if self.when == "never":
             return [[line] for line in lines]
-        chunks: list[list[MarkedText]] = []
+        chunk_lists: list[list[MarkedText]] = []
         for line, n_tokens in zip(lines, self.count_tokens([line.plain for line in lines]), strict=True):
             if self.when == "long" and n_tokens <= self.max_tokens:
-                chunks.append([line])
+                chunk_lists.append([line])
             else:
                 sentences = split_sentences(line.plain, self.src_lang)
-                chunks.append(cut(line, split_long_sentences(sentences, self.count_tokens, self.max_tokens)))
-        return chunks
+                short = split_long_sentences(sentences, self.count_tokens, self.max_tokens)
+                chunk_lists.append(split_into_chunks(line, short))
+        return chunk_lists
 
-    def source_texts(self, lines: Sequence[Sequence[MarkedText]]) -> list[MarkedText]:
-        """Return the chunks of all lines as inputs of the model: without the white space around them."""
-        return [chunk.strip() if len(chunks) > 1 else chunk for chunks in lines for chunk in chunks]
-
-    def join(self, chunks: Sequence[str], translations: Sequence[Sequence[Translation]]) -> list[Translation]:
+    def join(self, chunk_surfaces: Sequence[str], translations: Sequence[Sequence[Translation]]) -> list[Translation]:
         """Return the n-best list of a line from those of its chunks.
 
         The k-th best of a line joins the k-th best of each chunk, or its last if it has fewer.
         """
-        if len(chunks) == 1:
+        if len(chunk_surfaces) == 1:
             return list(translations[0])
-        ranks = range(max(map(len, translations)))
-        return [self._join(chunks, [n_best[min(rank, len(n_best) - 1)] for n_best in translations]) for rank in ranks]
+        return [self._join(chunk_surfaces, parts) for parts in _by_rank(translations)]
 
     def join_marked(
-        self, source: MarkedText, chunks: Sequence[str], translations: Sequence[Sequence[Translation]]
+        self, source: MarkedText, chunk_surfaces: Sequence[str], translations: Sequence[Sequence[Translation]]
     ) -> list[Translation]:
         """Return the n-best list of a line with protected elements."""
         joined: list[Translation] = []
-        for rank, whole in enumerate(self.join(chunks, translations)):
-            parts = [n_best[min(rank, len(n_best) - 1)] for n_best in translations]
-            texts = restore_spaces(chunks, [part.text for part in parts], self.tgt_lang)
+        lines = self.join(chunk_surfaces, translations)
+        for line, parts in zip(lines, _by_rank(translations), strict=True):
+            texts = restore_spaces(chunk_surfaces, [part.text for part in parts], self.tgt_lang)
             spaces = [text.removesuffix(part.text) for text, part in zip(texts, parts, strict=True)]
-            sections = [part.marked_text for part in parts]
-            marked = join_sections(
-                source, [section.after(space) for space, section in zip(spaces, sections, strict=True)]
-            )
-            joined.append(replace(whole, text=marked.surface, marked=marked))
+            chunks = [part.marked_text.after(space) for space, part in zip(spaces, parts, strict=True)]
+            marked = join_chunks(source, chunks)
+            joined.append(replace(line, text=marked.surface, marked=marked))
         return joined
 
-    def _join(self, chunks: Sequence[str], parts: Sequence[Translation]) -> Translation:
-        """Return the translation of a line. Its confidence is the lowest of its chunks."""
+    def _join(self, chunk_surfaces: Sequence[str], parts: Sequence[Translation]) -> Translation:
+        """Return the translation of a line from those of its chunks. Its confidence is the lowest of them."""
         confidences = [part.confidence for part in parts if part.confidence is not None]
-        texts = restore_spaces(chunks, [part.text for part in parts], self.tgt_lang)
+        texts = restore_spaces(chunk_surfaces, [part.text for part in parts], self.tgt_lang)
         return Translation(
             text="".join(texts),
             score=sum(part.score for part in parts),
             tokens=[token for part in parts for token in part.tokens],
             token_scores=[score for part in parts for score in part.token_scores],
             finished=all(part.finished for part in parts),
-            alignment=join_alignments([part.alignment for part in parts], chunks, texts),
+            alignment=join_alignments([part.alignment for part in parts], chunk_surfaces, texts),
             confidence=min(confidences, default=None),
         )
+
+
+def strip_chunks(chunk_lists: Sequence[Sequence[MarkedText]]) -> list[MarkedText]:
+    """Return the chunks of all lines in order, without the white space around them, except lines that were not split."""
+    return [chunk.strip() if len(chunks) > 1 else chunk for chunks in chunk_lists for chunk in chunks]
+
+
+def _by_rank(translations: Sequence[Sequence[Translation]]) -> list[list[Translation]]:
+    """Return the k-th best translation of each chunk, or its last if it has fewer, for each k."""
+    ranks = range(max(map(len, translations)))
+    return [[n_best[min(rank, len(n_best) - 1)] for n_best in translations] for rank in ranks]
 
 
 def join_alignments(

@@ -1,4 +1,4 @@
-"""Translation of documents: all segments are translated together, as lines with protected elements."""
+"""Translation of documents: each segment is a line with protected elements, and all are translated together."""
 
 from __future__ import annotations
 

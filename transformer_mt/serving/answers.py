@@ -38,20 +38,20 @@ def fill_n_best(document: Document, segments: Sequence[TranslatedLine]) -> list[
 def make_segments(
     lines: Sequence[TranslatedLine], tokenizer: Tokenizer, calibration: Calibration | None, *, confidence: bool
 ) -> list[TranslatedSegment]:
-    """Return the parts of a text that were translated at once, with details of the best translation."""
+    """Return each chunk of the lines of a text with details of its best translation."""
     calibrated = calibration if confidence else None
     segments: list[TranslatedSegment] = []
     for number, line in enumerate(lines):
         best = [n_best[0] for n_best in line.translations]
-        targets = restore_spaces(line.chunks, [translation.text for translation in best], line.splitter.tgt_lang)
+        targets = restore_spaces(line.chunk_surfaces, [translation.text for translation in best], line.splitter.tgt_lang)
         starts = ["\n" if number else "", *[""] * (len(targets) - 1)]
-        for chunk, translation, start, target in zip(line.chunks, best, starts, targets, strict=True):
+        for source, translation, start, target in zip(line.chunk_surfaces, best, starts, targets, strict=True):
             segments.append(
                 TranslatedSegment(
-                    source=chunk,
+                    source=source,
                     target=start + target,
                     alignment=translation.alignment,
-                    confidence=calibrated and _compute_confidence(calibrated, chunk.strip(), translation),
+                    confidence=calibrated and _compute_confidence(calibrated, source.strip(), translation),
                     probability=_round_probability(translation.score_per_token) if confidence else None,
                     words=compute_word_probabilities(tokenizer, translation) if confidence else None,
                 )

@@ -1,4 +1,4 @@
-"""Placement of elements by word alignment, and division of text with elements into sections."""
+"""Placement of elements by word alignment, and division of text with elements into chunks."""
 
 from __future__ import annotations
 
@@ -6,9 +6,14 @@ import random
 
 import pytest
 
+from transformer_mt.data.markup.chunking import (
+    count_enclosing_pairs,
+    join_chunks,
+    split_into_chunks,
+    strip_enclosing_pairs,
+)
 from transformer_mt.data.markup.placement import place_elements, text_without_elements
 from transformer_mt.data.markup.protection import Protector
-from transformer_mt.data.markup.sections import count_enclosing_pairs, cut, join_sections, split_off_enclosing_pairs
 from transformer_mt.data.markup.spacing import arrange_spaces
 
 MARK = Protector(["tags", "placeholders"]).mark
@@ -66,10 +71,10 @@ def test_text_without_elements_has_normal_spaces(text: str, expected: str) -> No
     assert text_without_elements(MARK(text)) == expected
 
 
-def test_no_section_ends_inside_a_pair_of_tags() -> None:
+def test_no_chunk_ends_inside_a_pair_of_tags() -> None:
     text = MARK("<b>One.</b> Two {n}. <i>Three. Four.</i> Five.")
-    chunks = ["One. ", "Two . ", "Three. ", "Four. ", "Five."]
-    assert [section.surface for section in cut(text, chunks)] == [
+    sentences = ["One. ", "Two . ", "Three. ", "Four. ", "Five."]
+    assert [chunk.surface for chunk in split_into_chunks(text, sentences)] == [
         "<b>One.</b> ",
         "Two {n}. ",
         "<i>Three. Four.</i> ",
@@ -77,18 +82,18 @@ def test_no_section_ends_inside_a_pair_of_tags() -> None:
     ]
 
 
-def test_sections_of_enclosed_text_can_be_joined_again() -> None:
+def test_chunks_of_enclosed_text_can_be_joined_again() -> None:
     rng = random.Random(2)
     for _ in range(500):
         text = MARK("".join(rng.choices(["<b>", "</b>", "<i>", "</i>", "{n}", "One. ", "two, "], k=rng.randrange(14))))
-        inside = split_off_enclosing_pairs(text)
+        inside = strip_enclosing_pairs(text)
         assert count_enclosing_pairs(inside) == 0
         plain = inside.plain
         ends = sorted(rng.sample(range(len(plain) + 1), min(3, len(plain))))
-        chunks = [plain[start:end] for start, end in zip([0, *ends], [*ends, len(plain)], strict=True)]
-        sections = cut(inside, chunks)
-        assert all(section.find_violation(section) is None for section in sections)
-        assert join_sections(text, sections) == text
+        pieces = [plain[start:end] for start, end in zip([0, *ends], [*ends, len(plain)], strict=True)]
+        chunks = split_into_chunks(inside, pieces)
+        assert all(chunk.find_violation(chunk) is None for chunk in chunks)
+        assert join_chunks(text, chunks) == text
 
 
 def test_a_cut_pair_becomes_single_elements() -> None:

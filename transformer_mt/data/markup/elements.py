@@ -88,9 +88,12 @@ class MarkedText:
         return MarkedText.make(parts, self.elements)
 
     def extract(self, parts: Sequence[Part]) -> MarkedText:
-        """Return a section with its elements numbered from 0. Tags whose partner is outside become single elements."""
-        kept = [part for part in parts if isinstance(part, int)]
-        new = {old: i for i, old in enumerate(kept)}
+        """Return some consecutive parts as a text of their own, with elements numbered from 0.
+
+        A tag whose partner is outside becomes a single element.
+        """
+        inside = [part for part in parts if isinstance(part, int)]
+        new = {old: i for i, old in enumerate(inside)}
 
         def renumber(element: Element) -> Element:
             is_cut = element.partner is not None and element.partner not in new
@@ -100,7 +103,7 @@ class MarkedText:
 
         return MarkedText.make(
             [part if isinstance(part, str) else new[part] for part in parts],
-            [renumber(self.elements[old]) for old in kept],
+            [renumber(self.elements[old]) for old in inside],
         )
 
     def find_violation(self, source: MarkedText) -> str | None:
