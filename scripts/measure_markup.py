@@ -30,6 +30,7 @@ import sacrebleu
 from trainings import positive_int, run_script
 
 from transformer_mt.data.markup.elements import MarkedText, Role
+from transformer_mt.data.markup.placement import remove_elements
 from transformer_mt.data.markup.protection import Protector
 from transformer_mt.data.quality.lexicon import Lexicon
 from transformer_mt.decoding.translator import Translator
@@ -73,7 +74,7 @@ def main() -> None:
                 for has_survived, output, source in zip(survival, outputs, marked, strict=True)
             ]
             n = len(sources)
-            stripped = bleu([strip_elements(output) for output in outputs[:n]], references[: len(outputs)])
+            stripped = bleu([remove_elements(output) for output in outputs[:n]], references[: len(outputs)])
             f1 = placement([*zip(marked, outputs, strict=True)], lexicon)
             numbers = [f"{stripped:.2f}", f"{plain:.2f}", f"{f1:.3f}", f"{seconds:.1f}"]
             cells = [mode, f"{mean(survival):.2%}", f"{mean(nesting):.2%}", *numbers]
@@ -107,10 +108,7 @@ def add_elements(sentence: str, rng: random.Random) -> str:
 def translate(translator: Translator, texts: Sequence[str], mode: str, search: dict[str, Any]) -> list[MarkedText]:
     """Return the translations as text with elements, numbered as in the source where they are found."""
     if mode != "sentinel":
-        return [
-            best.marked or MarkedText.make([best.text], ())
-            for best, *_ in translator.n_best(texts, markup=mode, **search, n_best=1)
-        ]
+        return [best.marked_text for best, *_ in translator.n_best(texts, markup=mode, **search, n_best=1)]
     marked = [MARK(text) for text in texts]
     masked = [" ".join(p if isinstance(p, str) else sentinel(p) for p in text.parts) for text in marked]
     outputs = translator.translate([" ".join(text.split()) for text in masked], **search)
@@ -118,7 +116,7 @@ def translate(translator: Translator, texts: Sequence[str], mode: str, search: d
 
 
 def sentinel(index: int) -> str:
-    """Return the word that stands for an element."""
+    """Return the word that represents an element."""
     return f"X{chr(ord('A') + index)}"
 
 
@@ -132,12 +130,6 @@ def put_back(output: str, source: MarkedText) -> MarkedText:
 def survives(output: MarkedText, source: MarkedText) -> bool:
     """Return whether each element occurs exactly once."""
     return sorted(output.order) == [*range(len(source.elements))]
-
-
-def strip_elements(text: MarkedText) -> str:
-    """Return the text without elements, with one space between words."""
-    words = " ".join(part for part in text.parts if isinstance(part, str)).split()
-    return re.sub(r" (?=[.,;:!?])", "", " ".join(words))
 
 
 def bleu(translations: Sequence[str], references: Sequence[str]) -> float:

@@ -60,10 +60,10 @@ def test_a_target_keeps_each_element_once_and_in_its_parent(pair: AlignedPair, c
         else:
             assert source.elements[element.partner].partner == i
     for term in terms:
-        assert source.plain[term.start : term.end] in pair.src and term.translation in pair.tgt
+        assert source.text_only[term.start : term.end] in pair.src and term.translation in pair.tgt
     if all(insertion.kind is not InsertionKind.REPLACE for insertion in insertions):
-        assert source.plain.replace(" ", "") == pair.src.replace(" ", "")
-        assert target.plain.replace(" ", "") == pair.tgt.replace(" ", "")
+        assert source.text_only.replace(" ", "") == pair.src.replace(" ", "")
+        assert target.text_only.replace(" ", "") == pair.tgt.replace(" ", "")
 
 
 def drawn_insertions(pair: AlignedPair, count: int, n_draws: int = 400) -> list[list[Insertion]]:

@@ -79,7 +79,7 @@ def test_code_in_a_sentence_is_one_element_that_moves_with_it() -> None:
 
 def test_references_are_text_for_the_model_and_symbols_are_kept() -> None:
     document = parse("<p>caf&eacute; &lt;b&gt; &amp; &copy; x</p>", "html")
-    assert document.segments[0].source.plain == "café <b> &  x"
+    assert document.segments[0].source.text_only == "café <b> &  x"
     assert fill(document, upper) == "<p>CAFÉ &lt;B&gt; &amp; &copy; X</p>"
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from transformer_mt.data.markup.elements import MarkedText, Part, Role, allows_order
-from transformer_mt.data.markup.placement import place_elements, text_without_elements
+from transformer_mt.data.markup.elements import MarkedText, Part, Role, allows_order, match_elements
+from transformer_mt.data.markup.placement import place_elements, remove_elements
 from transformer_mt.data.markup.spacing import arrange_spaces
 from transformer_mt.data.markup.symbols import assign_symbol_numbers
 from transformer_mt.data.tokenizers.marked_text import decode_marked, encode_marked
@@ -29,14 +29,14 @@ class MarkedInput:
     symbol_numbers: list[int] | None  # of the symbol of each element; None: elements are placed by word alignment
 
     @property
-    def words(self) -> str:
-        """Return the text that word alignments refer to."""
-        return text_without_elements(self.text) if self.text.elements else self.text.surface
+    def sentence(self) -> str:
+        """Return the text without its elements, to which word alignments refer."""
+        return remove_elements(self.text) if self.text.elements else self.text.surface
 
     @property
     def is_blank(self) -> bool:
         """Return whether there is nothing to translate."""
-        return not self.text.plain.strip()
+        return not self.text.text_only.strip()
 
     @property
     def needs_placement(self) -> bool:
@@ -63,7 +63,7 @@ def prepare_input(text: MarkedText, mode: MarkupMode, has_symbols: bool) -> Mark
 
 def encode_inputs(tokenizer: Tokenizer, inputs: Sequence[MarkedInput]) -> list[list[int]]:
     """Return the ids of source texts."""
-    ids = tokenizer.encode([each.words for each in inputs])
+    ids = tokenizer.encode([each.sentence for each in inputs])
     marked = [i for i, each in enumerate(inputs) if each.text.elements and each.symbol_numbers is not None]
     if not marked:
         return ids
@@ -86,28 +86,17 @@ def decode_outputs(tokenizer: Tokenizer, outputs: Sequence[tuple[MarkedInput, li
 
 
 def prefix_input(prefix: MarkedText, source: MarkedInput, line_number: int) -> MarkedInput:
-    """Return the prefix of a translation, with the elements of its source that it repeats.
+    """Return the prefix of a translation as it passes through the model.
 
     Raises:
-        UserError: The elements of the prefix are not in an order in which the translation can have them.
+        UserError: No translation can begin with the elements of the prefix in their order.
     """
-    left = list(range(len(source.text.elements)))
-    parts: list[Part] = []
-    for part in prefix.parts:
-        if isinstance(part, int):
-            surface = prefix.elements[part].surface
-            same = next((index for index in left if source.text.elements[index].surface == surface), None)
-            if same is None:
-                parts.append(surface)
-                continue
-            left.remove(same)
-            part = same
-        parts.append(part)
-    marked = MarkedText.make(parts, source.text.elements)
+    marked = match_elements(prefix, source.text)
     if source.needs_placement:
-        return MarkedInput(MarkedText.from_text(text_without_elements(marked)), [])
+        return MarkedInput(MarkedText.from_text(remove_elements(marked)), [])
     if not allows_order(source.text.elements, marked.order):
-        raise UserError(f"line {line_number}: the tags of the prefix are not nested as in the source: change their order")
+        problem = "the tags of the prefix are not nested as in the source"
+        raise UserError(f"line {line_number}: {problem}: change their order")
     return MarkedInput(marked, source.symbol_numbers)
 
 

@@ -8,14 +8,12 @@ from functools import cached_property
 from typing import Self
 
 from transformer_mt.data.markup.chunking import strip_enclosing_pairs
-from transformer_mt.data.markup.elements import MarkedText
+from transformer_mt.data.markup.elements import MarkedText, match_elements
 from transformer_mt.data.terminology.memory import TranslationMemory
-from transformer_mt.decoding.marked_input import MarkedInput, prefix_input
 from transformer_mt.decoding.paragraphs import ParagraphSplitter, SplitWhen, strip_chunks
 from transformer_mt.decoding.provenance import ModelProvenance
 from transformer_mt.decoding.text_translator import TextTranslator
 from transformer_mt.decoding.translation import Translation
-from transformer_mt.errors import UserError
 
 CHUNK_STRIDE = 1 << 32  # above any line number, so that each chunk of a line has its own number for sampling
 
@@ -124,11 +122,8 @@ class ParagraphTranslator:
             return None
         marked = None
         if source.elements:
-            try:
-                marked = prefix_input(self.translator.mark(text), MarkedInput(source, []), line_number=1).text
-            except UserError:
-                return None
+            marked = match_elements(self.translator.mark(text), source)
             if marked.find_violation(source) is not None:
                 return None
-        sure = 1.0 if confidence else None
-        return Translation(text, 0.0, [], [], finished=True, confidence=sure, marked=marked, from_memory=True)
+        certainty = 1.0 if confidence else None
+        return Translation(text, 0.0, [], [], finished=True, confidence=certainty, marked=marked, from_memory=True)

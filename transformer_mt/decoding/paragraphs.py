@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from transformer_mt.data.markup.elements import MarkedText
 from transformer_mt.data.markup.chunking import join_chunks, split_into_chunks
+from transformer_mt.data.markup.elements import MarkedText
 from transformer_mt.decoding.alignment import WordAlignment
 from transformer_mt.decoding.sentence_splitting import (
     CountTokens,
@@ -38,11 +38,11 @@ class ParagraphSplitter:
         if self.when == "never":
             return [[line] for line in lines]
         chunk_lists: list[list[MarkedText]] = []
-        for line, n_tokens in zip(lines, self.count_tokens([line.plain for line in lines]), strict=True):
+        for line, n_tokens in zip(lines, self.count_tokens([line.text_only for line in lines]), strict=True):
             if self.when == "long" and n_tokens <= self.max_tokens:
                 chunk_lists.append([line])
             else:
-                sentences = split_sentences(line.plain, self.src_lang)
+                sentences = split_sentences(line.text_only, self.src_lang)
                 short = split_long_sentences(sentences, self.count_tokens, self.max_tokens)
                 chunk_lists.append(split_into_chunks(line, short))
         return chunk_lists
@@ -86,7 +86,7 @@ class ParagraphSplitter:
 
 
 def strip_chunks(chunk_lists: Sequence[Sequence[MarkedText]]) -> list[MarkedText]:
-    """Return the chunks of all lines in order, without the white space around them, except lines that were not split."""
+    """Return the chunks of all lines, without white space around them. A line that was not split stays as it is."""
     return [chunk.strip() if len(chunks) > 1 else chunk for chunks in chunk_lists for chunk in chunks]
 
 

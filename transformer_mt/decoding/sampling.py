@@ -30,7 +30,8 @@ class Sampler:
         parents = samples if beams.position else torch.zeros_like(samples)  # at first there is only one beam
         log_probs = log_probs.gather(1, parents[:, :, None].expand(-1, -1, log_probs.size(2)))  # [b, K, V]
         line_numbers = self.line_numbers[beams.sentences[rows], None]  # [b, 1]
-        noise = uniform([self.seed, beams.position], line_numbers, samples, log_probs.size(2)).log_().neg_().log_().neg_()
+        noise = uniform([self.seed, beams.position], line_numbers, samples, log_probs.size(2))
+        noise = noise.log_().neg_().log_().neg_()  # Gumbel
         tokens = (self.filter(log_probs / self.temperature) + noise).argmax(-1)  # [b, K]
         token_log_probs = log_probs.gather(2, tokens[:, :, None]).squeeze(2)  # [b, K]
         return Candidates(beams.scores[rows].gather(1, parents) + token_log_probs, token_log_probs, parents, tokens)

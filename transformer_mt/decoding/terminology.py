@@ -76,8 +76,8 @@ class RequiredTerms:
         automaton = TermAutomaton(phrases, [*counts.values()], self.classes)
         if (n_tokens := automaton.start.n_missing_tokens) <= room:
             return automaton
-        message = f"line {line_number}: its terms have {n_tokens} tokens, and the model has room for {room}; they are left out"
-        warnings.warn(UnusableTermWarning(message), stacklevel=4)
+        problem = f"its terms have {n_tokens} tokens, and the model has room for {room}; they are left out"
+        warnings.warn(UnusableTermWarning(f"line {line_number}: {problem}"), stacklevel=4)
         return None
 
     def _phrases_of(self, entry: GlossaryEntry) -> list[Phrase]:
@@ -90,7 +90,7 @@ def encode_annotated(tokenizer: Tokenizer, glossary: Glossary | None, inputs: Se
     texts: list[MarkedText] = []
     symbol_numbers: list[list[int]] = []
     for source in inputs:
-        text = MarkedText.from_text(source.words) if source.symbol_numbers is None else source.text
+        text = MarkedText.from_text(source.sentence) if source.symbol_numbers is None else source.text
         terms = [Term(match.start, match.end, match.entry.targets[0]) for match in glossary.find_in_marked(text)]
         annotated, numbers, _ = annotate_terms(text, source.symbol_numbers or [], terms)
         texts.append(annotated)

@@ -165,8 +165,8 @@ class TextTranslator(TextScorer):
         annotated = self._annotate(inputs, line_numbers, tags) if self.config.annotates_terms else sources
         hypotheses = self._search(inputs, annotated, line_numbers, prefix_ids, on_batch, is_cancelled)
         n_best_lists = self._translations(inputs, sources, hypotheses, alignments)
-        words = [each.words for each in inputs]
-        return n_best_lists if calibration is None else add_confidences(n_best_lists, words, calibration)
+        sentences = [each.sentence for each in inputs]
+        return n_best_lists if calibration is None else add_confidences(n_best_lists, sentences, calibration)
 
     def _prepare(self, texts: Sequence[str | MarkedText]) -> list[MarkedInput]:
         """Find the protected elements of texts, and choose how they pass through the model."""
@@ -263,9 +263,9 @@ class TextTranslator(TextScorer):
                 "decoding.markup: none and use no glossary with terms that are kept"
             )
         rows = [i for i, each in enumerate(inputs) if alignments or each.needs_placement]
-        words = [inputs[i].words for i in rows]
-        found = self.word_alignments(words, [sources[i] for i in rows], [hypotheses[i] for i in rows]) if rows else []
-        aligned = iter(found)
+        sentences = [inputs[i].sentence for i in rows]
+        pairs = [sources[i] for i in rows], [hypotheses[i] for i in rows]
+        aligned = iter(self.word_alignments(sentences, *pairs) if rows else [])
         flat = [(each, hypothesis) for each, n_best in zip(inputs, hypotheses, strict=True) for hypothesis in n_best]
         outputs = iter(decode_outputs(self.tokenizers.tgt, [(each, hypothesis.ids) for each, hypothesis in flat]))
         aligned_rows, tokenizer = set(rows), self.tokenizers.tgt

@@ -96,7 +96,7 @@ class Document:
         """Return the document with the translation of each segment. A blank translation leaves its segment as it is."""
         by_segment: dict[Segment, MarkedText] = {}
         for segment, translation in zip(self.segments, translations, strict=True):
-            is_changed = translation.surface != segment.source.surface and translation.plain.strip()
+            is_changed = translation.surface != segment.source.surface and translation.text_only.strip()
             by_segment[segment] = translation if is_changed else segment.source
         return self.byte_order_mark + _Filler(self, by_segment).fill()
 

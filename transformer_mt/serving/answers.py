@@ -43,7 +43,8 @@ def make_segments(
     segments: list[TranslatedSegment] = []
     for number, line in enumerate(lines):
         best = [n_best[0] for n_best in line.translations]
-        targets = restore_spaces(line.chunk_surfaces, [translation.text for translation in best], line.splitter.tgt_lang)
+        texts = [translation.text for translation in best]
+        targets = restore_spaces(line.chunk_surfaces, texts, line.splitter.tgt_lang)
         starts = ["\n" if number else "", *[""] * (len(targets) - 1)]
         for source, translation, start, target in zip(line.chunk_surfaces, best, starts, targets, strict=True):
             segments.append(

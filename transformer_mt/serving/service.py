@@ -270,7 +270,7 @@ def _parse(texts: Sequence[str], request: TranslateRequest) -> list[Document] | 
 
 def _visible_text(document: Document) -> str:
     """Return the text of a document without its tags."""
-    return "\n".join(segment.source.plain for segment in document.segments)
+    return "\n".join(segment.source.text_only for segment in document.segments)
 
 
 def check_text(texts: Sequence[str], limits: Limits, name: str = "q") -> None:

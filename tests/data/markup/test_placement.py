@@ -12,7 +12,7 @@ from transformer_mt.data.markup.chunking import (
     split_into_chunks,
     strip_enclosing_pairs,
 )
-from transformer_mt.data.markup.placement import place_elements, text_without_elements
+from transformer_mt.data.markup.placement import place_elements, remove_elements
 from transformer_mt.data.markup.protection import Protector
 from transformer_mt.data.markup.spacing import arrange_spaces
 
@@ -54,7 +54,7 @@ def test_any_alignment_keeps_the_guarantee_and_the_words() -> None:
         alignment = [(rng.randrange(9), rng.randrange(9)) for _ in range(rng.randrange(9))]
         placed = arrange_spaces(place_elements(source, words, alignment), source)
         assert placed.find_violation(source) is None
-        assert placed.plain.split() == words.split() or placed.plain.replace(" ", "") == words.replace(" ", "")
+        assert placed.text_only.split() == words.split() or placed.text_only.replace(" ", "") == words.replace(" ", "")
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_any_alignment_keeps_the_guarantee_and_the_words() -> None:
     ],
 )
 def test_text_without_elements_has_normal_spaces(text: str, expected: str) -> None:
-    assert text_without_elements(MARK(text)) == expected
+    assert remove_elements(MARK(text)) == expected
 
 
 def test_no_chunk_ends_inside_a_pair_of_tags() -> None:
@@ -88,7 +88,7 @@ def test_chunks_of_enclosed_text_can_be_joined_again() -> None:
         text = MARK("".join(rng.choices(["<b>", "</b>", "<i>", "</i>", "{n}", "One. ", "two, "], k=rng.randrange(14))))
         inside = strip_enclosing_pairs(text)
         assert count_enclosing_pairs(inside) == 0
-        plain = inside.plain
+        plain = inside.text_only
         ends = sorted(rng.sample(range(len(plain) + 1), min(3, len(plain))))
         pieces = [plain[start:end] for start, end in zip([0, *ends], [*ends, len(plain)], strict=True)]
         chunks = split_into_chunks(inside, pieces)

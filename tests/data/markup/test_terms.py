@@ -24,7 +24,7 @@ def test_terms_are_annotated_inside_and_outside_tags() -> None:
         "An <b>old dog</b> sleeps in {place}.",
         [Span(3, 6, Role.OPENING, "b"), Span(13, 17, Role.CLOSING, "b"), Span(28, 35)],
     )
-    dog, sleeps = find("dog", "Hund", marked.plain), find("sleeps", "schläft", marked.plain)
+    dog, sleeps = find("dog", "Hund", marked.text_only), find("sleeps", "schläft", marked.text_only)
     text, numbers, annotated = annotate_terms(marked, assign_symbol_numbers(marked.elements) or [], [dog, sleeps])
     assert text.surface == (
         "An <b>old <term>dog<translation> Hund</term></b> <term>sleeps<translation> schläft</term> in {place}."
@@ -36,7 +36,7 @@ def test_terms_are_annotated_inside_and_outside_tags() -> None:
 
 def test_a_term_that_contains_an_element_is_left_out() -> None:
     marked = mark("An old<br/> dog", [Span(6, 11)])
-    text, numbers, annotated = annotate_terms(marked, [0], [find("old dog", "alter Hund", marked.plain)])
+    text, numbers, annotated = annotate_terms(marked, [0], [find("old dog", "alter Hund", marked.text_only)])
     assert (text, numbers, annotated) == (marked, [0], [])
 
 

@@ -104,7 +104,7 @@ def test_a_term_may_contain_tags_but_no_placeholder(tmp_path: Path) -> None:
     placeholder = mark("hot {n} dog, hot dog", [Span(4, 7)])
     for text, expected in ((tags, "hot dog"), (placeholder, "hot dog")):
         (match,) = glossary.find_in_marked(text)
-        assert text.plain[match.start : match.end] == expected
+        assert text.text_only[match.start : match.end] == expected
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """Division of a text with elements into chunks, such as its sentences, and joining of their translations.
 
-Elements are numbered in the order of the text, so those of a chunk have consecutive numbers. No chunk ends inside a pair
-of tags. Pairs that enclose the whole text would prevent any division, so they are stripped before and restored after.
+Elements are numbered in the order of the text, so those of a chunk have consecutive numbers. No chunk ends inside a
+pair of tags. Pairs that enclose the whole text would prevent any division, so they are stripped before and restored
+after.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ def strip_enclosing_pairs(text: MarkedText) -> MarkedText:
 def split_into_chunks(text: MarkedText, chunk_texts: Sequence[str]) -> list[MarkedText]:
     """Split a text where the given chunks of its text without elements end, except inside pairs of tags.
 
-    `chunk_texts` are these chunks; joined, they are `text.plain`. An element at a boundary belongs to the later chunk,
-    but a closing tag to the earlier one.
+    `chunk_texts` are these chunks; joined, they are `text.text_only`. An element at a boundary belongs to the later
+    chunk, but a closing tag to the earlier one.
     """
     ends = [*accumulate(map(len, chunk_texts))][:-1]
     chunks: list[list[Part]] = [[]]

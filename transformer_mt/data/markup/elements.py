@@ -66,8 +66,11 @@ class MarkedText:
         return "".join(part if isinstance(part, str) else self.elements[part].surface for part in self.parts)
 
     @property
-    def plain(self) -> str:
-        """Return the text without its elements."""
+    def text_only(self) -> str:
+        """Return the parts that are text, joined. Offsets of terms and chunks refer to it.
+
+        It may lack a space, or have one too many, where an element was: `remove_elements` returns a normal sentence.
+        """
         return "".join(part for part in self.parts if isinstance(part, str))
 
     @property
@@ -111,6 +114,26 @@ class MarkedText:
         if sorted(self.order) != [*range(len(source.elements))]:
             return "an element is missing, or occurs twice"
         return None if allows_order(source.elements, self.order) else "tags are not nested as in the source"
+
+
+def match_elements(text: MarkedText, source: MarkedText) -> MarkedText:
+    """Return a text with the elements of its source that it repeats, recognised by their surface.
+
+    Its other elements become text.
+    """
+    unused = [*range(len(source.elements))]
+    parts: list[Part] = []
+    for part in text.parts:
+        if isinstance(part, int):
+            surface = text.elements[part].surface
+            same = next((index for index in unused if source.elements[index].surface == surface), None)
+            if same is None:
+                parts.append(surface)
+                continue
+            unused.remove(same)
+            part = same
+        parts.append(part)
+    return MarkedText.make(parts, source.elements)
 
 
 def allows_order(elements: Sequence[Element], order: Sequence[int]) -> bool:

@@ -22,8 +22,12 @@ _WORD_START = re.compile(rf"[^\W{UNSPACED}]")
 _LEADING, _TRAILING = re.compile(r"\A[^\w\s]+"), re.compile(r"[^\w\s]+\Z")
 
 
-def text_without_elements(text: MarkedText) -> str:
-    """Return the words of a text without its elements, with a space where a single element was between words."""
+def remove_elements(text: MarkedText) -> str:
+    """Return a text without its elements as a normal sentence, for a model that does not know elements.
+
+    A space separates words between which a single element was, and no space is left before punctuation. So, unlike in
+    `MarkedText.text_only`, offsets may differ.
+    """
     joined = ""
     for part in text.parts:
         if isinstance(part, str):
@@ -36,7 +40,7 @@ def text_without_elements(text: MarkedText) -> str:
 def place_elements(source: MarkedText, translation: str, alignment: Sequence[tuple[int, int]]) -> Sequence[Part]:
     """Return the translation with the elements of its source.
 
-    `alignment` has pairs of a word of `text_without_elements(source)` and a word of the translation, from 0.
+    `alignment` has pairs of a word of `remove_elements(source)` and a word of the translation, from 0.
     """
     placer = _Placer(source, translation, alignment)
     at: dict[int, list[int]] = {}  # elements before each character of the translation
@@ -76,7 +80,7 @@ class _Placer:
     @cached_property
     def source_words(self) -> list[int]:
         """Start of each word of the source without its elements."""
-        return [match.start() for match in _WORD.finditer(text_without_elements(self.source))]
+        return [match.start() for match in _WORD.finditer(remove_elements(self.source))]
 
     @cached_property
     def word_starts(self) -> dict[int, int]:
@@ -85,11 +89,11 @@ class _Placer:
         An opening tag inside a word is treated as if it were before the word.
         """
         counts: dict[int, int] = {}
-        text, starts = text_without_elements(self.source), self.source_words
+        text, starts = remove_elements(self.source), self.source_words
         for index in range(len(self.source.parts)):
             part = self.source.parts[index]
             if isinstance(part, int):
-                before = text_without_elements(MarkedText(self.source.parts[:index], self.source.elements))
+                before = remove_elements(MarkedText(self.source.parts[:index], self.source.elements))
                 is_inside_word = bool(before) and not text[len(before) :][:1].isspace() and len(before) not in starts
                 is_opening = self.source.elements[part].role is Role.OPENING
                 counts[part] = bisect_left(starts, len(before)) - (is_opening and is_inside_word)

@@ -18,7 +18,7 @@ _ROLES = {TERM_START: Role.OPENING, TERM_TRANSLATION: Role.OPENING, TERM_END: Ro
 class Term(NamedTuple):
     """A span of a source and the translation that a glossary has for it."""
 
-    start: int  # first character of the source without its elements, see `MarkedText.plain`
+    start: int  # first character of the source without its elements, see `MarkedText.text_only`
     end: int
     translation: str
 

@@ -23,7 +23,7 @@ from transformer_mt.errors import UserError
 
 MAX_TERM_CHARACTERS = 200  # of a source or of a variant
 CASE, KEEP = OPTIONS = ("case", "keep")
-ELEMENT = "\ufffc"  # stands for a single element, which no term may contain
+ELEMENT_MASK = "\ufffc"  # replaces a single element, which no term may contain
 
 WORD = rf"(?:(?![{UNSPACED}])[\p{{L}}\p{{M}}\p{{N}}_\ufffd])"
 """A character of a word, in scripts with spaces. U+FFFD is a part of a character."""
@@ -119,17 +119,17 @@ class Glossary:
     def find_in_marked(self, text: MarkedText) -> Iterator[TermMatch]:
         """Yield the terms in a text with elements. A term may have tags inside, but no single element.
 
-        The places are those in the text without elements.
+        Offsets are those in `text.text_only`.
         """
-        joined = _without_tags(text)
-        for match in self.find(joined):
-            offset = joined.count(ELEMENT, 0, match.start)
-            yield replace(match, start=match.start - offset, end=match.end - offset)
+        masked = _mask_elements(text)
+        for match in self.find(masked):
+            n_masks = masked.count(ELEMENT_MASK, 0, match.start)
+            yield replace(match, start=match.start - n_masks, end=match.end - n_masks)
 
     def count_used(self, source: MarkedText, translation: MarkedText) -> tuple[int, int]:
         """Return how many terms of a source have an occurrence of their own in its translation, and how many it has."""
         needed = Counter(match.entry.targets for match in self.find_in_marked(source))
-        text = normalise(_without_tags(translation))
+        text = normalise(_mask_elements(translation))
         used = sum(min(n, len(_pattern_of(targets).findall(text))) for targets, n in needed.items())
         return used, needed.total()
 
@@ -147,10 +147,10 @@ def normalise(text: str) -> str:
     return unicodedata.normalize("NFC", " ".join(text.split()))
 
 
-def _without_tags(text: MarkedText) -> str:
-    """Return a text without tags, and with a character for each single element."""
+def _mask_elements(text: MarkedText) -> str:
+    """Return a text without its tags, and with `ELEMENT_MASK` in place of each other element."""
     is_single = [element.role is Role.SINGLE for element in text.elements]
-    return "".join(part if isinstance(part, str) else ELEMENT if is_single[part] else "" for part in text.parts)
+    return "".join(part if isinstance(part, str) else ELEMENT_MASK if is_single[part] else "" for part in text.parts)
 
 
 @lru_cache(maxsize=4096)
