@@ -92,8 +92,7 @@ def _describe(
         return ["The translation is the reference."]
     theirs = _describe_token(reference_predictions[first_difference])
     ours = _describe_token(predictions[first_difference]) if first_difference < len(predictions) else "no more pieces"
-    place = first_difference + 1
-    sentences = [f"They differ from piece {place}: the translation has {ours}, the reference {theirs}."]
+    sentences = [f"They differ from piece {first_difference + 1}: the translation has {ours}, the reference {theirs}."]
     if dropped_at is None:
         sentences.append("The search found the reference, and ranked it below the translation.")
     else:

@@ -103,14 +103,14 @@ def encode_variants(tokenizer: Tokenizer, variants: Sequence[str]) -> Iterator[t
     for i, (variant, *ways) in enumerate(zip(variants, *encoded, strict=True)):
         ends_in_word = _ENDS_WITH_WORD.search(variant) is not None
         is_spaced = not _STARTS_UNSPACED.match(variant)
-        places = (
+        options = (
             (_ANYWHERE, _ANYWHERE if is_spaced else _START),
             (_ANYWHERE - {Context.WORD}, _NOWHERE) if is_spaced else (_ANYWHERE, _ANYWHERE - _START),
             (_START, _START),
             (_START, _NOWHERE),
         )
         phrases: dict[tuple[int, ...], Phrase] = {}
-        for ids, (contexts, proposed) in zip(map(tuple[int, ...], ways), places, strict=True):
+        for ids, (contexts, proposed) in zip(map(tuple[int, ...], ways), options, strict=True):
             new = Phrase(i, ids, contexts, proposed, ends_in_word)
             same = phrases.get(ids, new)
             phrases[ids] = new._replace(contexts=contexts | same.contexts, proposed=proposed | same.proposed)

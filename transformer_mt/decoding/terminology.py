@@ -54,7 +54,7 @@ class RequiredTerms:
                 self._phrases[variants[i]].append(phrase)
         unusable = [entry for entry in glossary.entries if not self._phrases_of(entry)]
         if unusable:
-            first = f"such as {unusable[0].source!r} on line {unusable[0].line}"
+            first = f"such as {unusable[0].source!r} on line {unusable[0].line_number}"
             message = f"the vocabulary of the model cannot write {len(unusable)} terms of the glossary, {first}"
             warnings.warn(UnusableTermWarning(message), stacklevel=2)
 

@@ -95,11 +95,13 @@ class TextTranslator(TextScorer):
     def mark(self, text: str | MarkedText) -> MarkedText:
         """Return a text with its protected elements: with none if `decoding.markup` is none."""
         config, glossary = self.config, self.glossary
-        find_kept = None if glossary is None or not glossary.has_kept else glossary.find_kept
+        find_terms = None
+        if glossary is not None and glossary.has_protected_terms:
+            find_terms = glossary.find_protected_terms
         if config.markup != "none":
-            return Protector(config.protect, config.protect_patterns, find_kept).mark(text)
-        if find_kept is not None:
-            return Protector(find_kept=find_kept).mark(text)
+            return Protector(config.protect, config.protect_patterns, find_terms).mark(text)
+        if find_terms is not None:
+            return Protector(find_terms=find_terms).mark(text)
         return MarkedText.from_text(text) if isinstance(text, str) else text
 
     def translate(
@@ -260,7 +262,7 @@ class TextTranslator(TextScorer):
         if alignments and any(has_elements):
             raise UserError(
                 "alignments: they are not available for text with protected elements; leave out --alignments, or set "
-                "decoding.markup: none and use no glossary with terms that are kept"
+                "decoding.markup: none and use no glossary with the option keep"
             )
         rows = [i for i, each in enumerate(inputs) if alignments or each.needs_placement]
         sentences = [inputs[i].sentence for i in rows]

@@ -1,4 +1,4 @@
-"""A document as its text and the places where translations go. Everything else is copied as it is."""
+"""A document: its text, and the ranges that translations replace. Everything else is copied unchanged."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ Render = Callable[[Sequence[Piece]], str]
 
 @dataclass(frozen=True, eq=False)
 class Segment:
-    """A text that is translated at once."""
+    """A text of a document that is translated as a unit, such as a paragraph."""
 
     source: MarkedText
     start: int
-    """Offset in the document of the text, or of the place that it is translated for."""
+    """Offset in the document of the text, or of the range that its translation replaces."""
     end: int
     render: Render
     has_tags: bool = False
-    """Whether tags of HTML in its text are protected, as in a string of a program. They are text in other formats."""
+    """Whether HTML tags in its text are protected, as in a message of a program. Otherwise they are text."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +78,7 @@ class Document:
     text: str
     splices: Sequence[Splice]
     nested: Sequence[Splice] = ()
-    """Splices of attributes, each inside of a tag. The tag may be an element of a segment."""
+    """Splices of attributes, each inside a tag. The tag may be an element of a segment."""
     byte_order_mark: str = ""
     """The byte order mark of the file, if there is one. It is not part of the text."""
 
@@ -93,7 +93,7 @@ class Document:
         return [1 + bisect_left(breaks, segment.start) for segment in self.segments]
 
     def fill(self, translations: Sequence[MarkedText]) -> str:
-        """Return the document with the translation of each segment. A blank translation leaves its segment as it is."""
+        """Return the document with the translation of each segment. A segment with a blank one stays unchanged."""
         by_segment: dict[Segment, MarkedText] = {}
         for segment, translation in zip(self.segments, translations, strict=True):
             is_changed = translation.surface != segment.source.surface and translation.text_only.strip()

@@ -11,9 +11,9 @@ from itertools import pairwise
 from transformer_mt.data.markup.elements import Role
 from transformer_mt.data.markup.protection import VOID_TAGS
 from transformer_mt.documents.document import Document, Segment, Splice
-from transformer_mt.documents.html_tags import INLINE, End, OpenElement, is_kept
+from transformer_mt.documents.html_tags import INLINE, End, OpenElement, is_untranslated
 from transformer_mt.documents.inline import (
-    Token,
+    InlineToken,
     find_attributes,
     make_segment,
     make_segments,
@@ -100,35 +100,35 @@ class _PageReader:
     def __init__(self, text: str, language: str, attributes: Sequence[str]) -> None:
         self.text, self.language = text, language
         self.attributes = {name.lower() for name in attributes}
-        self.tokens: list[Token] = []  # of the current segment
-        self.kept: OpenElement | None = None  # an element whose content is not translated
+        self.tokens: list[InlineToken] = []  # of the current segment
+        self.untranslated: OpenElement | None = None  # an element whose content is not translated
         self.splices: list[Splice] = []
         self.nested: list[Splice] = []
 
     def read(self) -> Document:
         for event, end in _with_ends(_EventParser(self.text).events, len(self.text)):
-            if self.kept is None or self._has_left_kept(self.kept, event, end):
+            if self.untranslated is None or self._has_left_untranslated(self.untranslated, event, end):
                 self._read_event(event, end)
-        if self.kept is not None:
-            self._keep(self.kept, len(self.text))
+        if self.untranslated is not None:
+            self._end_untranslated(self.untranslated, len(self.text))
         self._flush()
         return Document(self.text, self.splices, self.nested)
 
-    def _has_left_kept(self, kept: OpenElement, event: _Event, end: int) -> bool:
+    def _has_left_untranslated(self, element: OpenElement, event: _Event, end: int) -> bool:
         """Return whether an event follows the element whose content is not translated."""
         where = End.LATER
         if event.kind == "opening":
-            where = kept.read_opening(event.tag, event.is_closed)
+            where = element.read_opening(event.tag, event.is_closed)
         elif event.kind == "closing":
-            where = kept.read_closing(event.tag)
+            where = element.read_closing(event.tag)
         if where is not End.LATER:
-            self._keep(kept, end if where is End.AFTER else event.start)
+            self._end_untranslated(element, end if where is End.AFTER else event.start)
         return where is End.BEFORE
 
-    def _keep(self, kept: OpenElement, end: int) -> None:
-        if kept.tag in INLINE:
-            self.tokens.append(Token(kept.start, end, is_content=True))
-        self.kept = None
+    def _end_untranslated(self, element: OpenElement, end: int) -> None:
+        if element.tag in INLINE:
+            self.tokens.append(InlineToken(element.start, end, is_content=True))
+        self.untranslated = None
 
     def _read_event(self, event: _Event, end: int) -> None:
         tag = event.tag
@@ -136,20 +136,20 @@ class _PageReader:
             self._read_text(event.start, end)
             return
         if event.kind == "other":
-            self.tokens.append(Token(event.start, end))
+            self.tokens.append(InlineToken(event.start, end))
             return
         if tag not in INLINE:
             self._flush()
         if event.kind == "opening":
             self._read_opening(event, end)
         elif tag in INLINE:
-            self.tokens.append(Token(event.start, end, role=Role.CLOSING, name=tag))
+            self.tokens.append(InlineToken(event.start, end, role=Role.CLOSING, name=tag))
 
     def _read_text(self, start: int, end: int) -> None:
         for match in _BROKEN_TAG.finditer(self.text, start, end):
             self.tokens += split_references(self.text, start, match.start())
             start = match.end()
-            self.tokens.append(Token(match.start(), start))
+            self.tokens.append(InlineToken(match.start(), start))
         self.tokens += split_references(self.text, start, end)
 
     def _read_opening(self, event: _Event, end: int) -> None:
@@ -158,13 +158,13 @@ class _PageReader:
         if tag == "html":
             names = ["lang", *(["xml:lang"] if "xml:lang" in attributes else [])]
             self.nested += set_language(self.text, event.start, end, names, self.language)
-        if is_kept(tag, attributes) and not is_empty:
-            self.kept = OpenElement(tag, event.start)
+        if is_untranslated(tag, attributes) and not is_empty:
+            self.untranslated = OpenElement(tag, event.start)
             return
-        if self.attributes and not is_kept(tag, attributes):
+        if self.attributes and not is_untranslated(tag, attributes):
             self.nested += self._attribute_splices(event.start, end)
         if tag in INLINE:
-            self.tokens.append(Token(event.start, end, role=Role.SINGLE if is_empty else Role.OPENING, name=tag))
+            self.tokens.append(InlineToken(event.start, end, role=Role.SINGLE if is_empty else Role.OPENING, name=tag))
 
     def _flush(self) -> None:
         """End the segment."""

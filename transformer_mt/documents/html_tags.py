@@ -14,8 +14,8 @@ _INLINE_TAGS = (
 )
 INLINE = frozenset(_INLINE_TAGS.split())
 """Tags inside of a sentence. All others end a segment, also line breaks."""
-_KEPT_TAGS = "code iframe kbd math noembed noframes pre samp script style svg template textarea tt var xmp"
-KEPT = frozenset(_KEPT_TAGS.split())
+_UNTRANSLATED_TAGS = "code iframe kbd math noembed noframes pre samp script style svg template textarea tt var xmp"
+UNTRANSLATED = frozenset(_UNTRANSLATED_TAGS.split())
 """Tags whose content is not translated."""
 _BLOCKS_THAT_END_P_TAGS = (
     "address article aside blockquote details div dl fieldset figcaption figure footer form h1 h2 h3 h4 h5 h6 header "
@@ -35,11 +35,12 @@ _ENDED_BY: Mapping[str, frozenset[str]] = {
 """Opening tags that end an element whose closing tag is left out."""
 
 
-def is_kept(tag: str, attributes: Mapping[str, str | None]) -> bool:
+def is_untranslated(tag: str, attributes: Mapping[str, str | None]) -> bool:
     """Return whether the content of an element is not translated."""
     translate = attributes.get("translate")
     classes = (attributes.get("class") or "").split()
-    return tag in KEPT or "notranslate" in classes or (translate is not None and translate.strip().lower() == "no")
+    is_marked = "notranslate" in classes or (translate is not None and translate.strip().lower() == "no")
+    return tag in UNTRANSLATED or is_marked
 
 
 class End(Enum):
@@ -51,7 +52,7 @@ class End(Enum):
 
 
 class OpenElement:
-    """Finds the end of an element by the tags inside of it."""
+    """Finds the end of an element by the tags inside it."""
 
     def __init__(self, tag: str, start: int) -> None:
         """`start` is the offset of its opening tag."""

@@ -1,4 +1,4 @@
-"""Segments from the tokens of a parser: text and inline markup, with their places in the document."""
+"""Segments from inline tokens: text and inline markup that a parser has found, with their offsets in the document."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LINKS = frozenset({"a", "link"})  # names of their tags
 
 
 @dataclass(frozen=True)
-class Token:
+class InlineToken:
     """A range of the document with its text, or with an element."""
 
     start: int
@@ -26,7 +26,7 @@ class Token:
     name: str = ""
     """Name of a tag. An opening and a closing tag of one name form a pair."""
     is_content: bool = False
-    """Whether an element is part of the sentence, such as inline code, so that it is not trimmed off its ends."""
+    """Whether an element is part of the sentence, such as inline code. At an end of the segment it is not trimmed."""
     rewritten: str = ""
     """How an element is written in a translation, if not as in the document."""
 
@@ -36,8 +36,8 @@ class Token:
         return self.is_content if self.text is None else bool(self.text.strip())
 
 
-def make_segments(document: str, tokens: Sequence[Token], render: Render) -> Iterator[Segment]:
-    """Yield the segments of tokens that follow each other: one, or one for each link if there is no text between them.
+def make_segments(document: str, tokens: Sequence[InlineToken], render: Render) -> Iterator[Segment]:
+    """Yield the segments of consecutive tokens: one, or one for each link if no text is between them.
 
     Text without a letter has no segment.
     """
@@ -47,23 +47,23 @@ def make_segments(document: str, tokens: Sequence[Token], render: Render) -> Ite
                 yield segment
 
 
-def make_segment(document: str, tokens: Sequence[Token], render: Render) -> Segment | None:
-    """Return the segment of tokens that follow each other; None if it has no letter.
+def make_segment(document: str, tokens: Sequence[InlineToken], render: Render) -> Segment | None:
+    """Return the segment of consecutive tokens; None if it has no letter.
 
-    Tags and white space at its start and end are not part of it, nor are pairs of tags around all of it.
+    Tags and white space at its ends are not part of it, nor are pairs of tags that enclose all of it.
     """
     if not _has_text(tokens):
         return None
     tokens = _strip(document, _trim(document, tokens))
     marked = _mark(document, tokens)
-    places = iter([token for token in tokens if token.text is None])
+    element_tokens = [token for token in tokens if token.text is None]
     elements: list[DocumentElement] = []
-    for element, token in zip(marked.elements, places, strict=True):
+    for element, token in zip(marked.elements, element_tokens, strict=True):
         elements.append(DocumentElement(**vars(element), start=token.start, end=token.end, rewritten=token.rewritten))
     return Segment(MarkedText(marked.parts, tuple(elements)), tokens[0].start, tokens[-1].end, render)
 
 
-def _has_text(tokens: Sequence[Token]) -> bool:
+def _has_text(tokens: Sequence[InlineToken]) -> bool:
     return any(token.text is not None and _has_letter(token.text) for token in tokens)
 
 
@@ -71,7 +71,7 @@ def _has_letter(text: str) -> bool:
     return any(map(str.isalpha, text))
 
 
-def _mark(document: str, tokens: Sequence[Token]) -> MarkedText:
+def _mark(document: str, tokens: Sequence[InlineToken]) -> MarkedText:
     texts: list[str] = []
     spans: list[Span] = []
     end = 0
@@ -84,7 +84,7 @@ def _mark(document: str, tokens: Sequence[Token]) -> MarkedText:
     return mark("".join(texts), spans)
 
 
-def _trim(document: str, tokens: Sequence[Token]) -> Sequence[Token]:
+def _trim(document: str, tokens: Sequence[InlineToken]) -> Sequence[InlineToken]:
     """Return the tokens without white space and tags at both ends. At least one has text that is not blank."""
     elements = iter(enumerate(_mark(document, tokens).elements))
     positions = [i for i, token in enumerate(tokens) if token.text is None]
@@ -108,10 +108,10 @@ def _trim(document: str, tokens: Sequence[Token]) -> Sequence[Token]:
             return tokens[first : last + 1]
 
 
-def _split_links(document: str, tokens: Sequence[Token]) -> Sequence[Sequence[Token]]:
+def _split_links(document: str, tokens: Sequence[InlineToken]) -> Sequence[Sequence[InlineToken]]:
     """Return the contents of links if nothing else has a letter, as in a menu. Otherwise return all tokens at once."""
     elements = iter(_mark(document, tokens).elements)
-    links: list[list[Token]] = []
+    links: list[list[InlineToken]] = []
     depth = 0
     for token in tokens:
         element = next(elements) if token.text is None else None
@@ -128,7 +128,7 @@ def _split_links(document: str, tokens: Sequence[Token]) -> Sequence[Sequence[To
     return links
 
 
-def _strip(document: str, tokens: Sequence[Token]) -> list[Token]:
+def _strip(document: str, tokens: Sequence[InlineToken]) -> list[InlineToken]:
     """Return the tokens without white space at both ends."""
     stripped = [*tokens]
     if (text := stripped[0].text) is not None:
@@ -143,15 +143,15 @@ def _strip(document: str, tokens: Sequence[Token]) -> list[Token]:
 # --- plain text -------------------------------------------------------------------------------------------------------
 
 
-def make_text_parts(value: str, place: int, escape: Callable[[str], str]) -> list[str | Segment]:
+def make_text_parts(value: str, offset: int, escape: Callable[[str], str]) -> list[str | Segment]:
     """Return the parts of a text without markup, such as a string in JSON. Each line with a letter is a segment.
 
-    `place` is the offset of the text in the document. `escape` writes text in the syntax of the document.
+    `offset` is that of the text in the document. `escape` writes text in the syntax of the document.
     """
     parts: list[str | Segment] = []
     for line in re.split(r"(\s*\n\s*|\A\s+|\s+\Z)", value):
         if _has_letter(line):
-            parts.append(Segment(MarkedText.from_text(line), place, place, render_text(escape), has_tags=True))
+            parts.append(Segment(MarkedText.from_text(line), offset, offset, render_text(escape), has_tags=True))
         elif line:
             parts.append(escape(line))
     return parts

@@ -10,7 +10,7 @@ from typing import Any
 from markdown_it.token import Token as MarkdownToken
 
 from transformer_mt.documents.document import Document, Piece, Segment, Splice
-from transformer_mt.documents.inline import Token, make_segments, render_text
+from transformer_mt.documents.inline import InlineToken, make_segments, render_text
 from transformer_mt.documents.markdown_inline import HARD_BREAK, make_markdown, shape_of, tokenize_inline
 
 _FRONT_MATTER = re.compile(r"---[ \t]*\r?\n(?:.*\r?\n)*?(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z)")
@@ -36,7 +36,7 @@ class _Block:
     """The inline content of a block, with the offset in the document of each of its characters."""
 
     token: MarkdownToken
-    places: Sequence[int]
+    offsets: Sequence[int]
     end: int
     kind: str
     """Type of the token before it, such as heading_open."""
@@ -45,9 +45,9 @@ class _Block:
     underline: str = ""
     """The line after it, if that makes it a heading."""
 
-    def place(self, offset: int) -> int:
+    def find_offset(self, position: int) -> int:
         """Return the offset in the document of a character of the content, or of its end."""
-        return self.places[offset] if offset < len(self.places) else self.end
+        return self.offsets[position] if position < len(self.offsets) else self.end
 
     @property
     def is_cell(self) -> bool:
@@ -103,7 +103,7 @@ class _MarkdownReader:
         if previous.type == "heading_open" and previous.markup.startswith("#"):
             start = self.text.index(previous.markup, self.starts[first]) + len(previous.markup)
             return self._locate_in_line(token, previous, start, self.ends[first])
-        places: list[int] = []
+        offsets: list[int] = []
         lines = token.content.split("\n")
         for number, line in enumerate(lines, start=first):
             start, end = self.starts[number], self.ends[number]
@@ -113,38 +113,38 @@ class _MarkdownReader:
                 return None
             line_start = start + len(text) - len(stripped)
             n_before = len(line) - len(line.lstrip())
-            places += [line_start] * n_before  # spaces that a tab may stand for
-            places += range(line_start, line_start + len(line) - n_before)
+            offsets += [line_start] * n_before  # a tab may be several spaces
+            offsets += range(line_start, line_start + len(line) - n_before)
             if number < first + len(lines) - 1:
-                places.append(end)
-        end = places[-1] + 1 if places else self.starts[first]
-        return _Block(token, places, end, previous.type, underline=3 * previous.markup)
+                offsets.append(end)
+        end = offsets[-1] + 1 if offsets else self.starts[first]
+        return _Block(token, offsets, end, previous.type, underline=3 * previous.markup)
 
     def _locate_in_line(self, token: MarkdownToken, previous: MarkdownToken, start: int, end: int) -> _Block | None:
         """Return the block of a heading or table cell, which is in one line. Cells have escaped vertical bars."""
         is_cell = previous.type != "heading_open"
         raw = token.content.replace("|", r"\|") if is_cell else token.content
         line = self.text[start:end].replace("\0", "\N{REPLACEMENT CHARACTER}")
-        place = line.find(raw)
-        if place < 0:
+        position = line.find(raw)
+        if position < 0:
             return None
-        places: list[int] = []
-        offset = start + place
+        offsets: list[int] = []
+        offset = start + position
         for character in token.content:
-            places.append(offset)
+            offsets.append(offset)
             offset += 2 if is_cell and character == "|" else 1
-        return _Block(token, places, offset, previous.type, not is_cell)
+        return _Block(token, offsets, offset, previous.type, not is_cell)
 
     # --- segments -----------------------------------------------------------------------------------------------------
 
     def _make_segments(self, block: _Block) -> Iterator[Segment]:
         """Yield the segments of a block, between hard line breaks."""
-        lines: list[list[Token]] = [[]]
+        lines: list[list[InlineToken]] = [[]]
         for token in tokenize_inline(block.token):
             if token.name == HARD_BREAK:
                 lines.append([])
             else:
-                lines[-1].append(replace(token, start=block.place(token.start), end=block.place(token.end)))
+                lines[-1].append(replace(token, start=block.find_offset(token.start), end=block.find_offset(token.end)))
         for tokens in lines:
             for segment in make_segments(self.text, tokens, render_text(str)):
                 yield replace(segment, render=_Renderer(self, block, segment.start, segment.end).render)
@@ -179,7 +179,7 @@ class _Renderer:
         """Return whether the first character could start another block."""
         if self.block.is_heading:
             return False
-        text, first = self.reader.text, self.block.place(0)
+        text, first = self.reader.text, self.block.find_offset(0)
         if self.block.is_cell:  # a row may lack its first vertical bar
             first = max(text.rfind("\n", 0, self.start), 0)
         return self.start == first or _LINE_START.search(text, first, self.start) is not None
@@ -187,7 +187,7 @@ class _Renderer:
     def _find_shape(self, rendered: str) -> object:
         """Return the structure of the block with this text in place of the segment."""
         block, text = self.block, self.reader.text
-        content = _PREFIX.sub("\n", f"{text[block.place(0) : self.start]}{rendered}{text[self.end : block.end]}")
+        content = _PREFIX.sub("\n", f"{text[block.find_offset(0) : self.start]}{rendered}{text[self.end : block.end]}")
         if block.is_cell:
             content = f"| {content} |\n| --- |"
         elif block.is_heading:

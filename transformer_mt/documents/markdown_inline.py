@@ -12,8 +12,8 @@ from markdown_it.token import Token as MarkdownToken
 
 from transformer_mt.data.markup.elements import Role
 from transformer_mt.data.markup.protection import VOID_TAGS
-from transformer_mt.documents.html_tags import INLINE, KEPT, End, OpenElement
-from transformer_mt.documents.inline import Token
+from transformer_mt.documents.html_tags import INLINE, UNTRANSLATED, End, OpenElement
+from transformer_mt.documents.inline import InlineToken
 from transformer_mt.documents.references import split_references
 
 _RANGE = "range"  # key of the offsets in the metadata of a token
@@ -56,7 +56,7 @@ def _record_offsets(name: str, rule: Callable[[StateInline, bool], bool]) -> Cal
             if state.src[label_end : state.pos] in ("]", "][]"):  # the text of the link is the label of its target
                 added[-1].meta[_LABEL] = state.src[start + 1 : label_end]
         elif name == "autolink" and added:
-            added[0].meta[_RANGE] = start, state.pos  # it stands for all three tokens
+            added[0].meta[_RANGE] = start, state.pos  # of all three tokens
         elif name == "newline":  # it removes spaces from the pending text
             while start and state.src[start - 1] == " ":
                 start -= 1
@@ -68,10 +68,10 @@ def _record_offsets(name: str, rule: Callable[[StateInline, bool], bool]) -> Cal
     return recording_rule
 
 
-def tokenize_inline(token: MarkdownToken) -> list[Token]:
+def tokenize_inline(token: MarkdownToken) -> list[InlineToken]:
     """Return the tokens of inline Markdown, with offsets in its content."""
     content = token.content
-    tokens: list[Token] = []
+    tokens: list[InlineToken] = []
     end = 0
     for start, stop, each in sorted(_with_offsets(token.children or []), key=lambda item: item[:2]):
         if start < end:
@@ -80,7 +80,7 @@ def tokenize_inline(token: MarkdownToken) -> list[Token]:
         tokens += _convert(content, start, stop, each)
         end = stop
     tokens += _text_tokens(content, end, len(content))
-    return _keep_code(_join_delimiters(tokens))
+    return _merge_untranslated(_join_delimiters(tokens))
 
 
 def _with_offsets(children: Sequence[MarkdownToken]) -> Iterator[tuple[int, int, MarkdownToken]]:
@@ -90,47 +90,47 @@ def _with_offsets(children: Sequence[MarkdownToken]) -> Iterator[tuple[int, int,
             yield start, stop, child
 
 
-def _convert(content: str, start: int, stop: int, token: MarkdownToken) -> Iterator[Token]:
+def _convert(content: str, start: int, stop: int, token: MarkdownToken) -> Iterator[InlineToken]:
     name, _, side = token.type.rpartition("_")
     if token.type == "softbreak":
-        yield Token(start, stop, " ")
+        yield InlineToken(start, stop, " ")
     elif token.type == "text_special":
         if token.info == "entity":
             yield from split_references(content, start, stop)
         else:
-            yield Token(start, stop, token.content)
+            yield InlineToken(start, stop, token.content)
     elif token.type == "text":
-        yield Token(start, stop, token.content, name="delimiter")
+        yield InlineToken(start, stop, token.content, name="delimiter")
     elif name in _PAIRS and token.info != "auto":
         role = Role.OPENING if side == "open" else Role.CLOSING
         rewritten = f"][{token.meta[_LABEL]}]" if _LABEL in token.meta else ""
-        yield Token(start, stop, role=role, name=name, rewritten=rewritten)
+        yield InlineToken(start, stop, role=role, name=name, rewritten=rewritten)
     elif token.type == "html_inline":
         match = _TAG_NAME.match(content, start, stop)
         tag = match[1].lower() if match else ""
         is_single = match is None or tag in VOID_TAGS or content.endswith("/>", start, stop)
         role = Role.SINGLE if is_single else Role.CLOSING if content.startswith("</", start) else Role.OPENING
-        yield Token(start, stop, role=role, name=f"<{tag}")
+        yield InlineToken(start, stop, role=role, name=f"<{tag}")
     elif token.type == HARD_BREAK:
-        yield Token(start, stop, name=HARD_BREAK)
+        yield InlineToken(start, stop, name=HARD_BREAK)
     else:
-        yield Token(start, stop, is_content=token.type in ("code_inline", "link_open"))  # link_open: an autolink
+        yield InlineToken(start, stop, is_content=token.type in ("code_inline", "link_open"))  # link_open: an autolink
 
 
-def _text_tokens(content: str, start: int, end: int) -> Iterator[Token]:
+def _text_tokens(content: str, start: int, end: int) -> Iterator[InlineToken]:
     position = start
     for match in _EXTENSIONS.finditer(content, start, end):
         if position < match.start():
-            yield Token(position, match.start(), content[position : match.start()])
+            yield InlineToken(position, match.start(), content[position : match.start()])
         position = match.end()
-        yield Token(match.start(), position)
+        yield InlineToken(match.start(), position)
     if position < end:
-        yield Token(position, end, content[position:end])
+        yield InlineToken(position, end, content[position:end])
 
 
-def _join_delimiters(tokens: Sequence[Token]) -> list[Token]:
+def _join_delimiters(tokens: Sequence[InlineToken]) -> list[InlineToken]:
     """Join the two tokens of a delimiter such as `**`: the outer one is empty text."""
-    joined: list[Token] = []
+    joined: list[InlineToken] = []
     for token in tokens:
         last = joined[-1] if joined else None
         if last is not None and _is_joinable(last) and token.name == "strong" and token.role is Role.OPENING:
@@ -142,31 +142,31 @@ def _join_delimiters(tokens: Sequence[Token]) -> list[Token]:
     return joined
 
 
-def _is_joinable(token: Token) -> bool:
+def _is_joinable(token: InlineToken) -> bool:
     return token.name == "delimiter" and token.text == ""
 
 
-def _keep_code(tokens: Sequence[Token]) -> list[Token]:
-    """Make one element of an HTML tag whose content is not translated, such as `<kbd>`, with its content."""
-    kept: OpenElement | None = None
-    result: list[Token] = []
+def _merge_untranslated(tokens: Sequence[InlineToken]) -> list[InlineToken]:
+    """Merge each HTML element that is not translated, such as `<kbd>`, into one token, with its content."""
+    element: OpenElement | None = None
+    result: list[InlineToken] = []
     for token in tokens:
         tag = token.name.removeprefix("<") if token.name.startswith("<") else ""
-        if kept is None:
-            if tag in KEPT & INLINE and token.role is Role.OPENING:
-                kept = OpenElement(tag, token.start)
+        if element is None:
+            if tag in UNTRANSLATED & INLINE and token.role is Role.OPENING:
+                element = OpenElement(tag, token.start)
             else:
                 result.append(token)
             continue
         if not tag:
             continue
         is_closing = token.role is Role.CLOSING
-        where = kept.read_closing(tag) if is_closing else kept.read_opening(tag, token.role is Role.SINGLE)
+        where = element.read_closing(tag) if is_closing else element.read_opening(tag, token.role is Role.SINGLE)
         if where is End.AFTER:
-            result.append(Token(kept.start, token.end, is_content=True))
-            kept = None
-    if kept is not None:
-        result.append(Token(kept.start, tokens[-1].end, is_content=True))
+            result.append(InlineToken(element.start, token.end, is_content=True))
+            element = None
+    if element is not None:
+        result.append(InlineToken(element.start, tokens[-1].end, is_content=True))
     return result
 
 

@@ -7,14 +7,14 @@ import re
 import unicodedata
 from collections.abc import Iterator
 
-from transformer_mt.documents.inline import Token
+from transformer_mt.documents.inline import InlineToken
 
 _REFERENCE = re.compile(r"&#?[0-9A-Za-z]+;?")
 _SPACE = re.compile(r"[ \t\r\n\f]+")
 
 
-def split_references(document: str, start: int, end: int) -> Iterator[Token]:
-    """Yield the tokens of text at a range. References to letters and punctuation are text, other symbols are kept."""
+def split_references(document: str, start: int, end: int) -> Iterator[InlineToken]:
+    """Yield the tokens of text at a range. A reference to a letter or to punctuation is text, any other an element."""
     position = start
     for match in _REFERENCE.finditer(document, start, end):
         character = html.unescape(match[0])
@@ -25,9 +25,9 @@ def split_references(document: str, start: int, end: int) -> Iterator[Token]:
             yield _text(document, position, match.start())
         position = match.end()
         if not is_unknown and all(map(_is_text, character)) and character:
-            yield Token(match.start(), position, character)
+            yield InlineToken(match.start(), position, character)
         else:
-            yield Token(match.start(), position)
+            yield InlineToken(match.start(), position)
     if position < end:
         yield _text(document, position, end)
 
@@ -37,8 +37,8 @@ def escape_text(text: str) -> str:
     return html.escape(text, quote=False).replace("\N{NO-BREAK SPACE}", "&nbsp;")
 
 
-def _text(document: str, start: int, end: int) -> Token:
-    return Token(start, end, _SPACE.sub(" ", document[start:end]))
+def _text(document: str, start: int, end: int) -> InlineToken:
+    return InlineToken(start, end, _SPACE.sub(" ", document[start:end]))
 
 
 def _is_text(character: str) -> bool:

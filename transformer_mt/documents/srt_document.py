@@ -9,7 +9,7 @@ from functools import partial
 
 from transformer_mt.data.markup.elements import Role
 from transformer_mt.documents.document import Document, DocumentError, Piece, Segment, Splice
-from transformer_mt.documents.inline import Token, make_segment
+from transformer_mt.documents.inline import InlineToken, make_segment
 
 _TIMES = re.compile(r"\s*\d+:\d\d:\d\d[,.]\d{1,3}\s*-->\s*\d+:\d\d:\d\d[,.]\d{1,3}(\s.*)?")
 _DASH = re.compile(r"\s*[-\N{EN DASH}\N{EM DASH}]\s*")
@@ -46,32 +46,32 @@ def _cue_splices(text: str, lines: Sequence[tuple[int, int]]) -> Iterator[Splice
     """Yield the segments of a cue: one, or one for each line that starts with a dash."""
     dashes = [_DASH.match(text, start, end) for start, end in lines]
     is_dialogue = len(lines) > 0 and all(dashes)
-    tokens: list[Token] = []
+    tokens: list[InlineToken] = []
     for (start, end), dash in zip(lines, dashes, strict=True):
         if is_dialogue and dash is not None:
             yield from _make_splices(text, [*_tokenize(text, dash.end(), end)])
             continue
         if tokens:
-            tokens.append(Token(tokens[-1].end, start, " "))
+            tokens.append(InlineToken(tokens[-1].end, start, " "))
         tokens += _tokenize(text, start, end)
     yield from _make_splices(text, tokens)
 
 
-def _tokenize(text: str, start: int, end: int) -> Iterator[Token]:
+def _tokenize(text: str, start: int, end: int) -> Iterator[InlineToken]:
     position = start
     for match in _TAG.finditer(text, start, end):
         if position < match.start():
-            yield Token(position, match.start(), text[position : match.start()])
+            yield InlineToken(position, match.start(), text[position : match.start()])
         position = match.end()
         name = match["name"] or match["style"]
         is_closing = match["closing"] or match["is_on"] == "0"
         role = Role.SINGLE if name is None else Role.CLOSING if is_closing else Role.OPENING
-        yield Token(match.start(), position, role=role, name=match[0][0] + (name or "").lower())
+        yield InlineToken(match.start(), position, role=role, name=match[0][0] + (name or "").lower())
     if position < end:
-        yield Token(position, end, text[position:end])
+        yield InlineToken(position, end, text[position:end])
 
 
-def _make_splices(text: str, tokens: Sequence[Token]) -> Iterator[Splice]:
+def _make_splices(text: str, tokens: Sequence[InlineToken]) -> Iterator[Splice]:
     segment = make_segment(text, tokens, _join)
     if segment is not None:
         raw = text[segment.start : segment.end]
@@ -85,15 +85,15 @@ def _join(pieces: Sequence[Piece]) -> str:
 
 
 def _break_lines(n_lines: int, newline: str, pieces: Sequence[Piece]) -> str:
-    """Return a translation in at most so many lines of similar length. A line is broken at a space outside of tags."""
+    """Break a translation into at most `n_lines` lines of similar length, at spaces outside tags."""
     joined = _join(pieces)
-    spaces: list[tuple[int, int]] = []  # of each space: its place, and the number of visible characters before
-    place = n_visible = 0
+    spaces: list[tuple[int, int]] = []  # offset of each space, and the number of visible characters before it
+    offset = n_visible = 0
     for piece in pieces:
         if not piece.is_markup:
-            spaces += [(place + i, n_visible + i) for i, character in enumerate(piece.text) if character == " "]
+            spaces += [(offset + i, n_visible + i) for i, character in enumerate(piece.text) if character == " "]
             n_visible += len(piece.text)
-        place += len(piece.text)
+        offset += len(piece.text)
     breaks: set[int] = set()
     for line in range(1, n_lines):
         free = [space for space in spaces if space[0] not in breaks]

@@ -11,7 +11,7 @@ from transformer_mt.documents.document import Document, Segment
 
 
 def adapt_translator(paragraphs: ParagraphTranslator) -> ParagraphTranslator:
-    """Return a translator that keeps elements, and translates each sentence of a segment by itself.
+    """Return a translator that keeps elements, and translates each sentence of a segment separately.
 
     Sentences are not split if `paragraphs` never splits them.
     """
@@ -48,7 +48,7 @@ def fill_document(document: Document, lines: Sequence[TranslatedLine], rank: int
 def _find_document_elements(segment: Segment, source: MarkedText) -> tuple[Element, ...]:
     """Return the elements of a source, which has more than its segment: also those that were found in its text.
 
-    Elements of the document replace those at the same place.
+    Elements of the document replace those at the same offset.
     """
     own = {offset: segment.source.elements[index] for offset, index in _offsets(segment.source)}
     elements = [*source.elements]

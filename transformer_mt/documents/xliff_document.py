@@ -12,12 +12,12 @@ from xml.sax.saxutils import escape
 
 from transformer_mt.data.markup.elements import Role
 from transformer_mt.documents.document import Document, DocumentError, Segment, Splice
-from transformer_mt.documents.inline import Token, make_segment, render_text, set_language
+from transformer_mt.documents.inline import InlineToken, make_segment, render_text, set_language
 
 _PAIRS = frozenset({"g", "pc", "mrk"})
 """Tags around text that is translated."""
 _CODES = frozenset({"x", "ph", "bx", "ex", "bpt", "ept", "it", "sc", "ec", "cp", "sm", "em"})
-"""Tags that stand for a tag or placeholder of the original file. Their content is not translated."""
+"""Tags that represent a tag or placeholder of the original file. Their content is not translated."""
 _OPENING_CODES, _CLOSING_CODES = frozenset({"bx", "bpt", "sc", "sm"}), frozenset({"ex", "ept", "ec", "em"})
 _SKIPPED = frozenset({"alt-trans", "bin-unit", "ignorable", "note", "notes", "originalData", "matches"})
 _UNTRANSLATED_STATES = frozenset({"new", "needs-translation"})
@@ -189,26 +189,26 @@ class _XliffReader:
         before, after = self.text[start : segment.start], self.text[segment.end : end]
         return [_CDATA.sub(r"\1", before), segment, _CDATA.sub(r"\1", after)]
 
-    def _tokens(self, first: int, last: int) -> Iterator[Token]:
+    def _tokens(self, first: int, last: int) -> Iterator[InlineToken]:
         """Yield the tokens of the content of a source."""
         i = first
         while i < last:
             node = self.nodes[i]
             end = node.tag_end
-            is_kept = node.tag in _CODES or node.get("translate") == "no" or node.get("mtype") == "protected"
+            is_untranslated = node.tag in _CODES or node.get("translate") == "no" or node.get("mtype") == "protected"
             if node.kind == "text":
-                yield Token(node.start, end, _LINE_BREAK.sub(" ", node.text))
-            elif node.kind == "opening" and (is_kept or node.is_empty or node.tag not in _PAIRS):
+                yield InlineToken(node.start, end, _LINE_BREAK.sub(" ", node.text))
+            elif node.kind == "opening" and (is_untranslated or node.is_empty or node.tag not in _PAIRS):
                 i = self.ends[i]
                 role = Role.SINGLE
                 if node.tag in _OPENING_CODES or node.tag in _CLOSING_CODES:
                     role = Role.OPENING if node.tag in _OPENING_CODES else Role.CLOSING
                 name = node.get("rid", "startRef", "id") if role is not Role.SINGLE else ""
                 is_content = role is Role.SINGLE  # a placeholder may be part of the sentence
-                yield Token(node.start, self.nodes[i].tag_end, None, role, f"code {name}", is_content)
+                yield InlineToken(node.start, self.nodes[i].tag_end, None, role, f"code {name}", is_content)
             else:
                 roles = {"opening": Role.OPENING, "closing": Role.CLOSING}
-                yield Token(node.start, end, role=roles.get(node.kind, Role.SINGLE), name=node.tag)
+                yield InlineToken(node.start, end, role=roles.get(node.kind, Role.SINGLE), name=node.tag)
             i += 1
 
 

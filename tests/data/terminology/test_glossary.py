@@ -27,8 +27,8 @@ def test_a_glossary_has_variants_and_options(tmp_path: Path) -> None:
     glossary = read(tmp_path, "dog\tHund | Hunde", "", "Apple\tApple\tcase", "Windows  XP\t\tkeep,case")
     dog, apple, windows = glossary.entries
     assert dog.targets == ("Hund", "Hunde") and not dog.is_case_sensitive
-    assert apple.is_case_sensitive and not apple.is_kept
-    assert (windows.source, windows.targets, windows.is_kept) == ("Windows XP", ("Windows XP",), True)
+    assert apple.is_case_sensitive and not apple.is_protected
+    assert (windows.source, windows.targets, windows.is_protected) == ("Windows XP", ("Windows XP",), True)
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_a_glossary_has_variants_and_options(tmp_path: Path) -> None:
         (["dog\tHund|"], 1, "empty translation"),
         (["dog\t"], 1, "empty translation"),
         (["dog\tHund\tfast"], 1, "unknown option 'fast'"),
-        (["dog\tHund\tkeep"], 1, "is kept, but has another translation"),
+        (["dog\tHund\tkeep"], 1, "has the option keep and another translation"),
         (["dog\tHund", "", "Dog\tHund"], 3, "is on line 1 already"),
         (["dog\tHund", "DOG\tKöter"], 2, "has another translation on line 1"),
         (["dog\tdog\tkeep", "dog\tdog"], 2, "has another translation on line 1"),

@@ -139,7 +139,10 @@ class _Placer:
         return low, high
 
     def _offset(self, word: int) -> int:
-        """Return the place before a source word: before the word aligned with it, or after that of the word before."""
+        """Return the offset of an element before a source word.
+
+        It is before the target word that is aligned with the source word, or after that of the word before.
+        """
         if following := self.targets.get(word):
             return self.words[min(following)][0]
         if preceding := self.targets.get(word - 1):

@@ -1,4 +1,4 @@
-"""Recognition of the parts of a text that a translation must keep: tags, placeholders, links, names of files."""
+"""Detection of protected elements in a text: tags, placeholders, links, names of files."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ _FINDERS: dict[ElementKind, Callable[[str], Spans]] = {
     "files": _find_files,
     "numbers": _find_matches(_NUMBER),
 }
-"""Where two kinds match at the same place, the first wins."""
+"""Functions that find the elements of each kind. If two kinds match at one position, the first is taken."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Protector:
 
     kinds: Sequence[ElementKind] = ()
     patterns: Sequence[str] = ()  # regular expressions of the user, which come before all kinds
-    find_kept: Callable[[str], Spans] | None = None  # finds terms that are not to be translated, which come last
+    find_terms: Callable[[str], Spans] | None = None  # finds terms that are not translated; they come after all kinds
 
     def mark(self, text: str | MarkedText) -> MarkedText:
         """Return a text with its elements.
@@ -123,10 +123,10 @@ class Protector:
         return mark(text.surface, spans)
 
     def _find(self, text: str, kinds: Sequence[ElementKind]) -> list[Span]:
-        """Return spans that do not overlap: the leftmost first, and of those at the same place the first kind's."""
+        """Return spans that do not overlap. The leftmost is taken, and at one position that of the first finder."""
         finders = [_find_matches(regex.compile(pattern)) for pattern in self.patterns]
         finders += [finder for kind, finder in _FINDERS.items() if kind in kinds]
-        finders += [] if self.find_kept is None else [self.find_kept]
+        finders += [] if self.find_terms is None else [self.find_terms]
         spans: list[Span] = []
         for span in sorted((span for find in finders for span in find(text)), key=lambda span: span.start):
             if not spans or span.start >= spans[-1].end:

@@ -32,7 +32,7 @@ def arrange_spaces(parts: Sequence[Part], source: MarkedText) -> MarkedText:
             n_openings = n_openings + 1 if elements[part].role is Role.OPENING else 0
             output.append(part)
             continue
-        place = len(output) - n_openings
+        position = len(output) - n_openings
         if isinstance(part, str):
             needs_space = has_space or part[0].isspace() or _starts_word_after(part, output, source)
             has_space = part[-1].isspace()
@@ -41,10 +41,10 @@ def arrange_spaces(parts: Sequence[Part], source: MarkedText) -> MarkedText:
                 has_space = True
                 continue
         else:
-            needs_space = has_space or _needs_space(part, output[:place], source)
+            needs_space = has_space or _needs_space(part, output[:position], source)
             has_space = False
-        if needs_space and place:
-            output.insert(place, " ")
+        if needs_space and position:
+            output.insert(position, " ")
         output.append(part)
         n_openings = 0
     return MarkedText.make(output, elements)
@@ -63,12 +63,12 @@ def _needs_space(single: int, before: Sequence[Part], source: MarkedText) -> boo
     """Return whether a space belongs between the output so far and a single element."""
     if not before:
         return False
-    place = source.parts.index(single)
-    previous_part = source.parts[place - 1] if place else " "
+    position = source.parts.index(single)
+    previous_part = source.parts[position - 1] if position else " "
     if isinstance(previous_part, int) and previous_part == before[-1]:
         return False  # two elements that follow each other without a space
     text = MarkedText(tuple(before), source.elements).surface
-    source_text = MarkedText(source.parts[:place], source.elements).surface
+    source_text = MarkedText(source.parts[:position], source.elements).surface
     is_attached = bool(source_text) and not source_text[-1].isspace()
     if is_attached and source_text[-1] == text[-1] and not _LETTER_WITHOUT_SPACES.match(text[-1]):
         return False

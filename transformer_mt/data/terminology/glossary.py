@@ -1,7 +1,7 @@
 """Glossaries: terms with the translations that they must have, and the search for terms in a sentence.
 
-A glossary is a TSV file: source, translation with variants separated by `|`, and options. A term matches on word
-boundaries, or anywhere in a script without spaces. The longest term at a place wins, and matches do not overlap.
+A glossary is a TSV file: source, translation with variants separated by `|`, and options. A term matches whole words,
+or anywhere in a script without spaces. The longest term at a position is taken, and terms do not overlap.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class GlossaryEntry:
     """An entry of a glossary."""
 
     source: str
-    targets: tuple[str, ...]  # alternatives; of a kept term: the source
-    line: int
+    targets: tuple[str, ...]  # alternatives; of a protected term: the source
+    line_number: int
     is_case_sensitive: bool = False
-    is_kept: bool = False  # do not translate
+    is_protected: bool = False  # option keep: it is not translated
 
     @property
     def key(self) -> str:
@@ -49,7 +49,7 @@ class GlossaryEntry:
 
 @dataclass(frozen=True)
 class TermMatch:
-    """A place of a term in a text."""
+    """An occurrence of a term in a text."""
 
     start: int
     end: int
@@ -82,10 +82,12 @@ class Glossary:
             entry = _parse(line, number, f"{path}:{number}")
             other = entries.setdefault((entry.is_case_sensitive, entry.key), entry)
             if other is not entry:
-                is_same = (other.targets, other.is_kept) == (entry.targets, entry.is_kept)
+                is_same = (other.targets, other.is_protected) == (entry.targets, entry.is_protected)
                 problem = "is on line {} already" if is_same else "has another translation on line {}"
                 remedy = "remove one of them" if is_same else "keep one line, with variants separated by |"
-                raise UserError(f"{path}:{number}: the term {entry.source!r} {problem.format(other.line)}; {remedy}")
+                raise UserError(
+                    f"{path}:{number}: the term {entry.source!r} {problem.format(other.line_number)}; {remedy}"
+                )
         if not entries:
             raise UserError(f"{path}: has no terms; write lines of source, tab, translation")
         return cls([*entries.values()], digest.hexdigest()[:16])
@@ -108,13 +110,13 @@ class Glossary:
             first += n_units
 
     @property
-    def has_kept(self) -> bool:
-        """Return whether some terms are not to be translated."""
-        return any(entry.is_kept for entry in self.entries)
+    def has_protected_terms(self) -> bool:
+        """Return whether the glossary has terms that are not translated."""
+        return any(entry.is_protected for entry in self.entries)
 
-    def find_kept(self, text: str) -> Iterator[Span]:
-        """Yield the terms in a text that are not to be translated, as protected elements."""
-        return (Span(match.start, match.end) for match in self.find(text) if match.entry.is_kept)
+    def find_protected_terms(self, text: str) -> Iterator[Span]:
+        """Yield the terms in a text that are not translated, as protected elements."""
+        return (Span(match.start, match.end) for match in self.find(text) if match.entry.is_protected)
 
     def find_in_marked(self, text: MarkedText) -> Iterator[TermMatch]:
         """Yield the terms in a text with elements. A term may have tags inside, but no single element.
@@ -166,30 +168,30 @@ def _pattern_of(targets: tuple[str, ...]) -> regex.Pattern[str]:
     return regex.compile("|".join(map(pattern, sorted(targets, key=len, reverse=True))))
 
 
-def _parse(line: str, number: int, place: str) -> GlossaryEntry:
-    """Return the term of a line. `place` names the file and the line in errors."""
+def _parse(line: str, line_number: int, location: str) -> GlossaryEntry:
+    """Return the entry of a line. `location` names the file and the line in errors."""
     columns = [normalise(column) for column in line.split("\t")]
     if len(columns) == 1:
-        raise UserError(f"{place}: has no tab; write source, tab, translation")
+        raise UserError(f"{location}: has no tab; write source, tab, translation")
     if len(columns) > 3:
-        raise UserError(f"{place}: has {len(columns)} columns; write source, translation and options")
+        raise UserError(f"{location}: has {len(columns)} columns; write source, translation and options")
     source, translation = columns[:2]
     options = columns[2].replace(",", " ").split() if len(columns) == 3 else []
     for option in options:
         if option not in OPTIONS:
-            raise UserError(f"{place}: unknown option {option!r}; choose from {', '.join(OPTIONS)}")
-    is_kept = KEEP in options
+            raise UserError(f"{location}: unknown option {option!r}; choose from {', '.join(OPTIONS)}")
+    is_protected = KEEP in options
     targets = tuple(dict.fromkeys(target.strip() for target in translation.split("|")))
     if not source:
-        raise UserError(f"{place}: the source is empty; write a term before the tab, or remove the line")
-    if is_kept:
+        raise UserError(f"{location}: the source is empty; write a term before the tab, or remove the line")
+    if is_protected:
         if targets not in (("",), (source,)):
-            problem = f"the term {source!r} is kept, but has another translation"
-            raise UserError(f"{place}: {problem}; leave the translation empty, or the option keep out")
+            problem = f"the term {source!r} has the option keep and another translation"
+            raise UserError(f"{location}: {problem}; remove one of them")
         targets = (source,)
     if "" in targets:
-        raise UserError(f"{place}: the term {source!r} has an empty translation; write one, or the option keep")
+        raise UserError(f"{location}: the term {source!r} has an empty translation; write one, or the option keep")
     if max(map(len, (source, *targets))) > MAX_TERM_CHARACTERS:
         shown = f"{source[:20]!r}..."
-        raise UserError(f"{place}: {shown}: a term has at most {MAX_TERM_CHARACTERS} characters; is it a sentence?")
-    return GlossaryEntry(source, targets, number, CASE in options, is_kept)
+        raise UserError(f"{location}: {shown}: a term has at most {MAX_TERM_CHARACTERS} characters; is it a sentence?")
+    return GlossaryEntry(source, targets, line_number, CASE in options, is_protected)
