@@ -15,7 +15,7 @@ from transformer_mt.data.tokenizers.config import TokenizerConfig
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair, build_tokenizers
 from transformer_mt.decoding.alignment import align, align_words, target_word_indices
 from transformer_mt.decoding.config import DecodingConfig
-from transformer_mt.decoding.text_translator import TruncatedSourceWarning
+from transformer_mt.decoding.text_encoder import TruncatedSourceWarning
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.model.attention_weights import attention_weights

@@ -13,6 +13,7 @@ from transformer_mt.data.markup.symbols import TERM_SYMBOL_NAMES
 from transformer_mt.data.quickstart import load_pairs
 from transformer_mt.decoding.config import DecodingConfig
 from transformer_mt.decoding.terminology import UnusableTermWarning
+from transformer_mt.decoding.text_encoder import TruncatedSourceWarning
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
 from transformer_mt.export.ctranslate2_support import unsupported_search
@@ -159,3 +160,11 @@ def test_soft_mode_annotates_terms_in_the_source(
 def test_soft_mode_without_symbols_is_refused(make_translator: Callable[..., Translator], glossary: str) -> None:
     with pytest.raises(UserError, match=r"data\.modifiers\.glossary"):
         make_translator().translate(TEXTS, glossary=glossary, glossary_mode="soft")
+
+
+def test_soft_mode_warns_once_for_each_line_that_is_cut(with_symbols: Translator, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"glossary_mode": "soft", "max_source_length": 20, "markup": "align"}
+    translator = with_symbols.with_options({"glossary": write(tmp_path, "dog\tHund"), **options})
+    with pytest.warns(TruncatedSourceWarning) as warned:
+        translator.n_best(["a dog", "a <b>dog</b>" + " dog" * 40, "dog dog dog"])
+    assert [str(each.message).partition(" has ")[0] for each in warned] == ["line 2", "line 3"]

@@ -18,7 +18,7 @@ from transformer_mt.data.tokenizers.tokenizer import TokenizerPair, build_tokeni
 from transformer_mt.decoding.attention_maps import decode_tokens, translate_with_attention
 from transformer_mt.decoding.beam_search import Hypothesis
 from transformer_mt.decoding.config import DecodingConfig
-from transformer_mt.decoding.text_translator import TruncatedSourceWarning, UnknownWordWarning
+from transformer_mt.decoding.text_encoder import TruncatedSourceWarning, UnknownWordWarning
 from transformer_mt.decoding.translation import Translation
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError

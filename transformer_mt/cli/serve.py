@@ -30,7 +30,7 @@ def _serve(args: argparse.Namespace) -> None:
         if (error.name or "").partition(".")[0] in ("starlette", "uvicorn", "prometheus_client"):
             raise UserError(NEEDED) from None
         raise
-    from transformer_mt.decoding.text_translator import TruncatedSourceWarning, UnknownWordWarning
+    from transformer_mt.decoding.text_encoder import TruncatedSourceWarning, UnknownWordWarning
     from transformer_mt.serving.limits import ApiKeys, Limits
     from transformer_mt.serving.models import ModelOptions, iterate_language_pairs, load_models
     from transformer_mt.serving.service import TranslationService

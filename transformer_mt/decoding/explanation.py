@@ -23,7 +23,7 @@ from transformer_mt.decoding.attention_maps import decode_continuations, record_
 from transformer_mt.decoding.beam_search import Hypothesis
 from transformer_mt.decoding.beam_tree import Branch, CandidateStatus, search_with_tree
 from transformer_mt.decoding.reference_explanation import ReferenceExplanation, explain_reference
-from transformer_mt.decoding.text_translator import TruncatedSourceWarning
+from transformer_mt.decoding.text_encoder import TruncatedSourceWarning
 from transformer_mt.decoding.token_predictions import TokenPrediction, compute_ranking_score, predict_tokens
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError

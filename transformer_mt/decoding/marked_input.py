@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -34,6 +34,11 @@ class MarkedInput:
         return remove_elements(self.text) if self.text.elements else self.text.surface
 
     @property
+    def uses_symbols(self) -> bool:
+        """Return whether the model reads and writes symbols of elements."""
+        return bool(self.text.elements) and self.symbol_numbers is not None
+
+    @property
     def is_blank(self) -> bool:
         """Return whether there is nothing to translate."""
         return not self.text.text_only.strip()
@@ -45,7 +50,7 @@ class MarkedInput:
 
     @property
     def required(self) -> RequiredElements:
-        """Return what the search must guarantee."""
+        """Return the elements that the search must put into the translation."""
         return RequiredElements(() if self.symbol_numbers is None else self.text.elements, self.symbol_numbers or ())
 
 
@@ -62,27 +67,27 @@ def prepare_input(text: MarkedText, mode: MarkupMode, has_symbols: bool) -> Mark
 
 
 def encode_inputs(tokenizer: Tokenizer, inputs: Sequence[MarkedInput]) -> list[list[int]]:
-    """Return the ids of source texts."""
-    ids = tokenizer.encode([each.sentence for each in inputs])
-    marked = [i for i, each in enumerate(inputs) if each.text.elements and each.symbol_numbers is not None]
-    if not marked:
-        return ids
-    texts, symbol_numbers = [inputs[i].text for i in marked], [inputs[i].symbol_numbers or [] for i in marked]
-    for i, marked_ids in zip(marked, encode_marked(tokenizer, texts, symbol_numbers), strict=True):
-        ids[i] = marked_ids
-    return ids
+    """Return the ids of source texts, or of prefixes."""
+    plain = [i for i, each in enumerate(inputs) if not each.uses_symbols]
+    marked = [i for i, each in enumerate(inputs) if each.uses_symbols]
+    encoded = dict(zip(plain, tokenizer.encode([inputs[i].sentence for i in plain]), strict=True))
+    if marked:
+        texts, symbol_numbers = [inputs[i].text for i in marked], [inputs[i].symbol_numbers or [] for i in marked]
+        encoded.update(zip(marked, encode_marked(tokenizer, texts, symbol_numbers), strict=True))
+    return [encoded[i] for i in range(len(inputs))]
 
 
 def decode_outputs(tokenizer: Tokenizer, outputs: Sequence[tuple[MarkedInput, list[int]]]) -> list[list[Part]]:
     """Return text, and the elements whose symbols the model has produced, for each source with the ids of an output."""
-    texts = tokenizer.decode([ids for _, ids in outputs])
-    marked = [i for i, (source, _) in enumerate(outputs) if source.required.elements]
-    if not marked:
-        return [[text] for text in texts]
-    symbol_numbers = [outputs[i][0].symbol_numbers or [] for i in marked]
-    parts = decode_marked(tokenizer, [outputs[i][1] for i in marked], symbol_numbers)
-    with_elements = dict(zip(marked, parts, strict=True))
-    return [with_elements.get(i, [text]) for i, text in enumerate(texts)]
+    plain = [i for i, (source, _) in enumerate(outputs) if not source.uses_symbols]
+    marked = [i for i, (source, _) in enumerate(outputs) if source.uses_symbols]
+    texts = tokenizer.decode([outputs[i][1] for i in plain])
+    decoded: dict[int, list[Part]] = {i: [text] for i, text in zip(plain, texts, strict=True)}
+    if marked:
+        symbol_numbers = [outputs[i][0].symbol_numbers or [] for i in marked]
+        parts = decode_marked(tokenizer, [outputs[i][1] for i in marked], symbol_numbers)
+        decoded.update(zip(marked, parts, strict=True))
+    return [decoded[i] for i in range(len(outputs))]
 
 
 def prefix_input(prefix: MarkedText, source: MarkedInput, line_number: int) -> MarkedInput:
@@ -100,7 +105,25 @@ def prefix_input(prefix: MarkedText, source: MarkedInput, line_number: int) -> M
     return MarkedInput(marked, source.symbol_numbers)
 
 
-def make_translation(
+def make_translations(
+    tokenizer: Tokenizer,
+    inputs: Sequence[MarkedInput],
+    hypotheses: Sequence[Sequence[Hypothesis]],
+    alignments: Mapping[int, Sequence[WordAlignment]],
+) -> list[list[Translation]]:
+    """Return the n-best translations of each input. `alignments` has those of some inputs, by index."""
+    pairs = [(source, each.ids) for source, n_best in zip(inputs, hypotheses, strict=True) for each in n_best]
+    outputs = iter(decode_outputs(tokenizer, pairs))
+    n_best_lists: list[list[Translation]] = []
+    for i, (source, n_best) in enumerate(zip(inputs, hypotheses, strict=True)):
+        aligned = zip(n_best, alignments.get(i, [None] * len(n_best)), strict=True)
+        n_best_lists.append(
+            [_make_translation(tokenizer, source, each, next(outputs), alignment) for each, alignment in aligned]
+        )
+    return n_best_lists
+
+
+def _make_translation(
     tokenizer: Tokenizer,
     source: MarkedInput,
     hypothesis: Hypothesis,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
@@ -20,15 +19,15 @@ from transformer_mt.decoding.config import DecodingConfig
 from transformer_mt.decoding.element_constraint import RequiredElements
 from transformer_mt.decoding.marked_input import (
     MarkedInput,
-    decode_outputs,
     encode_inputs,
-    make_translation,
+    make_translations,
     prefix_input,
     prepare_input,
 )
 from transformer_mt.decoding.term_automaton import TermAutomaton
 from transformer_mt.decoding.terminology import encode_annotated, read_glossary, require_terms
-from transformer_mt.decoding.text_scorer import TextScorer, check_lists, resolve_line_numbers
+from transformer_mt.decoding.text_encoder import check_lists, resolve_line_numbers
+from transformer_mt.decoding.text_scorer import TextScorer
 from transformer_mt.decoding.translation import Translation
 from transformer_mt.errors import UserError
 
@@ -37,14 +36,6 @@ OnBatch = Callable[[int], None]
 IsCancelled = Callable[[int], bool]
 """Takes the index of a text or source. Return whether its translation is not needed."""
 EMPTY_HYPOTHESIS = Hypothesis([], [], finished=True)  # translation of a blank line
-
-
-class UnknownWordWarning(UserWarning):
-    """A word of a prefix is not in the vocabulary."""
-
-
-class TruncatedSourceWarning(UserWarning):
-    """A source was longer than `decoding.max_source_length` or than the model's learned positions."""
 
 
 class TextTranslator(TextScorer):
@@ -162,11 +153,11 @@ class TextTranslator(TextScorer):
         calibration = self.load_calibration(tags) if confidence else None
         line_numbers = resolve_line_numbers(texts, line_numbers)
         inputs = self._prepare(texts)
-        sources = self._add_tags(encode_inputs(self.tokenizers.src, inputs), line_numbers, tags)
+        sources = self._encode_sources(inputs, line_numbers, tags)
         prefix_ids = None if prefixes is None else self._encode_prefixes(prefixes, inputs, line_numbers)
-        annotated = self._annotate(inputs, line_numbers, tags) if self.config.annotates_terms else sources
-        hypotheses = self._search(inputs, annotated, line_numbers, prefix_ids, on_batch, is_cancelled)
-        n_best_lists = self._translations(inputs, sources, hypotheses, alignments)
+        hypotheses = self._search(inputs, sources, line_numbers, prefix_ids, on_batch, is_cancelled)
+        aligned = self._align(inputs, sources, hypotheses, tags, alignments)
+        n_best_lists = make_translations(self.tokenizers.tgt, inputs, hypotheses, aligned)
         sentences = [each.sentence for each in inputs]
         return n_best_lists if calibration is None else add_confidences(n_best_lists, sentences, calibration)
 
@@ -180,16 +171,33 @@ class TextTranslator(TextScorer):
         marked = [text if isinstance(text, MarkedText) else self.mark(text) for text in texts]
         return [prepare_input(text, self.config.markup, self.tokenizers.has_symbols) for text in marked]
 
-    def _annotate(
+    def _encode_sources(
         self, inputs: Sequence[MarkedInput], line_numbers: Sequence[int], tags: Sequence[str | None] | None
     ) -> list[list[int]]:
-        """Return the ids of sources with annotated terms."""
+        """Return the ids of sources. In soft mode, the terms of the glossary are annotated."""
+        if not self.config.annotates_terms:
+            return self.cut_and_tag(encode_inputs(self.tokenizers.src, inputs), tags, line_numbers)
         if not self.tokenizers.has_symbols:
             raise UserError(
                 "decoding.glossary_mode: soft: the model does not know annotated terms; choose hard, or train with "
                 "data.modifiers.glossary"
             )
-        return self._add_tags(encode_annotated(self.tokenizers.src, self.glossary, inputs), line_numbers, tags)
+        return self.cut_and_tag(encode_annotated(self.tokenizers.src, self.glossary, inputs), tags, line_numbers)
+
+    def _encode_prefixes(
+        self, prefixes: Sequence[str], inputs: Sequence[MarkedInput], line_numbers: Sequence[int]
+    ) -> list[list[int]]:
+        """Return the ids of prefixes without trailing white space, which belongs to the token of the next word.
+
+        Raises `UserError` if there is not one prefix per text, or if a prefix does not fit its source or the model.
+        """
+        if len(prefixes) != len(inputs):
+            raise UserError(f"{len(inputs)} texts and {len(prefixes)} prefixes: give one for each, empty or not")
+        marked = [
+            prefix_input(self.mark(prefix.rstrip()), source, number)
+            for prefix, source, number in zip(prefixes, inputs, line_numbers, strict=True)
+        ]
+        return self.encode_prefixes(marked, line_numbers)
 
     def _require_terms(
         self, inputs: Sequence[MarkedInput], line_numbers: Sequence[int], prefixes: list[list[int]] | None
@@ -250,80 +258,30 @@ class TextTranslator(TextScorer):
                     on_batch(n_done)
         return hypotheses
 
-    def _translations(
+    def _align(
         self,
         inputs: Sequence[MarkedInput],
         sources: list[list[int]],
         hypotheses: list[list[Hypothesis]],
-        alignments: bool,
-    ) -> list[list[Translation]]:
-        """Return the n-best translations of each text."""
-        has_elements = [bool(each.text.elements) for each in inputs]
-        if alignments and any(has_elements):
+        tags: Sequence[str | None] | None,
+        is_requested: bool,
+    ) -> dict[int, list[WordAlignment]]:
+        """Return the word alignments of the hypotheses of the inputs that need them, by their index."""
+        if is_requested and any(each.text.elements for each in inputs):
             raise UserError(
                 "alignments: they are not available for text with protected elements; leave out --alignments, or set "
                 "decoding.markup: none and use no glossary with the option keep"
             )
-        rows = [i for i, each in enumerate(inputs) if alignments or each.needs_placement]
+        rows = [i for i, each in enumerate(inputs) if is_requested or each.needs_placement]
+        if not rows:
+            return {}
+        sources = [sources[i] for i in rows]
+        if self.config.annotates_terms:  # the words are those of the source without annotations
+            encoded = encode_inputs(self.tokenizers.src, [inputs[i] for i in rows])
+            sources = self.cut_and_tag(encoded, None if tags is None else [tags[i] for i in rows])
         sentences = [inputs[i].sentence for i in rows]
-        pairs = [sources[i] for i in rows], [hypotheses[i] for i in rows]
-        aligned = iter(self.word_alignments(sentences, *pairs) if rows else [])
-        flat = [(each, hypothesis) for each, n_best in zip(inputs, hypotheses, strict=True) for hypothesis in n_best]
-        outputs = iter(decode_outputs(self.tokenizers.tgt, [(each, hypothesis.ids) for each, hypothesis in flat]))
-        aligned_rows, tokenizer = set(rows), self.tokenizers.tgt
-        return [
-            [
-                make_translation(
-                    tokenizer, source, hypothesis, next(outputs), next(aligned) if i in aligned_rows else None
-                )
-                for hypothesis in n_best
-            ]
-            for i, (source, n_best) in enumerate(zip(inputs, hypotheses, strict=True))
-        ]
-
-    def encode(
-        self, texts: Sequence[str], line_numbers: Sequence[int], tags: Sequence[str | None] | None = None
-    ) -> list[list[int]]:
-        """Return the ids of texts, after those of their tags. Long ones are cut, with a warning that names the line."""
-        return self._add_tags(self.tokenizers.src.encode(texts), line_numbers, tags)
-
-    def _add_tags(
-        self, sources: list[list[int]], line_numbers: Sequence[int], tags: Sequence[str | None] | None
-    ) -> list[list[int]]:
-        """Cut long sources, and add the ids of their tags."""
-        limit = self.max_source_tokens
-        for number, ids in zip(line_numbers, sources, strict=True):
-            if len(ids) > limit:
-                message = f"line {number} has {len(ids)} tokens and was cut to {limit}"
-                warnings.warn(TruncatedSourceWarning(message), stacklevel=4)
-                del ids[limit:]
-        first = self.tag_ids(tags, len(sources))
-        return [tag + ids if ids else ids for tag, ids in zip(first, sources, strict=True)]
-
-    def _encode_prefixes(
-        self, prefixes: Sequence[str], inputs: Sequence[MarkedInput], line_numbers: Sequence[int]
-    ) -> list[list[int]]:
-        """Return the ids of prefixes without trailing white space, which belongs to the token of the next word.
-
-        Raises `UserError` if there is not one prefix per line, or if a prefix fills the model's positions.
-        """
-        if len(prefixes) != len(line_numbers):
-            raise UserError(f"{len(line_numbers)} texts and {len(prefixes)} prefixes: give one for each, empty or not")
-        marked = [
-            prefix_input(self.mark(prefix.rstrip()), source, number)
-            for prefix, source, number in zip(prefixes, inputs, line_numbers, strict=True)
-        ]
-        encoded = encode_inputs(self.tokenizers.tgt, marked)
-        for number, ids in zip(line_numbers, encoded, strict=True):
-            if self.tokenizers.tgt.unk_id in ids:
-                message = f"line {number}: the vocabulary lacks a word of the prefix; it becomes the unknown token"
-                warnings.warn(UnknownWordWarning(message), stacklevel=3)
-            if len(ids) >= self.max_positions:
-                raise UserError(
-                    f"line {number}: the prefix has {len(ids)} tokens, and the model has {self.max_positions} learned "
-                    "positions: shorten it"
-                )
-        return encoded
+        found = iter(self.word_alignments(sentences, sources, [hypotheses[i] for i in rows]))
+        return {i: [next(found) for _ in hypotheses[i]] for i in rows}
 
 
 def _is_row_cancelled(is_cancelled: IsCancelled, batch: Sequence[int], row: int) -> bool:

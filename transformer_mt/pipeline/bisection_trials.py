@@ -13,7 +13,7 @@ from pathlib import Path
 from transformer_mt.config import root as configuration
 from transformer_mt.config.differences import RUN_KEYS, Difference, list_differences, mix
 from transformer_mt.config.root import Config
-from transformer_mt.decoding.text_translator import TruncatedSourceWarning
+from transformer_mt.decoding.text_encoder import TruncatedSourceWarning
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import DivergedError, UserError
 from transformer_mt.evaluation.intervals import MAX_RESAMPLED_PAIRS

@@ -18,7 +18,7 @@ from transformer_mt.data.sources import NamedSource
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
 from transformer_mt.decoding.attention_maps import translate_with_attention
 from transformer_mt.decoding.config import DecodingConfig
-from transformer_mt.decoding.text_translator import TruncatedSourceWarning
+from transformer_mt.decoding.text_encoder import TruncatedSourceWarning
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.evaluation.degenerate import find_degenerate
 from transformer_mt.evaluation.metrics import Scorer

@@ -1,0 +1,98 @@
+"""Encoding of texts for a model, with its tags and length limits."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+from transformer_mt.data.markup.elements import MarkedText
+from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
+from transformer_mt.decoding.config import DecodingConfig
+from transformer_mt.decoding.marked_input import MarkedInput, encode_inputs
+from transformer_mt.errors import UserError
+
+
+class UnknownWordWarning(UserWarning):
+    """A word of a prefix is not in the vocabulary."""
+
+
+class TruncatedSourceWarning(UserWarning):
+    """A source was longer than `decoding.max_source_length` or than the model's learned positions."""
+
+
+class TextEncoder:
+    """Encodes sources, and prefixes of their translations."""
+
+    def __init__(self, tokenizers: TokenizerPair, config: DecodingConfig, max_positions: int) -> None:
+        """`max_positions` is the length of the longest sequence that the model can read."""
+        self.tokenizers, self.config, self.max_positions = tokenizers, config, max_positions
+
+    @property
+    def max_source_tokens(self) -> int:
+        """Maximum length of a source without control symbols."""
+        return min(self.config.max_source_length, self.max_positions - self.tokenizers.n_source_controls)
+
+    def encode(
+        self, texts: Sequence[str], line_numbers: Sequence[int], tags: Sequence[str | None] | None = None
+    ) -> list[list[int]]:
+        """Return the ids of texts, after those of their tags. Long ones are cut, with a warning that names the line."""
+        return self.cut_and_tag(self.tokenizers.src.encode(texts), tags, line_numbers)
+
+    def cut_and_tag(
+        self,
+        sources: list[list[int]],
+        tags: Sequence[str | None] | None = None,
+        line_numbers: Sequence[int] | None = None,
+    ) -> list[list[int]]:
+        """Cut long sources, and insert the ids of their tags before them. `line_numbers` are for warnings; None: none.
+
+        `tags` has the tag of each source; None: all have `decoding.tag`.
+        """
+        limit = self.max_source_tokens
+        for i, ids in enumerate(sources):
+            if len(ids) > limit:
+                if line_numbers is not None:
+                    message = f"line {line_numbers[i]} has {len(ids)} tokens and was cut to {limit}"
+                    warnings.warn(TruncatedSourceWarning(message), stacklevel=4)
+                del ids[limit:]
+        first = self.tag_ids(tags, len(sources))
+        return [tag + ids if ids else ids for tag, ids in zip(first, sources, strict=True)]
+
+    def tag_ids(self, tags: Sequence[str | None] | None, n_texts: int) -> list[list[int]]:
+        """Return the ids before each of some texts: that of its tag, or none.
+
+        Raises:
+            UserError: The model does not know a tag, or needs one.
+        """
+        chosen = [self.config.tag] * n_texts if tags is None else tags
+        if self.tokenizers.needs_tag and None in chosen:
+            known = ", ".join(self.tokenizers.src.tags)
+            raise UserError(f"the model needs a tag for each source: pass --tag (decoding.tag), one of {known}")
+        return [[] if tag is None else [self.tokenizers.src.tag_id(tag)] for tag in chosen]
+
+    def encode_prefixes(self, prefixes: Sequence[MarkedInput], line_numbers: Sequence[int]) -> list[list[int]]:
+        """Return the ids of the prefixes of translations. Raises `UserError` if one fills the model's positions."""
+        encoded = encode_inputs(self.tokenizers.tgt, prefixes)
+        for number, ids in zip(line_numbers, encoded, strict=True):
+            if self.tokenizers.tgt.unk_id in ids:
+                message = f"line {number}: the vocabulary lacks a word of the prefix; it becomes the unknown token"
+                warnings.warn(UnknownWordWarning(message), stacklevel=4)
+            if len(ids) >= self.max_positions:
+                raise UserError(
+                    f"line {number}: the prefix has {len(ids)} tokens, and the model has {self.max_positions} learned "
+                    "positions: shorten it"
+                )
+        return encoded
+
+
+def check_lists(*arguments: Sequence[str | MarkedText] | None) -> None:
+    """Raise `UserError` for a string in place of a list, because its letters would be translated one by one."""
+    if any(isinstance(texts, str) for texts in arguments):
+        raise UserError("one text is given where several are translated: give a list of texts")
+
+
+def resolve_line_numbers(texts: Sequence[str | MarkedText], line_numbers: Sequence[int] | None) -> Sequence[int]:
+    """Return the given line numbers, or 1, 2, ... Raises `UserError` if there is not one per text."""
+    if line_numbers is not None and len(line_numbers) != len(texts):
+        raise UserError(f"{len(texts)} texts and {len(line_numbers)} line numbers: give one for each")
+    return range(1, len(texts) + 1) if line_numbers is None else line_numbers
