@@ -245,9 +245,9 @@ def characters(texts: Sequence[str]) -> list[int]:
 
 @given(TEXTS, st.integers(1, 20))
 def test_short_pieces_concatenate_to_the_text_and_fit(text: str, limit: int) -> None:
-    packed = split_long_sentences(split_sentences(text), characters, limit)
-    assert "".join(packed) == text
-    assert max(characters(packed)) <= limit
+    pieces = split_long_sentences(split_sentences(text), characters, limit)
+    assert "".join(pieces) == text
+    assert max(characters(pieces)) <= limit
 
 
 def test_short_pieces_are_not_split() -> None:
@@ -273,9 +273,9 @@ def test_combining_accent_stays_with_its_letter() -> None:
 
 @pytest.mark.parametrize("rubbish", ["e" + "\u0301" * 5000, "\U0001f469\u200d" * 2500])
 def test_endless_combining_characters_are_split(rubbish: str) -> None:
-    packed = split_long_sentences([rubbish], characters, 100)
-    assert "".join(packed) == rubbish
-    assert all(25 < len(piece) <= 100 for piece in packed)
+    pieces = split_long_sentences([rubbish], characters, 100)
+    assert "".join(pieces) == rubbish
+    assert all(25 < len(piece) <= 100 for piece in pieces)
 
 
 # --- joining ----------------------------------------------------------------------------------------------------------

@@ -221,11 +221,11 @@ def test_self_attention_equals_torch(attention: MultiHeadAttention) -> None:
     torch.testing.assert_close(attention(*attention.project(x), mask), wanted)
 
 
-def test_packed_projection_equals_three_separate_ones(attention: MultiHeadAttention) -> None:
+def test_fused_projection_equals_three_separate_ones(attention: MultiHeadAttention) -> None:
     """Queries, keys and values are split into heads, projected together or separately."""
-    x, packed = torch.randn(B, S, D), attention.queries_keys_values
+    x, fused = torch.randn(B, S, D), attention.queries_keys_values
     queries, (keys, values) = attention.project(x)
-    parts = zip(packed.weight.chunk(3), packed.bias.chunk(3), strict=True)
+    parts = zip(fused.weight.chunk(3), fused.bias.chunk(3), strict=True)
     for found, (weight, bias) in zip((queries, keys, values), parts, strict=True):
         wanted = F.linear(x, weight, bias)
         for head in range(H):

@@ -21,7 +21,7 @@ from transformer_mt.errors import UserError
 from transformer_mt.model.attention import MultiHeadAttention
 from transformer_mt.model.attention_weights import attention_weights
 from transformer_mt.model.config import ModelConfig
-from transformer_mt.model.linear import PackedLinear
+from transformer_mt.model.linear import FusedLinear
 from transformer_mt.model.norms import LayerNorm, RMSNorm
 from transformer_mt.model.transformer import Transformer, VocabularySize
 from transformer_mt.runs import checkpoints
@@ -249,12 +249,12 @@ def test_a_stack_can_have_its_own_values(make_model: MakeModel) -> None:
 
 
 def matrices(model: Transformer) -> Iterator[tuple[int, Tensor]]:
-    """Yield each projection with the depth of its layer; packed ones are split."""
+    """Yield each projection with the depth of its layer; fused ones are split."""
     for stack in (model.encoder, model.decoder):
         for depth, layer in enumerate(stack.layers, start=1):
             for module in layer.modules():
                 if isinstance(module, nn.Linear):
-                    widths = module.widths if isinstance(module, PackedLinear) else [module.out_features]
+                    widths = module.widths if isinstance(module, FusedLinear) else [module.out_features]
                     yield from ((depth, weight) for weight in module.weight.split(widths))
 
 

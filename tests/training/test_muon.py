@@ -65,20 +65,20 @@ def test_zeros_stay_zeros() -> None:
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.1])
-def test_step_equals_its_formula_for_each_packed_projection(decay: float) -> None:
-    packed, alone = nn.Parameter(torch.randn(10, 6)), nn.Parameter(torch.randn(6, 4))
+def test_step_equals_its_formula_for_each_fused_projection(decay: float) -> None:
+    fused, alone = nn.Parameter(torch.randn(10, 6)), nn.Parameter(torch.randn(6, 4))
     rows = [4, 3, 3]
-    optimizer = Muon({packed: rows, alone: [6]}, decay, in_bf16=False)
-    oracles = [Oracle(weight) for weight in (*packed.detach().split(rows), alone.detach())]
+    optimizer = Muon({fused: rows, alone: [6]}, decay, in_bf16=False)
+    oracles = [Oracle(weight) for weight in (*fused.detach().split(rows), alone.detach())]
     for rate, scale in ((0.1, 1.0), (0.2, 8.0), (0.05, 0.1)):
-        for weight in (packed, alone):
+        for weight in (fused, alone):
             weight.grad = torch.randn_like(weight)
-        gradients: Any = (*packed.grad.split(rows), alone.grad)  # pyright: ignore[reportOptionalMemberAccess]
+        gradients: Any = (*fused.grad.split(rows), alone.grad)  # pyright: ignore[reportOptionalMemberAccess]
         for oracle, gradient in zip(oracles, gradients, strict=True):
             oracle.update(gradient / scale, rate, decay)
         set_up(optimizer, rate, scale)
         optimizer.step()
-        for found, oracle in zip((*packed.detach().split(rows), alone.detach()), oracles, strict=True):
+        for found, oracle in zip((*fused.detach().split(rows), alone.detach()), oracles, strict=True):
             torch.testing.assert_close(found.double(), oracle.weight, atol=1e-3, rtol=1e-3)
 
 

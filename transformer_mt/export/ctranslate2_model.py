@@ -120,22 +120,22 @@ def _make_position_table(embedding: Embedding, config: ModelConfig, n_positions:
 
 
 def _fill_attention(spec: Spec, attention: MultiHeadAttention, config: ModelConfig) -> None:
-    """Fill attention. CTranslate2 packs queries, keys and values, but in cross-attention only keys and values."""
-    packed = attention.queries_keys_values
-    weights, biases = _unpack(packed.weight, config), _unpack(packed.bias, config)
+    """Fill attention. CTranslate2 fuses queries, keys and values, but in cross-attention only keys and values."""
+    fused = attention.queries_keys_values
+    weights, biases = _split_fused(fused.weight, config), _split_fused(fused.bias, config)
     is_self_attention = len(spec.linear) == 2
-    packs = [slice(0, 3)] if is_self_attention else [slice(0, 1), slice(1, 3)]
-    for linear, pack in zip(spec.linear[:-1], packs, strict=True):
-        _fill_linear(linear, torch.cat(weights[pack]), torch.cat(biases[pack]) if biases else None)
+    groups = [slice(0, 3)] if is_self_attention else [slice(0, 1), slice(1, 3)]
+    for linear, group in zip(spec.linear[:-1], groups, strict=True):
+        _fill_linear(linear, torch.cat(weights[group]), torch.cat(biases[group]) if biases else None)
     _fill_linear(spec.linear[-1], attention.output.weight, attention.output.bias)
 
 
-def _unpack(packed: Tensor | None, config: ModelConfig) -> list[Tensor]:
+def _split_fused(fused: Tensor | None, config: ModelConfig) -> list[Tensor]:
     """Split into queries, keys and values, and repeat the shared heads. [D + 2 G E, ...] -> 3 x [D, ...]."""
-    if packed is None:
+    if fused is None:
         return []
     shared = config.kv_heads * config.d_head
-    queries, keys, values = _split(packed, [config.d_model, shared, shared])
+    queries, keys, values = _split(fused, [config.d_model, shared, shared])
 
     def repeat(x: Tensor) -> Tensor:  # [G * E, ...]
         heads = x.view(config.kv_heads, config.d_head, *x.shape[1:])  # [G, E, ...]
@@ -154,8 +154,8 @@ def _fill_feed_forward(spec: Spec, feed_forward: FeedForward) -> None:
     _fill_linear(spec.linear_1, feed_forward.outer.weight, feed_forward.outer.bias)
 
 
-def _split(packed: Tensor, widths: list[int]) -> list[Tensor]:
-    return cast("list[Tensor]", packed.split_with_sizes(widths))
+def _split(fused: Tensor, widths: list[int]) -> list[Tensor]:
+    return cast("list[Tensor]", fused.split_with_sizes(widths))
 
 
 def _fill_linear(spec: Spec, weight: Tensor, bias: Tensor | None) -> None:

@@ -24,7 +24,7 @@ from transformer_mt.model.cpu_kernels import (
     use_cpu_kernels,
 )
 from transformer_mt.model.dropout import dropout
-from transformer_mt.model.linear import Linear, PackedLinear
+from transformer_mt.model.linear import FusedLinear, Linear
 from transformer_mt.model.norms import make_norm
 from transformer_mt.model.packing import PackedMask, packed_attention
 from transformer_mt.model.positions import NoPositions, Positions, make_rotation
@@ -63,7 +63,7 @@ class MultiHeadAttention(nn.Module):
         d_model, d_head = config.d_model, config.d_head
         self.n_heads, self.n_kv_heads, self.d_head = config.n_heads, config.kv_heads, d_head
         self.dropout, self.has_norms = config.dropout.attention, config.qk_norm
-        self.queries_keys_values = PackedLinear(
+        self.queries_keys_values = FusedLinear(
             d_model, [d_model, *2 * [config.kv_heads * d_head]], config.attention_bias
         )
         self.output = Linear(d_model, d_model, config.attention_output_bias)

@@ -13,7 +13,7 @@ from transformer_mt.model.attention import KeysValues, Mask, MultiHeadAttention
 from transformer_mt.model.config import ModelConfig
 from transformer_mt.model.dropout import Dropout
 from transformer_mt.model.kv_cache import LayerKVCache
-from transformer_mt.model.linear import Linear, PackedLinear
+from transformer_mt.model.linear import FusedLinear, Linear
 from transformer_mt.model.norms import make_norm
 from transformer_mt.model.positions import Positions
 
@@ -41,7 +41,7 @@ class FeedForward(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.activation, n_inputs = make_activation(config.activation)
-        self.inner = PackedLinear(config.d_model, n_inputs * [config.d_ff], config.feed_forward_bias)
+        self.inner = FusedLinear(config.d_model, n_inputs * [config.d_ff], config.feed_forward_bias)
         self.dropout = Dropout(config.dropout.activation)
         self.outer = Linear(config.d_ff, config.d_model, config.feed_forward_bias)
 

@@ -1,4 +1,4 @@
-"""Linear projections: single or packed into one matrix, their initialisation, and their conversion to bf16.
+"""Linear projections: single or fused into one matrix, their initialisation, and their conversion to bf16.
 
 `D` input width, `O` output width.
 """
@@ -47,8 +47,8 @@ class Linear(nn.Linear):
         return linear(input, self.weight, self.bias)
 
 
-class PackedLinear(Linear):
-    """Several projections of one input, packed into one weight matrix and computed in one product."""
+class FusedLinear(Linear):
+    """Several projections of one input, fused: they share a weight matrix and are computed in one product."""
 
     def __init__(self, d_in: int, widths: Sequence[int], bias: bool) -> None:
         super().__init__(d_in, sum(widths), bias)
@@ -71,7 +71,7 @@ class PackedLinear(Linear):
 
 def projection_widths(module: nn.Linear) -> list[int]:
     """Return the output widths of the projections that share the weight matrix of `module`."""
-    return module.widths if isinstance(module, PackedLinear) else [module.out_features]
+    return module.widths if isinstance(module, FusedLinear) else [module.out_features]
 
 
 def convert_linears(module: nn.Module, dtype: torch.dtype) -> None:

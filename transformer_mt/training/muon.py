@@ -3,7 +3,7 @@
 `R` rows, `C` columns of a matrix, `N` matrices of one shape.
 
 `torch.optim.Muon` is not used. It cannot skip a step without synchronising (it has neither `grad_scale` nor
-`found_inf`), treats packed projections as one matrix, and always iterates in bf16, which took 20 times as long on a CPU
+`found_inf`), treats fused projections as one matrix, and always iterates in bf16, which took 20 times as long on a CPU
 without native bf16. Apart from the bf16 rounding, its update with `match_rms_adamw` is the same.
 """
 
@@ -39,7 +39,7 @@ class Muon(torch.optim.Optimizer):
     def __init__(self, matrices: Mapping[Tensor, Sequence[int]], weight_decay: float, in_bf16: bool) -> None:
         """Create the optimizer.
 
-        `matrices` maps each matrix to the row counts of the projections packed into it, which are updated separately.
+        `matrices` maps each matrix to the row counts of the projections fused into it, which are updated separately.
         `in_bf16` chooses the precision of the iterations; bf16 is accurate enough.
         """
         groups = [{"params": [matrix], "rows": [*rows]} for matrix, rows in matrices.items()]
@@ -57,8 +57,8 @@ class Muon(torch.optim.Optimizer):
             matrix = cast(Tensor, group["params"][0])
             if "momentum" not in self.state[matrix]:
                 self.state[matrix]["momentum"] = torch.zeros_like(matrix)
-            packed = matrix, cast(Tensor, matrix.grad), self.state[matrix]["momentum"]
-            for projection in zip(*(tensor.split_with_sizes(group["rows"]) for tensor in packed), strict=True):
+            fused = matrix, cast(Tensor, matrix.grad), self.state[matrix]["momentum"]
+            for projection in zip(*(tensor.split_with_sizes(group["rows"]) for tensor in fused), strict=True):
                 by_shape[projection[0].shape].append(projection)
         for shape, projections in by_shape.items():
             weights, gradients, momenta = zip(*projections, strict=True)

@@ -66,7 +66,7 @@ def make_optimizers(
 
 
 def layer_matrices(model: nn.Module) -> dict[torch.Tensor, list[int]]:
-    """Return the weight matrices of the layers, each with the number of rows of every projection packed into it."""
+    """Return the weight matrices of the layers, each with the number of rows of every projection fused into it."""
     from transformer_mt.model.linear import Linear, projection_widths
 
     found: dict[torch.Tensor, list[int]] = {}
