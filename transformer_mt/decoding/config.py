@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MAX_VALIDATION_TOKENS = 4096  # upper limit of `batch_tokens` during training on a CPU or a small GPU
-GPU_BYTES_PER_TOKEN = 1 << 21  # of the whole GPU, for each token of a larger limit; most of it belongs to the training
+GPU_BYTES_PER_TOKEN = 1 << 21  # GPU memory for each token of a larger limit; the training uses most of the GPU
 MIN_TERM_BEAMS = 5  # beam size of a search with required terms, also if others are greedy
 
 

@@ -195,8 +195,8 @@ def leave_out_words(translator: Translator, text: str, translation: Hypothesis) 
     scores: list[float] = []
     with ProgressReport("explain: scored", len(encoded), "sources without a word").show() as progress:
         for start in range(0, len(encoded), SCORED_AT_ONCE):
-            chunk = encoded[start : start + SCORED_AT_ONCE]
-            log_probs = translator.target_log_probs(chunk, [translation.ids] * len(chunk))
+            batch = encoded[start : start + SCORED_AT_ONCE]
+            log_probs = translator.target_log_probs(batch, [translation.ids] * len(batch))
             scores += (sum(token_scores[:n_tokens]) for token_scores in log_probs)
             progress.update(len(scores))
     return [LeftOutWord(word, score - scores[0]) for word, score in zip(words, scores[1:], strict=True)]

@@ -1,4 +1,4 @@
-"""How protected elements pass through the model: as symbols, or around it, placed by word alignment."""
+"""Inputs and outputs of the model with protected elements: as symbols, or left out and placed by word alignment."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class MarkedInput:
 
     @property
     def needs_placement(self) -> bool:
-        """Return whether elements are to be placed by word alignment."""
+        """Return whether elements must be placed by word alignment."""
         return bool(self.text.elements) and self.symbol_numbers is None
 
     @property
@@ -55,14 +55,14 @@ class MarkedInput:
 
 
 def prepare_input(text: MarkedText, mode: MarkupMode, has_symbols: bool) -> MarkedInput:
-    """Choose how the elements of a text pass through the model.
+    """Choose symbols or word alignment for the elements of a text.
 
-    Unless the mode is `symbols`, symbols are used only for texts with elements that stand for words, such as a
-    placeholder or a link: tags alone are placed as well by word alignment, and then the words are translated as without
-    tags. A text with more elements than there are symbols is translated without them, too.
+    Unless the mode says which, symbols are used only if an element is more than a tag, such as a placeholder or a link,
+    because it may be a part of the sentence. Word alignment places tags equally well, and does not change the words. It
+    also serves texts with more elements than there are symbols.
     """
-    stands_for_words = (each.role is Role.SINGLE and not each.surface.startswith("<") for each in text.elements)
-    uses_symbols = has_symbols and (mode == "symbols" or (mode != "align" and any(stands_for_words)))
+    is_not_tag = (each.role is Role.SINGLE and not each.surface.startswith("<") for each in text.elements)
+    uses_symbols = has_symbols and (mode == "symbols" or (mode != "align" and any(is_not_tag)))
     return MarkedInput(text, assign_symbol_numbers(text.elements) if uses_symbols else None)
 
 
@@ -78,7 +78,7 @@ def encode_inputs(tokenizer: Tokenizer, inputs: Sequence[MarkedInput]) -> list[l
 
 
 def decode_outputs(tokenizer: Tokenizer, outputs: Sequence[tuple[MarkedInput, list[int]]]) -> list[list[Part]]:
-    """Return text, and the elements whose symbols the model has produced, for each source with the ids of an output."""
+    """Return the parts of each output: its text, and the elements whose symbols are in its ids."""
     plain = [i for i, (source, _) in enumerate(outputs) if not source.uses_symbols]
     marked = [i for i, (source, _) in enumerate(outputs) if source.uses_symbols]
     texts = tokenizer.decode([outputs[i][1] for i in plain])
@@ -91,7 +91,7 @@ def decode_outputs(tokenizer: Tokenizer, outputs: Sequence[tuple[MarkedInput, li
 
 
 def prefix_input(prefix: MarkedText, source: MarkedInput, line_number: int) -> MarkedInput:
-    """Return the prefix of a translation as it passes through the model.
+    """Return the prefix of a translation of a source, as input of the model.
 
     Raises:
         UserError: No translation can begin with the elements of the prefix in their order.

@@ -29,7 +29,7 @@ class TranslatedLine:
 
     @cached_property
     def chunk_surfaces(self) -> list[str]:
-        """The text of each chunk, with its elements as they are written."""
+        """The text of each chunk, with the surfaces of its elements."""
         return [chunk.surface for chunk in self.chunks]
 
     def join(self) -> list[Translation]:
@@ -79,9 +79,9 @@ class ParagraphTranslator:
     ) -> list[TranslatedLine]:
         """Translate lines with prefixes, which may be blank.
 
-        Protected elements of a line occur in each of its translations. `line_numbers` are for warnings and sampling.
-        `on_lines` is called after each batch with the approximate number of finished lines. A line is not
-        needed any more once `is_cancelled` is true for its index. A line that the memory has is not translated.
+        Each translation of a line contains its protected elements. `line_numbers` are for warnings and sampling.
+        `on_lines` is called after each batch with the approximate number of finished lines. A line is no longer needed
+        once `is_cancelled` is true for its index. The model does not translate a line that the memory has.
         """
         sources = [self.translator.mark(line) for line in lines]
         chunk_lists = self.splitter.split([strip_enclosing_pairs(source) for source in sources])

@@ -65,7 +65,7 @@ class ParagraphSplitter:
         for line, parts in zip(lines, _by_rank(translations), strict=True):
             texts = restore_spaces(chunk_surfaces, [part.text for part in parts], self.tgt_lang)
             spaces = [text.removesuffix(part.text) for text, part in zip(texts, parts, strict=True)]
-            chunks = [part.marked_text.after(space) for space, part in zip(spaces, parts, strict=True)]
+            chunks = [part.marked_text.prepend(space) for space, part in zip(spaces, parts, strict=True)]
             marked = join_chunks(source, chunks)
             joined.append(replace(line, text=marked.surface, marked=marked))
         return joined
@@ -86,7 +86,7 @@ class ParagraphSplitter:
 
 
 def strip_chunks(chunk_lists: Sequence[Sequence[MarkedText]]) -> list[MarkedText]:
-    """Return the chunks of all lines, without white space around them. A line that was not split stays as it is."""
+    """Return the chunks of all lines, without white space around them. A line that was not split stays unchanged."""
     return [chunk.strip() if len(chunks) > 1 else chunk for chunks in chunk_lists for chunk in chunks]
 
 

@@ -1,4 +1,4 @@
-"""Random sampling. A draw is a function of (seed, line, beam, position) and does not depend on the batch.
+"""Random sampling. A draw is a function of (seed, line number, beam, position) and does not depend on the batch.
 
 `b` sentences of one slice, `K` beams, `V` vocabulary.
 """
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from transformer_mt.decoding.beam_search import BeamState, Candidates
 
-RANDOM_BITS = 23  # an integer of so many bits plus 0.5 is exact in fp32, so that no number is rounded to 0 or 1
+RANDOM_BITS = 23  # fp32 represents an integer of this many bits plus 0.5 exactly, so no number is rounded to 0 or 1
 
 
 class Sampler:

@@ -1,8 +1,8 @@
-"""Automaton that tells which terms of a glossary a translation contains.
+"""Automaton that recognises the terms of a glossary in a translation.
 
-Each required term must have an occurrence of its own: one of its phrases, at the start of a word, whose last token is
-not continued by the next one. A state is the set of all ways to assign the tokens so far to phrases, so the automaton
-is exact also if phrases overlap. Transitions are computed when they are first needed.
+Each required term must have a separate occurrence: one of its phrases, from the start of a word, whose last word is not
+continued by the next token. A state is the set of all ways to assign the tokens so far to phrases, so the automaton is
+exact also if phrases overlap. Transitions are computed when they are first needed.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class State:
 
     assignments: frozenset[Assignment]
     context: Context
-    n_missing_tokens: int  # minimum number of tokens until all terms are there
+    n_missing_tokens: int  # minimum number of tokens until all terms are present
     proposals: list[int]  # tokens that start or continue a phrase
     is_final: bool  # no token changes the state
     successors: dict[int | TokenClass, State] = field(default_factory=lambda: dict[int | TokenClass, State]())

@@ -1,7 +1,8 @@
-"""Terms of a glossary in the search: which terms a source has, and the automaton of their translations.
+"""Terms of a glossary in sources and in the search.
 
-In hard mode, a source is first translated without its terms. Only if a translation lacks one, the search is repeated
-with the constraint. In soft mode, the terms are annotated in the source, for a model that has learned to use them.
+In hard mode, a source is first translated without regard to its terms. Only if a translation lacks one, the search is
+repeated with the constraint. In soft mode, the terms are annotated in the source, for a model that was trained with
+annotations.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ def _read_glossary(path: str, _state: tuple[str, int, int]) -> Glossary:
 
 
 @lru_cache(maxsize=4)
-def require_terms(glossary: Glossary, tokenizer: Tokenizer) -> RequiredTerms:
-    """Return the terms of a glossary for the search, made once for each vocabulary."""
-    return RequiredTerms(glossary, tokenizer)
+def get_automaton_builder(glossary: Glossary, tokenizer: Tokenizer) -> AutomatonBuilder:
+    """Return the builder of automata for a glossary and a vocabulary, which is created once."""
+    return AutomatonBuilder(glossary, tokenizer)
 
 
-class RequiredTerms:
-    """Makes the automata of sentences for one glossary and one vocabulary."""
+class AutomatonBuilder:
+    """Builds the automata of sentences for one glossary and one vocabulary."""
 
     def __init__(self, glossary: Glossary, tokenizer: Tokenizer) -> None:
         self.glossary, self.classes = glossary, classify_tokens(tokenizer)
@@ -58,7 +59,7 @@ class RequiredTerms:
             message = f"the vocabulary of the model cannot write {len(unusable)} terms of the glossary, {first}"
             warnings.warn(UnusableTermWarning(message), stacklevel=2)
 
-    def automaton(self, text: MarkedText, room: int, line_number: int) -> TermAutomaton | None:
+    def build(self, text: MarkedText, room: int, line_number: int) -> TermAutomaton | None:
         """Return the automaton of the terms in a source; None if it has none.
 
         `room` is the maximum number of tokens of all terms. If they need more, they are left out, with a warning.

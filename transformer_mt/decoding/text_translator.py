@@ -25,7 +25,7 @@ from transformer_mt.decoding.marked_input import (
     prepare_input,
 )
 from transformer_mt.decoding.term_automaton import TermAutomaton
-from transformer_mt.decoding.terminology import encode_annotated, read_glossary, require_terms
+from transformer_mt.decoding.terminology import encode_annotated, get_automaton_builder, read_glossary
 from transformer_mt.decoding.text_encoder import check_lists, resolve_line_numbers
 from transformer_mt.decoding.text_scorer import TextScorer
 from transformer_mt.decoding.translation import Translation
@@ -34,7 +34,7 @@ from transformer_mt.errors import UserError
 OnBatch = Callable[[int], None]
 """Called after each batch with the number of texts that are translated."""
 IsCancelled = Callable[[int], bool]
-"""Takes the index of a text or source. Return whether its translation is not needed."""
+"""Takes the index of a text or source, and returns whether its translation is no longer needed."""
 EMPTY_HYPOTHESIS = Hypothesis([], [], finished=True)  # translation of a blank line
 
 
@@ -84,7 +84,7 @@ class TextTranslator(TextScorer):
         return None if self.config.glossary is None else read_glossary(self.config.glossary)
 
     def mark(self, text: str | MarkedText) -> MarkedText:
-        """Return a text with its protected elements: with none if `decoding.markup` is none."""
+        """Return a text with its protected elements. Without `decoding.markup`, only protected terms are added."""
         config, glossary = self.config, self.glossary
         find_terms = None
         if glossary is not None and glossary.has_protected_terms:
@@ -131,7 +131,7 @@ class TextTranslator(TextScorer):
     ) -> list[list[Translation]]:
         """Return up to `n_best` translations of each text, the best first, but at least one.
 
-        The elements of a `MarkedText`, and with `markup` those that are found in a text, occur in each translation.
+        Each translation contains the elements of a `MarkedText`, and with `markup` those that are found in a text.
 
         `tags` has the tag of each text; by default it is `decoding.tag`. `confidence` needs a run with a calibration,
         which `tmt calibrate` writes. `is_cancelled` takes the index of a text. Once it is true, the translations of
@@ -162,7 +162,7 @@ class TextTranslator(TextScorer):
         return n_best_lists if calibration is None else add_confidences(n_best_lists, sentences, calibration)
 
     def _prepare(self, texts: Sequence[str | MarkedText]) -> list[MarkedInput]:
-        """Find the protected elements of texts, and choose how they pass through the model."""
+        """Find the protected elements of texts, and choose symbols or word alignment for them."""
         if self.config.markup == "symbols" and not self.tokenizers.has_symbols:
             raise UserError(
                 "decoding.markup: symbols: the model knows no symbols of elements; choose align, or train with "
@@ -199,18 +199,18 @@ class TextTranslator(TextScorer):
         ]
         return self.encode_prefixes(marked, line_numbers)
 
-    def _require_terms(
+    def _build_automata(
         self, inputs: Sequence[MarkedInput], line_numbers: Sequence[int], prefixes: list[list[int]] | None
     ) -> list[TermAutomaton | None]:
         """Return the automaton of the terms that each translation must contain; None if there is no term."""
         if self.glossary is None or not self.config.requires_terms:
             return [None] * len(inputs)
-        required = require_terms(self.glossary, self.tokenizers.tgt)
+        builder = get_automaton_builder(self.glossary, self.tokenizers.tgt)
         rooms = [self.max_positions - 1 - len(each.required.elements) for each in inputs]
         if prefixes is not None:
             rooms = [room - len(prefix) for room, prefix in zip(rooms, prefixes, strict=True)]
         texts = [each.text for each in inputs]
-        return [required.automaton(*each) for each in zip(texts, rooms, line_numbers, strict=True)]
+        return [builder.build(*each) for each in zip(texts, rooms, line_numbers, strict=True)]
 
     def _search(
         self,
@@ -226,7 +226,7 @@ class TextTranslator(TextScorer):
         A source whose translations lack a term is translated again, with its terms.
         """
         hypotheses = [[EMPTY_HYPOTHESIS] for _ in inputs]
-        automata = self._require_terms(inputs, line_numbers, prefixes)
+        automata = self._build_automata(inputs, line_numbers, prefixes)
         lengths = {i: len(sources[i]) for i, each in enumerate(inputs) if not each.is_blank and sources[i]}
         n_done = len(inputs) - len(lengths)
         lacking: dict[int, int] = {}

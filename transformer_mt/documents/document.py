@@ -28,11 +28,11 @@ class DocumentElement(Element):
     start: int = 0
     end: int = 0
     rewritten: str = ""
-    """How it is written in a translation, if not as in the document."""
+    """Its characters in a translation, if they differ from those in the document."""
 
 
 class Piece(NamedTuple):
-    """A piece of a translation: text that has to be escaped, or markup of the document."""
+    """A piece of a translation: text that must be escaped, or markup of the document."""
 
     text: str
     is_markup: bool = False

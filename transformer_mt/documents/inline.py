@@ -28,7 +28,7 @@ class InlineToken:
     is_content: bool = False
     """Whether an element is part of the sentence, such as inline code. At an end of the segment it is not trimmed."""
     rewritten: str = ""
-    """How an element is written in a translation, if not as in the document."""
+    """Characters of an element in a translation, if they differ from those in the document."""
 
     @property
     def is_visible(self) -> bool:

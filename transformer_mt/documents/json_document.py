@@ -11,7 +11,7 @@ from transformer_mt.documents.inline import make_text_parts
 
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"(?P<is_name>[ \t\r\n]*:)?')
 _SURROGATE = re.compile("[\ud800-\udfff]")
-"""Half a character, written as an escape. Its string is not text, and stays as it is."""
+"""Half a character, written as an escape. Its string is not text, and stays unchanged."""
 
 
 def parse_json(text: str) -> Document:

@@ -39,7 +39,7 @@ def _record_offsets(name: str, rule: Callable[[StateInline, bool], bool]) -> Cal
     """Return a rule that stores the offsets of the tokens that it adds."""
 
     def recording_rule(state: StateInline, silent: bool) -> bool:
-        start, first = state.pos, len(state.tokens) + bool(state.pending)  # pending text becomes a token of its own
+        start, first = state.pos, len(state.tokens) + bool(state.pending)  # pending text becomes a separate token
         label_end = state.md.helpers.parseLinkLabel(state, start, True) if name == "link" and not silent else -1
         if not rule(state, silent):
             return False

@@ -18,7 +18,7 @@ _KEYWORD = re.compile(
     rf"^[ \t]*(msgctxt|msgid_plural|msgid|msgstr)(?:\[(\d+)\])?[ \t]*({_STRING}(?:\r?\n[ \t]*{_STRING})*)", re.MULTILINE
 )
 _LINE = re.compile(rf"\s*(?:#.*|(?:(?:msgctxt|msgid|msgid_plural|msgstr(?:\[\d+\])?)[ \t]*)?{_STRING})?")
-_NUMERIC_ESCAPE = re.compile(r"\\\\|((?:\\x[0-9a-fA-F]{2}|\\[0-7]{1,3}|\\a)+)")  # polib keeps them as they are
+_NUMERIC_ESCAPE = re.compile(r"\\\\|((?:\\x[0-9a-fA-F]{2}|\\[0-7]{1,3}|\\a)+)")  # polib does not decode them
 _ESCAPES = {ord(character): f"\\{name}" for character, name in zip('\\"\n\t\r\v\f\b', '\\"ntrvfb', strict=True)}
 _CONTROLS = {code: f"\\{code:03o}" for code in (*range(32), 127)} | {7: r"\a"}
 
@@ -82,7 +82,7 @@ def _read_entries(text: str) -> Sequence[polib.POEntry]:
 
 
 def _read_escapes(match: re.Match[str]) -> str:
-    """Return the characters of escapes by number, with the other escapes as they are."""
+    """Return the characters of escapes by number, with the other escapes unchanged."""
     if match[1] is None:
         return match[0]
     codes = re.findall(r"\\(?:x(..)|([0-7]+)|a)", match[1])

@@ -1,4 +1,4 @@
-"""Text with protected elements: tags, placeholders, links and other parts that a translation must keep as they are.
+"""Text with protected elements: tags, placeholders, links and other parts that a translation must keep unchanged.
 
 A `MarkedText` is a sequence of text and elements. Its translation contains each element exactly once, and each element
 keeps its parent: the pair of tags that encloses it most closely. So pairs of tags are nested as in the source.
@@ -27,7 +27,7 @@ class Role(Enum):
 class Element:
     """A protected part of a text."""
 
-    surface: str  # as it is written, such as `<b>` or `{name}`
+    surface: str  # its characters, such as `<b>` or `{name}`
     role: Role = Role.SINGLE
     partner: int | None = None  # index of the other tag of the pair
     parent: int | None = None  # index of the opening tag of the closest enclosing pair
@@ -39,14 +39,14 @@ Part = str | int
 
 @dataclass(frozen=True)
 class MarkedText:
-    """Text and elements in their order. Empty text is left out, and no two texts follow each other."""
+    """A sequence of texts and elements. No text is empty, and no text follows another one directly."""
 
     parts: tuple[Part, ...]
     elements: tuple[Element, ...] = ()
 
     @classmethod
     def make(cls, parts: Sequence[Part], elements: Sequence[Element]) -> MarkedText:
-        """Join neighbouring texts."""
+        """Return a text with these parts. Neighbouring texts are joined, and empty ones are left out."""
         joined: list[Part] = []
         for part in parts:
             if isinstance(part, str) and joined and isinstance(joined[-1], str):
@@ -78,16 +78,16 @@ class MarkedText:
         """Return the indices of the elements in the order of the text."""
         return [part for part in self.parts if isinstance(part, int)]
 
-    def after(self, space: str) -> MarkedText:
-        """Return this text after white space."""
+    def prepend(self, space: str) -> MarkedText:
+        """Return this text with white space before it."""
         return MarkedText.make([space, *self.parts], self.elements)
 
     def strip(self) -> MarkedText:
         """Return this text without the white space around it."""
         parts = list(self.parts)
-        for at, strip in ((0, str.lstrip), (-1, str.rstrip)):
-            if parts and isinstance(edge := parts[at], str):
-                parts[at] = strip(edge)
+        for index, strip in ((0, str.lstrip), (-1, str.rstrip)):
+            if parts and isinstance(part := parts[index], str):
+                parts[index] = strip(part)
         return MarkedText.make(parts, self.elements)
 
     def extract(self, parts: Sequence[Part]) -> MarkedText:
@@ -110,7 +110,7 @@ class MarkedText:
         )
 
     def find_violation(self, source: MarkedText) -> str | None:
-        """Return how this translation breaks the guarantee for the elements of its source; None if it keeps it."""
+        """Return what is wrong with the elements of this translation of a source, or None."""
         if sorted(self.order) != [*range(len(source.elements))]:
             return "an element is missing, or occurs twice"
         return None if allows_order(source.elements, self.order) else "tags are not nested as in the source"
@@ -165,7 +165,7 @@ class Span:
 
 
 def mark(text: str, spans: Sequence[Span]) -> MarkedText:
-    """Return a text with elements at some spans, which are in order and do not overlap.
+    """Return a text with elements at the given spans, which are in order and do not overlap.
 
     A tag without a partner is a single element, and so is a tag that crosses another pair.
     """
@@ -189,7 +189,10 @@ def mark(text: str, spans: Sequence[Span]) -> MarkedText:
 
 
 def _pair_tags(spans: Sequence[Span]) -> Iterator[tuple[int, int]]:
-    """Yield both directions of each pair of tags. A closing tag takes the innermost open tag of its name."""
+    """Yield (opening, closing) and (closing, opening) for each pair of tags.
+
+    A closing tag belongs to the innermost open tag of its name.
+    """
     open_tags: list[int] = []
     depths: dict[str, list[int]] = {}  # of the open tags of each name
     for i, span in enumerate(spans):

@@ -40,18 +40,18 @@ def remove_elements(text: MarkedText) -> str:
 def place_elements(source: MarkedText, translation: str, alignment: Sequence[tuple[int, int]]) -> Sequence[Part]:
     """Return the translation with the elements of its source.
 
-    `alignment` has pairs of a word of `remove_elements(source)` and a word of the translation, from 0.
+    `alignment` links words of `remove_elements(source)` with words of the translation, both counted from 0.
     """
     placer = _Placer(source, translation, alignment)
-    at: dict[int, list[int]] = {}  # elements before each character of the translation
-    for element, offset in placer.place(None, 0, len(translation)):
-        at.setdefault(offset, []).append(element)
+    elements_at: dict[int, list[int]] = {}  # elements to insert at each offset of the translation
+    for element, offset in placer.place_children(None, 0, len(translation)):
+        elements_at.setdefault(offset, []).append(element)
     parts: list[Part] = []
     start = 0
-    for offset in sorted(at):
-        parts += [translation[start:offset], *at[offset]]
+    for offset in sorted(elements_at):
+        parts += [translation[start:offset], *elements_at[offset]]
         start = offset
-        has_single = any(source.elements[element].role is Role.SINGLE for element in at[offset])
+        has_single = any(source.elements[element].role is Role.SINGLE for element in elements_at[offset])
         if has_single and _WORD_START.match(translation, offset) and translation[:offset][-1:] in ("", " "):
             parts.append(" ")  # the space before the word is now before the element
     return MarkedText.make([*parts, translation[start:]], source.elements).parts
@@ -65,7 +65,7 @@ class _Placer:
 
     @cached_property
     def words(self) -> list[tuple[int, int]]:
-        """Start and end of each word of the translation, without punctuation at its borders if something is left."""
+        """Start and end of each word of the translation, without outer punctuation unless it has nothing else."""
         spans: list[tuple[int, int]] = []
         for match in _WORD.finditer(self.translation):
             start, end = match.span()
@@ -83,10 +83,10 @@ class _Placer:
         return [match.start() for match in _WORD.finditer(remove_elements(self.source))]
 
     @cached_property
-    def word_starts(self) -> dict[int, int]:
+    def n_words_before(self) -> dict[int, int]:
         """For each element, the number of source words that start before it.
 
-        An opening tag inside a word is treated as if it were before the word.
+        The count treats an opening tag inside a word as before the word.
         """
         counts: dict[int, int] = {}
         text, starts = remove_elements(self.source), self.source_words
@@ -108,8 +108,11 @@ class _Placer:
                 targets.setdefault(src, []).append(tgt)
         return targets
 
-    def place(self, parent: int | None, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """Yield the children of a pair with their offsets, which are inside the pair, in the order of the text."""
+    def place_children(self, parent: int | None, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """Yield each element inside a pair, also indirectly, with its offset, in the order of the translation.
+
+        `start` and `end` are the offsets of the tags of the pair. None: the whole text.
+        """
         elements = self.source.elements
         is_child = [each.parent == parent and each.role is not Role.CLOSING for each in elements]
         children = [index for index in self.source.order if is_child[index]]
@@ -121,15 +124,15 @@ class _Placer:
             yield index, first
             partner = elements[index].partner
             if partner is not None:
-                yield from self.place(index, first, last)
+                yield from self.place_children(index, first, last)
                 yield partner, last
             offset = last
 
     def _span(self, index: int, start: int, end: int) -> tuple[int, int]:
         """Return the first and last offset of a single element or a pair, clipped to those of its parent."""
         element = self.source.elements[index]
-        first = self.word_starts[index]
-        last = first if element.partner is None else self.word_starts[element.partner]
+        first = self.n_words_before[index]
+        last = first if element.partner is None else self.n_words_before[element.partner]
         aligned = sorted(tgt for src in range(first, last) for tgt in self.targets.get(src, ()))
         if not aligned and last > first and self.words:
             relative = (first + last) / 2 / len(self.source_words)

@@ -1,7 +1,8 @@
 """Spaces around the elements of a translation.
 
 The token of a word includes the space before it, so text after an element needs no rule. Two rules remain: spaces go
-outside a pair of tags, and a single element after text gets a space, unless the source or the script has none there.
+outside a pair of tags, and a single element after text gets a space, unless the
+source has none there or the script has no spaces.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ _LETTER_WITHOUT_SPACES = regex.compile(rf"[{UNSPACED}]")
 
 
 def arrange_spaces(parts: Sequence[Part], source: MarkedText) -> MarkedText:
-    """Return a translation with the spaces around its elements.
+    """Return a translation with normal spaces around its elements.
 
-    `parts` are text, with the space before it if there is one, and indices of elements of the source.
+    `parts` are texts, each with the space before it if there is one, and indices of elements of the source.
     """
     elements = source.elements
     output: list[Part] = []
@@ -51,12 +52,12 @@ def arrange_spaces(parts: Sequence[Part], source: MarkedText) -> MarkedText:
 
 
 def _starts_word_after(text: str, before: Sequence[Part], source: MarkedText) -> bool:
-    """Return whether text would lengthen the word of the single element before it, which no text does in the source."""
+    """Return whether text would continue the word of the single element before it, unlike in the source."""
     if not before or isinstance(before[-1], str) or source.elements[before[-1]].role is not Role.SINGLE:
         return False
     following = source.parts[source.parts.index(before[-1]) + 1 :][:1]
-    is_lengthened = bool(following) and isinstance(following[0], str) and bool(_WORD_START.match(following[0]))
-    return bool(_WORD_START.match(text)) and not is_lengthened
+    is_continued = bool(following) and isinstance(following[0], str) and bool(_WORD_START.match(following[0]))
+    return bool(_WORD_START.match(text)) and not is_continued
 
 
 def _needs_space(single: int, before: Sequence[Part], source: MarkedText) -> bool:

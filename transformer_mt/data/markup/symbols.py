@@ -1,7 +1,7 @@
 """Symbols that represent protected elements in the input and output of the model, and mark terms of a glossary.
 
-A symbol is a control symbol: no text encodes to it. There are `SLOTS` symbols for single elements, as many for opening
-tags, and as many for closing tags. Both symbols of a pair of tags have the same slot.
+A symbol is a control symbol: no text encodes to it. There are `SLOTS` symbols each for single elements, for opening
+tags and for closing tags. Both symbols of a pair of tags have the same slot.
 
 Each symbol has a name, such as `<x0>`, and a number: the index of its name in `SYMBOL_NAMES`. Its id in a vocabulary is
 `Tokenizer.first_symbol_id` plus its number.

@@ -70,7 +70,7 @@ class BatchModifier:
         return twin
 
     def __call__(self, src: Ids, tgt: Ids, epoch: int, rows: Sequence[int]) -> ModifiedBatch:
-        """Return the pairs of some corpus rows as they are in an epoch."""
+        """Return the pairs of some corpus rows with the modifications of an epoch."""
         modified = self._change_text(src, tgt, epoch, rows)
         return modified if self._insert_symbols is None else self._add_symbols(modified, epoch, rows)
 

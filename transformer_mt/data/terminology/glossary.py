@@ -26,8 +26,8 @@ CASE, KEEP = OPTIONS = ("case", "keep")
 ELEMENT_MASK = "\ufffc"  # replaces a single element, which no term may contain
 
 WORD = rf"(?:(?![{UNSPACED}])[\p{{L}}\p{{M}}\p{{N}}_\ufffd])"
-"""A character of a word, in scripts with spaces. U+FFFD is a part of a character."""
-_UNIT = regex.compile(rf"[{UNSPACED}]|{WORD}+|\S")
+"""A character of a word, in scripts with spaces. U+FFFD is a part of a character that a token has cut."""
+_UNIT = regex.compile(rf"[{UNSPACED}]|{WORD}+|\S")  # a word, a character of a script without spaces, or a sign
 _SENTENCE_START = regex.compile(r"(?:\A|[.!?…:。！？])[^\p{L}\p{N}]*\Z")
 
 
@@ -43,7 +43,7 @@ class GlossaryEntry:
 
     @property
     def key(self) -> str:
-        """Return the text under which the term is found."""
+        """Return the text by which the term is looked up."""
         return self.source if self.is_case_sensitive else self.source.casefold()
 
 
@@ -57,7 +57,7 @@ class TermMatch:
 
 
 class Glossary:
-    """Terms, with an index of the words that they start with."""
+    """Terms, with an index of their first words."""
 
     def __init__(self, entries: Sequence[GlossaryEntry], digest: str = "") -> None:
         """`digest` identifies the content of the file."""
@@ -72,7 +72,7 @@ class Glossary:
 
     @classmethod
     def read(cls, path: Path) -> Glossary:
-        """Read a TSV file. Raises `UserError` for a line that is not a term, or that another line contradicts."""
+        """Read a TSV file. Raises `UserError` for a line that is not a term, or that repeats another source."""
         entries: dict[tuple[bool, str], GlossaryEntry] = {}
         digest = sha256()
         for number, line in enumerate(read_lines(path), start=1):

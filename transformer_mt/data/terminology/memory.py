@@ -1,4 +1,4 @@
-"""Translation memories: sentences with translations that are used as they are.
+"""Translation memories: sentences with translations that are used unchanged.
 
 A memory is a TSV file of sources and translations, or a TMX file. If a source occurs twice, its last translation is
 used. White space is normalised before sources are compared.
