@@ -12,10 +12,9 @@ from transformer_mt.data.markup.elements import MarkedText, match_elements
 from transformer_mt.data.terminology.memory import TranslationMemory
 from transformer_mt.decoding.paragraphs import ParagraphSplitter, SplitWhen, strip_chunks
 from transformer_mt.decoding.provenance import ModelProvenance
+from transformer_mt.decoding.text_encoder import CHUNK_STRIDE
 from transformer_mt.decoding.text_translator import TextTranslator
 from transformer_mt.decoding.translation import Translation
-
-CHUNK_STRIDE = 1 << 32  # above any line number, so that each chunk of a line has its own number for sampling
 
 
 @dataclass(frozen=True)

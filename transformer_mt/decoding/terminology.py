@@ -21,6 +21,7 @@ from transformer_mt.data.tokenizers.marked_text import encode_marked
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer
 from transformer_mt.decoding.marked_input import MarkedInput
 from transformer_mt.decoding.term_automaton import Phrase, TermAutomaton, classify_tokens, encode_variants
+from transformer_mt.decoding.text_encoder import name_line
 
 
 class UnusableTermWarning(UserWarning):
@@ -78,7 +79,7 @@ class AutomatonBuilder:
         if (n_tokens := automaton.start.n_missing_tokens) <= room:
             return automaton
         problem = f"its terms have {n_tokens} tokens, and the model has room for {room}; they are left out"
-        warnings.warn(UnusableTermWarning(f"line {line_number}: {problem}"), stacklevel=4)
+        warnings.warn(UnusableTermWarning(f"{name_line(line_number)}: {problem}"), stacklevel=4)
         return None
 
     def _phrases_of(self, entry: GlossaryEntry) -> list[Phrase]:

@@ -11,6 +11,12 @@ from transformer_mt.decoding.config import DecodingConfig
 from transformer_mt.decoding.marked_input import MarkedInput, encode_inputs
 from transformer_mt.errors import UserError
 
+CHUNK_STRIDE = 1 << 32
+"""Difference of the line numbers of consecutive chunks of a line, above any line number.
+
+So chunks of a line have different random samples.
+"""
+
 
 class UnknownWordWarning(UserWarning):
     """A word of a prefix is not in the vocabulary."""
@@ -52,7 +58,7 @@ class TextEncoder:
         for i, ids in enumerate(sources):
             if len(ids) > limit:
                 if line_numbers is not None:
-                    message = f"line {line_numbers[i]} has {len(ids)} tokens and was cut to {limit}"
+                    message = f"{name_line(line_numbers[i])} has {len(ids)} tokens and was cut to {limit}"
                     warnings.warn(TruncatedSourceWarning(message), stacklevel=4)
                 del ids[limit:]
         first = self.tag_ids(tags, len(sources))
@@ -83,6 +89,11 @@ class TextEncoder:
                     "positions: shorten it"
                 )
         return encoded
+
+
+def name_line(line_number: int) -> str:
+    """Return the name of a line in messages, which is the same for all its chunks."""
+    return f"line {line_number % CHUNK_STRIDE}"
 
 
 def check_lists(*arguments: Sequence[str | MarkedText] | None) -> None:
