@@ -19,7 +19,7 @@ from transformer_mt.config import root as configuration
 from transformer_mt.data.batches import Batch
 from transformer_mt.errors import UserError
 from transformer_mt.model.attention import MultiHeadAttention
-from transformer_mt.model.attention_weights import attention_weights
+from transformer_mt.model.attention_weights import attention_weights, cross_attention_weights
 from transformer_mt.model.config import ModelConfig
 from transformer_mt.model.linear import FusedLinear
 from transformer_mt.model.norms import LayerNorm, RMSNorm
@@ -290,9 +290,9 @@ def test_word_dropout_zeroes_whole_embeddings_and_keeps_positions(make_model: Ma
 
 def test_attention_weights_equal_those_of_the_forward_pass(make_model: MakeModel) -> None:
     """They sum to 1, are 0 for padding and future tokens, and reproduce the output of the layer."""
-    model = make_model(n_kv_heads=2, rough=0.2, dropout={"attention": 0.5}).train()
+    model = make_model(n_kv_heads=2, rough=0.2, dropout={"attention": 0.5}).eval()
     weights = attention_weights(model, SRC, TGT)
-    assert model.training
+    torch.testing.assert_close(cross_attention_weights(model, SRC, TGT), weights.cross)
     assert [len(kind) for kind in weights] == [2, 2, 2]
     for found in itertools.chain(*weights):
         torch.testing.assert_close(found.sum(-1), torch.ones(found.shape[:3]))
@@ -301,7 +301,7 @@ def test_attention_weights_equal_those_of_the_forward_pass(make_model: MakeModel
         assert torch.all(found[hidden] == 0)
     assert all(torch.equal(found, found.tril()) for found in weights.decoder)
 
-    first = cast(Any, model.eval().encoder.layers[0])
+    first = cast(Any, model.encoder.layers[0])
     attention: MultiHeadAttention = first.self_attention
     x = first.residuals[0].norm(model.encoder.embed(SRC))
     queries, memory = attention.project(x)

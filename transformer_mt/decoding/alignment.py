@@ -14,7 +14,7 @@ from torch import Tensor
 from transformer_mt.data.batches import collate_pairs
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer, TokenizerPair
 from transformer_mt.decoding.ensemble import Ensemble
-from transformer_mt.model.attention_weights import attention_weights
+from transformer_mt.model.attention_weights import cross_attention_weights
 
 WordAlignment = list[tuple[int, int]]
 """Pairs (source word, target word), both counted from 0, in the order of the target words."""
@@ -39,7 +39,7 @@ def align(
     batch = collate_pairs(sources, [ids[:-1] for ids in targets], tokenizers).to(ensemble.device)
     per_model: list[Tensor] = []
     for model in ensemble.models:
-        cross = attention_weights(model, batch.src, batch.tgt_in).cross  # n_layers x [n, H, T, S]
+        cross = cross_attention_weights(model, batch.src, batch.tgt_in)  # n_layers x [n, H, T, S]
         layers = cross if layer is None else cross[layer - 1 : layer]
         per_model.append(torch.stack([weights.float().mean(1) for weights in layers]).mean(0))  # [n, T, S]
     weights = torch.stack(per_model).mean(0).cpu()  # [n, T, S]

@@ -1,4 +1,4 @@
-"""Attention weights of a model, for inspection.
+"""Attention weights of a model, for inspection and word alignment.
 
 `B` batch, `S` source length, `T` target length, `H` heads.
 """
@@ -6,13 +6,17 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from transformer_mt.model.attention import MultiHeadAttention, explicit_attention
-from transformer_mt.model.transformer import Transformer
+from transformer_mt.model.attention import KeysValues, Mask, MultiHeadAttention, explicit_attention
+from transformer_mt.model.packing import PackedMask
+from transformer_mt.model.transformer import Stack, Transformer
+
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
+StackT = TypeVar("StackT", bound=Stack)
 
 
 class AttentionWeights(NamedTuple):
@@ -25,25 +29,50 @@ class AttentionWeights(NamedTuple):
 
 @torch.no_grad()
 def attention_weights(model: Transformer, src: Tensor, tgt_in: Tensor) -> AttentionWeights:
-    """Compute the attention weights of one forward pass without dropout. [B, S], [B, T].
+    """Compute all attention weights of one forward pass of a model in evaluation mode. [B, S], [B, T]."""
+    encoder, encoder_weights = _record(model.encoder, "self_attention")
+    decoder, decoder_weights = _record(model.decoder, "self_attention")
+    decoder, cross_weights = _record(decoder, "cross_attention")
+    _copy_with(model, encoder=encoder, decoder=decoder)(src, tgt_in)
+    return AttentionWeights(encoder_weights, decoder_weights, cross_weights)
 
-    The hooks are registered on a copy that shares the model's tensors, because other threads may use the model.
-    """
-    tensors = (*model.parameters(), *model.buffers())
-    model_copy = copy.deepcopy(model, {id(tensor): tensor for tensor in tensors}).eval()
-    weights: dict[MultiHeadAttention, Tensor] = {}
 
-    def record(attention: Any, inputs: Any) -> None:
-        queries, keys_values, mask = inputs
-        weights[attention] = explicit_attention(queries, keys_values, mask)[1]
+@torch.no_grad()
+def cross_attention_weights(model: Transformer, src: Tensor, tgt_in: Tensor) -> list[Tensor]:
+    """Compute only `AttentionWeights.cross`, which takes less time. [B, S], [B, T] -> n_layers x [B, H, T, S]."""
+    decoder, weights = _record(model.decoder, "cross_attention")
+    _copy_with(model, decoder=decoder)(src, tgt_in)
+    return weights
 
-    for module in model_copy.modules():
-        if isinstance(module, MultiHeadAttention):
-            module.register_forward_pre_hook(record)
-    model_copy(src, tgt_in)
-    encoder_layers, decoder_layers = cast(Any, (model_copy.encoder.layers, model_copy.decoder.layers))
-    return AttentionWeights(
-        encoder=[weights[layer.self_attention] for layer in encoder_layers],
-        decoder=[weights[layer.self_attention] for layer in decoder_layers],
-        cross=[weights[layer.cross_attention] for layer in decoder_layers],
-    )
+
+class _RecordingAttention(MultiHeadAttention):
+    """A copy of an attention that shares its tensors, and adds the weights of each call to a list."""
+
+    def __init__(self, attention: MultiHeadAttention, weights: list[Tensor]) -> None:
+        vars(self).update(vars(attention))
+        self.weights = weights
+
+    def forward(self, queries: Tensor, keys_values: KeysValues, mask: Mask) -> Tensor:
+        """Attend as `MultiHeadAttention.forward`, and record the weights."""
+        assert not isinstance(mask, PackedMask)
+        context, weights = explicit_attention(queries, keys_values, mask)
+        self.weights.append(weights)
+        return self.output(context.transpose(1, 2).flatten(2))
+
+
+def _record(stack: StackT, attention: str) -> tuple[StackT, list[Tensor]]:
+    """Return a copy of a stack that records one kind of attention, and the list that gets the weights of each layer."""
+    assert not stack.training
+    weights: list[Tensor] = []
+    layers = [
+        _copy_with(layer, **{attention: _RecordingAttention(getattr(layer, attention), weights)})
+        for layer in stack.layers
+    ]
+    return _copy_with(stack, layers=nn.ModuleList(layers)), weights
+
+
+def _copy_with(module: ModuleT, **children: nn.Module) -> ModuleT:
+    """Return a copy of a module that shares everything but some children. Other threads may use the original."""
+    twin = copy.copy(module)
+    vars(twin)["_modules"] = {**vars(module)["_modules"], **children}
+    return twin
