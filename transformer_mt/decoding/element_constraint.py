@@ -20,9 +20,6 @@ from transformer_mt.data.markup.symbols import ELEMENT_SYMBOL_NAMES
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer
 from transformer_mt.decoding.logits_processors import LogitsProcessor
 
-NEVER = 1 << 62  # state bit that no beam has; a sentence has at most 48 elements
-
-
 class RequiredElements(NamedTuple):
     """The elements that the translation of a source must contain."""
 
@@ -31,15 +28,16 @@ class RequiredElements(NamedTuple):
 
 
 class _Transitions(NamedTuple):
-    """Conditions and effects of each element's symbol, as bits of the state. [B, E] each."""
+    """When the symbol of each element is allowed, and what it changes. [B, E] each.
+
+    A state has a bit for each element: whether a single element is present, whether the pair of an opening tag is open,
+    and whether that of a closing tag was closed.
+    """
 
     ids: Tensor  # of the symbol
-    bit: Tensor  # of the element
-    must_be_open: Tensor  # bit of the pair that must be open
-    must_be_closed: Tensor  # bits of the pairs that must not be open
-    must_be_present: Tensor  # bits of the elements that must be present
-    opened: Tensor  # bit of the pair that the element opens
-    closed: Tensor  # bit of the pair that it closes
+    checked: Tensor  # bits that the condition depends on
+    required: Tensor  # value of these bits
+    flipped: Tensor  # bits that the symbol changes
 
 
 class ElementConstraint(LogitsProcessor):
@@ -56,39 +54,34 @@ class ElementConstraint(LogitsProcessor):
         device = max_lengths.device
         width = max(1, *(len(each.elements) for each in required))
         term_symbol = self.first_symbol + len(ELEMENT_SYMBOL_NAMES)
-        unused = (term_symbol, NEVER, NEVER, 0, 0, 0, 0)  # never allowed
+        unused = (term_symbol, 0, 1, 0)  # never allowed
         rows = [[self._transition(each, i) for i in range(len(each.elements))] for each in required]
-        table = torch.tensor([row + [unused] * (width - len(row)) for row in rows], device=device)  # [B, E, 7]
+        table = torch.tensor([row + [unused] * (width - len(row)) for row in rows], device=device)  # [B, E, 4]
         self.transitions = _Transitions(*table.unbind(2))
         self.n_elements = torch.tensor([[len(row)] for row in rows], device=device)  # [B, 1]
-        self.present = self.open = self.n_present = torch.zeros_like(self.n_elements)  # [B, K], at first [B, 1]
+        self.states = self.n_present = torch.zeros_like(self.n_elements)  # [B, K], at first [B, 1]
 
     def _transition(self, required: RequiredElements, index: int) -> tuple[int, ...]:
         elements = required.elements
         element = elements[index]
-        is_closing = element.role is Role.CLOSING
-        outer = element.partner if is_closing else element.parent  # the pair that must be the innermost open one
-        siblings = sum(1 << i for i, e in enumerate(elements) if e.role is Role.OPENING and e.parent == outer)
-        return (
-            self.first_symbol + required.symbol_numbers[index],
-            1 << index,
-            0 if outer is None else 1 << outer,
-            siblings,
-            sum(1 << i for i, e in enumerate(elements) if is_closing and e.parent == outer),
-            1 << index if element.role is Role.OPENING else 0,
-            1 << outer if is_closing and outer is not None else 0,
-        )
+        if element.role is Role.CLOSING:
+            assert element.partner is not None
+            inside = (i for i, e in enumerate(elements) if e.parent == element.partner and e.role is not Role.OPENING)
+            checked = value = sum((1 << i for i in inside), 1 << element.partner)
+            flipped = 1 << index | 1 << element.partner
+        else:
+            value = 0 if element.parent is None else 1 << element.parent
+            siblings = (i for i, e in enumerate(elements) if e.role is Role.OPENING and e.parent == element.parent)
+            checked = sum((1 << i for i in siblings), value) | 1 << index
+            if element.partner is not None:
+                checked |= 1 << element.partner
+            flipped = 1 << index
+        return self.first_symbol + required.symbol_numbers[index], checked, value, flipped
 
     def apply(self, log_probs: Tensor, rows: slice, position: int) -> Tensor:
         """Forbid symbols that would break the nesting, and EOS while elements are missing. [b, K, V] -> [b, K, V]."""
         table = _Transitions(*(each[rows, None] for each in self.transitions))  # [b, 1, E]
-        present, open_pairs = self.present[rows, :, None], self.open[rows, :, None]  # [b, K, 1]
-        is_allowed = (
-            (present & table.bit == 0)
-            & (open_pairs & table.must_be_open == table.must_be_open)
-            & (open_pairs & table.must_be_closed == 0)
-            & (present & table.must_be_present == table.must_be_present)
-        )  # [b, K, E]
+        is_allowed = self.states[rows, :, None] & table.checked == table.required  # [b, K, E]
         n_missing = self.count_missing(rows)  # [b, K]
         end = log_probs[..., self.eos]  # [b, K]; -inf where another processor forbids the end
         would_end = (end >= log_probs[..., : self.first_symbol].amax(-1)) & (end > -torch.inf)
@@ -111,16 +104,12 @@ class ElementConstraint(LogitsProcessor):
     def reorder(self, parents: Tensor, tokens: Tensor) -> None:
         """Let beam k continue former beam parents[:, k] with tokens[:, k]. [B, K] each."""
         is_new = tokens[:, :, None] == self.transitions.ids[:, None]  # [B, K, E]
-        bits, opened, closed = (
-            torch.where(is_new, each[:, None], 0).sum(2)
-            for each in (self.transitions.bit, self.transitions.opened, self.transitions.closed)
-        )
-        self.present = self.present.gather(1, parents) | bits
-        self.open = (self.open.gather(1, parents) | opened) & ~closed
+        flipped = torch.where(is_new, self.transitions.flipped[:, None], 0).sum(2)
+        self.states = self.states.gather(1, parents) ^ flipped
         self.n_present = self.n_present.gather(1, parents) + is_new.any(2)
 
     def select(self, rows: Tensor) -> None:
         """Keep only these sentences, in this order. [B']."""
         self.transitions = _Transitions(*(each[rows] for each in self.transitions))
         self.max_lengths, self.n_elements = self.max_lengths[rows], self.n_elements[rows]
-        self.present, self.open, self.n_present = self.present[rows], self.open[rows], self.n_present[rows]
+        self.states, self.n_present = self.states[rows], self.n_present[rows]

@@ -46,6 +46,18 @@ class MinLength(LogitsProcessor):
         return log_probs
 
 
+class NoSymbols(LogitsProcessor):
+    """Forbids the symbols of elements and terms, which only sources with elements need."""
+
+    def __init__(self, first_symbol: int) -> None:
+        self.first_symbol = first_symbol
+
+    def apply(self, log_probs: Tensor, rows: slice, position: int) -> Tensor:
+        """Forbid all symbols, which have the highest ids. [b, K, V] -> [b, K, V]."""
+        log_probs[:, :, self.first_symbol :] = -torch.inf
+        return log_probs
+
+
 class ForcedPrefix(LogitsProcessor):
     """Makes translations start with given tokens, which keep the model's log-probabilities."""
 

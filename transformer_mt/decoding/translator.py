@@ -25,6 +25,7 @@ from transformer_mt.decoding.logits_processors import (
     LogitsProcessor,
     MinLength,
     NoRepeatNgram,
+    NoSymbols,
     RepetitionPenalty,
     StopCancelled,
 )
@@ -168,7 +169,8 @@ class Translator(TextTranslator):
         if config.repetition_penalty > 1:
             processors.append(RepetitionPenalty(config.repetition_penalty))
         choose_candidates = beam_candidates
-        elements = ElementConstraint(required, tokenizer, max_lengths) if tokenizer.has_symbols else None
+        has_elements = any(each.elements for each in required)
+        elements = ElementConstraint(required, tokenizer, max_lengths) if has_elements else None
         if terms is not None:  # before the elements, which must know where the translation cannot end
             vocabulary = TermVocabulary(terms[0].classes, tokenizer.eos_id, tokenizer.first_symbol_id, device)
             count_elements = None if elements is None else elements.count_missing
@@ -177,6 +179,8 @@ class Translator(TextTranslator):
             choose_candidates = constraint.choose_candidates
         if elements is not None:
             processors.append(elements)
+        elif tokenizer.has_symbols:
+            processors.append(NoSymbols(tokenizer.first_symbol_id))
         if is_cancelled is not None:
             processors.append(StopCancelled(is_cancelled, len(sources), tokenizer.eos_id))
         if config.sample:
