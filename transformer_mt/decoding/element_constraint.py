@@ -20,6 +20,7 @@ from transformer_mt.data.markup.symbols import ELEMENT_SYMBOL_NAMES
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer
 from transformer_mt.decoding.logits_processors import LogitsProcessor
 
+
 class RequiredElements(NamedTuple):
     """The elements that the translation of a source must contain."""
 
