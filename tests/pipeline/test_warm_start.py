@@ -223,7 +223,7 @@ def test_untied_matrices_do_not_fit_a_model_that_ties_them(workspace: Path, tmt:
         tmt("train", "--config", "tiny.yaml", "name=apart", "model.tie_embeddings=none", "train.max_steps=1"), "apart"
     )
     lines = warm_start_error("train.init_from=runs/apart")
-    assert "  output.weight: tied to encoder.embedding.tokens.weight here, a matrix of its own there" in lines
+    assert "  output.weight: tied to encoder.embedding.tokens.weight here, a separate matrix there" in lines
     assert lines[-1] == "  model.tie_embeddings: all here, none there"
 
 

@@ -15,7 +15,7 @@ from transformer_mt.system.display import format_probability, label_piece, make_
 WIDTH = 80
 N_ATTENDED = 3  # source pieces with the highest weights
 LONGEST_BAR = 20
-N_CANDIDATES = 3  # of each position of the search, besides finished ones and those that lead to the translation
+N_CANDIDATES = 3  # of each position of the search, in addition to finished ones and those that lead to the translation
 MAX_PIECE, MAX_WORD = 12, 24  # characters of a piece or word in a table
 
 

@@ -102,7 +102,7 @@ def load_memory(path: Path | None, provenance: ModelProvenance) -> TranslationMe
 
 
 def config_arguments(args: argparse.Namespace) -> tuple[Path | None, list[str]]:
-    """Return the configuration file, or None, and the overrides of the command line, which may start in its place."""
+    """Return the configuration file, or None, and the overrides. The first override may be in place of the file."""
     path, overrides = args.config, args.overrides
     if path is not None and "=" in str(path) and not os.path.exists(path):  # noqa: PTH110  (Path.exists raises an error for a long text)
         path, overrides = None, [str(path), *overrides]  # tmt config key=value

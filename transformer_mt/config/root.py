@@ -201,7 +201,7 @@ SCHEMA = Schema(Config, {FILTER_LIST: FILTERS})
 def load(path: Path, overrides: Sequence[str] = ()) -> Config:
     """Load a YAML file with the files that it inherits from, and apply overrides (`section.key=value`).
 
-    Raises one `UserError` that lists every mistake on a line of its own: file, line, key, remedy.
+    Raises one `UserError` that lists every mistake on a separate line: file, line, key, remedy.
     """
     return _validate(read_inherited(path, _is_merged), path, overrides)
 

@@ -85,7 +85,7 @@ class ArrayWriter:
         return {name: file.tell() for name, file in self._files.items()}
 
     def _read_progress(self) -> dict[str, Any]:
-        """Return the checkpoint, or {} if there is none that can be used."""
+        """Return the checkpoint, or {} without a usable one."""
         try:
             progress = json.loads((self._folder / PROGRESS).read_text(encoding="utf-8"))
             sizes = cast(dict[str, int], progress["sizes"])

@@ -35,7 +35,7 @@ MAX_LISTED = 5  # pairs that a message lists
 SAMPLE_WINDOW = 100  # consecutive pairs of a sample
 MIN_GZIP_RATIO = 2  # by which gzip compresses text at least
 TABLE_KEYS = {"builtin", "src", "tgt", "table", "dataset", "subset", "split", "src_column", "tgt_column", "reverse"}
-"""Keys of a source that determine its table, besides the names of the columns."""
+"""Keys of a source that determine its table, in addition to the names of the columns."""
 REST = "rest-"  # name prefix of the training pairs that are left after validation pairs were split off
 
 

@@ -50,7 +50,7 @@ def make_segments(document: str, tokens: Sequence[InlineToken], render: Render) 
 def make_segment(document: str, tokens: Sequence[InlineToken], render: Render) -> Segment | None:
     """Return the segment of consecutive tokens; None if it has no letter.
 
-    Tags and white space at its ends are not part of it, nor are pairs of tags that enclose all of it.
+    It excludes tags and white space at its ends, and pairs of tags that enclose all of it.
     """
     if not _has_text(tokens):
         return None

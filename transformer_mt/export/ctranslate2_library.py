@@ -1,4 +1,4 @@
-"""Import of CTranslate2 with OpenMP threads of its own.
+"""Import of CTranslate2 with separate OpenMP threads.
 
 torch and CTranslate2 bring a copy of GNU's OpenMP library each. If torch is imported first, the dynamic linker binds
 CTranslate2 to torch's copy. That copy counts the threads of both. Once they exceed the cores, a thread sleeps as soon

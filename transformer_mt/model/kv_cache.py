@@ -1,7 +1,7 @@
 """Key/value cache of a step-by-step decoder.
 
 The K hypotheses of a sentence share prefixes, so the cache is a tree. Each token's keys and values are written once, to
-the next free slot. Each hypothesis has a mask of the slots of its own tokens. To reorder hypotheses, beam search copies
+the next free slot. Each hypothesis has a mask of the slots of its tokens. To reorder hypotheses, beam search copies
 masks; keys and values do not move.
 
 `B` sentences, `K` hypotheses per sentence, `G` key/value heads, `S` source length, `C` slots (allocated in blocks), `E`

@@ -72,7 +72,7 @@ class JudgedTranslation(NamedTuple):
 
 
 def read_validation_pairs(config: Config, tag: str | None) -> CalibrationPairs:
-    """Return the validation pairs with this tag. Raises `UserError` if there are none."""
+    """Return the validation pairs with this tag. Raises `UserError` if no pair has it."""
     corpus = load_split(config, "validation")
     parts = [part for part in list_validation_sources(config, corpus) if part.tag == tag]
     rows = [i for part in parts for i in range(part.first, part.end)]

@@ -165,7 +165,7 @@ def measure_steps(trainer: Trainer) -> LogWindow:
 def measure_validation(setup: Setup) -> float:
     """Validate a sample of the validation pairs, and return the seconds that all of them take.
 
-    The length of translations is limited to what a trained model would write, because an untrained one does not stop.
+    The length of translations is limited to that of a trained model, because an untrained one does not stop.
     """
     config, data = setup.config, setup.data
     corpus = data.validation

@@ -72,12 +72,12 @@ def repair_corpus(
 ) -> RepairReport:
     """Write a repaired copy of `data.train`, the list of changes, and a configuration that trains on the copy.
 
-    Each of several sources gets text files of its own. The text of a source is held in memory. `losses` come from the
+    Each of several sources gets separate text files. The text of a source is held in memory. `losses` come from the
     training ledger of a run. `workers` processes apply the filters. `trained_on` is the fingerprint of the text on
     which `--train` has trained.
 
     Raises:
-        UserError: The folder exists, the text cannot be read, nothing is left of it, or the losses are of other text.
+        UserError: The folder exists, the text cannot be read, no pair is left, or the losses are of other text.
     """
     check_is_repairable(config)
     if folder.exists():

@@ -28,7 +28,7 @@ HPARAM_SECTIONS = ("batches", "loss", "model", "optimizer", "schedule", "tokeniz
 
 
 def describe_training(config: Config, machine: Machine, ranks: Ranks) -> str:
-    """Return the first line of the log: what is trained, on which hardware, and how it ends."""
+    """Return the first line of the log: the model, the hardware, and the end of the training."""
     limits = [
         f"{count:,} {name}{'' if count == 1 else 's'}{condition}"
         for count, name, condition in (

@@ -180,7 +180,7 @@ def _misfits(ours: Transformer, theirs: Transformer) -> Iterator[str]:
         if shapes[0] != shapes[1]:
             yield f"{name}: {shapes[0]} here, {shapes[1]} there"
         elif there[name][1] != there[here[name][1]][1]:
-            yield f"{name}: tied to {here[name][1]} here, a matrix of its own there"
+            yield f"{name}: tied to {here[name][1]} here, a separate matrix there"
 
 
 def _shapes_and_ties(model: Transformer) -> dict[str, tuple[torch.Size, str]]:

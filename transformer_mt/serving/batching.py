@@ -15,7 +15,7 @@ from transformer_mt.decoding.paragraph_translator import TranslatedLine
 from transformer_mt.serving.language_pairs import LanguagePair
 from transformer_mt.system.logging import log
 
-MAX_BATCH_CHARACTERS = 8000  # source characters of a batch; a longer line is a batch of its own
+MAX_BATCH_CHARACTERS = 8000  # source characters of a batch; a longer line is a separate batch
 
 
 class DecodingOptions(NamedTuple):

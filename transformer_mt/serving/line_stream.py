@@ -67,7 +67,7 @@ class LineStream(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _read(self) -> AsyncIterator[list[bytes]]:
-        """Yield up to `MAX_LINES` lines at a time, as soon as they are there."""
+        """Yield up to `MAX_LINES` lines at a time, as soon as they arrive."""
         limits = self._service.limits
         max_bytes = BYTES_PER_CHARACTER * limits.max_characters + 100
         chunks = self._request.stream()

@@ -22,7 +22,7 @@ from transformer_mt.serving.service import TranslationService
 from transformer_mt.system.logging import log
 
 HEADER_TIMEOUT = 10.0  # seconds in which a client must send the headers of its first or next request
-WRITE_TIMEOUT = 30.0  # seconds in which a client must receive what is sent
+WRITE_TIMEOUT = 30.0  # seconds in which a client must receive the sent data
 KEEP_ALIVE = 15  # seconds that an idle connection stays open
 GRACE_SECONDS = 5  # for answers that are being sent, before their connections are closed
 POLL_SECONDS = 0.05  # between two looks at the requests in flight while the server stops
@@ -99,7 +99,7 @@ class LimitedProtocol(H11Protocol):
             self._header_deadline.start()
 
     def data_received(self, data: bytes) -> None:
-        """Read data. The time for the headers ends once a request has begun."""
+        """Read data. The time limit for the headers ends when a request has started."""
         if self.transport.is_closing():
             return
         super().data_received(data)
@@ -117,7 +117,7 @@ class LimitedProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """Start the time in which the client must receive what is sent."""
+        """Start the time in which the client must receive the sent data."""
         super().pause_writing()
         self._write_deadline.start()
 

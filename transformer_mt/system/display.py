@@ -17,7 +17,7 @@ def make_visible(text: str, *, keep: str = "") -> str:
     r"""Replace each character that draws nothing, or that a terminal obeys, by its escape, such as `\x1b`.
 
     Escape sequences could hide text, change the title of the window or answer for the user. Bidirectional overrides
-    could reverse text. `keep` lists characters to leave as they are: `LAYOUT` for a message with several lines.
+    could reverse text. `keep` lists characters to leave unchanged: `LAYOUT` for a message with several lines.
     """
     if text.isprintable():
         return text

@@ -20,7 +20,7 @@ MAX_WAIT = 600.0
 
 
 class ProgressReport:
-    """Reports the number of finished units inside of `show`, and nothing outside of it. Only rank 0 reports."""
+    """Reports the number of finished units, only inside `show` and on rank 0."""
 
     def __init__(self, title: str, total: int | None = None, unit: str = "lines") -> None:
         """`total` is the number of units, if it is known. A message is the title, both numbers and the unit."""

@@ -52,7 +52,7 @@ def compile_layers(
 ) -> None:
     """Compile each layer of encoder and decoder for batches of any size. Equal layers share the compiled code.
 
-    Compilation happens when a layer first runs. Weights, their names and checkpoints stay as they are, and a copy of
+    Compilation happens when a layer first runs. Weights, their names and checkpoints stay unchanged, and a copy of
     the model is not compiled. What cannot be compiled runs as plain PyTorch; with `fullgraph` it is an error.
     """
     for stack in (model.encoder, model.decoder):

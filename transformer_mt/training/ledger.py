@@ -79,7 +79,7 @@ class Ledger:
         return None if self.losses is None else torch.from_numpy(self.losses)
 
     def restore(self, state: Tensor | None) -> None:
-        """Restore the averages of a checkpoint; None: start without any. Drop what was recorded since.
+        """Restore the averages of a checkpoint; None: start without any. Drop later records.
 
         Raises `ValueError` for averages of another corpus.
         """

@@ -62,7 +62,7 @@ class Alignment:
     def matching_rows(self, n_src: int, n_tgt: int) -> tuple[Rows, Rows]:
         """Return the rows of sources and of targets that correspond. [N], [N].
 
-        The texts may be longer than what was aligned: the last offset then holds to their ends. Where the offset
+        The texts may be longer than the aligned part: the last offset then holds to their ends. If the offset
         decreases, a target is missing, and another one corresponds to two sources. These are left out.
         """
         src: list[Rows] = []

@@ -55,7 +55,7 @@ def _check_alignment(corpus: ParallelCorpus) -> Iterator[str]:
         return
     n_windows = min(N_WINDOWS, len(corpus) // (2 * CHECK_WINDOW))
     starts = np.linspace(0, len(corpus), n_windows, endpoint=False).astype(np.int64).tolist()
-    learned: list[tuple[str, str]] = []  # lines after each window, because the lexicon knows what it has learned from
+    learned: list[tuple[str, str]] = []  # lines after each window, because a lexicon knows its own training pairs
     for start, end in pairwise([*starts, len(corpus)]):
         learned += corpus.rows(start + CHECK_WINDOW, min(end, start + CHECK_WINDOW + LEARNED_LENGTH))
     lexicon = Lexicon.learn(learned)

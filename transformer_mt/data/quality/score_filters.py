@@ -23,7 +23,7 @@ from transformer_mt.errors import UserError
 from transformer_mt.system.logging import log_rank0
 from transformer_mt.system.stop_signals import exit_on_sigterm
 
-MAX_ERROR_BYTES = 10_000  # at the end of what a command writes to standard error, in which its last line is looked for
+MAX_ERROR_BYTES = 10_000  # last part of the standard error of a command, in which its last line is searched
 
 
 class ScoredFilter(Filter):

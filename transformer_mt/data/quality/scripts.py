@@ -56,7 +56,7 @@ _script_of = lru_cache(maxsize=None)(script_of)
 
 
 def split_units(text: str) -> list[str]:
-    """Split a text into words; each character of a script without spaces, such as Han, is a unit of its own."""
+    """Split a text into words; each character of a script without spaces, such as Han, is a separate unit."""
     if text.isascii() or max(text) < _FIRST_UNSPACED:
         return text.split()
     return _UNIT.findall(text)

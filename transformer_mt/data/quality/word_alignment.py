@@ -42,7 +42,7 @@ class AlignedPair:
     content: frozenset[int]  # source words that are not among the most frequent ones of the language
 
     def with_word(self, i: int, word: str) -> AlignedPair:
-        """Return the pair with another word in the place of a word of the source."""
+        """Return the pair with a word of the source replaced."""
         start, end = self.src_words[i]
         shift = len(word) - (end - start)
         later = [(start + shift, end + shift) for start, end in self.src_words[i + 1 :]]
@@ -100,19 +100,19 @@ class WordDictionary:
 
     def _link(self, src_words: Sequence[str], tgt_words: Sequence[str]) -> dict[int, int]:
         """Return the links between words that are translations, and between equal rare words and numbers."""
-        places = defaultdict[str, list[int]](list)
+        occurrences = defaultdict[str, list[int]](list)
         for j, word in enumerate(tgt_words):
-            places[word].append(j)
+            occurrences[word].append(j)
         candidates: list[tuple[float, int, int]] = []
         for i, word in enumerate(src_words):
             translations = self.translations.get(word, {})
-            if word in places and (word.isdigit() or word not in self.known_src or word not in self.known_tgt):
+            if word in occurrences and (word.isdigit() or word not in self.known_src or word not in self.known_tgt):
                 translations = {**translations, word: 1.0}
             position = i / len(src_words)
             candidates += [
                 (score * math.exp(-DIAGONAL * abs(position - j / len(tgt_words))), i, j)
                 for translation, score in translations.items()
-                for j in places.get(translation, ())
+                for j in occurrences.get(translation, ())
             ]
         candidates = [candidate for candidate in candidates if candidate[0] >= MIN_LINK_SCORE]
         candidates.sort(key=lambda candidate: (-candidate[0], *candidate[1:]))

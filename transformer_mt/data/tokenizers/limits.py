@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 MAX_GROWTH = 100  # of the number of characters, by all replacements of a normalizer or decoder together
-MAX_HOLES = 1000  # ids without an entry, in addition to as many as there are entries
+MAX_HOLES = 1000  # ids without an entry, in addition to one for each entry
 
 
 def check_content(content: Mapping[str, Any]) -> None:
@@ -32,7 +32,7 @@ def check_ids(ids: Mapping[str, int]) -> None:
 
 
 def _replacements(component: object) -> Iterator[str]:
-    """Yield what a component, and those in it, write in place of a match or before a text."""
+    """Yield the texts that a component, and those in it, substitute for a match or prepend to a text."""
     if isinstance(component, list):
         for part in cast(list[object], component):
             yield from _replacements(part)
