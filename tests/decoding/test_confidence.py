@@ -14,8 +14,8 @@ from helpers import RUN_RECORD
 from transformer_mt.data.config import DataConfig
 from transformer_mt.decoding.confidence import Calibration, ConfidenceRegression, HeldOutFigures
 from transformer_mt.decoding.config import DecodingConfig
+from transformer_mt.decoding.line_chunking import LineChunker
 from transformer_mt.decoding.loading import Member
-from transformer_mt.decoding.paragraphs import ParagraphSplitter
 from transformer_mt.decoding.translation import Translation
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
@@ -165,9 +165,9 @@ def test_an_ensemble_has_no_confidence(calibrated: Translator) -> None:
 
 
 def test_confidence_of_a_line_is_the_lowest_of_its_sentences() -> None:
-    splitter = ParagraphSplitter("en", "de", lambda texts: [len(text) for text in texts], 10, "always")
+    chunker = LineChunker("en", "de", lambda texts: [len(text) for text in texts], 10, "always")
     parts = [[Translation(f"{value}.", -1.0, [], [], True, confidence=value)] for value in (0.7, 0.2, 0.9)]
-    (line,) = splitter.join(["A. ", "B. ", "C."], parts)
+    (line,) = chunker.join(["A. ", "B. ", "C."], parts)
     assert line.confidence == 0.2
     without = [[Translation("x.", -1.0, [], [], True)] for _ in range(2)]
-    assert splitter.join(["A. ", "B."], without)[0].confidence is None
+    assert chunker.join(["A. ", "B."], without)[0].confidence is None

@@ -12,9 +12,9 @@ from transformer_mt.data.markup.elements import ELEMENT_KINDS
 from transformer_mt.data.markup.protection import Protector
 from transformer_mt.data.markup.symbols import SLOTS, SYMBOL_NAMES
 from transformer_mt.data.quickstart import load_pairs
+from transformer_mt.decoding.chunked_translator import ChunkedTranslator
 from transformer_mt.decoding.config import DecodingConfig
-from transformer_mt.decoding.paragraph_translator import ParagraphTranslator
-from transformer_mt.decoding.paragraphs import ParagraphSplitter
+from transformer_mt.decoding.line_chunking import LineChunker
 from transformer_mt.decoding.text_translator import TextTranslator
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UserError
@@ -114,13 +114,13 @@ def test_alignments_of_marked_text_are_refused(translator: Translator) -> None:
 
 
 @pytest.mark.parametrize("prefix", ["", "Der"])
-def test_paragraphs_keep_elements_across_sentences(translator: TextTranslator, prefix: str) -> None:
+def test_chunks_keep_elements_across_sentences(translator: TextTranslator, prefix: str) -> None:
     def count_words(texts: Any) -> list[int]:
         return [len(text.split()) for text in texts]
 
-    paragraphs = ParagraphTranslator(translator, ParagraphSplitter("en", "de", count_words, 30, "always"))
+    chunked_translator = ChunkedTranslator(translator, LineChunker("en", "de", count_words, 30, "always"))
     lines = [f"<u>{first} {second}</u>" for first, second in zip(TEXTS[1::2], TEXTS[::2], strict=True)]
-    found = paragraphs.translate(lines, [prefix] * len(lines), range(1, len(lines) + 1))
+    found = chunked_translator.translate(lines, [prefix] * len(lines), range(1, len(lines) + 1))
     for line, translated in zip(lines, found, strict=True):
         (best, *_) = translated.join()
         assert best.marked is not None

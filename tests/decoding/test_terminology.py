@@ -11,9 +11,9 @@ import pytest
 
 from transformer_mt.data.markup.symbols import TERM_SYMBOL_NAMES
 from transformer_mt.data.quickstart import load_pairs
+from transformer_mt.decoding.chunked_translator import ChunkedTranslator
 from transformer_mt.decoding.config import DecodingConfig
-from transformer_mt.decoding.paragraph_translator import ParagraphTranslator
-from transformer_mt.decoding.paragraphs import ParagraphSplitter
+from transformer_mt.decoding.line_chunking import LineChunker
 from transformer_mt.decoding.terminology import UnusableTermWarning
 from transformer_mt.decoding.text_encoder import TruncatedSourceWarning
 from transformer_mt.decoding.translator import Translator
@@ -175,6 +175,6 @@ def test_soft_mode_warns_once_for_each_line_that_is_cut(with_symbols: Translator
 def test_a_warning_about_a_chunk_names_its_line(with_symbols: Translator, tmp_path: Path) -> None:
     options: dict[str, Any] = {"glossary_mode": "soft", "max_source_length": 20}
     translator = with_symbols.with_options({"glossary": write(tmp_path, "dog\tHund"), **options})
-    splitter = ParagraphSplitter("en", "de", lambda texts: [1 for _ in texts], 30, "always")
+    chunker = LineChunker("en", "de", lambda texts: [1 for _ in texts], 30, "always")
     with pytest.warns(TruncatedSourceWarning, match="^line 7 has"):
-        ParagraphTranslator(translator, splitter).translate(["A dog. The dog dog dog dog."], [""], [7])
+        ChunkedTranslator(translator, chunker).translate(["A dog. The dog dog dog dog."], [""], [7])

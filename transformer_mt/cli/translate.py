@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from transformer_mt.data.markup.elements import MarkedText
     from transformer_mt.data.terminology.glossary import Glossary
     from transformer_mt.data.terminology.memory import TranslationMemory
+    from transformer_mt.decoding.chunked_translator import ChunkedTranslator
     from transformer_mt.decoding.confidence import Calibration
-    from transformer_mt.decoding.paragraph_translator import ParagraphTranslator
-    from transformer_mt.decoding.paragraphs import SplitWhen
+    from transformer_mt.decoding.line_chunking import SplitWhen
     from transformer_mt.decoding.provenance import ModelProvenance
     from transformer_mt.decoding.text_translator import TextTranslator
     from transformer_mt.decoding.translation import Translation
@@ -166,7 +166,7 @@ class LineTranslator:
     def translate(self, window: Sequence[Line], first_number: int) -> str:
         """Return the output text for the lines of a window, which are numbered from `first_number`."""
         line_numbers = range(first_number, first_number + len(window))
-        translated = self._paragraphs.translate(
+        translated = self._chunked.translate(
             [line.src for line in window],
             [line.tgt for line in window],
             line_numbers,
@@ -190,7 +190,7 @@ class LineTranslator:
         self.terms.needed += needed
 
     @cached_property
-    def _paragraphs(self) -> ParagraphTranslator:
-        from transformer_mt.decoding.paragraph_translator import ParagraphTranslator
+    def _chunked(self) -> ChunkedTranslator:
+        from transformer_mt.decoding.chunked_translator import ChunkedTranslator
 
-        return ParagraphTranslator.make(self.translator, self.provenance, self.split_sentences, self.memory)
+        return ChunkedTranslator.make(self.translator, self.provenance, self.split_sentences, self.memory)

@@ -77,7 +77,7 @@ def translate_document(
     load: Callable[[], tuple[ModelProvenance, TextTranslator]],
 ) -> None:
     """Translate the document `--input` to `--output`. `load` returns the model."""
-    from transformer_mt.decoding.paragraph_translator import ParagraphTranslator
+    from transformer_mt.decoding.chunked_translator import ChunkedTranslator
     from transformer_mt.documents.translation import adapt_translator, fill_document, make_lines
 
     provenance, translator = load()
@@ -86,11 +86,11 @@ def translate_document(
     document = read_document(args.input, document_format, options)
     memory = load_memory(args.memory, provenance)
     translator = translator.with_options({"n_best": 1})
-    paragraphs = ParagraphTranslator.make(translator, provenance, args.split_sentences, memory)
+    chunked = ChunkedTranslator.make(translator, provenance, args.split_sentences, memory)
     lines = make_lines(document)
     progress = ProgressReport("translated", len(lines), "segments")
     with progress.show():
-        translated = adapt_translator(paragraphs).translate(
+        translated = adapt_translator(chunked).translate(
             lines, [""] * len(lines), document.line_numbers(), on_lines=progress.update
         )
     _write(args.output.resolve(), fill_document(document, translated))

@@ -6,25 +6,25 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from transformer_mt.data.markup.elements import Element, MarkedText
-from transformer_mt.decoding.paragraph_translator import ParagraphTranslator, TranslatedLine
+from transformer_mt.decoding.chunked_translator import ChunkedTranslator, TranslatedLine
 from transformer_mt.documents.document import Document, Segment
 
 
-def adapt_translator(paragraphs: ParagraphTranslator) -> ParagraphTranslator:
+def adapt_translator(chunked: ChunkedTranslator) -> ChunkedTranslator:
     """Return a translator that keeps elements, and translates each sentence of a segment separately.
 
-    Sentences are not split if `paragraphs` never splits them.
+    Sentences are not split if `chunked` never splits them.
     """
-    translator, splitter = paragraphs.translator, paragraphs.splitter
+    translator, chunker = chunked.text_translator, chunked.chunker
     if translator.config.markup == "none":
         translator = translator.with_options({"markup": "auto"})
-    if splitter.when == "long":
-        splitter = replace(splitter, when="always")
-    return replace(paragraphs, translator=translator, splitter=splitter)
+    if chunker.when == "long":
+        chunker = replace(chunker, when="always")
+    return replace(chunked, text_translator=translator, chunker=chunker)
 
 
 def make_lines(document: Document) -> list[str | MarkedText]:
-    """Return the text of each segment, for `ParagraphTranslator`.
+    """Return the text of each segment, for `ChunkedTranslator`.
 
     Tags are searched in plain text only. The text of a page has its tags as elements, and other tags in it are text.
     """

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from transformer_mt.data.tokenizers.tokenizer import Tokenizer
 from transformer_mt.decoding.alignment import target_word_indices
+from transformer_mt.decoding.chunked_translator import TranslatedLine
 from transformer_mt.decoding.confidence import Calibration
-from transformer_mt.decoding.paragraph_translator import TranslatedLine
 from transformer_mt.decoding.sentence_splitting import restore_spaces
 from transformer_mt.decoding.translation import Translation
 from transformer_mt.documents.document import Document
@@ -44,7 +44,7 @@ def make_segments(
     for number, line in enumerate(lines):
         best = [n_best[0] for n_best in line.translations]
         texts = [translation.text for translation in best]
-        targets = restore_spaces(line.chunk_surfaces, texts, line.splitter.tgt_lang)
+        targets = restore_spaces(line.chunk_surfaces, texts, line.chunker.tgt_lang)
         starts = ["\n" if number else "", *[""] * (len(targets) - 1)]
         for source, translation, start, target in zip(line.chunk_surfaces, best, starts, targets, strict=True):
             segments.append(

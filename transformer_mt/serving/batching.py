@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from transformer_mt.data.markup.elements import MarkedText
-from transformer_mt.decoding.paragraph_translator import TranslatedLine
+from transformer_mt.decoding.chunked_translator import TranslatedLine
 from transformer_mt.serving.language_pairs import LanguagePair
 from transformer_mt.system.logging import log
 

@@ -9,9 +9,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from transformer_mt.decoding.chunked_translator import ChunkedTranslator, TranslatedLine
 from transformer_mt.decoding.confidence import Calibration
-from transformer_mt.decoding.paragraph_translator import ParagraphTranslator, TranslatedLine
-from transformer_mt.decoding.paragraphs import SplitWhen
+from transformer_mt.decoding.line_chunking import SplitWhen
 from transformer_mt.decoding.provenance import ModelProvenance
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.documents.translation import adapt_translator
@@ -40,7 +40,7 @@ class LoadedModel:
 
     version: str
     """Checkpoint with the checksum of its weights."""
-    translators: Mapping[LanguagePair, ParagraphTranslator]
+    translators: Mapping[LanguagePair, ChunkedTranslator]
     has_alignments: bool
     calibrations: Mapping[LanguagePair, Calibration] = field(default_factory=dict[LanguagePair, Calibration])
     """Calibrations of confidences, of the language pairs that have one."""
@@ -48,17 +48,18 @@ class LoadedModel:
     @property
     def max_alternatives(self) -> int:
         """Translations that the search can return beside the best one."""
-        config = next(iter(self.translators.values())).translator.config
+        config = next(iter(self.translators.values())).text_translator.config
         return 0 if config.sample else config.beam - 1
 
     def translate(self, options: DecodingOptions, lines: Sequence[BatchLine]) -> list[TranslatedLine]:
         """Translate a batch of lines, each with up to `n_best` translations."""
-        paragraphs = self.translators[options.language_pair]
-        if options.n_best != paragraphs.translator.config.n_best:
-            paragraphs = replace(paragraphs, translator=paragraphs.translator.with_options({"n_best": options.n_best}))
+        translator = self.translators[options.language_pair]
+        if options.n_best != translator.text_translator.config.n_best:
+            text_translator = translator.text_translator.with_options({"n_best": options.n_best})
+            translator = replace(translator, text_translator=text_translator)
         if options.is_document:
-            paragraphs = adapt_translator(paragraphs)
-        return paragraphs.translate(
+            translator = adapt_translator(translator)
+        return translator.translate(
             [line.text for line in lines],
             [line.prefix for line in lines],
             [line.number for line in lines],
@@ -146,12 +147,12 @@ def _load(path: Path, options: ModelOptions) -> LoadedModel:
     translator = Translator.load(path, **options.loading, **options.decoding)
     data, tag = translator.members[0].data, translator.config.tag
     tags = [tag] if tag is not None else [*([] if data.needs_tag else [None]), *data.tags]
-    translators: dict[LanguagePair, ParagraphTranslator] = {}
+    translators: dict[LanguagePair, ChunkedTranslator] = {}
     for tag in tags:
         tagged = translator.with_options({"tag": tag})
         provenance = ModelProvenance.of_translator(tagged)
         pair = LanguagePair(provenance.src_lang, provenance.tgt_lang, tag)
-        translators[pair] = ParagraphTranslator.make(tagged, provenance, options.split_sentences)
+        translators[pair] = ChunkedTranslator.make(tagged, provenance, options.split_sentences)
     calibrations = _read_calibrations(RunFolder(path), translators)
     version = f"checkpoint {ModelProvenance.of_translator(translator).identity['checkpoint']}"
     return LoadedModel(version, translators, has_alignments=True, calibrations=calibrations)
@@ -169,20 +170,20 @@ def _load_ctranslate2(path: Path, options: ModelOptions) -> LoadedModel:
         )
     provenance = ctranslate2_metadata.read_provenance(path, translator.engine.compute_type)
     pair = LanguagePair(provenance.src_lang, provenance.tgt_lang, translator.config.tag)
-    paragraphs = ParagraphTranslator.make(translator, provenance, options.split_sentences)
+    chunked = ChunkedTranslator.make(translator, provenance, options.split_sentences)
     version = f"checkpoint {provenance.identity['checkpoint']}"
-    return LoadedModel(version, {pair: paragraphs}, has_alignments=False)
+    return LoadedModel(version, {pair: chunked}, has_alignments=False)
 
 
 def _read_calibrations(
-    run: RunFolder, translators: Mapping[LanguagePair, ParagraphTranslator]
+    run: RunFolder, translators: Mapping[LanguagePair, ChunkedTranslator]
 ) -> dict[LanguagePair, Calibration]:
     """Return the calibrations that fit the weights and options. A file that fits no language pair is logged."""
     calibrations: dict[LanguagePair, Calibration] = {}
     problem: UserError | None = None
-    for pair, paragraphs in translators.items() if run.calibration.exists() else ():
+    for pair, translator in translators.items() if run.calibration.exists() else ():
         try:
-            calibrations[pair] = paragraphs.translator.load_calibration()
+            calibrations[pair] = translator.text_translator.load_calibration()
         except UserError as error:
             problem = error
     if problem and not calibrations:

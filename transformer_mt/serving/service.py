@@ -10,7 +10,7 @@ from transformer_mt.data.language_detection import LanguageDetector
 from transformer_mt.data.language_names import language_name
 from transformer_mt.data.languages import primary_language
 from transformer_mt.data.markup.elements import MarkedText
-from transformer_mt.decoding.paragraph_translator import ParagraphTranslator, TranslatedLine
+from transformer_mt.decoding.chunked_translator import ChunkedTranslator, TranslatedLine
 from transformer_mt.documents.document import Document
 from transformer_mt.documents.formats import DocumentOptions, parse_document
 from transformer_mt.documents.translation import make_lines
@@ -42,7 +42,7 @@ class ServingTarget(NamedTuple):
     worker: BatchingWorker
 
     @property
-    def paragraphs(self) -> ParagraphTranslator:
+    def translator(self) -> ChunkedTranslator:
         """The translator of the language pair."""
         return self.model.loaded.translators[self.language_pair]
 
@@ -213,11 +213,11 @@ class TranslationService:
         if request.format == "html" and not all(target.model.loaded.has_alignments for target in targets):
             raise ApiError(400, "format: a CTranslate2 model cannot keep the tags of html; serve the run itself")
         if request.prefix.strip():
-            paragraphs = targets[0].paragraphs
-            max_tokens = paragraphs.splitter.max_tokens
-            if paragraphs.splitter.count_tokens(texts)[0] > max_tokens:
+            translator = targets[0].translator
+            max_tokens = translator.chunker.max_tokens
+            if translator.chunker.count_tokens(texts)[0] > max_tokens:
                 raise ApiError(400, "prefix: the text is too long to be translated at once; send one sentence")
-            (ids,) = paragraphs.translator.tokenizers.tgt.encode([request.prefix])
+            (ids,) = translator.text_translator.tokenizers.tgt.encode([request.prefix])
             if len(ids) > 2 * max_tokens:  # a translation may be longer than its source
                 raise ApiError(400, f"prefix: {len(ids):,} tokens; at most {2 * max_tokens:,} are accepted")
 
@@ -249,7 +249,7 @@ class TranslationService:
         segments: list[list[TranslatedSegment]] = []
         if request.alignment or request.confidence:
             for text, target in zip(lines, targets, strict=True):
-                tokenizer = target.paragraphs.translator.tokenizers.tgt
+                tokenizer = target.translator.text_translator.tokenizers.tgt
                 calibration = target.model.loaded.calibrations.get(target.language_pair)
                 segments.append(make_segments(text, tokenizer, calibration, confidence=request.confidence))
         is_list = isinstance(request.q, list)

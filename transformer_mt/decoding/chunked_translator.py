@@ -10,7 +10,7 @@ from typing import Self
 from transformer_mt.data.markup.chunking import strip_enclosing_pairs
 from transformer_mt.data.markup.elements import MarkedText, match_elements
 from transformer_mt.data.terminology.memory import TranslationMemory
-from transformer_mt.decoding.paragraphs import ParagraphSplitter, SplitWhen, strip_chunks
+from transformer_mt.decoding.line_chunking import LineChunker, SplitWhen, strip_chunks
 from transformer_mt.decoding.provenance import ModelProvenance
 from transformer_mt.decoding.text_encoder import CHUNK_STRIDE
 from transformer_mt.decoding.text_translator import TextTranslator
@@ -21,7 +21,7 @@ from transformer_mt.decoding.translation import Translation
 class TranslatedLine:
     """The chunks of a line, with the n-best translations of each."""
 
-    splitter: ParagraphSplitter
+    chunker: LineChunker
     source: MarkedText
     chunks: list[MarkedText]
     translations: list[list[Translation]]
@@ -36,16 +36,16 @@ class TranslatedLine:
         if any(translation.from_memory for translation in self.translations[0]):
             return self.translations[0]
         if not self.source.elements:
-            return self.splitter.join(self.chunk_surfaces, self.translations)
-        return self.splitter.join_marked(self.source, self.chunk_surfaces, self.translations)
+            return self.chunker.join(self.chunk_surfaces, self.translations)
+        return self.chunker.join_marked(self.source, self.chunk_surfaces, self.translations)
 
 
 @dataclass(frozen=True)
-class ParagraphTranslator:
+class ChunkedTranslator:
     """Translates lines. A line that is longer than the training pairs is split into chunks."""
 
-    translator: TextTranslator
-    splitter: ParagraphSplitter
+    text_translator: TextTranslator
+    chunker: LineChunker
     memory: TranslationMemory | None = None
 
     @classmethod
@@ -62,8 +62,8 @@ class ParagraphTranslator:
             return [len(ids) for ids in translator.tokenizers.src.encode(texts)]
 
         limit = min(provenance.max_length - 1, translator.max_source_tokens)  # max_length includes EOS
-        splitter = ParagraphSplitter(provenance.src_lang, provenance.tgt_lang, count_tokens, limit, when)
-        return cls(translator, splitter, memory)
+        chunker = LineChunker(provenance.src_lang, provenance.tgt_lang, count_tokens, limit, when)
+        return cls(translator, chunker, memory)
 
     def translate(
         self,
@@ -82,8 +82,8 @@ class ParagraphTranslator:
         `on_lines` is called after each batch with the approximate number of finished lines. A line is no longer needed
         once `is_cancelled` is true for its index. The model does not translate a line that the memory has.
         """
-        sources = [self.translator.mark(line) for line in lines]
-        chunk_lists = self.splitter.split([strip_enclosing_pairs(source) for source in sources])
+        sources = [self.text_translator.mark(line) for line in lines]
+        chunk_lists = self.chunker.split([strip_enclosing_pairs(source) for source in sources])
         for i, (source, prefix) in enumerate(zip(sources, prefixes, strict=True)):
             if prefix.strip():  # the prefix could not be divided at the same points
                 chunk_lists[i] = [strip_enclosing_pairs(source)]
@@ -97,7 +97,7 @@ class ParagraphTranslator:
         positions = [(i, k) for i, chunks in enumerate(chunk_lists) for k in range(len(chunks))]  # line and chunk
         has_prefixes = any(prefix.strip() for prefix in prefixes)
         translations = iter(
-            self.translator.n_best(
+            self.text_translator.n_best(
                 strip_chunks(chunk_lists),
                 [prefixes[i] for i, _ in positions] if has_prefixes else None,
                 line_numbers=[line_numbers[i] + k * CHUNK_STRIDE for i, k in positions],
@@ -108,9 +108,9 @@ class ParagraphTranslator:
             )
         )
         return [
-            TranslatedLine(self.splitter, source, chunks, [next(translations) for _ in chunks])
+            TranslatedLine(self.chunker, source, chunks, [next(translations) for _ in chunks])
             if i not in known
-            else TranslatedLine(self.splitter, source, [source], [[known[i]]])
+            else TranslatedLine(self.chunker, source, [source], [[known[i]]])
             for i, (source, chunks) in enumerate(zip(sources, chunk_lists, strict=True))
         ]
 
@@ -121,7 +121,7 @@ class ParagraphTranslator:
             return None
         marked = None
         if source.elements:
-            marked = match_elements(self.translator.mark(text), source)
+            marked = match_elements(self.text_translator.mark(text), source)
             if marked.find_violation(source) is not None:
                 return None
         certainty = 1.0 if confidence else None

@@ -24,7 +24,7 @@ SplitWhen = Literal["long", "always", "never"]
 
 
 @dataclass(frozen=True)
-class ParagraphSplitter:
+class LineChunker:
     """Splits lines into chunks that the model can translate, and joins the translations of the chunks."""
 
     src_lang: str

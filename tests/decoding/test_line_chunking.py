@@ -11,7 +11,7 @@ import pytest
 
 from transformer_mt.data.markup.elements import MarkedText
 from transformer_mt.decoding.alignment import WordAlignment
-from transformer_mt.decoding.paragraphs import ParagraphSplitter, strip_chunks, word_offsets
+from transformer_mt.decoding.line_chunking import LineChunker, strip_chunks, word_offsets
 from transformer_mt.decoding.translation import Translation
 
 LINES = ["One two. Three.", "", "Four. Five six seven. Eight, nine ten eleven.", "Dr. No."]
@@ -22,8 +22,8 @@ def words(texts: Sequence[str]) -> list[int]:
     return [len(text.split()) for text in texts]
 
 
-def make(when: Any, limit: int = 3) -> ParagraphSplitter:
-    return ParagraphSplitter("en", "de", words, limit, when)
+def make(when: Any, limit: int = 3) -> LineChunker:
+    return LineChunker("en", "de", words, limit, when)
 
 
 @pytest.mark.parametrize(
@@ -61,10 +61,10 @@ def capitals(text: str, score: float = -1.0, links: WordAlignment | None = None)
 
 @pytest.mark.parametrize("when", ["never", "long", "always"])
 def test_joined_pieces_give_the_translation_of_the_line(when: str) -> None:
-    paragraphs = make(when)
-    for line, pieces in zip(LINES, paragraphs.split(MARKED_LINES), strict=True):
+    chunker = make(when)
+    for line, pieces in zip(LINES, chunker.split(MARKED_LINES), strict=True):
         texts = [text.surface for text in strip_chunks([pieces])]
-        (whole,) = paragraphs.join([piece.surface for piece in pieces], [[capitals(text)] for text in texts])
+        (whole,) = chunker.join([piece.surface for piece in pieces], [[capitals(text)] for text in texts])
         assert whole == capitals(line)
 
 
@@ -101,5 +101,5 @@ def test_stripped_chunks_have_no_space_around_them() -> None:
 def test_alignment_of_pieces_that_share_a_word() -> None:
     """Chinese has no white space between sentences, so a line is one word."""
     parts = [capitals("a b", links=[(0, 0), (0, 1)]), capitals("c", links=[(0, 0)])]
-    (whole,) = ParagraphSplitter("zh", "en", words, 3, "always").join(["你好。", "再见。"], [[part] for part in parts])
+    (whole,) = LineChunker("zh", "en", words, 3, "always").join(["你好。", "再见。"], [[part] for part in parts])
     assert whole.alignment == [(0, 0), (0, 1), (0, 2)]
