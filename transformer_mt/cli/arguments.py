@@ -102,13 +102,13 @@ def add_markup(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("protected elements", description).add_argument
     help = (
         "symbols: the model translates them (trained with data.modifiers.placeholder); align: place them by word "
-        "alignment; auto: symbols if the model has them and the line has more than tags, else align; none (default): "
-        "they are text"
+        "alignment; auto: symbols if the model has them and an element is more than a tag, otherwise align; none "
+        "(default): they are text"
     )
     add("--markup", choices=("none", "auto", "symbols", "align"), help=help)
     help = "tags, placeholders ({name}, %%s), urls, emails, files, numbers (default: all except numbers)"
     add("--protect", nargs="+", choices=ELEMENT_KINDS, metavar="KIND", help=help)
-    help = "also protect what matches a regular expression; may be repeated"
+    help = "also protect the matches of a regular expression; may be repeated"
     add("--protect-pattern", action="append", dest="protect_patterns", metavar="REGEX", help=help)
 
 
@@ -122,7 +122,7 @@ def add_terminology(parser: argparse.ArgumentParser) -> None:
         "(trained with data.modifiers.glossary)"
     )
     add("--glossary-mode", choices=("hard", "soft"), help=help)
-    help = "translation memory (.tsv or .tmx): the translation of a line that it has is not changed"
+    help = "translation memory (.tsv or .tmx): lines that it contains get their translations from it"
     add("--memory", type=Path, metavar="F", help=help)
 
 

@@ -57,9 +57,9 @@ class DecodingConfig(Section):
     tag: Annotated[str | None, MAY_CHANGE] = None
     """tag before each source sentence, one of those of the training sources; null: none"""
     markup: Annotated[Literal["none", "auto", "symbols", "align"], MAY_CHANGE] = "none"
-    """how to keep protected elements: symbols (needs data.modifiers.placeholder), align, auto: by text; none: off"""
+    """how to protect elements: symbols (needs data.modifiers.placeholder), align, auto (depends on the text), none"""
     protect: Annotated[tuple[ElementKind, ...], MAY_CHANGE] = ("tags", "placeholders", "urls", "emails", "files")
-    """elements that markup protects: tags, placeholders ({name}, %s), urls, emails, files, numbers (with units)"""
+    """kinds of elements: tags, placeholders ({name}, %s), urls, emails, files, numbers (with their units)"""
     protect_patterns: Annotated[tuple[str, ...], MAY_CHANGE] = ()
     """regular expressions of further text to protect"""
     glossary: Annotated[str | None, MAY_CHANGE] = None

@@ -51,8 +51,8 @@ class Segment:
     """Offset in the document of the text, or of the range that its translation replaces."""
     end: int
     render: Render
-    has_tags: bool = False
-    """Whether HTML tags in its text are protected, as in a message of a program. Otherwise they are text."""
+    protects_tags: bool = False
+    """Whether HTML tags in its text become elements, as in a message of a program. Otherwise they are text."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +77,7 @@ class Document:
 
     text: str
     splices: Sequence[Splice]
-    nested: Sequence[Splice] = ()
+    attribute_splices: Sequence[Splice] = ()
     """Splices of attributes, each inside a tag. The tag may be an element of a segment."""
     byte_order_mark: str = ""
     """The byte order mark of the file, if there is one. It is not part of the text."""
@@ -85,7 +85,7 @@ class Document:
     @cached_property
     def segments(self) -> list[Segment]:
         """All segments, those of attributes last."""
-        return [segment for splice in (*self.splices, *self.nested) for segment in splice.segments]
+        return [segment for splice in (*self.splices, *self.attribute_splices) for segment in splice.segments]
 
     def line_numbers(self) -> list[int]:
         """Return the line of each segment, from 1."""
@@ -106,8 +106,8 @@ class _Filler:
 
     def __init__(self, document: Document, translations: dict[Segment, MarkedText]) -> None:
         self.text, self.splices, self.translations = document.text, document.splices, translations
-        self.nested = [splice for splice in document.nested if self._is_changed(splice)]
-        self.starts = [splice.start for splice in self.nested]
+        self.attribute_splices = [splice for splice in document.attribute_splices if self._is_changed(splice)]
+        self.attribute_starts = [splice.start for splice in self.attribute_splices]
 
     def fill(self) -> str:
         parts: list[str] = []
@@ -131,11 +131,12 @@ class _Filler:
 
     def _copy(self, start: int, end: int) -> str:
         """Return a range of the document with translated attributes."""
-        nested = self.nested[bisect_left(self.starts, start) : bisect_right(self.starts, end - 1)]
-        if not nested:
+        first, last = bisect_left(self.attribute_starts, start), bisect_right(self.attribute_starts, end - 1)
+        inside = self.attribute_splices[first:last]
+        if not inside:
             return self.text[start:end]
-        parts = [self.text[start : nested[0].start]]
-        for splice, following in pairwise([*nested, None]):
+        parts = [self.text[start : inside[0].start]]
+        for splice, following in pairwise([*inside, None]):
             assert splice is not None
             parts += map(self._render, splice.parts)
             parts.append(self.text[splice.end : end if following is None else following.start])

@@ -103,7 +103,7 @@ class _PageReader:
         self.tokens: list[InlineToken] = []  # of the current segment
         self.untranslated: OpenElement | None = None  # an element whose content is not translated
         self.splices: list[Splice] = []
-        self.nested: list[Splice] = []
+        self.attribute_splices: list[Splice] = []
 
     def read(self) -> Document:
         for event, end in _with_ends(_EventParser(self.text).events, len(self.text)):
@@ -112,7 +112,7 @@ class _PageReader:
         if self.untranslated is not None:
             self._end_untranslated(self.untranslated, len(self.text))
         self._flush()
-        return Document(self.text, self.splices, self.nested)
+        return Document(self.text, self.splices, self.attribute_splices)
 
     def _has_left_untranslated(self, element: OpenElement, event: _Event, end: int) -> bool:
         """Return whether an event follows the element whose content is not translated."""
@@ -157,12 +157,12 @@ class _PageReader:
         is_empty = tag in VOID_TAGS or event.is_closed
         if tag == "html":
             names = ["lang", *(["xml:lang"] if "xml:lang" in attributes else [])]
-            self.nested += set_language(self.text, event.start, end, names, self.language)
+            self.attribute_splices += set_language(self.text, event.start, end, names, self.language)
         if is_untranslated(tag, attributes) and not is_empty:
             self.untranslated = OpenElement(tag, event.start)
             return
         if self.attributes and not is_untranslated(tag, attributes):
-            self.nested += self._attribute_splices(event.start, end)
+            self.attribute_splices += self._find_attribute_splices(event.start, end)
         if tag in INLINE:
             self.tokens.append(InlineToken(event.start, end, role=Role.SINGLE if is_empty else Role.OPENING, name=tag))
 
@@ -172,7 +172,7 @@ class _PageReader:
             self.splices.append(Splice(segment.start, segment.end, [segment]))
         self.tokens = []
 
-    def _attribute_splices(self, start: int, end: int) -> Iterator[Splice]:
+    def _find_attribute_splices(self, start: int, end: int) -> Iterator[Splice]:
         for attribute in find_attributes(self.text, start, end):
             if attribute.name in self.attributes and attribute.start < attribute.end:
                 tokens = [*split_references(self.text, attribute.start, attribute.end)]

@@ -151,7 +151,7 @@ def make_text_parts(value: str, offset: int, escape: Callable[[str], str]) -> li
     parts: list[str | Segment] = []
     for line in re.split(r"(\s*\n\s*|\A\s+|\s+\Z)", value):
         if _has_letter(line):
-            parts.append(Segment(MarkedText.from_text(line), offset, offset, render_text(escape), has_tags=True))
+            parts.append(Segment(MarkedText.from_text(line), offset, offset, render_text(escape), protects_tags=True))
         elif line:
             parts.append(escape(line))
     return parts

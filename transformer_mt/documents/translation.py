@@ -11,7 +11,7 @@ from transformer_mt.documents.document import Document, Segment
 
 
 def adapt_translator(chunked: ChunkedTranslator) -> ChunkedTranslator:
-    """Return a translator that keeps elements, and translates each sentence of a segment separately.
+    """Return a translator that protects elements, and translates each sentence of a segment separately.
 
     Sentences are not split if `chunked` never splits them.
     """
@@ -26,9 +26,9 @@ def adapt_translator(chunked: ChunkedTranslator) -> ChunkedTranslator:
 def make_lines(document: Document) -> list[str | MarkedText]:
     """Return the text of each segment, for `ChunkedTranslator`.
 
-    Tags are searched in plain text only. The text of a page has its tags as elements, and other tags in it are text.
+    Tags are searched only in segments that say so. The tags of a page are elements already, and other tags are text.
     """
-    return [segment.source.surface if segment.has_tags else segment.source for segment in document.segments]
+    return [segment.source.surface if segment.protects_tags else segment.source for segment in document.segments]
 
 
 def fill_document(document: Document, lines: Sequence[TranslatedLine], rank: int = 0) -> str:

@@ -119,7 +119,7 @@ class _XliffReader:
         if root is None or root.tag != "xliff":
             raise DocumentError(1, "not XLIFF: the root is not <xliff>; pass another --document-format")
         self.splices: list[Splice] = []
-        self.nested: list[Splice] = []
+        self.attribute_splices: list[Splice] = []
 
     def read(self) -> Document:
         is_version_1 = True
@@ -131,14 +131,14 @@ class _XliffReader:
                     is_version_1 = node.get("version").startswith("1")
                 if node.tag == ("file" if is_version_1 else "xliff"):
                     name = "target-language" if is_version_1 else "trgLang"
-                    self.nested += set_language(self.text, node.start, node.tag_end, [name], self.language)
+                    self.attribute_splices += set_language(self.text, node.start, node.tag_end, [name], self.language)
                 if node.tag in _SKIPPED or node.get("translate") == "no":
                     i = self.ends[i]
                 elif node.tag == ("trans-unit" if is_version_1 else "segment"):
                     self.splices += self._read_unit(i)
                     i = self.ends[i]
             i += 1
-        return Document(self.text, self.splices, self.nested)
+        return Document(self.text, self.splices, self.attribute_splices)
 
     def _read_unit(self, first: int) -> Iterator[Splice]:
         children: dict[str, int] = {}

@@ -17,7 +17,7 @@ class ModifierConfig(Section):
     lower: float = Field(default=0.0, ge=0, le=1)
     """batches in lower case, on both sides"""
     join: float = Field(default=0.0, ge=0, le=1)
-    """batches whose pairs are joined two by two, so that the model learns to keep the boundary of sentences"""
+    """batches whose pairs are joined two by two, so that the model learns to keep the boundaries of sentences"""
     drop_end_punctuation: float = Field(default=0.0, ge=0, le=1)
     """pairs without punctuation at the end, on both sides"""
     typos: float = Field(default=0.0, ge=0, le=1)
@@ -25,13 +25,13 @@ class ModifierConfig(Section):
     punctuation: float = Field(default=0.0, ge=0, le=1)
     """pairs with missing, double or displaced punctuation inside the source"""
     replace_numbers: float = Field(default=0.0, ge=0, le=1)
-    """pairs whose numbers are replaced by other ones, the same on both sides"""
+    """pairs whose numbers are replaced by random ones, the same on both sides"""
     replace_names: float = Field(default=0.0, ge=0, le=1)
-    """pairs in which a name that is the same on both sides is replaced by an invented one"""
+    """pairs in which a name, the same on both sides, is replaced by an invented one"""
     placeholder: float = Field(default=0.0, ge=0, le=1)
-    """batches with symbols in place of words, between words and around words, so that the model can keep markup"""
+    """batches with symbols in place of words, between words and around words; the model learns to keep markup"""
     glossary: float = Field(default=0.0, ge=0, le=1)
-    """batches whose sources have the translations of one to three terms, so that the model can use a glossary"""
+    """batches whose sources have the translations of one to three terms; the model learns to use a glossary"""
 
     @model_validator(mode="after")
     def _cases_exclude_each_other(self) -> ModifierConfig:
