@@ -1,4 +1,4 @@
-"""Translation with a glossary: terms are there, and nothing else changes."""
+"""Translation with a glossary: its terms are used, and nothing else changes."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class MarkedInput:
         return bool(self.text.elements) and self.symbol_numbers is None
 
     @property
-    def required(self) -> RequiredElements:
+    def required_elements(self) -> RequiredElements:
         """Return the elements that the search must put into the translation."""
         return RequiredElements(() if self.symbol_numbers is None else self.text.elements, self.symbol_numbers or ())
 

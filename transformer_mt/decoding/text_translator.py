@@ -49,13 +49,13 @@ class TextTranslator(TextScorer):
         line_numbers: Sequence[int] | None = None,
         prefixes: list[list[int]] | None = None,
         is_cancelled: IsCancelled | None = None,
-        required: Sequence[RequiredElements] | None = None,
-        terms: Sequence[TermAutomaton] | None = None,
+        required_elements: Sequence[RequiredElements] | None = None,
+        term_automata: Sequence[TermAutomaton] | None = None,
     ) -> list[list[Hypothesis]]:
         """Translate one batch. Returns the hypotheses of each source, the best first.
 
-        The translation of a source may be incomplete once `is_cancelled` is true for its index. `required` has the
-        elements that the translation of each source must contain, and `terms` its terms.
+        The translation of a source may be incomplete once `is_cancelled` is true for its index. Each translation
+        contains the `required_elements` of its source, and the terms of its automaton.
         """
 
     @abstractmethod
@@ -206,7 +206,7 @@ class TextTranslator(TextScorer):
         if self.glossary is None or not self.config.requires_terms:
             return [None] * len(inputs)
         builder = get_automaton_builder(self.glossary, self.tokenizers.tgt)
-        rooms = [self.max_positions - 1 - len(each.required.elements) for each in inputs]
+        rooms = [self.max_positions - 1 - len(each.required_elements.elements) for each in inputs]
         if prefixes is not None:
             rooms = [room - len(prefix) for room, prefix in zip(rooms, prefixes, strict=True)]
         texts = [each.text for each in inputs]
@@ -244,7 +244,7 @@ class TextTranslator(TextScorer):
                     [line_numbers[i] for i in batch],
                     None if prefixes is None else [prefixes[i] for i in batch],
                     None if is_cancelled is None else partial(_is_row_cancelled, is_cancelled, batch),
-                    [inputs[i].required for i in batch],
+                    [inputs[i].required_elements for i in batch],
                     [each for i in batch if (each := automata[i]) is not None] if with_terms else None,
                 )
                 for i, n_best in zip(batch, n_best_lists, strict=True):

@@ -129,16 +129,18 @@ class Translator(TextTranslator):
         line_numbers: Sequence[int] | None = None,
         prefixes: list[list[int]] | None = None,
         is_cancelled: IsCancelled | None = None,
-        required: Sequence[RequiredElements] | None = None,
-        terms: Sequence[TermAutomaton] | None = None,
+        required_elements: Sequence[RequiredElements] | None = None,
+        term_automata: Sequence[TermAutomaton] | None = None,
     ) -> list[list[Hypothesis]]:
         """Translate one batch by beam search or sampling. Returns the hypotheses of each source, the best first.
 
         `line_numbers` seed the sampling, by default 1, 2, ... The search of a source ends at the position after the one
-        at which `is_cancelled` becomes true for its index; then its hypotheses are incomplete. `required` has the
-        elements that the translation of each source must contain. `terms` has its terms, for beam search only.
+        at which `is_cancelled` becomes true for its index; then its hypotheses are incomplete. Each
+        translation contains the `required_elements` of its source, and the terms of its automaton (beam search only).
         """
-        search = self.set_up_search(sources, config, line_numbers, prefixes, is_cancelled, required, terms)
+        search = self.set_up_search(
+            sources, config, line_numbers, prefixes, is_cancelled, required_elements, term_automata
+        )
         return beam_search(self.ensemble.step, *search)
 
     def set_up_search(
@@ -148,33 +150,33 @@ class Translator(TextTranslator):
         line_numbers: Sequence[int] | None = None,
         prefixes: list[list[int]] | None = None,
         is_cancelled: IsCancelled | None = None,
-        required: Sequence[RequiredElements] | None = None,
-        terms: Sequence[TermAutomaton] | None = None,
+        required_elements: Sequence[RequiredElements] | None = None,
+        term_automata: Sequence[TermAutomaton] | None = None,
     ) -> Search:
         """Encode a batch of sources, and return the search for their translations."""
         device, tokenizer = self.ensemble.device, self.tokenizers.tgt
-        required = required or [RequiredElements((), ())] * len(sources)
+        required_elements = required_elements or [RequiredElements((), ())] * len(sources)
         prefixes = prefixes or [[] for _ in sources]
-        term_tokens = [automaton.start.n_missing_tokens for automaton in terms] if terms else [0] * len(sources)
+        term_tokens = [each.start.n_missing_tokens for each in term_automata or ()] or [0] * len(sources)
         limits = (
-            config.max_target_tokens(len(ids)) + len(prefix) + len(each.elements) + n_terms
-            for ids, prefix, each, n_terms in zip(sources, prefixes, required, term_tokens, strict=True)
+            config.max_target_tokens(len(ids)) + len(prefix) + len(each.elements) + n_term_tokens
+            for ids, prefix, each, n_term_tokens in zip(sources, prefixes, required_elements, term_tokens, strict=True)
         )
         max_lengths = torch.tensor([min(limit, self.max_positions) for limit in limits], device=device)
         processors: list[LogitsProcessor] = [MinLength(config.min_length, tokenizer.eos_id)]
         if any(prefixes):
             processors.append(ForcedPrefix(prefixes, device))
-        if config.no_repeat_ngram and terms is None:  # a term may have to occur twice
+        if config.no_repeat_ngram and term_automata is None:  # a term may have to occur twice
             processors.append(NoRepeatNgram(config.no_repeat_ngram))
         if config.repetition_penalty > 1:
             processors.append(RepetitionPenalty(config.repetition_penalty))
         choose_candidates = beam_candidates
-        has_elements = any(each.elements for each in required)
-        elements = ElementConstraint(required, tokenizer, max_lengths) if has_elements else None
-        if terms is not None:  # before the elements, which must know where the translation cannot end
-            vocabulary = TermVocabulary(terms[0].classes, tokenizer.eos_id, tokenizer.first_symbol_id, device)
+        has_elements = any(each.elements for each in required_elements)
+        elements = ElementConstraint(required_elements, tokenizer, max_lengths) if has_elements else None
+        if term_automata is not None:  # before the elements, which must know where the translation cannot end
+            vocabulary = TermVocabulary(term_automata[0].classes, tokenizer.eos_id, tokenizer.first_symbol_id, device)
             count_elements = None if elements is None else elements.count_missing
-            constraint = TermConstraint(terms, max_lengths, vocabulary, count_elements)
+            constraint = TermConstraint(term_automata, max_lengths, vocabulary, count_elements)
             processors.append(constraint)
             choose_candidates = constraint.choose_candidates
         if elements is not None:

@@ -120,8 +120,8 @@ class CTranslate2Translator(TextTranslator):
         line_numbers: Sequence[int] | None = None,
         prefixes: list[list[int]] | None = None,
         is_cancelled: Callable[[int], bool] | None = None,
-        required: Sequence[RequiredElements] | None = None,
-        terms: Sequence[TermAutomaton] | None = None,
+        required_elements: Sequence[RequiredElements] | None = None,
+        term_automata: Sequence[TermAutomaton] | None = None,
     ) -> list[list[Hypothesis]]:
         """Translate source ids. Return the hypotheses of each sentence, the best first.
 
