@@ -44,7 +44,7 @@ def place_elements(source: MarkedText, translation: str, alignment: Sequence[tup
     """
     placer = _Placer(source, translation, alignment)
     elements_at: dict[int, list[int]] = {}  # elements to insert at each offset of the translation
-    for element, offset in placer.place_children(None, 0, len(translation)):
+    for element, offset in placer.place_inside(None, 0, len(translation)):
         elements_at.setdefault(offset, []).append(element)
     parts: list[Part] = []
     start = 0
@@ -64,7 +64,7 @@ class _Placer:
     alignment: Sequence[tuple[int, int]]
 
     @cached_property
-    def words(self) -> list[tuple[int, int]]:
+    def target_words(self) -> list[tuple[int, int]]:
         """Start and end of each word of the translation, without outer punctuation unless it has nothing else."""
         spans: list[tuple[int, int]] = []
         for match in _WORD.finditer(self.translation):
@@ -78,7 +78,7 @@ class _Placer:
         return spans
 
     @cached_property
-    def source_words(self) -> list[int]:
+    def source_word_starts(self) -> list[int]:
         """Start of each word of the source without its elements."""
         return [match.start() for match in _WORD.finditer(remove_elements(self.source))]
 
@@ -89,7 +89,7 @@ class _Placer:
         The count treats an opening tag inside a word as before the word.
         """
         counts: dict[int, int] = {}
-        text, starts = remove_elements(self.source), self.source_words
+        text, starts = remove_elements(self.source), self.source_word_starts
         for index in range(len(self.source.parts)):
             part = self.source.parts[index]
             if isinstance(part, int):
@@ -100,18 +100,18 @@ class _Placer:
         return counts
 
     @cached_property
-    def targets(self) -> dict[int, list[int]]:
+    def aligned_words(self) -> dict[int, list[int]]:
         """Target words that are aligned with each source word."""
         targets: dict[int, list[int]] = {}
         for src, tgt in self.alignment:
-            if tgt < len(self.words):
+            if tgt < len(self.target_words):
                 targets.setdefault(src, []).append(tgt)
         return targets
 
-    def place_children(self, parent: int | None, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """Yield each element inside a pair, also indirectly, with its offset, in the order of the translation.
+    def place_inside(self, parent: int | None, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """Yield all elements inside a pair with their offsets, in the order of the translation.
 
-        `start` and `end` are the offsets of the tags of the pair. None: the whole text.
+        `parent` is the opening tag of the pair; None: the whole text. `start` and `end` are the offsets of its tags.
         """
         elements = self.source.elements
         is_child = [each.parent == parent and each.role is not Role.CLOSING for each in elements]
@@ -124,7 +124,7 @@ class _Placer:
             yield index, first
             partner = elements[index].partner
             if partner is not None:
-                yield from self.place_children(index, first, last)
+                yield from self.place_inside(index, first, last)
                 yield partner, last
             offset = last
 
@@ -133,25 +133,27 @@ class _Placer:
         element = self.source.elements[index]
         first = self.n_words_before[index]
         last = first if element.partner is None else self.n_words_before[element.partner]
-        aligned = sorted(tgt for src in range(first, last) for tgt in self.targets.get(src, ()))
-        if not aligned and last > first and self.words:
-            relative = (first + last) / 2 / len(self.source_words)
-            aligned = [min(int(relative * len(self.words)), len(self.words) - 1)]
-        found = (self.words[aligned[0]][0], self.words[aligned[-1]][1]) if aligned else 2 * (self._offset(first),)
-        low, high = (min(max(offset, start), end) for offset in found)
-        return low, high
+        aligned = sorted(tgt for src in range(first, last) for tgt in self.aligned_words.get(src, ()))
+        if not aligned and last > first and self.target_words:
+            relative = (first + last) / 2 / len(self.source_word_starts)
+            aligned = [min(int(relative * len(self.target_words)), len(self.target_words) - 1)]
+        if aligned:
+            low, high = self.target_words[aligned[0]][0], self.target_words[aligned[-1]][1]
+        else:
+            low = high = self._offset(first)
+        return min(max(low, start), end), min(max(high, start), end)
 
     def _offset(self, word: int) -> int:
         """Return the offset of an element before a source word.
 
         It is before the target word that is aligned with the source word, or after that of the word before.
         """
-        if following := self.targets.get(word):
-            return self.words[min(following)][0]
-        if preceding := self.targets.get(word - 1):
-            return self.words[max(preceding)][1]
-        known = sorted(self.targets)
+        if following := self.aligned_words.get(word):
+            return self.target_words[min(following)][0]
+        if preceding := self.aligned_words.get(word - 1):
+            return self.target_words[max(preceding)][1]
+        known = sorted(self.aligned_words)
         later = bisect_right(known, word)
         if word and later:
-            return self.words[max(self.targets[known[later - 1]])][1]
+            return self.target_words[max(self.aligned_words[known[later - 1]])][1]
         return 0 if word == 0 else len(self.translation)

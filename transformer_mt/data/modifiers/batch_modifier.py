@@ -56,7 +56,7 @@ class BatchModifier:
         `dictionary` is needed for symbols.
         """
         self.config, self.tokenizers, self.seed = config, tokenizers, seed
-        self.longest = max_length - 1
+        self.max_tokens = max_length - 1  # without EOS
         self.symbol_inserter: SymbolInserter | None = None
         if config.needs_symbols:
             assert dictionary is not None
@@ -125,7 +125,7 @@ class BatchModifier:
         return [*zip(*sides, strict=True)]
 
     def _fits(self, src: Sequence[int], tgt: Sequence[int]) -> bool:
-        return 0 < len(src) <= self.longest and 0 < len(tgt) <= self.longest
+        return 0 < len(src) <= self.max_tokens and 0 < len(tgt) <= self.max_tokens
 
     def _replace(self, src: Ids, tgt: Ids, pairs: dict[int, Pair]) -> tuple[Ids, Ids]:
         """Replace the ids of modified pairs, except pairs that would exceed the maximum length."""
