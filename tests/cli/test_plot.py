@@ -234,7 +234,10 @@ MISTAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "text for a schedule": (("schedule", "tiny.yaml", "--text", "one"), ("belong to attention",)),
     "no such picture": (("losses", "RUN"), ("choose from",)),
     "a word too many": (("schedule", "tiny.yaml", "--output", "W/f.png", "noam"), ("unrecognized arguments: noam",)),
-    "an unknown option": (("schedule", "tiny.yaml", "--colour=red"), ("unrecognized arguments: --colour=red",)),
+    "an unknown option": (
+        ("schedule", "tiny.yaml", "--colour=red"),
+        ("unknown option --colour; tmt plot --help",),
+    ),
     "no such checkpoint": (("attention", "RUN", "--checkpoint", "5"), ("--checkpoint 5",)),
     "a checkpoint of a schedule": (("schedule", "RUN", "--checkpoint", "5"), ("no weights are drawn", "leave it out")),
     "a checkpoint of a table": (("positions", "RUN", "--checkpoint", "last"), ("no weights are drawn",)),

@@ -25,7 +25,7 @@ class _ValueCompleter(BaseCompleter):
 
     def __call__(self, *, prefix: str, action: argparse.Action, **_: object) -> Iterable[str]:
         if action.dest == "overrides":
-            from transformer_mt.config.root import builtin_path, flatten, load
+            from transformer_mt.cli.options import list_config_keys
 
-            return [f"{key}=" for key in flatten(load(builtin_path("quickstart")))]
+            return [f"{key}=" for key in list_config_keys()]
         return (DirectoriesCompleter() if action.dest in ("run", "runs", "models") else FilesCompleter())(prefix)

@@ -111,6 +111,13 @@ def config_arguments(args: argparse.Namespace) -> tuple[Path | None, list[str]]:
     return path, overrides
 
 
+def list_config_keys() -> list[str]:
+    """Return the dotted keys of the configuration."""
+    from transformer_mt.config import root as configuration
+
+    return list(configuration.flatten(configuration.load(configuration.builtin_path("quickstart"))))
+
+
 def load_config(args: argparse.Namespace) -> Config:
     """Load the configuration file, or the built-in quickstart, with the overrides of the command line."""
     from transformer_mt.config import root as configuration

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from transformer_mt import __version__
 from transformer_mt.cli.serving_parsers import add_serve
+from transformer_mt.cli.suggesting_parser import SuggestingParser
 from transformer_mt.cli.synthetic_parsers import add_backtranslate, add_distill
 from transformer_mt.cli.tool_parsers import (
     add_average,
@@ -43,7 +44,6 @@ from transformer_mt.cli.translation_parsers import (
     add_score,
     add_translate,
 )
-from transformer_mt.system.display import make_visible
 
 EXTRA_ARGUMENTS = {"overrides": r"(?!-).*=.*", "steps": r"\d+", "texts": r"(?!--?[A-Za-z]).*", "systems": r"(?!-).*"}
 """Positional arguments that may also follow options, and the pattern that each value must match."""
@@ -56,9 +56,13 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         from transformer_mt.cli.completion import complete
 
         complete(parser)
-    if not (sys.argv[1:] if arguments is None else arguments):
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if not arguments:
         parser.print_help(sys.stderr)
         parser.exit(2, "\ntmt: error: the following arguments are required: COMMAND\n")
+    names = [command.name for command in COMMANDS]
+    if not arguments[0].startswith("-") and arguments[0] not in names:
+        parser.refuse_command(arguments[0], names)
     args, rest = parser.parse_known_args(arguments)
     end = rest.index("--") if "--" in rest else len(rest)
     rest, literal = rest[:end], rest[end + 1 :]  # an argument after "--" is never an option
@@ -68,13 +72,13 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
             setattr(args, name, [*getattr(args, name), *(map(Path, extra) if name == "systems" else extra)])
             return args
     if rest or literal:
-        args.show_error(f"unrecognized arguments: {make_visible(' '.join([*rest, *literal]))}")
+        args.refuse_arguments([*rest, *literal], arguments, has_overrides=hasattr(args, "overrides"))
     return args
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """Make the parser. It stores the command's name as `command`, and the `error` of its parser as `show_error`."""
-    parser = argparse.ArgumentParser(
+def make_parser() -> SuggestingParser:
+    """Make the parser. It stores the command's name as `command`, and how to refuse arguments as `refuse_arguments`."""
+    parser = SuggestingParser(
         prog="tmt",
         description="Train a Transformer for machine translation from scratch, from one YAML file.",
         epilog="tmt board shows training curves. tmt config prints every key.",
@@ -85,7 +89,7 @@ def make_parser() -> argparse.ArgumentParser:
     for name, add_options, summary, example in COMMANDS:
         description = f"{summary[0].upper()}{summary[1:]}."
         command = commands.add_parser(name, help=summary, description=description, epilog=f"Example: {example}")
-        command.set_defaults(show_error=command.error)
+        command.set_defaults(refuse_arguments=command.refuse_arguments)
         add_options(command)
     return parser
 
