@@ -15,6 +15,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+MAX_LENGTH_RATIO = 1.5  # of the longest to the shortest text of a batch to translate
+
 Rows = NDArray[np.int32]  # row numbers of an encoded corpus
 Lengths = NDArray[np.int32]  # tokens per sentence
 
@@ -90,12 +92,18 @@ def _batch_bounds(src: Lengths, tgt: Lengths, tokens: int) -> NDArray[np.int64]:
 
 
 def batch_by_length(lengths: Mapping[int, int], max_tokens: int) -> Iterator[list[int]]:
-    """Yield batches of keys with similar lengths, the longest first, of at most `max_tokens` padded tokens."""
+    """Yield batches of keys with similar lengths, the longest first, of at most `max_tokens` padded tokens.
+
+    A batch that is at least half full does not take much shorter ones, which would be mostly padding.
+    """
     batch: list[int] = []
     for i in sorted(lengths, key=lambda i: -lengths[i]):
-        if batch and (len(batch) + 1) * (lengths[batch[0]] + 1) > max_tokens:
-            yield batch
-            batch = []
+        if batch:
+            width = lengths[batch[0]] + 1
+            is_full = (len(batch) + 1) * width > max_tokens
+            if is_full or (lengths[i] + 1 < width / MAX_LENGTH_RATIO and 2 * len(batch) * width >= max_tokens):
+                yield batch
+                batch = []
         batch.append(i)
     if batch:
         yield batch

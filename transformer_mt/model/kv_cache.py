@@ -43,7 +43,7 @@ class LayerKVCache:
         if self.slots is None:
             self.slots = KeysValues(*(pad_slots(each[:, :, :0], n_slots) for each in new))
         elif n_slots > self.slots.keys.size(2):
-            self.slots = KeysValues(*(pad_slots(each, 2 * n_slots) for each in self.slots))
+            self.slots = KeysValues(*(pad_slots(each, max(n_slots, 2 * each.size(2))) for each in self.slots))
         for slots, added in zip(self.slots, new, strict=True):
             slots.narrow(2, start, end - start).copy_(added)
         self.n_used = end
