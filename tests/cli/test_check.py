@@ -9,6 +9,7 @@ import pytest
 from helpers import Tmt, assert_succeeded, assert_user_error
 
 from transformer_mt.cli.check import show
+from transformer_mt.data import quickstart
 from transformer_mt.data.quality.findings import CorpusReport, Finding
 from transformer_mt.system.severity import Severity
 
@@ -73,6 +74,24 @@ def test_the_verdict_names_the_next_command(run_copy: Path, tmt: Tmt) -> None:
     verdict = tmt("check", "tiny.yaml").stdout.partition("\nverdict: ")[2]
     assert verdict.startswith("not ready to train: repair the errors")
     assert "tmt repair tiny.yaml" in verdict and "tmt plan" not in verdict
+
+
+@pytest.mark.parametrize(
+    ("languages", "remedy"),
+    [("{src_lang: de, tgt_lang: en", "exchange src_lang and tgt_lang"), ("{src_lang: fr, tgt_lang: de", "correct")],
+)
+def test_wrong_languages_are_to_be_corrected_not_repaired(
+    languages: str, remedy: str, tmt: Tmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pairs = quickstart.load_pairs("train")[:300]
+    for side, language in enumerate(("en", "de")):
+        Path(f"a.{language}").write_text("".join(f"{pair[side]}\n" for pair in pairs), encoding="utf-8")
+    Path("x.yaml").write_text(f"data: {languages}, train: {{src: a.en, tgt: a.de}}}}", encoding="utf-8")
+    done = tmt("check", "x.yaml")
+    verdict = done.stdout.partition("\nverdict: ")[2]
+    assert done.returncode == 2 and remedy in done.stdout
+    assert "exchange or correct them" in verdict and "tmt repair" not in verdict
 
 
 def test_a_run_is_checked_with_its_own_tokenizers(run_copy: Path, tmt: Tmt) -> None:

@@ -148,8 +148,10 @@ def test_losses_of_pairs_that_were_not_seen_yet_decide_nothing(pairs: list[Pair]
 
 
 def test_sides_of_one_language_are_different_files(pairs: list[Pair]) -> None:
-    for name in ("a.en", "b.en"):
-        Path(name).write_text("".join(f"{src}\n" for src, _ in pairs[:99]), encoding="utf-8")
+    sources = [src for src, _ in pairs[:99]]
+    targets = [src if i % 3 == 0 else f"I know that {src} It is true." for i, src in enumerate(sources)]
+    for name, lines in (("a.en", targets), ("b.en", sources)):
+        Path(name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     text = "data: {src_lang: en, tgt_lang: en, train: {src: a.en, tgt: b.en, reverse: true, tag: x}, cache_dir: cache}"
     Path("same.yaml").write_text(text, encoding="utf-8")
     report = repair_corpus(configuration.load(Path("same.yaml")), Path("new"), None)
@@ -234,12 +236,24 @@ def test_wrong_input_is_refused_and_nothing_is_written(pairs: list[Pair]) -> Non
     config = write([src for src, _ in pairs], [])
     with pytest.raises(UserError, match=r"train\.de: holds no lines"):
         repair_corpus(config, Path("new"), None)
-    with pytest.raises(UserError, match=r"no pair of 3 lines is left \(removed: length 3\)"):
+    with pytest.raises(UserError, match=r"keep only 0 pairs of 3 lines \(removed: length 3\)"):
         repair_corpus(write([""] * 3, [""] * 3), Path("new"), None)
     assert not [path for path in Path().iterdir() if path.name.startswith(("new", ".new"))]
     Path("new").mkdir()
     with pytest.raises(UserError, match="new: exists already; remove it, or pass another --output"):
         repair_corpus(config, Path("new"), None)
+
+
+def test_a_repair_that_would_remove_most_pairs_is_refused(pairs: list[Pair]) -> None:
+    src, tgt = zip(*pairs[:50], strict=True)
+    with pytest.raises(UserError, match=r"of 50 lines \(removed: language .*nothing was written.\n.*exchange src_lang"):
+        repair_corpus(write(tgt, src), Path("new"), None)
+    targets = ["eins zwei drei vier"] * 30
+    with pytest.raises(UserError, match=r"keep only 14 pairs of 30 lines \(removed: length 16\).*\n.*data.filters"):
+        repair_corpus(write(["one two three four"] * 14 + [""] * 16, targets), Path("new"), None)
+    assert not Path("new").exists()
+    kept = repair_corpus(write(["one two three four"] * 15 + [""] * 15, targets), Path("new"), None)
+    assert kept.totals.n_pairs == 15
 
 
 def test_command_prints_what_was_changed(tiny: Path, tmt: Tmt, monkeypatch: pytest.MonkeyPatch) -> None:

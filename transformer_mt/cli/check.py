@@ -143,7 +143,7 @@ def _show_verdict(report: CorpusReport, args: argparse.Namespace) -> None:
     """Print what the findings mean, and the commands that continue."""
     given = " ".join(map(quote, (str(args.run_or_config), *args.overrides)))
     commands: list[tuple[str, str]] = []
-    if report.severity > Severity.OK:
+    if report.severity > Severity.OK and not report.has_wrong_languages:
         commands.append((f"  tmt repair {given}", "# write a repaired copy"))
     if report.severity < Severity.ERROR and not args.run_or_config.is_dir():
         commands.append((f"  tmt plan {given}", "# hours, memory and disk"))

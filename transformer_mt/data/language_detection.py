@@ -31,6 +31,14 @@ def detect_language(lines: Sequence[str]) -> str | None:
     return None if code == NO_LANGUAGE else WRITTEN_AS.get(code, code)
 
 
+def are_exchanged(languages: tuple[str, str], src: Sequence[str], tgt: Sequence[str]) -> bool:
+    """Return whether the source text is in the target language, and the target text in the source language."""
+    expected = tuple(_canonical(primary_language(language)) for language in reversed(languages))
+    if expected[0] == expected[1]:
+        return False
+    return tuple(_canonical(detect_language(lines) or NO_LANGUAGE) for lines in (src, tgt)) == expected
+
+
 class LanguageDetector:
     """Detector that names the language of a sentence only if it is sure."""
 

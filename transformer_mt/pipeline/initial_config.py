@@ -12,7 +12,12 @@ from typing import cast
 from transformer_mt.config.rendering import render_scalar
 from transformer_mt.config.section import check_folder_name
 from transformer_mt.data.inspection import CorpusStatistics, SideStatistics, inspect_pairs
-from transformer_mt.data.language_detection import LANGUAGE_THRESHOLD, LanguageDetector, detect_language
+from transformer_mt.data.language_detection import (
+    LANGUAGE_THRESHOLD,
+    LanguageDetector,
+    are_exchanged,
+    detect_language,
+)
 from transformer_mt.data.sources import Source, read_source
 from transformer_mt.data.tables import column_names, is_table
 from transformer_mt.data.text_files import UnequalLengthError, check_is_file, read_lines
@@ -229,7 +234,7 @@ def _choose_languages(
     src, tgt = str(src_lang or detected_src), str(tgt_lang or detected_tgt)
     if src == tgt:
         raise UserError(f"{names}: source and target are both {src}; if that is wrong, pass --src-lang and --tgt-lang")
-    if (src, tgt) == (detected_tgt, detected_src):
+    if are_exchanged((src, tgt), statistics.src.sample, statistics.tgt.sample):
         raise UserError(
             f"{names}: the source seems to be in {tgt} and the target in {src}; exchange --src-lang and --tgt-lang"
         )

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from transformer_mt.config.rendering import render_yaml
 from transformer_mt.config.root import Config
+from transformer_mt.data.quality.check_runner import find_exchanged_sides
 from transformer_mt.data.quality.corpus_filters import OverlapFilter, UnrelatedFilter
 from transformer_mt.data.quality.filter_base import Block, Filter
 from transformer_mt.data.quality.filter_pipeline import FilterPipeline
@@ -40,6 +41,7 @@ from transformer_mt.pipeline.repair_report import REPORT, SINGLE_SOURCE, Change,
 from transformer_mt.system.files import atomic_new_folder
 
 CHANGES = "changes.tsv"
+MIN_KEPT = 0.5  # of the pairs; a repair that leaves fewer is refused
 
 REPAIR_FILTERS: tuple[Filter, ...] = (
     NormalizeFilter(mojibake=True),
@@ -77,7 +79,8 @@ def repair_corpus(
     which `--train` has trained.
 
     Raises:
-        UserError: The folder exists, the text cannot be read, no pair is left, or the losses are of other text.
+        UserError: The folder exists, the text cannot be read, most pairs would be removed, or the losses are
+            of other text.
     """
     check_is_repairable(config)
     if folder.exists():
@@ -171,14 +174,21 @@ class _SourceRepair:
         names = f"{self.name}.{src_lang}", f"{self.name}.{tgt_lang}"
         left = self.filter_pairs(pairs, None if excess is None else _look_up_excess(pairs, excess), workers)
         self.counts.n_pairs = _write_pairs(left, *(self.folder / name for name in names))
-        if not self.counts.n_pairs:
+        if self.counts.n_pairs < MIN_KEPT * min(n_src, n_tgt):
             of_source = f" of the source {self.name}" if isinstance(self.source, NamedSource) else ""
-            reasons = ", ".join(f"{reason} {count:,}" for (_, reason), count in self.counts.changes.most_common(3))
+            removed = [item for item in self.counts.changes.most_common() if item[0][0] in ("cut", "drop")]
+            reasons = ", ".join(f"{reason} {count:,}" for (_, reason), count in removed[:3])
             raise UserError(
-                f"no pair of {n_src:,} lines{of_source} is left (removed: {reasons}); check the files and languages of "
-                "data.train"
+                f"the repair would keep only {self.counts.n_pairs:,} pairs of {min(n_src, n_tgt):,} lines{of_source} "
+                f"(removed: {reasons}); nothing was written.\n{self.advise(pairs)}"
             )
         return names
+
+    def advise(self, pairs: AlignedPairs) -> str:
+        """Return what to do if most pairs would be removed."""
+        if find_exchanged_sides(pairs.corpus, self.languages):
+            return "the source seems to be in the target language: exchange src_lang and tgt_lang, or the files"
+        return "check the files and languages of data.train; if so many pairs are bad, remove them with data.filters"
 
     def filter_pairs(
         self, pairs: AlignedPairs, excess: NDArray[np.float32] | None, workers: int

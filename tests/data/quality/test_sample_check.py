@@ -11,6 +11,7 @@ from transformer_mt.data import quickstart
 from transformer_mt.data.corpus import ParallelCorpus, load_corpus
 from transformer_mt.data.quality.sample_check import check_sample
 from transformer_mt.data.sources import Source
+from transformer_mt.errors import UserError
 
 Pair = tuple[str, str]
 
@@ -46,6 +47,14 @@ def test_another_language_is_noticed_once_and_then_cached(pairs: list[Pair], tmp
     for path in tmp_path.glob("cache/*/pairs.arrow"):
         path.unlink()  # a second call reads nothing
     assert check_sample(corpus, ("en", "de"), tmp_path) == lines
+
+
+def test_exchanged_languages_are_refused_each_time(pairs: list[Pair], tmp_path: Path) -> None:
+    corpus = load(tmp_path, [(tgt, src) for src, tgt in pairs])
+    for _ in range(2):  # the second call finds no cached report
+        with pytest.raises(UserError, match=r"source seems to be in de and the target in en(.|\n)*exchange src_lang"):
+            check_sample(corpus, ("en", "de"), tmp_path)
+    assert any("another language" in line for line in check_sample(corpus, ("en", "fr"), tmp_path))
 
 
 def test_small_corpora_are_accepted(pairs: list[Pair], tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import numpy as np
 
 from transformer_mt.data.blocks import log_progress
 from transformer_mt.data.corpus import ParallelCorpus
-from transformer_mt.data.language_detection import LanguageDetector
+from transformer_mt.data.language_detection import SAMPLE_LINES, LanguageDetector, are_exchanged
 from transformer_mt.data.languages import primary_language
 from transformer_mt.data.quality.alignment import Segment
 from transformer_mt.data.quality.checks import CHECKS, CorpusCheck
@@ -170,6 +170,8 @@ def check_pairs(
         for check in CHECKS
         if isinstance(check.finder, DuplicateFilter) and check.name in findings
     }
+    if "language" in findings:
+        findings["language"] = explain_wrong_languages(findings["language"], corpus, languages)
     findings |= locate_first_occurrences(corpus, {name: findings[name] for name in repeated}, repeated)
     return [*findings.values(), *_unknown_languages(languages, len(corpus))], [
         _length_histogram(languages, found.lengths)
@@ -236,6 +238,21 @@ def make_finding(check: CorpusCheck, found: CheckCounts, total: int) -> Finding 
     if severity is Severity.ERROR and check.error_advice:
         message = f"{message}; {check.error_advice}"
     return Finding(check.group, check.name, severity, message, count, total, examples, check.remedy)
+
+
+def explain_wrong_languages(finding: Finding, corpus: ParallelCorpus, languages: tuple[str, str]) -> Finding:
+    """Return the finding about other languages. If most pairs have them, its remedy is to correct the languages."""
+    if not finding.has_wrong_languages:
+        return finding
+    is_exchanged = find_exchanged_sides(corpus, languages)
+    remedy = "exchange src_lang and tgt_lang, or the files" if is_exchanged else "correct src_lang and tgt_lang"
+    return replace(finding, remedy=remedy)
+
+
+def find_exchanged_sides(corpus: ParallelCorpus, languages: tuple[str, str]) -> bool:
+    """Return whether the source of a sample is in the target language, and the target in the source language."""
+    sample = corpus.select_evenly(SAMPLE_LINES)
+    return are_exchanged(languages, sample.column("src"), sample.column("tgt"))
 
 
 def _unknown_languages(languages: tuple[str, str], total: int) -> Iterator[Finding]:

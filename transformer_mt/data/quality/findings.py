@@ -12,6 +12,8 @@ from transformer_mt.system.severity import Severity
 
 N_SHOWN = 3  # examples for people
 LABELS = {Severity.OK: "info", Severity.WARNING: "warning", Severity.ERROR: "error"}
+MAX_FOREIGN_SHARE = 0.5  # of the pairs; with more in other languages, the configured languages are wrong
+WRONG_LANGUAGES = "not ready to train: data.src_lang and data.tgt_lang do not fit the text; exchange or correct them"
 VERDICTS = {
     Severity.OK: "ready to train; findings marked info need no action",
     Severity.WARNING: "ready to train, but look at the warnings first: they may cost quality",
@@ -36,6 +38,11 @@ class Finding:
     def share(self) -> float:
         """Return `count / total`."""
         return self.count / max(1, self.total)
+
+    @property
+    def has_wrong_languages(self) -> bool:
+        """Return whether the languages of the configuration are wrong, because most pairs are in others."""
+        return self.name == "language" and self.share > MAX_FOREIGN_SHARE
 
     def select_examples(self) -> list[PairExample]:
         """Return at most three examples, spread evenly."""
@@ -67,6 +74,13 @@ class CorpusReport:
         return max((finding.severity for finding in self.findings), default=Severity.OK)
 
     @property
+    def has_wrong_languages(self) -> bool:
+        """Return whether the languages of a source are wrong."""
+        return any(finding.has_wrong_languages for finding in self.findings)
+
+    @property
     def verdict(self) -> str:
         """Return what the findings mean for a training."""
+        if self.has_wrong_languages:
+            return WRONG_LANGUAGES
         return VERDICTS[self.severity] if self.findings else "ready to train"

@@ -1,4 +1,7 @@
-"""Check a sample of the training pairs at the start of each training, and return only warnings."""
+"""Check a sample of the training pairs at the start of each training, and return only warnings.
+
+Exchanged languages are an error.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,15 @@ from pathlib import Path
 import numpy as np
 
 from transformer_mt.data.corpus import ParallelCorpus
-from transformer_mt.data.quality.check_runner import CheckTask, make_finding, run_checks
+from transformer_mt.data.quality.check_runner import CheckTask, find_exchanged_sides, make_finding, run_checks
 from transformer_mt.data.quality.checks import CHECKS
 from transformer_mt.data.quality.corpus_filters import MIN_LEXICON_PAIRS, UnrelatedFilter
 from transformer_mt.data.quality.lexicon import Lexicon
+from transformer_mt.errors import UserError
 from transformer_mt.system.files import make_once, write_text
 from transformer_mt.system.severity import Severity
 
-FORMAT_VERSION = 3  # of the cached lines and of what the checks do; part of their key
+FORMAT_VERSION = 4  # of the cached lines and of what the checks do; part of their key
 N_PAIRS = 2000  # whose text is checked
 MIN_AFFECTED = 10  # affected pairs of the sample; fewer may be chance
 N_WINDOWS, CHECK_WINDOW = 100, 20  # windows of consecutive lines whose sides are compared
@@ -30,7 +34,11 @@ SAMPLE_CHECKS = [
 
 
 def check_sample(corpus: ParallelCorpus, languages: tuple[str, str], cache_dir: Path) -> list[str]:
-    """Return a line for each warning about a sample of the pairs. The lines are cached for an unchanged corpus."""
+    """Return a line for each warning about a sample of the pairs. The lines are cached for an unchanged corpus.
+
+    Raises:
+        UserError: Most pairs are in the languages of the other side.
+    """
     key = json.dumps([FORMAT_VERSION, corpus.key, corpus.fingerprint, languages])
     path = cache_dir / f"check-{sha256(key.encode()).hexdigest()[:16]}.json"
     make_once(path, lambda: write_text(path, json.dumps([*_check_text(corpus, languages), *_check_alignment(corpus)])))
@@ -44,6 +52,11 @@ def _check_text(corpus: ParallelCorpus, languages: tuple[str, str]) -> Iterator[
         finding = make_finding(check, found, len(sample))
         if finding is not None and finding.count >= MIN_AFFECTED and finding.severity > Severity.OK:
             first = finding.examples[0]
+            if finding.has_wrong_languages and find_exchanged_sides(sample, languages):
+                raise UserError(
+                    f"data.train: the source seems to be in {languages[1]} and the target in {languages[0]}, such as "
+                    f"{first.location} ({first.reason});\nexchange src_lang and tgt_lang, or the files"
+                )
             yield (
                 f"warning: {finding.share:.1%} of a sample of pairs {check.message}, such as {first.location} "
                 f"({first.reason}); run tmt check"
