@@ -126,7 +126,7 @@ def test_the_folder_is_read_like_a_run_and_the_training_can_continue(
         (["8"], "needs at least two checkpoints"),
         (["8", "8"], "8 8: a step is given twice"),
         (["last", "20"], "last 20: a step is given twice"),
-        (["8", "9"], "--checkpoint 9: runs/tiny has best, last and the steps 8, 12, 16, 20"),
+        (["8", "9"], "checkpoint 9: runs/tiny has best, last and the steps 8, 12, 16, 20"),
         (["--last", "7"], "runs/tiny has only 4 of 7 checkpoints (steps: 20, 16, 12, 8)"),
         (["--best", "7"], "keep.last and keep.best set how many a training keeps"),
         (["--last", "2", "--output", "runs"], "runs: exists already; pass a new folder as --output"),

@@ -238,7 +238,7 @@ MISTAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("schedule", "tiny.yaml", "--colour=red"),
         ("unknown option --colour; tmt plot --help",),
     ),
-    "no such checkpoint": (("attention", "RUN", "--checkpoint", "5"), ("--checkpoint 5",)),
+    "no such checkpoint": (("attention", "RUN", "--checkpoint", "5"), ("checkpoint 5: ",)),
     "a checkpoint of a schedule": (("schedule", "RUN", "--checkpoint", "5"), ("no weights are drawn", "leave it out")),
     "a checkpoint of a table": (("positions", "RUN", "--checkpoint", "last"), ("no weights are drawn",)),
     "a checkpoint of a configuration": (("schedule", "tiny.yaml", "--checkpoint", "best"), ("no weights are drawn",)),

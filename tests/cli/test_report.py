@@ -191,7 +191,7 @@ def test_changed_text_is_left_out(run_copy: Path, tmt: Tmt) -> None:
         (["runs/tiny", "--src", "valid.en"], "--src and --ref go together"),
         (["runs/tiny", "--output", "page.txt"], "pass a name that ends in .html"),
         (["runs/tiny", "--output", "no/page.html"], "there is no folder"),
-        (["runs/tiny", "--checkpoint", "7"], "--checkpoint 7"),
+        (["runs/tiny", "--checkpoint", "7"], "checkpoint 7:"),
         (["runs/tiny", "--src", "valid.en", "--ref", "test.de"], "test.de"),
         (["runs/tiny", "--src", "missing", "--ref", "test.de"], "missing: no such file"),
     ],

@@ -183,5 +183,5 @@ def test_nan_scores_become_minus_infinity(make_translator: MakeTranslator, monke
 
 
 def test_different_numbers_of_sources_and_targets_are_refused(one: Translator) -> None:
-    with pytest.raises(UserError, match="2 sources and 1 targets: give one for each"):
+    with pytest.raises(UserError, match="sources: 2, targets: 1; give one for each"):
         one.score(["a", "b"], ["a"])

@@ -7,6 +7,8 @@ import random
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from inspect import signature
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -19,8 +21,9 @@ from transformer_mt.decoding.attention_maps import decode_tokens, translate_with
 from transformer_mt.decoding.beam_search import Hypothesis
 from transformer_mt.decoding.config import DecodingConfig
 from transformer_mt.decoding.text_encoder import TruncatedSourceWarning, UnknownWordWarning
+from transformer_mt.decoding.text_translator import PARAMETERS
 from transformer_mt.decoding.translation import Translation
-from transformer_mt.decoding.translator import Translator
+from transformer_mt.decoding.translator import LOADING_PARAMETERS, Translator
 from transformer_mt.errors import UserError
 from transformer_mt.model.positions import Rotary, SinusoidalPositions
 from transformer_mt.model.transformer import Transformer
@@ -129,7 +132,7 @@ def test_text_that_normalises_to_nothing_is_blank(make_model: MakeModel) -> None
 
 def test_wrong_number_of_line_numbers_is_refused(translator: Translator) -> None:
     for call in (translator.translate, lambda texts, line_numbers: translator.score(texts, texts, line_numbers)):
-        with pytest.raises(UserError, match="3 texts and 2 line numbers: give one for each"):
+        with pytest.raises(UserError, match="texts: 3, line_numbers: 2; give one for each"):
             call(["x"] * 3, line_numbers=[1, 2])
 
 
@@ -280,7 +283,7 @@ def test_max_length_counts_tokens_after_the_prefix(make_translator: Callable[...
 
 def test_invalid_prefixes_are_refused(make_model: MakeModel, small_tokenizers: TokenizerPair) -> None:
     translator = learned(make_model, small_tokenizers, max_positions=20)
-    with pytest.raises(UserError, match="2 texts and 1 prefixes: give one for each"):
+    with pytest.raises(UserError, match="texts: 2, prefixes: 1; give one for each"):
         translator.translate(["x", "y"], prefixes=["z"])
     with pytest.raises(UserError, match=r"^line 8: the prefix has \d+ tokens, .* 20 learned positions: shorten"):
         translator.translate(["x", "y"], prefixes=["z", "the dog " * 20], line_numbers=[7, 8])
@@ -391,5 +394,28 @@ def test_string_instead_of_list_is_refused(make_translator: Callable[..., Transl
         lambda: translator.translate(["Hello"], prefixes="H"),
         lambda: translator.score("Hello", "Hallo"),
     ):
-        with pytest.raises(UserError, match="give a list of texts"):
+        with pytest.raises(UserError, match="is of type str: give a list of texts"):
             call()
+
+
+def test_values_that_are_no_texts_are_refused_with_their_position(translator: Translator) -> None:
+    wrong: Any = [None, math.nan, b"The dog"]
+    with pytest.raises(UserError, match=r"^texts\[1\] is of type NoneType: give a text"):
+        translator.translate(["The dog", *wrong])
+    with pytest.raises(UserError, match=r"^prefixes\[1\] is of type float: give a text"):
+        translator.translate(["The dog", "The cat"], prefixes=["", *wrong[1:]])
+    with pytest.raises(UserError, match=r"^targets\[0\] is of type bytes: give a text"):
+        translator.score(["The dog"], wrong[2:])
+    with pytest.raises(UserError, match=r"^texts is of type NoneType: give a list of texts"):
+        translator.n_best(wrong[0])
+
+
+def test_misspelt_parameters_are_suggested_like_options(translator: Translator, tiny_run: Path) -> None:
+    wrong: dict[str, Any] = {"devise": "cpu"}
+    with pytest.raises(UserError, match='devise: unknown key, did you mean "device"'):
+        Translator.load(tiny_run, **wrong)
+    with pytest.raises(UserError, match='prefix: unknown key, did you mean "prefixes"'):
+        translator.n_best(["The dog"], prefix=["Der"])
+    names = {*LOADING_PARAMETERS}, {*PARAMETERS}
+    for function, known in zip((Translator.load, Translator.n_best), names, strict=True):
+        assert known <= signature(function).parameters.keys()

@@ -345,8 +345,8 @@ def test_commands_for_runs_refuse_a_ctranslate2_folder(run: Path, tmp_path: Path
         (["--to", "weights", "--quantization", "int8"], ["belong to ctranslate2"]),
         (["--to", "weights", "--src", "test.en"], ["belong to ctranslate2"]),
         (["--to", "ctranslate2", "--src", "nowhere"], ["nowhere: no such file"]),
-        (["--to", "ctranslate2", "--checkpoint", "7"], ["--checkpoint 7", "8, 12"]),
-        (["--to", "weights", "--checkpoint", "7"], ["--checkpoint 7", "8, 12"]),
+        (["--to", "ctranslate2", "--checkpoint", "7"], ["tmt: checkpoint 7:", "8, 12"]),
+        (["--to", "weights", "--checkpoint", "7"], ["tmt: checkpoint 7:", "8, 12"]),
     ],
 )
 def test_invalid_options_are_refused(run: Path, tmp_path: Path, tmt: Tmt, options: list[str], parts: list[str]) -> None:

@@ -223,7 +223,7 @@ def test_an_interrupted_translation_resumes_only_with_the_same_engine_and_option
         (["--repetition-penalty", "1.2"], ["decoding.repetition_penalty: 1.2: CTranslate2"]),
         (["--alignments"], ["--alignments"]),
         (["--ensemble", "runs/other"], ["it translates with one model; leave out --ensemble"]),
-        (["--checkpoint", "last"], ["--checkpoint last", "holds one checkpoint"]),
+        (["--checkpoint", "last"], ["checkpoint last:", "holds one checkpoint"]),
         (["--precision", "bf16"], ["--precision bf16", "holds float32", "--quantization bfloat16"]),
         (["--device", "mps"], ["--device mps", "cpu, cuda and cuda:N"]),
         (["--device", "cpu:1"], ["--device cpu:1"]),

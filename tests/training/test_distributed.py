@@ -115,7 +115,7 @@ def test_restarted_job_resumes_despite_restart_or_checkpoint(count: str, job: st
 
     assert start(0).returncode == 0
     done = start(1, asked, name="another")
-    log, status = {"--restart": ("the old run was moved to", 0), "--checkpoint=77": ("--checkpoint 77: ", 2)}[asked]
+    log, status = {"--restart": ("the old run was moved to", 0), "--checkpoint=77": ("tmt: checkpoint 77: ", 2)}[asked]
     assert (done.returncode, log in done.stderr) == (status, True), done.stderr
     assert start(0).returncode == 0
     done = start(1, asked)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import cast
 
 from transformer_mt.data.markup.elements import MarkedText
 from transformer_mt.data.tokenizers.tokenizer import TokenizerPair
@@ -96,14 +97,27 @@ def name_line(line_number: int) -> str:
     return f"line {line_number % CHUNK_STRIDE}"
 
 
-def check_lists(*arguments: Sequence[str | MarkedText] | None) -> None:
-    """Raise `UserError` for a string in place of a list, because its letters would be translated one by one."""
-    if any(isinstance(texts, str) for texts in arguments):
-        raise UserError("one text is given where several are translated: give a list of texts")
+def check_lists(**arguments: object) -> None:
+    """Check the lists of texts that a caller gives, by the names of the parameters.
+
+    Raises `UserError` for a value that is no list of texts, and for lists of different lengths. A string is no list,
+    because its letters would be translated one by one.
+    """
+    lengths: dict[str, int] = {}
+    for name, texts in arguments.items():
+        if isinstance(texts, str) or not isinstance(texts, Collection):
+            raise UserError(f"{name} is of type {type(texts).__name__}: give a list of texts")
+        for i, text in enumerate(cast(Collection[object], texts)):
+            if not isinstance(text, str | MarkedText):
+                raise UserError(f"{name}[{i}] is of type {type(text).__name__}: give a text")
+        lengths[name] = len(cast(Collection[object], texts))
+    if len({*lengths.values()}) > 1:
+        counts = ", ".join(f"{name}: {length}" for name, length in lengths.items())
+        raise UserError(f"{counts}; give one for each")
 
 
 def resolve_line_numbers(texts: Sequence[str | MarkedText], line_numbers: Sequence[int] | None) -> Sequence[int]:
     """Return the given line numbers, or 1, 2, ... Raises `UserError` if there is not one per text."""
     if line_numbers is not None and len(line_numbers) != len(texts):
-        raise UserError(f"{len(texts)} texts and {len(line_numbers)} line numbers: give one for each")
+        raise UserError(f"texts: {len(texts)}, line_numbers: {len(line_numbers)}; give one for each")
     return range(1, len(texts) + 1) if line_numbers is None else line_numbers

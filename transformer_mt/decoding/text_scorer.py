@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 from transformer_mt.decoding.text_encoder import TextEncoder, check_lists, resolve_line_numbers
 from transformer_mt.decoding.translation import Translation
-from transformer_mt.errors import UserError
 
 
 class UnscoredPairWarning(UserWarning):
@@ -32,9 +31,7 @@ class TextScorer(TextEncoder, ABC):
         `UnscoredPairWarning`, if a side is longer than `max_source_length` or the model's positions. `line_numbers` are
         for warnings, by default 1, 2, ...
         """
-        check_lists(sources, targets)
-        if len(sources) != len(targets):
-            raise UserError(f"{len(sources)} sources and {len(targets)} targets: give one for each")
+        check_lists(sources=sources, targets=targets)
         line_numbers = resolve_line_numbers(sources, line_numbers)
         src, tgt = self.tokenizers.src.encode(sources), self.tokenizers.tgt.encode(targets)
         first = self.tag_ids(None, 1)[0]

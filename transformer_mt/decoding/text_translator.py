@@ -35,6 +35,8 @@ OnBatch = Callable[[int], None]
 """Called after each batch with the number of texts that are translated."""
 IsCancelled = Callable[[int], bool]
 """Takes the index of a text or source, and returns whether its translation is no longer needed."""
+PARAMETERS = ("prefixes", "line_numbers", "alignments", "confidence", "tags")
+"""Parameters of `n_best` beside options, to suggest in place of an unknown option."""
 EMPTY_HYPOTHESIS = Hypothesis([], [], finished=True)  # translation of a blank line
 
 
@@ -71,10 +73,13 @@ class TextTranslator(TextScorer):
         Raises `UserError` if there is none, or if it was fitted with other weights or options.
         """
 
-    def with_options(self, options: dict[str, Any]) -> Self:
-        """Return a translator with other options that shares the model. Raises `UserError` for invalid options."""
+    def with_options(self, options: dict[str, Any], parameters: Sequence[str] = ()) -> Self:
+        """Return a translator with other options that shares the model. Raises `UserError` for invalid options.
+
+        `parameters` are further names to suggest in place of an unknown option.
+        """
         twin = copy.copy(self)
-        twin.config = self.config.with_options(options)
+        twin.config = self.config.with_options(options, parameters)
         vars(twin).pop("glossary", None)
         return twin
 
@@ -138,7 +143,7 @@ class TextTranslator(TextScorer):
         this text are not needed, and its search ends soon.
         """
         if options:
-            twin = self.with_options(options)
+            twin = self.with_options(options, PARAMETERS)
             return twin.n_best(
                 texts,
                 prefixes,
@@ -149,7 +154,7 @@ class TextTranslator(TextScorer):
                 on_batch=on_batch,
                 is_cancelled=is_cancelled,
             )
-        check_lists(texts, prefixes)
+        check_lists(texts=texts, **({} if prefixes is None else {"prefixes": prefixes}))
         calibration = self.load_calibration(tags) if confidence else None
         line_numbers = resolve_line_numbers(texts, line_numbers)
         inputs = self._prepare(texts)
@@ -189,10 +194,8 @@ class TextTranslator(TextScorer):
     ) -> list[list[int]]:
         """Return the ids of prefixes without trailing white space, which belongs to the token of the next word.
 
-        Raises `UserError` if there is not one prefix per text, or if a prefix does not fit its source or the model.
+        Raises `UserError` if a prefix does not fit its source or the model.
         """
-        if len(prefixes) != len(inputs):
-            raise UserError(f"{len(inputs)} texts and {len(prefixes)} prefixes: give one for each, empty or not")
         marked = [
             prefix_input(self.mark(prefix.rstrip()), source, number)
             for prefix, source, number in zip(prefixes, inputs, line_numbers, strict=True)
@@ -269,7 +272,7 @@ class TextTranslator(TextScorer):
         """Return the word alignments of the hypotheses of the inputs that need them, by their index."""
         if is_requested and any(each.text.elements for each in inputs):
             raise UserError(
-                "alignments: they are not available for text with protected elements; leave out --alignments, or set "
+                "alignments: they are not available for text with protected elements; leave them out, or set "
                 "decoding.markup: none and use no glossary with the option keep"
             )
         rows = [i for i, each in enumerate(inputs) if is_requested or each.needs_placement]

@@ -39,6 +39,8 @@ from transformer_mt.model.transformer import Transformer
 from transformer_mt.runs.folder import RunFolder
 from transformer_mt.system.device import configure_process, resolve_machine
 
+LOADING_PARAMETERS = ("run", "checkpoint", "device", "threads", "precision", "ensemble")
+"""Parameters of `Translator.load` beside options, to suggest in place of an unknown option."""
 ALIGNMENT_BATCH_TOKENS = 4096  # padded tokens per batch while attention weights are kept
 CPU_SCORING_BATCH_TOKENS = 2048  # padded target tokens per batch of given translations on a CPU
 
@@ -107,7 +109,7 @@ class Translator(TextTranslator):
         """
         others = [ensemble] if isinstance(ensemble, str | Path) else ensemble
         folders = [RunFolder.open(path) for path in (run, *others)]
-        config = folders[0].read_section("decoding", DecodingConfig).with_options(options)
+        config = folders[0].read_section("decoding", DecodingConfig).with_options(options, LOADING_PARAMETERS)
         machine = resolve_machine(device, precision, threads)
         configure_process(machine)
         members = load_members(folders, checkpoint)

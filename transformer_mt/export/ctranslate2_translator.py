@@ -91,7 +91,7 @@ class CTranslate2Translator(TextTranslator):
         folder = Path(run)
         metadata = read_metadata(folder)
         if checkpoint != "best":
-            raise UserError(f"--checkpoint {checkpoint}: {folder} holds one checkpoint, of step {metadata.step:,}")
+            raise UserError(f"checkpoint {checkpoint}: {folder} holds one checkpoint, of step {metadata.step:,}")
         configure_process(resolve_machine("cpu", "fp32", threads))
         check_device(device)
         try:

@@ -251,7 +251,7 @@ class RunFolder:
             if str(step) == str(which):
                 return self._read_info(folder)
         steps = ", ".join(map(str, folders))
-        raise UserError(f"--checkpoint {which}: {self.path} has best, last and the steps {steps}")
+        raise UserError(f"checkpoint {which}: {self.path} has best, last and the steps {steps}")
 
     def _read_info(self, folder: Path) -> CheckpointInfo:
         try:
@@ -306,7 +306,7 @@ def damaged_checkpoint_error(damage: CorruptFileError) -> UserError:
     """Return the error for a user who named a checkpoint that is damaged."""
     return UserError(
         f"{damage}: this checkpoint is damaged and was not used;\n"
-        f"restore it, or delete {damage.path.parent} (or choose another with --checkpoint, if the command has it)"
+        f"restore it, or delete {damage.path.parent} (or choose another checkpoint, if the command has this option)"
     )
 
 
