@@ -92,7 +92,8 @@ def test_page_of_a_run_has_data_settings_curves_attention_and_cost(run_copy: Pat
     ):
         assert any(label.startswith(title) for label in labels)
     assert sum(label.startswith("The largest weights") for label in labels) == 3
-    assert f"git checkout {record['provenance']['commit']}".removesuffix("-dirty") in text_of(page)
+    checkout = f"git checkout {record['provenance']['commit']}".removesuffix("-dirty")
+    assert f"{checkout} pip install -c constraints.txt -e . tmt train --config " in text_of(page)
     assert any(row[:2] == ["✗ fails", "number"] or row[:2] == ["✓ passes", "number"] for row in rows)
 
 

@@ -220,7 +220,10 @@ def _format(value: Any) -> str:
 
 
 def list_commands(run: ReportedRun) -> list[str]:
-    """Return the commands that train the run again, one per line."""
+    """Return the commands that train the run again, one per line.
+
+    With the commit, they install the program and the packages that it was tested with; without, the recorded packages.
+    """
     provenance, processes = run.record["provenance"], run.record.get("processes", 1)
     program = f"torchrun --nproc-per-node {processes} -m transformer_mt" if processes > 1 else "tmt"
     folder, name = quote(str(run.folder.path)), quote(f"name={run.config.name}-again")
@@ -228,7 +231,6 @@ def list_commands(run: ReportedRun) -> list[str]:
     packages = " ".join(f"{name}=={version}" for name, version in versions.items() if name in PACKAGES)
     commit = (provenance.get("commit") or "").removesuffix("-dirty")
     return [
-        *([f"git checkout {commit}"] if commit else []),
-        f"pip install {packages}",
+        *([f"git checkout {commit}", "pip install -c constraints.txt -e ."] if commit else [f"pip install {packages}"]),
         f"{program} train --config {folder}/config.yaml {name}",
     ]
