@@ -213,22 +213,29 @@ def test_resume_refuses_and_lists_changed_settings(run_copy: Path, tmt: Tmt) -> 
         "tmt: runs/tiny: this run was created with other settings:",
         "  seed: 1 -> 7",
         "  model.d_ff: 32 -> 64",
-        "repeat the settings of the run: seed=1 model.d_ff=32",
+        "resume with the settings of the run: tmt train --config runs/tiny/config.yaml",
         "or choose another name (name=...), or start over with --restart (the old run is moved aside)",
         "",
     ]
     assert read_folder(run_copy) == before
 
 
-def test_the_suggested_settings_resume_the_run(run_copy: Path, tmt: Tmt) -> None:
-    changed = ("seed=7", "tokenizer.vocab_size=350", "schedule.warmup_steps=99")
-    refused = tmt(*TRAIN, *changed).stderr
-    (suggested,) = re.findall("^repeat the settings of the run: (.*)$", refused, re.MULTILINE)
-    assert_succeeded(tmt(*TRAIN, *changed, *shlex.split(suggested)))
+CHANGES = ["tokenizer.vocab_size=350", "schedule.warmup_steps=99", "data.filters=[duplicate]"]
 
 
-def test_long_settings_are_not_suggested(run_copy: Path, tmt: Tmt) -> None:
-    assert "repeat the settings" not in tmt(*TRAIN, "data.filters=[duplicate]", "seed=7").stderr
+@pytest.mark.parametrize("changed", CHANGES)
+def test_the_suggested_command_resumes_the_run(changed: str, run_copy: Path, tmt: Tmt) -> None:
+    """Also if settings differ that may change, such as `keep.last`, and if the run was moved."""
+    run_copy.rename(run_copy.with_name("moved"))
+    before = (run_copy.with_name("moved") / "config.yaml").read_text(encoding="utf-8")
+    refused = tmt(*TRAIN, "name=moved", "keep.last=9", changed)
+    assert refused.returncode == 2
+    (suggested,) = re.findall("^resume with the settings of the run: tmt (.*)$", refused.stderr, re.MULTILINE)
+    done = tmt(*shlex.split(suggested))
+    assert_succeeded(done)
+    assert "resuming after step 12\n" in done.stderr
+    after = RunFolder(run_copy.with_name("moved")).config.read_text(encoding="utf-8")
+    assert after.replace("name: moved", "name: tiny") == before
 
 
 def test_resume_refuses_changed_text(run_copy: Path, tmt: Tmt) -> None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
 from functools import partial
-from shlex import quote
-from typing import Any
+from pathlib import Path
+from shlex import join, quote
 
 import torch
 
 from transformer_mt.config import root as configuration
-from transformer_mt.config.rendering import render_scalar
 from transformer_mt.config.root import Config
 from transformer_mt.data.batches import Batch, BatchStream
 from transformer_mt.data.config import DataConfig
@@ -29,9 +27,6 @@ from transformer_mt.training.memory import MemoryPrediction
 from transformer_mt.training.packing import can_pack, pack
 from transformer_mt.training.schedule import KINDS_WITH_END, make_schedule
 from transformer_mt.training.train_step import loss_and_gradients
-
-MAX_OVERRIDES = 6
-"""Settings that an error message suggests to repeat."""
 
 
 def resolve_config(run: RunFolder, requested: Config) -> Config:
@@ -115,8 +110,8 @@ def check_unchanged(run: RunFolder, old: Config, new: Config) -> None:
         changes = "\n".join(f"  {key}: {_json(before.get(key))} -> {_json(after.get(key))}" for key in fixed)
         raise UserError(
             f"{run.path}: this run was created with other settings:\n{changes}\n"
-            f"{_suggest_overrides(before, fixed)}"
-            "choose another name (name=...), or start over with --restart (the old run is moved aside)"
+            f"resume with the settings of the run: {_resume_command(run, old)}\n"
+            "or choose another name (name=...), or start over with --restart (the old run is moved aside)"
         )
     for key in free:
         log_rank0(f"{key}: {_json(before.get(key))} -> {_json(after.get(key))}")
@@ -126,12 +121,12 @@ def check_unchanged(run: RunFolder, old: Config, new: Config) -> None:
         )
 
 
-def _suggest_overrides(settings: Mapping[str, Any], keys: Sequence[str]) -> str:
-    """Return the advice to repeat some settings of a run, or "" if they are too many, missing or lists."""
-    if len(keys) > MAX_OVERRIDES or any(isinstance(settings.get(key, ()), list | tuple | dict) for key in keys):
-        return ""
-    overrides = " ".join(quote(f"{key}={render_scalar(settings[key])}") for key in keys)
-    return f"repeat the settings of the run: {overrides}\nor "
+def _resume_command(run: RunFolder, settings: Config) -> str:
+    """Return the command that resumes a run with its `settings`, also if its folder was moved."""
+    overrides: list[str] = []
+    if run.path != Path(settings.runs_dir) / str(settings.name):
+        overrides = [f"runs_dir={run.path.parent}", f"name={run.path.name}"]
+    return join(["tmt", "train", "--config", str(run.config), *overrides])
 
 
 def check_data_settings(run: RunFolder, requested: Config) -> None:
@@ -157,7 +152,8 @@ def check_schedule_end(run: RunFolder, config: Config, *, is_new: bool) -> None:
         remedy = (
             "set it to null, which ends the schedule with the training (a base file may have set it)"
             if is_new
-            else "start a new run: a longer one, or one from these weights "
+            else f"resume with the settings of the run: {_resume_command(run, configuration.load_run(run))}\n"
+            "or start a new run: a longer one, or one from these weights "
             f"(name=... train.init_from={quote(str(run.path))})"
         )
         raise UserError(
